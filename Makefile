@@ -1,0 +1,45 @@
+# Two commands: `make phyclip` and `make test`. `make help` lists all.
+PRESET   ?= mini
+SECTIONS ?= main
+OUT      ?= runs/phyclip-$(PRESET)
+PYTHON   ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
+BIN      := .venv/bin
+TREE      = cat $$(find hypvl -name '*.py' | sort) $$(find nbs papers_repro -name '*.ipynb' -not -path '*/.*' | sort) | sha256sum
+
+.PHONY: help phyclip test export lab clean
+.DEFAULT_GOAL := help
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@echo "variables: PRESET=smoke|mini|gpu|paper  SECTIONS=main|all  OUT=folder  PYTHON=interpreter"
+
+.venv/.installed: settings.ini setup.py constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+phyclip: .venv/.installed  ## train CLIP, MERU, HyCoCLIP and PHyCLIP on the embedded world; render tables, figures and claims
+	@mkdir -p $(OUT)
+	$(BIN)/papermill papers_repro/phyclip.ipynb $(OUT)/phyclip.ipynb --log-output --no-progress-bar \
+		-p preset $(PRESET) -p sections $(SECTIONS) -p out $(OUT)
+	@echo
+	@echo "tables             $(OUT)/tables"
+	@echo "figures            $(OUT)/figures"
+	@echo "executed notebook  $(OUT)/phyclip.ipynb"
+
+export: .venv/.installed  ## write hypvl/ from the notebooks and clean their metadata
+	$(BIN)/nbdev_export
+	$(BIN)/nbdev_clean --fname nbs
+	$(BIN)/nbdev_clean --fname papers_repro
+
+test: .venv/.installed  ## check that the export is clean, then nbdev_test, pytest and the smoke reproductions
+	@before=$$($(TREE)); $(MAKE) --no-print-directory export && $(BIN)/nbdev_export && \
+		test "$$before" = "$$($(TREE))" || { echo "hypvl/ or a notebook was not up to date: 'make export' has changed it, look at git diff"; exit 1; }
+	OMP_NUM_THREADS=1 $(BIN)/nbdev_test --n_workers 2 --do_print --pause 0
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest papers_repro/tests -q
+
+lab: .venv/.installed  ## open the notebooks in JupyterLab
+	$(BIN)/jupyter lab nbs/index.ipynb
+
+clean:  ## delete the virtual environment and all runs
+	rm -rf .venv runs
