@@ -7,7 +7,7 @@ __all__ = ['SUGARCREPE', 'load_image', 'PathImages', 'FolderData', 'read_image_f
            'read_coco_captions', 'read_flickr_tokens', 'PairData', 'read_vl_checklist', 'vl_checklist_files',
            'read_sugarcrepe']
 
-# %% ../../nbs/data/18_annotations.ipynb #b7fd748c
+# %% ../../nbs/data/18_annotations.ipynb #eeb68584
 import json
 import logging
 from collections import Counter
@@ -24,7 +24,7 @@ from .taxonomy import Taxonomy
 
 _log = logging.getLogger(__name__)
 
-# %% ../../nbs/data/18_annotations.ipynb #e0bd6399
+# %% ../../nbs/data/18_annotations.ipynb #ce3c11e0
 def load_image(
     path: str | Path,
 ) -> Image.Image:
@@ -42,7 +42,7 @@ class PathImages(Dataset):
     def __len__(self): return len(self.paths)
     def __getitem__(self, i): return self.transform(load_image(self.paths[i]))
 
-# %% ../../nbs/data/18_annotations.ipynb #dda24ad3
+# %% ../../nbs/data/18_annotations.ipynb #0b162110
 @dataclass(frozen=True)
 class FolderData:
     "Images with a class each."
@@ -73,7 +73,7 @@ def read_image_folder(
     if data.empty: _log.warning('%s of %s class folders have no image, the first is %s', len(data.empty), len(data.classes), data.empty[0])
     return data
 
-# %% ../../nbs/data/18_annotations.ipynb #54972b94
+# %% ../../nbs/data/18_annotations.ipynb #242d6303
 @dataclass(frozen=True)
 class CaptionData:
     "Images with captions."
@@ -109,7 +109,7 @@ def _captions(entries, where):
     kept = [(found[n], texts) for n, _, texts in entries if n in found]
     return CaptionData(tuple(p for p, _ in kept), tuple(t for _, texts in kept for t in texts), tuple(i for i, (_, texts) in enumerate(kept) for _ in texts), missing)
 
-# %% ../../nbs/data/18_annotations.ipynb #06200004
+# %% ../../nbs/data/18_annotations.ipynb #ba761268
 def read_karpathy(
     path: str | Path,       # dataset_coco.json, dataset_flickr30k.json, ...
     image_root: str | Path, # images are at `filepath/filename` or `filename` below it
@@ -129,7 +129,7 @@ def read_karpathy(
         entries.append((f"{e.get('filepath', '')}/{file}".strip('/'), places, [_value(s, 'raw', str, where) for s in sentences]))
     return _captions(entries, name)
 
-# %% ../../nbs/data/18_annotations.ipynb #c43b2dc2
+# %% ../../nbs/data/18_annotations.ipynb #f393e7a6
 def read_coco_captions(
     path: str | Path,       # captions_val2017.json, ...
     image_root: str | Path, # images are at `file_name` below it
@@ -162,7 +162,7 @@ def read_flickr_tokens(
     if unknown: raise ValueError(f"keep: {len(unknown)} of {len(keep)} images are not in {name}, the first is {unknown[0]!r}")
     return _captions([(f, [Path(image_root) / f], texts[f]) for f in keep], name)
 
-# %% ../../nbs/data/18_annotations.ipynb #0507c366
+# %% ../../nbs/data/18_annotations.ipynb #fba243cc
 @dataclass(frozen=True)
 class PairData:
     "Images with a true and a false caption each."
@@ -185,7 +185,7 @@ def _pairs(rows, image_root, where, limit):
     if missing: _log.warning('%s: %s images are missing, %s pairs are left, the first missing is %s', where, len(missing), len(kept), next(iter(missing)))
     return PairData(*map(tuple, zip(*kept)), tuple(missing)) if kept else PairData((), (), (), ())
 
-# %% ../../nbs/data/18_annotations.ipynb #0b90c13c
+# %% ../../nbs/data/18_annotations.ipynb #ccc622cb
 def read_vl_checklist(
     path: str | Path,        # one file, such as data/Object/Size/vg_size/vg_obj_small.json
     image_root: str | Path,  # folder of the images of its source
@@ -214,7 +214,7 @@ def vl_checklist_files(
     if not files: raise FileNotFoundError(f"data_root: no {pattern!r} below {str(data_root)!r}")
     return files
 
-# %% ../../nbs/data/18_annotations.ipynb #94481daf
+# %% ../../nbs/data/18_annotations.ipynb #c9bb4b9d
 SUGARCREPE = ('replace_obj', 'replace_att', 'replace_rel', 'swap_obj', 'swap_att', 'add_obj', 'add_att')
 
 def read_sugarcrepe(

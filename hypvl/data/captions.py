@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['RELATIONS', 'TEMPLATES', 'Word', 'linearise', 'Mention', 'noun_phrase', 'compose', 'Speaker', 'mention']
 
-# %% ../../nbs/data/13_captions.ipynb #8eaccc8f
+# %% ../../nbs/data/13_captions.ipynb #2d1812a7
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from .schema import Parse
 
-# %% ../../nbs/data/13_captions.ipynb #19187a06
+# %% ../../nbs/data/13_captions.ipynb #40b29059
 @dataclass
 class Word:
     "A word with its dependants in reading order."
@@ -46,7 +46,7 @@ def linearise(root: Word) -> tuple[Parse, dict[int, tuple[int, int]]]:
              for w, _ in order if w.mention is not None}
     return Parse(text, tuple(w.text for w, _ in order), tuple(starts), heads, tuple(w.dep for w, _ in order)), spans
 
-# %% ../../nbs/data/13_captions.ipynb #934c05f8
+# %% ../../nbs/data/13_captions.ipynb #1aef62c4
 @dataclass(frozen=True)
 class Mention:
     "What a caption says of one object."
@@ -68,7 +68,7 @@ def noun_phrase(m: Mention, dep: str = "ROOT", index: int | None = 0) -> Word:
     left += [Word(a, "amod") for a in m.adjectives] + [Word(c, "compound") for c in compound]
     return Word(noun, dep, left, [], index)
 
-# %% ../../nbs/data/13_captions.ipynb #e01ea7c9
+# %% ../../nbs/data/13_captions.ipynb #fad10e23
 RELATIONS = {"left": "right", "right": "left", "above": "below", "below": "above"}
 
 
@@ -111,7 +111,7 @@ def compose(mentions: tuple[Mention, ...], template: str, relation: str | None =
 
 TEMPLATES = ("bare", "photo", "there", "relation")
 
-# %% ../../nbs/data/13_captions.ipynb #857e6244
+# %% ../../nbs/data/13_captions.ipynb #275f966d
 @dataclass(frozen=True)
 class Speaker:
     "Odds by which captions choose their words."
@@ -123,7 +123,7 @@ class Speaker:
     all_objects: float = .7                   # probability that a caption leaves nothing out
     relation: float = .3                      # probability of a spatial relation between the first two
 
-# %% ../../nbs/data/13_captions.ipynb #4a5de126
+# %% ../../nbs/data/13_captions.ipynb #83789479
 def mention(path: tuple[str, ...],        # leaf ... family, the nodes that may name it
             attributes: dict[str, str],   # colour, size, condition: those that can be seen
             words: dict[str, tuple[str, ...]],

@@ -6,7 +6,7 @@
 __all__ = ['write_atomic', 'jpeg', 'write_shard', 'write_grit', 'SuiteConfig', 'write_classes', 'write_captions',
            'write_vl_checklist', 'write_sugarcrepe', 'write_factors', 'fingerprint', 'write_suite']
 
-# %% ../../nbs/data/19_formats.ipynb #58aa1c95
+# %% ../../nbs/data/19_formats.ipynb #35dd85c9
 import hashlib
 import io
 import json
@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from tqdm.auto import tqdm
+from tqdm import tqdm
 
 from .negatives import EDITS, LOCATIONS, hard_negative, object_pair
 from .world import SPLITS, World, caption, render, sample, things
 
-# %% ../../nbs/data/19_formats.ipynb #171913c1
+# %% ../../nbs/data/19_formats.ipynb #cdf19fcb
 def write_atomic(path: Path, data: bytes | str) -> None:
     "Write a file under a temporary name, then rename it."
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -43,7 +43,7 @@ def jpeg(image: np.ndarray, quality: int = 95) -> bytes:
     Image.fromarray(image).save(buffer, "JPEG", quality=quality, subsampling=0)
     return buffer.getvalue()
 
-# %% ../../nbs/data/19_formats.ipynb #49dd5a0c
+# %% ../../nbs/data/19_formats.ipynb #32b961d5
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size = len(data)
@@ -85,7 +85,7 @@ def write_grit(world: World, split: str, count: int, out: str | Path, shard_size
 def _shard(job) -> None:
     write_shard(*job)
 
-# %% ../../nbs/data/19_formats.ipynb #ed9a9c95
+# %% ../../nbs/data/19_formats.ipynb #188abc88
 @dataclass(frozen=True)
 class SuiteConfig:
     "Numbers of items of the evaluation data."
@@ -99,7 +99,7 @@ class SuiteConfig:
     crepe: int = 400         # pairs of each kind of edit
     factors: int = 1500      # images with the list of what they hold
 
-# %% ../../nbs/data/19_formats.ipynb #bbb6ddcb
+# %% ../../nbs/data/19_formats.ipynb #d2c94240
 def _scene(world: World, split: str, index: int, **fixed):
     rng = world.rng(split, index)
     items = things(world, rng, split, **fixed)
@@ -137,7 +137,7 @@ def write_captions(world: World, root: Path, config: SuiteConfig) -> None:
             images.append({"filename": name, "filepath": split, "split": "test", "imgid": i, "sentids": [r["sentid"] for r in rows], "sentences": rows})
         write_atomic(root / "captions" / f"{split}.json", json.dumps({"images": images, "dataset": "world"}))
 
-# %% ../../nbs/data/19_formats.ipynb #364b53d6
+# %% ../../nbs/data/19_formats.ipynb #adcddb3c
 def write_vl_checklist(world: World, root: Path, config: SuiteConfig) -> None:
     "Six files of the Object part, by location and size of the object."
     for bucket in (*LOCATIONS, "large", "medium", "small"):
@@ -179,7 +179,7 @@ def write_factors(world: World, root: Path, config: SuiteConfig) -> None:
         rows.append({"image": f"images/factors/{s.key}.jpg", "text": s.text, "nodes": list(s.nodes), "families": [world.paths[n][-1] for n in s.nodes]})
     write_atomic(root / "factors.json", json.dumps(rows))
 
-# %% ../../nbs/data/19_formats.ipynb #f2ee485a
+# %% ../../nbs/data/19_formats.ipynb #bc898474
 _WRITERS = (write_classes, write_captions, write_vl_checklist, write_sugarcrepe, write_factors)
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['GritConfig', 'GritLoader']
 
-# %% ../../nbs/data/17_grit.ipynb #b5103c61
+# %% ../../nbs/data/17_grit.ipynb #ee9b48f4
 import hashlib
 import json
 import logging
@@ -30,7 +30,7 @@ from .shards import Faults, TooManyFaults, find_shards, read_shard, split_shards
 
 _log = logging.getLogger(__name__)
 
-# %% ../../nbs/data/17_grit.ipynb #b01d7b9f
+# %% ../../nbs/data/17_grit.ipynb #c4071d79
 @dataclass(frozen=True)
 class GritConfig:
     "How shards are read."
@@ -53,7 +53,7 @@ class GritConfig:
         if not 0 < self.ratio[0] <= self.ratio[1]: raise ValueError(f"ratio must rise above 0, got {self.ratio!r}")
         if not 0 <= self.max_bad <= 1: raise ValueError(f"max_bad must be in 0..1, got {self.max_bad!r}")
 
-# %% ../../nbs/data/17_grit.ipynb #10860b7d
+# %% ../../nbs/data/17_grit.ipynb #c1cf0ee9
 class _Fault(Exception):
     "A sample that cannot be used."
     def __init__(self, kind, detail): super().__init__(detail); self.kind = kind
@@ -86,11 +86,11 @@ class _Item:
         data = self.raw[name]
         if isinstance(data, Tensor): return data
         try: image = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB)
-        except (RuntimeError, ValueError) as error: raise _Fault('broken image', f"{name}: {str(error).split('.cpp:')[-1].split(', ')[-1].split('. ')[0]}")
+        except (RuntimeError, ValueError) as error: raise _Fault('broken image', f"{name}: {str(error).split('.cpp:')[-1].split(', ', 1)[-1].split('. ')[0]}")
         if self.keep: self.raw[name] = image
         return image
 
-# %% ../../nbs/data/17_grit.ipynb #f6b51a6c
+# %% ../../nbs/data/17_grit.ipynb #8b1d0575
 def _fit(image, size):
     if image.shape[1:] == (size, size): return image
     return torch.from_numpy(np.array(square_pad(Image.fromarray(image.permute(1, 2, 0).numpy()), size))).permute(2, 0, 1)
@@ -115,7 +115,7 @@ def _collate(samples, tokens, extras):
     batch['box_index'] = torch.tensor([s['box_index'] for s in samples])
     return batch | {k.removesuffix('.json'): [s[k] for s in samples] for k in ('key', *extras)}
 
-# %% ../../nbs/data/17_grit.ipynb #e4a876b8
+# %% ../../nbs/data/17_grit.ipynb #1d933cc3
 class _Order(IterableDataset):
     "The samples of one worker, epoch after epoch."
     def __init__(self, shards, config, tokenizer, rank=0, workers=1, first=0, cursors=((0, 0),), cache=None):
@@ -145,7 +145,7 @@ class _Order(IterableDataset):
         shards = rng.sample(shards, len(shards))
         return wds.shuffle(self.config.shuffle, initial=min(self.config.shuffle, 1000), rng=rng)(self.items(shards, epoch, faults))
 
-# %% ../../nbs/data/17_grit.ipynb #9dd783bd
+# %% ../../nbs/data/17_grit.ipynb #f722612f
 class _Stream(_Order):
     "Batches of one worker with the position after each."
     def samples(self, shards, worker, faults):
@@ -175,7 +175,7 @@ class _Stream(_Order):
             if rows: yield _collate(rows, self.tokens, self.config.extras) | dict(_report=report(cursor=cursor))
         except TooManyFaults as error: yield dict(_report=report(error=str(error)))
 
-# %% ../../nbs/data/17_grit.ipynb #39b4b7a2
+# %% ../../nbs/data/17_grit.ipynb #68f61b99
 class _Position:
     "What a loader depends on and how far it has come."
     def __init__(self, facts, workers):
@@ -197,7 +197,7 @@ class _Position:
             if state['facts'].get(k) != v: raise ValueError(f"state_dict: {k} was {state['facts'].get(k)!r} when it was saved and is {v!r} now, so the batches would differ")
         self.batches, self.cursors, self.faults = state['batches'], [tuple(c) for c in state['cursors']], Counter(state['faults'])
 
-# %% ../../nbs/data/17_grit.ipynb #47803f00
+# %% ../../nbs/data/17_grit.ipynb #1ca4c073
 class GritLoader(_Position):
     "Batches for ever, with `state_dict` and `load_state_dict`; in mode 'epoch' one pass each time."
     def __init__(self,

@@ -6,7 +6,7 @@
 __all__ = ['EDITS', 'LOCATIONS', 'replace_object', 'replace_sibling', 'replace_attribute', 'add_attribute', 'replace_relation',
            'swap_object', 'swap_attribute', 'add_object', 'hard_negative', 'location', 'object_pair']
 
-# %% ../../nbs/data/15_negatives.ipynb #83e5e474
+# %% ../../nbs/data/15_negatives.ipynb #edca9caf
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from .captions import RELATIONS, Mention, Speaker, mention
 from .world import Caption, Thing, World, caption, things, true_relation
 
-# %% ../../nbs/data/15_negatives.ipynb #9a7b5ce1
+# %% ../../nbs/data/15_negatives.ipynb #8d9be160
 def _absent(world: World, items: tuple[Thing, ...], rng) -> tuple[str, ...]:
     "The path (leaf ... family) of a leaf whose family is not in the scene."
     present = {world.paths[t.leaf][-1] for t in items}
@@ -44,7 +44,7 @@ def _false_word(world: World, thing: Thing, kind: str, rng) -> str:
 def _with(c: Caption, i: int, m: Mention) -> Caption:
     return replace(c, mentions=(*c.mentions[:i], m, *c.mentions[i + 1:]))
 
-# %% ../../nbs/data/15_negatives.ipynb #63b22240
+# %% ../../nbs/data/15_negatives.ipynb #3ee49f25
 def replace_object(world, items, c: Caption, rng) -> Caption | None:
     "One noun becomes something that is not there."
     i = int(rng.integers(len(c.mentions)))
@@ -65,7 +65,7 @@ def replace_sibling(world, items, c: Caption, rng) -> Caption | None:
     new = str(rng.choice(kin))
     return _with(c, i, replace(c.mentions[i], node=new, name=world.words[new][world.words[leaf].index(c.mentions[i].name)]))
 
-# %% ../../nbs/data/15_negatives.ipynb #5fdd54fd
+# %% ../../nbs/data/15_negatives.ipynb #3b26d1fa
 def _edit_adjective(world, items, c: Caption, rng, add: bool) -> Caption | None:
     "Change an adjective, or add one where nothing of its kind is said; the new one is false."
     kind_of = {w: k for k, ws in _kinds(world).items() for w in ws}
@@ -94,7 +94,7 @@ def add_attribute(world, items, c, rng):
     "One mention gains a false adjective."
     return _edit_adjective(world, items, c, rng, add=True)
 
-# %% ../../nbs/data/15_negatives.ipynb #2d3e8771
+# %% ../../nbs/data/15_negatives.ipynb #aad14ef5
 def replace_relation(world, items, c, rng):
     "left becomes right, above becomes below."
     return replace(c, relation=RELATIONS[c.relation]) if c.relation else None
@@ -135,7 +135,7 @@ EDITS = {"replace_obj": replace_object, "replace_att": replace_attribute, "repla
          "swap_att": swap_attribute, "add_obj": add_object, "add_att": add_attribute, "replace_sibling": replace_sibling}
 _SPEAKERS = {"replace_rel": {"relation": 1.}, "swap_obj": {"relation": 1.}, "swap_att": {"colour": 1., "size": .6}, "replace_att": {"colour": .7, "size": .6}}
 
-# %% ../../nbs/data/15_negatives.ipynb #9eb746df
+# %% ../../nbs/data/15_negatives.ipynb #4ff39fb4
 def hard_negative(world: World, kind: str, index: int) -> tuple[tuple[Thing, ...], Caption, Caption, np.random.Generator]:
     "Scene, true caption, false caption, and the generator to paint with."
     if kind not in EDITS:
@@ -150,7 +150,7 @@ def hard_negative(world: World, kind: str, index: int) -> tuple[tuple[Thing, ...
             return items, true, false, rng
     raise ValueError(f"kind={kind!r}: no caption could be edited in 1000 scenes; this world has no such words")
 
-# %% ../../nbs/data/15_negatives.ipynb #46b0d816
+# %% ../../nbs/data/15_negatives.ipynb #c9e96726
 LOCATIONS = {"center": (0., .33), "mid": (.33, .55), "margin": (.55, 2.)}
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['atomic_path', 'write_shard', 'TooManyFaults', 'Faults', 'read_shard', 'find_shards', 'split_shards']
 
-# %% ../../nbs/data/09_shards.ipynb #12fad041
+# %% ../../nbs/data/09_shards.ipynb #79e508e2
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ import webdataset as wds
 from webdataset.shardlists import expand_urls
 from webdataset.tariterators import group_by_keys, tar_file_expander, tar_file_iterator, url_opener
 
-# %% ../../nbs/data/09_shards.ipynb #78b69750
+# %% ../../nbs/data/09_shards.ipynb #4fe11768
 @contextmanager
 def atomic_path(
     path: str | Path, # final name
@@ -31,7 +31,7 @@ def atomic_path(
     finally:
         part.unlink(missing_ok=True)
 
-# %% ../../nbs/data/09_shards.ipynb #8706a0a1
+# %% ../../nbs/data/09_shards.ipynb #488dd7ec
 def write_shard(
     path: str | Path, # tar file to write
     samples: Iterable[Mapping[str, str | bytes]], # each with `__key__` and its members: suffix -> content
@@ -44,7 +44,7 @@ def write_shard(
             writer.write({k: v.encode() if isinstance(v, str) and k != '__key__' else v for k, v in sample.items()})
     return count
 
-# %% ../../nbs/data/09_shards.ipynb #194da256
+# %% ../../nbs/data/09_shards.ipynb #21cfb88b
 class TooManyFaults(RuntimeError):
     "More samples are broken than was allowed."
 
@@ -56,20 +56,22 @@ class Faults:
     seen: int = 0            # samples so far, the broken ones included
     counts: Counter = field(default_factory=Counter) # kind -> how many
     lines: list[str] = field(default_factory=list)   # one line a fault, for the log
+    last: str = '-'          # the latest line
 
     def add(self, kind: str, where: str, detail):
         "Record one fault of a sample or of a whole shard."
         self.seen += 1; self.counts[kind] += 1
-        self.lines.append(f"{kind} in {where}: {' '.join(str(detail).split()) or type(detail).__name__}")
+        self.last = f"{kind} in {where}: {' '.join(str(detail).split()) or type(detail).__name__}"
+        self.lines.append(self.last)
 
     def check(self, final: bool = False):
         "Raise if the share of faults is too large; `final` judges even a small sample."
         bad = self.counts.total()
         if (final or self.seen >= self.judge_after) and bad > self.max_bad * self.seen:
             kinds = ', '.join(f'{n} x {k}' for k, n in self.counts.most_common())
-            raise TooManyFaults(f"{bad} of {self.seen} samples are broken ({bad / self.seen:.1%}, allowed max_bad={self.max_bad:.1%}): {kinds}; last: {self.lines[-1] if self.lines else '-'}")
+            raise TooManyFaults(f"{bad} of {self.seen} samples are broken ({bad / self.seen:.1%}, allowed max_bad={self.max_bad:.1%}): {kinds}; last: {self.last}")
 
-# %% ../../nbs/data/09_shards.ipynb #231692f7
+# %% ../../nbs/data/09_shards.ipynb #12a31ef2
 def _members(stream):
     "(name, content) of regular members, from the current position of a seekable stream."
     while True:
@@ -96,7 +98,7 @@ def _local_files(path, handler):
             for name, data in _members(stream): yield dict(fname=name, data=data, __url__=path)
     except Exception as error: handler(error)
 
-# %% ../../nbs/data/09_shards.ipynb #cb6372c6
+# %% ../../nbs/data/09_shards.ipynb #b6368e81
 def read_shard(
     path: str, # local file or any address that webdataset opens
     on_fault: Callable[[str, str, Exception], None] | None = None, # called with (kind, shard, error); None raises
@@ -113,7 +115,7 @@ def read_shard(
     files = _local_files(str(path), handler) if local else tar_file_expander(url_opener([dict(url=str(path))], handler=handler), handler=handler)
     yield from group_by_keys(files, handler=handler)
 
-# %% ../../nbs/data/09_shards.ipynb #2a48a7e3
+# %% ../../nbs/data/09_shards.ipynb #d69eed9d
 def find_shards(
     shards: str | Path | Sequence[str | Path], # folder of *.tar, a file, a pattern like 'grit_{00000..00127}.tar', or a list
 ) -> list[str]:

@@ -6,7 +6,7 @@
 __all__ = ['SPLITS', 'SIZES', 'WorldConfig', 'Thing', 'quadrant', 'World', 'things', 'render', 'true_relation', 'Caption',
            'caption', 'sample']
 
-# %% ../../nbs/data/14_world.ipynb #f92a8b63
+# %% ../../nbs/data/14_world.ipynb #37a72884
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -17,7 +17,7 @@ from .captions import RELATIONS, Mention, Speaker, compose, linearise, mention
 from .schema import Box, Sample
 from .sprites import DrawnSprites
 
-# %% ../../nbs/data/14_world.ipynb #bd15c67c
+# %% ../../nbs/data/14_world.ipynb #3d4ad839
 SPLITS = {"train": 0, "val": 1, "seen": 2, "unseen": 3, "single": 4, "clutter": 5, "checklist": 6, "crepe": 7, "factors": 8}
 SIZES = {"small": (13, 15), "medium": (17, 19), "large": (21, 25)}
 
@@ -39,7 +39,7 @@ class WorldConfig:
         if self.image_size < 16:
             raise ValueError(f"image_size={self.image_size} is below 16 pixels")
 
-# %% ../../nbs/data/14_world.ipynb #8b3c7547
+# %% ../../nbs/data/14_world.ipynb #de8c439f
 @dataclass(frozen=True)
 class Thing:
     "One object of a scene."
@@ -69,7 +69,7 @@ def quadrant(xy: tuple[float, float]) -> int:
     "0 to 3: upper left, upper right, lower left, lower right."
     return int(xy[0] >= .5) + 2 * int(xy[1] >= .5)
 
-# %% ../../nbs/data/14_world.ipynb #34f88ce1
+# %% ../../nbs/data/14_world.ipynb #4b15edcb
 class World:
     "Scenes, captions, boxes and parses as a function of (seed, split, index)."
 
@@ -103,7 +103,7 @@ class World:
         "True where two genera meet that never do in training."
         return any(frozenset((self.genus[a], self.genus[b])) in self.held_out for a, b in combinations(leaves, 2))
 
-# %% ../../nbs/data/14_world.ipynb #83a51727
+# %% ../../nbs/data/14_world.ipynb #6c2b6d07
 def _thing(world: World, rng, leaf: str, centre, size: str | None = None) -> Thing:
     "Draw the looks of one object at a place."
     source, low_high = world.sprites, size or list(SIZES)[int(rng.integers(len(SIZES)))]
@@ -141,7 +141,7 @@ def things(world: World, rng: np.random.Generator, split: str, count: int | None
                          for i, (s, (x, y)) in enumerate(zip(leaves, centres)))
     raise ValueError(f"split={split!r}: no scene of {n} objects found in 2000 draws; lower held_out_pairs or held_out_positions")
 
-# %% ../../nbs/data/14_world.ipynb #d94a955f
+# %% ../../nbs/data/14_world.ipynb #269c51d2
 def render(world: World, items: tuple[Thing, ...], rng: np.random.Generator, split: str = "train") -> np.ndarray:
     "The scene as uint8 [H, W, 3]."
     side = world.config.image_size
@@ -155,7 +155,7 @@ def render(world: World, items: tuple[Thing, ...], rng: np.random.Generator, spl
     noise = rng.standard_normal((side, side, 1), dtype=np.float32) * world.config.noise
     return np.clip(np.asarray(image, np.float32) + noise, 0, 255).astype(np.uint8)
 
-# %% ../../nbs/data/14_world.ipynb #df07ef59
+# %% ../../nbs/data/14_world.ipynb #f2d14735
 def true_relation(a: Thing, b: Thing, margin: float = .2) -> str | None:
     "How a stands to b along the axis on which they are further apart, or None where that is less than `margin`."
     dx, dy = a.xy[0] - b.xy[0], a.xy[1] - b.xy[1]
@@ -189,7 +189,7 @@ def caption(world: World, items: tuple[Thing, ...], rng: np.random.Generator, sp
         return Caption(said, tuple(int(i) for i in order), "relation", relation)
     return Caption(said, tuple(int(i) for i in order), ("bare", "photo", "there")[int(rng.integers(3))])
 
-# %% ../../nbs/data/14_world.ipynb #480ba153
+# %% ../../nbs/data/14_world.ipynb #29c1b5b0
 def sample(world: World, split: str, index: int, **fixed) -> Sample:
     "Sample `index` of a split; `fixed` goes to `things`."
     rng = world.rng(split, index)

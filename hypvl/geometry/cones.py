@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['APERTURE_MARGIN', 'half_aperture', 'exterior_angle', 'pairwise_exterior_angle', 'cone_violation']
 
-# %% ../../nbs/geometry/02_cones.ipynb #251312ad
+# %% ../../nbs/geometry/02_cones.ipynb #6a47a66f
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -15,7 +15,7 @@ from . import literal
 from .lorentz import _pair, _tiles
 from .precision import Curvature, fp32_geometry, tiny_norm, _check, _curvature, _is_literal, _norm, _reduce
 
-# %% ../../nbs/geometry/02_cones.ipynb #0a5da053
+# %% ../../nbs/geometry/02_cones.ipynb #b7cdf758
 APERTURE_MARGIN = 1e-4  # the slope of the aperture is that of a scaled norm of at least 2K(1 + margin)
 
 class _Aperture(Function):
@@ -47,20 +47,20 @@ def half_aperture(x: Float[Tensor, "*B D"], *, # apexes
     r = r.where(r.to(x.dtype) > edge, 0.0)  # compared in the type of x, where 0.2 is 2K
     return _Aperture.apply(r, edge).to(x.dtype)
 
-# %% ../../nbs/geometry/02_cones.ipynb #0e867fb0
+# %% ../../nbs/geometry/02_cones.ipynb #a22631b8
 def _unit(x: Tensor, n: Tensor) -> Tensor: return x / n.where(n > 0, 1.0)
 
 def _across(delta: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
     "The part of `delta` across a direction, and its length; 0 where it is all rounding."
     part = delta - unit * (unit * delta).sum(-1, keepdim=True)
-    length = part.square().sum(-1, keepdim=True).sqrt()
-    return part, length.where(length > 8 * torch.finfo(part.dtype).eps * delta.square().sum(-1, keepdim=True).sqrt(), 0.0)
+    length = _norm(part, keepdim=True)
+    return part, length.where(length > 8 * torch.finfo(part.dtype).eps * _norm(delta, keepdim=True), 0.0)
 
 def _angle_parts(x: Tensor, y: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     "The pieces of the text; `known` is False where x = y or x = 0."
     tiny = tiny_norm(torch.promote_types(x.dtype, y.dtype))
     x, y, c, delta, _, xt, yt, m, u = _pair(x, y, c)
-    nx, ny = (t.square().sum(-1, keepdim=True).sqrt() for t in (x, y))
+    nx, ny = (_norm(t, keepdim=True) for t in (x, y))
     xh, yh, root, both = _unit(x, nx), _unit(y, ny), c.sqrt(), 2 + xt + yt
     dx, tx = _across(delta, xh)
     bend = c * both / (4 * (1 + xt) * (1 + yt)) * m.square().sum(-1, keepdim=True)
@@ -69,7 +69,7 @@ def _angle_parts(x: Tensor, y: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     known = (torch.hypot(root * tx, radial) > tiny) & (root * nx > tiny)
     return x, y, c, delta, xt, yt, u, nx, ny, xh, yh, dx, tx, radial, back, known
 
-# %% ../../nbs/geometry/02_cones.ipynb #e3bc27ed
+# %% ../../nbs/geometry/02_cones.ipynb #25ffb0ed
 class _ExteriorAngle(Function):
     generate_vmap_rule = True
     @staticmethod
@@ -106,7 +106,7 @@ def exterior_angle(x: Float[Tensor, "*B D"], # apexes
     if _is_literal(mode): return literal.exterior_angle(x, y, c=c, eps=eps)
     return _ExteriorAngle.apply(x, y, _curvature(c, x))
 
-# %% ../../nbs/geometry/02_cones.ipynb #e56b1fc3
+# %% ../../nbs/geometry/02_cones.ipynb #afa81d57
 def _angle_factors(x: Tensor, y: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     "Unit vectors (0 at the root), scaled norms X, Y and scaled times: x's as columns, y's as rows."
     c, (nx, ny) = c[..., None, None], (_norm(t, keepdim=True) for t in (x, y))
@@ -122,7 +122,7 @@ def _angle_tile(xh, yh, X, Y, xt, yt, tiny: float) -> tuple[Tensor, ...]:
     across, radial, back = Y * sin, rise - xt * Y * bend, rise + X * yt * bend
     return sin, 1 - bend, across, radial, back, (torch.hypot(across, radial) > tiny) & (X > tiny)
 
-# %% ../../nbs/geometry/02_cones.ipynb #6d686c94
+# %% ../../nbs/geometry/02_cones.ipynb #41997a73
 class _PairwiseAngle(Function):
     @staticmethod
     def forward(ctx, x, y, c):
@@ -153,7 +153,7 @@ class _PairwiseAngle(Function):
         if ctx.needs_input_grad[2]: gc = _reduce(((x * gx).sum((-1, -2)) + (y * gy).sum((-1, -2))) / (2 * c), c)
         return _reduce(gx, x), _reduce(gy, y), gc
 
-# %% ../../nbs/geometry/02_cones.ipynb #73799456
+# %% ../../nbs/geometry/02_cones.ipynb #4c5b0bac
 @fp32_geometry
 def pairwise_exterior_angle(x: Float[Tensor, "*B N D"], # apexes
                             y: Float[Tensor, "*B M D"], *, # points
@@ -165,7 +165,7 @@ def pairwise_exterior_angle(x: Float[Tensor, "*B N D"], # apexes
     if _is_literal(mode): return literal.pairwise_exterior_angle(x, y, c=c, eps=eps)
     return _PairwiseAngle.apply(x, y, _curvature(c, x))
 
-# %% ../../nbs/geometry/02_cones.ipynb #2c31b759
+# %% ../../nbs/geometry/02_cones.ipynb #852ef115
 @fp32_geometry
 def cone_violation(general: Float[Tensor, "*B D"], # apexes: the more general concepts
                    specific: Float[Tensor, "*B D"], *, # points that should lie in the cones

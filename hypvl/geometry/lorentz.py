@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['TILE', 'time', 'inner', 'pairwise_inner', 'exp0', 'log0', 'dist0', 'dist', 'pairwise_dist', 'mobius_add',
-           'to_poincare', 'from_poincare']
+           'to_poincare', 'from_poincare', 'Curvature', 'fp32_geometry']
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #2b8436b3
+# %% ../../nbs/geometry/00_lorentz.ipynb #1b95d4e8
 import math
 
 import torch
@@ -18,7 +18,9 @@ from . import literal
 from .precision import (Curvature, MAX_SCALED_RADIUS, ball_margin, fp32_geometry, tiny_norm,
                                       _check, _curvature, _is_literal, _norm, _reduce)
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #ccb652b4
+_all_ = ["Curvature", "fp32_geometry"]  # exported from here too
+
+# %% ../../nbs/geometry/00_lorentz.ipynb #c21c2ec5
 def _lift(x: Tensor, c: Tensor) -> Tensor:
     "Wide points [*B, N, D] with their time appended; `c` has shape [*B]."
     x0 = (1 / c[..., None, None] + _norm(x, keepdim=True).square()).sqrt()
@@ -55,7 +57,7 @@ def pairwise_inner(x: Float[Tensor, "*B N D"], y: Float[Tensor, "*B M D"], *, # 
     y_lift = torch.cat([y_lift[..., :-1], -y_lift[..., -1:]], -1)
     return (x_lift @ y_lift.mT).to(torch.promote_types(x.dtype, y.dtype))
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #9be57b44
+# %% ../../nbs/geometry/00_lorentz.ipynb #5b38bc3c
 @fp32_geometry
 def exp0(v: Float[Tensor, "*B D"], *, # tangent vectors at the root
          c: Curvature, # curvature magnitude, broadcasts against *B
@@ -90,7 +92,7 @@ def dist0(x: Float[Tensor, "*B D"], *, # points
     root = _curvature(c, x).sqrt()
     return ((root * _norm(x)).asinh() / root).to(x.dtype)
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #a7f28bb1
+# %% ../../nbs/geometry/00_lorentz.ipynb #0ee21bb9
 def _pair(x: Tensor, y: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     "Wide x, y, c, then delta, w, scaled times, m and u of the text; all keep the last axis."
     x, y, c = x.to(c.dtype), y.to(c.dtype), c.unsqueeze(-1)
@@ -102,7 +104,7 @@ def _pair(x: Tensor, y: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     u = c * (2 + both).square() / (16 * (1 + xt) * (1 + yt)) * m.square().sum(-1, keepdim=True)
     return x, y, c, delta, w, xt, yt, m, u
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #d306b305
+# %% ../../nbs/geometry/00_lorentz.ipynb #ffa5f483
 class _Dist(Function):
     generate_vmap_rule = True
     @staticmethod
@@ -137,8 +139,8 @@ def dist(x: Float[Tensor, "*B D"], y: Float[Tensor, "*B D"], *, # points
     if _is_literal(mode): return literal.dist(x, y, c=c, eps=eps)
     return _Dist.apply(x, y, _curvature(c, x))
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #7a32238d
-TILE = 2**18  # pairs worked on at a time on a CPU: their float64 intermediates fit the cache
+# %% ../../nbs/geometry/00_lorentz.ipynb #7b119efe
+TILE = 2**17  # pairs worked on at a time on a CPU: their float64 intermediates fit the cache
 
 def _tiles(x: Tensor, y: Tensor, c: Tensor) -> list[slice]:
     "Slices of the rows of x that keep a tile of pairs small."
@@ -154,12 +156,13 @@ def _gap(p: Tensor, q: Tensor, method: str) -> Tensor:
     "Euclidean distance of every p to every q."
     if method == "direct": return torch.cdist(p, q, compute_mode="donot_use_mm_for_euclid_dist")
     square = (p.square().sum(-1, keepdim=True) + q.square().sum(-1)[..., None, :]).sub_(p @ q.mT, alpha=2)
-    *at, i, j = (square < _near(p.dtype)).nonzero(as_tuple=True)
-    p, q = (t.expand(*square.shape[:-2], -1, -1) for t in (p, q))
-    square[(*at, i, j)] = (p[(*at, i)] - q[(*at, j)]).square().sum(-1)
+    if square.numel() and square.min() < _near(p.dtype):
+        *at, i, j = (square < _near(p.dtype)).nonzero(as_tuple=True)
+        p, q = (t.expand(*square.shape[:-2], -1, -1) for t in (p, q))
+        square[(*at, i, j)] = (p[(*at, i)] - q[(*at, j)]).square().sum(-1)
     return square.sqrt_()
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #fae7c363
+# %% ../../nbs/geometry/00_lorentz.ipynb #9882f73d
 class _PairwiseDist(Function):
     @staticmethod
     def forward(ctx, x, y, c, method):
@@ -184,7 +187,7 @@ class _PairwiseDist(Function):
         xx, yy, root, wy, wx = _lift(x, c), _lift(y, c), c[..., None, None].sqrt().to(d.dtype), [], 0
         for rows in _tiles(x, y, c):
             s = (root * d[..., rows, :]).sinh_()
-            w = (grad[..., rows, :] * root).div_(s).masked_fill_(s == 0, 0).to(c.dtype)
+            w = (grad[..., rows, :] * root).div_(s).masked_fill_(s <= tiny_norm(d.dtype), 0).to(c.dtype)
             wy.append(w @ yy)
             wx = wx + w.mT @ xx[..., rows, :]
         gx, gy = (t[..., :-1] / t[..., -1:] * w[..., -1:] - w[..., :-1] for t, w in ((xx, torch.cat(wy, -2)), (yy, wx)))
@@ -194,7 +197,7 @@ class _PairwiseDist(Function):
             gc = _reduce(flow / (2 * c), c)
         return _reduce(gx, x), _reduce(gy, y), gc, None
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #14c8cdbf
+# %% ../../nbs/geometry/00_lorentz.ipynb #dd05e0b5
 @fp32_geometry
 def pairwise_dist(x: Float[Tensor, "*B N D"], y: Float[Tensor, "*B M D"], *, # points
                   c: Curvature, # curvature magnitude, broadcasts against *B
@@ -208,7 +211,7 @@ def pairwise_dist(x: Float[Tensor, "*B N D"], y: Float[Tensor, "*B M D"], *, # p
     if method not in ("direct", "gemm"): raise ValueError(f"method must be 'auto', 'direct' or 'gemm', got {method!r}")
     return _PairwiseDist.apply(x, y, _curvature(c, x), method)
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #72e32b09
+# %% ../../nbs/geometry/00_lorentz.ipynb #b6c15407
 @fp32_geometry
 def mobius_add(x: Float[Tensor, "*B D"], y: Float[Tensor, "*B D"], *, # where the root goes; points to move
                c: Curvature # curvature magnitude, broadcasts against *B

@@ -6,7 +6,7 @@
 __all__ = ['Curvature', 'MAX_SCALED_RADIUS', 'RADII', 'SEPARATIONS', 'CURVATURES', 'tiny_norm', 'ball_margin', 'fp32_geometry',
            'precise', 'pair_grid']
 
-# %% ../../nbs/geometry/06_precision.ipynb #261b5b85
+# %% ../../nbs/geometry/06_precision.ipynb #dd4fd8b5
 import functools
 import math
 from typing import Callable
@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# %% ../../nbs/geometry/06_precision.ipynb #34f468ad
+# %% ../../nbs/geometry/06_precision.ipynb #f902d689
 Curvature = float | Float[Tensor, "..."]
 MAX_SCALED_RADIUS = math.asinh(2.0**15)  # scaled length of a tangent vector at which `exp0` stops
 
@@ -29,7 +29,7 @@ def ball_margin(dtype: torch.dtype # floating type of the points
     "Smallest 1 - |p|^2 that a point of the unit ball can have."
     return torch.finfo(dtype).eps
 
-# %% ../../nbs/geometry/06_precision.ipynb #9650f9c3
+# %% ../../nbs/geometry/06_precision.ipynb #3abb0736
 def fp32_geometry(f: Callable # a function of tensors
                  ) -> Callable: # the same function, computed in float32 or better
     "Run `f` outside autocast, with float16 and bfloat16 tensors raised to float32; float64 stays."
@@ -44,7 +44,7 @@ def fp32_geometry(f: Callable # a function of tensors
         with torch.autocast(device, enabled=False): return f(*args, **kwargs)
     return wrapped
 
-# %% ../../nbs/geometry/06_precision.ipynb #29f41f0b
+# %% ../../nbs/geometry/06_precision.ipynb #1a8e9427
 def _wide(device: torch.device) -> torch.dtype:
     "Type of intermediate results: float64 wherever the device has it."
     return torch.float32 if device.type == "mps" else torch.float64
@@ -69,7 +69,7 @@ def _is_literal(mode: str) -> bool:
     if mode not in ("stable", "literal"): raise ValueError(f"mode must be 'stable' or 'literal', got {mode!r}")
     return mode == "literal"
 
-# %% ../../nbs/geometry/06_precision.ipynb #bf2d85e0
+# %% ../../nbs/geometry/06_precision.ipynb #378832d5
 def _mp_quantity(quantity: str, x: list, y: list, c):
     "One distance or exterior angle of mpmath numbers."
     import mpmath as mp
@@ -99,7 +99,7 @@ def precise(quantity: str, # 'dist' or 'exterior_angle'
             out.append(float((at(h) - at(-h)) / (2 * h) if move else at(0)))
     return torch.tensor(out, dtype=torch.float64).reshape(c.shape)
 
-# %% ../../nbs/geometry/06_precision.ipynb #52c25016
+# %% ../../nbs/geometry/06_precision.ipynb #a1fda819
 RADII, SEPARATIONS, CURVATURES = (0.1, 0.5, 1.0, 3.0, 6.0), (1e-4, 1e-2, 1e-1, 1.0), (0.1, 1.0, 10.0)
 
 def pair_grid(generator: torch.Generator, # source of the directions

@@ -5,106 +5,128 @@
 # %% auto #0
 __all__ = ['vision_configs', 'VisionConfig', 'sincos_positions', 'ViTTower', 'ConvBlock', 'ConvTower', 'make_vision_tower']
 
-# %% ../../nbs/models/20_towers.ipynb #2f294c9d
-import math
+# %% ../../nbs/models/20_towers.ipynb #2acbcbe2
 from dataclasses import dataclass
 from functools import partial
+from typing import Sequence
 import torch
 from torch import nn, Tensor
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from jaxtyping import Float
 from timm.models.vision_transformer import VisionTransformer
 from ..config import suggest
 
-# %% ../../nbs/models/20_towers.ipynb #68fd1134
+# %% ../../nbs/models/20_towers.ipynb #006ae74b
 @dataclass(frozen=True)
 class VisionConfig:
-    "Everything that fixes the shape of an image tower."
-    kind: str = 'vit'                                            # 'vit' (transformer on patches) or 'conv' (residual conv net)
-    image_size: int = 224                                        # side of the square input, pixels
-    patch_size: int = 16                                         # 'vit': side of a patch, pixels
-    width: int = 768                                             # width of the features that leave the tower
-    depth: int = 12                                              # 'vit': number of blocks
-    heads: int = 12                                              # 'vit': attention heads
-    mlp_ratio: float = 4.0                                       # 'vit': hidden width of the MLP over `width`
-    widths: tuple[int, ...] = ()                                 # 'conv': channels of each stage
-    depths: tuple[int, ...] = ()                                 # 'conv': residual blocks of each stage
-    recompute: bool = False                                      # 'vit': recompute activations in the backward pass (less memory)
-    pixel_mean: tuple[float, ...] = (0.485, 0.456, 0.406)        # subtracted inside the model
-    pixel_std: tuple[float, ...] = (0.229, 0.224, 0.225)         # divided by inside the model
+    "Everything that fixes an image tower."
+    kind: str = 'vit'                                      # 'vit' (transformer on patches) or 'conv' (residual conv net)
+    image_size: int = 224                                  # side of the square input, pixels
+    width: int = 768                                       # width of the features
+    patch_size: int = 16                                   # side of a patch ('conv': of the first convolution), pixels
+    depth: int = 12                                        # 'vit': number of blocks
+    heads: int = 12                                        # 'vit': attention heads, a divisor of `width`
+    mlp_ratio: float = 4.0                                 # 'vit': hidden width of the MLP over `width`
+    channels: tuple[int, ...] = ()                         # 'conv': channels of each stage
+    blocks: tuple[int, ...] = ()                           # 'conv': residual blocks of each stage
+    recompute: bool = False                                # recompute activations in the backward pass: less memory, more time
+    pixel_mean: tuple[float, ...] = (0.485, 0.456, 0.406)  # subtracted from pixels in [0, 1], inside the model
+    pixel_std: tuple[float, ...] = (0.229, 0.224, 0.225)   # divided by afterwards
 
-# %% ../../nbs/models/20_towers.ipynb #d2386741
+# %% ../../nbs/models/20_towers.ipynb #7a45f4bf
 vision_configs = {
-    'vit_small_16': VisionConfig(width=384, depth=12, heads=12),
-    'vit_base_16': VisionConfig(width=768, depth=12, heads=12),
+    'vit_small_16': VisionConfig(width=384, heads=12),
+    'vit_base_16': VisionConfig(width=768, heads=12),
     'vit_large_16': VisionConfig(width=1024, depth=24, heads=16),
-    'vit_tiny': VisionConfig(image_size=48, patch_size=8, width=128, depth=4, heads=4),
-    'conv_tiny_s': VisionConfig('conv', 48, width=128, widths=(32, 64, 128), depths=(1, 1, 1)),
-    'conv_tiny': VisionConfig('conv', 48, width=128, widths=(48, 96, 192), depths=(1, 1, 1)),
-    'conv_tiny_l': VisionConfig('conv', 48, width=128, widths=(64, 128, 256), depths=(1, 1, 1)),
+    'vit_tiny': VisionConfig(image_size=48, width=128, patch_size=8, depth=4, heads=4),
+    'conv_tiny_s': VisionConfig('conv', 48, 128, 4, channels=(32, 64, 128), blocks=(1, 1, 1)),
+    'conv_tiny': VisionConfig('conv', 48, 128, 4, channels=(48, 96, 192), blocks=(1, 1, 1)),
+    'conv_tiny_l': VisionConfig('conv', 48, 128, 4, channels=(64, 128, 256), blocks=(1, 1, 1)),
 }
 
-# %% ../../nbs/models/20_towers.ipynb #a41f5a0d
+# %% ../../nbs/models/20_towers.ipynb #64b76d22
 def sincos_positions(
-    width: int,   # width of the tokens, a multiple of 4
-    grid: int,    # patches along one side
-    cls: bool = True,  # put a zero row for the class token in front
+    width: int,        # width of a token, a multiple of 4
+    grid: int,         # patches along one side
+    cls: bool = True,  # put a row of zeros for the class token in front
 ) -> Float[Tensor, "N W"]:
-    "Two-dimensional sine-cosine positions, row coordinate first, patches in row-major order."
+    "Two-dimensional sine-cosine positions, patches in row-major order."
     if width % 4: raise ValueError(f'width must be a multiple of 4 for sine-cosine positions, got {width}')
-    m = width // 4
-    omega = 10000 ** (-torch.arange(m, dtype=torch.float64, device='cpu') / m)
-    row, col = torch.meshgrid(*(torch.arange(grid, dtype=torch.float64, device='cpu'),) * 2, indexing='ij')
-    a, b = row.reshape(-1, 1) * omega, col.reshape(-1, 1) * omega
-    table = torch.cat([a.sin(), a.cos(), b.sin(), b.cos()], dim=1)
-    return torch.cat([table.new_zeros(int(cls), width), table]).float()
+    with torch.device('cpu'):
+        omega = 10000 ** (-torch.arange(width // 4, dtype=torch.float64) / (width // 4))
+        row, column = torch.cartesian_prod(*[torch.arange(grid, dtype=torch.float64)] * 2).split(1, dim=1)
+        table = torch.cat([f(x * omega) for x in (row, column) for f in (torch.sin, torch.cos)], dim=1)
+        return torch.cat([table.new_zeros(int(cls), width), table]).float()
 
-# %% ../../nbs/models/20_towers.ipynb #969cf627
+# %% ../../nbs/models/20_towers.ipynb #556c1e2d
 class ViTTower(VisionTransformer):
-    "timm's pre-norm vision transformer with frozen sine-cosine positions; the feature is the class token."
-    def __init__(self, config: VisionConfig):
-        super().__init__(img_size=config.image_size, patch_size=config.patch_size, embed_dim=config.width,
-                         depth=config.depth, num_heads=config.heads, mlp_ratio=config.mlp_ratio, num_classes=0,
-                         norm_layer=partial(nn.LayerNorm, eps=1e-5))
+    "Pre-norm vision transformer with frozen sine-cosine positions; the feature is the class token."
+    def __init__(self,
+                 config: VisionConfig):  # its shape
+        _check_vit(config)
+        super().__init__(img_size=config.image_size, patch_size=config.patch_size, embed_dim=config.width, depth=config.depth,
+                         num_heads=config.heads, mlp_ratio=config.mlp_ratio, num_classes=0, norm_layer=partial(nn.LayerNorm, eps=1e-5))
         self.config, self.width = config, config.width
-        positions = sincos_positions(config.width, config.image_size // config.patch_size)[None]
-        self.pos_embed = nn.Parameter(positions.to(self.cls_token.device), requires_grad=False)
-        self.set_grad_checkpointing(config.recompute)
+        positions = sincos_positions(config.width, config.image_size // config.patch_size)
+        self.pos_embed = nn.Parameter(positions[None].to(self.cls_token.device), requires_grad=False)
 
     @property
     def final_norm(self) -> nn.LayerNorm: return self.norm
 
-    def forward_states(self, images: Float[Tensor, "B 3 H W"], want=()) -> tuple[Float[Tensor, "B W"], dict]:
-        "Feature and, by name, token states of the same pass: 'init', 'block.1' … 'block.L', 'final'."
+    def forward_states(self,
+                       images: Float[Tensor, "B 3 H W"],  # normalised
+                       want: Sequence[str] = (),          # names of states
+                       ) -> tuple[Float[Tensor, "B W"], dict[str, Float[Tensor, "B N W"]]]:
+        "Feature of each image and the wanted token states of the same pass."
         x = self._pos_embed(self.patch_embed(images))
         states = {'init': x}
-        for i, block in enumerate(self.blocks, 1):
-            x = block(x)
-            if f'block.{i}' in want: states[f'block.{i}'] = x
+        for n, block in enumerate(self.blocks, 1):
+            x = checkpoint(block, x, use_reentrant=False) if self.config.recompute and torch.is_grad_enabled() else block(x)
+            if f'block.{n}' in want: states[f'block.{n}'] = x
         states['final'] = x = self.norm(x)
-        return x[:, 0], {name: states[name] for name in want}
+        return x[:, 0], _pick(states, want, ['init', *(f'block.{n}' for n in range(1, self.config.depth + 1)), 'final'])
 
-# %% ../../nbs/models/20_towers.ipynb #2ac1a47d
+    def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]: return self.forward_states(images)[0]
+
+# %% ../../nbs/models/20_towers.ipynb #b9bfc2f4
+def _check_vit(c):
+    if c.image_size % c.patch_size: raise ValueError(f'vision.patch_size must divide vision.image_size={c.image_size}, got {c.patch_size}')
+    if c.width % c.heads: raise ValueError(f'vision.heads must divide vision.width={c.width}, got {c.heads}')
+
+def _pick(states, want, known):
+    "The wanted states, or an error that suggests a name."
+    for name in want:
+        if name not in states: raise KeyError(f'unknown state {name!r} of this image tower.{suggest(name, known)}')
+    return {name: states[name] for name in want}
+
+# %% ../../nbs/models/20_towers.ipynb #f5df5a6b
 class ConvBlock(nn.Module):
-    "x + W₂ · GELU(W₁ ∗ norm(x)): one 3×3 and one 1×1 convolution."
-    def __init__(self, width: int):
+    "x + W₂ GELU(W₁ * norm(x)): one 3×3 and one 1×1 convolution."
+    def __init__(self,
+                 channels: int):  # in and out
         super().__init__()
-        self.norm = nn.GroupNorm(1, width)
-        self.conv1 = nn.Conv2d(width, width, 3, padding=1)
-        self.conv2 = nn.Conv2d(width, width, 1)
-    def forward(self, x): return x + self.conv2(nn.functional.gelu(self.conv1(self.norm(x))))
+        self.norm = nn.GroupNorm(1, channels)
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv2 = nn.Conv2d(channels, channels, 1)
 
-# %% ../../nbs/models/20_towers.ipynb #94c7e542
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        return x + self.conv2(F.gelu(self.conv1(self.norm(x))))
+
+# %% ../../nbs/models/20_towers.ipynb #9332d0b8
 class ConvTower(nn.Module):
-    "Patch stem of stride 4, residual stages, global average, linear, LayerNorm."
-    def __init__(self, config: VisionConfig):
+    "Patches, residual stages, global average, linear, LayerNorm; the side of the picture is free."
+    def __init__(self,
+                 config: VisionConfig):  # its shape
         super().__init__()
-        self.config, self.width = config, config.width
-        stages, before = [], 3
-        for i, (w, depth) in enumerate(zip(config.widths, config.depths)):
-            k = 2 if i else 4
-            stages.append(nn.Sequential(nn.Conv2d(before, w, k, k), *(ConvBlock(w) for _ in range(depth))))
-            before = w
-        self.stages = nn.Sequential(*stages)
+        if len(config.channels) != len(config.blocks) or not config.channels:
+            raise ValueError(f'vision.channels and vision.blocks need one entry a stage, got {config.channels} and {config.blocks}')
+        self.config, self.width, before = config, config.width, 3
+        for i, (channels, blocks) in enumerate(zip(config.channels, config.blocks), 1):
+            side = config.patch_size if i == 1 else 2
+            stage = nn.Sequential(nn.Conv2d(before, channels, side, side), *(ConvBlock(channels) for _ in range(blocks)))
+            self.add_module(f'stage{i}', stage)
+            before = channels
         self.head = nn.Linear(before, config.width)
         self.norm = nn.LayerNorm(config.width)
         self.to(memory_format=torch.channels_last)
@@ -112,22 +134,27 @@ class ConvTower(nn.Module):
     @property
     def final_norm(self) -> nn.LayerNorm: return self.norm
 
-    def forward_states(self, images: Float[Tensor, "B 3 H W"], want=()) -> tuple[Float[Tensor, "B W"], dict]:
-        "Feature and, by name, states of the same pass: 'final' is the grid before pooling as tokens [B, N, W]."
-        x = self.stages(images.contiguous(memory_format=torch.channels_last))
-        states = {'final': self.norm(self.head(x.flatten(2).mT))} if 'final' in want else {}
-        return self.norm(self.head(x.mean((2, 3)))), {name: states[name] for name in want}
+    def forward_states(self,
+                       images: Float[Tensor, "B 3 H W"],  # normalised
+                       want: Sequence[str] = (),          # 'stage.n' (channels of stage n), 'final' (as the feature, but for each place)
+                       ) -> tuple[Float[Tensor, "B W"], dict[str, Float[Tensor, "B N C"]]]:
+        "Feature of each image and the wanted states of the same pass, places in row-major order."
+        x, states = images.contiguous(memory_format=torch.channels_last), {}
+        for n in range(1, len(self.config.channels) + 1):
+            x = getattr(self, f'stage{n}')(x)
+            states[f'stage.{n}'] = x.flatten(2).mT
+        if 'final' in want: states['final'] = self.norm(self.head(x.flatten(2).mT))
+        return self.norm(self.head(x.mean((2, 3)))), _pick(states, want, [*states, 'final'])
 
     def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]: return self.forward_states(images)[0]
 
-# %% ../../nbs/models/20_towers.ipynb #621193b0
+# %% ../../nbs/models/20_towers.ipynb #af03565c
 def make_vision_tower(
     config: VisionConfig | str,  # a description, or a name of `vision_configs`
 ) -> nn.Module:
     "The image tower of a description; normalised images [B, 3, H, W] in, features [B, W] out."
     if isinstance(config, str):
-        if config not in vision_configs:
-            raise KeyError(f'unknown vision tower {config!r}.{suggest(config, vision_configs)}')
+        if config not in vision_configs: raise KeyError(f'unknown vision tower {config!r}.{suggest(config, vision_configs)}')
         config = vision_configs[config]
     kinds = {'vit': ViTTower, 'conv': ConvTower}
     if config.kind not in kinds: raise ValueError(f'vision.kind must be one of {sorted(kinds)}, got {config.kind!r}')

@@ -5,17 +5,16 @@
 # %% auto #0
 __all__ = ['NormOrder', 'overlap', 'resampled', 'NormOverlap', 'FamilyInformation', 'pair_lifts', 'BothFactors', 'MethodGain']
 
-# %% ../../nbs/papers/67_factor_claims.ipynb #43680bc1
+# %% ../../nbs/papers/67_factor_claims.ipynb #2fa72e40
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-from .claims import Effect, NotRun, describe, frame_of, interval, select
+from .claims import Effect, NotRun, describe, frame_of, interval, select, with_seeds
 
-# %% ../../nbs/papers/67_factor_claims.ipynb #811dd7a8
+# %% ../../nbs/papers/67_factor_claims.ipynb #430752a2
 def _wide_norms(data, where, factor) -> dict[int, pd.DataFrame]:
     "Seed → items × series, for one factor."
     frame = select(frame_of(data, "norms"), where)
@@ -49,7 +48,7 @@ class NormOrder:
         share = (differences > 0).mean()
         return Effect(*interval([differences], rng), "%", len(items), tuple(map(int, wide)), f"larger in {share:.0%} of pairs")
 
-# %% ../../nbs/papers/67_factor_claims.ipynb #7361582e
+# %% ../../nbs/papers/67_factor_claims.ipynb #8a73f3df
 def overlap(a: np.ndarray,  # [items, columns] norms of one series
             b: np.ndarray,  # [items, columns] of the other
             ) -> np.ndarray:  # [columns], 0 (apart) to 1 (the same)
@@ -69,14 +68,7 @@ def resampled(statistic: Callable[[np.ndarray], float],  # of item indices
     low, high = np.quantile(drawn - (drawn.mean() - value), [.025, .975])
     return float(low), float(high)
 
-# %% ../../nbs/papers/67_factor_claims.ipynb #6c5d5c7f
-def _with_seeds(values, half_low: float, half_high: float) -> tuple[float, float, float]:
-    "Mean over seeds; the items' half-widths and Student's over seeds add in squares."
-    mean, n = float(np.mean(values)), len(values)
-    half = stats.t.ppf(.975, n - 1) * np.std(values, ddof=1) / n**.5 if n > 1 else 0.
-    return mean, float(mean - np.hypot(half_low, half)), float(mean + np.hypot(half_high, half))
-
-
+# %% ../../nbs/papers/67_factor_claims.ipynb #1fbfd9db
 @dataclass(frozen=True)
 class NormOverlap:
     "How much more two series overlap in a factor than in total, in points."
@@ -96,10 +88,10 @@ class NormOverlap:
             low, high = resampled(gain, len(a), rng)
             values.append(gain(np.arange(len(a)))), lows.append(low), highs.append(high)
         mean = np.mean(values)
-        ends = _with_seeds(values, mean - np.mean(lows), np.mean(highs) - mean)
+        ends = with_seeds(values, mean - np.mean(lows), np.mean(highs) - mean)
         return Effect(*ends, "points", len(parts[0][seed]), tuple(map(int, parts[0])), f"{len(factors)} factors")
 
-# %% ../../nbs/papers/67_factor_claims.ipynb #ab6306e5
+# %% ../../nbs/papers/67_factor_claims.ipynb #82407ae4
 @dataclass(frozen=True)
 class FamilyInformation:
     "How far the alignment of factors and families lies above its permutation null, in points."
@@ -112,10 +104,10 @@ class FamilyInformation:
         excess = 100 * (rows["value"] - rows["null_high"])
         half_low, half_high = 100 * (rows["value"] - rows["low"]).mean(), 100 * (rows["high"] - rows["value"]).mean()
         seeds = tuple(int(s) for s in rows["seed"])
-        return Effect(*_with_seeds(excess.to_numpy(), half_low, half_high), "points", int(rows["n"].iloc[0]), seeds,
+        return Effect(*with_seeds(excess.to_numpy(), half_low, half_high), "points", int(rows["n"].iloc[0]), seeds,
                       f"alignment {rows['value'].mean():.3f}, chance below {rows['null_high'].mean():.3f}")
 
-# %% ../../nbs/papers/67_factor_claims.ipynb #77ee3595
+# %% ../../nbs/papers/67_factor_claims.ipynb #d7acca93
 def pair_lifts(prompts: pd.DataFrame,  # one model: pair, series (a, b, both), factor, norm
                ) -> pd.DataFrame:  # indexed by pair: effect, distinct
     "For each pair, the smaller lift of its two factors above the growth of the others, in % of the mean peak."
@@ -145,7 +137,7 @@ class BothFactors:
         distinct = np.mean([rows["distinct"].mean() for rows in lifts.values()])
         return Effect(*interval([effects.to_numpy()], rng), "%", len(effects), tuple(map(int, lifts)), f"two factors in {distinct:.0%} of pairs")
 
-# %% ../../nbs/papers/67_factor_claims.ipynb #19c799af
+# %% ../../nbs/papers/67_factor_claims.ipynb #6227068a
 @dataclass(frozen=True)
 class MethodGain:
     "The difference between two ways to retrieve conjunctions, in points."

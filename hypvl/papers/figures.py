@@ -6,7 +6,7 @@
 __all__ = ['FAMILY_COLOURS', 'SERIES', 'VERDICTS', 'style', 'Drawing', 'panels', 'most_varied', 'norm_figure', 'training_figure',
            'alignment_figure', 'ablation_figure', 'claims_figure']
 
-# %% ../../nbs/papers/63_figures.ipynb #0980618f
+# %% ../../nbs/papers/63_figures.ipynb #f48b5aee
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,11 +17,13 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch, Rectangle
 from PIL import Image
 
 from .tables import FAMILIES, Table
 
-# %% ../../nbs/papers/63_figures.ipynb #14711630
+# %% ../../nbs/papers/63_figures.ipynb #b94443d9
 FAMILY_COLOURS = {"clip": "#767676", "meru": "#009E73", "hycoclip": "#CC79A7", "phyclip": "#0072B2"}
 SERIES = {"image": ("image", "#0072B2"), "box_image": ("image box", "#56B4E9"), "text": ("text", "#D55E00"), "box_text": ("text box", "#E69F00")}
 _STYLE = {"svg.hashsalt": "hypvl", "axes.titlesize": 9, "axes.labelsize": 8.5, "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8,
@@ -33,7 +35,7 @@ def style() -> Iterator[None]:
     "The look of all figures, inside a `with` block only."
     with mpl.rc_context(), sns.axes_style("whitegrid", _STYLE), mpl.rc_context(_STYLE): yield
 
-
+# %% ../../nbs/papers/63_figures.ipynb #2d8df16a
 @dataclass(frozen=True)
 class Drawing:
     "A figure together with the data that it draws."
@@ -56,7 +58,7 @@ class Drawing:
         "Contents by file ending."
         return {".png": self.render("png"), ".svg": self.render("svg"), ".csv": self.data.to_csv(index=False).encode()}
 
-
+# %% ../../nbs/papers/63_figures.ipynb #7cf738cf
 def panels(columns: int,  # of axes
            rows: int = 1,  # of axes
            width: float = 2.9,  # inches of one panel
@@ -67,7 +69,7 @@ def panels(columns: int,  # of axes
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **more)
 
-# %% ../../nbs/papers/63_figures.ipynb #d06417bc
+# %% ../../nbs/papers/63_figures.ipynb #cfbbc94b
 def _no_data(axis, reason: str) -> None:
     "A panel that says why it is empty."
     axis.text(.5, .5, reason, ha="center", va="center", wrap=True, transform=axis.transAxes, color=".4", fontsize=9)
@@ -80,7 +82,7 @@ def most_varied(norms: pd.DataFrame,  # series, factor, norm
     single = norms[norms["factor"].astype(str).ne("total")]
     return str(single.groupby([single["factor"].astype(str), "series"])["norm"].var().groupby(level=0).mean().idxmax())
 
-# %% ../../nbs/papers/63_figures.ipynb #e0acd31c
+# %% ../../nbs/papers/63_figures.ipynb #730b9240
 def norm_figure(norms: pd.DataFrame,  # family, series, factor, norm [, seed]
                 factor: int | str | None = None,  # of panel (a); None: the one that varies most
                 most: int = 4000,  # rows a series and panel at most, evenly taken
@@ -100,14 +102,14 @@ def norm_figure(norms: pd.DataFrame,  # family, series, factor, norm [, seed]
             if not len(rows): _no_data(axis, f"no norms of {FAMILIES[family]}"); continue
             rows = pd.concat([s.iloc[:: -(-len(s) // most)] for _, s in rows.groupby("series")]).assign(panel=title)
             sns.histplot(rows, x="norm", hue="series", hue_order=list(SERIES), palette={k: c for k, (_, c) in SERIES.items()}, stat="density", common_norm=False, kde=True,
-                         bins=40, element="step", alpha=.25, linewidth=.5, line_kws={"linewidth": 1.6}, legend=False, ax=axis)
+                         kde_kws={"bw_adjust": .7}, bins=40, element="step", alpha=.25, linewidth=.5, line_kws={"linewidth": 1.6}, legend=False, ax=axis)
             axis.set(xlabel="distance to the origin", ylabel="density" if axis is axes[0, 0] else "")
             drawn.append(rows[["panel", "family", "series", "factor", "norm"]])
-        handles = [mpl.patches.Patch(color=colour, label=label) for label, colour in SERIES.values()]
+        handles = [Patch(color=colour, label=label) for label, colour in SERIES.values()]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return Drawing(figure, pd.concat(drawn, ignore_index=True) if drawn else norms[:0])
 
-# %% ../../nbs/papers/63_figures.ipynb #bd3b6d14
+# %% ../../nbs/papers/63_figures.ipynb #06709c91
 def _curve_panels(columns: Sequence[str]) -> dict[str, list[str]]:
     "Panel title → columns."
     rows = [c for c in columns if c.startswith(("contrast/", "entailment/"))]
@@ -129,19 +131,19 @@ def training_figure(history: pd.DataFrame,  # step, family, seed and the columns
             axis.set_title(title)
             for family, rows in history.groupby("family", sort=False):
                 rows = rows.assign(value=rows[names].astype(float).mean(axis=1)).dropna(subset=["value"])
-                smooth = rows.groupby("seed")["value"].transform(lambda v: v.rolling(max(1, round(smooth * len(v))), min_periods=1, center=True).mean())
-                lines = rows[["step", "family", "seed"]].assign(panel=title, value=smooth)
+                mean = rows.groupby("seed")["value"].transform(lambda v: v.rolling(max(1, round(smooth * len(v))), min_periods=1, center=True).mean())
+                lines = rows[["step", "family", "seed"]].assign(panel=title, value=mean)
                 for _, line in lines.groupby("seed"): axis.plot(line["step"], line["value"], color=FAMILY_COLOURS.get(family), lw=.7, alpha=.5)
                 mean = lines.groupby("step")["value"].mean()
                 axis.plot(mean.index, mean, color=FAMILY_COLOURS.get(family), lw=1.6)
                 drawn.append(lines)
         for axis in axes.flat[len(shown):]: axis.set_visible(False)
-        handles = [mpl.lines.Line2D([], [], color=FAMILY_COLOURS.get(f), lw=2, label=FAMILIES.get(f, f)) for f in history["family"].unique()]
+        handles = [Line2D([], [], color=FAMILY_COLOURS.get(f), lw=2, label=FAMILIES.get(f, f)) for f in history["family"].unique()]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
         for axis in axes.flat[max(0, len(shown) - across):len(shown)]: axis.set_xlabel("step")
     return Drawing(figure, pd.concat(drawn, ignore_index=True))
 
-# %% ../../nbs/papers/63_figures.ipynb #a0594747
+# %% ../../nbs/papers/63_figures.ipynb #2538d083
 def alignment_figure(table: pd.DataFrame,  # factor, concept, normalised, p, assigned [, seed]
                      value: str = "normalised",  # column to show
                      ) -> Drawing:
@@ -157,14 +159,14 @@ def alignment_figure(table: pd.DataFrame,  # factor, concept, normalised, p, ass
         numbers = wide.round(2).astype(str).where(wide.abs() >= .005, "0") if len(factors) <= 16 else None
         sns.heatmap(wide, ax=axes[0, 0], cmap="mako_r", vmin=0, vmax=max(.2, float(wide.to_numpy().max())), linewidths=.5, annot=numbers, fmt="",
                     annot_kws={"size": 7}, cbar_kws={"label": f"{value} information"})
-        for i, j in zip(range(len(assigned)), range(len(assigned))): axes[0, 0].add_patch(mpl.patches.Rectangle((j, i), 1, 1, fill=False, ec="#D55E00", lw=1.6))
+        for i, j in zip(range(len(assigned)), range(len(assigned))): axes[0, 0].add_patch(Rectangle((j, i), 1, 1, fill=False, ec="#D55E00", lw=1.6))
         ys, xs = np.nonzero(sure.to_numpy())
         axes[0, 0].scatter(xs + .88, ys + .16, s=5, color="#D55E00")
         axes[0, 0].set(xlabel="factor", ylabel="")
         axes[0, 0].tick_params(axis="y", rotation=0)
     return Drawing(figure, table.reset_index(drop=True))
 
-# %% ../../nbs/papers/63_figures.ipynb #84f5c524
+# %% ../../nbs/papers/63_figures.ipynb #f328972a
 def ablation_figure(table: Table,  # of `phyclip_table(4, …)`
                     score: str = "paper",  # which of our scores
                     ) -> Drawing:
@@ -181,12 +183,12 @@ def ablation_figure(table: Table,  # of `phyclip_table(4, …)`
             for axis, ((group, label), cell) in zip(line, cells): _ablation_panel(axis, cell, f"{group}\n{label}")
             for axis in line[max(1, len(cells)):]: axis.set_visible(False)
             line[0].set_ylabel(source)
-        handles = [mpl.lines.Line2D([], [], color=FAMILY_COLOURS["phyclip"], marker="o", label="ℓ1 (k = 1: one space)"),
-                   mpl.lines.Line2D([], [], color="#D55E00", marker="D", ls="", label="ℓ2")]
+        handles = [Line2D([], [], color=FAMILY_COLOURS["phyclip"], marker="o", label="ℓ1 (k = 1: one space)"),
+                   Line2D([], [], color="#D55E00", marker="D", ls="", label="ℓ2")]
         figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return Drawing(figure, rows.drop(columns="factor").reset_index(drop=True))
 
-
+# %% ../../nbs/papers/63_figures.ipynb #96127fb8
 def _ablation_panel(axis, cell: pd.DataFrame, title: str) -> None:
     "One metric over k."
     ks = sorted(cell["k"].astype(int).unique())
@@ -197,7 +199,7 @@ def _ablation_panel(axis, cell: pd.DataFrame, title: str) -> None:
         if len(part): axis.errorbar(np.array(where) + .12 * l2, value, yerr=bars.clip(0), elinewidth=.9, capsize=2 * bool(bars.any()), **look)
     axis.set(title=title, xlabel="k", xticks=range(len(ks)), xticklabels=ks)
 
-# %% ../../nbs/papers/63_figures.ipynb #66a7cb28
+# %% ../../nbs/papers/63_figures.ipynb #d87c1fba
 VERDICTS = {"supports": ("#1a7f37", "o"), "inconclusive": ("#8a7000", "s"), "does not support": ("#b3261e", "X")}
 
 
@@ -213,7 +215,7 @@ def _forest_block(axis, rows: pd.DataFrame, unit: str) -> None:
     axis.set_yticklabels(rows["claim"], fontsize=8)
     axis.grid(axis="y", visible=False)
 
-
+# %% ../../nbs/papers/63_figures.ipynb #4f6ac177
 def claims_figure(ledger: pd.DataFrame,  # of `papers.claims.evaluate`
                   ) -> Drawing:
     "Forest plot of the claims that were run, by unit."
@@ -225,7 +227,7 @@ def claims_figure(ledger: pd.DataFrame,  # of `papers.claims.evaluate`
         axes = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": [h + .6 for h in heights]})[:, 0]
         for axis, (unit, block) in zip(axes, blocks): _forest_block(axis, block, {"points": "effect, points", "%": "effect, %"}.get(unit, unit))
         if not blocks: _no_data(axes[0], "no claim was run")
-        marks = [mpl.lines.Line2D([], [], color=c, marker=m, label=f"{name} ({(rows['verdict'] == name).sum()})") for name, (c, m) in VERDICTS.items()]
-        marks.append(mpl.lines.Line2D([], [], color=".35", marker="D", mfc="none", ls="", label="paper's numbers"))
+        marks = [Line2D([], [], color=c, marker=m, label=f"{name} ({(rows['verdict'] == name).sum()})") for name, (c, m) in VERDICTS.items()]
+        marks.append(Line2D([], [], color=".35", marker="D", mfc="none", ls="", label="paper's numbers"))
         figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False)
     return Drawing(figure, ledger.reset_index(drop=True))

@@ -6,14 +6,14 @@
 __all__ = ['TASKS', 'TITLES', 'ROW_KEYS', 'MODEL_COLUMNS', 'BASELINES', 'NEEDED', 'Column', 'task_columns', 'phyclip_columns',
            'read_reference', 'as_results']
 
-# %% ../../nbs/papers/66_reference.ipynb #4e65e4c8
+# %% ../../nbs/papers/66_reference.ipynb #ed473f7c
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
 
-# %% ../../nbs/papers/66_reference.ipynb #4e49ae40
+# %% ../../nbs/papers/66_reference.ipynb #9d5b428a
 @dataclass(frozen=True)
 class Column:
     "One column of a results table."
@@ -37,7 +37,7 @@ class Column:
         "+1 where higher is better, −1 where lower is."
         return 1 if self.better == "higher" else -1
 
-# %% ../../nbs/papers/66_reference.ipynb #033db2cc
+# %% ../../nbs/papers/66_reference.ipynb #fb55d5c9
 _ZERO_SHOT = {"World": ("species", "genus", "family", "clutter"),
               "General": ("ImageNet", "CIFAR-10", "CIFAR-100", "SUN397", "Caltech-101", "STL-10"),
               "Fine-grained": ("Food-101", "CUB", "Cars", "Aircraft", "Pets", "Flowers"),
@@ -72,7 +72,7 @@ def task_columns(task: str,  # one of `TASKS`
     return [Column("sugarcrepe", f"{kind}_{what}", "accuracy", task, kind.capitalize(), what.capitalize())
             for kind, whats in _SUGAR for what in whats] + [Column("sugarcrepe", "overall", "accuracy", task, "SugarCrepe", "Overall")]
 
-# %% ../../nbs/papers/66_reference.ipynb #ed824fdd
+# %% ../../nbs/papers/66_reference.ipynb #64bf687d
 def _pick(task: str, *wanted: tuple[str, str]) -> list[Column]:
     "Columns of a task by data set and metric."
     return [c for pair in wanted for c in task_columns(task) if (c.dataset, c.metric) == pair]
@@ -96,7 +96,7 @@ def phyclip_columns(number: int,  # table of the PHyCLIP paper: 1, 2, 3, 4 or 6
     return (_pick("classification", *accuracy) + _pick("t2i", ("unseen", "t2i_R@5"), ("COCO", "t2i_R@5"))
             + _pick("i2t", ("unseen", "i2t_R@5"), ("COCO", "i2t_R@5")) + _pick("hierarchy", *trees))
 
-# %% ../../nbs/papers/66_reference.ipynb #1e73d8b3
+# %% ../../nbs/papers/66_reference.ipynb #77cd4b77
 MODEL_COLUMNS = ("family", "boxes", "size", "k", "d", "product")
 _METRICS = {"top1_acc": "accuracy", "TIE": "tie", "LCA": "lca", "J": "jaccard", "P_H": "precision", "R_H": "recall"}
 
@@ -130,7 +130,7 @@ def read_reference(folder: str | Path,  # folder with phyclip_table1.csv, …
         frames.append(frame.assign(table=number))
     return pd.concat(frames, ignore_index=True)[["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value"]]
 
-# %% ../../nbs/papers/66_reference.ipynb #3d320f23
+# %% ../../nbs/papers/66_reference.ipynb #cf51b092
 BASELINES = {"chance": "chance", "majority": "majority class", "bag_of_words": "bag of words", "longer_caption": "longer caption"}
 NEEDED = ("family", "seed", "suite", "dataset", "metric", "value")
 _DEFAULTS = {"model": None, "boxes": None, "size": "", "k": pd.NA, "d": pd.NA, "product": None, "score": "paper", "n": pd.NA,

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FAMILIES', 'SCORES', 'over_seeds', 'row_label', 'Table', 'phyclip_table', 'save']
 
-# %% ../../nbs/papers/62_tables.ipynb #eb3b946f
+# %% ../../nbs/papers/62_tables.ipynb #35716d39
 import html as _html
 import os
 from collections import defaultdict
@@ -15,27 +15,23 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
+from ..evaluation.statistics import seed_interval
 from .reference import BASELINES, MODEL_COLUMNS, ROW_KEYS, TITLES, Column, as_results, phyclip_columns
 
-# %% ../../nbs/papers/62_tables.ipynb #5b58ffba
+# %% ../../nbs/papers/62_tables.ipynb #484fe2a7
 def over_seeds(rows: Sequence[Mapping],  # rows of one cell, one a seed: value, low, high, n, seed, preset, commit, data, run
               level: float = .95,  # coverage of the interval
               ) -> dict:
     "Mean, interval, and what the interval covers, of one cell."
-    values, n = np.array([row["value"] for row in rows], dtype=float), len(rows)
-    mean, low, high, covers = values.mean(), float("nan"), float("nan"), "none"
-    if n > 1:
-        half = stats.t.ppf((1 + level) / 2, n - 1) * values.std(ddof=1) / n**.5
-        low, high, covers = mean - half, mean + half, f"{n} seeds"
-    elif rows[0]["low"] == rows[0]["low"] and rows[0]["high"] == rows[0]["high"]:  # both are numbers
-        low, high, covers = float(rows[0]["low"]), float(rows[0]["high"]), "items"
+    mean, low, high = seed_interval([row["value"] for row in rows], level)
+    if len(rows) == 1: low, high = float(rows[0]["low"]), float(rows[0]["high"])
+    covers = f"{len(rows)} seeds" if len(rows) > 1 else "none" if np.isnan([low, high]).any() else "items"
     joined = {name: ", ".join(dict.fromkeys(str(row[name]) for row in rows)) for name in ("preset", "commit", "data", "run")}
     seeds = ", ".join(str(seed) for seed in sorted({int(row["seed"]) for row in rows}))
-    return {"value": float(mean), "low": float(low), "high": float(high), "interval": covers, "n": rows[0]["n"], "seeds": seeds, **joined}
+    return {"value": mean, "low": low, "high": high, "interval": covers, "n": rows[0]["n"], "seeds": seeds, **joined}
 
-# %% ../../nbs/papers/62_tables.ipynb #c91c7a13
+# %% ../../nbs/papers/62_tables.ipynb #c234e815
 FAMILIES = {"clip": "CLIP", "meru": "MERU", "hycoclip": "HyCoCLIP", "phyclip": "PHyCLIP"}
 SCORES = {"paper": "score of the paper (−distance)", "official": "score of the published code (sum of inner products)"}
 
@@ -49,7 +45,7 @@ def row_label(number: int,  # table
     tail = "" if row["boxes"] == boxes_expected else " + boxes" if row["boxes"] else " − boxes"
     return (f"{row['size']} " if number == 6 else "") + FAMILIES.get(row["family"], str(row["family"])) + tail
 
-# %% ../../nbs/papers/62_tables.ipynb #be24b703
+# %% ../../nbs/papers/62_tables.ipynb #785b3057
 def _cells(frame: pd.DataFrame, number: int, columns: list[Column]) -> list[dict]:
     "One dictionary a cell: rows of a model and column, summarised over seeds."
     by_key, groups = {c.key: c for c in columns}, defaultdict(list)
@@ -70,7 +66,7 @@ def _cells(frame: pd.DataFrame, number: int, columns: list[Column]) -> list[dict
         out.append({"row": label, "baseline": baseline, "score": score, "column": column, **model, **over_seeds(list(by_seed.values()))})
     return out
 
-# %% ../../nbs/papers/62_tables.ipynb #94377832
+# %% ../../nbs/papers/62_tables.ipynb #d0fd1788
 def _rank(cells: pd.DataFrame, number: int) -> pd.Series:
     "1 for the best model of a source, score and column, 2 for the second, 0 otherwise."
     by = ["source", "score", "suite", "dataset", "metric"] + (["size"] if number == 6 else [])
@@ -91,7 +87,7 @@ def _missing(cells: list[dict], number: int, columns: list[Column], scores, expe
     return [{"row": row, "baseline": False, "score": score, "column": column, **model, "value": float("nan"), "note": reason(row, column)}
             for score in scores for row, model in rows.items() for column in columns if (row, score, column.key) not in have]
 
-# %% ../../nbs/papers/62_tables.ipynb #7e5140b7
+# %% ../../nbs/papers/62_tables.ipynb #9473c479
 def _long(cells: list[dict], number: int, source: str) -> pd.DataFrame:
     "The cells as a frame with plain columns."
     described = [{**{k: v for k, v in cell.items() if k != "column"}, **vars(cell["column"])} for cell in cells]
@@ -107,7 +103,7 @@ def _choose(columns: list[Column], frame: pd.DataFrame) -> list[Column]:
     both = ("vl_checklist", "sugarcrepe")
     return [c for c in columns if c.task in both or (c.task, c.dataset in world) in sets or (c.task not in tasks and c.dataset in world)]
 
-# %% ../../nbs/papers/62_tables.ipynb #28ac2661
+# %% ../../nbs/papers/62_tables.ipynb #145bd898
 def _shown(cell) -> str:
     "The text of a cell."
     if pd.isna(cell.value): return "–"
@@ -116,7 +112,7 @@ def _shown(cell) -> str:
     text = f"{cell.value * factor:.{digits}f}"
     return text if pd.isna(cell.low) else f"{text} ±{(cell.high - cell.low) / 2 * factor:.{digits}f}"
 
-# %% ../../nbs/papers/62_tables.ipynb #e096fa6d
+# %% ../../nbs/papers/62_tables.ipynb #603f1e07
 def _blocks(frame: pd.DataFrame):
     "Yield (caption, text, rank) for each source and score, wide: a row a model, a column a measurement."
     for (source, score), cells in frame.groupby(["source", "score"], sort=False):
@@ -144,7 +140,7 @@ def _to_markdown(text: pd.DataFrame, rank: pd.DataFrame) -> str:
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *([row, *cells] for row, cells in zip(text.index, marked))]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
-# %% ../../nbs/papers/62_tables.ipynb #96d350af
+# %% ../../nbs/papers/62_tables.ipynb #97b3b973
 @dataclass(frozen=True)
 class Table:
     "A rendered table together with the data that it shows."
@@ -169,7 +165,7 @@ class Table:
         "Contents by file ending."
         return {".csv": self.frame.to_csv(index=False).encode(), ".html": self.html().encode(), ".md": self.markdown().encode()}
 
-# %% ../../nbs/papers/62_tables.ipynb #07e1d062
+# %% ../../nbs/papers/62_tables.ipynb #aff67367
 def _notes(frame: pd.DataFrame) -> tuple[str, ...]:
     "Footer: what intervals mean, why cells are missing, where rows come from."
     ours = frame[frame["source"].eq("this run")]
@@ -200,7 +196,7 @@ def phyclip_table(number: int,  # 1, 2, 3, 4 or 6
     for column in ("seeds", "preset", "commit", "data", "run", "interval"): paper[column] = ""
     return _finish(number, mine, paper, columns)
 
-# %% ../../nbs/papers/62_tables.ipynb #f4f701fc
+# %% ../../nbs/papers/62_tables.ipynb #4302bfb9
 def _finish(number: int, mine: pd.DataFrame, paper: pd.DataFrame, columns: list[Column]) -> Table:
     "Order the cells as the table prints them, rank, and add the footer."
     blank = {"note": "", "interval": "", "seeds": ""} | {c: "" for c in ("preset", "commit", "data", "run")}
@@ -220,7 +216,7 @@ def _finish(number: int, mine: pd.DataFrame, paper: pd.DataFrame, columns: list[
              "digits", "value", "low", "high", "interval", "n", "seeds", "rank", "baseline", "note", "preset", "commit", "data", "run"]
     return Table(f"Table {number}: {TITLES[number]}", frame.reindex(columns=first), _notes(frame))
 
-# %% ../../nbs/papers/62_tables.ipynb #dbe62eb6
+# %% ../../nbs/papers/62_tables.ipynb #4578c0d0
 def save(thing,  # a Table, a Figure of these notebooks: anything with `files()`
          out: str | os.PathLike,  # folder, made if missing
          name: str,  # file name without ending

@@ -6,7 +6,7 @@
 __all__ = ['spread', 'GuardConfig', 'CollapseWarning', 'CollapseGuard', 'row_gradients', 'TrainingDiverged', 'exploded',
            'save_replay', 'diagnose', 'culprit', 'replay']
 
-# %% ../../nbs/training/42_guard.ipynb #f5781139
+# %% ../../nbs/training/42_guard.ipynb #8fbf223c
 import math
 import warnings
 from collections.abc import Mapping
@@ -21,8 +21,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .checkpoint import get_generators, preserve_generators, save_checkpoint, set_generators
+from .update import to_device
 
-# %% ../../nbs/training/42_guard.ipynb #a7562b2a
+# %% ../../nbs/training/42_guard.ipynb #608bf08a
 def spread(
     points: Float[Tensor, "B D"], # points or features of one stream
 ) -> Float[Tensor, ""]:           # 0: all the same, 1: their mean is zero
@@ -30,7 +31,7 @@ def spread(
     x = points.detach().float()
     return ((x - x.mean(0)).square().sum() / x.square().sum().clamp(min=torch.finfo(x.dtype).tiny)).sqrt()
 
-# %% ../../nbs/training/42_guard.ipynb #0e773e06
+# %% ../../nbs/training/42_guard.ipynb #b4030fe8
 @dataclass(frozen=True)
 class GuardConfig:
     "When to warn and when to stop."
@@ -51,7 +52,7 @@ _CURES = {
     'gradient': "go back to an earlier checkpoint: entailment acted before contrast had left chance, or the learning rate is too high",
 }
 
-# %% ../../nbs/training/42_guard.ipynb #fa576b2c
+# %% ../../nbs/training/42_guard.ipynb #7e2fd4ef
 class _Signs:
     "Configuration, memory and words of the guard."
     def __init__(self,
@@ -81,7 +82,7 @@ class _Signs:
         numbers = ', '.join(f'{k} {v:.3g}' for k, v in seen.items())
         warnings.warn(f"step {step}: {what} ({numbers}). What to do: {_CURES[sign]}.", CollapseWarning, stacklevel=3)
 
-# %% ../../nbs/training/42_guard.ipynb #b445a3fc
+# %% ../../nbs/training/42_guard.ipynb #8ac2b14e
 class CollapseGuard(_Signs):
     "Watches the streams of a model in training and warns early."
     def due(self, step: int) -> bool:
@@ -106,7 +107,7 @@ class CollapseGuard(_Signs):
             if self.counts[sign] == self.config.patience: self._warn(sign, step, signs[sign], seen)
         return seen | {'guard': '+'.join(signs)}
 
-# %% ../../nbs/training/42_guard.ipynb #172837c6
+# %% ../../nbs/training/42_guard.ipynb #95eb59f8
 def row_gradients(
     rows,                          # rows of an objective
     points: Mapping[str, Tensor],  # stream -> points
@@ -122,7 +123,7 @@ def row_gradients(
         out[row.name] = torch.stack([g.float().square().sum() for g in grads if g is not None] or [torch.zeros(())]).sum().sqrt()
     return out
 
-# %% ../../nbs/training/42_guard.ipynb #dde5d410
+# %% ../../nbs/training/42_guard.ipynb #25190da9
 class TrainingDiverged(RuntimeError):
     "The loss or a gradient is not finite, or the loss exploded."
     def __init__(self,
@@ -152,13 +153,13 @@ def save_replay(
     state: Mapping = {},     # more to keep: state of the objective, generators at the start of the step
 ) -> Path:
     "Save what is needed to evaluate a step again."
-    batch = [{k: v.cpu() if isinstance(v, Tensor) else v for k, v in b.items()} for b in ([batch] if isinstance(batch, Mapping) else batch)]
+    batch = [to_device(b, 'cpu') for b in ([batch] if isinstance(batch, Mapping) else batch)]
     batch = [{k: v for k, v in b.items() if isinstance(v, (Tensor, str, int, float)) or _strings(v)} for b in batch]
     return save_checkpoint(folder, step, {'model': model.state_dict()}, dict(batch=batch, generators=get_generators()) | dict(state))
 
 def _strings(v): return type(v) in (list, tuple) and all(type(x) in (str, int, float) for x in v)
 
-# %% ../../nbs/training/42_guard.ipynb #346e15f0
+# %% ../../nbs/training/42_guard.ipynb #4e385905
 def diagnose(
     model: nn.Module,  # with `embed` and `geometry`
     objective,         # with `rows` and `streams`
@@ -168,7 +169,7 @@ def diagnose(
     batch = [batch] if isinstance(batch, Mapping) else batch
     device = next(model.parameters()).device
     with torch.no_grad():
-        parts = [model.embed({k: v.to(device) if isinstance(v, Tensor) else v for k, v in b.items()}, objective.streams) for b in batch]
+        parts = [model.embed(to_device(b, device), objective.streams) for b in batch]
     points = {s: torch.cat([p[s] for p in parts]) for s in parts[0]}
     lines = [dict(kind='stream', name=s, value=p.norm(dim=-1).mean().item(), gradient=math.nan, finite=p.isfinite().all().item()) for s, p in points.items()]
     gradients = row_gradients(objective.rows, points, model.geometry)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TrainConfig', 'Trainer']
 
-# %% ../../nbs/training/43_loop.ipynb #72cb02b9
+# %% ../../nbs/training/43_loop.ipynb #ffde4863
 import math
 import shutil
 import time
@@ -28,11 +28,10 @@ from .checkpoint import get_generators, latest_checkpoint, load_checkpoint, pres
 from .guard import CollapseGuard, GuardConfig, TrainingDiverged, culprit, diagnose, exploded, row_gradients, save_replay
 from .metrics import Metrics, fetch, measure
 from .optim import lr_at, make_optimizer, set_lr
-from .update import Step, backward, generator_state, make_accelerator
+from .update import Step, backward, generator_state, make_accelerator, to_device
 
-# %% ../../nbs/training/43_loop.ipynb #9b806854
+# %% ../../nbs/training/43_loop.ipynb #1f1fab41
 def _free(default): return field(default=default, metadata={'hash': False})
-
 @dataclass(frozen=True)
 class TrainConfig:
     "How a model is trained."
@@ -72,7 +71,15 @@ class TrainConfig:
             raise ValueError(f"batch_size: {self.batch_size} cannot be split over {processes} processes x {self.accumulate} micro-batches")
         return self.batch_size // (processes * self.accumulate)
 
-# %% ../../nbs/training/43_loop.ipynb #129594d9
+# %% ../../nbs/training/43_loop.ipynb #02326363
+def _same_config(out, config):
+    "Raise if the run in this folder was made with another config."
+    old = load_config(TrainConfig, out/'config.json')
+    other = [f"{f.name}={getattr(old, f.name)!r}, now {getattr(config, f.name)!r}" for f in fields(TrainConfig)
+             if f.metadata.get('hash', True) and getattr(old, f.name) != getattr(config, f.name)]
+    if other: raise ValueError(f"config: {out} holds a run with {'; '.join(other)}. Take another folder, or resume=False to start again")
+
+# %% ../../nbs/training/43_loop.ipynb #d5bdc68e
 class _Start:
     "Everything up to the first update."
     def __init__(self,
@@ -93,6 +100,7 @@ class _Start:
         optimizer = make_optimizer(step, config.lr, config.betas, config.eps, config.weight_decay, config.decay_variant)
         self.params = [p for g in optimizer.param_groups for p in g['params']]
         self.module, self.optimizer = self.accelerator.prepare(step, optimizer)
+        if self.accelerator.scaler is None: self.optimizer = optimizer  # nothing to scale: step without the wrapper
         self.ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema)) if config.ema else None
         self.guard = CollapseGuard(config.guard, getattr(objective, 'rows', ()), processes)
         self._seconds, self._size = 0., config.micro_batch(processes)
@@ -102,7 +110,7 @@ class _Start:
         folder = self.out/'checkpoints'
         found = latest_checkpoint(folder) if resume else None
         if resume is True and not found: raise ValueError(f"resume: no checkpoint in {folder}")
-        if found: self._same_config(); self._load(found)
+        if found: _same_config(self.out, self.config); self._load(found)
         else:
             set_seed(self.config.seed, device_specific=True)
             if self.accelerator.is_main_process:
@@ -111,14 +119,7 @@ class _Start:
         if self.accelerator.is_main_process: self.out.mkdir(parents=True, exist_ok=True); save_config(self.config, self.out/'config.json')
         self.accelerator.wait_for_everyone()
 
-    def _same_config(self):
-        "Raise if the run in this folder was made with another config."
-        old = load_config(TrainConfig, self.out/'config.json')
-        other = [f"{f.name}={getattr(old, f.name)!r}, now {getattr(self.config, f.name)!r}" for f in fields(TrainConfig)
-                 if f.metadata.get('hash', True) and getattr(old, f.name) != getattr(self.config, f.name)]
-        if other: raise ValueError(f"config: {self.out} holds a run with {'; '.join(other)}. Take another folder, or resume=False to start again")
-
-# %% ../../nbs/training/43_loop.ipynb #0a2a6f0b
+# %% ../../nbs/training/43_loop.ipynb #23e1e8b3
 class _Save(_Start):
     "State of a run, to and from a checkpoint."
     def _state(self):
@@ -155,42 +156,9 @@ class _Save(_Start):
         self.step, self._seconds = checkpoint.step, state['seconds']
         set_generators(mine['generators'])
 
-# %% ../../nbs/training/43_loop.ipynb #c8d09bdc
-def _to(batch, device):
-    "Tensors of a batch on a device; all else as it is."
-    return {k: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for k, v in batch.items()}
-
-class _Turn(_Save):
-    "The pieces of a turn."
-    def _next(self, source):
-        "The micro-batches of one update, on the device."
-        batches = []
-        for _ in range(self.config.accumulate):
-            try: batches.append(_to(next(source), self.accelerator.device))
-            except StopIteration: raise RuntimeError(f"loader: ended before the batch of update {self._given + 1}, it must give batches for ever") from None
-        self._given += 1
-        n = len(batches[0][self.objective.streams[0]])
-        if n != self._size: raise ValueError(f"loader: gives {n} samples at a time, batch_size={self.config.batch_size} asks for {self._size}")
-        return batches
-
-    def _norm(self):
-        "Norm of the gradient, which is clipped if the config says so."
-        if self.config.clip_grad: return self.accelerator.clip_grad_norm_(self.params, self.config.clip_grad)
-        self.accelerator.unscale_gradients()
-        return nn.utils.get_total_norm([p.grad for p in self.params if p.grad is not None])
-
-    def _check(self, result, norm, batches, start):
-        "This update's loss as a number; stop if the update must not be made."
-        loss, size = torch.stack([result.loss.float(), norm.float()]).tolist()
-        reason = exploded(self.guard, loss) or ('' if math.isfinite(size) or self.accelerator.scaler else f'norm of the gradient is {size}')
-        if not reason: return loss
-        torch.set_rng_state(start[0])
-        generators, rows = get_generators(), self.objective.rows
-        row = culprit(diagnose(self.model, self.objective, batches))
-        if row == 'loss' and math.isfinite(loss) and rows: row = max(rows, key=lambda r: abs(r.weight * float(result.logs[r.name]))).name
-        folder = self.out/'diverged'/(f'rank{self.accelerator.process_index}' if self.accelerator.num_processes > 1 else '')
-        raise TrainingDiverged(self.step, row, reason, save_replay(folder, self.step, batches, self.model, dict(generators=generators)))
-
+# %% ../../nbs/training/43_loop.ipynb #3228a1f5
+class _Log(_Save):
+    "What a turn leaves in the metrics."
     def _log(self, result, more, write, watch):
         "Let the guard look, and add a row to the metrics."
         step, row = self.accelerator.unwrap_model(self.module), {}
@@ -209,7 +177,39 @@ class _Turn(_Save):
         self.module.train()
         self._clock, self._samples = time.perf_counter(), 0
 
-# %% ../../nbs/training/43_loop.ipynb #173453e4
+# %% ../../nbs/training/43_loop.ipynb #9297a244
+class _Turn(_Log):
+    "The pieces of a turn."
+    def _next(self, source):
+        "The micro-batches of one update, on the device."
+        batches = []
+        for _ in range(self.config.accumulate):
+            try: batches.append(to_device(next(source), self.accelerator.device))
+            except StopIteration: raise RuntimeError(f"loader: ended before the batch of update {self._given + 1}, it must give batches for ever") from None
+        self._given += 1
+        n = len(batches[0][self.objective.streams[0]])
+        if n != self._size: raise ValueError(f"loader: gives {n} samples at a time, batch_size={self.config.batch_size} asks for {self._size}")
+        return batches
+
+    def _norm(self):
+        "Norm of the gradient, which is clipped if the config says so."
+        if self.config.clip_grad: return self.accelerator.clip_grad_norm_(self.params, self.config.clip_grad)
+        if self.accelerator.scaler: self.accelerator.unscale_gradients()
+        return nn.utils.get_total_norm([p.grad for p in self.params if p.grad is not None])
+
+    def _check(self, result, norm, batches, start):
+        "This update's loss as a number; stop if the update must not be made."
+        loss, size = torch.stack([result.loss.float(), norm.float()]).tolist()
+        reason = exploded(self.guard, loss) or ('' if math.isfinite(size) or self.accelerator.scaler else f'norm of the gradient is {size}')
+        if not reason: return loss
+        torch.set_rng_state(start[0])
+        generators, rows = get_generators(), self.objective.rows
+        row = culprit(diagnose(self.model, self.objective, batches))
+        if row == 'loss' and math.isfinite(loss) and rows: row = max(rows, key=lambda r: abs(r.weight * float(result.logs[r.name]))).name
+        folder = self.out/'diverged'/(f'rank{self.accelerator.process_index}' if self.accelerator.num_processes > 1 else '')
+        raise TrainingDiverged(self.step, row, reason, save_replay(folder, self.step, batches, self.model, dict(generators=generators)))
+
+# %% ../../nbs/training/43_loop.ipynb #9e47d6ae
 class Trainer(_Turn):
     "Trains a model in place: `Trainer(model, objective, loader, config, out).fit()`."
     def fit(self,
@@ -221,8 +221,7 @@ class Trainer(_Turn):
             self._begin(resume)
             main = self.accelerator.is_main_process
             with closing(Metrics(self.out, self.step, self.config.tensorboard)) if main else nullcontext() as self.metrics:
-                hide = not (self.config.progress and main)
-                with tqdm(total=self.config.steps, initial=self.step, disable=hide, unit='step', dynamic_ncols=True, mininterval=.5) as bar: self._turns(bar)
+                with tqdm(total=self.config.steps, initial=self.step, disable=not (self.config.progress and main), unit='step', dynamic_ncols=True, mininterval=.5) as bar: self._turns(bar)
                 return self.metrics.frame() if main else pd.DataFrame()
 
     def _turns(self, bar):
