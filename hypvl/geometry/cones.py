@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['APERTURE_MARGIN', 'half_aperture', 'exterior_angle', 'pairwise_exterior_angle', 'cone_violation']
 
-# %% ../../nbs/geometry/02_cones.ipynb #6a47a66f
+# %% ../../nbs/geometry/02_cones.ipynb #1c6b07f5
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -15,11 +15,10 @@ from . import literal
 from .lorentz import _pair, _tiles
 from .precision import Curvature, fp32_geometry, tiny_norm, _check, _curvature, _is_literal, _norm, _reduce
 
-# %% ../../nbs/geometry/02_cones.ipynb #b7cdf758
+# %% ../../nbs/geometry/02_cones.ipynb #2d416d3c
 APERTURE_MARGIN = 1e-4  # the slope of the aperture is that of a scaled norm of at least 2K(1 + margin)
 
 class _Aperture(Function):
-    generate_vmap_rule = True
     @staticmethod
     def forward(r, edge): return torch.atan2(torch.full_like(r, edge), ((r - edge).clamp(min=0) * (r + edge)).sqrt())
 
@@ -47,7 +46,7 @@ def half_aperture(x: Float[Tensor, "*B D"], *, # apexes
     r = r.where(r.to(x.dtype) > edge, 0.0)  # compared in the type of x, where 0.2 is 2K
     return _Aperture.apply(r, edge).to(x.dtype)
 
-# %% ../../nbs/geometry/02_cones.ipynb #a22631b8
+# %% ../../nbs/geometry/02_cones.ipynb #c9017610
 def _unit(x: Tensor, n: Tensor) -> Tensor: return x / n.where(n > 0, 1.0)
 
 def _across(delta: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
@@ -69,9 +68,8 @@ def _angle_parts(x: Tensor, y: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     known = (torch.hypot(root * tx, radial) > tiny) & (root * nx > tiny)
     return x, y, c, delta, xt, yt, u, nx, ny, xh, yh, dx, tx, radial, back, known
 
-# %% ../../nbs/geometry/02_cones.ipynb #25ffb0ed
+# %% ../../nbs/geometry/02_cones.ipynb #a52ce35a
 class _ExteriorAngle(Function):
-    generate_vmap_rule = True
     @staticmethod
     def forward(x, y, c):
         *_, tx, radial, _, known = _angle_parts(x, y, c)
@@ -106,7 +104,7 @@ def exterior_angle(x: Float[Tensor, "*B D"], # apexes
     if _is_literal(mode): return literal.exterior_angle(x, y, c=c, eps=eps)
     return _ExteriorAngle.apply(x, y, _curvature(c, x))
 
-# %% ../../nbs/geometry/02_cones.ipynb #afa81d57
+# %% ../../nbs/geometry/02_cones.ipynb #62754645
 def _angle_factors(x: Tensor, y: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     "Unit vectors (0 at the root), scaled norms X, Y and scaled times: x's as columns, y's as rows."
     c, (nx, ny) = c[..., None, None], (_norm(t, keepdim=True) for t in (x, y))
@@ -122,7 +120,7 @@ def _angle_tile(xh, yh, X, Y, xt, yt, tiny: float) -> tuple[Tensor, ...]:
     across, radial, back = Y * sin, rise - xt * Y * bend, rise + X * yt * bend
     return sin, 1 - bend, across, radial, back, (torch.hypot(across, radial) > tiny) & (X > tiny)
 
-# %% ../../nbs/geometry/02_cones.ipynb #41997a73
+# %% ../../nbs/geometry/02_cones.ipynb #47f3e842
 class _PairwiseAngle(Function):
     @staticmethod
     def forward(ctx, x, y, c):
@@ -153,7 +151,7 @@ class _PairwiseAngle(Function):
         if ctx.needs_input_grad[2]: gc = _reduce(((x * gx).sum((-1, -2)) + (y * gy).sum((-1, -2))) / (2 * c), c)
         return _reduce(gx, x), _reduce(gy, y), gc
 
-# %% ../../nbs/geometry/02_cones.ipynb #4c5b0bac
+# %% ../../nbs/geometry/02_cones.ipynb #c506ba4c
 @fp32_geometry
 def pairwise_exterior_angle(x: Float[Tensor, "*B N D"], # apexes
                             y: Float[Tensor, "*B M D"], *, # points
@@ -165,7 +163,7 @@ def pairwise_exterior_angle(x: Float[Tensor, "*B N D"], # apexes
     if _is_literal(mode): return literal.pairwise_exterior_angle(x, y, c=c, eps=eps)
     return _PairwiseAngle.apply(x, y, _curvature(c, x))
 
-# %% ../../nbs/geometry/02_cones.ipynb #852ef115
+# %% ../../nbs/geometry/02_cones.ipynb #d6abdbf2
 @fp32_geometry
 def cone_violation(general: Float[Tensor, "*B D"], # apexes: the more general concepts
                    specific: Float[Tensor, "*B D"], *, # points that should lie in the cones

@@ -6,7 +6,7 @@
 __all__ = ['TILE', 'time', 'inner', 'pairwise_inner', 'exp0', 'log0', 'dist0', 'dist', 'pairwise_dist', 'mobius_add',
            'to_poincare', 'from_poincare', 'Curvature', 'fp32_geometry']
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #1b95d4e8
+# %% ../../nbs/geometry/00_lorentz.ipynb #2c17c7e3
 import math
 
 import torch
@@ -20,7 +20,7 @@ from .precision import (Curvature, MAX_SCALED_RADIUS, ball_margin, fp32_geometry
 
 _all_ = ["Curvature", "fp32_geometry"]  # exported from here too
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #c21c2ec5
+# %% ../../nbs/geometry/00_lorentz.ipynb #32fd76e1
 def _lift(x: Tensor, c: Tensor) -> Tensor:
     "Wide points [*B, N, D] with their time appended; `c` has shape [*B]."
     x0 = (1 / c[..., None, None] + _norm(x, keepdim=True).square()).sqrt()
@@ -57,7 +57,7 @@ def pairwise_inner(x: Float[Tensor, "*B N D"], y: Float[Tensor, "*B M D"], *, # 
     y_lift = torch.cat([y_lift[..., :-1], -y_lift[..., -1:]], -1)
     return (x_lift @ y_lift.mT).to(torch.promote_types(x.dtype, y.dtype))
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #5b38bc3c
+# %% ../../nbs/geometry/00_lorentz.ipynb #349632ba
 @fp32_geometry
 def exp0(v: Float[Tensor, "*B D"], *, # tangent vectors at the root
          c: Curvature, # curvature magnitude, broadcasts against *B
@@ -92,7 +92,7 @@ def dist0(x: Float[Tensor, "*B D"], *, # points
     root = _curvature(c, x).sqrt()
     return ((root * _norm(x)).asinh() / root).to(x.dtype)
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #0ee21bb9
+# %% ../../nbs/geometry/00_lorentz.ipynb #e556cce8
 def _pair(x: Tensor, y: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     "Wide x, y, c, then delta, w, scaled times, m and u of the text; all keep the last axis."
     x, y, c = x.to(c.dtype), y.to(c.dtype), c.unsqueeze(-1)
@@ -104,9 +104,8 @@ def _pair(x: Tensor, y: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     u = c * (2 + both).square() / (16 * (1 + xt) * (1 + yt)) * m.square().sum(-1, keepdim=True)
     return x, y, c, delta, w, xt, yt, m, u
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #ffa5f483
+# %% ../../nbs/geometry/00_lorentz.ipynb #19d64886
 class _Dist(Function):
-    generate_vmap_rule = True
     @staticmethod
     def forward(x, y, c):
         u = _pair(x, y, c)[-1].squeeze(-1)
@@ -121,13 +120,12 @@ class _Dist(Function):
         x, y, c, delta, w, xt, yt, _, u = _pair(*xyc)
         grad, s = grad.to(u.dtype).unsqueeze(-1), 2 * (u * (1 + u)).sqrt()
         scale = (grad * c.sqrt() / s.where(s > 0, 1.0)).where(s > 0, 0.0)
-        gx = scale * (delta - w / (xt * (xt + yt)) * x)
-        gy = -scale * (delta - w / (yt * (xt + yt)) * y)
+        to_x, to_y = (delta - w / (t * (xt + yt)) * point for t, point in ((xt, x), (yt, y)))
         gc = None
         if ctx.needs_input_grad[2]:
-            flow = (x * gx + y * gy).sum(-1, keepdim=True) - grad * 2 * u.sqrt().asinh() / c.sqrt()
+            flow = scale * yt / xt * to_y.square().sum(-1, keepdim=True) - grad * 2 * u.sqrt().asinh() / c.sqrt()
             gc = _reduce((flow / (2 * c)).squeeze(-1), xyc[2])
-        return _reduce(gx, xyc[0]), _reduce(gy, xyc[1]), gc
+        return _reduce(scale * to_x, xyc[0]), _reduce(-scale * to_y, xyc[1]), gc
 
 @fp32_geometry
 def dist(x: Float[Tensor, "*B D"], y: Float[Tensor, "*B D"], *, # points
@@ -139,7 +137,7 @@ def dist(x: Float[Tensor, "*B D"], y: Float[Tensor, "*B D"], *, # points
     if _is_literal(mode): return literal.dist(x, y, c=c, eps=eps)
     return _Dist.apply(x, y, _curvature(c, x))
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #7b119efe
+# %% ../../nbs/geometry/00_lorentz.ipynb #73a9b7e2
 TILE = 2**17  # pairs worked on at a time on a CPU: their float64 intermediates fit the cache
 
 def _tiles(x: Tensor, y: Tensor, c: Tensor) -> list[slice]:
@@ -162,7 +160,7 @@ def _gap(p: Tensor, q: Tensor, method: str) -> Tensor:
         square[(*at, i, j)] = (p[(*at, i)] - q[(*at, j)]).square().sum(-1)
     return square.sqrt_()
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #9882f73d
+# %% ../../nbs/geometry/00_lorentz.ipynb #cdac9d82
 class _PairwiseDist(Function):
     @staticmethod
     def forward(ctx, x, y, c, method):
@@ -197,7 +195,7 @@ class _PairwiseDist(Function):
             gc = _reduce(flow / (2 * c), c)
         return _reduce(gx, x), _reduce(gy, y), gc, None
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #dd05e0b5
+# %% ../../nbs/geometry/00_lorentz.ipynb #c4ee9f68
 @fp32_geometry
 def pairwise_dist(x: Float[Tensor, "*B N D"], y: Float[Tensor, "*B M D"], *, # points
                   c: Curvature, # curvature magnitude, broadcasts against *B
@@ -211,7 +209,7 @@ def pairwise_dist(x: Float[Tensor, "*B N D"], y: Float[Tensor, "*B M D"], *, # p
     if method not in ("direct", "gemm"): raise ValueError(f"method must be 'auto', 'direct' or 'gemm', got {method!r}")
     return _PairwiseDist.apply(x, y, _curvature(c, x), method)
 
-# %% ../../nbs/geometry/00_lorentz.ipynb #b6c15407
+# %% ../../nbs/geometry/00_lorentz.ipynb #2287d7eb
 @fp32_geometry
 def mobius_add(x: Float[Tensor, "*B D"], y: Float[Tensor, "*B D"], *, # where the root goes; points to move
                c: Curvature # curvature magnitude, broadcasts against *B

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['geometry_kinds', 'Geometry', 'Sphere', 'Product', 'Lorentz', 'GeometryConfig', 'make_geometry']
 
-# %% ../../nbs/geometry/04_spaces.ipynb #fc785581
+# %% ../../nbs/geometry/04_spaces.ipynb #3e1f42ed
 import math
 from dataclasses import dataclass
 import torch
@@ -18,7 +18,7 @@ from .lorentz import dist, dist0, exp0, pairwise_dist, time
 from .precision import fp32_geometry
 from .product import pairwise_product_dist, pairwise_sum_inner, product_dist
 
-# %% ../../nbs/geometry/04_spaces.ipynb #13793611
+# %% ../../nbs/geometry/04_spaces.ipynb #d1b4dc5c
 def _known(name, value, known):
     "The value if it is known; else an error with the nearest known one."
     if value not in known: raise ValueError(f'unknown {name} {value!r}.{suggest(value, known)}')
@@ -51,7 +51,7 @@ class Geometry(nn.Module):
         "Bring the learned scalars back into their range, in place: temperature at least .01."
         self.logit_scale.clamp_(max=math.log(100))
 
-# %% ../../nbs/geometry/04_spaces.ipynb #44fc8b6e
+# %% ../../nbs/geometry/04_spaces.ipynb #696d9097
 class _SpherePoints(Geometry):
     "Unit vectors and how they compare."
     def __init__(self, dim: int,                   # width of a point
@@ -84,7 +84,7 @@ class _SpherePoints(Geometry):
         "Zero, with zero gradient: a sphere has no entailment cones."
         return 0 * (general * specific).sum(-1)
 
-# %% ../../nbs/geometry/04_spaces.ipynb #4f4692d0
+# %% ../../nbs/geometry/04_spaces.ipynb #ae8f8e18
 class Sphere(_SpherePoints):
     "Unit vectors compared by their cosine: CLIP."
     def norm(self, points: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
@@ -110,7 +110,7 @@ class Sphere(_SpherePoints):
         _known('side', side, ('query', 'key'))
         return points
 
-# %% ../../nbs/geometry/04_spaces.ipynb #3136ce40
+# %% ../../nbs/geometry/04_spaces.ipynb #f74ecf1d
 class _ProductPoints(Geometry):
     "Points in a product of hyperbolic spaces, and the parameters that put them there."
     has_cones = True
@@ -143,7 +143,7 @@ class _ProductPoints(Geometry):
 
     def _how(self): return {'c': self.curvature, 'mode': self.mode, 'eps': self.eps}
 
-# %% ../../nbs/geometry/04_spaces.ipynb #d48be24e
+# %% ../../nbs/geometry/04_spaces.ipynb #27b28fa0
 class _ProductMaps(_ProductPoints):
     "From features to points, and back into the range of the parameters."
     @fp32_geometry
@@ -171,7 +171,7 @@ class _ProductMaps(_ProductPoints):
         self.log_curvature.clamp_(start - math.log(10), start + math.log(10))
         for scale in (self.log_scale_image, self.log_scale_text): scale.clamp_(max=0)
 
-# %% ../../nbs/geometry/04_spaces.ipynb #c28cb768
+# %% ../../nbs/geometry/04_spaces.ipynb #6f071236
 class Product(_ProductMaps):
     "A product of k hyperbolic spaces of dimension d: PHyCLIP; MERU and HyCoCLIP with k = 1."
     def _mean(self, factors):
@@ -210,14 +210,14 @@ class Product(_ProductMaps):
         sign = {'query': -1, 'key': 1}[_known('side', side, ('query', 'key'))]
         return torch.cat([points, sign * time(points, c=self.curvature)[..., None]], -1) if self.k == 1 else None
 
-# %% ../../nbs/geometry/04_spaces.ipynb #4e5d1e78
+# %% ../../nbs/geometry/04_spaces.ipynb #975ec6d4
 class Lorentz(Product):
     "One hyperbolic space: MERU and HyCoCLIP."
     def __init__(self, d: int,     # dimension
                  **settings):      # settings of `Product`
         super().__init__(1, d, **settings)
 
-# %% ../../nbs/geometry/04_spaces.ipynb #da01138d
+# %% ../../nbs/geometry/04_spaces.ipynb #47bd71e4
 @dataclass(frozen=True)
 class GeometryConfig:
     "A geometry as data."
@@ -233,7 +233,7 @@ class GeometryConfig:
     learn_curvature: bool = True   # False keeps the curvature where it is
     temperature: float = .07       # initial temperature
 
-# %% ../../nbs/geometry/04_spaces.ipynb #ce2df86f
+# %% ../../nbs/geometry/04_spaces.ipynb #ccbec46e
 def _sphere(config): return Sphere(config.k * config.d, config.temperature)
 
 def _product(config): return Product(**{name: value for name, value in vars(config).items() if name != 'kind'})

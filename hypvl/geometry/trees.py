@@ -7,7 +7,7 @@ __all__ = ['distortion', 'boolean_lattice', 'hamming', 'embed_boolean_lattice', 
            'balanced_tree', 'tree_distances', 'sarkar_frames', 'sarkar_distances', 'sarkar_embedding',
            'four_point_delta', 'product_distances']
 
-# %% ../../nbs/geometry/05_trees.ipynb #72cae84c
+# %% ../../nbs/geometry/05_trees.ipynb #8a49521c
 import math
 from collections.abc import Sequence
 import geoopt
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from .lorentz import dist, exp0, from_poincare
 
-# %% ../../nbs/geometry/05_trees.ipynb #5565c881
+# %% ../../nbs/geometry/05_trees.ipynb #6b4a427d
 def distortion(
     measured: Float[Tensor, "N N"],  # distances of the embedded points
     target: Float[Tensor, "N N"],    # distances that they should have, > 0 off the diagonal
@@ -27,10 +27,10 @@ def distortion(
     ratio = measured[i, j] / target[i, j]
     return (ratio.max() / ratio.min()).item()
 
-# %% ../../nbs/geometry/05_trees.ipynb #c2e6911d
+# %% ../../nbs/geometry/05_trees.ipynb #94437c9a
 def boolean_lattice(
     n: int,                      # number of atomic concepts
-) -> Float[Tensor, "2**n n"]:    # 1 where the concept is present
+) -> Float[Tensor, "2**{n} {n}"]:    # 1 where the concept is present
     "Indicators of all subsets of n concepts; row 0 is the empty set."
     return torch.tensor([[s >> i & 1 for i in range(n)] for s in range(2 ** n)], dtype=torch.float64)
 
@@ -40,13 +40,13 @@ def hamming(
     "Hamming distance of every row to every row."
     return torch.cdist(bits, bits, p=1)
 
-# %% ../../nbs/geometry/05_trees.ipynb #001d5403
+# %% ../../nbs/geometry/05_trees.ipynb #3bf07e7a
 def embed_boolean_lattice(
     n: int,                                      # number of atomic concepts
     c: Float[Tensor, "k"],                       # curvature magnitudes of k ≥ n factors
     d: int = 2,                                  # dimension of a factor
     generator: torch.Generator | None = None,    # draws the directions
-) -> Float[Tensor, "2**n k d"]:                  # space components of each factor
+) -> Float[Tensor, "2**{n} k {d}"]:                  # space components of each factor
     "An isometric embedding of the Boolean lattice into the l1 product (the sum of distances) of hyperbolic spaces."
     if len(c) < n: raise ValueError(f'c must have at least n={n} factors, got {len(c)}')
     direction = torch.randn(len(c), d, dtype=torch.float64, generator=generator)
@@ -54,7 +54,7 @@ def embed_boolean_lattice(
     bits = torch.nn.functional.pad(boolean_lattice(n), (0, len(c) - n))
     return bits[..., None] * unit
 
-# %% ../../nbs/geometry/05_trees.ipynb #f8334dfc
+# %% ../../nbs/geometry/05_trees.ipynb #1947fae6
 def geodesic_square(
     radius: float,           # distance of the corners from the origin
     c: float = 1.,           # curvature magnitude
@@ -63,21 +63,21 @@ def geodesic_square(
     corner = torch.tensor([[1, 0], [0, 1], [-1, 0], [0, -1]], dtype=torch.float64)
     return exp0(radius * corner, c=c)
 
-# %% ../../nbs/geometry/05_trees.ipynb #0cdb2fe3
+# %% ../../nbs/geometry/05_trees.ipynb #06ddc365
 def geodesic(
     x: Float[Tensor, "D"],  # start
     y: Float[Tensor, "D"],  # end, different from the start
     steps: int = 33,        # number of points
     *,
     c: float = 1.,          # curvature magnitude
-) -> Float[Tensor, "steps D"]:
+) -> Float[Tensor, "{steps} D"]:
     "Points at equal distances on the geodesic between two points."
     delta = math.sqrt(c) * dist(x, y, c=c)
     if delta == 0: raise ValueError('x and y must be different points, got the same twice')
     t = torch.linspace(0, 1, steps, dtype=x.dtype)[:, None]
     return (((1 - t) * delta).sinh() * x + (t * delta).sinh() * y) / delta.sinh()
 
-# %% ../../nbs/geometry/05_trees.ipynb #69464c41
+# %% ../../nbs/geometry/05_trees.ipynb #0cef6415
 def _spread(log_ratio, temperature):
     "A smooth version of the log distortion, from above."
     return temperature * sum(torch.logsumexp(sign * log_ratio / temperature, 0) for sign in (1, -1))
@@ -91,7 +91,7 @@ def best_distortion(
     lr: float = .1,                             # learning rate at the start, cosine to 0
     temperatures: tuple = (3., .01),            # of the smooth maximum, first and last
     generator: torch.Generator | None = None,   # draws the starting points
-) -> tuple[float, Float[Tensor, "N k d"]]:      # the distortion and the points
+) -> tuple[float, Float[Tensor, "N {k} {d}"]]:  # the distortion and the points
     "Lowest distortion that Riemannian Adam finds for points in one space or in an l1 product of spaces."
     if space not in ('hyperbolic', 'euclid'): raise ValueError(f"space must be 'hyperbolic' or 'euclid', got {space!r}")
     curved, (i, j) = space == 'hyperbolic', torch.triu_indices(*target.shape, offset=1)
@@ -111,7 +111,7 @@ def best_distortion(
         optimiser.step(), schedule.step()
     return best
 
-# %% ../../nbs/geometry/05_trees.ipynb #a60ffb2c
+# %% ../../nbs/geometry/05_trees.ipynb #4cda482b
 def _children(parents):
     if not len(parents) or parents[0] != 0: raise ValueError(f'parents must begin with 0, the root, got {list(parents)[:1]}')
     children = [[] for _ in parents]
@@ -138,7 +138,7 @@ def tree_distances(
         lengths[v, :v] = lengths[:v, v] = lengths[p, :v] + 1
     return lengths
 
-# %% ../../nbs/geometry/05_trees.ipynb #9012cdd5
+# %% ../../nbs/geometry/05_trees.ipynb #ae59c2da
 def _turn(angle):
     s, c = math.sin(angle / 2), math.cos(angle / 2)
     return torch.tensor([[c, s], [-s, c]], dtype=torch.float64)
@@ -158,7 +158,7 @@ def sarkar_frames(
         frames[v, :v] = torch.stack([to[:, 1, 1], -to[:, 0, 1], -to[:, 1, 0], to[:, 0, 0]], -1).unflatten(-1, (2, 2))  # inverse
     return frames
 
-# %% ../../nbs/geometry/05_trees.ipynb #095bb0de
+# %% ../../nbs/geometry/05_trees.ipynb #6907e948
 def sarkar_distances(
     parents: Sequence[int],    # parent of every node; node 0 is the root
     tau: float,                # length of an edge
@@ -176,7 +176,7 @@ def sarkar_embedding(
     form = frame @ frame.mT
     return torch.stack([(form[:, 0, 0] - form[:, 1, 1]) / 2, form[:, 0, 1]], -1)
 
-# %% ../../nbs/geometry/05_trees.ipynb #a8d312fc
+# %% ../../nbs/geometry/05_trees.ipynb #f14f8b31
 def four_point_delta(
     distances: Float[Tensor, "N N"],   # a metric on at least four points
 ) -> float:                            # 0 for trees
@@ -188,7 +188,7 @@ def four_point_delta(
     top = sums.topk(2, dim=0).values
     return (top[0] - top[1]).max().item() / 2
 
-# %% ../../nbs/geometry/05_trees.ipynb #0cbe33ca
+# %% ../../nbs/geometry/05_trees.ipynb #b5d47060
 def product_distances(
     first: Float[Tensor, "N N"],    # distances of one space
     second: Float[Tensor, "M M"],   # distances of another

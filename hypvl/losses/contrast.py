@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Gather', 'stream_names', 'read_stream', 'check_reduction', 'Contrast', 'gather_processes']
 
-# %% ../../nbs/losses/30_contrast.ipynb #062d1f07
+# %% ../../nbs/losses/30_contrast.ipynb #cd8fe204
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-# %% ../../nbs/losses/30_contrast.ipynb #a7066478
+# %% ../../nbs/losses/30_contrast.ipynb #785502b0
 def stream_names(
     expression: str, # one stream, or several joined by `+`
 ) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ def read_stream(
             raise LookupError(f"{row}: stream {name!r} is not in the batch, which has {', '.join(sorted(points)) or 'no streams'}")
     return points[names[0]] if len(names) == 1 else torch.cat([points[name] for name in names])
 
-# %% ../../nbs/losses/30_contrast.ipynb #f20dd874
+# %% ../../nbs/losses/30_contrast.ipynb #8d47b1a8
 Gather = Callable[[Tensor], tuple[Tensor, int]] # local rows -> (rows of all processes, index of the first local one)
 
 def check_reduction(
@@ -46,7 +46,7 @@ def check_reduction(
     "Raise unless `reduction` is 'mean' or 'sum'."
     if reduction not in ('mean', 'sum'): raise ValueError(f"{row}: reduction must be 'mean' or 'sum', got {reduction!r}")
 
-# %% ../../nbs/losses/30_contrast.ipynb #1a82e461
+# %% ../../nbs/losses/30_contrast.ipynb #8bbbd7df
 @dataclass(frozen=True)
 class Contrast:
     "Cross-entropy of each query against all keys; the key with the query's own index is the right one."
@@ -87,7 +87,7 @@ class Contrast:
         n = len(read_stream(points, self.query, self.name))
         return math.log(n * processes) * (n if self.reduction == 'sum' else 1)
 
-# %% ../../nbs/losses/30_contrast.ipynb #15e0287d
+# %% ../../nbs/losses/30_contrast.ipynb #8cce0be6
 class _AllGather(torch.autograd.Function):
     "Concatenation over processes; backward adds up what every process says about the local rows."
     @staticmethod

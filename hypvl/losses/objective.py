@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['VARIANTS', 'Row', 'Schedule', 'Objective', 'ObjectiveConfig', 'objective_rows', 'family_rows', 'make_objective']
 
-# %% ../../nbs/losses/32_objective.ipynb #27e12028
+# %% ../../nbs/losses/32_objective.ipynb #9ae32a90
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -18,7 +18,7 @@ from ..config import suggest
 from .contrast import Contrast, Gather
 from .entailment import Entail
 
-# %% ../../nbs/losses/32_objective.ipynb #cf401b53
+# %% ../../nbs/losses/32_objective.ipynb #bacb6d84
 class Row(Protocol):
     "What the objective needs of a row."
     name: str     # column in the logs
@@ -30,7 +30,7 @@ class Row(Protocol):
 
     def __call__(self, points: Mapping[str, Any], geometry, gather: Gather | None = None) -> Tensor: ... # one number, not weighted
 
-# %% ../../nbs/losses/32_objective.ipynb #a68abb7e
+# %% ../../nbs/losses/32_objective.ipynb #4abd082c
 @dataclass(frozen=True)
 class Schedule:
     "Factor of a group over the steps: 0 up to `delay`, then a linear ramp to 1."
@@ -53,7 +53,7 @@ class Schedule:
         if start is None or step < start: return 0.
         return min(1., (step - start) / self.ramp) if self.ramp else 1.
 
-# %% ../../nbs/losses/32_objective.ipynb #b204224b
+# %% ../../nbs/losses/32_objective.ipynb #b16d67ca
 def _remember(gather):
     "The hook, asked once for each tensor."
     if gather is None: return None
@@ -77,7 +77,7 @@ class _Plateau:
         self.running = self.decay * self.running + (1 - self.decay) * ratio
         self.left |= {g: step + 1 for g, s in waiting.items() if self.running < s.plateau_fraction}
 
-# %% ../../nbs/losses/32_objective.ipynb #03b16c4c
+# %% ../../nbs/losses/32_objective.ipynb #1791b689
 class _Table:
     "Rows, schedules and the state of the plateau."
     def __init__(self,
@@ -116,7 +116,7 @@ class _Table:
         rows = pd.DataFrame([{c: getattr(row, c, '') for c in columns} for row in self.rows], index=[row.name for row in self.rows])
         return rows.loc[:, (rows != '').any()]
 
-# %% ../../nbs/losses/32_objective.ipynb #c4605ce5
+# %% ../../nbs/losses/32_objective.ipynb #0a612a2c
 class Objective(_Table):
     "A table of rows, evaluated: one loss, and one number a row for the log."
     def __call__(self,
@@ -148,7 +148,7 @@ class Objective(_Table):
         "Take up where `state_dict` left off."
         self._plateau.running, self._plateau.left = state['running'], dict(state['left'])
 
-# %% ../../nbs/losses/32_objective.ipynb #5c3da60c
+# %% ../../nbs/losses/32_objective.ipynb #7bf6875c
 VARIANTS = {'official': {'box_contrast': 'full', 'reduction': 'mean', 'ent_scale': .5},
             'paper': {'box_contrast': 'boxes', 'reduction': 'sum', 'ent_scale': 1.}}
 
@@ -177,7 +177,7 @@ class ObjectiveConfig:
         "A key of `VARIANTS`, set here or by the variant."
         return VARIANTS[self.variant][key] if getattr(self, key) is None else getattr(self, key)
 
-# %% ../../nbs/losses/32_objective.ipynb #4c47affc
+# %% ../../nbs/losses/32_objective.ipynb #39b1587c
 def _contrast_rows(config, image, text):
     pairs = [('image_text', image, text), ('text_image', text, image)]
     if config.boxes and config.family in ('hycoclip', 'phyclip'):
@@ -202,6 +202,7 @@ def objective_rows(
     image, text = ('image+box_image', 'text+box_text') if joined else ('image', 'text')
     return _contrast_rows(config, image, text) + (_entail_rows(config, image, text) if config.family != 'clip' else [])
 
+# %% ../../nbs/losses/32_objective.ipynb #471a5af5
 def family_rows(
     family: str,              # 'clip', 'meru', 'hycoclip' or 'phyclip'
     boxes: bool = True,       # use the box streams

@@ -6,7 +6,7 @@
 __all__ = ['eval_transform', 'DualEncoder', 'encode_image', 'normalise_pixels', 'encode_text', 'score', 'embed', 'calibrate',
            'summary', 'save_pretrained', 'load_pretrained']
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #4c17c96a
+# %% ../../nbs/models/22_dual_encoder.ipynb #05e88e77
 from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 import pandas as pd
@@ -19,7 +19,7 @@ from torchvision import transforms
 from ..config import save_config
 from .text import Tokenizer
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #22a7343a
+# %% ../../nbs/models/22_dual_encoder.ipynb #206d5526
 def eval_transform(
     image_size: int,     # side of the square that the model takes, pixels
     mode: str = 'crop',  # 'crop': shorter side to size, centre crop (zero-shot); 'squeeze': whole picture, aspect lost (retrieval)
@@ -33,7 +33,7 @@ def eval_transform(
 
 def _to_rgb(image): return image.convert('RGB')
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #ff78ee49
+# %% ../../nbs/models/22_dual_encoder.ipynb #c49447d3
 class DualEncoder(nn.Module):
     "An image tower and a text tower that meet on a geometry."
     def __init__(
@@ -69,7 +69,7 @@ def _projection(width, dim):
     nn.init.normal_(layer.weight, std=width ** -0.5)
     return layer
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #ca39f611
+# %% ../../nbs/models/22_dual_encoder.ipynb #69212e02
 def encode_image(
     model: DualEncoder,
     images: Float[Tensor, "B 3 H W"] | UInt8[Tensor, "B 3 H W"],  # in [0, 1], or bytes in 0…255
@@ -89,7 +89,7 @@ def normalise_pixels(
     if images.dtype == torch.uint8: return torch.addcdiv(-mean / std, images.to(mean.dtype), 255 * std)
     return (images - mean) / std
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #5bf48cbb
+# %% ../../nbs/models/22_dual_encoder.ipynb #bfc690f8
 def encode_text(
     model: DualEncoder,
     tokens: Int[Tensor, "B L"],  # ids of the model's `tokenizer`, right-padded with 0
@@ -100,7 +100,7 @@ def encode_text(
     features = model.text_projection(model.text_tower(tokens))
     return model.geometry.lift(features, 'text') if normalize else features
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #e3f863e2
+# %% ../../nbs/models/22_dual_encoder.ipynb #3ef3c3c9
 def score(
     model: DualEncoder,
     image_points: Float[Tensor, "N D"],  # from `encode_image(..., normalize=True)`
@@ -110,7 +110,7 @@ def score(
     "Scores of all pairs."
     return model.geometry.score(image_points, text_points, **({'kind': kind} if kind else {}))
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #e1a95111
+# %% ../../nbs/models/22_dual_encoder.ipynb #1b509e3c
 def embed(
     model: DualEncoder,
     batch: Mapping[str, Tensor],                   # streams by name: image-like ones [B, 3, H, W], text-like ones [B, L]
@@ -123,12 +123,18 @@ def embed(
     for dims, encode in ((4, model.encode_image), (2, model.encode_text)):
         names = [name for name in streams if batch[name].dim() == dims]
         if not names: continue
-        parts = [batch[name] for name in names]
-        if dims == 2: parts = [nn.functional.pad(t, (0, max(p.shape[1] for p in parts) - t.shape[1])) for t in parts]
-        points |= zip(names, encode(torch.cat(parts), normalize=True).split([len(p) for p in parts]))
+        joint = encode(_stack([batch[name] for name in names]), normalize=True)
+        points |= zip(names, joint.split([len(batch[name]) for name in names]))
     return {name: points[name] for name in streams}
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #c2a6e9b6
+def _stack(parts):
+    "One batch of several; ids are padded to the longest."
+    if parts[0].dim() == 2:
+        longest = max(t.shape[1] for t in parts)
+        parts = [nn.functional.pad(t, (0, longest - t.shape[1])) for t in parts]
+    return torch.cat(parts)
+
+# %% ../../nbs/models/22_dual_encoder.ipynb #98f7b2ff
 @torch.no_grad()
 def calibrate(
     model: DualEncoder,
@@ -140,15 +146,16 @@ def calibrate(
     for tower, dims, prepare in ((model.image_tower, 4, pixels), (model.text_tower, 2, lambda x: x)):
         inputs = [x for x in batch.values() if isinstance(x, Tensor) and x.dim() == dims]
         if not inputs: continue
-        norm = tower.final_norm
+        norm, training = tower.final_norm, tower.training
         norm.weight.fill_(1), norm.bias.zero_()
-        features = torch.cat([tower(prepare(x)).float() for x in inputs])
+        features = tower.train()(prepare(_stack(inputs))).float()
+        tower.train(training)
         if len(features) < 2: raise ValueError(f'calibrate needs at least 2 rows of each kind, got {len(features)}')
         norm.weight.copy_((1 / features.std(dim=0)).clamp(max=max_gain))
         norm.bias.copy_(-features.mean(dim=0) * norm.weight)
     return model
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #b7380910
+# %% ../../nbs/models/22_dual_encoder.ipynb #f747cd94
 @torch.no_grad()
 def summary(
     model: DualEncoder,
@@ -169,7 +176,7 @@ def summary(
 
 def _shape(t): return f"[{', '.join(['B', *map(str, t.shape[1:])])}]"
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #f10edcef
+# %% ../../nbs/models/22_dual_encoder.ipynb #0fc8feef
 def _tower_rows(tower, x):
     "Stage, shape and parameters of a tower's children, in the order in which they ran."
     rows, hooks = [('input', _shape(x), 0)], []
@@ -183,7 +190,7 @@ def _tower_rows(tower, x):
     finally: tower.train(training), [hook.remove() for hook in hooks]
     return rows + [('positions, class token', '', own)] * bool(own) + [('feature', _shape(out), 0)]
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #80089322
+# %% ../../nbs/models/22_dual_encoder.ipynb #c65fdbf4
 def save_pretrained(
     model: DualEncoder,
     folder: str | Path,  # made if it does not exist

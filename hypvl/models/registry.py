@@ -6,7 +6,7 @@
 __all__ = ['families', 'model_configs', 'ModelConfig', 'family_geometry', 'list_models', 'model_config', 'create_model',
            'load_model']
 
-# %% ../../nbs/models/23_registry.ipynb #fab6ccf6
+# %% ../../nbs/models/23_registry.ipynb #7dc1e2f9
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from .dual_encoder import DualEncoder
 from .text import TextConfig, make_text_tower, text_configs
 from .towers import VisionConfig, make_vision_tower, vision_configs
 
-# %% ../../nbs/models/23_registry.ipynb #c063133e
+# %% ../../nbs/models/23_registry.ipynb #74036677
 @dataclass(frozen=True)
 class ModelConfig:
     "A dual encoder as data."
@@ -25,7 +25,7 @@ class ModelConfig:
     text: TextConfig = field(default_factory=TextConfig)              # the text tower
     geometry: GeometryConfig = field(default_factory=GeometryConfig)  # where the two meet
 
-# %% ../../nbs/models/23_registry.ipynb #a73a964e
+# %% ../../nbs/models/23_registry.ipynb #e544e811
 families = ('clip', 'meru', 'hycoclip', 'phyclip')
 
 def family_geometry(
@@ -36,9 +36,9 @@ def family_geometry(
     "The geometry of a family at total width k·d."
     if family not in families: raise KeyError(f'unknown family {family!r}.{suggest(family, families)}')
     if family == 'phyclip': return GeometryConfig(kind='product', k=k, d=d)
-    return GeometryConfig(kind='sphere' if family == 'clip' else 'lorentz', k=1, d=k * d)
+    return GeometryConfig(kind='sphere' if family == 'clip' else 'product', k=1, d=k * d)
 
-# %% ../../nbs/models/23_registry.ipynb #d94c6026
+# %% ../../nbs/models/23_registry.ipynb #96144f75
 _published = {size: (size, 'text_base', 64, 8) for size in ('vit_small_16', 'vit_base_16', 'vit_large_16')}
 _tiny = {size: (tower, 'text_tiny', 8, 8) for size, tower in
          (('tiny_s', 'conv_tiny_s'), ('tiny', 'conv_tiny'), ('tiny_l', 'conv_tiny_l'), ('tiny_vit', 'vit_tiny'))}
@@ -51,7 +51,7 @@ def list_models(
     "Names that `create_model` knows."
     return [name for name in model_configs if contains in name]
 
-# %% ../../nbs/models/23_registry.ipynb #d7b83e3f
+# %% ../../nbs/models/23_registry.ipynb #040b7a35
 def model_config(
     name_or_config: str | ModelConfig,  # a name of `list_models()`, or a description
     **overrides,                        # dotted fields, or vision='conv_tiny_s' and text='text_tiny' for a whole tower
@@ -68,7 +68,7 @@ def model_config(
         config = replace(config, **{part: known[overrides.pop(part)]})
     return override(config, overrides)
 
-# %% ../../nbs/models/23_registry.ipynb #8ac6310d
+# %% ../../nbs/models/23_registry.ipynb #92fb2ac9
 def create_model(
     name_or_config: str | ModelConfig,         # a name of `list_models()`, or a description
     *,
@@ -82,7 +82,7 @@ def create_model(
         if seed is not None: torch.manual_seed(seed)
         return DualEncoder(make_vision_tower(config.vision), make_text_tower(config.text), make_geometry(config.geometry), config)
 
-# %% ../../nbs/models/23_registry.ipynb #d8aa5be7
+# %% ../../nbs/models/23_registry.ipynb #728f439c
 def load_model(
     folder: str | Path,                        # written by `DualEncoder.save_pretrained`
     device: str | torch.device | None = None,  # where the model goes

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['vision_configs', 'VisionConfig', 'sincos_positions', 'ViTTower', 'ConvBlock', 'ConvTower', 'make_vision_tower']
 
-# %% ../../nbs/models/20_towers.ipynb #2acbcbe2
+# %% ../../nbs/models/20_towers.ipynb #62d30ee3
 from dataclasses import dataclass
 from functools import partial
 from typing import Sequence
@@ -17,35 +17,36 @@ from jaxtyping import Float
 from timm.models.vision_transformer import VisionTransformer
 from ..config import suggest
 
-# %% ../../nbs/models/20_towers.ipynb #006ae74b
+# %% ../../nbs/models/20_towers.ipynb #634441e6
 @dataclass(frozen=True)
 class VisionConfig:
     "Everything that fixes an image tower."
-    kind: str = 'vit'                                      # 'vit' (transformer on patches) or 'conv' (residual conv net)
+    kind: str = 'vit'                                      # 'vit' (transformer on patches) or 'conv' (conv net)
     image_size: int = 224                                  # side of the square input, pixels
     width: int = 768                                       # width of the features
-    patch_size: int = 16                                   # side of a patch ('conv': of the first convolution), pixels
+    patch_size: int = 16                                   # 'vit': side of a patch, pixels
     depth: int = 12                                        # 'vit': number of blocks
     heads: int = 12                                        # 'vit': attention heads, a divisor of `width`
     mlp_ratio: float = 4.0                                 # 'vit': hidden width of the MLP over `width`
     channels: tuple[int, ...] = ()                         # 'conv': channels of each stage
-    blocks: tuple[int, ...] = ()                           # 'conv': residual blocks of each stage
+    blocks: tuple[int, ...] = ()                           # 'conv': 3×3 convolutions that follow the stride of each stage
+    norm: str = 'batch'                                    # 'conv': 'batch' (each channel over the batch) or 'group' (each picture on its own)
     recompute: bool = False                                # recompute activations in the backward pass: less memory, more time
     pixel_mean: tuple[float, ...] = (0.485, 0.456, 0.406)  # subtracted from pixels in [0, 1], inside the model
     pixel_std: tuple[float, ...] = (0.229, 0.224, 0.225)   # divided by afterwards
 
-# %% ../../nbs/models/20_towers.ipynb #7a45f4bf
+# %% ../../nbs/models/20_towers.ipynb #ccce4c78
 vision_configs = {
     'vit_small_16': VisionConfig(width=384, heads=12),
     'vit_base_16': VisionConfig(width=768, heads=12),
     'vit_large_16': VisionConfig(width=1024, depth=24, heads=16),
     'vit_tiny': VisionConfig(image_size=48, width=128, patch_size=8, depth=4, heads=4),
-    'conv_tiny_s': VisionConfig('conv', 48, 128, 4, channels=(32, 64, 128), blocks=(1, 1, 1)),
-    'conv_tiny': VisionConfig('conv', 48, 128, 4, channels=(48, 96, 192), blocks=(1, 1, 1)),
-    'conv_tiny_l': VisionConfig('conv', 48, 128, 4, channels=(64, 128, 256), blocks=(1, 1, 1)),
+    'conv_tiny_s': VisionConfig('conv', 48, 128, channels=(12, 24, 48, 96), blocks=(0, 1, 1, 0)),
+    'conv_tiny': VisionConfig('conv', 48, 128, channels=(16, 32, 64, 128), blocks=(0, 1, 1, 0)),
+    'conv_tiny_l': VisionConfig('conv', 48, 128, channels=(24, 48, 96, 192), blocks=(0, 1, 1, 0)),
 }
 
-# %% ../../nbs/models/20_towers.ipynb #64b76d22
+# %% ../../nbs/models/20_towers.ipynb #5254f991
 def sincos_positions(
     width: int,        # width of a token, a multiple of 4
     grid: int,         # patches along one side
@@ -59,7 +60,7 @@ def sincos_positions(
         table = torch.cat([f(x * omega) for x in (row, column) for f in (torch.sin, torch.cos)], dim=1)
         return torch.cat([table.new_zeros(int(cls), width), table]).float()
 
-# %% ../../nbs/models/20_towers.ipynb #556c1e2d
+# %% ../../nbs/models/20_towers.ipynb #b512a2b8
 class ViTTower(VisionTransformer):
     "Pre-norm vision transformer with frozen sine-cosine positions; the feature is the class token."
     def __init__(self,
@@ -89,7 +90,7 @@ class ViTTower(VisionTransformer):
 
     def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]: return self.forward_states(images)[0]
 
-# %% ../../nbs/models/20_towers.ipynb #b9bfc2f4
+# %% ../../nbs/models/20_towers.ipynb #0a8fdd3c
 def _check_vit(c):
     if c.image_size % c.patch_size: raise ValueError(f'vision.patch_size must divide vision.image_size={c.image_size}, got {c.patch_size}')
     if c.width % c.heads: raise ValueError(f'vision.heads must divide vision.width={c.width}, got {c.heads}')
@@ -100,22 +101,27 @@ def _pick(states, want, known):
         if name not in states: raise KeyError(f'unknown state {name!r} of this image tower.{suggest(name, known)}')
     return {name: states[name] for name in want}
 
-# %% ../../nbs/models/20_towers.ipynb #f5df5a6b
+# %% ../../nbs/models/20_towers.ipynb #2f2983f0
 class ConvBlock(nn.Module):
-    "x + W₂ GELU(W₁ * norm(x)): one 3×3 and one 1×1 convolution."
+    "3×3 convolution, norm, ReLU."
     def __init__(self,
-                 channels: int):  # in and out
+                 before: int,           # channels in
+                 channels: int,         # channels out
+                 stride: int = 1,       # 2 halves the side
+                 norm: str = 'batch'):  # 'batch' or 'group'
         super().__init__()
-        self.norm = nn.GroupNorm(1, channels)
-        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
-        self.conv2 = nn.Conv2d(channels, channels, 1)
+        norms = {'batch': nn.BatchNorm2d, 'group': partial(nn.GroupNorm, 1)}
+        if norm not in norms: raise ValueError(f'vision.norm must be one of {sorted(norms)}, got {norm!r}')
+        self.conv = nn.Conv2d(before, channels, 3, stride, 1, bias=False)
+        self.norm = norms[norm](channels)
 
-    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        return x + self.conv2(F.gelu(self.conv1(self.norm(x))))
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]: return F.relu(self.norm(self.conv(x)))
 
-# %% ../../nbs/models/20_towers.ipynb #9332d0b8
+# %% ../../nbs/models/20_towers.ipynb #c84ccccc
 class ConvTower(nn.Module):
-    "Patches, residual stages, global average, linear, LayerNorm; the side of the picture is free."
+    "Stages of 3×3 convolutions, a grid of places, linear, LayerNorm; the side of the picture is free."
+    grid = 3  # places along one side that the head reads
+
     def __init__(self,
                  config: VisionConfig):  # its shape
         super().__init__()
@@ -123,11 +129,10 @@ class ConvTower(nn.Module):
             raise ValueError(f'vision.channels and vision.blocks need one entry a stage, got {config.channels} and {config.blocks}')
         self.config, self.width, before = config, config.width, 3
         for i, (channels, blocks) in enumerate(zip(config.channels, config.blocks), 1):
-            side = config.patch_size if i == 1 else 2
-            stage = nn.Sequential(nn.Conv2d(before, channels, side, side), *(ConvBlock(channels) for _ in range(blocks)))
-            self.add_module(f'stage{i}', stage)
+            stage = [ConvBlock(before, channels, 2, config.norm), *(ConvBlock(channels, channels, 1, config.norm) for _ in range(blocks))]
+            self.add_module(f'stage{i}', nn.Sequential(*stage))
             before = channels
-        self.head = nn.Linear(before, config.width)
+        self.head = nn.Linear(before * self.grid ** 2, config.width)
         self.norm = nn.LayerNorm(config.width)
         self.to(memory_format=torch.channels_last)
 
@@ -136,19 +141,18 @@ class ConvTower(nn.Module):
 
     def forward_states(self,
                        images: Float[Tensor, "B 3 H W"],  # normalised
-                       want: Sequence[str] = (),          # 'stage.n' (channels of stage n), 'final' (as the feature, but for each place)
+                       want: Sequence[str] = (),          # 'stage.n': channels of stage n at each place
                        ) -> tuple[Float[Tensor, "B W"], dict[str, Float[Tensor, "B N C"]]]:
         "Feature of each image and the wanted states of the same pass, places in row-major order."
         x, states = images.contiguous(memory_format=torch.channels_last), {}
         for n in range(1, len(self.config.channels) + 1):
             x = getattr(self, f'stage{n}')(x)
             states[f'stage.{n}'] = x.flatten(2).mT
-        if 'final' in want: states['final'] = self.norm(self.head(x.flatten(2).mT))
-        return self.norm(self.head(x.mean((2, 3)))), _pick(states, want, [*states, 'final'])
+        return self.norm(self.head(F.adaptive_avg_pool2d(x, self.grid).flatten(1))), _pick(states, want, [*states])
 
     def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]: return self.forward_states(images)[0]
 
-# %% ../../nbs/models/20_towers.ipynb #af03565c
+# %% ../../nbs/models/20_towers.ipynb #0abaa1cb
 def make_vision_tower(
     config: VisionConfig | str,  # a description, or a name of `vision_configs`
 ) -> nn.Module:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NotMonotone', 'phyclip_claims', 'Ledger']
 
-# %% ../../nbs/papers/68_phyclip_claims.ipynb #22d17dbd
+# %% ../../nbs/papers/68_phyclip_claims.ipynb #a51065d8
 import html as _html
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from .claims import SECTIONS, Claim, Compare, Effect, NotRun, frame_of, grid, in
 from .factor_claims import BothFactors, FamilyInformation, MethodGain, NormOrder, NormOverlap
 from .reference import task_columns
 
-# %% ../../nbs/papers/68_phyclip_claims.ipynb #c6992c33
+# %% ../../nbs/papers/68_phyclip_claims.ipynb #079c7375
 _PHYCLIP = {"family": "phyclip"}
 _NAMES = {"clip": "CLIP", "meru": "MERU", "hycoclip": "HyCoCLIP"}
 _TASKS = {"classification": ("zero-shot classification", "Table 1"), "t2i": ("text → image retrieval", "Table 2"),
@@ -41,7 +41,7 @@ def _rivals() -> list[Claim]:
              for family in ("clip", "meru")]
     return [*beats, *drops, text, *boxes]
 
-# %% ../../nbs/papers/68_phyclip_claims.ipynb #d6ef3341
+# %% ../../nbs/papers/68_phyclip_claims.ipynb #8a9beccb
 @dataclass(frozen=True)
 class NotMonotone:
     "Depth of the deepest dip or peak of a task's score along a setting."
@@ -81,7 +81,7 @@ class NotMonotone:
         best = max(depth, key=depth.get)
         return depth[best], f"{depth[best]:+.2f} points, at {self.along} = {', '.join(map(str, best))}"
 
-# %% ../../nbs/papers/68_phyclip_claims.ipynb #d6796ff9
+# %% ../../nbs/papers/68_phyclip_claims.ipynb #e67b66c7
 _NOT_TEXT = ("classification", "t2i", "hierarchy")
 
 
@@ -101,7 +101,7 @@ def _sizes(large: tuple[str, ...], small: tuple[str, ...]) -> list[Claim]:
     return [Claim("sizes", "the largest models beat the smallest in hierarchy and object hard negatives", "App. D.1, Table 6",
                   Compare({"size": large}, {"size": small}, ("hierarchy", "vl_checklist"), match=("family", "boxes"), section="sizes"))]
 
-# %% ../../nbs/papers/68_phyclip_claims.ipynb #5a86c4fe
+# %% ../../nbs/papers/68_phyclip_claims.ipynb #9a532e38
 def _figures() -> list[Claim]:
     "Norms, factors and conjunctions (Section 4.3)."
     seen = "visible in Figure {}, no numbers printed".format
@@ -117,13 +117,13 @@ def _figures() -> list[Claim]:
                   MethodGain(_PHYCLIP), threshold=-5, said="top-10 images shown")]
 
 
-def phyclip_claims(large: tuple[str, ...] = ("ViT-L/16", "tiny_l"),  # names of the largest size, the paper's and ours
-                   small: tuple[str, ...] = ("ViT-S/16", "tiny_s"),  # names of the smallest
+def phyclip_claims(large: tuple[str, ...] = ("ViT-L/16", "vit_large_16", "tiny_l"),  # names of the largest size, the paper's and ours
+                   small: tuple[str, ...] = ("ViT-S/16", "vit_small_16", "tiny_s"),  # names of the smallest
                    ) -> list[Claim]:
     "The claims of the PHyCLIP paper, each with its test."
     return [*_rivals(), *_ablations(), *_sizes(large, small), *_figures()]
 
-# %% ../../nbs/papers/68_phyclip_claims.ipynb #8bc125ed
+# %% ../../nbs/papers/68_phyclip_claims.ipynb #f58d8c58
 _COLOURS = {"supports": "#1a7f37", "does not support": "#b3261e", "inconclusive": "#6b5900", "not run": "#666"}
 
 
@@ -133,7 +133,7 @@ def _ours(row) -> str:
     tail = f", must exceed {row.threshold:g}" if row.threshold else ""
     return f"{row.effect:+.2f} [{row.low:+.2f}, {row.high:+.2f}] {row.unit}{tail}; {row.detail}; n = {row.n:.0f}, seeds {row.seeds}"
 
-# %% ../../nbs/papers/68_phyclip_claims.ipynb #a14c2699
+# %% ../../nbs/papers/68_phyclip_claims.ipynb #e9f74bbd
 @dataclass(frozen=True)
 class Ledger:
     "A rendered claims ledger together with its rows."

@@ -6,7 +6,7 @@
 __all__ = ['COLOUR_A', 'COLOUR_B', 'COLOUR_BOTH', 'HOLDS', 'METHODS', 'peaks', 'factor_norm_figure', 'disk_figure',
            'retrieval_figure']
 
-# %% ../../nbs/papers/69_pictures.ipynb #af3dd800
+# %% ../../nbs/papers/69_pictures.ipynb #fd60ad7d
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,7 +20,7 @@ from matplotlib.patheffects import withStroke
 
 from .figures import Drawing, style
 
-# %% ../../nbs/papers/69_pictures.ipynb #3e6c9440
+# %% ../../nbs/papers/69_pictures.ipynb #d6036ff2
 COLOUR_A, COLOUR_B, COLOUR_BOTH = "#D55E00", "#0072B2", "#8a3fa0"
 
 
@@ -46,7 +46,7 @@ def _thumbnails(figure: Figure, place, images: Sequence[np.ndarray], title: str,
         axis.imshow(image)
         for side in axis.spines.values(): side.set(edgecolor=colour, linewidth=1.5)
 
-# %% ../../nbs/papers/69_pictures.ipynb #16301c04
+# %% ../../nbs/papers/69_pictures.ipynb #dec70110
 def factor_norm_figure(prompts: pd.DataFrame,  # pair, a, b, series, prompt, factor, norm of one model
                        pair=None,  # which pair; None: the first
                        images: Mapping[int, Sequence[np.ndarray]] | None = None,  # factor → images [H, W, 3] that activate it
@@ -76,7 +76,7 @@ def factor_norm_figure(prompts: pd.DataFrame,  # pair, a, b, series, prompt, fac
         for i, (factor, c) in enumerate(strips): _thumbnails(figure, grid[3 + i], images[factor], f"images far out in factor {factor}", c)
     return Drawing(figure, rows.reset_index(drop=True))
 
-# %% ../../nbs/papers/69_pictures.ipynb #b2226bc8
+# %% ../../nbs/papers/69_pictures.ipynb #72039dcb
 def _disk(axis, points: pd.DataFrame, edges, colours: Mapping[str, object], inner: set, title: str, name_leaves: bool) -> None:
     "One factor."
     axis.add_patch(Circle((0, 0), 1, fc="white", ec=".5", lw=1))
@@ -96,7 +96,7 @@ def _disk(axis, points: pd.DataFrame, edges, colours: Mapping[str, object], inne
     axis.set_title(title, pad=8)
     for side in axis.spines.values(): side.set_visible(False)
 
-# %% ../../nbs/papers/69_pictures.ipynb #2f2088a3
+# %% ../../nbs/papers/69_pictures.ipynb #882fe9b7
 def disk_figure(terms: pd.DataFrame,  # factor, term, group, x, y (unit Poincaré disk) [, explained]
                 edges: pd.DataFrame,  # child, parent
                 name_leaves: bool | None = None,  # None: where there are at most 24 terms
@@ -120,7 +120,7 @@ def disk_figure(terms: pd.DataFrame,  # factor, term, group, x, y (unit Poincar�
         figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(groups)), frameon=False)
     return Drawing(figure, terms.reset_index(drop=True))
 
-# %% ../../nbs/papers/69_pictures.ipynb #dd7c5e92
+# %% ../../nbs/papers/69_pictures.ipynb #14387856
 HOLDS = {2: ("#1a7f37", "-", "both concepts"), 1: ("#c79100", "--", "one"), 0: ("#b3261e", ":", "none")}
 METHODS = {"conjunctive": "prompt", "max": "factor-wise max"}
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRESETS', 'FAMILIES', 'SECTIONS', 'DataConfig', 'Recipe', 'recipe', 'recipes_of']
 
-# %% ../../nbs/papers/60_recipes.ipynb #ea45fae7
+# %% ../../nbs/papers/60_recipes.ipynb #7c7c946f
 from dataclasses import dataclass, field, replace
 
 from ..config import config_hash, override, suggest
@@ -15,7 +15,7 @@ from ..losses.objective import ObjectiveConfig
 from ..models.registry import ModelConfig, model_config
 from ..training.loop import TrainConfig
 
-# %% ../../nbs/papers/60_recipes.ipynb #2deb47dc
+# %% ../../nbs/papers/60_recipes.ipynb #f1578aa0
 @dataclass(frozen=True)
 class DataConfig:
     "What a model is trained and measured on."
@@ -48,11 +48,11 @@ class Recipe:
 
     @property
     def label(self) -> str:
-        "Name for tables: family, and what differs from its usual shape."
+        "Name for tables; HyCoCLIP and PHyCLIP are defined with boxes."
         name = {"clip": "CLIP", "meru": "MERU", "hycoclip": "HyCoCLIP", "phyclip": "PHyCLIP"}[self.family]
-        return name if self.objective.boxes or self.family in ("hycoclip", "phyclip") else f"{name} w/o boxes"
+        return f"{name} + boxes" if self.objective.boxes and self.family in ("clip", "meru") else name
 
-# %% ../../nbs/papers/60_recipes.ipynb #ac18b8d4
+# %% ../../nbs/papers/60_recipes.ipynb #38b4bc90
 PRESETS = ("smoke", "mini", "gpu", "paper")
 FAMILIES = ("clip", "meru", "hycoclip", "phyclip")
 _SIZES = {"S": "tiny_s", "B": "tiny", "L": "tiny_l"}
@@ -75,7 +75,7 @@ def _scale(preset: str) -> tuple[DataConfig, TrainConfig]:
             TrainConfig(steps=500_000, batch_size=768, lr=5e-4, warmup=4_000, schedule="cos2", precision="fp16",
                         checkpoint_every=50_000, log_every=50, workers=4, keep=10))
 
-# %% ../../nbs/papers/60_recipes.ipynb #e84032e0
+# %% ../../nbs/papers/60_recipes.ipynb #343ce0cd
 def recipe(family: str,            # clip, meru, hycoclip or phyclip
            preset: str = "mini",   # smoke, mini, gpu or paper
            size: str = "B",        # S, B or L image tower
@@ -109,7 +109,7 @@ def recipe(family: str,            # clip, meru, hycoclip or phyclip
     made = Recipe(family, preset, model, objective, data, replace(train, seed=seed), (_PAPER if published else _SIZES)[size])
     return override(made, overrides)
 
-# %% ../../nbs/papers/60_recipes.ipynb #e7dfb36e
+# %% ../../nbs/papers/60_recipes.ipynb #813dcd8f
 SECTIONS = ("main", "boxes", "ablation", "sizes")
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LaunchError', 'resolve', 'name_of', 'finished', 'run_job', 'Cluster', 'accelerate_command', 'launch', 'main']
 
-# %% ../../nbs/training/44_launch.ipynb #2efea365
+# %% ../../nbs/training/44_launch.ipynb #2bb82335
 import argparse
 import dataclasses
 import importlib
@@ -22,7 +22,7 @@ from typing import Any
 
 from ..config import suggest, to_dict, write_atomic
 
-# %% ../../nbs/training/44_launch.ipynb #ed4e8ce1
+# %% ../../nbs/training/44_launch.ipynb #2376df6c
 class LaunchError(RuntimeError):
     "A job could not be started, or failed."
 
@@ -44,7 +44,7 @@ def name_of(
     "The name by which another process can import a function."
     return function if isinstance(function, str) else f'{function.__module__}:{function.__qualname__}'
 
-# %% ../../nbs/training/44_launch.ipynb #6e061396
+# %% ../../nbs/training/44_launch.ipynb #9d8ad460
 def _dump(path, data): write_atomic(path, json.dumps(data, indent=2, sort_keys=True) + '\n')
 
 def finished(
@@ -67,7 +67,7 @@ def run_job(
         except TypeError as e: raise TypeError(f"function: {job['function']} must return plain data, got {result!r}") from e
     return result
 
-# %% ../../nbs/training/44_launch.ipynb #3594630b
+# %% ../../nbs/training/44_launch.ipynb #fb48291a
 @dataclass(frozen=True)
 class Cluster:
     "What to ask the scheduler for."
@@ -92,22 +92,23 @@ def accelerate_command(
     processes: int | None = None,  # None: one for each GPU, one on a CPU
     device: str | None = None,     # 'cpu' to stay there
 ) -> list[str]:
-    "The command that runs a folder's job under `accelerate launch`."
+    "The command that runs a folder's job in processes that find each other: `accelerate launch`, or torchrun where there is no GPU."
     import torch
     n, gpu = _processes(processes, device), device != 'cpu' and torch.cuda.is_available()
+    if n > 1 and not gpu: return [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', str(n), '-m', 'hypvl.training.launch', '--job', str(out)]
     command = [sys.executable, '-m', 'accelerate.commands.launch', '--num_processes', str(n), '--num_machines', '1',
                '--mixed_precision', 'no', '--dynamo_backend', 'no', '--main_process_port', '0']
     return command + ([] if gpu else ['--cpu']) + (['--multi_gpu'] if gpu and n > 1 else []) + ['-m', 'hypvl.training.launch', '--job', str(out)]
 
 def _run_accelerate(out, processes=None, device=None, path=None):
     "Run a folder's job under accelerate, wait, and raise with the end of its log."
-    env = {**os.environ, 'PYTHONPATH': os.pathsep.join(path or [p for p in sys.path if p])}
+    env = {**os.environ, **({'ACCELERATE_USE_CPU': 'true'} if device == 'cpu' else {}), 'PYTHONPATH': os.pathsep.join(path or [p for p in sys.path if p])}
     with open(Path(out)/'log.txt', 'wb') as log: code = subprocess.run(accelerate_command(out, processes, device), stdout=log, stderr=subprocess.STDOUT, env=env).returncode
     if code or not finished(out):
         tail = '\n'.join((Path(out)/'log.txt').read_text(errors='replace').splitlines()[-25:])
         raise LaunchError(f"how='accelerate': the job in {out} ended with code {code}; the end of its log.txt:\n{tail}")
 
-# %% ../../nbs/training/44_launch.ipynb #73b6bd22
+# %% ../../nbs/training/44_launch.ipynb #826fbae2
 def _on_node(out, gpus, path):
     "What a cluster's node runs."
     sys.path[:0] = [p for p in path if p not in sys.path]
@@ -134,7 +135,7 @@ def _wait(job, out):
         (out/'submitted.json').unlink(missing_ok=True)
         raise LaunchError(f"how='slurm': job {job.job_id} in {out} failed: {str(e).strip()[-2000:]}") from e
 
-# %% ../../nbs/training/44_launch.ipynb #73f2894e
+# %% ../../nbs/training/44_launch.ipynb #ad3954ce
 def launch(
     function: Callable | str,          # called as function(config, out); 'package.module:name' or the function
     config: Any,                       # a dataclass or plain data
@@ -168,7 +169,7 @@ def launch(
         if wait: _wait(submitted, out)
     return (finished(out) or {}).get('result')
 
-# %% ../../nbs/training/44_launch.ipynb #65de5249
+# %% ../../nbs/training/44_launch.ipynb #aa26a42b
 def main(
     arguments: list[str] | None = None, # of the command line
 ):

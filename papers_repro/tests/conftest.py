@@ -1,0 +1,49 @@
+"""Fixtures of the end-to-end tests: the repository, and one smoke reproduction that several tests look at."""
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+ENV = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "MPLBACKEND": "Agg", "HF_HUB_OFFLINE": "1"}
+
+
+def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="also run the tests that take minutes")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "full: takes minutes; runs with --full")
+    config.addinivalue_line("markers", "data: needs the real data pack named by HYPVL_DATA")
+
+
+def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if "full" in item.keywords and not config.getoption("--full"):
+            item.add_marker(pytest.mark.skip(reason="takes minutes: pytest --full"))
+        if "data" in item.keywords and not os.environ.get("HYPVL_DATA"):
+            item.add_marker(pytest.mark.skip(reason="needs real data: HYPVL_DATA=folder"))
+
+
+def papermill(notebook: str, out: Path, timeout: int = 600, **parameters) -> subprocess.CompletedProcess:
+    "Run a reproduction notebook as a user does, from the repository's root."
+    out.mkdir(parents=True, exist_ok=True)
+    words = [w for k, v in {"out": str(out), **parameters}.items() for w in ("-p", k, str(v))]
+    command = [sys.executable, "-m", "papermill", f"papers_repro/{notebook}", str(out / notebook), "--no-progress-bar", *words]
+    return subprocess.run(command, cwd=ROOT, env=ENV, capture_output=True, text=True, timeout=timeout)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory) -> Path:
+    "The folder of `papermill papers_repro/phyclip.ipynb -p preset smoke`."
+    out = tmp_path_factory.mktemp("smoke")
+    done = papermill("phyclip.ipynb", out, preset="smoke")
+    assert done.returncode == 0, done.stderr[-4000:]
+    return out

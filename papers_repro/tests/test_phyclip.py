@@ -1,0 +1,41 @@
+"""The PHyCLIP notebook as a user runs it."""
+import json
+
+import pandas as pd
+import pytest
+from conftest import papermill
+
+
+def test_smoke_renders_every_table_figure_and_claim(smoke):
+    for number in (1, 2, 3):
+        table = pd.read_csv(smoke / "tables" / f"table{number}.csv")
+        assert {"this run", "paper"} <= {s.split(" (")[0] for s in table["source"]}, table["source"].unique()
+    for name in ("figure3_norms", "figure4a_factors", "figure4b_disks", "figure7_retrieval", "training", "claims"):
+        assert (smoke / "figures" / f"{name}.png").stat().st_size > 5_000, name
+    claims = pd.read_csv(smoke / "tables" / "claims.csv")
+    assert set(claims["verdict"]) <= {"supports", "does not support", "inconclusive", "not run"} and len(claims) > 20
+    assert json.loads((smoke / "tables" / "provenance.json").read_text())["preset"] == "smoke"
+
+
+def test_rows_can_be_traced(smoke):
+    results = pd.read_csv(smoke / "results.csv")
+    assert set(results["family"]) == {"clip", "meru", "hycoclip", "phyclip"}
+    for column in ("seed", "preset", "commit", "data", "run"):
+        assert results[column].notna().all(), column
+
+
+def test_second_run_trains_nothing(smoke):
+    stamps = {p: p.stat().st_mtime_ns for p in smoke.glob("runs/*/finished.json")}
+    assert len(stamps) == 4
+    done = papermill("phyclip.ipynb", smoke, preset="smoke")
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert stamps == {p: p.stat().st_mtime_ns for p in smoke.glob("runs/*/finished.json")}
+
+
+@pytest.mark.parametrize("wrong, message", [
+    ({"sedes": "1"}, "unknown parameter 'sedes'"), ({"preset": "tiny"}, "preset='tiny' is none of"),
+    ({"data_root": "no/such/folder"}, "no prepared shards")])
+def test_wrong_parameters_are_errors(tmp_path, wrong, message):
+    done = papermill("phyclip.ipynb", tmp_path, **{"preset": "smoke", **wrong})
+    assert done.returncode != 0 and message in done.stderr + done.stdout
+    assert not list(tmp_path.glob("runs/*/metrics.csv"))
