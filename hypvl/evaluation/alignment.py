@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['quantile_bins', 'information_bits', 'presence_auc', 'Alignment', 'factor_alignment']
 
-# %% ../../nbs/evaluation/56b_alignment.ipynb #18965d69
+# %% ../../nbs/evaluation/56b_alignment.ipynb #85b4f60b
 from collections.abc import Sequence
 from dataclasses import dataclass
 import numpy as np
@@ -15,7 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import xlogy
 from scipy.stats import rankdata
 
-# %% ../../nbs/evaluation/56b_alignment.ipynb #24f2604c
+# %% ../../nbs/evaluation/56b_alignment.ipynb #d501f4e0
 def quantile_bins(
     values: Float[np.ndarray, "N k"],  # any numbers
     bins: int = 8,                     # at most so many bins a column
@@ -26,7 +26,7 @@ def quantile_bins(
     edges = np.quantile(values, np.arange(1, bins) / bins, axis=0)
     return np.stack([np.searchsorted(np.unique(e), column, side='right') for e, column in zip(edges.T, values.T)], 1)
 
-# %% ../../nbs/evaluation/56b_alignment.ipynb #d38f5ed4
+# %% ../../nbs/evaluation/56b_alignment.ipynb #273fa5a6
 def information_bits(
     codes: Int[np.ndarray, "N k"],     # bins of the norms
     present: Bool[np.ndarray, "N F"],  # which families are in which item
@@ -45,7 +45,7 @@ def _information(one_hot, present, k):
     bits = term(both, of_bin * of_family) + term((of_bin - both).clip(min=0), of_bin * (1 - of_family))
     return bits.sum(1).clip(min=0) / np.log(2)
 
-# %% ../../nbs/evaluation/56b_alignment.ipynb #aaa66658
+# %% ../../nbs/evaluation/56b_alignment.ipynb #0d884bf3
 def presence_auc(
     norms: Float[np.ndarray, "N k"],   # norms per factor
     present: Bool[np.ndarray, "N F"],  # which families are in which item
@@ -56,7 +56,7 @@ def presence_auc(
     no = len(present) - yes
     with np.errstate(invalid='ignore', divide='ignore'): return (ranks.T @ present - yes * (yes + 1) / 2) / (yes * no)
 
-# %% ../../nbs/evaluation/56b_alignment.ipynb #132cceee
+# %% ../../nbs/evaluation/56b_alignment.ipynb #636ebd47
 @dataclass(frozen=True)
 class Alignment:
     "How well factors match families."
@@ -72,7 +72,7 @@ class Alignment:
         "One column of the table as factors × concepts."
         return self.table.pivot(index='factor', columns='concept', values=column)
 
-# %% ../../nbs/evaluation/56b_alignment.ipynb #0c00aa68
+# %% ../../nbs/evaluation/56b_alignment.ipynb #da5a3694
 def _entropy(present):
     p = present.mean(0).astype(float)
     return -(xlogy(p, p) + xlogy(1 - p, 1 - p)) / np.log(2)
@@ -88,7 +88,7 @@ def _shuffle(rng, within):
     shuffled[np.argsort(within, kind='stable')] = order[np.argsort(within[order], kind='stable')]
     return shuffled
 
-# %% ../../nbs/evaluation/56b_alignment.ipynb #763befc9
+# %% ../../nbs/evaluation/56b_alignment.ipynb #d37aab8a
 def factor_alignment(
     norms: Float[np.ndarray, "N k"],       # norms per factor
     present: Bool[np.ndarray, "N F"],      # which families are in which item

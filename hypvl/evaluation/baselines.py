@@ -6,7 +6,7 @@
 __all__ = ['BagOfWords', 'pair_baselines', 'constant_ranks', 'class_preferences', 'class_baselines', 'hierarchy_baselines',
            'chance_recall', 'retrieval_baselines']
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #5ef8a381
+# %% ../../nbs/evaluation/55_baselines.ipynb #dd7da468
 import math
 import re
 from collections import Counter
@@ -17,13 +17,13 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import gammaln
 from .zero_shot import class_weights
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #f6a3f24d
+# %% ../../nbs/evaluation/55_baselines.ipynb #4f88f8a4
 def _long(values: Mapping[tuple[str, str], Sequence[float]]) -> pd.DataFrame:
     "Columns model, metric, item, value from values by model and metric."
     return pd.concat([pd.DataFrame({'model': model, 'metric': metric, 'item': np.arange(len(v)), 'value': np.asarray(v, dtype=float)})
                       for (model, metric), v in values.items()], ignore_index=True)
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #5c4660e6
+# %% ../../nbs/evaluation/55_baselines.ipynb #21e6b8da
 class BagOfWords:
     "Unigram log-likelihood of texts under the words of a training corpus."
     def __init__(self,
@@ -51,7 +51,7 @@ class BagOfWords:
             return value / max(len(words), 1) if per_word else value
         return np.array([of(text) for text in texts])
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #4be6903c
+# %% ../../nbs/evaluation/55_baselines.ipynb #5ad1bc7d
 def pair_baselines(
     positive: Sequence[str],       # true captions
     negative: Sequence[str],       # false captions
@@ -64,7 +64,7 @@ def pair_baselines(
     if bag is not None: values['bag_of_words', 'accuracy'] = bag(positive) > bag(negative)
     return _long(values)
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #25318286
+# %% ../../nbs/evaluation/55_baselines.ipynb #14ecf3ab
 def constant_ranks(
     targets: Int[np.ndarray, "N"],        # index of the right class
     preference: Float[np.ndarray, "C"],   # higher is said first, for every image
@@ -74,7 +74,7 @@ def constant_ranks(
     place[np.argsort(-np.asarray(preference, dtype=float), kind='stable')] = np.arange(len(preference))
     return place[np.asarray(targets)]
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #a03be196
+# %% ../../nbs/evaluation/55_baselines.ipynb #34b12706
 def class_preferences(
     targets: Int[np.ndarray, "N"],      # index of the right class
     names: Sequence[str],               # class names
@@ -85,7 +85,7 @@ def class_preferences(
     if bag is not None: preferences['bag_of_words'] = bag(names, per_word=True)
     return preferences
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #1586ce6a
+# %% ../../nbs/evaluation/55_baselines.ipynb #2710a0e7
 def class_baselines(
     targets: Int[np.ndarray, "N"],      # index of the right class
     names: Sequence[str],               # class names
@@ -99,7 +99,7 @@ def class_baselines(
         values |= {(model, 'accuracy'): (rank == 0) * class_weights(targets), (model, 'accuracy_micro'): rank == 0, (model, 'top5'): rank < 5}
     return _long(values)
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #4939c585
+# %% ../../nbs/evaluation/55_baselines.ipynb #06ad4c67
 def hierarchy_baselines(
     targets: Int[np.ndarray, "N"],      # index of the right class
     names: Sequence[str],               # class names
@@ -115,7 +115,7 @@ def hierarchy_baselines(
         values |= {(model, metric): v for metric, v in metrics(said, targets).items()}
     return _long(values)
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #7265ff5f
+# %% ../../nbs/evaluation/55_baselines.ipynb #bfd98131
 def chance_recall(
     relevant: Int[np.ndarray, "Q"],   # relevant items of each query
     items: int,                       # N, all items
@@ -128,7 +128,7 @@ def chance_recall(
     def log_choose(n): return gammaln(n + 1) - gammaln(k + 1) - gammaln(np.maximum(n - k, 0) + 1)
     return np.where(items - r < k, 1., 1 - np.exp(log_choose(items - r) - log_choose(items)))
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #a543204d
+# %% ../../nbs/evaluation/55_baselines.ipynb #0b733a05
 def retrieval_baselines(
     owner: Int[np.ndarray, "T"],        # index of each caption's image
     images: int,                        # number of images

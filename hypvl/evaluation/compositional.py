@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['VL_CHECKLIST', 'VL_LIMIT', 'paired_scores', 'score_pairs', 'pair_transform', 'evaluate_pairs', 'with_overall']
 
-# %% ../../nbs/evaluation/54_compositional.ipynb #9b9dae8b
+# %% ../../nbs/evaluation/54_compositional.ipynb #9e3c80e0
 from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from .results import item_values
 from .zero_shot import encode_images, encode_texts, inference
 from ..models.dual_encoder import eval_transform
 
-# %% ../../nbs/evaluation/54_compositional.ipynb #13b8821b
+# %% ../../nbs/evaluation/54_compositional.ipynb #e224f412
 def paired_scores(
     model: nn.Module,                  # its `geometry` compares
     images: Float[torch.Tensor, "N D"],  # points
@@ -30,7 +30,7 @@ def paired_scores(
         return torch.cat([model.geometry.score(i.to(device), t.to(device), kind).diagonal().cpu()
                           for i, t in zip(images.split(16), texts.split(16))])
 
-# %% ../../nbs/evaluation/54_compositional.ipynb #60373d81
+# %% ../../nbs/evaluation/54_compositional.ipynb #2c651df7
 def score_pairs(
     model: nn.Module,                               # any model with the `DualEncoder` interface
     pairs: PairData,                                # of `hypvl.data.annotations`
@@ -52,7 +52,7 @@ def score_pairs(
         tables.append(frame.assign(image=frame['image'].map(str), score=kind, item=frame.index, score_positive=true, score_negative=false, correct=true > false))
     return pd.concat(tables, ignore_index=True)
 
-# %% ../../nbs/evaluation/54_compositional.ipynb #d3191c43
+# %% ../../nbs/evaluation/54_compositional.ipynb #4f28bd6c
 def pair_transform(
     image_size: int,            # side of the square that the model takes
     preprocess: str = 'clean',  # 'clean', or 'official' with the second normalisation
@@ -62,11 +62,11 @@ def pair_transform(
     squeeze = eval_transform(image_size, 'squeeze')
     return squeeze if preprocess == 'clean' else transforms.Compose([squeeze, transforms.Normalize([.5] * 3, [.5] * 3)])
 
-# %% ../../nbs/evaluation/54_compositional.ipynb #7c7b5dba
+# %% ../../nbs/evaluation/54_compositional.ipynb #4897c69a
 VL_CHECKLIST = ('location_center', 'location_mid', 'location_margin', 'size_large', 'size_medium', 'size_small')
 VL_LIMIT = 1000  # the published run scores so many pairs of each file: `read_vl_checklist(..., limit=VL_LIMIT)`
 
-# %% ../../nbs/evaluation/54_compositional.ipynb #ffd577f1
+# %% ../../nbs/evaluation/54_compositional.ipynb #d6b6d848
 def evaluate_pairs(
     model: nn.Module,                               # any model with the `DualEncoder` interface
     buckets: Mapping[str, PairData],                # name → pairs
@@ -88,7 +88,7 @@ def evaluate_pairs(
     if not any(map(len, tables)): raise ValueError(f'buckets: no pair with an image in {list(buckets)}')
     return pd.concat(items, ignore_index=True), pd.concat(tables, ignore_index=True)
 
-# %% ../../nbs/evaluation/54_compositional.ipynb #113258f8
+# %% ../../nbs/evaluation/54_compositional.ipynb #b7632ae6
 def with_overall(
     items: pd.DataFrame,                     # item values of one suite
     datasets: Sequence[str] = SUGARCREPE,    # buckets that count

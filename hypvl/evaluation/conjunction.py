@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['conjunction_pairs', 'top_k', 'conjunction_retrieval', 'list_overlap', 'conjunction_hits']
 
-# %% ../../nbs/evaluation/56c_conjunction.ipynb #c4ee7a72
+# %% ../../nbs/evaluation/56c_conjunction.ipynb #c3bacdad
 from collections.abc import Sequence
 from itertools import combinations
 import numpy as np
@@ -15,7 +15,7 @@ from torch import nn
 from jaxtyping import Bool, Float, Int
 from .zero_shot import encode_texts, inference, score_matrix
 
-# %% ../../nbs/evaluation/56c_conjunction.ipynb #13cd33d2
+# %% ../../nbs/evaluation/56c_conjunction.ipynb #a82130c5
 def conjunction_pairs(
     present: Bool[np.ndarray, "N C"],  # which concepts are in which image
     minimum: int = 10,                 # images that must hold both
@@ -24,7 +24,7 @@ def conjunction_pairs(
     together = (counts := np.asarray(present, dtype=float)).T @ counts
     return [(i, j) for i, j in combinations(range(len(together)), 2) if minimum <= together[i, j] < len(present)]
 
-# %% ../../nbs/evaluation/56c_conjunction.ipynb #42aea627
+# %% ../../nbs/evaluation/56c_conjunction.ipynb #d491c74d
 def top_k(
     scores: Float[np.ndarray, "Q N"],  # higher is better
     k: int = 10,                       # how many
@@ -34,7 +34,7 @@ def top_k(
     if not 1 <= k <= scores.shape[-1]: raise ValueError(f'k: expected 1…{scores.shape[-1]}, got {k}')
     return np.argsort(-scores, axis=-1, kind='stable')[..., :k]
 
-# %% ../../nbs/evaluation/56c_conjunction.ipynb #55ecf709
+# %% ../../nbs/evaluation/56c_conjunction.ipynb #2892c311
 def conjunction_retrieval(
     model: nn.Module,                          # with `encode_text`, `tokenizer`, `geometry`
     image_points: Float[torch.Tensor, "N D"],  # points of the images
@@ -68,7 +68,7 @@ def conjunction_retrieval(
                           prevalence=relevant[:, q].mean(), top=best[q].tolist()) for q, (i, j) in enumerate(pairs)]
     return pd.DataFrame(rows)
 
-# %% ../../nbs/evaluation/56c_conjunction.ipynb #a80bfb91
+# %% ../../nbs/evaluation/56c_conjunction.ipynb #a48bde5d
 def list_overlap(
     found: pd.DataFrame,          # of `conjunction_retrieval`
     one: str = 'conjunctive',     # a method
@@ -82,7 +82,7 @@ def list_overlap(
     shared = [len(set(x) & set(y)) / len(x) for x, y in zip(wide[one], wide[other])]
     return wide.index.to_frame(index=False).assign(overlap=shared)
 
-# %% ../../nbs/evaluation/56c_conjunction.ipynb #9a9da7b3
+# %% ../../nbs/evaluation/56c_conjunction.ipynb #04d88e88
 def conjunction_hits(
     found: pd.DataFrame,               # of `conjunction_retrieval`
     present: Bool[np.ndarray, "N C"],  # which concepts are in which image

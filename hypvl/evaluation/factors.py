@@ -6,7 +6,7 @@
 __all__ = ['SPECIFICITY', 'factor_norms', 'norms_table', 'specificity_tests', 'prompt_norms', 'composition_table',
            'activation_statistics', 'top_activating']
 
-# %% ../../nbs/evaluation/56_factors.ipynb #037ad5af
+# %% ../../nbs/evaluation/56_factors.ipynb #ddaf00e4
 from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from .statistics import bootstrap_mean
 from .zero_shot import encode_texts
 
-# %% ../../nbs/evaluation/56_factors.ipynb #19fe9745
+# %% ../../nbs/evaluation/56_factors.ipynb #cbf407a4
 @torch.no_grad()
 def factor_norms(
     points: Float[Tensor, "N D"],  # flat points
@@ -29,7 +29,7 @@ def factor_norms(
     if kind == 'hyperbolic': return geometry.factor_norms(points).double().cpu().numpy()
     return points.double().unflatten(-1, (geometry.k, geometry.d)).norm(dim=-1).cpu().numpy()
 
-# %% ../../nbs/evaluation/56_factors.ipynb #fbedba5a
+# %% ../../nbs/evaluation/56_factors.ipynb #66724660
 def norms_table(
     series: Mapping[str, Float[Tensor, "N D"]],  # points by name: image, box_image, text, box_text
     geometry: nn.Module,                         # their geometry
@@ -46,7 +46,7 @@ def norms_table(
                                     'factor': np.repeat([*columns], len(norms)), 'norm': np.concatenate([*columns.values()])}))
     return pd.concat(tables, ignore_index=True)
 
-# %% ../../nbs/evaluation/56_factors.ipynb #01fb0a45
+# %% ../../nbs/evaluation/56_factors.ipynb #daf8ade8
 SPECIFICITY = (('text', 'image'), ('box_text', 'box_image'), ('box_text', 'text'), ('box_image', 'image'))
 
 def specificity_tests(
@@ -67,7 +67,7 @@ def specificity_tests(
                          share=(difference > 0).mean(), n=len(difference)))
     return pd.DataFrame(rows)
 
-# %% ../../nbs/evaluation/56_factors.ipynb #46b745eb
+# %% ../../nbs/evaluation/56_factors.ipynb #2dc4de65
 def prompt_norms(
     model: nn.Module,                      # with `encode_text`, `tokenizer`, `geometry`
     pairs: Sequence[tuple[str, str]],      # concepts A and B
@@ -83,7 +83,7 @@ def prompt_norms(
                           'series': ['a', 'b', 'both'] * len(pairs), 'prompt': prompts})
     return frame.loc[frame.index.repeat(k)].assign(factor=np.tile(np.arange(k), len(prompts)), norm=norms.ravel()).reset_index(drop=True)
 
-# %% ../../nbs/evaluation/56_factors.ipynb #dae2948c
+# %% ../../nbs/evaluation/56_factors.ipynb #3a85ee8e
 def composition_table(
     norms: pd.DataFrame,      # of `prompt_norms`
     relative: bool = False,   # subtract each factor's mean over the single prompts before looking for peaks
@@ -101,7 +101,7 @@ def composition_table(
                          max_correlation=np.corrcoef(of_both, union)[0, 1] if varies else np.nan))
     return pd.DataFrame(rows)
 
-# %% ../../nbs/evaluation/56_factors.ipynb #461b5a5e
+# %% ../../nbs/evaluation/56_factors.ipynb #79c73aa1
 def activation_statistics(
     norms: Float[np.ndarray, "N k"],  # of `factor_norms`
 ) -> pd.DataFrame:                    # one row a factor
@@ -113,7 +113,7 @@ def activation_statistics(
                          'high': np.quantile(norms, .95, 0), 'share': (norms / np.where(total > 0, total, 1)).mean(0),
                          'dominant': np.bincount(norms.argmax(1), minlength=norms.shape[1]) / len(norms)})
 
-# %% ../../nbs/evaluation/56_factors.ipynb #28bcc7d7
+# %% ../../nbs/evaluation/56_factors.ipynb #db92a746
 def top_activating(
     norms: Float[np.ndarray, "N k"],  # of `factor_norms`
     factor: int,                      # which factor

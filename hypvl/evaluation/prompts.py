@@ -5,15 +5,15 @@
 # %% auto #0
 __all__ = ['WORLD_TEMPLATES', 'ZERO_SHOT_SETS', 'fill_templates', 'clean_name', 'ZeroShotSet', 'templates_for']
 
-# %% ../../nbs/evaluation/59_prompts.ipynb #56b99f56
+# %% ../../nbs/evaluation/59_prompts.ipynb #821e48d6
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-# %% ../../nbs/evaluation/59_prompts.ipynb #e61da6b6
+# %% ../../nbs/evaluation/59_prompts.ipynb #1c87a8d2
 WORLD_TEMPLATES = ('a photo of a {}', 'a picture of a {}', 'one {}')
 
-# %% ../../nbs/evaluation/59_prompts.ipynb #5b534e29
+# %% ../../nbs/evaluation/59_prompts.ipynb #25de3c86
 def fill_templates(
     templates: Sequence[str],  # sentences with one slot `{}` each
     name: str,                 # a class name, for instance "golden retriever"
@@ -26,7 +26,7 @@ def fill_templates(
             raise ValueError(f'templates: expected one slot {{}} in each template, got {template!r}')
     return [template.replace('{}', name) for template in templates]
 
-# %% ../../nbs/evaluation/59_prompts.ipynb #505a9f21
+# %% ../../nbs/evaluation/59_prompts.ipynb #cca4f8da
 def clean_name(
     name: str,  # a class or folder name
 ) -> str:       # words separated by single blanks
@@ -35,7 +35,7 @@ def clean_name(
     if dot and head.isdigit(): name = tail
     return ' '.join(name.replace('_', ' ').replace('.', ' ').replace('/', ' ').split())
 
-# %% ../../nbs/evaluation/59_prompts.ipynb #fd7982bd
+# %% ../../nbs/evaluation/59_prompts.ipynb #5547dafa
 _PHOTO = ('a photo of a {}.', 'a photo of the {}.')
 _QUALITY = ('a {q}photo of a {{}}.', 'a {q}photo of the {{}}.')
 _CIFAR = tuple(pattern.format(q=q) for pattern in _QUALITY
@@ -56,7 +56,7 @@ _IMAGENET = ('i took a picture : itap of a {}.',) + tuple(f'pics : {t}' for t in
     'a photo of the small {}.'))
 _TEXTURE = tuple(f'pics : {this}{{}} {what}.' for this in ('', 'this ') for what in ('texture', 'pattern', 'thing'))
 
-# %% ../../nbs/evaluation/59_prompts.ipynb #3ddf4202
+# %% ../../nbs/evaluation/59_prompts.ipynb #4e7baa5c
 @dataclass(frozen=True)
 class ZeroShotSet:
     "What the published protocol says about one zero-shot data set."
@@ -66,7 +66,7 @@ class ZeroShotSet:
     templates: tuple[str, ...]  # prompts with one slot each
     split: str = 'test'        # split that the papers evaluate
 
-# %% ../../nbs/evaluation/59_prompts.ipynb #be31a08f
+# %% ../../nbs/evaluation/59_prompts.ipynb #a481973d
 ZERO_SHOT_SETS: Mapping[str, ZeroShotSet] = MappingProxyType({
     'ImageNet': ZeroShotSet(50_000, 1000, 'general', _IMAGENET, 'val'),
     'CIFAR-10': ZeroShotSet(10_000, 10, 'general', _CIFAR),
@@ -89,7 +89,7 @@ ZERO_SHOT_SETS: Mapping[str, ZeroShotSet] = MappingProxyType({
     'Country211': ZeroShotSet(21_100, 211, 'specialized', _COUNTRY),
 })
 
-# %% ../../nbs/evaluation/59_prompts.ipynb #9d211c28
+# %% ../../nbs/evaluation/59_prompts.ipynb #0550b06c
 def _plain(name): return ''.join(ch for ch in name.lower() if ch.isalnum())
 
 def templates_for(

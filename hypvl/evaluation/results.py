@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['NAMES', 'item_values', 'summarise']
 
-# %% ../../nbs/evaluation/50b_results.ipynb #583c7e4d
+# %% ../../nbs/evaluation/50b_results.ipynb #b989835a
 from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
 from .statistics import bootstrap_mean
 
-# %% ../../nbs/evaluation/50b_results.ipynb #05d08ff6
+# %% ../../nbs/evaluation/50b_results.ipynb #97c9a360
 NAMES = ('suite', 'dataset', 'metric', 'score', 'model')
 
 def item_values(
@@ -34,7 +34,7 @@ def item_values(
                                         cluster=item if clusters is None else np.asarray(clusters), value=v)))
     return pd.concat(frames, ignore_index=True).astype({'model': object})
 
-# %% ../../nbs/evaluation/50b_results.ipynb #60db0da8
+# %% ../../nbs/evaluation/50b_results.ipynb #5a858e28
 def summarise(
     items: pd.DataFrame,   # long rows
     seed: int = 0,         # of the bootstrap

@@ -6,7 +6,7 @@
 __all__ = ['inference', 'encode_images', 'encode_texts', 'score_matrix', 'class_prototypes', 'classify', 'class_weights',
            'classification_values', 'evaluate_zero_shot']
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #c05203de
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #822b96e8
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -16,13 +16,13 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
-from tqdm.auto import tqdm
+from tqdm import tqdm
 from jaxtyping import Float, Int
 from ..data.annotations import PathImages
 from .prompts import WORLD_TEMPLATES, fill_templates
 from .results import item_values
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #2eaec9a4
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #6fa3edae
 @contextmanager
 def inference(
     model: nn.Module,  # any model with parameters or buffers
@@ -35,7 +35,7 @@ def inference(
         with torch.no_grad(): yield first.device if first is not None else torch.device('cpu')
     finally: model.train(training)
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #b8050d3c
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #50b0f65c
 def encode_images(
     model: nn.Module,                     # with `encode_image` and `preprocess`
     paths: Sequence[str | Path],          # image files
@@ -51,7 +51,7 @@ def encode_images(
         return torch.cat([model.encode_image(batch.to(device), normalize=True).float().cpu()
                           for batch in tqdm(loader, desc='images', disable=not progress, leave=False)])
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #806b16b1
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #b7d489fb
 def encode_texts(
     model: nn.Module,        # with `encode_text` and `tokenizer`
     texts: Sequence[str],    # any texts
@@ -66,7 +66,7 @@ def encode_texts(
         return torch.cat([model.encode_text(model.tokenizer(list(texts[i:i + batch_size])).to(device), normalize=normalize).float().cpu()
                           for i in starts])
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #84504610
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #b279a82a
 def score_matrix(
     model: nn.Module,                 # its `geometry` compares
     queries: Float[Tensor, "Q D"],    # points
@@ -79,7 +79,7 @@ def score_matrix(
         keys = keys.to(device)
         return torch.cat([model.geometry.score(q.to(device), keys, kind).cpu() for q in queries.split(chunk)])
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #f4bea15d
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #e4c6d549
 def class_prototypes(
     model: nn.Module,                              # with `encode_text`, `tokenizer`, `geometry`
     names: Sequence[str],                          # class names
@@ -91,7 +91,7 @@ def class_prototypes(
     features = encode_texts(model, prompts, batch_size, normalize=False).unflatten(0, (len(names), len(templates)))
     with inference(model) as device: return model.geometry.prototype(features.to(device), side='text').float().cpu()
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #decf4808
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #eb0b5312
 def classify(
     scores: Float[Tensor, "N C"],               # higher is better
     targets: Sequence[int] | Int[Tensor, "N"],  # index of the right class
@@ -108,7 +108,7 @@ def classify(
     rank = ((scores > own) | ((scores == own) & before)).sum(1)
     return pd.DataFrame({'target': targets, 'predicted': scores.argmax(1), 'rank': rank})
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #a199b7c5
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #481f70c1
 def class_weights(
     targets: Sequence[int],       # class of each image
 ) -> Float[np.ndarray, "N"]:      # mean 1
@@ -116,7 +116,7 @@ def class_weights(
     _, index, count = np.unique(np.asarray(targets), return_inverse=True, return_counts=True)
     return len(index) / (len(count) * count[index])
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #43a68b01
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #433b626d
 def classification_values(
     predictions: pd.DataFrame,        # columns target, rank
 ) -> dict[str, Float[np.ndarray, "N"]]:  # metric → value of each image
@@ -124,7 +124,7 @@ def classification_values(
     rank = predictions['rank'].to_numpy()
     return {'accuracy': (rank == 0) * class_weights(predictions['target']), 'accuracy_micro': (rank == 0) * 1., 'top5': (rank < 5) * 1.}
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #146dbe99
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #b27abc96
 def evaluate_zero_shot(
     model: nn.Module,                             # any model with the `DualEncoder` interface
     paths: Sequence[str | Path],                  # image files

@@ -7,7 +7,7 @@ __all__ = ['distortion', 'boolean_lattice', 'hamming', 'embed_boolean_lattice', 
            'balanced_tree', 'tree_distances', 'sarkar_frames', 'sarkar_distances', 'sarkar_embedding',
            'four_point_delta', 'product_distances']
 
-# %% ../../nbs/geometry/05_trees.ipynb #8a49521c
+# %% ../../nbs/geometry/05_trees.ipynb #a59b3ca9
 import math
 from collections.abc import Sequence
 import geoopt
@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 from .lorentz import dist, exp0, from_poincare
 
-# %% ../../nbs/geometry/05_trees.ipynb #6b4a427d
+# %% ../../nbs/geometry/05_trees.ipynb #d2831703
 def distortion(
     measured: Float[Tensor, "N N"],  # distances of the embedded points
     target: Float[Tensor, "N N"],    # distances that they should have, > 0 off the diagonal
@@ -27,7 +27,7 @@ def distortion(
     ratio = measured[i, j] / target[i, j]
     return (ratio.max() / ratio.min()).item()
 
-# %% ../../nbs/geometry/05_trees.ipynb #94437c9a
+# %% ../../nbs/geometry/05_trees.ipynb #67f796b8
 def boolean_lattice(
     n: int,                      # number of atomic concepts
 ) -> Float[Tensor, "2**{n} {n}"]:    # 1 where the concept is present
@@ -40,7 +40,7 @@ def hamming(
     "Hamming distance of every row to every row."
     return torch.cdist(bits, bits, p=1)
 
-# %% ../../nbs/geometry/05_trees.ipynb #3bf07e7a
+# %% ../../nbs/geometry/05_trees.ipynb #80247227
 def embed_boolean_lattice(
     n: int,                                      # number of atomic concepts
     c: Float[Tensor, "k"],                       # curvature magnitudes of k ≥ n factors
@@ -54,7 +54,7 @@ def embed_boolean_lattice(
     bits = torch.nn.functional.pad(boolean_lattice(n), (0, len(c) - n))
     return bits[..., None] * unit
 
-# %% ../../nbs/geometry/05_trees.ipynb #1947fae6
+# %% ../../nbs/geometry/05_trees.ipynb #f17f82f4
 def geodesic_square(
     radius: float,           # distance of the corners from the origin
     c: float = 1.,           # curvature magnitude
@@ -63,7 +63,7 @@ def geodesic_square(
     corner = torch.tensor([[1, 0], [0, 1], [-1, 0], [0, -1]], dtype=torch.float64)
     return exp0(radius * corner, c=c)
 
-# %% ../../nbs/geometry/05_trees.ipynb #06ddc365
+# %% ../../nbs/geometry/05_trees.ipynb #c1fdca8f
 def geodesic(
     x: Float[Tensor, "D"],  # start
     y: Float[Tensor, "D"],  # end, different from the start
@@ -77,7 +77,7 @@ def geodesic(
     t = torch.linspace(0, 1, steps, dtype=x.dtype)[:, None]
     return (((1 - t) * delta).sinh() * x + (t * delta).sinh() * y) / delta.sinh()
 
-# %% ../../nbs/geometry/05_trees.ipynb #0cef6415
+# %% ../../nbs/geometry/05_trees.ipynb #0bf3d04c
 def _spread(log_ratio, temperature):
     "A smooth version of the log distortion, from above."
     return temperature * sum(torch.logsumexp(sign * log_ratio / temperature, 0) for sign in (1, -1))
@@ -111,7 +111,7 @@ def best_distortion(
         optimiser.step(), schedule.step()
     return best
 
-# %% ../../nbs/geometry/05_trees.ipynb #4cda482b
+# %% ../../nbs/geometry/05_trees.ipynb #bd75f603
 def _children(parents):
     if not len(parents) or parents[0] != 0: raise ValueError(f'parents must begin with 0, the root, got {list(parents)[:1]}')
     children = [[] for _ in parents]
@@ -138,7 +138,7 @@ def tree_distances(
         lengths[v, :v] = lengths[:v, v] = lengths[p, :v] + 1
     return lengths
 
-# %% ../../nbs/geometry/05_trees.ipynb #ae59c2da
+# %% ../../nbs/geometry/05_trees.ipynb #d3396072
 def _turn(angle):
     s, c = math.sin(angle / 2), math.cos(angle / 2)
     return torch.tensor([[c, s], [-s, c]], dtype=torch.float64)
@@ -158,7 +158,7 @@ def sarkar_frames(
         frames[v, :v] = torch.stack([to[:, 1, 1], -to[:, 0, 1], -to[:, 1, 0], to[:, 0, 0]], -1).unflatten(-1, (2, 2))  # inverse
     return frames
 
-# %% ../../nbs/geometry/05_trees.ipynb #6907e948
+# %% ../../nbs/geometry/05_trees.ipynb #a8f8d892
 def sarkar_distances(
     parents: Sequence[int],    # parent of every node; node 0 is the root
     tau: float,                # length of an edge
@@ -176,7 +176,7 @@ def sarkar_embedding(
     form = frame @ frame.mT
     return torch.stack([(form[:, 0, 0] - form[:, 1, 1]) / 2, form[:, 0, 1]], -1)
 
-# %% ../../nbs/geometry/05_trees.ipynb #f14f8b31
+# %% ../../nbs/geometry/05_trees.ipynb #2d35bb62
 def four_point_delta(
     distances: Float[Tensor, "N N"],   # a metric on at least four points
 ) -> float:                            # 0 for trees
@@ -188,7 +188,7 @@ def four_point_delta(
     top = sums.topk(2, dim=0).values
     return (top[0] - top[1]).max().item() / 2
 
-# %% ../../nbs/geometry/05_trees.ipynb #b5d47060
+# %% ../../nbs/geometry/05_trees.ipynb #ddca5e5e
 def product_distances(
     first: Float[Tensor, "N N"],    # distances of one space
     second: Float[Tensor, "M M"],   # distances of another

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['product_info_nce']
 
-# %% ../../nbs/losses/33_fused.ipynb #0255d36f
+# %% ../../nbs/losses/33_fused.ipynb #830504d0
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from ..geometry.precision import fp32_geometry
 from ..geometry.product import DistanceTiles, add_tile_gradient, check_points, tile_dist, tile_gradients
 
-# %% ../../nbs/losses/33_fused.ipynb #b1ba1277
+# %% ../../nbs/losses/33_fused.ipynb #4bb26ba5
 class _ProductInfoNCE(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, y, c, scale, how, offset, pairs, keep):
@@ -42,7 +42,7 @@ class _ProductInfoNCE(torch.autograd.Function):
             add_tile_gradient(tiles, rows, p.mul_(-s * grad / len(x)), d)
         return *tile_gradients(tiles), (slope[0] * grad).to(scale.dtype), None, None, None, None
 
-# %% ../../nbs/losses/33_fused.ipynb #a5b725c9
+# %% ../../nbs/losses/33_fused.ipynb #d52743d3
 @fp32_geometry
 def product_info_nce(
     x: Float[Tensor, "N k d"],           # queries, space components of each factor

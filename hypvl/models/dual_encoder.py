@@ -6,7 +6,7 @@
 __all__ = ['eval_transform', 'DualEncoder', 'encode_image', 'normalise_pixels', 'encode_text', 'score', 'embed', 'calibrate',
            'summary', 'save_pretrained', 'load_pretrained']
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #05e88e77
+# %% ../../nbs/models/22_dual_encoder.ipynb #7e796e47
 from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence
 import pandas as pd
@@ -19,7 +19,7 @@ from torchvision import transforms
 from ..config import save_config
 from .text import Tokenizer
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #206d5526
+# %% ../../nbs/models/22_dual_encoder.ipynb #823ace6a
 def eval_transform(
     image_size: int,     # side of the square that the model takes, pixels
     mode: str = 'crop',  # 'crop': shorter side to size, centre crop (zero-shot); 'squeeze': whole picture, aspect lost (retrieval)
@@ -33,7 +33,7 @@ def eval_transform(
 
 def _to_rgb(image): return image.convert('RGB')
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #c49447d3
+# %% ../../nbs/models/22_dual_encoder.ipynb #fb396b0d
 class DualEncoder(nn.Module):
     "An image tower and a text tower that meet on a geometry."
     def __init__(
@@ -69,7 +69,7 @@ def _projection(width, dim):
     nn.init.normal_(layer.weight, std=width ** -0.5)
     return layer
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #69212e02
+# %% ../../nbs/models/22_dual_encoder.ipynb #b1bc991f
 def encode_image(
     model: DualEncoder,
     images: Float[Tensor, "B 3 H W"] | UInt8[Tensor, "B 3 H W"],  # in [0, 1], or bytes in 0…255
@@ -89,7 +89,7 @@ def normalise_pixels(
     if images.dtype == torch.uint8: return torch.addcdiv(-mean / std, images.to(mean.dtype), 255 * std)
     return (images - mean) / std
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #bfc690f8
+# %% ../../nbs/models/22_dual_encoder.ipynb #3b2f4532
 def encode_text(
     model: DualEncoder,
     tokens: Int[Tensor, "B L"],  # ids of the model's `tokenizer`, right-padded with 0
@@ -100,7 +100,7 @@ def encode_text(
     features = model.text_projection(model.text_tower(tokens))
     return model.geometry.lift(features, 'text') if normalize else features
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #3ef3c3c9
+# %% ../../nbs/models/22_dual_encoder.ipynb #dc575ba1
 def score(
     model: DualEncoder,
     image_points: Float[Tensor, "N D"],  # from `encode_image(..., normalize=True)`
@@ -110,7 +110,7 @@ def score(
     "Scores of all pairs."
     return model.geometry.score(image_points, text_points, **({'kind': kind} if kind else {}))
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #1b509e3c
+# %% ../../nbs/models/22_dual_encoder.ipynb #0fd6d235
 def embed(
     model: DualEncoder,
     batch: Mapping[str, Tensor],                   # streams by name: image-like ones [B, 3, H, W], text-like ones [B, L]
@@ -134,7 +134,7 @@ def _stack(parts):
         parts = [nn.functional.pad(t, (0, longest - t.shape[1])) for t in parts]
     return torch.cat(parts)
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #98f7b2ff
+# %% ../../nbs/models/22_dual_encoder.ipynb #8f1a7787
 @torch.no_grad()
 def calibrate(
     model: DualEncoder,
@@ -155,7 +155,7 @@ def calibrate(
         norm.bias.copy_(-features.mean(dim=0) * norm.weight)
     return model
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #f747cd94
+# %% ../../nbs/models/22_dual_encoder.ipynb #83f80885
 @torch.no_grad()
 def summary(
     model: DualEncoder,
@@ -176,21 +176,21 @@ def summary(
 
 def _shape(t): return f"[{', '.join(['B', *map(str, t.shape[1:])])}]"
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #0fc8feef
+# %% ../../nbs/models/22_dual_encoder.ipynb #1dca8b2a
 def _tower_rows(tower, x):
     "Stage, shape and parameters of a tower's children, in the order in which they ran."
     rows, hooks = [('input', _shape(x), 0)], []
     for name, child in tower.named_children():
         size = sum(p.numel() for p in child.parameters())
         note = lambda _, __, out, name=name, size=size: rows.append((name, _shape(out[-1] if isinstance(out, tuple) else out), size))
-        if size: hooks.append((child[-1] if isinstance(child, nn.ModuleList) else child).register_forward_hook(note))
+        if size: hooks.append((child[-1] if isinstance(child, (nn.ModuleList, nn.Sequential)) else child).register_forward_hook(note))
     own = sum(p.numel() for p in tower.parameters(recurse=False))
     training = tower.training
     try: out = tower.eval()(x)
     finally: tower.train(training), [hook.remove() for hook in hooks]
     return rows + [('positions, class token', '', own)] * bool(own) + [('feature', _shape(out), 0)]
 
-# %% ../../nbs/models/22_dual_encoder.ipynb #c65fdbf4
+# %% ../../nbs/models/22_dual_encoder.ipynb #feda571f
 def save_pretrained(
     model: DualEncoder,
     folder: str | Path,  # made if it does not exist
