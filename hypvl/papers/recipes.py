@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRESETS', 'FAMILIES', 'SECTIONS', 'DataConfig', 'Recipe', 'recipe', 'recipes_of']
 
-# %% ../../nbs/papers/60_recipes.ipynb #7c7c946f
+# %% ../../nbs/papers/60_recipes.ipynb #eb46bbbc
 from dataclasses import dataclass, field, replace
 
 from ..config import config_hash, override, suggest
@@ -15,7 +15,7 @@ from ..losses.objective import ObjectiveConfig
 from ..models.registry import ModelConfig, model_config
 from ..training.loop import TrainConfig
 
-# %% ../../nbs/papers/60_recipes.ipynb #f1578aa0
+# %% ../../nbs/papers/60_recipes.ipynb #cb378a17
 @dataclass(frozen=True)
 class DataConfig:
     "What a model is trained and measured on."
@@ -52,7 +52,7 @@ class Recipe:
         name = {"clip": "CLIP", "meru": "MERU", "hycoclip": "HyCoCLIP", "phyclip": "PHyCLIP"}[self.family]
         return f"{name} + boxes" if self.objective.boxes and self.family in ("clip", "meru") else name
 
-# %% ../../nbs/papers/60_recipes.ipynb #38b4bc90
+# %% ../../nbs/papers/60_recipes.ipynb #aa7f7820
 PRESETS = ("smoke", "mini", "gpu", "paper")
 FAMILIES = ("clip", "meru", "hycoclip", "phyclip")
 _SIZES = {"S": "tiny_s", "B": "tiny", "L": "tiny_l"}
@@ -62,7 +62,7 @@ _SMALL_SUITE = SuiteConfig(per_species=1, per_genus=1, per_family=2, clutter=1, 
 
 def _scale(preset: str) -> tuple[DataConfig, TrainConfig]:
     "Data and training of a preset."
-    world = TrainConfig(steps=700, batch_size=128, lr=1.5e-3, warmup=50, clip_grad=1., checkpoint_every=100, log_every=10)
+    world = TrainConfig(steps=500, batch_size=128, lr=1.5e-3, warmup=50, clip_grad=1., checkpoint_every=100, log_every=10)
     if preset == "smoke":
         return (DataConfig(train=400, val=64, suite=_SMALL_SUITE, world=WorldConfig()),
                 replace(world, steps=12, batch_size=32, warmup=4, log_every=2, checkpoint_every=6))
@@ -75,7 +75,7 @@ def _scale(preset: str) -> tuple[DataConfig, TrainConfig]:
             TrainConfig(steps=500_000, batch_size=768, lr=5e-4, warmup=4_000, schedule="cos2", precision="fp16",
                         checkpoint_every=50_000, log_every=50, workers=4, keep=10))
 
-# %% ../../nbs/papers/60_recipes.ipynb #343ce0cd
+# %% ../../nbs/papers/60_recipes.ipynb #c4940b95
 def recipe(family: str,            # clip, meru, hycoclip or phyclip
            preset: str = "mini",   # smoke, mini, gpu or paper
            size: str = "B",        # S, B or L image tower
@@ -109,7 +109,7 @@ def recipe(family: str,            # clip, meru, hycoclip or phyclip
     made = Recipe(family, preset, model, objective, data, replace(train, seed=seed), (_PAPER if published else _SIZES)[size])
     return override(made, overrides)
 
-# %% ../../nbs/papers/60_recipes.ipynb #813dcd8f
+# %% ../../nbs/papers/60_recipes.ipynb #d4305d31
 SECTIONS = ("main", "boxes", "ablation", "sizes")
 
 
