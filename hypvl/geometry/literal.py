@@ -6,14 +6,14 @@
 __all__ = ['inner', 'pairwise_inner', 'dist', 'pairwise_dist', 'dist0', 'exp0', 'log0', 'exterior_angle',
            'pairwise_exterior_angle', 'half_aperture']
 
-# %% ../../nbs/geometry/01_literal.ipynb #7dc31659
+# %% ../../nbs/geometry/01_literal.ipynb #f6e5a241
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from .precision import Curvature, MAX_SCALED_RADIUS, _check, fp32_geometry
 
-# %% ../../nbs/geometry/01_literal.ipynb #d139e78b
+# %% ../../nbs/geometry/01_literal.ipynb #d7cf6436
 def _curvature(c: Curvature, x: Tensor) -> Tensor:
     "`c` as a tensor of the type of `x`."
     if isinstance(c, Tensor): return c.to(x.device, x.dtype)
@@ -40,8 +40,12 @@ def pairwise_inner(x: Float[Tensor, "*B N D"], y: Float[Tensor, "*B M D"], *, # 
     c = _curvature(c, x)[..., None]
     return x @ y.mT - _time(x, c)[..., :, None] * _time(y, c)[..., None, :]
 
-# %% ../../nbs/geometry/01_literal.ipynb #e2244d63
-def _acosh(inner: Tensor, c: Tensor, eps: float) -> Tensor: return (-c * inner).clamp(min=1 + eps).acosh() / c.sqrt()
+# %% ../../nbs/geometry/01_literal.ipynb #a79d827c
+def _acosh(inner: Tensor, c: Tensor, eps: float) -> Tensor:
+    "acosh of the guarded argument; where the guard acts the slope is 0, also in float32, in which 1 + 1e-8 is 1."
+    z = -c * inner
+    free = z > z.new_tensor(1 + eps)
+    return torch.where(free, torch.where(free, z, 2.).acosh(), z.new_tensor(1 + eps).acosh()) / c.sqrt()
 
 @fp32_geometry
 def dist(x: Float[Tensor, "*B D"], y: Float[Tensor, "*B D"], *, # points
@@ -69,7 +73,7 @@ def dist0(x: Float[Tensor, "*B D"], *, # points
     c = _curvature(c, x)
     return (c.sqrt() * _time(x, c)).clamp(min=1).acosh() / c.sqrt()
 
-# %% ../../nbs/geometry/01_literal.ipynb #2c48f918
+# %% ../../nbs/geometry/01_literal.ipynb #dc745d71
 @fp32_geometry
 def exp0(v: Float[Tensor, "*B D"], *, # tangent vectors at the root
          c: Curvature, # curvature magnitude, broadcasts against *B
@@ -88,7 +92,7 @@ def log0(x: Float[Tensor, "*B D"], *, # points
     c, n = _curvature(c, x)[..., None], x.norm(dim=-1, keepdim=True)
     return (1 + c * n.square()).sqrt().clamp(min=1 + eps).acosh() * x / (c.sqrt() * n).clamp(min=eps)
 
-# %% ../../nbs/geometry/01_literal.ipynb #e1445473
+# %% ../../nbs/geometry/01_literal.ipynb #bd9d5893
 def _angle(norm: Tensor, x0: Tensor, y0: Tensor, z: Tensor, eps: float) -> Tensor:
     "The exterior angle from norms, times and z = c<x, y>."
     return ((y0 + x0 * z) / (norm * (z.square() - 1).clamp(min=eps).sqrt() + eps)).clamp(min=-1 + eps, max=1 - eps).acos()

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DualEncoder', 'eval_transform', 'ModelConfig', 'create_model', 'list_models', 'load_model', 'model_config']
 
-# %% ../../nbs/models/24_models.ipynb #6ced822a
+# %% ../../nbs/models/24_models.ipynb #b6fd0862
 from .dual_encoder import DualEncoder, eval_transform
 from .registry import ModelConfig, create_model, list_models, load_model, model_config
 

@@ -6,7 +6,7 @@
 __all__ = ['families', 'model_configs', 'ModelConfig', 'family_geometry', 'list_models', 'model_config', 'create_model',
            'load_model']
 
-# %% ../../nbs/models/23_registry.ipynb #7dc1e2f9
+# %% ../../nbs/models/23_registry.ipynb #1beae3c1
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from .dual_encoder import DualEncoder
 from .text import TextConfig, make_text_tower, text_configs
 from .towers import VisionConfig, make_vision_tower, vision_configs
 
-# %% ../../nbs/models/23_registry.ipynb #74036677
+# %% ../../nbs/models/23_registry.ipynb #ae17bc69
 @dataclass(frozen=True)
 class ModelConfig:
     "A dual encoder as data."
@@ -25,7 +25,7 @@ class ModelConfig:
     text: TextConfig = field(default_factory=TextConfig)              # the text tower
     geometry: GeometryConfig = field(default_factory=GeometryConfig)  # where the two meet
 
-# %% ../../nbs/models/23_registry.ipynb #e544e811
+# %% ../../nbs/models/23_registry.ipynb #2e948c96
 families = ('clip', 'meru', 'hycoclip', 'phyclip')
 
 def family_geometry(
@@ -38,7 +38,7 @@ def family_geometry(
     if family == 'phyclip': return GeometryConfig(kind='product', k=k, d=d)
     return GeometryConfig(kind='sphere' if family == 'clip' else 'product', k=1, d=k * d)
 
-# %% ../../nbs/models/23_registry.ipynb #96144f75
+# %% ../../nbs/models/23_registry.ipynb #12f1b735
 _published = {size: (size, 'text_base', 64, 8) for size in ('vit_small_16', 'vit_base_16', 'vit_large_16')}
 _tiny = {size: (tower, 'text_tiny', 8, 8) for size, tower in
          (('tiny_s', 'conv_tiny_s'), ('tiny', 'conv_tiny'), ('tiny_l', 'conv_tiny_l'), ('tiny_vit', 'vit_tiny'))}
@@ -51,7 +51,7 @@ def list_models(
     "Names that `create_model` knows."
     return [name for name in model_configs if contains in name]
 
-# %% ../../nbs/models/23_registry.ipynb #040b7a35
+# %% ../../nbs/models/23_registry.ipynb #e50f014b
 def model_config(
     name_or_config: str | ModelConfig,  # a name of `list_models()`, or a description
     **overrides,                        # dotted fields, or vision='conv_tiny_s' and text='text_tiny' for a whole tower
@@ -68,7 +68,7 @@ def model_config(
         config = replace(config, **{part: known[overrides.pop(part)]})
     return override(config, overrides)
 
-# %% ../../nbs/models/23_registry.ipynb #92fb2ac9
+# %% ../../nbs/models/23_registry.ipynb #a875357b
 def create_model(
     name_or_config: str | ModelConfig,         # a name of `list_models()`, or a description
     *,
@@ -82,7 +82,7 @@ def create_model(
         if seed is not None: torch.manual_seed(seed)
         return DualEncoder(make_vision_tower(config.vision), make_text_tower(config.text), make_geometry(config.geometry), config)
 
-# %% ../../nbs/models/23_registry.ipynb #728f439c
+# %% ../../nbs/models/23_registry.ipynb #4fb546d2
 def load_model(
     folder: str | Path,                        # written by `DualEncoder.save_pretrained`
     device: str | torch.device | None = None,  # where the model goes

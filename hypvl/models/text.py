@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['text_configs', 'Tokenizer', 'TextConfig', 'truncate', 'TextBlock', 'init_text_tower', 'TextTower', 'make_text_tower']
 
-# %% ../../nbs/models/21_text_towers.ipynb #67c5b412
+# %% ../../nbs/models/21_text_towers.ipynb #7529e579
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Sequence
@@ -17,7 +17,7 @@ from open_clip.tokenizer import SimpleTokenizer
 from open_clip.transformer import ResidualAttentionBlock
 from ..config import suggest
 
-# %% ../../nbs/models/21_text_towers.ipynb #8e8ef638
+# %% ../../nbs/models/21_text_towers.ipynb #7e41fcf4
 class Tokenizer:
     "CLIP's byte-level BPE: texts to ids, right-padded with 0 to the longest of the call."
     def __init__(self,
@@ -49,7 +49,7 @@ def _bpe() -> SimpleTokenizer: return SimpleTokenizer()
 @lru_cache(maxsize=2 ** 16)
 def _pieces(text: str) -> tuple[int, ...]: return tuple(_bpe().encode(text))
 
-# %% ../../nbs/models/21_text_towers.ipynb #77033a5f
+# %% ../../nbs/models/21_text_towers.ipynb #8e69e3a2
 @dataclass(frozen=True)
 class TextConfig:
     "Everything that fixes a text tower."
@@ -66,13 +66,13 @@ class TextConfig:
     buckets: int = 4               # groups of rows of like length that run apart, so that short texts carry little padding
     recompute: bool = False        # recompute activations in the backward pass: less memory, more time
 
-# %% ../../nbs/models/21_text_towers.ipynb #cf5763c2
+# %% ../../nbs/models/21_text_towers.ipynb #30aefa65
 text_configs = {
     'text_base': TextConfig(),
     'text_tiny': TextConfig(width=128, layers=2, heads=4, token_std=0.1, mark_std=0.0, buckets=8),
 }
 
-# %% ../../nbs/models/21_text_towers.ipynb #385942e8
+# %% ../../nbs/models/21_text_towers.ipynb #757a3bf1
 def truncate(
     tokens: Int[Tensor, "B L"],  # ids, right-padded with 0
     context_length: int = 77,    # longest sequence kept
@@ -83,7 +83,7 @@ def truncate(
     last = torch.where(kept.amax(dim=1) == eot, kept[:, -1], eot)
     return torch.cat([kept[:, :-1], last[:, None]], dim=1)
 
-# %% ../../nbs/models/21_text_towers.ipynb #1f1d18eb
+# %% ../../nbs/models/21_text_towers.ipynb #26f1fe6f
 class TextBlock(ResidualAttentionBlock):
     "Pre-norm block that also returns the input and the output of its attention."
     def forward(
@@ -98,7 +98,7 @@ class TextBlock(ResidualAttentionBlock):
         x = x + a
         return h, a, x + self.mlp(self.ln_2(x))
 
-# %% ../../nbs/models/21_text_towers.ipynb #ba890d83
+# %% ../../nbs/models/21_text_towers.ipynb #117c885b
 @torch.no_grad()
 def init_text_tower(
     tower: nn.Module,  # has `config`, `token_embed`, `posit_embed`, `resblocks`
@@ -114,7 +114,7 @@ def init_text_tower(
         nn.init.normal_(block.mlp.c_fc.weight, std=(2 * W) ** -0.5)
         nn.init.normal_(block.mlp.c_proj.weight, std=(2 * W * c.layers) ** -0.5)
 
-# %% ../../nbs/models/21_text_towers.ipynb #a096c008
+# %% ../../nbs/models/21_text_towers.ipynb #353562d5
 class TextTower(nn.Module):
     "Pre-norm transformer on token ids; the feature is the final state at the end mark."
     def __init__(self,
@@ -148,7 +148,7 @@ def _check(config):
         raise ValueError(f"text.attention must be 'causal' or 'full', got {config.attention!r}")
     if config.width % config.heads: raise ValueError(f'text.heads must divide text.width={config.width}, got {config.heads}')
 
-# %% ../../nbs/models/21_text_towers.ipynb #7bdaa7e9
+# %% ../../nbs/models/21_text_towers.ipynb #599f78e7
 def _forward_states(tower, tokens, want):
     "Feature and wanted states; tokens are not longer than the context."
     c, L = tower.config, tokens.shape[1]
@@ -170,7 +170,7 @@ def _forward_states(tower, tokens, want):
 def _state_names(config):
     return ['token', 'init', 'final', *(f'{kind}.{n}' for n in range(1, config.layers + 1) for kind in ('ln1', 'attn_out', 'block'))]
 
-# %% ../../nbs/models/21_text_towers.ipynb #623130ef
+# %% ../../nbs/models/21_text_towers.ipynb #ee4e34d1
 def _forward_bucketed(tower, tokens):
     "Features; rows of like length run together."
     groups = min(tower.config.buckets, len(tokens) // 32)
@@ -181,7 +181,7 @@ def _forward_bucketed(tower, tokens):
     parts = [tower.forward_states(tokens[rows, :lengths[rows[-1]]])[0] for rows in order.chunk(groups)]
     return torch.cat(parts)[order.argsort()]
 
-# %% ../../nbs/models/21_text_towers.ipynb #21db2215
+# %% ../../nbs/models/21_text_towers.ipynb #3af9be85
 def make_text_tower(
     config: TextConfig | str,  # a description, or a name of `text_configs`
 ) -> TextTower:
