@@ -6,7 +6,7 @@
 __all__ = ['jpeg', 'write_shard', 'write_grit', 'SuiteConfig', 'write_classes', 'write_captions', 'write_vl_checklist',
            'write_sugarcrepe', 'write_factors', 'fingerprint', 'write_suite']
 
-# %% ../../nbs/data/19_formats.ipynb #17efaf3c
+# %% ../../nbs/data/19_formats.ipynb #1f300680
 import hashlib
 import io
 import json
@@ -26,7 +26,7 @@ from .negatives import EDITS, LOCATIONS, hard_negative, object_pair
 from .shards import atomic_path
 from .world import World, caption, render, sample, things
 
-# %% ../../nbs/data/19_formats.ipynb #385e47d6
+# %% ../../nbs/data/19_formats.ipynb #3a991d7e
 def _save(path: Path, data: bytes | str) -> None:
     "Write a file and the folders above it; text replaces the old file at once."
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def jpeg(image: np.ndarray, quality: int = 95) -> bytes:
     Image.fromarray(image).save(buffer, "JPEG", quality=quality, subsampling=0)
     return buffer.getvalue()
 
-# %% ../../nbs/data/19_formats.ipynb #ba656777
+# %% ../../nbs/data/19_formats.ipynb #68c67619
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size = len(data)
@@ -62,7 +62,7 @@ def write_shard(world: World, split: str, first: int, count: int, path: Path) ->
     with atomic_path(path) as part:
         part.write_bytes(buffer.getvalue())
 
-
+# %% ../../nbs/data/19_formats.ipynb #3f006c0c
 def write_grit(world: World, split: str, count: int, out: str | Path, shard_size: int = 1000,
                workers: int = 1, progress: bool = True) -> list[Path]:
     "Raw GRIT shards `00000.tar`, ... of a split; finished shards are kept, so an interrupted run goes on."
@@ -79,11 +79,11 @@ def write_grit(world: World, split: str, count: int, out: str | Path, shard_size
             _shard(job)
     return paths
 
-
+# %% ../../nbs/data/19_formats.ipynb #1d136496
 def _shard(job) -> None:
     write_shard(*job)
 
-# %% ../../nbs/data/19_formats.ipynb #157e3fbd
+# %% ../../nbs/data/19_formats.ipynb #51e20fc7
 @dataclass(frozen=True)
 class SuiteConfig:
     "Numbers of items of the evaluation data."
@@ -97,7 +97,7 @@ class SuiteConfig:
     crepe: int = 400         # pairs of each kind of edit
     factors: int = 1500      # images with the list of what they hold
 
-# %% ../../nbs/data/19_formats.ipynb #fd32dc62
+# %% ../../nbs/data/19_formats.ipynb #ab415a90
 def _scene(world: World, split: str, index: int, **fixed):
     rng = world.rng(split, index)
     items = things(world, rng, split, **fixed)
@@ -120,7 +120,7 @@ def write_classes(world: World, root: Path, config: SuiteConfig) -> None:
             items, rng = _scene(world, split, index, leaf=members[n % len(members)], **fixed)
             _save(root / "zero_shot" / name / node / f"{n:03d}.jpg", jpeg(render(world, items, rng, split)))
 
-# %% ../../nbs/data/19_formats.ipynb #2c000eec
+# %% ../../nbs/data/19_formats.ipynb #5f453004
 def write_captions(world: World, root: Path, config: SuiteConfig) -> None:
     "Karpathy's layout: captions/{seen,unseen}.json with several captions an image."
     for split in ("seen", "unseen"):
@@ -135,7 +135,7 @@ def write_captions(world: World, root: Path, config: SuiteConfig) -> None:
             images.append({"filename": name, "filepath": split, "split": "test", "imgid": i, "sentids": [r["sentid"] for r in rows], "sentences": rows})
         _save(root / "captions" / f"{split}.json", json.dumps({"images": images, "dataset": "world"}))
 
-# %% ../../nbs/data/19_formats.ipynb #d14de355
+# %% ../../nbs/data/19_formats.ipynb #97f6c840
 def write_vl_checklist(world: World, root: Path, config: SuiteConfig) -> None:
     "Six files of the Object part, by location and size of the object."
     for bucket in (*LOCATIONS, "large", "medium", "small"):
@@ -149,7 +149,7 @@ def write_vl_checklist(world: World, root: Path, config: SuiteConfig) -> None:
         folder = root / "vl_checklist" / "data" / "Object" / kind.title() / f"vg_{kind}"
         _save(folder / f"vg_obj_{bucket}.json", json.dumps(rows))
 
-# %% ../../nbs/data/19_formats.ipynb #d93afcf0
+# %% ../../nbs/data/19_formats.ipynb #a06a8aea
 def write_sugarcrepe(world: World, root: Path, config: SuiteConfig) -> list[str]:
     "One file a kind of edit; kinds that this world has no words for are left out and returned."
     left_out = []
@@ -178,7 +178,7 @@ def write_factors(world: World, root: Path, config: SuiteConfig) -> None:
                      "boxes": [[*b.xyxy, b.phrase] for b in s.boxes]})
     _save(root / "factors.json", json.dumps(rows))
 
-# %% ../../nbs/data/19_formats.ipynb #25740d65
+# %% ../../nbs/data/19_formats.ipynb #fd5243ab
 _WRITERS = (write_classes, write_captions, write_vl_checklist, write_sugarcrepe, write_factors)
 
 
@@ -194,7 +194,7 @@ def _write(job):
     writer, world, root, config = job
     return writer(world, root, config)
 
-# %% ../../nbs/data/19_formats.ipynb #1c5f981b
+# %% ../../nbs/data/19_formats.ipynb #91836d84
 def write_suite(world: World, root: str | Path, config: SuiteConfig = SuiteConfig(), workers: int = 1, progress: bool = True) -> dict:
     "All evaluation data of the world below `root`; returns what `world.json` holds. A finished folder is left as it is."
     root = Path(root)

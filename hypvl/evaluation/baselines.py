@@ -6,24 +6,24 @@
 __all__ = ['BagOfWords', 'pair_baselines', 'constant_ranks', 'class_preferences', 'class_baselines', 'hierarchy_baselines',
            'chance_recall', 'retrieval_baselines']
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #dd7da468
+# %% ../../nbs/evaluation/55_baselines.ipynb #21b295c6
 import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 import pandas as pd
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy.special import gammaln
 from .zero_shot import class_weights
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #4f88f8a4
+# %% ../../nbs/evaluation/55_baselines.ipynb #bed890ca
 def _long(values: Mapping[tuple[str, str], Sequence[float]]) -> pd.DataFrame:
     "Columns model, metric, item, value from values by model and metric."
     return pd.concat([pd.DataFrame({'model': model, 'metric': metric, 'item': np.arange(len(v)), 'value': np.asarray(v, dtype=float)})
                       for (model, metric), v in values.items()], ignore_index=True)
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #21e6b8da
+# %% ../../nbs/evaluation/55_baselines.ipynb #eeee5798
 class BagOfWords:
     "Unigram log-likelihood of texts under the words of a training corpus."
     def __init__(self,
@@ -51,7 +51,7 @@ class BagOfWords:
             return value / max(len(words), 1) if per_word else value
         return np.array([of(text) for text in texts])
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #5ad1bc7d
+# %% ../../nbs/evaluation/55_baselines.ipynb #dd510405
 def pair_baselines(
     positive: Sequence[str],       # true captions
     negative: Sequence[str],       # false captions
@@ -64,19 +64,19 @@ def pair_baselines(
     if bag is not None: values['bag_of_words', 'accuracy'] = bag(positive) > bag(negative)
     return _long(values)
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #14ecf3ab
+# %% ../../nbs/evaluation/55_baselines.ipynb #59e83843
 def constant_ranks(
-    targets: Int[np.ndarray, "N"],        # index of the right class
-    preference: Float[np.ndarray, "C"],   # higher is said first, for every image
+    targets: Iterable[int],               # index of the right class
+    preference: Sequence[float] | Float[np.ndarray, "C"],  # higher is said first, for every image
 ) -> Int[np.ndarray, "N"]:                # 0 where the class said first is right
     "Rank of the right class when the same ranking of classes is given to every image."
     place = np.empty(len(preference), dtype=int)
     place[np.argsort(-np.asarray(preference, dtype=float), kind='stable')] = np.arange(len(preference))
     return place[np.asarray(targets)]
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #34b12706
+# %% ../../nbs/evaluation/55_baselines.ipynb #957bdec5
 def class_preferences(
-    targets: Int[np.ndarray, "N"],      # index of the right class
+    targets: Iterable[int],             # index of the right class
     names: Sequence[str],               # class names
     bag: BagOfWords | None = None,      # None: no entry for it
 ) -> dict[str, Float[np.ndarray, "C"]]:  # model → preference
@@ -85,9 +85,9 @@ def class_preferences(
     if bag is not None: preferences['bag_of_words'] = bag(names, per_word=True)
     return preferences
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #2710a0e7
+# %% ../../nbs/evaluation/55_baselines.ipynb #257a10c1
 def class_baselines(
-    targets: Int[np.ndarray, "N"],      # index of the right class
+    targets: Iterable[int],             # index of the right class
     names: Sequence[str],               # class names
     bag: BagOfWords | None = None,      # None: no row for it
 ) -> pd.DataFrame:                      # columns model, metric, item, value
@@ -99,9 +99,9 @@ def class_baselines(
         values |= {(model, 'accuracy'): (rank == 0) * class_weights(targets), (model, 'accuracy_micro'): rank == 0, (model, 'top5'): rank < 5}
     return _long(values)
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #06ad4c67
+# %% ../../nbs/evaluation/55_baselines.ipynb #b177cae9
 def hierarchy_baselines(
-    targets: Int[np.ndarray, "N"],      # index of the right class
+    targets: Iterable[int],             # index of the right class
     names: Sequence[str],               # class names
     metrics: Callable[[Int[np.ndarray, "M"], Int[np.ndarray, "M"]], Mapping[str, Float[np.ndarray, "M"]]],  # (predicted, target) → values
     bag: BagOfWords | None = None,      # None: no row for it
@@ -115,9 +115,9 @@ def hierarchy_baselines(
         values |= {(model, metric): v for metric, v in metrics(said, targets).items()}
     return _long(values)
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #bfd98131
+# %% ../../nbs/evaluation/55_baselines.ipynb #8c9307ac
 def chance_recall(
-    relevant: Int[np.ndarray, "Q"],   # relevant items of each query
+    relevant: Sequence[int] | Int[np.ndarray, "Q"],  # relevant items of each query
     items: int,                       # N, all items
     k: int,                           # length of the list
 ) -> Float[np.ndarray, "Q"]:          # 0 … 1
@@ -128,9 +128,9 @@ def chance_recall(
     def log_choose(n): return gammaln(n + 1) - gammaln(k + 1) - gammaln(np.maximum(n - k, 0) + 1)
     return np.where(items - r < k, 1., 1 - np.exp(log_choose(items - r) - log_choose(items)))
 
-# %% ../../nbs/evaluation/55_baselines.ipynb #0b733a05
+# %% ../../nbs/evaluation/55_baselines.ipynb #f89af009
 def retrieval_baselines(
-    owner: Int[np.ndarray, "T"],        # index of each caption's image
+    owner: Sequence[int] | Int[np.ndarray, "T"],  # index of each caption's image
     images: int,                        # number of images
     captions: Sequence[str] | None = None,  # the captions, for the bag of words
     bag: BagOfWords | None = None,      # None: no row for it
@@ -139,7 +139,7 @@ def retrieval_baselines(
     "Blind recall at K in both directions, query by query."
     owner = np.asarray(owner)
     own = np.bincount(owner, minlength=images)
-    values = {('chance', f't2i_R@{k}'): chance_recall(np.ones(len(owner)), images, k) for k in ks}
+    values = {('chance', f't2i_R@{k}'): chance_recall(np.ones(len(owner), int), images, k) for k in ks}
     values |= {('chance', f'i2t_R@{k}'): chance_recall(own, len(owner), k) for k in ks}
     if bag is not None and captions is not None:
         best = owner[np.argsort(-bag(captions), kind='stable')]

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Scenes', 'read_scenes', 'presence', 'norm_series', 'factor_report']
 
-# %% ../../nbs/evaluation/57b_factor_report.ipynb #57052498
+# %% ../../nbs/evaluation/57b_factor_report.ipynb #75c327d1
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from .factors import factor_norms, norms_table, prompt_norms, top_activating
 from .horopca import factor_disks
 from .zero_shot import encode_texts, inference
 
-# %% ../../nbs/evaluation/57b_factor_report.ipynb #d5f7ce43
+# %% ../../nbs/evaluation/57b_factor_report.ipynb #aa61d5a3
 @dataclass(frozen=True)
 class Scenes:
     "Images whose content is known."
@@ -53,7 +53,7 @@ def read_scenes(
     return Scenes(tuple(path.parent / row['image'] for row in rows), tuple(row['text'] for row in rows), tuples('nodes'), tuples('families'),
                   tuple(tuple(map(tuple, row.get('boxes', ()))) for row in rows))
 
-# %% ../../nbs/evaluation/57b_factor_report.ipynb #76920609
+# %% ../../nbs/evaluation/57b_factor_report.ipynb #2cf2c0b7
 def presence(
     groups: Sequence[Sequence[str]],    # names in each scene
     minimum: int = 5,                   # scenes that must have a name, and that must lack it
@@ -64,7 +64,7 @@ def presence(
     keep = [i for i in range(len(names)) if minimum <= matrix[:, i].sum() <= len(groups) - minimum]
     return matrix[:, keep], [names[i] for i in keep]
 
-# %% ../../nbs/evaluation/57b_factor_report.ipynb #d5d96ac3
+# %% ../../nbs/evaluation/57b_factor_report.ipynb #9987e10e
 def _encode_pictures(model, pictures, batch_size):
     with inference(model) as device:
         return torch.cat([model.encode_image(torch.stack([model.preprocess(p) for p in pictures[i:i + batch_size]]).to(device), normalize=True).float().cpu()
@@ -89,7 +89,7 @@ def norm_series(
     crops = [_crop(path, box, model.image_tower.config.image_size) for path, box in zip(scenes.paths, chosen)]
     return series | {'box_image': _encode_pictures(model, crops, batch_size), 'box_text': encode_texts(model, [box[4] for box in chosen])}
 
-# %% ../../nbs/evaluation/57b_factor_report.ipynb #60a9465c
+# %% ../../nbs/evaluation/57b_factor_report.ipynb #fda988f6
 def _disks(model, taxonomy, name, families, factors, single, seed):
     "Frames `terms` and `edges` for families that are nodes of the taxonomy."
     nodes = {node: family for family in families for node in taxonomy.descendants(family, include_self=True)}
@@ -101,7 +101,7 @@ def _disks(model, taxonomy, name, families, factors, single, seed):
     edges = [(term, name(taxonomy.parents[node])) for term, node in terms.items() if node not in families]
     return places, pd.DataFrame(edges, columns=['child', 'parent'])
 
-# %% ../../nbs/evaluation/57b_factor_report.ipynb #6d5d0cfd
+# %% ../../nbs/evaluation/57b_factor_report.ipynb #66993a9a
 def factor_report(
     model: nn.Module,                     # with the `DualEncoder` interface
     scenes: Scenes,

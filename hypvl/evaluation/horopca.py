@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['frechet_mean', 'busemann', 'horo_project', 'HoroPCA', 'fit_horopca', 'factor_disks']
 
-# %% ../../nbs/evaluation/58_horopca.ipynb #463a4123
+# %% ../../nbs/evaluation/58_horopca.ipynb #d9c26b63
 from collections.abc import Sequence
 from dataclasses import dataclass
 import math
@@ -15,7 +15,7 @@ from torch import Tensor
 from jaxtyping import Float
 from ..geometry.lorentz import dist, dist0, exp0, log0, mobius_add, pairwise_dist, to_poincare
 
-# %% ../../nbs/evaluation/58_horopca.ipynb #4729611a
+# %% ../../nbs/evaluation/58_horopca.ipynb #77fa94ca
 def frechet_mean(
     x: Float[Tensor, "N d"],  # points
     *, c: float,              # curvature magnitude, > 0
@@ -34,7 +34,7 @@ def frechet_mean(
         if step.norm() < tolerance: break
     return mean
 
-# %% ../../nbs/evaluation/58_horopca.ipynb #98684e57
+# %% ../../nbs/evaluation/58_horopca.ipynb #ad8d8af7
 def busemann(
     x: Float[Tensor, "*B d"],  # points
     q: Float[Tensor, "K d"],   # unit vectors, the ideal directions
@@ -44,7 +44,7 @@ def busemann(
     x = math.sqrt(c) * x.double()
     return torch.log(torch.sqrt(1 + x.square().sum(-1, keepdim=True)) - x @ q.double().T)
 
-# %% ../../nbs/evaluation/58_horopca.ipynb #caebdffb
+# %% ../../nbs/evaluation/58_horopca.ipynb #225c1989
 def horo_project(
     x: Float[Tensor, "*B d"],  # points
     q: Float[Tensor, "2 d"],   # two orthonormal directions
@@ -59,7 +59,7 @@ def horo_project(
     plane = torch.stack([a - s, b - s], -1)
     return plane @ q / math.sqrt(c)
 
-# %% ../../nbs/evaluation/58_horopca.ipynb #80f20f09
+# %% ../../nbs/evaluation/58_horopca.ipynb #f26daeac
 @dataclass(frozen=True)
 class HoroPCA:
     "A fitted projection of one factor to a disk."
@@ -75,7 +75,7 @@ class HoroPCA:
         image = horo_project(mobius_add(-self.centre.expand_as(x), x, c=self.c), self.directions, c=self.c)
         return to_poincare(image, c=self.c) @ self.directions.T
 
-# %% ../../nbs/evaluation/58_horopca.ipynb #f0ee767b
+# %% ../../nbs/evaluation/58_horopca.ipynb #9d85a0de
 def _variance(x, c):
     "Mean squared pairwise distance; pairs only, since the diagonal has no gradient."
     i, j = torch.triu_indices(len(x), len(x), 1, device=x.device)
@@ -91,7 +91,7 @@ def _climb(x, c, steps, lr, start):
     q = torch.linalg.qr(free.detach()).Q.T
     return _variance(horo_project(x, q, c=c), c).item(), q
 
-# %% ../../nbs/evaluation/58_horopca.ipynb #8d049e60
+# %% ../../nbs/evaluation/58_horopca.ipynb #fe8b3f89
 def fit_horopca(
     x: Float[Tensor, "N d"],      # points of one factor, d >= 2
     *, c: float,                  # curvature magnitude of the factor
@@ -111,7 +111,7 @@ def fit_horopca(
     best, q = max((_climb(moved, c, steps, lr, draw) for draw in draws), key=lambda result: result[0])
     return HoroPCA(middle, q, c, best / _variance(x, c).item())
 
-# %% ../../nbs/evaluation/58_horopca.ipynb #b9c37433
+# %% ../../nbs/evaluation/58_horopca.ipynb #fba179f4
 def factor_disks(
     points: Float[Tensor, "N D"],   # flat points of a product geometry
     geometry,                       # their geometry: `k`, `d`, `curvature`

@@ -6,8 +6,8 @@
 __all__ = ['inference', 'encode_images', 'encode_texts', 'score_matrix', 'class_prototypes', 'classify', 'class_weights',
            'classification_values', 'evaluate_zero_shot']
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #822b96e8
-from collections.abc import Callable, Iterator, Sequence
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #8bbf756c
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
@@ -22,7 +22,7 @@ from ..data.annotations import PathImages
 from .prompts import WORLD_TEMPLATES, fill_templates
 from .results import item_values
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #6fa3edae
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #91633887
 @contextmanager
 def inference(
     model: nn.Module,  # any model with parameters or buffers
@@ -35,7 +35,7 @@ def inference(
         with torch.no_grad(): yield first.device if first is not None else torch.device('cpu')
     finally: model.train(training)
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #50b0f65c
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #97b01bf7
 def encode_images(
     model: nn.Module,                     # with `encode_image` and `preprocess`
     paths: Sequence[str | Path],          # image files
@@ -51,7 +51,7 @@ def encode_images(
         return torch.cat([model.encode_image(batch.to(device), normalize=True).float().cpu()
                           for batch in tqdm(loader, desc='images', disable=not progress, leave=False)])
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #b7d489fb
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #8f7a1491
 def encode_texts(
     model: nn.Module,        # with `encode_text` and `tokenizer`
     texts: Sequence[str],    # any texts
@@ -66,7 +66,7 @@ def encode_texts(
         return torch.cat([model.encode_text(model.tokenizer(list(texts[i:i + batch_size])).to(device), normalize=normalize).float().cpu()
                           for i in starts])
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #b279a82a
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #66799d2d
 def score_matrix(
     model: nn.Module,                 # its `geometry` compares
     queries: Float[Tensor, "Q D"],    # points
@@ -79,7 +79,7 @@ def score_matrix(
         keys = keys.to(device)
         return torch.cat([model.geometry.score(q.to(device), keys, kind).cpu() for q in queries.split(chunk)])
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #e4c6d549
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #643f6106
 def class_prototypes(
     model: nn.Module,                              # with `encode_text`, `tokenizer`, `geometry`
     names: Sequence[str],                          # class names
@@ -91,7 +91,7 @@ def class_prototypes(
     features = encode_texts(model, prompts, batch_size, normalize=False).unflatten(0, (len(names), len(templates)))
     with inference(model) as device: return model.geometry.prototype(features.to(device), side='text').float().cpu()
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #eb0b5312
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #e5906e8e
 def classify(
     scores: Float[Tensor, "N C"],               # higher is better
     targets: Sequence[int] | Int[Tensor, "N"],  # index of the right class
@@ -108,15 +108,15 @@ def classify(
     rank = ((scores > own) | ((scores == own) & before)).sum(1)
     return pd.DataFrame({'target': targets, 'predicted': scores.argmax(1), 'rank': rank})
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #481f70c1
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #eabafeb8
 def class_weights(
-    targets: Sequence[int],       # class of each image
+    targets: Iterable[int],       # class of each image
 ) -> Float[np.ndarray, "N"]:      # mean 1
     "Weights that turn a mean over images into a mean over classes."
     _, index, count = np.unique(np.asarray(targets), return_inverse=True, return_counts=True)
     return len(index) / (len(count) * count[index])
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #433b626d
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #fc55e0bb
 def classification_values(
     predictions: pd.DataFrame,        # columns target, rank
 ) -> dict[str, Float[np.ndarray, "N"]]:  # metric → value of each image
@@ -124,7 +124,7 @@ def classification_values(
     rank = predictions['rank'].to_numpy()
     return {'accuracy': (rank == 0) * class_weights(predictions['target']), 'accuracy_micro': (rank == 0) * 1., 'top5': (rank < 5) * 1.}
 
-# %% ../../nbs/evaluation/51_zero_shot.ipynb #b27abc96
+# %% ../../nbs/evaluation/51_zero_shot.ipynb #a013c2c4
 def evaluate_zero_shot(
     model: nn.Module,                             # any model with the `DualEncoder` interface
     paths: Sequence[str | Path],                  # image files
