@@ -7,7 +7,7 @@ __all__ = ['HIERARCHIES', 'SECTIONS', 'PointCache', 'Run', 'zero_shot_section', 
            'vl_checklist_section', 'sugarcrepe_section', 'factors_section', 'evaluate_suite', 'save_frames',
            'load_frames']
 
-# %% ../../nbs/evaluation/57_suite.ipynb #1509a1b9
+# %% ../../nbs/evaluation/57_suite.ipynb #ed2fab52
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,7 +29,7 @@ from .retrieval import evaluate_retrieval
 from .zero_shot import encode_images, evaluate_zero_shot
 from ..models.dual_encoder import eval_transform
 
-# %% ../../nbs/evaluation/57_suite.ipynb #d76d67fc
+# %% ../../nbs/evaluation/57_suite.ipynb #943d60b9
 class PointCache:
     "Points of image files; every file is embedded once."
     def __init__(self,
@@ -48,7 +48,7 @@ class PointCache:
         if new: self.points.update(zip(new, encode_images(self.model, new, transform=self.transform, **self.reading)))
         return torch.stack([self.points[key] for key in keys])
 
-# %% ../../nbs/evaluation/57_suite.ipynb #7678515b
+# %% ../../nbs/evaluation/57_suite.ipynb #a6ac7ff3
 @dataclass
 class Run:
     "One model on one folder."
@@ -87,7 +87,7 @@ class Run:
         for score in self.scores:
             self.add('items', rows.assign(suite=suite, dataset=dataset, score=score, cluster=rows['item'] if cluster is None else cluster))
 
-# %% ../../nbs/evaluation/57_suite.ipynb #0e89804a
+# %% ../../nbs/evaluation/57_suite.ipynb #f221c320
 def zero_shot_section(run: Run):
     "Every set below `zero_shot/`."
     for path in sorted(p for p in (run.root / 'zero_shot').iterdir() if p.is_dir()):
@@ -100,7 +100,7 @@ def zero_shot_section(run: Run):
         run.add('predictions', predictions.assign(dataset=path.name, **nodes))
         run.add_baselines(class_baselines(data.labels, names, run.bag), 'zero_shot', path.name)
 
-# %% ../../nbs/evaluation/57_suite.ipynb #8970bf30
+# %% ../../nbs/evaluation/57_suite.ipynb #93a6d0d6
 HIERARCHIES = {'species': 'species', 'clutter': 'clutter', 'ImageNet': 'WordNet'}  # zero-shot set → data set of the rows
 
 def _tree_metrics(parents, predicted, target):
@@ -121,7 +121,7 @@ def hierarchy_section(run: Run):
         labels = [classes.index(node) for node in part['target']]
         run.add_baselines(hierarchy_baselines(labels, [run.name(c) for c in classes], metrics, run.bag), 'hierarchy', dataset)
 
-# %% ../../nbs/evaluation/57_suite.ipynb #01f265e9
+# %% ../../nbs/evaluation/57_suite.ipynb #3c3f59bd
 def retrieval_section(run: Run):
     "Every caption file below `captions/`; captions of one image are a cluster of the bootstrap."
     for path in sorted((run.root / 'captions').glob('*.json')):
@@ -133,7 +133,7 @@ def retrieval_section(run: Run):
             from_text = rows['metric'].str.startswith('t2i')
             run.add('items', rows.assign(cluster=rows['item'].where(~from_text, rows['item'].map(owners)).astype(int)))
 
-# %% ../../nbs/evaluation/57_suite.ipynb #3d9b615f
+# %% ../../nbs/evaluation/57_suite.ipynb #d663d0cb
 def _pair_section(run: Run, suite: str, buckets: Mapping):
     items, pairs = evaluate_pairs(run.model, buckets, suite=suite, scores=run.scores, image_points=run.squeezed)
     run.add('pairs', pairs.assign(suite=suite))
@@ -154,7 +154,7 @@ def sugarcrepe_section(run: Run):
     _pair_section(run, 'sugarcrepe', {path.stem: read_sugarcrepe(path, run.root / 'sugarcrepe/images') for path in files})
     run.frames['items'][before:] = [with_overall(pd.concat(run.frames['items'][before:], ignore_index=True))]
 
-# %% ../../nbs/evaluation/57_suite.ipynb #e040651f
+# %% ../../nbs/evaluation/57_suite.ipynb #d5c5cea7
 def factors_section(run: Run):
     "Norms, alignment, disks and conjunctions on scenes whose content is known."
     is_a = run.root / 'taxonomy.is_a.txt'
@@ -166,7 +166,7 @@ def factors_section(run: Run):
         run.add('items', item_values({f'precision_{method}': part['value']}, **columns))
         run.add('items', item_values({f'precision_{method}': part['prevalence']}, model='chance', **columns))
 
-# %% ../../nbs/evaluation/57_suite.ipynb #88eb2131
+# %% ../../nbs/evaluation/57_suite.ipynb #839c3479
 SECTIONS: Mapping[str, tuple[Callable[[Run], None], str]] = {  # section → function, and what must be there
     'zero_shot': (zero_shot_section, 'zero_shot'), 'hierarchy': (hierarchy_section, 'taxonomy.is_a.txt'), 'retrieval': (retrieval_section, 'captions'),
     'vl_checklist': (vl_checklist_section, 'vl_checklist'), 'sugarcrepe': (sugarcrepe_section, 'sugarcrepe'), 'factors': (factors_section, 'factors.json')}
@@ -195,7 +195,7 @@ def evaluate_suite(
     frames = {name: pd.concat(parts, ignore_index=True) for name, parts in run.frames.items()}
     return {'results': summarise(frames['items'], seed=seed)} | frames if 'items' in frames else frames
 
-# %% ../../nbs/evaluation/57_suite.ipynb #670acab7
+# %% ../../nbs/evaluation/57_suite.ipynb #c4c8a90d
 def save_frames(
     frames: Mapping[str, pd.DataFrame],  # by name
     folder: str | Path,                  # is made if needed
