@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NotMonotone', 'phyclip_claims', 'Ledger']
 
-# %% ../../nbs/papers/68_phyclip_claims.ipynb #a51065d8
+# %% ../../nbs/papers/68_phyclip_claims.ipynb #680757a4
 import html as _html
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from .claims import SECTIONS, Claim, Compare, Effect, NotRun, frame_of, grid, in
 from .factor_claims import BothFactors, FamilyInformation, MethodGain, NormOrder, NormOverlap
 from .reference import task_columns
 
-# %% ../../nbs/papers/68_phyclip_claims.ipynb #079c7375
+# %% ../../nbs/papers/68_phyclip_claims.ipynb #1122cdec
 _PHYCLIP = {"family": "phyclip"}
 _NAMES = {"clip": "CLIP", "meru": "MERU", "hycoclip": "HyCoCLIP"}
 _TASKS = {"classification": ("zero-shot classification", "Table 1"), "t2i": ("text → image retrieval", "Table 2"),
@@ -29,19 +29,19 @@ _TASKS = {"classification": ("zero-shot classification", "Table 1"), "t2i": ("te
 def _rivals() -> list[Claim]:
     "PHyCLIP against each rival on each task, and where the paper sees it behind."
     beats = [Claim(f"{task}-{rival}", f"PHyCLIP beats {name} in {words}", f"§4.2, {table}",
-                   Compare(_PHYCLIP, {"family": rival}, (task,), micro=task == "sugarcrepe"))
+                   Compare(_PHYCLIP, {"family": rival, "boxes": True}, (task,), micro=task == "sugarcrepe"))
              for task, (words, table) in _TASKS.items() for rival, name in _NAMES.items()]
     drops = [Claim(f"{subset}-drop", f"PHyCLIP is weaker than CLIP at {words}", "§4.2, Table 3",
-                   Compare(_PHYCLIP, {"family": "clip"}, ("sugarcrepe",), (subset,), direction=-1))
+                   Compare(_PHYCLIP, {"family": "clip", "boxes": True}, ("sugarcrepe",), (subset,), direction=-1))
              for subset, words in (("replace_rel", "replaced relations"), ("swap_obj", "swapped objects"))]
     text = Claim("i2t-competitive", "PHyCLIP is at most 2 points behind CLIP in image → text retrieval", "§4.2, Table 2",
-                 Compare(_PHYCLIP, {"family": "clip"}, ("i2t",)), threshold=-2)
+                 Compare(_PHYCLIP, {"family": "clip", "boxes": True}, ("i2t",)), threshold=-2)
     boxes = [Claim(f"boxes-{family}", f"boxes improve {_NAMES[family]}'s classification by less than 1 point", "§4.2, Table 1",
                    Compare({"family": family, "boxes": True}, {"family": family, "boxes": False}, ("classification",), direction=-1), threshold=-1)
              for family in ("clip", "meru")]
     return [*beats, *drops, text, *boxes]
 
-# %% ../../nbs/papers/68_phyclip_claims.ipynb #8a9beccb
+# %% ../../nbs/papers/68_phyclip_claims.ipynb #d8bc9f4f
 @dataclass(frozen=True)
 class NotMonotone:
     "Depth of the deepest dip or peak of a task's score along a setting."
@@ -81,7 +81,7 @@ class NotMonotone:
         best = max(depth, key=depth.get)
         return depth[best], f"{depth[best]:+.2f} points, at {self.along} = {', '.join(map(str, best))}"
 
-# %% ../../nbs/papers/68_phyclip_claims.ipynb #e67b66c7
+# %% ../../nbs/papers/68_phyclip_claims.ipynb #4b68059e
 _NOT_TEXT = ("classification", "t2i", "hierarchy")
 
 
@@ -101,7 +101,7 @@ def _sizes(large: tuple[str, ...], small: tuple[str, ...]) -> list[Claim]:
     return [Claim("sizes", "the largest models beat the smallest in hierarchy and object hard negatives", "App. D.1, Table 6",
                   Compare({"size": large}, {"size": small}, ("hierarchy", "vl_checklist"), match=("family", "boxes"), section="sizes"))]
 
-# %% ../../nbs/papers/68_phyclip_claims.ipynb #9a532e38
+# %% ../../nbs/papers/68_phyclip_claims.ipynb #791ebade
 def _figures() -> list[Claim]:
     "Norms, factors and conjunctions (Section 4.3)."
     seen = "visible in Figure {}, no numbers printed".format
@@ -123,7 +123,7 @@ def phyclip_claims(large: tuple[str, ...] = ("ViT-L/16", "vit_large_16", "tiny_l
     "The claims of the PHyCLIP paper, each with its test."
     return [*_rivals(), *_ablations(), *_sizes(large, small), *_figures()]
 
-# %% ../../nbs/papers/68_phyclip_claims.ipynb #f58d8c58
+# %% ../../nbs/papers/68_phyclip_claims.ipynb #66ff9b8c
 _COLOURS = {"supports": "#1a7f37", "does not support": "#b3261e", "inconclusive": "#6b5900", "not run": "#666"}
 
 
@@ -133,7 +133,7 @@ def _ours(row) -> str:
     tail = f", must exceed {row.threshold:g}" if row.threshold else ""
     return f"{row.effect:+.2f} [{row.low:+.2f}, {row.high:+.2f}] {row.unit}{tail}; {row.detail}; n = {row.n:.0f}, seeds {row.seeds}"
 
-# %% ../../nbs/papers/68_phyclip_claims.ipynb #e9f74bbd
+# %% ../../nbs/papers/68_phyclip_claims.ipynb #741dc089
 @dataclass(frozen=True)
 class Ledger:
     "A rendered claims ledger together with its rows."
