@@ -4,7 +4,7 @@ Trains PHyCLIP on the embedded world in several settings that differ in one thin
 
     python benchmarks/plateau.py --steps 150 --out papers_repro/results/plateau
 
-Takes about a minute a setting on two cores. The curves are drawn in nbs/training/45_plateau.ipynb.
+Takes about a minute a setting on two cores. The curves are drawn in nbs/training/507_plateau.ipynb.
 """
 import argparse
 from pathlib import Path
