@@ -192,9 +192,9 @@ def override(
 def atomic_path(
     path: str | Path, # final name; its folder must exist
 ) -> Iterator[Path]:  # a temporary name in the same folder
-    "Context with a temporary path that is synced and takes the final name only if no exception was raised."
+    "Context with a temporary path that is synced and takes the final name only if no exception was raised; for one writer a file."
     path = Path(path)
-    part = path.with_name(f'.{path.name}.{os.getpid()}.part')
+    part = path.with_name(f'.{path.name}.part')  # what a killed writer leaves is overwritten by the next
     try:
         yield part
         with open(part, 'rb+') as f: os.fsync(f.fileno())
