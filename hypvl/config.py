@@ -225,12 +225,17 @@ def load_config(
     except json.JSONDecodeError as e: raise ValueError(f"path: {Path(path).name!r} is not JSON ({e})") from e
 
 # %% ../nbs/000_config.ipynb #b22b564e
+def _counts(f, value):
+    "Whether a field is part of the hash."
+    rule = f.metadata.get('hash', True)
+    return f.init and (value != f.default if rule == 'changed' else rule)
+
 def _hashed(value):
     "`value` without the fields that do not count."
     if dataclasses.is_dataclass(value):
         kinds = _types(type(value))
         return {f.name: _hashed(_cast(kinds[f.name], getattr(value, f.name), f.name))
-                for f in dataclasses.fields(value) if f.init and f.metadata.get('hash', True)}
+                for f in dataclasses.fields(value) if _counts(f, getattr(value, f.name))}
     if isinstance(value, Mapping): return {str(k): _hashed(v) for k, v in value.items()}
     return [_hashed(v) for v in value] if isinstance(value, (list, tuple)) else _plain(value)
 

@@ -29,6 +29,7 @@ class Row(Protocol):
     def streams(self) -> tuple[str, ...]: ... # entries of the batch that it reads
 
     def __call__(self, points: Mapping[str, Any], geometry, gather: Gather | None = None) -> Tensor: ... # one number, not weighted
+    # optional: report(points, geometry) -> dict of more numbers for the log
 
 # %% ../../nbs/losses/402_objective.ipynb #4abd082c
 @dataclass(frozen=True)
@@ -127,16 +128,17 @@ class Objective(_Table):
         update: bool = True,          # False: leave the state of the plateau alone (validation)
     ) -> tuple[Tensor, dict[str, Tensor | float]]:
         "Loss to differentiate, and the log: rows, totals and factors of groups, loss."
-        gather, factors, values, loss = _remember(gather), self.factors(step), {}, 0.
+        gather, factors, values, reports, loss = _remember(gather), self.factors(step), {}, {}, 0.
         for row in self.rows:
             scale = factors[row.group] * row.weight
             with torch.set_grad_enabled(torch.is_grad_enabled() and scale != 0): value = row(points, geometry, gather)
             values[row.name] = value.detach()
+            if report := getattr(row, 'report', None): reports |= report(points, geometry)
             if scale != 0: loss = loss + scale * value
         if not isinstance(loss, Tensor): loss = torch.zeros_like(value, requires_grad=torch.is_grad_enabled())
         totals = {g: sum(row.weight * values[row.name] for row in self.rows if row.group == g) for g in self.groups}
         if update: self._plateau.update(values, points, self.schedules, step, gather)
-        return loss, values | totals | {f'weight/{g}': f for g, f in factors.items()} | {'loss': loss.detach()}
+        return loss, values | reports | totals | {f'weight/{g}': f for g, f in factors.items()} | {'loss': loss.detach()}
 
     forward = __call__
 
