@@ -149,15 +149,15 @@ def _check(config):
     if config.width % config.heads: raise ValueError(f'text.heads must divide text.width={config.width}, got {config.heads}')
 
 # %% ../../nbs/models/301_text_towers.ipynb #599f78e7
-def _forward_states(tower, tokens, want):
-    "Feature and wanted states; tokens are not longer than the context."
+def _forward_states(tower, tokens, want=(), embedded=None):
+    "Feature and wanted states; tokens are not longer than the context. `embedded`: their rows of the token table, if known."
     c, L = tower.config, tokens.shape[1]
     last = tokens.argmax(dim=1)
     causal = c.attention == 'causal'
     mask = tower.attn_mask[:L, :L] if causal else None
     padding = None if causal else torch.arange(L, device=tokens.device) > last[:, None]
     recompute = c.recompute and torch.is_grad_enabled()
-    states = {'token': tower.token_embed(tokens)}
+    states = {'token': tower.token_embed(tokens) if embedded is None else embedded}
     x = states['init'] = states['token'] + tower.posit_embed[:L]
     for n, block in enumerate(tower.resblocks, 1):
         h, a, x = checkpoint(block, x, mask, padding, use_reentrant=False) if recompute else block(x, mask, padding)
@@ -178,7 +178,9 @@ def _forward_bucketed(tower, tokens):
     tokens = truncate(tokens, tower.config.context_length)
     lengths = tokens.argmax(dim=1) + 1
     order = lengths.argsort(stable=True)
-    parts = [tower.forward_states(tokens[rows, :lengths[rows[-1]]])[0] for rows in order.chunk(groups)]
+    embedded = tower.token_embed(tokens)  # once: each lookup has a gradient as large as the table
+    parts = [_forward_states(tower, tokens[rows, :n], embedded=embedded[rows, :n])[0]
+             for rows in order.chunk(groups) for n in [lengths[rows[-1]]]]
     return torch.cat(parts)[order.argsort()]
 
 # %% ../../nbs/models/301_text_towers.ipynb #3af9be85
