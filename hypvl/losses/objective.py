@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['VARIANTS', 'Row', 'Schedule', 'Objective', 'ObjectiveConfig', 'objective_rows', 'family_rows', 'make_objective']
 
-# %% ../../nbs/losses/402_objective.ipynb #9ae32a90
+# %% ../../nbs/losses/402_objective.ipynb #757cc55c
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import pandas as pd
@@ -17,8 +17,9 @@ from torch import Tensor
 from ..config import suggest
 from .contrast import Contrast, Gather
 from .entailment import Entail
+from .syntax import SyntaxConfig, syntax_rows
 
-# %% ../../nbs/losses/402_objective.ipynb #bacb6d84
+# %% ../../nbs/losses/402_objective.ipynb #ed20aebe
 class Row(Protocol):
     "What the objective needs of a row."
     name: str     # column in the logs
@@ -31,7 +32,7 @@ class Row(Protocol):
     def __call__(self, points: Mapping[str, Any], geometry, gather: Gather | None = None) -> Tensor: ... # one number, not weighted
     # optional: report(points, geometry) -> dict of more numbers for the log
 
-# %% ../../nbs/losses/402_objective.ipynb #4abd082c
+# %% ../../nbs/losses/402_objective.ipynb #d2a9e1e4
 @dataclass(frozen=True)
 class Schedule:
     "Factor of a group over the steps: 0 up to `delay`, then a linear ramp to 1."
@@ -54,7 +55,7 @@ class Schedule:
         if start is None or step < start: return 0.
         return min(1., (step - start) / self.ramp) if self.ramp else 1.
 
-# %% ../../nbs/losses/402_objective.ipynb #b16d67ca
+# %% ../../nbs/losses/402_objective.ipynb #e2c135eb
 def _remember(gather):
     "The hook, asked once for each tensor."
     if gather is None: return None
@@ -78,7 +79,7 @@ class _Plateau:
         self.running = self.decay * self.running + (1 - self.decay) * ratio
         self.left |= {g: step + 1 for g, s in waiting.items() if self.running < s.plateau_fraction}
 
-# %% ../../nbs/losses/402_objective.ipynb #1791b689
+# %% ../../nbs/losses/402_objective.ipynb #2c25779a
 class _Table:
     "Rows, schedules and the state of the plateau."
     def __init__(self,
@@ -117,7 +118,7 @@ class _Table:
         rows = pd.DataFrame([{c: getattr(row, c, '') for c in columns} for row in self.rows], index=[row.name for row in self.rows])
         return rows.loc[:, (rows != '').any()]
 
-# %% ../../nbs/losses/402_objective.ipynb #0a612a2c
+# %% ../../nbs/losses/402_objective.ipynb #db989305
 class Objective(_Table):
     "A table of rows, evaluated: one loss, and one number a row for the log."
     def __call__(self,
@@ -150,7 +151,7 @@ class Objective(_Table):
         "Take up where `state_dict` left off."
         self._plateau.running, self._plateau.left = state['running'], dict(state['left'])
 
-# %% ../../nbs/losses/402_objective.ipynb #7bf6875c
+# %% ../../nbs/losses/402_objective.ipynb #73aa29cf
 VARIANTS = {'official': {'box_contrast': 'full', 'reduction': 'mean', 'ent_scale': .5},
             'paper': {'box_contrast': 'boxes', 'reduction': 'sum', 'ent_scale': 1.}}
 
@@ -169,6 +170,7 @@ class ObjectiveConfig:
     delay: int | Literal['plateau'] = 0                 # schedule of entailment, see `Schedule`
     ramp: int = 0                                       # steps from no entailment to all of it
     plateau_fraction: float = .9                        # what `delay='plateau'` waits for
+    syntax: SyntaxConfig | None = field(default=None, metadata={'hash': 'changed'}) # rows of words and parses
 
     def __post_init__(self):
         for name, known in (('family', ('clip', 'meru', 'hycoclip', 'phyclip')), ('variant', tuple(VARIANTS)),
@@ -179,7 +181,7 @@ class ObjectiveConfig:
         "A key of `VARIANTS`, set here or by the variant."
         return VARIANTS[self.variant][key] if getattr(self, key) is None else getattr(self, key)
 
-# %% ../../nbs/losses/402_objective.ipynb #39b1587c
+# %% ../../nbs/losses/402_objective.ipynb #4ef8ab3c
 def _contrast_rows(config, image, text):
     pairs = [('image_text', image, text), ('text_image', text, image)]
     if config.boxes and config.family in ('hycoclip', 'phyclip'):
@@ -198,13 +200,14 @@ def _entail_rows(config, image, text):
 
 def objective_rows(
     config: ObjectiveConfig, # which table
-) -> list[Contrast | Entail]: # rows with their final weights, gamma included
+) -> list[Row]: # rows with their final weights, gamma included
     "The rows that a config describes."
     joined = config.boxes and config.family in ('clip', 'meru')
     image, text = ('image+box_image', 'text+box_text') if joined else ('image', 'text')
-    return _contrast_rows(config, image, text) + (_entail_rows(config, image, text) if config.family != 'clip' else [])
+    rows = _contrast_rows(config, image, text) + (_entail_rows(config, image, text) if config.family != 'clip' else [])
+    return rows + (syntax_rows(config.syntax) if config.syntax else [])
 
-# %% ../../nbs/losses/402_objective.ipynb #471a5af5
+# %% ../../nbs/losses/402_objective.ipynb #99594f42
 def family_rows(
     family: str,              # 'clip', 'meru', 'hycoclip' or 'phyclip'
     boxes: bool = True,       # use the box streams
@@ -220,4 +223,4 @@ def make_objective(
     "The objective that a config describes."
     rows = objective_rows(config)
     schedule = Schedule(config.delay, config.ramp, config.plateau_fraction)
-    return Objective(rows, {'entailment': schedule} if any(row.group == 'entailment' for row in rows) else None)
+    return Objective(rows, {row.group: schedule for row in rows if row.group != 'contrast'})
