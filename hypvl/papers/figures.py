@@ -6,7 +6,7 @@
 __all__ = ['FAMILY_COLOURS', 'SERIES', 'VERDICTS', 'style', 'Drawing', 'panels', 'most_varied', 'norm_figure', 'training_figure',
            'alignment_figure', 'ablation_figure', 'claims_figure']
 
-# %% ../../nbs/papers/803_figures.ipynb #aa33f09b
+# %% ../../nbs/papers/803_figures.ipynb #d94e6046
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,9 +21,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from PIL import Image
 
-from .tables import FAMILIES, Table
+from .reference import FAMILIES
+from .tables import Table
 
-# %% ../../nbs/papers/803_figures.ipynb #e242c5b6
+# %% ../../nbs/papers/803_figures.ipynb #a45d6a86
 FAMILY_COLOURS = {"clip": "#767676", "meru": "#009E73", "hycoclip": "#CC79A7", "phyclip": "#0072B2"}
 SERIES = {"image": ("image", "#0072B2"), "box_image": ("image box", "#56B4E9"), "text": ("text", "#D55E00"), "box_text": ("text box", "#E69F00")}
 _STYLE = {"svg.hashsalt": "hypvl", "axes.titlesize": 9, "axes.labelsize": 8.5, "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8,
@@ -35,7 +36,7 @@ def style() -> Iterator[None]:
     "The look of all figures, inside a `with` block only."
     with mpl.rc_context(), sns.axes_style("whitegrid", _STYLE), mpl.rc_context(_STYLE): yield
 
-# %% ../../nbs/papers/803_figures.ipynb #91cb128f
+# %% ../../nbs/papers/803_figures.ipynb #4b4d88a8
 @dataclass(frozen=True)
 class Drawing:
     "A figure together with the data that it draws."
@@ -66,7 +67,7 @@ class Drawing:
         "Contents by file ending."
         return {".png": self.render("png"), ".svg": self.render("svg"), ".csv": self.data.to_csv(index=False).encode()}
 
-# %% ../../nbs/papers/803_figures.ipynb #03e12275
+# %% ../../nbs/papers/803_figures.ipynb #caec2510
 def panels(columns: int,  # of axes
            rows: int = 1,  # of axes
            width: float = 2.9,  # inches of one panel
@@ -77,7 +78,7 @@ def panels(columns: int,  # of axes
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **more)
 
-# %% ../../nbs/papers/803_figures.ipynb #d27ae599
+# %% ../../nbs/papers/803_figures.ipynb #378635c2
 def _no_data(axis, reason: str) -> None:
     "A panel that says why it is empty."
     axis.text(.5, .5, reason, ha="center", va="center", wrap=True, transform=axis.transAxes, color=".4", fontsize=9)
@@ -90,7 +91,7 @@ def most_varied(norms: pd.DataFrame,  # series, factor, norm
     single = norms[norms["factor"].astype(str).ne("total")]
     return str(single.groupby([single["factor"].astype(str), "series"])["norm"].var().groupby(level=0).mean().idxmax())
 
-# %% ../../nbs/papers/803_figures.ipynb #87e2e269
+# %% ../../nbs/papers/803_figures.ipynb #cbb6c753
 def norm_figure(norms: pd.DataFrame,  # family, series, factor, norm [, seed]
                 factor: int | str | None = None,  # of panel (a); None: the one that varies most
                 most: int = 4000,  # rows a series and panel at most, evenly taken
@@ -117,7 +118,7 @@ def norm_figure(norms: pd.DataFrame,  # family, series, factor, norm [, seed]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return Drawing(figure, pd.concat(drawn, ignore_index=True) if drawn else norms[:0])
 
-# %% ../../nbs/papers/803_figures.ipynb #6f2c47aa
+# %% ../../nbs/papers/803_figures.ipynb #9f4aa7e4
 def _curve_panels(columns: Sequence[str]) -> dict[str, list[str]]:
     "Panel title → columns."
     rows = [c for c in columns if c.startswith(("contrast/", "entailment/"))]
@@ -151,7 +152,7 @@ def training_figure(history: pd.DataFrame,  # step, family, seed and the columns
         for axis in axes.flat[max(0, len(shown) - across):len(shown)]: axis.set_xlabel("step")
     return Drawing(figure, pd.concat(drawn, ignore_index=True))
 
-# %% ../../nbs/papers/803_figures.ipynb #8aaba4d0
+# %% ../../nbs/papers/803_figures.ipynb #2f5fa1fc
 def alignment_figure(table: pd.DataFrame,  # factor, concept, normalised, p, assigned [, seed]
                      value: str = "normalised",  # column to show
                      ) -> Drawing:
@@ -174,7 +175,7 @@ def alignment_figure(table: pd.DataFrame,  # factor, concept, normalised, p, ass
         axes[0, 0].tick_params(axis="y", rotation=0)
     return Drawing(figure, table.reset_index(drop=True))
 
-# %% ../../nbs/papers/803_figures.ipynb #d585dc8c
+# %% ../../nbs/papers/803_figures.ipynb #2eb1a57a
 def ablation_figure(table: Table,  # of `phyclip_table(4, …)`
                     score: str = "paper",  # which of our scores
                     ) -> Drawing:
@@ -196,7 +197,7 @@ def ablation_figure(table: Table,  # of `phyclip_table(4, …)`
         figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return Drawing(figure, rows.drop(columns="factor").reset_index(drop=True))
 
-# %% ../../nbs/papers/803_figures.ipynb #a1878854
+# %% ../../nbs/papers/803_figures.ipynb #bd171b89
 def _ablation_panel(axis, cell: pd.DataFrame, title: str) -> None:
     "One metric over k."
     ks = sorted(cell["k"].astype(int).unique())
@@ -207,7 +208,7 @@ def _ablation_panel(axis, cell: pd.DataFrame, title: str) -> None:
         if len(part): axis.errorbar(np.array(where) + .12 * l2, value, yerr=bars.clip(0), elinewidth=.9, capsize=2 * bool(bars.any()), **look)
     axis.set(title=title, xlabel="k", xticks=range(len(ks)), xticklabels=ks)
 
-# %% ../../nbs/papers/803_figures.ipynb #c31eccc5
+# %% ../../nbs/papers/803_figures.ipynb #40ca8ec6
 VERDICTS = {"supports": ("#1a7f37", "o"), "inconclusive": ("#8a7000", "s"), "does not support": ("#b3261e", "X")}
 
 
@@ -223,7 +224,7 @@ def _forest_block(axis, rows: pd.DataFrame, unit: str) -> None:
     axis.set_yticklabels(rows["claim"], fontsize=8)
     axis.grid(axis="y", visible=False)
 
-# %% ../../nbs/papers/803_figures.ipynb #44494ac3
+# %% ../../nbs/papers/803_figures.ipynb #a1c40901
 def claims_figure(ledger: pd.DataFrame,  # of `papers.claims.evaluate`
                   ) -> Drawing:
     "Forest plot of the claims that were run, by unit."
