@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRESETS', 'FAMILIES', 'SECTIONS', 'DataConfig', 'Recipe', 'recipe', 'recipes_of']
 
-# %% ../../nbs/papers/800_recipes.ipynb #eb46bbbc
+# %% ../../nbs/papers/800_recipes.ipynb #8f55b4eb
 from dataclasses import dataclass, field, replace
 
 from ..config import config_hash, override, suggest
@@ -15,7 +15,7 @@ from ..losses.objective import ObjectiveConfig
 from ..models.registry import ModelConfig, model_config
 from ..training.loop import TrainConfig
 
-# %% ../../nbs/papers/800_recipes.ipynb #cb378a17
+# %% ../../nbs/papers/800_recipes.ipynb #4c50ea87
 @dataclass(frozen=True)
 class DataConfig:
     "What a model is trained and measured on."
@@ -28,8 +28,11 @@ class DataConfig:
     val: int = 1_000                     # scenes for validation and norm statistics
     min_area: int = 64                   # boxes need more pixels than that
     crop_scale: tuple[float, float] = (.6, 1.)  # area kept by the random crop (published: .5 to 1)
+    parses: str = field(default="", metadata={"hash": "changed"})  # dependency parses beside the captions: 'gold', 'spacy' or none
+    parser: str = field(default="", metadata={"hash": "changed"})  # of 'spacy': an installed pipeline, or 'small' for one trained on gold parses
+    shuffled: bool = field(default=False, metadata={"hash": "changed"})  # exchange the words of each tree: a control
 
-
+# %% ../../nbs/papers/800_recipes.ipynb #b1b387c4
 @dataclass(frozen=True)
 class Recipe:
     "One model, trained and evaluated."
@@ -40,6 +43,7 @@ class Recipe:
     data: DataConfig
     train: TrainConfig
     size: str = "tiny"                   # what the tables call the image tower
+    note: str = field(default="", metadata={"hash": False})  # what sets it apart from the others of its table
 
     @property
     def hash(self) -> str:
@@ -50,9 +54,12 @@ class Recipe:
     def label(self) -> str:
         "Name for tables; HyCoCLIP and PHyCLIP are defined with boxes."
         name = {"clip": "CLIP", "meru": "MERU", "hycoclip": "HyCoCLIP", "phyclip": "PHyCLIP"}[self.family]
-        return f"{name} + boxes" if self.objective.boxes and self.family in ("clip", "meru") else name
+        name = f"{name} + boxes" if self.objective.boxes and self.family in ("clip", "meru") else name
+        name = f"{name} − boxes" if not self.objective.boxes and self.family in ("hycoclip", "phyclip") else name
+        if self.objective.syntax and self.objective.syntax.weight: name += " + syntax"
+        return f"{name}, {self.note}" if self.note else name
 
-# %% ../../nbs/papers/800_recipes.ipynb #aa7f7820
+# %% ../../nbs/papers/800_recipes.ipynb #d04d74f3
 PRESETS = ("smoke", "mini", "gpu", "paper")
 FAMILIES = ("clip", "meru", "hycoclip", "phyclip")
 _SIZES = {"S": "tiny_s", "B": "tiny", "L": "tiny_l"}
@@ -75,7 +82,7 @@ def _scale(preset: str) -> tuple[DataConfig, TrainConfig]:
             TrainConfig(steps=500_000, batch_size=768, lr=5e-4, warmup=4_000, schedule="cos2", precision="fp16",
                         checkpoint_every=50_000, log_every=50, workers=4, keep=10))
 
-# %% ../../nbs/papers/800_recipes.ipynb #c4940b95
+# %% ../../nbs/papers/800_recipes.ipynb #b60f6d4a
 def recipe(family: str,            # clip, meru, hycoclip or phyclip
            preset: str = "mini",   # smoke, mini, gpu or paper
            size: str = "B",        # S, B or L image tower
@@ -109,7 +116,7 @@ def recipe(family: str,            # clip, meru, hycoclip or phyclip
     made = Recipe(family, preset, model, objective, data, replace(train, seed=seed), (_PAPER if published else _SIZES)[size])
     return override(made, overrides)
 
-# %% ../../nbs/papers/800_recipes.ipynb #d4305d31
+# %% ../../nbs/papers/800_recipes.ipynb #3c6be93f
 SECTIONS = ("main", "boxes", "ablation", "sizes")
 
 
