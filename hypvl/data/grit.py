@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['GritConfig', 'GritLoader']
 
-# %% ../../nbs/data/210_grit.ipynb #ee9b48f4
+# %% ../../nbs/data/210_grit.ipynb #4b8b8c6e
 import hashlib
 import json
 import logging
@@ -24,13 +24,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from torchvision.io import ImageReadMode, decode_image
 
+from .alignment import TreeStreams
 from .crops import random_resized_crop
+from .parses import SOURCES, ParseFault, read_parses, sample_parse, sidecar
 from .schema import TokenCache, square_pad
 from .shards import Faults, TooManyFaults, find_shards, read_shard, split_shards
 
 _log = logging.getLogger(__name__)
 
-# %% ../../nbs/data/210_grit.ipynb #c4071d79
+# %% ../../nbs/data/210_grit.ipynb #01512f38
 @dataclass(frozen=True)
 class GritConfig:
     "How shards are read."
@@ -44,6 +46,9 @@ class GritConfig:
     max_bad: float = .01     # largest share of broken samples before it is an error
     cache_decoded: bool = False # keep decoded images in memory (3 size^2 bytes each): for small data
     extras: tuple[str, ...] = () # JSON members to hand over, such as ('parse.json', 'nodes.json')
+    parses: str = ''         # trees of the captions: 'gold' from the shard, 'spacy' from the file beside it, '' none
+    drop: tuple[str, ...] = ('punct', 'space') # words that leave the trees
+    shuffle_heads: bool = False # a control: exchange the words of each tree
 
     def __post_init__(self):
         if self.mode not in ('train', 'epoch'): raise ValueError(f"mode must be 'train' or 'epoch', got {self.mode!r}")
@@ -52,8 +57,10 @@ class GritConfig:
         if not 0 < self.scale[0] <= self.scale[1] <= 1: raise ValueError(f"scale must rise within 0..1, got {self.scale!r}")
         if not 0 < self.ratio[0] <= self.ratio[1]: raise ValueError(f"ratio must rise above 0, got {self.ratio!r}")
         if not 0 <= self.max_bad <= 1: raise ValueError(f"max_bad must be in 0..1, got {self.max_bad!r}")
+        if self.parses not in ('', *SOURCES): raise ValueError(f"parses must be '', 'gold' or 'spacy', got {self.parses!r}")
+        if self.shuffle_heads and not self.parses: raise ValueError("shuffle_heads=True needs trees: parses='gold' or 'spacy', got ''")
 
-# %% ../../nbs/data/210_grit.ipynb #c1cf0ee9
+# %% ../../nbs/data/210_grit.ipynb #2f85e3c7
 class _Fault(Exception):
     "A sample that cannot be used."
     def __init__(self, kind, detail): super().__init__(detail); self.kind = kind
@@ -90,7 +97,7 @@ class _Item:
         if self.keep: self.raw[name] = image
         return image
 
-# %% ../../nbs/data/210_grit.ipynb #8b1d0575
+# %% ../../nbs/data/210_grit.ipynb #e173c0b5
 def _fit(image, size):
     if image.shape[1:] == (size, size): return image
     return torch.from_numpy(np.array(square_pad(Image.fromarray(image.permute(1, 2, 0).numpy()), size))).permute(2, 0, 1)
@@ -107,29 +114,36 @@ def _visit(item, epoch, config):
     except UnicodeDecodeError as error: raise _Fault('broken text', error)
     try: out |= {k: json.loads(raw[k]) if k in raw else None for k in config.extras}
     except ValueError as error: raise _Fault('broken json', error)
-    return out
+    return out | dict(tree=raw.get('tree'))
 
-def _collate(samples, tokens, extras):
+def _tree(raw, stored):
+    "Parse of the caption, or what is wrong with it."
+    try: return sample_parse(raw, stored)
+    except ParseFault as fault: return fault
+
+def _collate(samples, tokens, extras, trees=None):
     batch = {k: torch.stack([s[k] for s in samples]) for k in ('image', 'box_image')}
     batch |= {k: tokens([s[k] for s in samples]) for k in ('text', 'box_text')}
     batch['box_index'] = torch.tensor([s['box_index'] for s in samples])
+    if trees: batch |= trees(batch['text'], *([s[k] for s in samples] for k in ('text', 'tree', 'key')))
     return batch | {k.removesuffix('.json'): [s[k] for s in samples] for k in ('key', *extras)}
 
-# %% ../../nbs/data/210_grit.ipynb #1d933cc3
+# %% ../../nbs/data/210_grit.ipynb #796c8554
 class _Order(IterableDataset):
     "The samples of one worker, epoch after epoch."
     def __init__(self, shards, config, tokenizer, rank=0, workers=1, first=0, cursors=((0, 0),), cache=None):
         self.shards, self.config, self.rank, self.workers, self.first, self.cursors = shards, config, rank, workers, first, cursors
         self.tokens, self.cache = TokenCache(tokenizer), {} if cache is None else cache
+        self.trees = TreeStreams(config.drop, config.seed if config.shuffle_heads else None) if config.parses else None
 
     def items(self, shards, epoch, faults):
         "The samples of shards [(number, path)] in order."
         for number, path in shards:
-            items = self.cache.get(path)
-            if items is None:
-                items = []
+            if (items := self.cache.get(path)) is None:
+                items, stored = [], read_parses(path) if self.config.parses == 'spacy' else None
                 for place, raw in enumerate(read_shard(path, faults.add)):
                     item = _Item(number, place, raw, self.config.cache_decoded)
+                    if self.config.parses and not item.fault: raw['tree'] = _tree(raw, stored)
                     if item.keep: items.append(item)
                     elif not item.fault and self.config.mode == 'train':  # only what is needed goes into the buffer
                         drawn = f'parent{item.draw(self.config.seed, epoch)[1]:03d}'
@@ -145,7 +159,7 @@ class _Order(IterableDataset):
         shards = rng.sample(shards, len(shards))
         return wds.shuffle(self.config.shuffle, initial=min(self.config.shuffle, 1000), rng=rng)(self.items(shards, epoch, faults))
 
-# %% ../../nbs/data/210_grit.ipynb #f722612f
+# %% ../../nbs/data/210_grit.ipynb #59c5f1b4
 class _Stream(_Order):
     "Batches of one worker with the position after each."
     def samples(self, shards, worker, faults):
@@ -154,9 +168,11 @@ class _Stream(_Order):
         while True:
             for i, item in enumerate(self.order(shards, worker, epoch, faults), 1):
                 if i <= skip: faults.seen += 1; continue
+                where = f"{Path(item.raw['__url__']).name} sample {item.raw['__key__']}"
                 try: sample = _visit(item, epoch, self.config)
-                except _Fault as fault: faults.add(fault.kind, f"{Path(item.raw['__url__']).name} sample {item.raw['__key__']}", fault); faults.check(); continue
-                faults.seen += 1
+                except _Fault as fault: faults.add(fault.kind, where, fault); faults.check(); continue
+                if isinstance(tree := sample['tree'], ParseFault): faults.add(tree.kind, where, tree); faults.check(); sample['tree'] = None  # a caption without edges
+                else: faults.seen += 1
                 yield (epoch, i), sample
             if not faults.seen: raise TooManyFaults(f"no sample in {len(shards)} shards, the first is {shards[0][1]!r}")
             faults.check(final=True)
@@ -171,11 +187,11 @@ class _Stream(_Order):
             for cursor, sample in self.samples(shards, worker, faults) if shards else ():
                 rows.append(sample)
                 if len(rows) == self.config.batch_size:
-                    yield _collate(rows, self.tokens, self.config.extras) | dict(_report=report(cursor=cursor)); rows = []
-            if rows: yield _collate(rows, self.tokens, self.config.extras) | dict(_report=report(cursor=cursor))
+                    yield _collate(rows, self.tokens, self.config.extras, self.trees) | dict(_report=report(cursor=cursor)); rows = []
+            if rows: yield _collate(rows, self.tokens, self.config.extras, self.trees) | dict(_report=report(cursor=cursor))
         except TooManyFaults as error: yield dict(_report=report(error=str(error)))
 
-# %% ../../nbs/data/210_grit.ipynb #68f61b99
+# %% ../../nbs/data/210_grit.ipynb #701aa8a3
 class _Position:
     "What a loader depends on and how far it has come."
     def __init__(self, facts, workers):
@@ -197,7 +213,7 @@ class _Position:
             if state['facts'].get(k) != v: raise ValueError(f"state_dict: {k} was {state['facts'].get(k)!r} when it was saved and is {v!r} now, so the batches would differ")
         self.batches, self.cursors, self.faults = state['batches'], [tuple(c) for c in state['cursors']], Counter(state['faults'])
 
-# %% ../../nbs/data/210_grit.ipynb #1ca4c073
+# %% ../../nbs/data/210_grit.ipynb #75dd1287
 class GritLoader(_Position):
     "Batches for ever, with `state_dict` and `load_state_dict`; in mode 'epoch' one pass each time."
     def __init__(self,
@@ -212,7 +228,9 @@ class GritLoader(_Position):
         self.config, self.tokenizer, self.rank, self.pin_memory = config, tokenizer, rank, pin_memory
         self.shards, self._cache = split_shards([*enumerate(names)], rank, world_size), {}
         self.num_workers = min(num_workers, len(self.shards))
-        facts = {k: asdict(config)[k] for k in ('size', 'batch_size', 'mode', 'shuffle', 'seed', 'scale', 'ratio')}
+        missing = [Path(n).name for _, n in self.shards if config.parses == 'spacy' and not sidecar(n).exists()]
+        if missing: raise FileNotFoundError(f"parses: {len(missing)} of {len(self.shards)} shards have none, the first is {missing[0]}: make them with `hypvl.data.parses.parse_shards`")
+        facts = {k: asdict(config)[k] for k in ('size', 'batch_size', 'mode', 'shuffle', 'seed', 'scale', 'ratio', *(('parses', 'drop', 'shuffle_heads') if config.parses else ()))}
         digest = hashlib.sha1(' '.join(Path(n).name for n in names).encode()).hexdigest()[:8]
         super().__init__(facts | dict(rank=rank, world_size=world_size, shards=f'{len(names)} shards {digest}'), max(1, self.num_workers))
 

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['train_parser']
 
-# %% ../../nbs/data/218_small_parser.ipynb #6360cdea
+# %% ../../nbs/data/218_small_parser.ipynb #321bafa9
 import random
 from collections.abc import Sequence
 from pathlib import Path
 
 from .schema import Parse
 
-# %% ../../nbs/data/218_small_parser.ipynb #b95e8eb4
+# %% ../../nbs/data/218_small_parser.ipynb #decf1c3c
 _MODEL = {'@architectures': 'spacy.TransitionBasedParser.v2', 'state_type': 'parser', 'extra_state_tokens': False, 'hidden_width': 32, 'maxout_pieces': 2, 'use_upper': True,
           'tok2vec': {'@architectures': 'spacy.HashEmbedCNN.v2', 'width': 32, 'depth': 1, 'embed_size': 300, 'window_size': 1, 'maxout_pieces': 2,
                       'subword_features': False, 'pretrained_vectors': None}}
