@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from .checkpoint import get_generators, preserve_generators, save_checkpoint, set_generators
-from .update import to_device
+from .update import join_stream, to_device
 
 # %% ../../nbs/training/504_guard.ipynb #608bf08a
 def spread(
@@ -117,9 +117,9 @@ def row_gradients(
     "Norm of the gradient of each row with respect to all points."
     out = {}
     for row in rows:
-        leaves = {s: p.detach().requires_grad_() for s, p in points.items()}
+        leaves = {s: p.detach().requires_grad_(p.is_floating_point()) for s, p in points.items()}
         with torch.enable_grad(): value = row(leaves, geometry, gather)
-        grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True) if value.requires_grad else ()
+        grads = torch.autograd.grad(value, [p for p in leaves.values() if p.requires_grad], allow_unused=True) if value.requires_grad else ()
         out[row.name] = torch.stack([g.float().square().sum() for g in grads if g is not None] or [torch.zeros(())]).sum().sqrt()
     return out
 
@@ -170,8 +170,9 @@ def diagnose(
     device = next(model.parameters()).device
     with torch.no_grad():
         parts = [model.embed(to_device(b, device), objective.streams) for b in batch]
-    points = {s: torch.cat([p[s] for p in parts]) for s in parts[0]}
-    lines = [dict(kind='stream', name=s, value=p.norm(dim=-1).mean().item(), gradient=math.nan, finite=p.isfinite().all().item()) for s, p in points.items()]
+    points = {s: join_stream(parts, s) for s in parts[0]}
+    lines = [dict(kind='stream', name=s, value=p.norm(dim=-1).mean().item(), gradient=math.nan, finite=p.isfinite().all().item())
+             for s, p in points.items() if p.is_floating_point()]
     gradients = row_gradients(objective.rows, points, model.geometry)
     for row in objective.rows:
         with torch.no_grad(): value, gradient = row(points, model.geometry).item(), gradients[row.name].item()

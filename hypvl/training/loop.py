@@ -162,9 +162,9 @@ class _Log(_Save):
     def _log(self, result, more, write, watch):
         "Let the guard look, and add a row to the metrics."
         step, row = self.accelerator.unwrap_model(self.module), {}
-        points = {s: p for s, p in result.points.items() if isinstance(p, Tensor) and p.is_floating_point()}
+        points = {s: p for s, p in result.points.items() if isinstance(p, Tensor) and p.dim() == 2 and p.is_floating_point()}
         values = {k: v / step.scale if isinstance(v, Tensor) else v for k, v in result.logs.items()}
-        seen = self.guard.observe(self.step, points, result.grads, values) if watch else {}
+        seen = self.guard.observe(self.step, points, {s: g for s, g in result.grads.items() if s in points}, values) if watch else {}
         if watch and write: row = {f'grad/{n}': g for n, g in row_gradients(self.objective.rows, result.points, self.model.geometry, step.gather).items()}
         if not write: return
         row = fetch(measure(self.model, result) | more | row, self.accelerator)

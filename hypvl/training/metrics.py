@@ -91,7 +91,7 @@ def measure(
     if getattr(geometry, 'has_cones', False):
         c = geometry.curvature.detach().float()
         row |= dict(curvature=c.mean(), curvature_min=c.min(), curvature_max=c.max())
-    if hasattr(geometry, 'norm'): row |= {f'norm/{s}': geometry.norm(p).float().mean() for s, p in result.points.items() if isinstance(p, Tensor) and p.is_floating_point()}
+    if hasattr(geometry, 'norm'): row |= {f'norm/{s}': geometry.norm(p).float().mean() for s, p in result.points.items() if isinstance(p, Tensor) and p.dim() == 2 and p.is_floating_point()}
     return row
 
 def fetch(
