@@ -22,7 +22,7 @@ setup(
     license_files=["LICENSE"],
     keywords=cfg["keywords"].split(),
     packages=find_packages(include=["hypvl", "hypvl.*"]),
-    include_package_data=True,
+    package_data={"hypvl": ["resources/*"]},
     python_requires=">=" + cfg["min_python"],
     install_requires=cfg["requirements"].split(),
     extras_require={"dev": cfg["dev_requirements"].split()},
