@@ -6,7 +6,7 @@
 __all__ = ['SOURCES', 'load_parser', 'attachment_score', 'parser_identity', 'sidecar', 'parse_shards', 'ParseFault', 'read_docs',
            'read_parses', 'sample_parse', 'shard_parses']
 
-# %% ../../nbs/data/217_parses.ipynb #08eee090
+# %% ../../nbs/data/217_parses.ipynb #e6a5d9fa
 import hashlib
 import json
 import logging
@@ -29,7 +29,7 @@ from .shards import Faults, find_shards, read_shard
 
 _log = logging.getLogger(__name__)
 
-# %% ../../nbs/data/217_parses.ipynb #b529a8cf
+# %% ../../nbs/data/217_parses.ipynb #4430c91c
 def _gold_pipeline(parses):
     import spacy
     nlp, known = spacy.blank('en'), {p.text: p for p in parses}
@@ -54,7 +54,7 @@ def load_parser(
         raise ValueError(f"parser {str(name)!r} sets no heads, its components are {nlp.pipe_names}")
     return nlp
 
-# %% ../../nbs/data/217_parses.ipynb #60491880
+# %% ../../nbs/data/217_parses.ipynb #7bd36afc
 def _spans(parse):
     "(start, end) of each word -> (span of the head, label)."
     span = [(s, s + len(w)) for s, w in zip(parse.starts, parse.words)]
@@ -77,7 +77,7 @@ def attachment_score(
     if not words: raise ValueError(f"no words to score in {len(gold)} gold parses")
     return dict(uas=right / words, las=labelled / words, words=words)
 
-# %% ../../nbs/data/217_parses.ipynb #66a12c3b
+# %% ../../nbs/data/217_parses.ipynb #24d05108
 def parser_identity(
     nlp: 'spacy.language.Language',
 ) -> str: # such as 'en_core_web_sm 3.8.0, spaCy 3.8.18, weights 0123456789ab'
@@ -87,16 +87,14 @@ def parser_identity(
     weights = hashlib.sha1(b''.join(m.to_bytes() for m in models if hasattr(m, 'to_bytes'))).hexdigest()[:12]
     return f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']}, spaCy {spacy.__version__}, weights {weights}"
 
-# %% ../../nbs/data/217_parses.ipynb #64ab1f8e
-class _Unusual(Exception): "A tar that is not a plain list of members with short names."
-
+# %% ../../nbs/data/217_parses.ipynb #16080ab5
 def _plain_texts(path):
-    "(key, bytes) of the captions of a plain tar; what lies between them is not read."
+    "(key, bytes) of the captions of a tar with short names, else NotImplementedError; what lies between them is not read."
     with open(path, 'rb') as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as tar:
         at = 0
         while (head := tar[at:at + 512]) != bytes(512):
             if len(head) < 512: raise EOFError('cut short: no end mark')
-            if head[257:262] != b'ustar' or head[156:157] not in (b'0', b'\0', b'5') or head[124] >= 128 or head[345]: raise _Unusual
+            if head[257:262] != b'ustar' or head[156:157] not in (b'0', b'\0', b'5') or head[124] >= 128 or head[345]: raise NotImplementedError
             size, name = int(head[124:136].strip(b'\0 ') or b'0', 8), head[:100].rstrip(b'\0')
             if name.endswith(b'child.txt'):
                 key, suffix = base_plus_ext(name.decode())
@@ -108,7 +106,7 @@ def _captions(path, faults):
     found, texts = {}, {}
     try:
         for key, data in _plain_texts(path): found[key] = data
-    except _Unusual: found = {raw['__key__']: raw['child.txt'] for raw in read_shard(path, faults.add) if 'child.txt' in raw}
+    except NotImplementedError: found = {raw['__key__']: raw['child.txt'] for raw in read_shard(path, faults.add) if 'child.txt' in raw}
     except (EOFError, ValueError) as error: faults.add('broken shard', Path(path).name, error)
     for key, data in found.items():
         try: texts[key] = clean_text(data.decode())
@@ -117,7 +115,7 @@ def _captions(path, faults):
     faults.check(final=True)
     return [*texts], [*texts.values()]
 
-# %% ../../nbs/data/217_parses.ipynb #69bc15fa
+# %% ../../nbs/data/217_parses.ipynb #4506dc4e
 def sidecar(
     shard: str | Path, # `.../00000.tar`
 ) -> Path:             # `.../00000.parses.spacy`
@@ -125,24 +123,28 @@ def sidecar(
     return Path(shard).with_suffix('.parses.spacy')
 
 def _read_bin(path):
-    "DocBin of a sidecar."
+    "DocBin of a sidecar and its facts, which are empty where it has no Doc."
     from spacy.tokens import DocBin
-    try: return DocBin().from_bytes(path.read_bytes())
+    from srsly import msgpack_loads
+    try:
+        docs = DocBin().from_bytes(path.read_bytes())
+        facts = msgpack_loads(docs.user_data[0]) if len(docs) else dict(keys=[])
+        if len(facts['keys']) != len(docs): raise ValueError
+        return docs, facts
     except FileNotFoundError: raise FileNotFoundError(f"no parses beside {path.name.removesuffix('.parses.spacy')}.tar: make them with `hypvl.data.parses.parse_shards`, or use the gold parses of the world, parses='gold'") from None
     except Exception as error: raise ValueError(f"parses in {path.name} cannot be read ({type(error).__name__}): run `hypvl.data.parses.parse_shards` again, which replaces them") from error
 
-def _state(path, identity, keys, digest, overwrite):
-    "'finished', 'parsed' or 'replaced': what becomes of a shard."
-    from srsly import msgpack_loads
+def _state(path, facts, overwrite):
+    "'finished', 'parsed' or 'replaced': what becomes of a shard whose parses should have these facts."
     if not sidecar(path).exists(): return 'parsed'
-    try: facts = [msgpack_loads(d) if d else {} for d in _read_bin(sidecar(path)).user_data]  # what every Doc carries
+    try: found = _read_bin(sidecar(path))[1]
     except ValueError as error: _log.warning('%s', error); return 'replaced'
-    others = {f.get('parser') for f in facts} - {identity}
-    if others and not overwrite: raise ValueError(f"parses in {sidecar(path).name} are of another parser, {others.pop()!r}, not {identity!r}: pass overwrite=True to replace them")
-    same = [f.get('key') for f in facts] == keys and {f.get('shard') for f in facts} <= {digest}
-    return 'finished' if same and not others else 'replaced'
+    other = found.get('parser', facts['parser'])
+    if other != facts['parser'] and not overwrite:
+        raise ValueError(f"parses in {sidecar(path).name} are of another parser, {other!r}, not {facts['parser']!r}: pass overwrite=True to replace them")
+    return 'finished' if found == (facts if facts['keys'] else dict(keys=[])) else 'replaced'
 
-# %% ../../nbs/data/217_parses.ipynb #2120ba4d
+# %% ../../nbs/data/217_parses.ipynb #62d83b1d
 @lru_cache(maxsize=1)
 def _loaded(name, identity):
     "The parser of this process; the identity tells apart what lay at `name` at different times."
@@ -153,20 +155,20 @@ def _loaded(name, identity):
 def _parse_shard(path, name, identity, batch_size, overwrite, max_bad, nlp=None):
     "Parse one shard, with a parser of its own if none is given; (counts, lines for the log)."
     from spacy.tokens import DocBin
+    from srsly import msgpack_dumps
     faults = Faults(max_bad)
     keys, texts = _captions(path, faults)
-    digest = hashlib.sha1(json.dumps([keys, texts]).encode()).hexdigest()
-    state, counts = _state(path, identity, keys, digest, overwrite), Counter({f'faults: {k}': n for k, n in faults.counts.items()})
+    facts = dict(keys=keys, parser=identity, digest=hashlib.sha1(json.dumps([keys, texts]).encode()).hexdigest())
+    state, counts = _state(path, facts, overwrite), Counter({f'faults: {k}': n for k, n in faults.counts.items()})
     if state != 'finished':
-        docs, nlp = DocBin(attrs=('HEAD', 'DEP'), store_user_data=True), nlp or _loaded(name, identity)
+        docs, nlp = DocBin(attrs=('HEAD', 'DEP')), nlp or _loaded(name, identity)
         with nlp.memory_zone():  # words of this shard are forgotten after it
-            for key, doc in zip(keys, nlp.pipe(texts, batch_size=batch_size)):
-                doc.user_data = dict(key=key, parser=identity, shard=digest)
-                docs.add(doc)
+            for doc in nlp.pipe(texts, batch_size=batch_size): docs.add(doc)
+        docs.store_user_data, docs.user_data = True, [msgpack_dumps(facts), *[None] * len(texts)][:len(texts)]
         with atomic_path(sidecar(path)) as part: part.write_bytes(docs.to_bytes())
     return counts + Counter({f'shards: {state}': 1, f'captions: {state}': len(keys)}), faults.lines
 
-# %% ../../nbs/data/217_parses.ipynb #a6680be3
+# %% ../../nbs/data/217_parses.ipynb #7125acfc
 def parse_shards(
     shards: str | Path | Sequence[str | Path], # prepared training shards, as in `find_shards`
     name: str | Path = 'en_core_web_sm', # parser, as in `load_parser`
@@ -179,8 +181,8 @@ def parse_shards(
     "Parse the captions of all shards that have no parses yet; returns counts."
     if str(name) == 'gold': raise ValueError("name='gold': gold parses lie in the shards, read them with `shard_parses(shard, 'gold')`")
     names = find_shards(shards)
-    for n in names:
-        if '://' in n or n.startswith('pipe:'): raise ValueError(f"shards: parses are written beside a local file, got {n!r}")
+    remote = [n for n in names if '://' in n or n.startswith('pipe:')]
+    if remote: raise ValueError(f"shards: parses are written beside a local file, got {remote[0]!r}")
     nlp, total = load_parser(name), Counter()
     pool = ProcessPoolExecutor(n_process, get_context('spawn')) if n_process > 1 and len(names) > 1 else None
     run = partial(_parse_shard, name=str(name), identity=parser_identity(nlp), batch_size=batch_size, overwrite=overwrite, max_bad=max_bad, nlp=None if pool else nlp)
@@ -192,7 +194,7 @@ def parse_shards(
         if pool: pool.shutdown(cancel_futures=True)
     return dict(sorted(total.items()))
 
-# %% ../../nbs/data/217_parses.ipynb #e63a1c2a
+# %% ../../nbs/data/217_parses.ipynb #4b39219a
 SOURCES = ('gold', 'spacy')
 
 class ParseFault(ValueError):
@@ -203,10 +205,10 @@ def read_docs(
     shard: str | Path, # a shard that `parse_shards` has parsed
     vocab=None,        # spaCy vocabulary of the Docs; None makes one
 ) -> Iterator[tuple[str, 'spacy.tokens.Doc']]:
-    "(key, Doc) of each caption; `doc.user_data['parser']` says who parsed it."
+    "(key, Doc) of each caption; the user data of the first Doc say who parsed it."
     from spacy.vocab import Vocab
-    docs = _read_bin(sidecar(shard))
-    for doc in docs.get_docs(Vocab() if vocab is None else vocab): yield doc.user_data['key'], doc
+    docs, facts = _read_bin(sidecar(shard))
+    yield from zip(facts['keys'], docs.get_docs(Vocab() if vocab is None else vocab))
 
 def read_parses(
     shard: str | Path, # a shard that `parse_shards` has parsed
@@ -229,7 +231,7 @@ def sample_parse(
     if parse.text != text: raise ParseFault('stale parse', f'of {parse.text!r}, the caption is {text!r}')
     return parse
 
-# %% ../../nbs/data/217_parses.ipynb #3319ac69
+# %% ../../nbs/data/217_parses.ipynb #49169743
 def shard_parses(
     shard: str | Path,
     source: str = 'gold', # 'gold': members of the shard; 'spacy': the file beside it

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Scenes', 'read_scenes', 'presence', 'norm_series', 'factor_report']
 
-# %% ../../nbs/evaluation/611_factor_report.ipynb #75c327d1
+# %% ../../nbs/evaluation/611_factor_report.ipynb #646bdc28
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ from ..data.taxonomy import Taxonomy
 from .alignment import factor_alignment
 from .conjunction import conjunction_hits, conjunction_pairs, conjunction_retrieval
 from .factors import factor_norms, norms_table, prompt_norms, top_activating
-from .horopca import factor_disks
+from .horopca import taxonomy_disks
 from .zero_shot import encode_texts, inference
 
-# %% ../../nbs/evaluation/611_factor_report.ipynb #aa61d5a3
+# %% ../../nbs/evaluation/611_factor_report.ipynb #94fe58d9
 @dataclass(frozen=True)
 class Scenes:
     "Images whose content is known."
@@ -53,7 +53,7 @@ def read_scenes(
     return Scenes(tuple(path.parent / row['image'] for row in rows), tuple(row['text'] for row in rows), tuples('nodes'), tuples('families'),
                   tuple(tuple(map(tuple, row.get('boxes', ()))) for row in rows))
 
-# %% ../../nbs/evaluation/611_factor_report.ipynb #2cf2c0b7
+# %% ../../nbs/evaluation/611_factor_report.ipynb #cd2a45cc
 def presence(
     groups: Sequence[Sequence[str]],    # names in each scene
     minimum: int = 5,                   # scenes that must have a name, and that must lack it
@@ -64,7 +64,7 @@ def presence(
     keep = [i for i in range(len(names)) if minimum <= matrix[:, i].sum() <= len(groups) - minimum]
     return matrix[:, keep], [names[i] for i in keep]
 
-# %% ../../nbs/evaluation/611_factor_report.ipynb #9987e10e
+# %% ../../nbs/evaluation/611_factor_report.ipynb #df95c1fe
 def _encode_pictures(model, pictures, batch_size):
     with inference(model) as device:
         return torch.cat([model.encode_image(torch.stack([model.preprocess(p) for p in pictures[i:i + batch_size]]).to(device), normalize=True).float().cpu()
@@ -89,19 +89,16 @@ def norm_series(
     crops = [_crop(path, box, model.image_tower.config.image_size) for path, box in zip(scenes.paths, chosen)]
     return series | {'box_image': _encode_pictures(model, crops, batch_size), 'box_text': encode_texts(model, [box[4] for box in chosen])}
 
-# %% ../../nbs/evaluation/611_factor_report.ipynb #fda988f6
+# %% ../../nbs/evaluation/611_factor_report.ipynb #87df4244
 def _disks(model, taxonomy, name, families, factors, single, seed):
-    "Frames `terms` and `edges` for families that are nodes of the taxonomy."
-    nodes = {node: family for family in families for node in taxonomy.descendants(family, include_self=True)}
-    terms = {}
-    for node in nodes: terms.setdefault(name(node), node)  # a word with two senses is drawn once
-    points = encode_texts(model, [single.format(term) for term in terms])
-    groups = [name(nodes[node]) for node in terms.values()]
-    places = factor_disks(points, model.geometry, [*terms], groups, factors, torch.Generator().manual_seed(seed), starts=2)
-    edges = [(term, name(taxonomy.parents[node])) for term, node in terms.items() if node not in families]
-    return places, pd.DataFrame(edges, columns=['child', 'parent'])
+    "Frames `terms` and `edges` for families that are nodes of the taxonomy; nothing where they hold fewer than three terms."
+    nodes = {node for family in families for node in taxonomy.descendants(family, include_self=True)}
+    if len({*map(name, nodes)}) < 3: return {}
+    named = Taxonomy(taxonomy.parents, taxonomy.root, {node: name(node) for node in taxonomy.nodes})
+    terms, edges = taxonomy_disks(model, named, factors, torch.Generator().manual_seed(seed), families, single, starts=2)
+    return {'terms': terms, 'edges': edges}
 
-# %% ../../nbs/evaluation/611_factor_report.ipynb #66993a9a
+# %% ../../nbs/evaluation/611_factor_report.ipynb #c4203001
 def factor_report(
     model: nn.Module,                     # with the `DualEncoder` interface
     scenes: Scenes,
@@ -137,5 +134,5 @@ def factor_report(
                                          for i in top_activating(norms, factor, min(9, len(norms)), rng)])
     if taxonomy is not None and model.geometry.d > 1:
         two = best[best['concept'].isin(taxonomy.parents)].head(2)
-        if len(two): frames['terms'], frames['edges'] = _disks(model, taxonomy, name, [*two['concept']], [*two['factor']], single, seed)
+        if len(two): frames |= _disks(model, taxonomy, name, [*two['concept']], [*two['factor']], single, seed)
     return frames

@@ -6,7 +6,7 @@
 __all__ = ['COLOUR_A', 'COLOUR_B', 'COLOUR_BOTH', 'HOLDS', 'METHODS', 'peaks', 'factor_norm_figure', 'disk_figure',
            'retrieval_figure']
 
-# %% ../../nbs/papers/809_pictures.ipynb #fd60ad7d
+# %% ../../nbs/papers/809_pictures.ipynb #943d7814
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,7 +20,7 @@ from matplotlib.patheffects import withStroke
 
 from .figures import Drawing, style
 
-# %% ../../nbs/papers/809_pictures.ipynb #d6036ff2
+# %% ../../nbs/papers/809_pictures.ipynb #56ab1300
 COLOUR_A, COLOUR_B, COLOUR_BOTH = "#D55E00", "#0072B2", "#8a3fa0"
 
 
@@ -46,7 +46,7 @@ def _thumbnails(figure: Figure, place, images: Sequence[np.ndarray], title: str,
         axis.imshow(image)
         for side in axis.spines.values(): side.set(edgecolor=colour, linewidth=1.5)
 
-# %% ../../nbs/papers/809_pictures.ipynb #dec70110
+# %% ../../nbs/papers/809_pictures.ipynb #25ac27ae
 def factor_norm_figure(prompts: pd.DataFrame,  # pair, a, b, series, prompt, factor, norm of one model
                        pair=None,  # which pair; None: the first
                        images: Mapping[int, Sequence[np.ndarray]] | None = None,  # factor → images [H, W, 3] that activate it
@@ -76,27 +76,37 @@ def factor_norm_figure(prompts: pd.DataFrame,  # pair, a, b, series, prompt, fac
         for i, (factor, c) in enumerate(strips): _thumbnails(figure, grid[3 + i], images[factor], f"images far out in factor {factor}", c)
     return Drawing(figure, rows.reset_index(drop=True))
 
-# %% ../../nbs/papers/809_pictures.ipynb #72039dcb
+# %% ../../nbs/papers/809_pictures.ipynb #0ea11899
+def _name_box(term: str, x: float, y: float, size: float) -> tuple[float, float, float, float]:
+    "Left, right, bottom and top of a name in units of the disk: right of its point, or left of it near the rim."
+    width = .03 + .0053 * size * len(term)
+    left = x - width if x + width > 1.04 else x
+    return left, left + width, y, y + .0105 * size
+
+
 def _disk(axis, points: pd.DataFrame, edges, colours: Mapping[str, object], inner: set, title: str, name_leaves: bool) -> None:
     "One factor."
     axis.add_patch(Circle((0, 0), 1, fc="white", ec=".5", lw=1))
     place = points.set_index("term")[["x", "y"]]
+    if not place.index.is_unique: raise ValueError(f"terms: each may occur once in a factor, got {place.index[place.index.duplicated()][0]!r} twice")
     lines = [place.loc[[child, parent]].to_numpy() for child, parent in edges if child in place.index and parent in place.index]
-    axis.add_collection(LineCollection(lines, colors=".75", linewidths=.7, zorder=1))
-    is_inner = points["term"].isin(inner)
-    axis.scatter(points["x"], points["y"], s=np.where(is_inner, 34, 11), c=[colours[g] for g in points["group"]], zorder=2, linewidths=0)
+    axis.add_collection(LineCollection(lines, colors=".75" if len(lines) < 200 else ".87", linewidths=.7, zorder=1))
+    is_inner, smaller = points["term"].isin(inner), min(1, (100 / len(points)) ** .5)
+    axis.scatter(points["x"], points["y"], s=smaller * np.where(is_inner, 34, 11), c=[colours[g] for g in points["group"]], zorder=2, linewidths=0)
     named = []
     for big, term, x, y in sorted(zip(is_inner, points["term"], points["x"], points["y"]), key=lambda row: -row[0]):
-        hides_another = any(abs(x - u) < .018 * (len(term) + len(t)) and abs(y - v) < .07 for t, u, v in named)
+        box = _name_box(term, x, y, size := 7.5 if big else 6)
+        hides_another = any(box[0] < b[1] and b[0] < box[1] and box[2] < b[3] and b[2] < box[3] for b in named)
         if (big or name_leaves) and not hides_another:
-            named.append((term, x, y))
-            axis.annotate(term, (x, y), xytext=(2.5, 2.5), textcoords="offset points", fontsize=7.5 if big else 6, zorder=3,
+            named.append(box)
+            side = 1 if box[0] == x else -1
+            axis.annotate(term, (x, y), xytext=(2.5 * side, 2.5), textcoords="offset points", ha="left" if side > 0 else "right", fontsize=size, zorder=3,
                           path_effects=[withStroke(linewidth=1.6, foreground="white")])
     axis.set(xlim=(-1.04, 1.04), ylim=(-1.04, 1.04), aspect="equal", xticks=[], yticks=[])
     axis.set_title(title, pad=8)
     for side in axis.spines.values(): side.set_visible(False)
 
-# %% ../../nbs/papers/809_pictures.ipynb #882fe9b7
+# %% ../../nbs/papers/809_pictures.ipynb #8d42f5a9
 def disk_figure(terms: pd.DataFrame,  # factor, term, group, x, y (unit Poincaré disk) [, explained]
                 edges: pd.DataFrame,  # child, parent
                 name_leaves: bool | None = None,  # None: where there are at most 24 terms
@@ -120,7 +130,7 @@ def disk_figure(terms: pd.DataFrame,  # factor, term, group, x, y (unit Poincar�
         figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(groups)), frameon=False)
     return Drawing(figure, terms.reset_index(drop=True))
 
-# %% ../../nbs/papers/809_pictures.ipynb #14387856
+# %% ../../nbs/papers/809_pictures.ipynb #ccc8b2f2
 HOLDS = {2: ("#1a7f37", "-", "both concepts"), 1: ("#c79100", "--", "one"), 0: ("#b3261e", ":", "none")}
 METHODS = {"conjunctive": "prompt", "max": "factor-wise max"}
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COLOURS', 'LINES', 'parse_figure', 'loss_figure', 'recovery_figure', 'weight_figure']
 
-# %% ../../nbs/papers/815_syntax_figures.ipynb #465cc1a5
+# %% ../../nbs/papers/815_syntax_figures.ipynb #9885d19c
 from collections.abc import Sequence
 
 import pandas as pd
@@ -16,7 +16,7 @@ from ..data.schema import Parse
 from .figures import Drawing, panels, style
 from .syntax_claims import syntax_loss
 
-# %% ../../nbs/papers/815_syntax_figures.ipynb #7b94d9bc
+# %% ../../nbs/papers/815_syntax_figures.ipynb #4f8dee64
 def parse_figure(parse: Parse,  # of one caption
                  drop: Sequence[str] = ("punct",),  # labels of words that are left out
                  ) -> Drawing:
@@ -34,7 +34,7 @@ def parse_figure(parse: Parse,  # of one caption
             if head == w or head not in place: continue
             far, middle = abs(place[head] - n), (place[head] + n) / 2
             axis.add_patch(FancyArrowPatch((n, .22), (place[head], .22), connectionstyle=f"arc3,rad={-.5 if place[head] > n else .5}", arrowstyle="-|>", mutation_scale=9, color="#0072B2", lw=1.1))
-            axis.text(middle, .3 + .25 * far, parse.deps[w], ha="center", va="bottom", fontsize=7.5, color="#0072B2")
+            axis.text(middle, .3 + .25 * far, parse.deps[w], ha="center", va="center", fontsize=7.5, color="#0072B2", bbox=dict(facecolor="white", edgecolor="none", pad=.8))
             edges.append({"dependant": parse.words[w], "head": parse.words[head], "label": parse.deps[w]})
         top = .7 + .25 * max([abs(place[parse.heads[w]] - place[w]) for w in kept if parse.heads[w] in place] or [1])
         axis.set(xlim=(-.7, len(kept) - .3), ylim=(-1.6, top)); axis.axis("off")
@@ -42,7 +42,7 @@ def parse_figure(parse: Parse,  # of one caption
         axis.text(-.65, -1.55, "word term: the word by itself entails the word in context", fontsize=8, color="#D55E00", va="bottom")
     return Drawing(figure, pd.DataFrame(edges, columns=["dependant", "head", "label"]))
 
-# %% ../../nbs/papers/815_syntax_figures.ipynb #9a783ac8
+# %% ../../nbs/papers/815_syntax_figures.ipynb #19452371
 COLOURS = ("#767676", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
 def _palette(models): return dict(zip(models, COLOURS * (1 + len(models) // len(COLOURS))))
@@ -68,7 +68,7 @@ def loss_figure(history: pd.DataFrame,  # rows of metrics.csv with model and see
         axes[0, 0].legend(title="", frameon=False)
     return Drawing(figure, data)
 
-# %% ../../nbs/papers/815_syntax_figures.ipynb #329d3b54
+# %% ../../nbs/papers/815_syntax_figures.ipynb #105adc6f
 LINES = {"next": ("word after it", "--"), "previous": ("word before it", ":"), "random": ("random tree", "-.")}
 
 def recovery_figure(recovery: pd.DataFrame,  # model, seed, tree, item, value
@@ -81,18 +81,22 @@ def recovery_figure(recovery: pd.DataFrame,  # model, seed, tree, item, value
     long = long.assign(share=100 * long["share"].astype(float), kind=long["side"].where(long["pair"].eq("inside"), "no edge"))
     long = long.groupby(["model", "seed", "kind"], sort=False)["share"].mean().reset_index()
     with style():
-        figure, axes = panels(2, width=4.4, height=1.1 + .42 * len(models), sharey=True)
+        figure, axes = panels(2, width=4.4, height=1.4 + .45 * len(models), sharey=True)
         sns.barplot(cones, y="model", x="value", hue="tree", order=models, hue_order=["cones", "inverted"], palette=["#0072B2", "#b8d4ea"], err_kws={"linewidth": 1}, ax=axes[0, 0])
         for tree, (name, dash) in LINES.items():
             axes[0, 0].axvline(per_seed.loc[per_seed["tree"].eq(tree), "value"].mean(), color=".25", ls=dash, lw=1, label=name)
         sns.barplot(long, y="model", x="share", hue="kind", order=models, hue_order=["head to the right", "head to the left", "no edge"],
                     palette=["#D55E00", "#E69F00", "#c9c9c9"], err_kws={"linewidth": 1}, ax=axes[0, 1])
+        handles = {}
         for axis, label in zip(axes[0], ("unlabelled attachment, %", "inside the cone, % of pairs")):
             axis.set(xlabel=label, ylabel="")
-            sns.move_legend(axis, "upper center", bbox_to_anchor=(.5, -.28 if len(models) < 4 else -.16), ncols=3, title="", frameon=False)
+            handles |= dict(zip(*reversed(axis.get_legend_handles_labels())))
+            axis.set_yticks(range(len(models)), [m.replace(", ", ",\n") for m in models])
+            axis.get_legend().remove()
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False)
     return Drawing(figure, pd.concat([per_seed.assign(panel="attachment"), long.assign(panel="edges")], ignore_index=True))
 
-# %% ../../nbs/papers/815_syntax_figures.ipynb #d91aa06c
+# %% ../../nbs/papers/815_syntax_figures.ipynb #455e4417
 def weight_figure(validation: pd.DataFrame,  # mu, seed, value: recall on validation scenes
                   ) -> Drawing:
     "Validation recall over the weight of the syntax loss."

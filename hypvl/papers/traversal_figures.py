@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LOOKS', 'traversal_figure', 'profile_figure', 'measures_figure', 'histogram_figure', 'activation_figure']
 
-# %% ../../nbs/papers/811_traversal_figures.ipynb #a8109910
+# %% ../../nbs/papers/811_traversal_figures.ipynb #48bc8d9a
 from collections.abc import Hashable, Mapping, Sequence
 from textwrap import wrap
 
@@ -21,10 +21,10 @@ from .figures import FAMILY_COLOURS, SERIES, Drawing, panels, style
 from .pictures import _thumbnails
 from .reference import FAMILIES
 
-# %% ../../nbs/papers/811_traversal_figures.ipynb #94782d92
+# %% ../../nbs/papers/811_traversal_figures.ipynb #34ef481c
 LOOKS = {"class": ("true class", "#0072B2", "o"), "ancestor": ("its ancestor", "#009E73", "^"), "other": ("another node", "#D55E00", "X"),
-         "caption": ("caption", "#8a6d00", "s"), "root": ("root", "#222222", "D")}
-_LINE, _COLUMN, _CHARS = .155, 2.2, 37  # inches of a line of text, inches of a column, letters in it
+         "caption": ("caption", "#BFA44A", "s"), "root": ("root", "#222222", "D")}
+_LINE, _COLUMN, _CHARS = .155, 2.2, 35  # inches of a line of text, inches of a column, letters in it
 
 
 def _shorten(rows: pd.DataFrame, most: int) -> list:
@@ -51,7 +51,7 @@ def _list(axis, items: list, height: float, total: int) -> None:
     axis.set(xlim=(0, _COLUMN), ylim=(height, 0))
     axis.axis("off")
 
-# %% ../../nbs/papers/811_traversal_figures.ipynb #7a1efa2d
+# %% ../../nbs/papers/811_traversal_figures.ipynb #3904ddc8
 def _head(axis, picture, title: str) -> None:
     "The picture of a walk, or its name."
     if picture is not None: axis.imshow(picture)
@@ -91,7 +91,7 @@ def traversal_figure(steps: pd.DataFrame,  # of `traverse`: family, image, step,
         figure.legend(handles=[*handles, Patch(color=".91", label="share of the steps")], loc="lower center", ncols=len(handles) + 1, frameon=False, handletextpad=.4, columnspacing=1.2)
     return Drawing(figure, texts)
 
-# %% ../../nbs/papers/811_traversal_figures.ipynb #ccd7d34d
+# %% ../../nbs/papers/811_traversal_figures.ipynb #d7f96c7f
 def profile_figure(steps: pd.DataFrame,  # of `step_relations`: family, image, position, relation
                    ) -> Drawing:
     "What is retrieved on the way to the root, as shares of the images."
@@ -106,7 +106,7 @@ def profile_figure(steps: pd.DataFrame,  # of `step_relations`: family, image, p
         figure, axes = panels(len(families), width=2.7, height=2.5, sharey=True)
         for axis, family in zip(axes[0], families):
             part = shares.loc[family].sort_index()
-            axis.stackplot(part.index, *(100 * part[r] for r in order), colors=[LOOKS[r][1] for r in order], alpha=.85, lw=.4, ec="white")
+            axis.stackplot(part.index, *(100 * part[r] for r in order), colors=[LOOKS[r][1] for r in order], alpha=.85, lw=0)
             axis.set(title=FAMILIES.get(family, family), xlabel="position on the way", xlim=(0, 1), ylim=(0, 100))
             axis.set_xticks([0, .5, 1], ["image", "½", "root"])
             for label, side in zip(axis.get_xticklabels(), ("left", "center", "right")): label.set_ha(side)
@@ -115,7 +115,7 @@ def profile_figure(steps: pd.DataFrame,  # of `step_relations`: family, image, p
         figure.legend(handles=[Patch(color=LOOKS[r][1], alpha=.85, label=LOOKS[r][0]) for r in order], loc="outside lower center", ncols=len(order), frameon=False)
     return Drawing(figure, pd.concat(shown, ignore_index=True))
 
-# %% ../../nbs/papers/811_traversal_figures.ipynb #ffb39a8a
+# %% ../../nbs/papers/811_traversal_figures.ipynb #58e14431
 _NAMES = {"texts": "distinct texts", "root_share": "steps at the root", "above_class": "class or ancestor", "upward": "moves to an ancestor", "shallower": "moves to less depth"}
 
 
@@ -143,7 +143,7 @@ def measures_figure(measures: pd.DataFrame,  # of `traversal_measures`: family, 
         figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return Drawing(figure, measures.reset_index(drop=True))
 
-# %% ../../nbs/papers/811_traversal_figures.ipynb #10fcfc9d
+# %% ../../nbs/papers/811_traversal_figures.ipynb #123d42cb
 def _variance(rows: pd.DataFrame) -> float:
     "Variance of the norms behind a histogram."
     middle = (rows["low"] + rows["high"]) / 2
@@ -176,12 +176,13 @@ def histogram_figure(histograms: pd.DataFrame,  # family, series, factor (number
             axis.set(title=title, xlabel="distance to the origin", ylabel="density" if axis is axes[0, 0] else "", ylim=(0, None))
         drawn = pd.concat([part.assign(panel=title) for title, part in shown], ignore_index=True)
         known = {name: (label, colour) for name, (label, colour) in SERIES.items() if name in set(drawn["series"])} | {name: (name, ".4") for name in drawn["series"] if name not in SERIES}
-        count = drawn[drawn["factor"].eq("total")].groupby("series")["count"].sum() // drawn["family"].nunique()
-        handles = [Patch(color=colour, alpha=.7, label=f"{label} (n = {count[name]:,})") for name, (label, colour) in known.items()]
+        count = drawn.groupby(["series", "panel"])["count"].sum().groupby("series").agg(["min", "max"])
+        size = {name: f"{a:,}" if a == b else f"{a:,}–{b:,}" for name, (a, b) in zip(count.index, count.to_numpy())}
+        handles = [Patch(color=colour, alpha=.7, label=f"{label} (n = {size[name]})") for name, (label, colour) in known.items()]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return Drawing(figure, drawn)
 
-# %% ../../nbs/papers/811_traversal_figures.ipynb #d5e9371e
+# %% ../../nbs/papers/811_traversal_figures.ipynb #cbef9365
 def _activation_panels(upper, lower, statistics: pd.DataFrame, order: list) -> list:
     "Both panels; returns the legend."
     names, handles = [*dict.fromkeys(statistics["series"])], []

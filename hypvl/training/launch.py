@@ -146,18 +146,20 @@ def launch(
     cluster: Cluster = Cluster(),      # of slurm
     wait: bool = True,                 # of slurm: until the job is done
     again: bool = False,               # run although the folder is finished or submitted
+    identity: str | None = None,       # what tells jobs apart, for instance a hash; None: function and config, to the letter
 ) -> Any:                              # what the function returned; None if it has not finished
     "Run a job, or find its result in its folder."
     ways = ('inline', 'accelerate', 'slurm')
     if how not in ways: raise ValueError(f"how: unknown {how!r}.{suggest(how, ways)}")
     out, plain = Path(out).absolute(), to_dict(config) if dataclasses.is_dataclass(config) else config
-    job = json.loads(json.dumps(dict(function=name_of(function), config=plain)))
+    job = json.loads(json.dumps(dict(function=name_of(function), config=plain) | (dict(identity=identity) if identity else {})))
     if how != 'inline':
         if job['function'].startswith('__main__') or '<' in job['function']: raise ValueError(f"function: how={how!r} needs one that another process can import, got {job['function']!r}")
         resolve(job['function'])
-    if (out/'job.json').is_file() and (old := json.loads((out/'job.json').read_text())) != job:
-        differ = [k for k in ('function', 'config') if old[k] != job[k]]
-        raise ValueError(f"out: {out} belongs to a job with another {' and '.join(differ)}")
+    if (out/'job.json').is_file():
+        old = json.loads((out/'job.json').read_text())
+        differ = [k for k in (('function', 'identity') if identity else ('function', 'config')) if old.get(k, job[k]) != job[k]]
+        if differ: raise ValueError(f"out: {out} belongs to a job with another {' and '.join(differ)}")
     if (done := finished(out)) and not again: return done['result']
     if (out/'submitted.json').is_file() and not again: return None  # not twice
     out.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,99 @@
+#!/usr/bin/env python
+"""Captions a second of `parse_shards` beside bare `nlp.pipe` on the same texts.
+
+    python benchmarks/parses.py                                   # a small parser that is trained on the spot
+    python benchmarks/parses.py --parser en_core_web_sm --captions captions_val2017.json
+    python benchmarks/parses.py --parser en_core_web_sm --processes 4 --count 40000
+
+Writes shards with pictures of noise, about 15 KB each and three a caption as in prepared GRIT, into a temporary folder.
+Bare means: clean texts in memory, Docs thrown away. `parse_shards` reads and cleans the captions of the tars and writes
+the files of parses. With one process the time is CPU time, so other programs matter little; with more it is wall time,
+parse_shards includes the start of its processes, and bare is `nlp.pipe(n_process=...)`. Best of `--repeats`, in turns.
+"""
+import argparse
+import json
+import os
+import random
+import tempfile
+import time
+from pathlib import Path
+
+import spacy
+from spacy.training import Example
+
+from hypvl.data.alignment import clean_text
+from hypvl.data.parses import load_parser, parse_shards, parser_identity, sidecar
+from hypvl.data.shards import write_shard
+from hypvl.data.world import World, caption, things
+
+
+def world_parses(count):
+    "Gold parses of world captions."
+    world = World()
+    for i in range(count):
+        rng = world.rng("train", i)
+        yield caption(world, things(world, rng, "train"), rng).read()[0]
+
+
+def train_small(folder):
+    "spaCy's default parser of a blank English pipeline, trained on 300 gold captions."
+    spacy.util.fix_random_seed(0)
+    nlp = spacy.blank("en")
+    nlp.add_pipe("parser")
+    examples = [Example(nlp.make_doc(p.text), p.to_doc(nlp.vocab)) for p in world_parses(300)]
+    optimizer = nlp.initialize(lambda: examples)
+    for start in range(0, len(examples), 32):
+        nlp.update(examples[start:start + 32], sgd=optimizer)
+    nlp.to_disk(folder)
+    return str(folder)
+
+
+def write_shards(folder, texts, size):
+    "Prepared shards with two boxes a caption."
+    picture, rng = os.urandom(15_000), random.Random(0)
+    def sample(i, text):
+        images = {f"{name}.jpg": picture[:rng.randint(8_000, 15_000)] for name in ("child", "parent000", "parent001")}
+        return {"__key__": f"{i:08d}", "child.txt": text, "numparents.txt": "2", "parent000.txt": "a", "parent001.txt": "b", **images}
+    for start in range(0, len(texts), size):
+        write_shard(folder / f"{start // size:05d}.tar", (sample(i, t) for i, t in enumerate(texts[start:start + size], start)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parser", default="small", help="package or folder of a pipeline; 'small' trains one")
+    parser.add_argument("--captions", type=Path, help="JSON in COCO's layout; without it captions of the world")
+    parser.add_argument("--count", type=int, default=4000, help="captions; a short file is repeated")
+    parser.add_argument("--shard", type=int, default=1000, help="captions a shard")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--repeats", type=int, default=3)
+    args = parser.parse_args()
+    clock = time.process_time if args.processes == 1 else time.perf_counter
+    if args.captions: texts = [a["caption"] for a in json.loads(args.captions.read_text())["annotations"]]
+    else: texts = [p.text for p in world_parses(args.count)]
+    texts = (texts * (args.count // len(texts) + 1))[:args.count]
+    clean = [clean_text(t) for t in texts]
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        name = train_small(folder / "small") if args.parser == "small" else args.parser
+        write_shards(folder, texts, args.shard)
+        nlp, best = load_parser(name), {"bare nlp.pipe": float("inf"), "parse_shards": float("inf")}
+        for _ in range(args.repeats):
+            start = clock()
+            for _ in nlp.pipe(clean, batch_size=args.batch_size, n_process=args.processes): pass
+            best["bare nlp.pipe"] = min(best["bare nlp.pipe"], clock() - start)
+            start = clock()
+            parse_shards(folder, name, n_process=args.processes, batch_size=args.batch_size, progress=False)
+            best["parse_shards"] = min(best["parse_shards"], clock() - start)
+            stored = [sidecar(p) for p in folder.glob("*.tar")]
+            size = sum(p.stat().st_size for p in stored) / len(texts)
+            for path in stored: path.unlink()
+        start = clock(); load_parser(name); load = clock() - start
+    print(f"{parser_identity(nlp)}; {len(texts)} captions of {sum(len(t.split()) for t in clean) / len(clean):.1f} words, {args.processes} process(es), {size:.0f} bytes a caption\n")
+    print("| | captions/s | of bare |\n|---|---:|---:|")
+    rows = {**best, "parse_shards without loading the parser": best["parse_shards"] - load}
+    for what, seconds in rows.items(): print(f"| {what} | {len(texts) / seconds:.0f} | {best['bare nlp.pipe'] / seconds:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
