@@ -1,12 +1,12 @@
 # Two commands: `make phyclip` and `make test`. `make help` lists all.
 PRESET   ?= mini
 SECTIONS ?= main
-OUT      ?= runs/phyclip-$(PRESET)
+OUT      ?= runs/$@-$(PRESET)
 PYTHON   ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3)
 BIN      := .venv/bin
 TREE      = cat $$(find hypvl -name '*.py' | sort) $$(find nbs papers_repro -name '*.ipynb' -not -path '*/.*' | sort) | sha256sum
 
-.PHONY: help phyclip test export lab clean
+.PHONY: help phyclip syntax test export lab clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -18,14 +18,16 @@ help:  ## list the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	@touch $@
 
-phyclip: .venv/.installed  ## train CLIP, MERU, HyCoCLIP and PHyCLIP on the embedded world; render tables, figures and claims
+phyclip:  ## train CLIP, MERU, HyCoCLIP and PHyCLIP on the embedded world; render tables, figures and claims
+syntax:  ## train MERU with and without the syntax loss, three seeds; render tables, figures and claims
+phyclip syntax: .venv/.installed
 	@mkdir -p $(OUT)
-	$(BIN)/papermill papers_repro/phyclip.ipynb $(OUT)/phyclip.ipynb --log-output --no-progress-bar \
+	$(BIN)/papermill papers_repro/$@.ipynb $(OUT)/$@.ipynb --log-output --no-progress-bar \
 		-p preset $(PRESET) -p sections $(SECTIONS) -p out $(OUT)
 	@echo
 	@echo "tables             $(OUT)/tables"
 	@echo "figures            $(OUT)/figures"
-	@echo "executed notebook  $(OUT)/phyclip.ipynb"
+	@echo "executed notebook  $(OUT)/$@.ipynb"
 
 export: .venv/.installed  ## write hypvl/ from the notebooks and clean their metadata
 	$(BIN)/nbdev_export

@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['WEIGHT', 'SYNTAX_SECTIONS', 'syntax_recipe', 'syntax_settings', 'syntax_recipes']
 
-# %% ../../nbs/papers/812_syntax_recipes.ipynb #9da26afd
+# %% ../../nbs/papers/812_syntax_recipes.ipynb #f8330146
 from dataclasses import replace
 
 from ..config import override, suggest
 from ..losses.syntax import SyntaxConfig
 from .recipes import Recipe, recipe
 
-# %% ../../nbs/papers/812_syntax_recipes.ipynb #b6356b9e
+# %% ../../nbs/papers/812_syntax_recipes.ipynb #bc9b5785
 WEIGHT = .2  # μ, not printed in the paper
 
 def syntax_recipe(family: str = "meru",   # meru, or any other family with cones
@@ -29,10 +29,12 @@ def syntax_recipe(family: str = "meru",   # meru, or any other family with cones
     if weight < 0: raise ValueError(f"weight: 0 or more, got {weight}")
     made = recipe(family, preset, size="S" if preset == "paper" else "B", boxes=boxes, seed=seed)
     data = replace(made.data, parses="spacy" if preset == "paper" else parses, parser="en_core_web_sm" if preset == "paper" else "")
-    made = replace(made, objective=replace(made.objective, syntax=SyntaxConfig(weight=weight)), data=data, note=note)
+    objective = replace(made.objective, syntax=SyntaxConfig(weight=weight))
+    if preset == "smoke": objective = replace(objective, delay=2, ramp=4)  # twelve steps do not leave the plateau
+    made = replace(made, objective=objective, data=data, note=note)
     return override(made, overrides)
 
-# %% ../../nbs/papers/812_syntax_recipes.ipynb #6be29dc5
+# %% ../../nbs/papers/812_syntax_recipes.ipynb #25351cfe
 SYNTAX_SECTIONS = ("main", "weights", "layers", "parses", "product")
 _FULL = {"model.text.attention": "full"}
 _ATTENTION = {"objective.syntax.init": "ln1.1", "objective.syntax.cont": "attn_out.1"}

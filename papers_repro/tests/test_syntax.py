@@ -1,0 +1,25 @@
+"""The syntax notebook as a user runs it."""
+import pandas as pd
+from conftest import papermill
+
+
+def test_smoke_renders_every_table_figure_and_claim(tmp_path):
+    done = papermill("syntax.ipynb", tmp_path, preset="smoke")
+    assert done.returncode == 0, done.stderr[-4000:]
+    for number in (1, 2, 3):
+        table = pd.read_csv(tmp_path / "tables" / f"table{number}.csv")
+        assert {"this run", "paper (ViT-S/16, GRIT)"} == set(table["source"])
+        ours = table[table["source"].eq("this run") & table["value"].notna()]
+        assert {"MERU", "MERU + syntax"} <= set(ours["row"]), number
+    for name in ("figure1_terms", "figure2_loss", "recovery", "claims"):
+        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000, name
+    claims = pd.read_csv(tmp_path / "tables" / "claims.csv").set_index("id")
+    assert claims.loc["falls", "seeds"] == "0, 1" and claims.loc["product", "verdict"] == "not run"
+    loss = pd.read_csv(tmp_path / "figures" / "figure2_loss.csv").query("panel.str.startswith('syntax')")
+    last = loss[loss["step"] == loss["step"].max()].pivot(index="seed", columns="model", values="value")
+    assert (last["MERU"] != last["MERU + syntax"]).all()  # the rows acted
+
+
+def test_wrong_section_is_an_error(tmp_path):
+    done = papermill("syntax.ipynb", tmp_path, preset="smoke", sections="ablation")
+    assert done.returncode != 0 and "sections: 'ablation' is none of all, main, weights" in done.stderr + done.stdout
