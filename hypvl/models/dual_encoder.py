@@ -4,22 +4,21 @@
 
 # %% auto #0
 __all__ = ['eval_transform', 'DualEncoder', 'encode_image', 'normalise_pixels', 'encode_text', 'score', 'embed', 'calibrate',
-           'summary', 'save_pretrained', 'load_pretrained']
+           'summary']
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #7e796e47
-from pathlib import Path
+# %% ../../nbs/models/302_dual_encoder.ipynb #2aa472e6
 from typing import Any, Callable, Mapping, Sequence
 import pandas as pd
 import torch
 from torch import nn, Tensor
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
-from safetensors.torch import load_file, save_file
 from torchvision import transforms
-from ..config import save_config
+from .hub import HubModel
 from .text import Tokenizer
+from .words import embed_words, word_states
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #823ace6a
+# %% ../../nbs/models/302_dual_encoder.ipynb #5cc06587
 def eval_transform(
     image_size: int,     # side of the square that the model takes, pixels
     mode: str = 'crop',  # 'crop': shorter side to size, centre crop (zero-shot); 'squeeze': whole picture, aspect lost (retrieval)
@@ -33,20 +32,22 @@ def eval_transform(
 
 def _to_rgb(image): return image.convert('RGB')
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #fb396b0d
-class DualEncoder(nn.Module):
+# %% ../../nbs/models/302_dual_encoder.ipynb #3a5d4021
+class DualEncoder(nn.Module, HubModel):
     "An image tower and a text tower that meet on a geometry."
+    official = None  # what `load_official` remembers of a published file
+
     def __init__(
         self,
         image_tower: nn.Module,  # normalised images [B, 3, H, W] → [B, W]; has `width`, `config`, `final_norm`
         text_tower: nn.Module,   # ids [B, L] → [B, W]; has `width`, `config`, `final_norm`
         geometry: nn.Module,     # owns dim, curvature, scales and temperature
-        config: Any = None,      # frozen dataclass that is written next to saved weights
+        config: Any = None,      # description that rebuilds the model, written next to saved weights
     ):
         super().__init__()
         self.image_tower, self.text_tower, self.geometry, self.config = image_tower, text_tower, geometry, config
-        self.image_projection = _projection(image_tower.width, geometry.dim)
-        self.text_projection = _projection(text_tower.width, geometry.dim)
+        self.image_projection = _projection(image_tower, geometry.dim)
+        self.text_projection = _projection(text_tower, geometry.dim)
         vision = image_tower.config
         self.register_buffer('pixel_mean', torch.tensor(vision.pixel_mean).view(3, 1, 1))
         self.register_buffer('pixel_std', torch.tensor(vision.pixel_std).view(3, 1, 1))
@@ -61,15 +62,14 @@ class DualEncoder(nn.Module):
     def forward(self, batch, streams=('image', 'text')): return embed(self, batch, streams)
     def calibrate(self, batch, max_gain=100.): return calibrate(self, batch, max_gain)
     def summary(self): return summary(self)
-    def save_pretrained(self, folder): return save_pretrained(self, folder)
-    def load_pretrained(self, folder): return load_pretrained(self, folder)
 
-def _projection(width, dim):
-    layer = nn.Linear(width, dim, bias=False)
-    nn.init.normal_(layer.weight, std=width ** -0.5)
+def _projection(tower, dim):
+    if getattr(tower, 'projected', False) and tower.width == dim: return nn.Identity()
+    layer = nn.Linear(tower.width, dim, bias=False)
+    nn.init.normal_(layer.weight, std=tower.width ** -0.5)
     return layer
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #b1bc991f
+# %% ../../nbs/models/302_dual_encoder.ipynb #a7ca2cc8
 def encode_image(
     model: DualEncoder,
     images: Float[Tensor, "B 3 H W"] | UInt8[Tensor, "B 3 H W"],  # in [0, 1], or bytes in 0…255
@@ -89,7 +89,7 @@ def normalise_pixels(
     if images.dtype == torch.uint8: return torch.addcdiv(-mean / std, images.to(mean.dtype), 255 * std)
     return (images - mean) / std
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #3b2f4532
+# %% ../../nbs/models/302_dual_encoder.ipynb #675f669e
 def encode_text(
     model: DualEncoder,
     tokens: Int[Tensor, "B L"],  # ids of the model's `tokenizer`, right-padded with 0
@@ -100,7 +100,7 @@ def encode_text(
     features = model.text_projection(model.text_tower(tokens))
     return model.geometry.lift(features, 'text') if normalize else features
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #dc575ba1
+# %% ../../nbs/models/302_dual_encoder.ipynb #f32959a1
 def score(
     model: DualEncoder,
     image_points: Float[Tensor, "N D"],  # from `encode_image(..., normalize=True)`
@@ -110,18 +110,20 @@ def score(
     "Scores of all pairs."
     return model.geometry.score(image_points, text_points, **({'kind': kind} if kind else {}))
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #0fd6d235
+# %% ../../nbs/models/302_dual_encoder.ipynb #4d7ebec7
 def embed(
     model: DualEncoder,
     batch: Mapping[str, Tensor],                   # streams by name: image-like ones [B, 3, H, W], text-like ones [B, L]
     streams: Sequence[str] = ('image', 'text'),    # the ones to embed
 ) -> dict[str, Float[Tensor, "B D"]]:
-    "Points of several streams, one pass a tower."
-    missing = [name for name in streams if name not in batch]
+    "Points of several streams, one pass a tower; int16 entries (words, heads) are handed over as they are."
+    words = word_states(streams)
+    missing = [name for name in streams if name not in batch and name not in words]
     if missing: raise KeyError(f'streams {missing} are not in the batch; it has {sorted(batch)}')
-    points = {}
+    points = {name: batch[name] for name in streams if name not in words and batch[name].dtype == torch.int16}
+    if words: points |= embed_words(model, batch, streams)
     for dims, encode in ((4, model.encode_image), (2, model.encode_text)):
-        names = [name for name in streams if batch[name].dim() == dims]
+        names = [name for name in streams if name not in points and batch[name].dim() == dims]
         if not names: continue
         joint = encode(_stack([batch[name] for name in names]), normalize=True)
         points |= zip(names, joint.split([len(batch[name]) for name in names]))
@@ -134,7 +136,7 @@ def _stack(parts):
         parts = [nn.functional.pad(t, (0, longest - t.shape[1])) for t in parts]
     return torch.cat(parts)
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #8f1a7787
+# %% ../../nbs/models/302_dual_encoder.ipynb #91118ff9
 @torch.no_grad()
 def calibrate(
     model: DualEncoder,
@@ -144,8 +146,9 @@ def calibrate(
     "Set the last LayerNorm of each tower so that its features have mean 0 and deviation 1 over the batch."
     pixels = lambda x: normalise_pixels(x, model.pixel_mean, model.pixel_std)
     for tower, dims, prepare in ((model.image_tower, 4, pixels), (model.text_tower, 2, lambda x: x)):
-        inputs = [x for x in batch.values() if isinstance(x, Tensor) and x.dim() == dims]
+        inputs = [x for x in batch.values() if isinstance(x, Tensor) and x.dim() == dims and x.dtype != torch.int16]
         if not inputs: continue
+        if not hasattr(tower, 'final_norm'): raise TypeError(f'calibrate needs towers with a final_norm, {type(tower).__name__} has none')
         norm, training = tower.final_norm, tower.training
         norm.weight.fill_(1), norm.bias.zero_()
         features = tower.train()(prepare(_stack(inputs))).float()
@@ -155,59 +158,39 @@ def calibrate(
         norm.bias.copy_(-features.mean(dim=0) * norm.weight)
     return model
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #83f80885
+# %% ../../nbs/models/302_dual_encoder.ipynb #25714683
 @torch.no_grad()
 def summary(
     model: DualEncoder,
 ) -> pd.DataFrame:  # part, stage, shape, parameters; the last row is the total
-    "Tensor shape and parameter count of each stage, and the pixel statistics in `attrs`."
+    "Pixel statistics, then tensor shape and parameter count of each stage; the exact statistics are in `attrs`."
     device, vision, text = model.pixel_mean.device, model.image_tower.config, model.text_tower.config
     images = torch.zeros(1, 3, vision.image_size, vision.image_size, device=device)
     tokens = torch.zeros(1, text.context_length, dtype=torch.long, device=device)
-    rows = []
+    pixels = {name: getattr(model, name).flatten().tolist() for name in ('pixel_mean', 'pixel_std') if device.type != 'meta'}
+    rows = [('image', name, '(' + ', '.join(f'{x:.4g}' for x in values) + ')', 0) for name, values in pixels.items()]
     for part, x, tower, projection in (('image', images, model.image_tower, model.image_projection), ('text', tokens, model.text_tower, model.text_projection)):
         rows += [(part, *row) for row in _tower_rows(tower, x)]
-        rows.append((part, 'projection', _shape(torch.empty(1, projection.out_features)), projection.weight.numel()))
+        rows.append((part, 'projection', _shape(torch.empty(1, model.geometry.dim)), sum(p.numel() for p in projection.parameters())))
     rows.append(('geometry', type(model.geometry).__name__, _shape(torch.empty(1, model.geometry.dim)), sum(p.numel() for p in model.geometry.parameters())))
     rows.append(('all', '', '', sum(p.numel() for p in model.parameters())))
     table = pd.DataFrame(rows, columns=['part', 'stage', 'shape', 'parameters'])
-    table.attrs = {name: getattr(model, name).flatten().tolist() for name in ('pixel_mean', 'pixel_std') if device.type != 'meta'}
+    table.attrs = pixels
     return table
 
 def _shape(t): return f"[{', '.join(['B', *map(str, t.shape[1:])])}]"
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #1dca8b2a
+# %% ../../nbs/models/302_dual_encoder.ipynb #0a729581
 def _tower_rows(tower, x):
     "Stage, shape and parameters of a tower's children, in the order in which they ran."
     rows, hooks = [('input', _shape(x), 0)], []
-    for name, child in tower.named_children():
+    stages = getattr(tower, 'stages', tower)
+    for name, child in stages.named_children():
         size = sum(p.numel() for p in child.parameters())
         note = lambda _, __, out, name=name, size=size: rows.append((name, _shape(out[-1] if isinstance(out, tuple) else out), size))
         if size: hooks.append((child[-1] if isinstance(child, (nn.ModuleList, nn.Sequential)) else child).register_forward_hook(note))
-    own = sum(p.numel() for p in tower.parameters(recurse=False))
+    own = sum(p.numel() for p in stages.parameters(recurse=False))
     training = tower.training
     try: out = tower.eval()(x)
     finally: tower.train(training), [hook.remove() for hook in hooks]
     return rows + [('positions, class token', '', own)] * bool(own) + [('feature', _shape(out), 0)]
-
-# %% ../../nbs/models/302_dual_encoder.ipynb #feda571f
-def save_pretrained(
-    model: DualEncoder,
-    folder: str | Path,  # made if it does not exist
-) -> Path:
-    "Write `model.safetensors` and `config.json`."
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: t.contiguous() for name, t in model.state_dict().items()}, folder / 'model.safetensors')
-    if model.config is not None: save_config(model.config, folder / 'config.json')
-    return folder
-
-def load_pretrained(
-    model: DualEncoder,
-    folder: str | Path,  # written by `save_pretrained`
-) -> DualEncoder:
-    "Read the weights into a model of the same shape."
-    path = Path(folder) / 'model.safetensors'
-    if not path.exists(): raise FileNotFoundError(f'no model.safetensors in folder {Path(folder).name!r}')
-    model.load_state_dict(load_file(path))
-    return model

@@ -6,18 +6,20 @@
 __all__ = ['families', 'model_configs', 'ModelConfig', 'family_geometry', 'list_models', 'model_config', 'create_model',
            'load_model']
 
-# %% ../../nbs/models/303_registry.ipynb #1beae3c1
+# %% ../../nbs/models/303_registry.ipynb #a128436d
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 import torch
-from ..config import load_config, override, suggest
+from ..config import override, suggest
 from ..geometry.spaces import GeometryConfig, make_geometry
 from .dual_encoder import DualEncoder
+from .hub import register_kind
+from .interop import OpenClipConfig, build_open_clip, open_clip_config, open_clip_names
 from .text import TextConfig, make_text_tower, text_configs
 from .towers import VisionConfig, make_vision_tower, vision_configs
 
-# %% ../../nbs/models/303_registry.ipynb #ae17bc69
+# %% ../../nbs/models/303_registry.ipynb #49d43559
 @dataclass(frozen=True)
 class ModelConfig:
     "A dual encoder as data."
@@ -25,7 +27,7 @@ class ModelConfig:
     text: TextConfig = field(default_factory=TextConfig)              # the text tower
     geometry: GeometryConfig = field(default_factory=GeometryConfig)  # where the two meet
 
-# %% ../../nbs/models/303_registry.ipynb #2e948c96
+# %% ../../nbs/models/303_registry.ipynb #643902e7
 families = ('clip', 'meru', 'hycoclip', 'phyclip')
 
 def family_geometry(
@@ -38,7 +40,7 @@ def family_geometry(
     if family == 'phyclip': return GeometryConfig(kind='product', k=k, d=d)
     return GeometryConfig(kind='sphere' if family == 'clip' else 'product', k=1, d=k * d)
 
-# %% ../../nbs/models/303_registry.ipynb #12f1b735
+# %% ../../nbs/models/303_registry.ipynb #942f3d51
 _published = {size: (size, 'text_base', 64, 8) for size in ('vit_small_16', 'vit_base_16', 'vit_large_16')}
 _tiny = {size: (tower, 'text_tiny', 8, 8) for size, tower in
          (('tiny_s', 'conv_tiny_s'), ('tiny', 'conv_tiny'), ('tiny_l', 'conv_tiny_l'), ('tiny_vit', 'vit_tiny'))}
@@ -46,21 +48,21 @@ model_configs = {f'{family}_{size}': ModelConfig(vision_configs[vision], text_co
                  for family in families for size, (vision, text, k, d) in (_published | _tiny).items()}
 
 def list_models(
-    contains: str = '',  # only names with this part
+    contains: str = '',  # only names with this part; 'open_clip:' and a part of a name for those of open_clip
 ) -> list[str]:
     "Names that `create_model` knows."
+    if contains.startswith('open_clip:'): return [f'open_clip:{name}' for name in open_clip_names(contains.removeprefix('open_clip:'))]
     return [name for name in model_configs if contains in name]
 
-# %% ../../nbs/models/303_registry.ipynb #e50f014b
+# %% ../../nbs/models/303_registry.ipynb #8e94cc44
 def model_config(
-    name_or_config: str | ModelConfig,  # a name of `list_models()`, or a description
+    name_or_config: str | ModelConfig | OpenClipConfig,  # a name of `list_models()`, or a description
     **overrides,                        # dotted fields, or vision='conv_tiny_s' and text='text_tiny' for a whole tower
-) -> ModelConfig:
+) -> ModelConfig | OpenClipConfig:
     "The resolved description of a model."
     config = name_or_config
-    if isinstance(config, str):
-        if config not in model_configs: raise KeyError(f'unknown model {config!r}.{suggest(config, model_configs)}')
-        config = model_configs[config]
+    if isinstance(config, str): config = _named(config)
+    if isinstance(config, OpenClipConfig): return override(config, overrides)
     if not isinstance(config, ModelConfig): raise TypeError(f'name_or_config must be a name or a ModelConfig, got {config!r}')
     for part, known in (('vision', vision_configs), ('text', text_configs)):
         if not isinstance(name := overrides.get(part), str): continue
@@ -68,9 +70,18 @@ def model_config(
         config = replace(config, **{part: known[overrides.pop(part)]})
     return override(config, overrides)
 
-# %% ../../nbs/models/303_registry.ipynb #a875357b
+def _named(name):
+    "The description behind a name."
+    if name.startswith('open_clip:'):
+        known = [f'open_clip:{n}' for n in open_clip_names()]
+        if name not in known: raise KeyError(f'unknown model {name!r}.{suggest(name, known)}')
+        return open_clip_config(name.removeprefix('open_clip:'))
+    if name not in model_configs: raise KeyError(f'unknown model {name!r}.{suggest(name, model_configs)}')
+    return model_configs[name]
+
+# %% ../../nbs/models/303_registry.ipynb #537c3167
 def create_model(
-    name_or_config: str | ModelConfig,         # a name of `list_models()`, or a description
+    name_or_config: str | ModelConfig | OpenClipConfig,  # a name of `list_models()`, or a description
     *,
     seed: int | None = None,                   # seed of the initial weights; the global generator stays as it was
     device: str | torch.device | None = None,  # where the model is built; 'meta' costs no memory
@@ -80,15 +91,15 @@ def create_model(
     config = model_config(name_or_config, **overrides)
     with torch.random.fork_rng(enabled=seed is not None), torch.device(device) if device else nullcontext():
         if seed is not None: torch.manual_seed(seed)
+        if isinstance(config, OpenClipConfig): return build_open_clip(config)
         return DualEncoder(make_vision_tower(config.vision), make_text_tower(config.text), make_geometry(config.geometry), config)
 
-# %% ../../nbs/models/303_registry.ipynb #4fb546d2
+register_kind('towers', ModelConfig, create_model)
+
+# %% ../../nbs/models/303_registry.ipynb #9676d7fa
 def load_model(
-    folder: str | Path,                        # written by `DualEncoder.save_pretrained`
+    folder: str | Path,                        # written by `DualEncoder.save_pretrained`, or the name of a repository
     device: str | torch.device | None = None,  # where the model goes
 ) -> DualEncoder:
-    "A model with its saved weights."
-    path = Path(folder) / 'config.json'
-    if not path.exists(): raise FileNotFoundError(f'no config.json in folder {Path(folder).name!r}')
-    model = create_model(load_config(ModelConfig, path)).load_pretrained(folder)
-    return model.to(device) if device else model
+    "A saved model in evaluation mode: `DualEncoder.from_pretrained`."
+    return DualEncoder.from_pretrained(folder, map_location=device or 'cpu')
