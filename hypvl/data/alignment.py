@@ -6,7 +6,7 @@
 __all__ = ['DROPS', 'DEPS', 'clean_text', 'Pieces', 'pieces', 'keep_words', 'prune', 'dep_number', 'Aligned', 'align',
            'shuffle_tree', 'collate_aligned', 'TreeStreams']
 
-# %% ../../nbs/data/216_alignment.ipynb #26eebd3c
+# %% ../../nbs/data/216_alignment.ipynb #e5a1fc15
 import random
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +24,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ..config import suggest
 from .schema import Parse
 
-# %% ../../nbs/data/216_alignment.ipynb #e1cba39a
+# %% ../../nbs/data/216_alignment.ipynb #2b0ab1a6
 def clean_text(
     text: str, # a raw caption
 ) -> str:      # what the parser reads; as long as what the tokeniser reads
@@ -34,7 +34,7 @@ def clean_text(
     lower = text.lower()
     return text if len(lower) == len(text) else lower
 
-# %% ../../nbs/data/216_alignment.ipynb #191dae5f
+# %% ../../nbs/data/216_alignment.ipynb #b37ba2a5
 @lru_cache
 def _bpe() -> SimpleTokenizer: return SimpleTokenizer()
 
@@ -60,7 +60,7 @@ def pieces(
     found = [(i, m.start() + a, m.start() + b) for m in _bpe().pat.finditer(text.lower()) for i, a, b in _match(m[0])]
     return Pieces(*zip(*found)) if found else Pieces((), (), ())
 
-# %% ../../nbs/data/216_alignment.ipynb #02910aac
+# %% ../../nbs/data/216_alignment.ipynb #c09b8a6c
 DROPS = ('punct', 'space', 'stop')
 
 def keep_words(
@@ -79,7 +79,7 @@ def keep_words(
                 or punct and all(unicodedata.category(char)[0] == 'P' for char in word))
     return [not dropped(word) for word in words]
 
-# %% ../../nbs/data/216_alignment.ipynb #543b18b7
+# %% ../../nbs/data/216_alignment.ipynb #0b778fa4
 def prune(
     heads: Sequence[int],  # head of each word, a root has its own index
     keep: Sequence[bool],  # words that stay
@@ -93,7 +93,7 @@ def prune(
         new.append(place[up if keep[up] else heir.setdefault(up, v)])
     return kept, new
 
-# %% ../../nbs/data/216_alignment.ipynb #19f5fc33
+# %% ../../nbs/data/216_alignment.ipynb #277b3798
 DEPS = tuple("""ROOT acl acomp advcl advmod agent amod appos attr aux auxpass case cc ccomp compound conj csubj csubjpass dative dep det dobj expl
     intj mark meta neg nmod npadvmod nsubj nsubjpass nummod oprd parataxis pcomp pobj poss preconj predet prep prt punct quantmod relcl xcomp
     clf cop discourse dislocated fixed flat goeswith iobj list obj obl orphan reparandum root vocative""".split())
@@ -105,7 +105,7 @@ def dep_number(
     "The number of a dependency label."
     return _NUMBERS.get(label, _NUMBERS.get(label.split(':')[0], _NUMBERS['dep']))
 
-# %% ../../nbs/data/216_alignment.ipynb #7e2b8ed9
+# %% ../../nbs/data/216_alignment.ipynb #ee53bc0b
 @dataclass(frozen=True, eq=False)
 class Aligned:
     "A caption as pieces, and the tree of the words that own them."
@@ -128,7 +128,7 @@ def _words_of(found, parse, length):
     ends = np.array([s + len(w) for s, w in zip(parse.starts, parse.words)] + [0])  # word -1 ends at 0
     return np.where(starts < ends[word], word, -1)
 
-# %% ../../nbs/data/216_alignment.ipynb #3b05cfde
+# %% ../../nbs/data/216_alignment.ipynb #9e224457
 def align(
     text: str,           # a raw caption
     parse: Parse | None, # the parse of `clean_text(text)`; None leaves all pieces without a word
@@ -153,7 +153,7 @@ def align(
     piece_word = np.concatenate([[-1], word, [-1]])
     return Aligned(np.array(tokens), *(np.array(a, dtype=np.int16) for a in (piece_word, head, dep)), tuple(kept))
 
-# %% ../../nbs/data/216_alignment.ipynb #90a8bb50
+# %% ../../nbs/data/216_alignment.ipynb #79f41662
 def shuffle_tree(
     head: Int16[np.ndarray, "W"], # as in `Aligned`
     dep: Int16[np.ndarray, "W"],
@@ -167,7 +167,7 @@ def shuffle_tree(
     new_head[to], new_dep[to] = to[head], dep
     return new_head, new_dep
 
-# %% ../../nbs/data/216_alignment.ipynb #a7ba4295
+# %% ../../nbs/data/216_alignment.ipynb #9b257b8e
 def collate_aligned(
     rows: Sequence[Aligned],
 ) -> dict[str, Int[Tensor, "B _"]]: # `text` [B, L], padded with 0; `piece_word` [B, L], `head` [B, W], `dep` [B, W], padded with -1
@@ -178,7 +178,7 @@ def collate_aligned(
         if not out[name].shape[1]: out[name] = out[name].new_full((len(rows), 1), -1)
     return out
 
-# %% ../../nbs/data/216_alignment.ipynb #f8b3900e
+# %% ../../nbs/data/216_alignment.ipynb #2167cdab
 class TreeStreams:
     "Tokens, captions and parses -> the streams `piece_word`, `head` and `dep`; remembers captions."
     def __init__(self,

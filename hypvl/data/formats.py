@@ -6,7 +6,7 @@
 __all__ = ['jpeg', 'write_shard', 'write_grit', 'SuiteConfig', 'write_classes', 'write_captions', 'write_vl_checklist',
            'write_sugarcrepe', 'write_factors', 'fingerprint', 'write_suite']
 
-# %% ../../nbs/data/212_formats.ipynb #1f300680
+# %% ../../nbs/data/212_formats.ipynb #6de05cd5
 import hashlib
 import io
 import json
@@ -22,10 +22,10 @@ from PIL import Image
 from tqdm import tqdm
 
 from ..config import atomic_path, write_atomic
-from .negatives import EDITS, LOCATIONS, hard_negative, object_pair
+from .negatives import CHECKS, EDITS, checklist_pair, hard_negative
 from .world import World, caption, render, sample, things
 
-# %% ../../nbs/data/212_formats.ipynb #3a991d7e
+# %% ../../nbs/data/212_formats.ipynb #871bf3e5
 def _save(path: Path, data: bytes | str) -> None:
     "Write a file and the folders above it; text replaces the old file at once."
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +38,7 @@ def jpeg(image: np.ndarray, quality: int = 95) -> bytes:
     Image.fromarray(image).save(buffer, "JPEG", quality=quality, subsampling=0)
     return buffer.getvalue()
 
-# %% ../../nbs/data/212_formats.ipynb #68c67619
+# %% ../../nbs/data/212_formats.ipynb #85827278
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size = len(data)
@@ -61,7 +61,7 @@ def write_shard(world: World, split: str, first: int, count: int, path: Path) ->
     with atomic_path(path) as part:
         part.write_bytes(buffer.getvalue())
 
-# %% ../../nbs/data/212_formats.ipynb #3f006c0c
+# %% ../../nbs/data/212_formats.ipynb #678fd702
 def write_grit(world: World, split: str, count: int, out: str | Path, shard_size: int = 1000,
                workers: int = 1, progress: bool = True) -> list[Path]:
     "Raw GRIT shards `00000.tar`, ... of a split; finished shards are kept, so an interrupted run goes on."
@@ -78,11 +78,11 @@ def write_grit(world: World, split: str, count: int, out: str | Path, shard_size
             _shard(job)
     return paths
 
-# %% ../../nbs/data/212_formats.ipynb #1d136496
+# %% ../../nbs/data/212_formats.ipynb #dff0c5f7
 def _shard(job) -> None:
     write_shard(*job)
 
-# %% ../../nbs/data/212_formats.ipynb #51e20fc7
+# %% ../../nbs/data/212_formats.ipynb #5d1eb9c0
 @dataclass(frozen=True)
 class SuiteConfig:
     "Numbers of items of the evaluation data."
@@ -92,11 +92,11 @@ class SuiteConfig:
     clutter: int = 5         # images of each leaf among three other objects
     retrieval: int = 500     # images of each of `seen` and `unseen`
     captions: int = 5        # captions an image
-    checklist: int = 400     # pairs of each of the six buckets
+    checklist: int = 400     # pairs of each bucket of VL-CheckList
     crepe: int = 400         # pairs of each kind of edit
     factors: int = 1500      # images with the list of what they hold
 
-# %% ../../nbs/data/212_formats.ipynb #ab415a90
+# %% ../../nbs/data/212_formats.ipynb #0978ae46
 def _scene(world: World, split: str, index: int, **fixed):
     rng = world.rng(split, index)
     items = things(world, rng, split, **fixed)
@@ -119,7 +119,7 @@ def write_classes(world: World, root: Path, config: SuiteConfig) -> None:
             items, rng = _scene(world, split, index, leaf=members[n % len(members)], **fixed)
             _save(root / "zero_shot" / name / node / f"{n:03d}.jpg", jpeg(render(world, items, rng, split)))
 
-# %% ../../nbs/data/212_formats.ipynb #5f453004
+# %% ../../nbs/data/212_formats.ipynb #ecafd3ec
 def write_captions(world: World, root: Path, config: SuiteConfig) -> None:
     "Karpathy's layout: captions/{seen,unseen}.json with several captions an image."
     for split in ("seen", "unseen"):
@@ -134,21 +134,30 @@ def write_captions(world: World, root: Path, config: SuiteConfig) -> None:
             images.append({"filename": name, "filepath": split, "split": "test", "imgid": i, "sentids": [r["sentid"] for r in rows], "sentences": rows})
         _save(root / "captions" / f"{split}.json", json.dumps({"images": images, "dataset": "world"}))
 
-# %% ../../nbs/data/212_formats.ipynb #97f6c840
-def write_vl_checklist(world: World, root: Path, config: SuiteConfig) -> None:
-    "Six files of the Object part, by location and size of the object."
-    for bucket in (*LOCATIONS, "large", "medium", "small"):
-        kind = "location" if bucket in LOCATIONS else "size"
-        rows = []
-        for i in range(config.checklist):
-            items, true, false, rng = object_pair(world, bucket, i)
-            name = f"VG_100K/{bucket}_{i:05d}.jpg"
-            _save(root / "vl_checklist" / "images" / "vg" / name, jpeg(render(world, items, rng, "checklist")))
-            rows.append([name, {"POS": [true], "NEG": [false]}])
-        folder = root / "vl_checklist" / "data" / "Object" / kind.title() / f"vg_{kind}"
-        _save(folder / f"vg_obj_{bucket}.json", json.dumps(rows))
+# %% ../../nbs/data/212_formats.ipynb #5ce8956d
+def _checklist_file(bucket: str) -> str:
+    "Where a bucket lies below `vl_checklist/data`."
+    part, name = bucket.split("_")
+    return f"Object/{part.title()}/vg_{part}/vg_obj_{name}.json" if part in ("location", "size") else f"{part.title()}/vg/{name}.json"
 
-# %% ../../nbs/data/212_formats.ipynb #a06a8aea
+
+def write_vl_checklist(world: World, root: Path, config: SuiteConfig) -> list[str]:
+    "One file a bucket; those that this world leaves empty are left out and returned."
+    left_out, base = [], root / "vl_checklist"
+    for bucket in CHECKS:
+        folder = "VG_100K" if bucket.startswith(("location", "size")) else "VG_100K_2"
+        try:
+            pairs = [checklist_pair(world, bucket, i) for i in range(config.checklist)]
+        except ValueError:
+            left_out.append(bucket)
+            continue
+        rows = [[f"{folder}/{bucket}_{i:05d}.jpg", {"POS": [true], "NEG": [false]}] for i, (_, true, false, _) in enumerate(pairs)]
+        for (name, _), (items, _, _, rng) in zip(rows, pairs):
+            _save(base / "images" / "vg" / name, jpeg(render(world, items, rng, "checklist")))
+        _save(base / "data" / _checklist_file(bucket), json.dumps(rows))
+    return left_out
+
+# %% ../../nbs/data/212_formats.ipynb #ea2e8cc9
 def write_sugarcrepe(world: World, root: Path, config: SuiteConfig) -> list[str]:
     "One file a kind of edit; kinds that this world has no words for are left out and returned."
     left_out = []
@@ -177,7 +186,8 @@ def write_factors(world: World, root: Path, config: SuiteConfig) -> None:
                      "boxes": [[*b.xyxy, b.phrase] for b in s.boxes]})
     _save(root / "factors.json", json.dumps(rows))
 
-# %% ../../nbs/data/212_formats.ipynb #fd5243ab
+# %% ../../nbs/data/212_formats.ipynb #3be70888
+_LAYOUT = 2  # of the files; 2 added the attributes and relations of VL-CheckList
 _WRITERS = (write_classes, write_captions, write_vl_checklist, write_sugarcrepe, write_factors)
 
 
@@ -193,7 +203,7 @@ def _write(job):
     writer, world, root, config = job
     return writer(world, root, config)
 
-# %% ../../nbs/data/212_formats.ipynb #91836d84
+# %% ../../nbs/data/212_formats.ipynb #d9e2e01a
 def write_suite(world: World, root: str | Path, config: SuiteConfig = SuiteConfig(), workers: int = 1, progress: bool = True) -> dict:
     "All evaluation data of the world below `root`; returns what `world.json` holds. A finished folder is left as it is."
     root = Path(root)
@@ -203,7 +213,8 @@ def write_suite(world: World, root: str | Path, config: SuiteConfig = SuiteConfi
         found = json.loads((root / "world.json").read_text())
         if {k: found.get(k) for k in wanted} != wanted:
             raise ValueError(f"root={root.name!r} holds another world; choose another folder or delete it")
-        return found
+        if found.get("layout") == _LAYOUT:
+            return found
     root.mkdir(parents=True, exist_ok=True)
     world.taxonomy.to_file(root / "taxonomy.is_a.txt")
     _save(root / "names.tsv", "".join(f"{n}\t{world.words[n][0]}\n" for n in world.taxonomy.nodes))
@@ -213,6 +224,6 @@ def write_suite(world: World, root: str | Path, config: SuiteConfig = SuiteConfi
             results = list(tqdm(pool.map(_write, jobs), total=len(jobs), desc="evaluation data", disable=not progress))
     else:
         results = [_write(job) for job in tqdm(jobs, desc="evaluation data", disable=not progress)]
-    facts = wanted | {"families": world.families, "words": world.words, "left_out": results[3], "fingerprint": fingerprint(root)}
+    facts = wanted | {"layout": _LAYOUT, "families": world.families, "words": world.words, "left_out": results[3] + results[2], "fingerprint": fingerprint(root)}
     _save(root / "world.json", json.dumps(facts, indent=1))
     return json.loads(json.dumps(facts))

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['GritConfig', 'GritLoader']
 
-# %% ../../nbs/data/210_grit.ipynb #4b8b8c6e
+# %% ../../nbs/data/210_grit.ipynb #a8c1fac4
 import hashlib
 import json
 import logging
@@ -32,7 +32,7 @@ from .shards import Faults, TooManyFaults, find_shards, read_shard, split_shards
 
 _log = logging.getLogger(__name__)
 
-# %% ../../nbs/data/210_grit.ipynb #01512f38
+# %% ../../nbs/data/210_grit.ipynb #ee9a99a6
 @dataclass(frozen=True)
 class GritConfig:
     "How shards are read."
@@ -60,7 +60,7 @@ class GritConfig:
         if self.parses not in ('', *SOURCES): raise ValueError(f"parses must be '', 'gold' or 'spacy', got {self.parses!r}")
         if self.shuffle_heads and not self.parses: raise ValueError("shuffle_heads=True needs trees: parses='gold' or 'spacy', got ''")
 
-# %% ../../nbs/data/210_grit.ipynb #2f85e3c7
+# %% ../../nbs/data/210_grit.ipynb #7da63a04
 class _Fault(Exception):
     "A sample that cannot be used."
     def __init__(self, kind, detail): super().__init__(detail); self.kind = kind
@@ -97,7 +97,7 @@ class _Item:
         if self.keep: self.raw[name] = image
         return image
 
-# %% ../../nbs/data/210_grit.ipynb #e173c0b5
+# %% ../../nbs/data/210_grit.ipynb #55c1d20c
 def _fit(image, size):
     if image.shape[1:] == (size, size): return image
     return torch.from_numpy(np.array(square_pad(Image.fromarray(image.permute(1, 2, 0).numpy()), size))).permute(2, 0, 1)
@@ -128,7 +128,7 @@ def _collate(samples, tokens, extras, trees=None):
     if trees: batch |= trees(batch['text'], *([s[k] for s in samples] for k in ('text', 'tree', 'key')))
     return batch | {k.removesuffix('.json'): [s[k] for s in samples] for k in ('key', *extras)}
 
-# %% ../../nbs/data/210_grit.ipynb #796c8554
+# %% ../../nbs/data/210_grit.ipynb #f4551234
 class _Order(IterableDataset):
     "The samples of one worker, epoch after epoch."
     def __init__(self, shards, config, tokenizer, rank=0, workers=1, first=0, cursors=((0, 0),), cache=None):
@@ -159,7 +159,7 @@ class _Order(IterableDataset):
         shards = rng.sample(shards, len(shards))
         return wds.shuffle(self.config.shuffle, initial=min(self.config.shuffle, 1000), rng=rng)(self.items(shards, epoch, faults))
 
-# %% ../../nbs/data/210_grit.ipynb #59c5f1b4
+# %% ../../nbs/data/210_grit.ipynb #a929375d
 class _Stream(_Order):
     "Batches of one worker with the position after each."
     def samples(self, shards, worker, faults):
@@ -191,7 +191,7 @@ class _Stream(_Order):
             if rows: yield _collate(rows, self.tokens, self.config.extras, self.trees) | dict(_report=report(cursor=cursor))
         except TooManyFaults as error: yield dict(_report=report(error=str(error)))
 
-# %% ../../nbs/data/210_grit.ipynb #701aa8a3
+# %% ../../nbs/data/210_grit.ipynb #8028581c
 class _Position:
     "What a loader depends on and how far it has come."
     def __init__(self, facts, workers):
@@ -213,7 +213,7 @@ class _Position:
             if state['facts'].get(k) != v: raise ValueError(f"state_dict: {k} was {state['facts'].get(k)!r} when it was saved and is {v!r} now, so the batches would differ")
         self.batches, self.cursors, self.faults = state['batches'], [tuple(c) for c in state['cursors']], Counter(state['faults'])
 
-# %% ../../nbs/data/210_grit.ipynb #75dd1287
+# %% ../../nbs/data/210_grit.ipynb #1ba9a5dc
 class GritLoader(_Position):
     "Batches for ever, with `state_dict` and `load_state_dict`; in mode 'epoch' one pass each time."
     def __init__(self,

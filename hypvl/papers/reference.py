@@ -6,14 +6,14 @@
 __all__ = ['TASKS', 'TITLES', 'FAMILIES', 'SIZES', 'MODEL_COLUMNS', 'BASELINES', 'NEEDED', 'Column', 'task_columns',
            'phyclip_columns', 'Layout', 'model_label', 'phyclip_layout', 'read_reference', 'as_results']
 
-# %% ../../nbs/papers/806_reference.ipynb #cd685f63
+# %% ../../nbs/papers/806_reference.ipynb #4e989b0d
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 
-# %% ../../nbs/papers/806_reference.ipynb #42dff5be
+# %% ../../nbs/papers/806_reference.ipynb #e845db1b
 @dataclass(frozen=True)
 class Column:
     "One column of a results table."
@@ -37,7 +37,7 @@ class Column:
         "+1 where higher is better, −1 where lower is."
         return 1 if self.better == "higher" else -1
 
-# %% ../../nbs/papers/806_reference.ipynb #a6765270
+# %% ../../nbs/papers/806_reference.ipynb #f9122a44
 _ZERO_SHOT = {"World": ("species", "genus", "family", "clutter"),
               "General": ("ImageNet", "CIFAR-10", "CIFAR-100", "SUN397", "Caltech-101", "STL-10"),
               "Fine-grained": ("Food-101", "CUB", "Cars", "Aircraft", "Pets", "Flowers"),
@@ -74,7 +74,7 @@ def task_columns(task: str,  # one of `TASKS`
     return [Column("sugarcrepe", f"{kind}_{what}", "accuracy", task, kind.capitalize(), what.capitalize())
             for kind, whats in _SUGAR for what in whats] + [Column("sugarcrepe", "overall", "accuracy", task, "SugarCrepe", "Overall")]
 
-# %% ../../nbs/papers/806_reference.ipynb #18dfba1b
+# %% ../../nbs/papers/806_reference.ipynb #57960b0e
 def _pick(task: str, *wanted: tuple[str, str]) -> list[Column]:
     "Columns of a task by data set and metric."
     return [c for pair in wanted for c in task_columns(task) if (c.dataset, c.metric) == pair]
@@ -97,7 +97,7 @@ def phyclip_columns(number: int,  # table of the PHyCLIP paper: 1, 2, 3, 4 or 6
     return (_pick("classification", *accuracy) + _pick("t2i", ("unseen", "t2i_R@5"), ("COCO", "t2i_R@5"))
             + _pick("i2t", ("unseen", "i2t_R@5"), ("COCO", "i2t_R@5")) + _pick("hierarchy", *trees))
 
-# %% ../../nbs/papers/806_reference.ipynb #17cd6338
+# %% ../../nbs/papers/806_reference.ipynb #88e77216
 @dataclass(frozen=True)
 class Layout:
     "How a paper prints one of its tables."
@@ -112,7 +112,7 @@ class Layout:
     keep: Mapping[str, tuple] = field(default_factory=dict)  # column → values of the rows that belong
     expected: bool = False  # show the paper's rows that were not run, as gaps
 
-# %% ../../nbs/papers/806_reference.ipynb #83d73579
+# %% ../../nbs/papers/806_reference.ipynb #9bad13d4
 FAMILIES = {"clip": "CLIP", "meru": "MERU", "hycoclip": "HyCoCLIP", "phyclip": "PHyCLIP"}
 SIZES = ("tiny_s", "tiny", "tiny_l", "vit_small_16", "vit_base_16", "vit_large_16", "ViT-S/16", "ViT-B/16", "ViT-L/16")  # order of Table 6
 
@@ -140,7 +140,7 @@ def phyclip_layout(number: int,  # table of the PHyCLIP paper: 1, 2, 3, 4 or 6
                       lambda row: (place(row), *_by_family(row)), "paper (GRIT)", rank_by=("size",))
     return Layout(number, TITLES[number], columns, ("family", "boxes"), model_label, _by_family, "paper (ViT-B/16, GRIT)", expected=True)
 
-# %% ../../nbs/papers/806_reference.ipynb #c4baec4d
+# %% ../../nbs/papers/806_reference.ipynb #73ce662c
 MODEL_COLUMNS = ("model", "family", "boxes", "size", "k", "d", "product")
 _METRICS = {"top1_acc": "accuracy", "TIE": "tie", "LCA": "lca", "J": "jaccard", "P_H": "precision", "R_H": "recall"}
 
@@ -174,8 +174,9 @@ def read_reference(folder: str | Path,  # folder with phyclip_table1.csv, …
         frames.append(frame.assign(table=number))
     return pd.concat(frames, ignore_index=True).assign(model=None)[["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value"]]
 
-# %% ../../nbs/papers/806_reference.ipynb #fdc9db84
-BASELINES = {"chance": "chance", "majority": "majority class", "bag_of_words": "bag of words", "longer_caption": "longer caption"}
+# %% ../../nbs/papers/806_reference.ipynb #01fe56c4
+BASELINES = {"chance": "chance", "majority": "majority class", "bag_of_words": "bag of words", "longer_caption": "longer caption",
+             "shorter_caption": "shorter caption"}
 NEEDED = ("family", "seed", "suite", "dataset", "metric", "value")
 _DEFAULTS = {"model": None, "boxes": None, "size": "", "k": pd.NA, "d": pd.NA, "product": None, "score": "paper", "n": pd.NA,
              "low": float("nan"), "high": float("nan"), "preset": "unknown", "commit": "unknown", "data": "unknown", "run": "unknown"}
