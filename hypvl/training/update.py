@@ -75,6 +75,8 @@ def _set_generator_state(state, device):
 
 def _is_points(v): return isinstance(v, Tensor) and v.is_floating_point()
 
+
+# %% ../../nbs/training/500_update.ipynb #c3d4e5f6
 def join_stream(
     parts: Sequence[Mapping[str, Any]], # entries of several micro-batches
     name: str,                          # the one to join
