@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COMMANDS', 'make_parser', 'main']
 
-# %% ../nbs/001_cli.ipynb #67512893
+# %% ../nbs/001_cli.ipynb #35d0ae7e
 import argparse
 import os
 import sys
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .config import suggest
 
-# %% ../nbs/001_cli.ipynb #fa69b78b
+# %% ../nbs/001_cli.ipynb #5af7d59e
 class _Parser(argparse.ArgumentParser):
     "A parser whose errors suggest what may have been meant."
     def error(self, message):
@@ -41,7 +41,7 @@ def _count(text: str) -> int | None:
     if not text.isdigit() or int(text) < 1: raise argparse.ArgumentTypeError(f"a number from 1 on, or 'all', got {text!r}")
     return int(text)
 
-# %% ../nbs/001_cli.ipynb #e90f9e18
+# %% ../nbs/001_cli.ipynb #bd0512e1
 def _options(parser: argparse.ArgumentParser):
     "Options of `evaluate`."
     suites, add = ('phyclip', 'syntax', 'agr', 'official', 'world'), parser.add_argument
@@ -79,7 +79,7 @@ def make_parser() -> argparse.ArgumentParser:
     evaluate.set_defaults(run=_evaluate)
     return parser
 
-# %% ../nbs/001_cli.ipynb #0ae72724
+# %% ../nbs/001_cli.ipynb #239dba6d
 def _processes(device: str):
     "Device of this process, and its share of the work."
     import torch
@@ -91,7 +91,7 @@ def _processes(device: str):
     state = PartialState(cpu=cpu)
     return str(state.device), Share(state.process_index, state.num_processes, state.wait_for_everyone)
 
-# %% ../nbs/001_cli.ipynb #a6eac4bf
+# %% ../nbs/001_cli.ipynb #62e154d4
 def _evaluate(args: argparse.Namespace) -> int:
     "Run `hypvl evaluate`."
     from hypvl.evaluation.protocols import Protocol

@@ -6,7 +6,7 @@
 __all__ = ['DROPS', 'DEPS', 'clean_text', 'Pieces', 'pieces', 'keep_words', 'prune', 'dep_number', 'Aligned', 'align',
            'shuffle_tree', 'collate_aligned', 'TreeStreams']
 
-# %% ../../nbs/data/216_alignment.ipynb #e5a1fc15
+# %% ../../nbs/data/216_alignment.ipynb #85bb9dbc
 import random
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,26 +17,30 @@ from itertools import accumulate
 import numpy as np
 import torch
 from jaxtyping import Int, Int16, Int64
-from open_clip.tokenizer import SimpleTokenizer, basic_clean, whitespace_clean
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from ..config import suggest
 from .schema import Parse
 
-# %% ../../nbs/data/216_alignment.ipynb #2b0ab1a6
+# %% ../../nbs/data/216_alignment.ipynb #14597746
 def clean_text(
     text: str, # a raw caption
 ) -> str:      # what the parser reads; as long as what the tokeniser reads
     "CLIP's cleaning without its lower case."
-    plain = text.isascii() and text.isprintable() and '&' not in text
-    text = whitespace_clean(text if plain else basic_clean(text))
+    if not text.isascii() or not text.isprintable() or '&' in text:
+        from open_clip.tokenizer import basic_clean
+        text = basic_clean(text)
+    text = ' '.join(text.split())
     lower = text.lower()
     return text if len(lower) == len(text) else lower
 
-# %% ../../nbs/data/216_alignment.ipynb #b37ba2a5
+# %% ../../nbs/data/216_alignment.ipynb #168d95f5
 @lru_cache
-def _bpe() -> SimpleTokenizer: return SimpleTokenizer()
+def _bpe():
+    "CLIP's tokeniser, imported at its first use: parsing processes do not need it, and it takes seconds."
+    from open_clip.tokenizer import SimpleTokenizer
+    return SimpleTokenizer()
 
 @lru_cache(maxsize=2 ** 16)
 def _match(token: str) -> tuple[tuple[int, int, int], ...]:
@@ -60,7 +64,7 @@ def pieces(
     found = [(i, m.start() + a, m.start() + b) for m in _bpe().pat.finditer(text.lower()) for i, a, b in _match(m[0])]
     return Pieces(*zip(*found)) if found else Pieces((), (), ())
 
-# %% ../../nbs/data/216_alignment.ipynb #c09b8a6c
+# %% ../../nbs/data/216_alignment.ipynb #98249909
 DROPS = ('punct', 'space', 'stop')
 
 def keep_words(
@@ -79,7 +83,7 @@ def keep_words(
                 or punct and all(unicodedata.category(char)[0] == 'P' for char in word))
     return [not dropped(word) for word in words]
 
-# %% ../../nbs/data/216_alignment.ipynb #0b778fa4
+# %% ../../nbs/data/216_alignment.ipynb #ce978b27
 def prune(
     heads: Sequence[int],  # head of each word, a root has its own index
     keep: Sequence[bool],  # words that stay
@@ -93,7 +97,7 @@ def prune(
         new.append(place[up if keep[up] else heir.setdefault(up, v)])
     return kept, new
 
-# %% ../../nbs/data/216_alignment.ipynb #277b3798
+# %% ../../nbs/data/216_alignment.ipynb #c47952b1
 DEPS = tuple("""ROOT acl acomp advcl advmod agent amod appos attr aux auxpass case cc ccomp compound conj csubj csubjpass dative dep det dobj expl
     intj mark meta neg nmod npadvmod nsubj nsubjpass nummod oprd parataxis pcomp pobj poss preconj predet prep prt punct quantmod relcl xcomp
     clf cop discourse dislocated fixed flat goeswith iobj list obj obl orphan reparandum root vocative""".split())
@@ -105,7 +109,7 @@ def dep_number(
     "The number of a dependency label."
     return _NUMBERS.get(label, _NUMBERS.get(label.split(':')[0], _NUMBERS['dep']))
 
-# %% ../../nbs/data/216_alignment.ipynb #ee53bc0b
+# %% ../../nbs/data/216_alignment.ipynb #e870f1ba
 @dataclass(frozen=True, eq=False)
 class Aligned:
     "A caption as pieces, and the tree of the words that own them."
@@ -128,7 +132,7 @@ def _words_of(found, parse, length):
     ends = np.array([s + len(w) for s, w in zip(parse.starts, parse.words)] + [0])  # word -1 ends at 0
     return np.where(starts < ends[word], word, -1)
 
-# %% ../../nbs/data/216_alignment.ipynb #9e224457
+# %% ../../nbs/data/216_alignment.ipynb #5153fad2
 def align(
     text: str,           # a raw caption
     parse: Parse | None, # the parse of `clean_text(text)`; None leaves all pieces without a word
@@ -153,7 +157,7 @@ def align(
     piece_word = np.concatenate([[-1], word, [-1]])
     return Aligned(np.array(tokens), *(np.array(a, dtype=np.int16) for a in (piece_word, head, dep)), tuple(kept))
 
-# %% ../../nbs/data/216_alignment.ipynb #79f41662
+# %% ../../nbs/data/216_alignment.ipynb #4c271aa6
 def shuffle_tree(
     head: Int16[np.ndarray, "W"], # as in `Aligned`
     dep: Int16[np.ndarray, "W"],
@@ -167,7 +171,7 @@ def shuffle_tree(
     new_head[to], new_dep[to] = to[head], dep
     return new_head, new_dep
 
-# %% ../../nbs/data/216_alignment.ipynb #9b257b8e
+# %% ../../nbs/data/216_alignment.ipynb #ca47a4f8
 def collate_aligned(
     rows: Sequence[Aligned],
 ) -> dict[str, Int[Tensor, "B _"]]: # `text` [B, L], padded with 0; `piece_word` [B, L], `head` [B, W], `dep` [B, W], padded with -1
@@ -178,7 +182,7 @@ def collate_aligned(
         if not out[name].shape[1]: out[name] = out[name].new_full((len(rows), 1), -1)
     return out
 
-# %% ../../nbs/data/216_alignment.ipynb #2167cdab
+# %% ../../nbs/data/216_alignment.ipynb #8766cf79
 class TreeStreams:
     "Tokens, captions and parses -> the streams `piece_word`, `head` and `dep`; remembers captions."
     def __init__(self,

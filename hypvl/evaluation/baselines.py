@@ -6,7 +6,7 @@
 __all__ = ['BagOfWords', 'pair_baselines', 'constant_ranks', 'class_preferences', 'class_baselines', 'hierarchy_baselines',
            'chance_recall', 'retrieval_baselines']
 
-# %% ../../nbs/evaluation/606_baselines.ipynb #e7e46d02
+# %% ../../nbs/evaluation/606_baselines.ipynb #655974c0
 import math
 import re
 from collections import Counter
@@ -17,13 +17,13 @@ from jaxtyping import Float, Int
 from scipy.special import gammaln
 from .zero_shot import class_weights
 
-# %% ../../nbs/evaluation/606_baselines.ipynb #75a62ce5
+# %% ../../nbs/evaluation/606_baselines.ipynb #0055829a
 def _long(values: Mapping[tuple[str, str], Sequence[float]]) -> pd.DataFrame:
     "Columns model, metric, item, value from values by model and metric."
     return pd.concat([pd.DataFrame({'model': model, 'metric': metric, 'item': np.arange(len(v)), 'value': np.asarray(v, dtype=float)})
                       for (model, metric), v in values.items()], ignore_index=True)
 
-# %% ../../nbs/evaluation/606_baselines.ipynb #65a8fcdc
+# %% ../../nbs/evaluation/606_baselines.ipynb #5e10c751
 class BagOfWords:
     "Unigram log-likelihood of texts under the words of a training corpus."
     def __init__(self,
@@ -51,7 +51,7 @@ class BagOfWords:
             return value / max(len(words), 1) if per_word else value
         return np.array([of(text) for text in texts])
 
-# %% ../../nbs/evaluation/606_baselines.ipynb #44152f89
+# %% ../../nbs/evaluation/606_baselines.ipynb #81621f05
 def pair_baselines(
     positive: Sequence[str],       # true captions
     negative: Sequence[str],       # false captions
@@ -65,7 +65,7 @@ def pair_baselines(
     if bag is not None: values['bag_of_words', 'accuracy'] = bag(positive) > bag(negative)
     return _long(values)
 
-# %% ../../nbs/evaluation/606_baselines.ipynb #320e0c81
+# %% ../../nbs/evaluation/606_baselines.ipynb #97e4a746
 def constant_ranks(
     targets: Iterable[int],               # index of the right class
     preference: Sequence[float] | Float[np.ndarray, "C"],  # higher is said first, for every image
@@ -75,7 +75,7 @@ def constant_ranks(
     place[np.argsort(-np.asarray(preference, dtype=float), kind='stable')] = np.arange(len(preference))
     return place[np.asarray(targets)]
 
-# %% ../../nbs/evaluation/606_baselines.ipynb #45fb4ec4
+# %% ../../nbs/evaluation/606_baselines.ipynb #24bf665b
 def class_preferences(
     targets: Iterable[int],             # index of the right class
     names: Sequence[str],               # class names
@@ -86,7 +86,7 @@ def class_preferences(
     if bag is not None: preferences['bag_of_words'] = bag(names, per_word=True)
     return preferences
 
-# %% ../../nbs/evaluation/606_baselines.ipynb #c27f47d4
+# %% ../../nbs/evaluation/606_baselines.ipynb #a999f6f7
 def class_baselines(
     targets: Iterable[int],             # index of the right class
     names: Sequence[str],               # class names
@@ -100,7 +100,7 @@ def class_baselines(
         values |= {(model, 'accuracy'): (rank == 0) * class_weights(targets), (model, 'accuracy_micro'): rank == 0, (model, 'top5'): rank < 5}
     return _long(values)
 
-# %% ../../nbs/evaluation/606_baselines.ipynb #bfb29ef0
+# %% ../../nbs/evaluation/606_baselines.ipynb #9b3bc7e3
 def hierarchy_baselines(
     targets: Iterable[int],             # index of the right class
     names: Sequence[str],               # class names
@@ -116,7 +116,7 @@ def hierarchy_baselines(
         values |= {(model, metric): v for metric, v in metrics(said, targets).items()}
     return _long(values)
 
-# %% ../../nbs/evaluation/606_baselines.ipynb #374ff1f6
+# %% ../../nbs/evaluation/606_baselines.ipynb #f6243cd0
 def chance_recall(
     relevant: Sequence[int] | Int[np.ndarray, "Q"],  # relevant items of each query
     items: int,                       # N, all items
@@ -129,7 +129,7 @@ def chance_recall(
     def log_choose(n): return gammaln(n + 1) - gammaln(k + 1) - gammaln(np.maximum(n - k, 0) + 1)
     return np.where(items - r < k, 1., 1 - np.exp(log_choose(items - r) - log_choose(items)))
 
-# %% ../../nbs/evaluation/606_baselines.ipynb #942c0c5a
+# %% ../../nbs/evaluation/606_baselines.ipynb #aeb4a567
 def retrieval_baselines(
     owner: Sequence[int] | Int[np.ndarray, "T"],  # index of each caption's image
     images: int,                        # number of images

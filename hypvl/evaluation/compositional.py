@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['paired_scores', 'score_pairs', 'equal_words', 'evaluate_pairs', 'blind_pairs', 'average_weights', 'with_overall']
 
-# %% ../../nbs/evaluation/605_compositional.ipynb #96537fce
+# %% ../../nbs/evaluation/605_compositional.ipynb #80edc828
 from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
@@ -17,7 +17,7 @@ from .baselines import BagOfWords, pair_baselines
 from .results import item_values
 from .zero_shot import encode_images, encode_texts, inference
 
-# %% ../../nbs/evaluation/605_compositional.ipynb #d53c1134
+# %% ../../nbs/evaluation/605_compositional.ipynb #38ccdd80
 def paired_scores(
     model: nn.Module,                  # its `geometry` compares
     images: Float[torch.Tensor, "N D"],  # points
@@ -29,7 +29,7 @@ def paired_scores(
         return torch.cat([model.geometry.score(i.to(device), t.to(device), kind).diagonal().cpu()
                           for i, t in zip(images.split(16), texts.split(16))])
 
-# %% ../../nbs/evaluation/605_compositional.ipynb #f6cb1810
+# %% ../../nbs/evaluation/605_compositional.ipynb #2ac010ea
 def score_pairs(
     model: nn.Module,                               # any model with the `DualEncoder` interface
     pairs: PairData,                                # of `hypvl.data.annotations`
@@ -51,7 +51,7 @@ def score_pairs(
         tables.append(frame.assign(image=frame['image'].map(str), score=kind, item=frame.index, score_positive=true, score_negative=false, correct=true > false))
     return pd.concat(tables, ignore_index=True)
 
-# %% ../../nbs/evaluation/605_compositional.ipynb #d3c68a38
+# %% ../../nbs/evaluation/605_compositional.ipynb #c1c224d5
 def equal_words(
     pairs: PairData,
 ) -> Bool[np.ndarray, "N"]:
@@ -81,7 +81,7 @@ def evaluate_pairs(
     if not any(map(len, tables)): raise ValueError(f'buckets: no pair with an image in {list(buckets)}')
     return pd.concat(items, ignore_index=True), pd.concat(tables, ignore_index=True)
 
-# %% ../../nbs/evaluation/605_compositional.ipynb #585932c5
+# %% ../../nbs/evaluation/605_compositional.ipynb #1fcad709
 def blind_pairs(
     buckets: Mapping[str, PairData],  # name → pairs
     *, suite: str,                    # for the rows
@@ -96,7 +96,7 @@ def blind_pairs(
         parts.append(pd.concat([rows, even]).assign(suite=suite, dataset=name, score=score))
     return pd.concat(parts, ignore_index=True).assign(cluster=lambda rows: rows['item'])
 
-# %% ../../nbs/evaluation/605_compositional.ipynb #14844b53
+# %% ../../nbs/evaluation/605_compositional.ipynb #c0dc6a68
 def average_weights(
     buckets: Sequence[str],   # bucket of each item, 'source/file' where buckets have sources
     average: str = 'micro',   # 'micro': items count the same; 'macro': files of a source do, then sources

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TRANSFORMS', 'model_fingerprint', 'image_transform', 'Share', 'PointStore']
 
-# %% ../../nbs/evaluation/614_features.ipynb #fe0dbccc
+# %% ../../nbs/evaluation/614_features.ipynb #36e87118
 import hashlib
 import json
 import re
@@ -26,7 +26,7 @@ from tqdm import tqdm
 from ..config import atomic_path, config_hash
 from .zero_shot import Pictures, encode_batches
 
-# %% ../../nbs/evaluation/614_features.ipynb #c8edb62b
+# %% ../../nbs/evaluation/614_features.ipynb #122edb5c
 def model_fingerprint(
     model: nn.Module,
     length: int = 12,  # hexadecimal digits
@@ -41,7 +41,7 @@ def model_fingerprint(
     digest.update(config_hash(config, 64).encode() if config is not None else type(model).__name__.encode())
     return digest.hexdigest()[:length]
 
-# %% ../../nbs/evaluation/614_features.ipynb #bb0e8aee
+# %% ../../nbs/evaluation/614_features.ipynb #5f0d6143
 TRANSFORMS = ('crop', 'squeeze', 'double')
 
 def image_transform(
@@ -58,7 +58,7 @@ def _describe(transform) -> str:
     "Six digits of what a transform says of itself, without addresses in memory."
     return hashlib.sha256(re.sub(r' at 0x[0-9a-f]+', '', repr(transform)).encode()).hexdigest()[:6]
 
-# %% ../../nbs/evaluation/614_features.ipynb #6b854b12
+# %% ../../nbs/evaluation/614_features.ipynb #d05b5e2e
 class _Chunks:
     "Points by identity, in memory or in files."
     def __init__(self, folder: Path | None):
@@ -96,7 +96,7 @@ class _Chunks:
             parts.append(points[torch.tensor(rows)]), order.extend(places)
         return torch.cat(parts)[torch.tensor(order).argsort()]
 
-# %% ../../nbs/evaluation/614_features.ipynb #c1e6d36e
+# %% ../../nbs/evaluation/614_features.ipynb #00c9406e
 @dataclass(frozen=True)
 class Share:
     "Which part of the work this process does."
@@ -104,7 +104,7 @@ class Share:
     world: int = 1                             # processes
     wait: Callable[[], None] = lambda: None    # until all are here
 
-# %% ../../nbs/evaluation/614_features.ipynb #76c8aca3
+# %% ../../nbs/evaluation/614_features.ipynb #1b87d89d
 class PointStore:
     "Points of images; every image is embedded once."
     def __init__(self,
@@ -139,7 +139,7 @@ class PointStore:
         self.chunks.scan()
         return self.chunks.fetch(ids)
 
-# %% ../../nbs/evaluation/614_features.ipynb #b3c5f210
+# %% ../../nbs/evaluation/614_features.ipynb #260a2e6f
 def _embed(model, pictures, ids, missing, chunks, batch_size, workers, chunk, label):
     "Embed the pictures at the indices `missing` and keep their points chunk by chunk."
     done, waiting = 0, []

@@ -6,7 +6,7 @@
 __all__ = ['TREE_METRICS', 'Protocol', 'Run', 'add_classification', 'add_retrieval', 'add_checklist', 'add_sugarcrepe', 'drawn',
            'part_of']
 
-# %% ../../nbs/evaluation/615_protocols.ipynb #08343a55
+# %% ../../nbs/evaluation/615_protocols.ipynb #cd909e0d
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from .results import item_values
 from .retrieval import evaluate_retrieval
 from .zero_shot import evaluate_zero_shot
 
-# %% ../../nbs/evaluation/615_protocols.ipynb #e118c459
+# %% ../../nbs/evaluation/615_protocols.ipynb #5dc42be8
 @dataclass(frozen=True)
 class Protocol:
     "What two evaluations of a model on the same data may differ in."
@@ -53,7 +53,7 @@ class Protocol:
         for name in ('max_pairs', 'limit'):
             if getattr(self, name) is not None and getattr(self, name) < 1: raise ValueError(f'{name}: 1 or more, or None, got {getattr(self, name)}')
 
-# %% ../../nbs/evaluation/615_protocols.ipynb #35acc514
+# %% ../../nbs/evaluation/615_protocols.ipynb #299089ae
 @dataclass
 class Run:
     "One model on one folder of data."
@@ -88,7 +88,7 @@ class Run:
         self.frames = {}
         return joined
 
-# %% ../../nbs/evaluation/615_protocols.ipynb #15747a71
+# %% ../../nbs/evaluation/615_protocols.ipynb #5395bbd4
 TREE_METRICS = ('tie', 'lca', 'lca_max', 'jaccard', 'precision', 'recall')
 
 def _tree_metrics(parents, predicted, target):
@@ -125,7 +125,7 @@ def add_classification(
     of_indices = lambda p, t: _tree_metrics(parents, [nodes[i] for i in p], [nodes[i] for i in t])
     run.add_blind(hierarchy_baselines(labels, names, of_indices, run.bag), 'hierarchy', tree)
 
-# %% ../../nbs/evaluation/615_protocols.ipynb #66609969
+# %% ../../nbs/evaluation/615_protocols.ipynb #fdcb3060
 def add_retrieval(
     run: Run,
     dataset: str,        # name for the rows
@@ -142,7 +142,7 @@ def add_retrieval(
         lost = np.repeat([0, 1], [len(data.paths), len(data.missing)])
         for score in scores: run.add('items', item_values({'missing': lost}, suite='retrieval', dataset=dataset, score=score))
 
-# %% ../../nbs/evaluation/615_protocols.ipynb #12fd4e8f
+# %% ../../nbs/evaluation/615_protocols.ipynb #232e02d8
 def _add_pairs(run: Run, suite: str, buckets: Mapping[str, PairData], transform: str, average: tuple | None):
     items, pairs = evaluate_pairs(run.model, buckets, suite=suite, scores=run.protocol.scores, image_points=run.points(transform))
     filled = {name: data for name, data in buckets.items() if data.paths}
@@ -167,7 +167,7 @@ def add_sugarcrepe(
     "All kinds of edits, and overall."
     _add_pairs(run, 'sugarcrepe', kinds, 'squeeze', (SUGARCREPE, 'overall', 'micro'))
 
-# %% ../../nbs/evaluation/615_protocols.ipynb #2f799447
+# %% ../../nbs/evaluation/615_protocols.ipynb #600ac341
 def drawn(
     n: int,              # size of the whole
     limit: int | None,   # size of the part; None: the whole

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['GAP_COLUMNS', 'save_frames', 'load_frames', 'gap_rows', 'evaluate_suite']
 
-# %% ../../nbs/evaluation/617_suite.ipynb #6b06b6fe
+# %% ../../nbs/evaluation/617_suite.ipynb #10980d09
 import os
 import shutil
 import time
@@ -23,7 +23,7 @@ from .protocols import Protocol, Run
 from .results import summarise
 from .tasks import Task, data_hash, tasks_of
 
-# %% ../../nbs/evaluation/617_suite.ipynb #642957cd
+# %% ../../nbs/evaluation/617_suite.ipynb #15216814
 def save_frames(
     frames: Mapping[str, pd.DataFrame],  # by name
     folder: str | Path,                  # is made if needed
@@ -49,20 +49,20 @@ def _save_whole(frames, folder: Path):
     save_frames(frames, part)
     os.replace(part, folder)
 
-# %% ../../nbs/evaluation/617_suite.ipynb #1f72834e
+# %% ../../nbs/evaluation/617_suite.ipynb #55b1f62a
 GAP_COLUMNS = ('suite', 'dataset', 'metric', 'score', 'value', 'n', 'reason')
 
 def gap_rows(
     task: Task,
     error: MissingData,
-    root: Path,             # of the data; it becomes `data_root` in the reason
+    root: Path,             # of the data, absolute; it becomes `data_root` in the reason
     scores: Sequence[str],  # one row a cell and score
 ) -> pd.DataFrame:          # columns `GAP_COLUMNS`
     "Rows without a value that say why."
     reason = str(error).replace(str(root), 'data_root')
     return pd.DataFrame([(*cell, score, float('nan'), 0, reason) for cell in task.cells for score in scores], columns=list(GAP_COLUMNS))
 
-# %% ../../nbs/evaluation/617_suite.ipynb #14111874
+# %% ../../nbs/evaluation/617_suite.ipynb #71f3445d
 def _chosen(tasks: list[Task], sections: Sequence[str] | None) -> list[Task]:
     "Tasks of the wanted sections, given as 'retrieval' or 'retrieval/COCO'."
     known = [*dict.fromkeys(t.section for t in tasks), *(t.name for t in tasks)]
@@ -80,7 +80,7 @@ def _run_task(task: Task, data, run: Run, key: str, fingerprint: str, done: Path
     if folder is not None and share.rank == 0: _save_whole(frames, folder)
     return frames, False
 
-# %% ../../nbs/evaluation/617_suite.ipynb #fcd7ca41
+# %% ../../nbs/evaluation/617_suite.ipynb #f3cb2259
 def evaluate_suite(
     model: nn.Module,                        # any model with the `DualEncoder` interface
     root: str | Path,                        # the data
@@ -93,7 +93,7 @@ def evaluate_suite(
     **reading,                               # folder, batch_size, workers, progress, share of `PointStore`
 ) -> dict[str, pd.DataFrame]:                # results, items, predictions, pairs, and the frames of `factor_report`
     "All protocols of a suite."
-    root, done, share = Path(root), None if done is None else Path(done), reading.get('share', Share())
+    root, done, share = Path(root).absolute(), None if done is None else Path(done), reading.get('share', Share())
     if not root.is_dir(): raise FileNotFoundError(f'root: {root.name!r} is no folder')
     tasks = _chosen(tasks_of(root, suite), sections)
     if not tasks: raise ValueError(f'root: {root.name!r} has nothing to evaluate in the layout of the world')

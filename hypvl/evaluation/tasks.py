@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SUITES', 'Task', 'data_hash', 'default_suite', 'tasks_of', 'node_names']
 
-# %% ../../nbs/evaluation/616_tasks.ipynb #5051aa78
+# %% ../../nbs/evaluation/616_tasks.ipynb #d7ebec92
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from .prompts import clean_name
 from .protocols import TREE_METRICS, Run, add_checklist, add_classification, add_retrieval, add_sugarcrepe, part_of
 from .results import item_values
 
-# %% ../../nbs/evaluation/616_tasks.ipynb #4df58bac
+# %% ../../nbs/evaluation/616_tasks.ipynb #a3ee3559
 @dataclass(frozen=True)
 class Task:
     "One data set under its protocol."
@@ -52,7 +52,7 @@ def data_hash(
     files = [[relative(p), Path(p).stat().st_size] for p in data.paths]
     return config_hash([files, *([*map(str, v)] for name, v in vars(data).items() if name not in ('paths', 'taxonomy'))])
 
-# %% ../../nbs/evaluation/616_tasks.ipynb #63a6ac7c
+# %% ../../nbs/evaluation/616_tasks.ipynb #e43746e3
 def _benchmark_task(name: str) -> Task:
     tree = name == 'ImageNet'
     cells = (('zero_shot', name, 'accuracy'), *(('hierarchy', 'WordNet', m) for m in TREE_METRICS * tree))
@@ -79,7 +79,7 @@ def _sugarcrepe_task() -> Task:
     opened = lambda run: {kind: part_of(pairs, run.protocol.limit, run.protocol.seed) for kind, pairs in open_sugarcrepe(run.root).items()}
     return Task('sugarcrepe', 'SugarCrepe', opened, add_sugarcrepe, tuple(('sugarcrepe', kind, 'accuracy') for kind in (*SUGARCREPE, 'overall')))
 
-# %% ../../nbs/evaluation/616_tasks.ipynb #cb878ae8
+# %% ../../nbs/evaluation/616_tasks.ipynb #9818da65
 def _real(sets: str, coco: str, checklist: tuple[str, ...] = (), sugarcrepe: bool = False) -> list[Task]:
     return [*map(_benchmark_task, BENCHMARK_LISTS[sets]), _caption_task('COCO', coco), _caption_task('Flickr30K'),
             *map(_checklist_task, checklist), *[_sugarcrepe_task()] * sugarcrepe]
@@ -106,7 +106,7 @@ def tasks_of(
     if suite not in SUITES: raise ValueError(f'suite: unknown {suite!r}.{suggest(suite, SUITES)}')
     return SUITES[suite](Path(root))
 
-# %% ../../nbs/evaluation/616_tasks.ipynb #562d3efd
+# %% ../../nbs/evaluation/616_tasks.ipynb #e7098cbb
 _WORLD = ('zero_shot', 'captions', 'factors.json')
 _TREES = {'species': 'species', 'clutter': 'clutter'}  # zero-shot set → data set of the hierarchical rows
 
@@ -133,7 +133,7 @@ def _add_folder(run: Run, dataset: str, data):
     tree = dict(parents=Taxonomy.from_file(is_a).parents, tree=_TREES[dataset]) if dataset in _TREES and is_a.exists() else {}
     add_classification(run, dataset, data.paths, data.labels, [node_names(run.root)(node) for node in data.classes], run.protocol.templates, data.classes, **tree)
 
-# %% ../../nbs/evaluation/616_tasks.ipynb #8a2e9d96
+# %% ../../nbs/evaluation/616_tasks.ipynb #b545db88
 def _add_factors(run: Run, scenes):
     "Norms, alignment, disks and conjunctions on scenes whose content is known."
     is_a, p = run.root / 'taxonomy.is_a.txt', run.protocol
