@@ -6,11 +6,11 @@
 __all__ = ['SUGARCREPE', 'load_image', 'FolderData', 'read_image_folder', 'CaptionData', 'read_karpathy', 'read_coco_captions',
            'read_flickr_tokens', 'PairData', 'read_vl_checklist', 'vl_checklist_files', 'read_sugarcrepe']
 
-# %% ../../nbs/data/211_annotations.ipynb #7981c050
+# %% ../../nbs/data/211_annotations.ipynb #4a4bbb39
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from .taxonomy import Taxonomy
 
 _log = logging.getLogger(__name__)
 
-# %% ../../nbs/data/211_annotations.ipynb #f98eb04f
+# %% ../../nbs/data/211_annotations.ipynb #81ddf630
 def load_image(
     path: str | Path,
 ) -> Image.Image:
@@ -30,7 +30,7 @@ def load_image(
         with Image.open(path) as image: return image.convert('RGB')
     except Exception as error: raise ValueError(f"image {str(path)!r} cannot be read: {error}") from error
 
-# %% ../../nbs/data/211_annotations.ipynb #3ee08503
+# %% ../../nbs/data/211_annotations.ipynb #6324acec
 @dataclass(frozen=True)
 class FolderData:
     "Images with a class each."
@@ -61,7 +61,7 @@ def read_image_folder(
     if data.empty: _log.warning('%s of %s class folders have no image, the first is %s', len(data.empty), len(data.classes), data.empty[0])
     return data
 
-# %% ../../nbs/data/211_annotations.ipynb #51a8479c
+# %% ../../nbs/data/211_annotations.ipynb #427d0af7
 @dataclass(frozen=True)
 class CaptionData:
     "Images with captions."
@@ -97,7 +97,7 @@ def _captions(entries, where):
     kept = [(found[n], texts) for n, _, texts in entries if n in found]
     return CaptionData(tuple(p for p, _ in kept), tuple(t for _, texts in kept for t in texts), tuple(i for i, (_, texts) in enumerate(kept) for _ in texts), missing)
 
-# %% ../../nbs/data/211_annotations.ipynb #4be6d658
+# %% ../../nbs/data/211_annotations.ipynb #46663170
 def read_karpathy(
     path: str | Path,       # dataset_coco.json, dataset_flickr30k.json, ...
     image_root: str | Path, # images are at `filepath/filename` or `filename` below it
@@ -117,7 +117,7 @@ def read_karpathy(
         entries.append((f"{e.get('filepath', '')}/{file}".strip('/'), places, [_value(s, 'raw', str, where) for s in sentences]))
     return _captions(entries, name)
 
-# %% ../../nbs/data/211_annotations.ipynb #a53521dd
+# %% ../../nbs/data/211_annotations.ipynb #bed8766f
 def read_coco_captions(
     path: str | Path,       # captions_val2017.json, ...
     image_root: str | Path, # images are at `file_name` below it
@@ -150,7 +150,7 @@ def read_flickr_tokens(
     if unknown: raise ValueError(f"keep: {len(unknown)} of {len(keep)} images are not in {name}, the first is {unknown[0]!r}")
     return _captions([(f, [Path(image_root) / f], texts[f]) for f in keep], name)
 
-# %% ../../nbs/data/211_annotations.ipynb #8ae81c87
+# %% ../../nbs/data/211_annotations.ipynb #391d8a6b
 @dataclass(frozen=True)
 class PairData:
     "Images with a true and a false caption each."
@@ -173,7 +173,7 @@ def _pairs(rows, image_root, where, limit):
     if missing: _log.warning('%s: %s images are missing, %s pairs are left, the first missing is %s', where, len(missing), len(kept), next(iter(missing)))
     return PairData(*map(tuple, zip(*kept)), tuple(missing)) if kept else PairData((), (), (), ())
 
-# %% ../../nbs/data/211_annotations.ipynb #b217cb8c
+# %% ../../nbs/data/211_annotations.ipynb #2058a729
 def read_vl_checklist(
     path: str | Path,        # one file, such as data/Object/Size/vg_size/vg_obj_small.json
     image_root: str | Path,  # folder of the images of its source
@@ -204,7 +204,7 @@ def vl_checklist_files(
     if not files: raise FileNotFoundError(f"data_root: no {pattern!r} below {str(data_root)!r}")
     return files
 
-# %% ../../nbs/data/211_annotations.ipynb #1e2f4790
+# %% ../../nbs/data/211_annotations.ipynb #d6b31e76
 SUGARCREPE = ('replace_obj', 'replace_att', 'replace_rel', 'swap_obj', 'swap_att', 'add_obj', 'add_att')
 
 def read_sugarcrepe(

@@ -6,11 +6,10 @@
 __all__ = ['jpeg', 'write_shard', 'write_grit', 'SuiteConfig', 'write_classes', 'write_captions', 'write_vl_checklist',
            'write_sugarcrepe', 'write_factors', 'fingerprint', 'write_suite']
 
-# %% ../../nbs/data/212_formats.ipynb #6de05cd5
+# %% ../../nbs/data/212_formats.ipynb #4a8d8d54
 import hashlib
 import io
 import json
-import os
 import tarfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -25,7 +24,7 @@ from ..config import atomic_path, write_atomic
 from .negatives import CHECKS, EDITS, checklist_pair, hard_negative
 from .world import World, caption, render, sample, things
 
-# %% ../../nbs/data/212_formats.ipynb #871bf3e5
+# %% ../../nbs/data/212_formats.ipynb #1808a765
 def _save(path: Path, data: bytes | str) -> None:
     "Write a file and the folders above it; text replaces the old file at once."
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,7 +37,7 @@ def jpeg(image: np.ndarray, quality: int = 95) -> bytes:
     Image.fromarray(image).save(buffer, "JPEG", quality=quality, subsampling=0)
     return buffer.getvalue()
 
-# %% ../../nbs/data/212_formats.ipynb #85827278
+# %% ../../nbs/data/212_formats.ipynb #9f24f54d
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size = len(data)
@@ -61,7 +60,7 @@ def write_shard(world: World, split: str, first: int, count: int, path: Path) ->
     with atomic_path(path) as part:
         part.write_bytes(buffer.getvalue())
 
-# %% ../../nbs/data/212_formats.ipynb #678fd702
+# %% ../../nbs/data/212_formats.ipynb #efd7f0e5
 def write_grit(world: World, split: str, count: int, out: str | Path, shard_size: int = 1000,
                workers: int = 1, progress: bool = True) -> list[Path]:
     "Raw GRIT shards `00000.tar`, ... of a split; finished shards are kept, so an interrupted run goes on."
@@ -78,11 +77,11 @@ def write_grit(world: World, split: str, count: int, out: str | Path, shard_size
             _shard(job)
     return paths
 
-# %% ../../nbs/data/212_formats.ipynb #dff0c5f7
+# %% ../../nbs/data/212_formats.ipynb #b10de3ee
 def _shard(job) -> None:
     write_shard(*job)
 
-# %% ../../nbs/data/212_formats.ipynb #5d1eb9c0
+# %% ../../nbs/data/212_formats.ipynb #75b255c2
 @dataclass(frozen=True)
 class SuiteConfig:
     "Numbers of items of the evaluation data."
@@ -96,7 +95,7 @@ class SuiteConfig:
     crepe: int = 400         # pairs of each kind of edit
     factors: int = 1500      # images with the list of what they hold
 
-# %% ../../nbs/data/212_formats.ipynb #0978ae46
+# %% ../../nbs/data/212_formats.ipynb #3a13ff0c
 def _scene(world: World, split: str, index: int, **fixed):
     rng = world.rng(split, index)
     items = things(world, rng, split, **fixed)
@@ -119,7 +118,7 @@ def write_classes(world: World, root: Path, config: SuiteConfig) -> None:
             items, rng = _scene(world, split, index, leaf=members[n % len(members)], **fixed)
             _save(root / "zero_shot" / name / node / f"{n:03d}.jpg", jpeg(render(world, items, rng, split)))
 
-# %% ../../nbs/data/212_formats.ipynb #ecafd3ec
+# %% ../../nbs/data/212_formats.ipynb #5e24724e
 def write_captions(world: World, root: Path, config: SuiteConfig) -> None:
     "Karpathy's layout: captions/{seen,unseen}.json with several captions an image."
     for split in ("seen", "unseen"):
@@ -134,7 +133,7 @@ def write_captions(world: World, root: Path, config: SuiteConfig) -> None:
             images.append({"filename": name, "filepath": split, "split": "test", "imgid": i, "sentids": [r["sentid"] for r in rows], "sentences": rows})
         _save(root / "captions" / f"{split}.json", json.dumps({"images": images, "dataset": "world"}))
 
-# %% ../../nbs/data/212_formats.ipynb #5ce8956d
+# %% ../../nbs/data/212_formats.ipynb #f490a36c
 def _checklist_file(bucket: str) -> str:
     "Where a bucket lies below `vl_checklist/data`."
     part, name = bucket.split("_")
@@ -157,7 +156,7 @@ def write_vl_checklist(world: World, root: Path, config: SuiteConfig) -> list[st
         _save(base / "data" / _checklist_file(bucket), json.dumps(rows))
     return left_out
 
-# %% ../../nbs/data/212_formats.ipynb #ea2e8cc9
+# %% ../../nbs/data/212_formats.ipynb #3b85c3f1
 def write_sugarcrepe(world: World, root: Path, config: SuiteConfig) -> list[str]:
     "One file a kind of edit; kinds that this world has no words for are left out and returned."
     left_out = []
@@ -186,7 +185,7 @@ def write_factors(world: World, root: Path, config: SuiteConfig) -> None:
                      "boxes": [[*b.xyxy, b.phrase] for b in s.boxes]})
     _save(root / "factors.json", json.dumps(rows))
 
-# %% ../../nbs/data/212_formats.ipynb #3be70888
+# %% ../../nbs/data/212_formats.ipynb #a38a3180
 _LAYOUT = 2  # of the files; 2 added the attributes and relations of VL-CheckList
 _WRITERS = (write_classes, write_captions, write_vl_checklist, write_sugarcrepe, write_factors)
 
@@ -203,7 +202,7 @@ def _write(job):
     writer, world, root, config = job
     return writer(world, root, config)
 
-# %% ../../nbs/data/212_formats.ipynb #d9e2e01a
+# %% ../../nbs/data/212_formats.ipynb #e5c1b47b
 def write_suite(world: World, root: str | Path, config: SuiteConfig = SuiteConfig(), workers: int = 1, progress: bool = True) -> dict:
     "All evaluation data of the world below `root`; returns what `world.json` holds. A finished folder is left as it is."
     root = Path(root)

@@ -56,3 +56,19 @@ def test_a_killed_run_goes_on(folder, capsys):
     assert points(folder, "killed") >= 1 and not (folder / "killed" / "results.csv").exists()
     assert main(command(folder, "killed")[2:]) == 0 and "retrieval/COCO: found finished" in capsys.readouterr().out
     pd.testing.assert_frame_equal(results(folder, "killed"), results(folder, "one"))
+
+
+@pytest.mark.full
+def test_a_run_on_real_data_is_evaluated_on_it(folder):
+    "A recipe with `data.root` trains on its shards and takes PHyCLIP's suite where the folder holds no world."
+    from hypvl.papers.recipes import recipe
+    from hypvl.papers.runs import prepare_data, run
+    small = {"train.steps": 2, "train.warmup": 1, "train.checkpoint_every": 2, "train.batch_size": 16, "data.train": 64, "data.val": 32,
+             **{f"data.suite.{name}": 1 for name in ("retrieval", "checklist", "crepe", "factors")}}
+    made = recipe("phyclip", "smoke", **small)
+    shards = prepare_data(made.data, made.model.vision.image_size, folder / "prepared", progress=False).train
+    (folder / "data" / "grit").symlink_to(shards)
+    done = run(recipe("phyclip", "smoke", **small, **{"data.root": str(folder / "data")}), folder / "runs", progress=False)
+    rows = done.frames()["results"].set_index("dataset")
+    assert rows.loc["COCO", "value"].notna().all() and rows.loc["overall", "n"].gt(0).all()
+    assert rows.loc["CIFAR-10", "value"].isna().all() and rows.loc["CIFAR-10", "reason"].str.contains("data_root/cifar-10-batches-py").all()
