@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['GAP_COLUMNS', 'save_frames', 'load_frames', 'gap_rows', 'evaluate_suite']
 
-# %% ../../nbs/evaluation/617_suite.ipynb #10980d09
+# %% ../../nbs/evaluation/617_suite.ipynb #8f7439cc
 import os
 import shutil
 import time
@@ -23,7 +23,7 @@ from .protocols import Protocol, Run
 from .results import summarise
 from .tasks import Task, data_hash, tasks_of
 
-# %% ../../nbs/evaluation/617_suite.ipynb #15216814
+# %% ../../nbs/evaluation/617_suite.ipynb #bbbdecd0
 def save_frames(
     frames: Mapping[str, pd.DataFrame],  # by name
     folder: str | Path,                  # is made if needed
@@ -49,7 +49,7 @@ def _save_whole(frames, folder: Path):
     save_frames(frames, part)
     os.replace(part, folder)
 
-# %% ../../nbs/evaluation/617_suite.ipynb #55b1f62a
+# %% ../../nbs/evaluation/617_suite.ipynb #368747aa
 GAP_COLUMNS = ('suite', 'dataset', 'metric', 'score', 'value', 'n', 'reason')
 
 def gap_rows(
@@ -62,7 +62,7 @@ def gap_rows(
     reason = str(error).replace(str(root), 'data_root')
     return pd.DataFrame([(*cell, score, float('nan'), 0, reason) for cell in task.cells for score in scores], columns=list(GAP_COLUMNS))
 
-# %% ../../nbs/evaluation/617_suite.ipynb #71f3445d
+# %% ../../nbs/evaluation/617_suite.ipynb #29e7d7b9
 def _chosen(tasks: list[Task], sections: Sequence[str] | None) -> list[Task]:
     "Tasks of the wanted sections, given as 'retrieval' or 'retrieval/COCO'."
     known = [*dict.fromkeys(t.section for t in tasks), *(t.name for t in tasks)]
@@ -80,7 +80,7 @@ def _run_task(task: Task, data, run: Run, key: str, fingerprint: str, done: Path
     if folder is not None and share.rank == 0: _save_whole(frames, folder)
     return frames, False
 
-# %% ../../nbs/evaluation/617_suite.ipynb #f3cb2259
+# %% ../../nbs/evaluation/617_suite.ipynb #d516554d
 def evaluate_suite(
     model: nn.Module,                        # any model with the `DualEncoder` interface
     root: str | Path,                        # the data

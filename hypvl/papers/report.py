@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['load_checkpoint', 'family_of', 'reference_folder', 'suite_tables', 'training_texts', 'evaluate_checkpoint']
 
-# %% ../../nbs/papers/818_report.ipynb #90d431bc
+# %% ../../nbs/papers/818_report.ipynb #28520b6a
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +31,7 @@ from .reference import FAMILIES, MODEL_COLUMNS, Column, Layout, model_label, phy
 from .syntax_tables import read_syntax_reference, syntax_layout
 from .tables import paper_table, save
 
-# %% ../../nbs/papers/818_report.ipynb #94440984
+# %% ../../nbs/papers/818_report.ipynb #5cc037c6
 def load_checkpoint(
     source: str | Path,            # folder of `save_pretrained`, a published .pth, 'open_clip:NAME/TAG' or 'open_clip:NAME/FILE'
     family: str | None = None,     # of a published file; None: by its layout
@@ -68,7 +68,7 @@ def family_of(
     official, g = getattr(model, 'official', None), model.geometry
     return official.family if official else 'clip' if not g.has_cones else 'meru' if g.k == 1 else 'phyclip'
 
-# %% ../../nbs/papers/818_report.ipynb #718f7a7e
+# %% ../../nbs/papers/818_report.ipynb #8e6328e5
 def _own(layout: Layout) -> Layout:
     "The layout with the name of the model at the head of its row, and without rows for models that were not asked for."
     label = lambda row: row['model'] if isinstance(row['model'], str) else model_label(row)
@@ -104,7 +104,7 @@ def suite_tables(
     layouts = {number: _own(layout(number)) for number in numbers}
     return {f'table{n}': paper_table(own, results, printed) for n, own in layouts.items() if asked & {c.key for c in own.columns}}
 
-# %% ../../nbs/papers/818_report.ipynb #cb78dd6a
+# %% ../../nbs/papers/818_report.ipynb #b75a32fd
 def training_texts(
     file: str | Path | None,   # captions in COCO's layout, or a text a line; None: COCO's, if they are there
     data_root: str | Path,
@@ -128,7 +128,7 @@ def _write_results(results: pd.DataFrame, frames: Mapping, out: Path, suite: str
     for name, table in suite_tables(results, suite, reference).items(): save(table, out / 'tables', name)
     return {'results': out / 'results.csv', 'gaps': out / 'gaps.csv', 'items': out / 'items.parquet', 'tables': out / 'tables'}
 
-# %% ../../nbs/papers/818_report.ipynb #ce545dba
+# %% ../../nbs/papers/818_report.ipynb #ead3019c
 def evaluate_checkpoint(
     source: str | Path,                     # as for `load_checkpoint`
     data_root: str | Path,
