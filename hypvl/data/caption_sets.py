@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from ..config import suggest
 from .annotations import SUGARCREPE, CaptionData, PairData, read_coco_captions, read_flickr_tokens, read_karpathy, read_sugarcrepe
-from .benchmark_files import MissingData
+from .benchmark_files import MissingData, lacks
 
 # %% ../../nbs/data/220_caption_sets.ipynb #3c21556a
 @dataclass(frozen=True)
@@ -48,11 +48,6 @@ CAPTION_SETS: Mapping[str, CaptionSet] = MappingProxyType({
 SUGARCREPE_IMAGES = ('coco/val2017', 'coco/images/val2017', 'sugarcrepe/images')
 
 # %% ../../nbs/data/220_caption_sets.ipynb #5122e6d4
-def _lacks(name: str, looked_in: Sequence[Path], obtain: str) -> MissingData:
-    "The error of a set that is not there."
-    places = ', '.join(map(str, looked_in))
-    return MissingData(f'{name}: not found in {places}. To get it: {obtain}', places, obtain)
-
 def open_captions(
     name: str,               # a name of `CAPTION_SETS`
     data_root: str | Path,
@@ -64,9 +59,9 @@ def open_captions(
         images = next((root / p for p in layout.images if (root / p).is_dir()), None)
         if images is None or not all((root / f).is_file() for f in layout.files): continue
         try: return layout.read(*(root / f for f in layout.files), images)
-        except FileNotFoundError as error: raise _lacks(name, [images], f'{known.obtain} ({error})') from error
+        except FileNotFoundError as error: raise lacks(name, [images], f'{known.obtain} ({error})') from error
     looked_in = [root / p for layout in known.layouts for p in (*layout.files, layout.images[0])]
-    raise _lacks(name, list(dict.fromkeys(looked_in)), known.obtain)
+    raise lacks(name, list(dict.fromkeys(looked_in)), known.obtain)
 
 # %% ../../nbs/data/220_caption_sets.ipynb #9d62116e
 def open_sugarcrepe(
@@ -79,7 +74,7 @@ def open_sugarcrepe(
     obtain = 'the folder `data` of github.com/RAIVNLab/sugar-crepe, and val2017.zip of cocodataset.org'
     absent = [texts / f'{kind}.json' for kind in SUGARCREPE if not (texts / f'{kind}.json').is_file()]
     if images is None: absent += [root / p for p in SUGARCREPE_IMAGES[:1]]
-    if absent: raise _lacks('SugarCrepe', absent, obtain)
+    if absent: raise lacks('SugarCrepe', absent, obtain)
     more = sorted(p.stem for p in texts.glob('*.json') if p.stem not in SUGARCREPE)
     try: return {kind: read_sugarcrepe(texts / f'{kind}.json', images) for kind in (*SUGARCREPE, *more)}
-    except FileNotFoundError as error: raise _lacks('SugarCrepe', [images], f'{obtain} ({error})') from error
+    except FileNotFoundError as error: raise lacks('SugarCrepe', [images], f'{obtain} ({error})') from error

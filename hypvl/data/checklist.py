@@ -16,7 +16,7 @@ import pandas as pd
 
 from ..config import suggest
 from .annotations import PairData, read_vl_checklist
-from .benchmark_files import MissingData
+from .benchmark_files import MissingData, lacks
 
 # %% ../../nbs/data/215_checklist.ipynb #4736b195
 @dataclass(frozen=True)
@@ -66,10 +66,6 @@ IMAGE_ROOTS: Mapping[str, tuple[str, ...]] = MappingProxyType({               # 
 _OBTAIN = {'texts': 'the folder `data` of github.com/om-ai-lab/VL-CheckList', 'vg': 'VG_100K and VG_100K_2 of visualgenome.org',
            'hake': 'the image folders listed by github.com/DirtyHarryLYL/HAKE', 'swig': 'the images of github.com/allenai/swig'}
 
-def _lacks(column: str, looked_in: Sequence[Path], obtain: str) -> MissingData:
-    "The error of a column whose files are not there."
-    places = ', '.join(map(str, looked_in))
-    return MissingData(f'VL-CheckList {column}: not found in {places}. To get it: {obtain}', places, obtain)
 
 def _folder(data_root: Path, names: Sequence[str], probe: str = '') -> Path | None:
     "The first of the folders that exists and holds `probe`."
@@ -97,13 +93,13 @@ def open_checklist(
     root, found = Path(data_root), {}
     for file in CHECKLIST[column] if corpora == 'all' else CHECKLIST[column][:1]:
         where, images = _folder(root, CHECKLIST_ROOTS, file.path), _folder(root, IMAGE_ROOTS[file.images])
-        if where is None: raise _lacks(column, [root / n / file.path for n in CHECKLIST_ROOTS[:1]], _OBTAIN['texts'])
-        if images is None: raise _lacks(column, [root / n for n in IMAGE_ROOTS[file.images][:1]], _OBTAIN[file.images])
+        if where is None: raise lacks(f'VL-CheckList {column}', [root / n / file.path for n in CHECKLIST_ROOTS[:1]], _OBTAIN['texts'])
+        if images is None: raise lacks(f'VL-CheckList {column}', [root / n for n in IMAGE_ROOTS[file.images][:1]], _OBTAIN[file.images])
         keep = None if negatives == 'all' else lambda positive, negative: not is_bare(positive, negative)
         try: pairs = read_vl_checklist(where / file.path, images, max_pairs, keep=keep)
-        except FileNotFoundError as error: raise _lacks(column, [images], f'{_OBTAIN[file.images]} ({error})') from error
+        except FileNotFoundError as error: raise lacks(f'VL-CheckList {column}', [images], f'{_OBTAIN[file.images]} ({error})') from error
         if pairs.paths: found[file.name] = pairs
-    if not found: raise _lacks(column, [where / f.path for f in CHECKLIST[column][:1]], f"{_OBTAIN['texts']} (no pair is left of its files)")
+    if not found: raise lacks(f'VL-CheckList {column}', [where / f.path for f in CHECKLIST[column][:1]], f"{_OBTAIN['texts']} (no pair is left of its files)")
     return found
 
 # %% ../../nbs/data/215_checklist.ipynb #8f7e667e

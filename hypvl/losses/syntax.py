@@ -130,11 +130,16 @@ class SyntaxConfig:
     words: float = 1.                       # weight of the word term
     label_weights: tuple[float, ...] = ()   # of edges, by the number of their dependency label
 
+    def stream(self,
+        state: str, # of the text tower
+    ) -> str:       # name of the word stream, with the pooling
+        "The stream that holds the words of a state."
+        return f'words@{state}' + (f':{self.pool}' if self.pool != 'mean' else '')
+
 def syntax_rows(
     config: SyntaxConfig, # which states, pooling and weights
 ) -> list[Syntax]:        # the rows of edges and of words, in this order
     "The rows that a config describes."
-    stream = lambda state: f'words@{state}' + (f':{config.pool}' if config.pool != 'mean' else '')
-    how = dict(eta=config.eta, reduce=config.reduce, detach=config.detach)
+    stream, how = config.stream, dict(eta=config.eta, reduce=config.reduce, detach=config.detach)
     return [Syntax('edge', stream(config.cont), stream(config.cont), weight=config.weight * config.edges, label_weights=tuple(config.label_weights), **how),
             Syntax('word', stream(config.init), stream(config.cont), weight=config.weight * config.words, **how)]

@@ -136,8 +136,7 @@ def parse_frames(model, folder: Path, syntax, limit: int = 300) -> dict[str, pd.
     if not texts:
         return {}
     parses = dict(list(shard_parses(shard).items())[:limit])
-    stream = f"words@{syntax.cont}" + (f":{syntax.pool}" if syntax.pool != "mean" else "")
-    return parse_report(model, [texts[key] for key in parses], list(parses.values()), stream)
+    return parse_report(model, [texts[key] for key in parses], list(parses.values()), syntax.stream(syntax.cont))
 
 
 def validation_recall(model, loader) -> pd.DataFrame:
