@@ -6,7 +6,7 @@
 __all__ = ['SMALL_PARSER', 'DataPaths', 'make_world', 'prepare_data', 'make_loader', 'train', 'training_captions', 'parse_frames',
            'validation_recall', 'job', 'Run', 'run', 'gather']
 
-# %% ../../nbs/papers/801_runs.ipynb #bd2f11d3
+# %% ../../nbs/papers/801_runs.ipynb #d21e629a
 import json
 import os
 from dataclasses import dataclass, replace
@@ -28,18 +28,19 @@ from ..data.sprites import DrawnSprites
 from ..data.world import World
 from ..evaluation.parse_recovery import parse_report
 from ..evaluation.protocols import Protocol
+from ..evaluation.retrieval import recall_at_k
 from ..evaluation.suite import evaluate_suite, load_frames, save_frames
 from ..evaluation.zero_shot import inference
 from ..losses.objective import make_objective
 from ..models.registry import create_model, load_model
 from .provenance import git_state, save_provenance, short_commit, stamp, versions
 from .recipes import DataConfig, Recipe
-from ..training.launch import launch
+from ..training.launch import finished, launch
 from ..training.loop import Trainer
 from ..training.metrics import read_metrics
 from ..training.update import make_accelerator
 
-# %% ../../nbs/papers/801_runs.ipynb #2fffe115
+# %% ../../nbs/papers/801_runs.ipynb #b48adcef
 SMALL_PARSER = 40  # gold captions that the parser 'small' sees
 
 
@@ -67,7 +68,7 @@ def _real_data(root: Path) -> DataPaths:
     shards = [(p.name, p.stat().st_size) for p in sorted(train.glob("*.tar"))]
     return DataPaths(train, val if val.is_dir() else train, suite, facts.get("fingerprint") or config_hash(shards))
 
-# %% ../../nbs/papers/801_runs.ipynb #5da3ae45
+# %% ../../nbs/papers/801_runs.ipynb #36c21893
 def _parse(folder: Path, parser: str, workers: int, progress: bool) -> None:
     "Parses beside the training shards; the parser 'small' is trained on gold parses of some of their captions first."
     if parser == "small" and not (folder / "parser" / "score.json").exists():
@@ -94,7 +95,7 @@ def prepare_data(config: DataConfig, size: int, root: str | Path, workers: int =
     facts = write_suite(world, folder / "suite", config.suite, workers=workers, progress=progress)
     return DataPaths(folder / "train", folder / "val", folder / "suite", facts["fingerprint"])
 
-# %% ../../nbs/papers/801_runs.ipynb #ed7b62c5
+# %% ../../nbs/papers/801_runs.ipynb #cec518ec
 def make_loader(recipe: Recipe, data: DataPaths, tokenizer, rank: int = 0, world_size: int = 1) -> GritLoader:
     "Training batches of one process."
     config = GritConfig(size=recipe.model.vision.image_size, batch_size=recipe.train.micro_batch(world_size), seed=recipe.train.seed,
@@ -117,7 +118,7 @@ def train(recipe: Recipe, data: DataPaths, out: str | Path, device: str | None =
     accelerator.wait_for_everyone()
     return history
 
-# %% ../../nbs/papers/801_runs.ipynb #d7e4940e
+# %% ../../nbs/papers/801_runs.ipynb #2b74f6f2
 def training_captions(folder: Path, limit: int = 20_000) -> list[str]:
     "Captions of the training shards, at most `limit`."
     found = []
@@ -128,7 +129,7 @@ def training_captions(folder: Path, limit: int = 20_000) -> list[str]:
                 return found
     return found
 
-# %% ../../nbs/papers/801_runs.ipynb #87a5a725
+# %% ../../nbs/papers/801_runs.ipynb #b895d191
 def parse_frames(model, folder: Path, syntax, limit: int = 300) -> dict[str, pd.DataFrame]:
     "What the cones of a model know of the gold parses of validation captions; none where the shards hold no parses."
     shard = find_shards(folder)[0]
@@ -147,10 +148,9 @@ def validation_recall(model, loader) -> pd.DataFrame:
             for name, p in model.embed({k: batch[k].to(device) for k in points}, tuple(points)).items():
                 points[name].append(p.float().cpu())
         scores = model.geometry.score(*(torch.cat(points[k]).to(device) for k in ("text", "image"))).cpu()
-    hit = (scores > scores.diagonal()[:, None]).sum(1) < 5
-    return pd.DataFrame([{"metric": "t2i_R@5", "value": hit.double().mean().item(), "n": len(hit)}])
+    return pd.DataFrame([{"metric": "t2i_R@5", "value": recall_at_k(scores, range(len(scores)), 5)[5], "n": len(scores)}])
 
-# %% ../../nbs/papers/801_runs.ipynb #78b436f3
+# %% ../../nbs/papers/801_runs.ipynb #3756f062
 def job(config: dict, out: Path) -> dict:
     "What a run does, in this process: train, evaluate, leave tables. Called by `launch` with plain data."
     recipe, data = from_dict(Recipe, config["recipe"]), DataPaths(*(Path(p) for p in config["data"][:3]), config["data"][3])
@@ -168,12 +168,17 @@ def job(config: dict, out: Path) -> dict:
         save_provenance({"commit": short_commit(git_state()), "data": data.fingerprint, "versions": versions()}, out)
     return {"hash": recipe.hash}
 
-# %% ../../nbs/papers/801_runs.ipynb #c0a5e560
+# %% ../../nbs/papers/801_runs.ipynb #7f09e3a0
 @dataclass(frozen=True)
 class Run:
     "A finished run on disk."
     recipe: Recipe
     folder: Path
+
+    @property
+    def seconds(self) -> float:
+        "What training and evaluation took."
+        return finished(self.folder)["seconds"]
 
     def frames(self) -> dict[str, pd.DataFrame]:
         "All tables of the run, every row with its origin."
@@ -190,7 +195,7 @@ def run(recipe: Recipe, out: str | Path, how: str = "inline", device: str = "aut
     "The run of a recipe below `out`, made if it is not there."
     out = Path(out)
     folder = out / "runs" / recipe.hash
-    if not (folder / "finished.json").exists():
+    if not finished(folder):
         data = prepare_data(recipe.data, recipe.model.vision.image_size, out / "data", workers=min(8, os.cpu_count() or 1), progress=progress)
         paths = [str(p.resolve()) for p in (data.train, data.val, data.suite)] + [data.fingerprint]
         config = {"recipe": to_dict(recipe), "data": paths, "device": device, "progress": progress}
