@@ -40,6 +40,12 @@ def test_every_module_has_one_notebook(root):
     assert modules - handmade == set(names) - handmade
 
 
+def test_sidebar_lists_the_notebooks_in_reading_order(root):
+    listed = re.findall(r"- (\S+\.ipynb)", (root / "nbs" / "sidebar.yml").read_text())
+    here = [p.relative_to(root / "nbs") for p in notebooks(root) if "nbs" in p.relative_to(root).parts]
+    assert listed == ["index.ipynb", *(p.as_posix() for p in sorted(here, key=lambda p: p.name) if p.name != "index.ipynb")]
+
+
 def test_exporting_notebooks_assert_something(root):
     for path in notebooks(root):
         cells = code_cells(json.loads(path.read_text()))
