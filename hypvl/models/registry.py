@@ -6,7 +6,7 @@
 __all__ = ['families', 'model_configs', 'ModelConfig', 'family_geometry', 'list_models', 'model_config', 'create_model',
            'load_model']
 
-# %% ../../nbs/models/303_registry.ipynb #a128436d
+# %% ../../nbs/models/303_registry.ipynb #e33c0c06
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from .interop import OpenClipConfig, build_open_clip, open_clip_config, open_cli
 from .text import TextConfig, make_text_tower, text_configs
 from .towers import VisionConfig, make_vision_tower, vision_configs
 
-# %% ../../nbs/models/303_registry.ipynb #49d43559
+# %% ../../nbs/models/303_registry.ipynb #b832da99
 @dataclass(frozen=True)
 class ModelConfig:
     "A dual encoder as data."
@@ -27,7 +27,7 @@ class ModelConfig:
     text: TextConfig = field(default_factory=TextConfig)              # the text tower
     geometry: GeometryConfig = field(default_factory=GeometryConfig)  # where the two meet
 
-# %% ../../nbs/models/303_registry.ipynb #643902e7
+# %% ../../nbs/models/303_registry.ipynb #23e53057
 families = ('clip', 'meru', 'hycoclip', 'phyclip')
 
 def family_geometry(
@@ -40,7 +40,7 @@ def family_geometry(
     if family == 'phyclip': return GeometryConfig(kind='product', k=k, d=d)
     return GeometryConfig(kind='sphere' if family == 'clip' else 'product', k=1, d=k * d)
 
-# %% ../../nbs/models/303_registry.ipynb #942f3d51
+# %% ../../nbs/models/303_registry.ipynb #bca15f16
 _published = {size: (size, 'text_base', 64, 8) for size in ('vit_small_16', 'vit_base_16', 'vit_large_16')}
 _tiny = {size: (tower, 'text_tiny', 8, 8) for size, tower in
          (('tiny_s', 'conv_tiny_s'), ('tiny', 'conv_tiny'), ('tiny_l', 'conv_tiny_l'), ('tiny_vit', 'vit_tiny'))}
@@ -54,7 +54,7 @@ def list_models(
     if contains.startswith('open_clip:'): return [f'open_clip:{name}' for name in open_clip_names(contains.removeprefix('open_clip:'))]
     return [name for name in model_configs if contains in name]
 
-# %% ../../nbs/models/303_registry.ipynb #8e94cc44
+# %% ../../nbs/models/303_registry.ipynb #9c935236
 def model_config(
     name_or_config: str | ModelConfig | OpenClipConfig,  # a name of `list_models()`, or a description
     **overrides,                        # dotted fields, or vision='conv_tiny_s' and text='text_tiny' for a whole tower
@@ -79,7 +79,7 @@ def _named(name):
     if name not in model_configs: raise KeyError(f'unknown model {name!r}.{suggest(name, model_configs)}')
     return model_configs[name]
 
-# %% ../../nbs/models/303_registry.ipynb #537c3167
+# %% ../../nbs/models/303_registry.ipynb #811e3035
 def create_model(
     name_or_config: str | ModelConfig | OpenClipConfig,  # a name of `list_models()`, or a description
     *,
@@ -96,7 +96,7 @@ def create_model(
 
 register_kind('towers', ModelConfig, create_model)
 
-# %% ../../nbs/models/303_registry.ipynb #9676d7fa
+# %% ../../nbs/models/303_registry.ipynb #2c884a45
 def load_model(
     folder: str | Path,                        # written by `DualEncoder.save_pretrained`, or the name of a repository
     device: str | torch.device | None = None,  # where the model goes

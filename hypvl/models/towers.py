@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['vision_configs', 'VisionConfig', 'sincos_positions', 'ViTTower', 'ConvBlock', 'ConvTower', 'make_vision_tower']
 
-# %% ../../nbs/models/300_towers.ipynb #62d30ee3
+# %% ../../nbs/models/300_towers.ipynb #914dc195
 from dataclasses import dataclass
 from functools import partial
 from typing import Sequence
@@ -17,7 +17,7 @@ from jaxtyping import Float
 from timm.models.vision_transformer import VisionTransformer
 from ..config import suggest
 
-# %% ../../nbs/models/300_towers.ipynb #634441e6
+# %% ../../nbs/models/300_towers.ipynb #e2f5b9e1
 @dataclass(frozen=True)
 class VisionConfig:
     "Everything that fixes an image tower."
@@ -35,7 +35,7 @@ class VisionConfig:
     pixel_mean: tuple[float, ...] = (0.485, 0.456, 0.406)  # subtracted from pixels in [0, 1], inside the model
     pixel_std: tuple[float, ...] = (0.229, 0.224, 0.225)   # divided by afterwards
 
-# %% ../../nbs/models/300_towers.ipynb #ccce4c78
+# %% ../../nbs/models/300_towers.ipynb #3937ea6f
 vision_configs = {
     'vit_small_16': VisionConfig(width=384, heads=12),
     'vit_base_16': VisionConfig(width=768, heads=12),
@@ -43,10 +43,10 @@ vision_configs = {
     'vit_tiny': VisionConfig(image_size=48, width=128, patch_size=8, depth=4, heads=4),
     'conv_tiny_s': VisionConfig('conv', 48, 128, channels=(12, 24, 48, 96), blocks=(0, 1, 1, 0)),
     'conv_tiny': VisionConfig('conv', 48, 128, channels=(16, 32, 64, 128), blocks=(0, 1, 1, 0)),
-    'conv_tiny_l': VisionConfig('conv', 48, 128, channels=(24, 48, 96, 192), blocks=(0, 1, 1, 0)),
+    'conv_tiny_l': VisionConfig('conv', 48, 128, channels=(20, 40, 80, 160), blocks=(0, 1, 1, 0)),
 }
 
-# %% ../../nbs/models/300_towers.ipynb #5254f991
+# %% ../../nbs/models/300_towers.ipynb #06829f91
 def sincos_positions(
     width: int,        # width of a token, a multiple of 4
     grid: int,         # patches along one side
@@ -60,7 +60,7 @@ def sincos_positions(
         table = torch.cat([f(x * omega) for x in (row, column) for f in (torch.sin, torch.cos)], dim=1)
         return torch.cat([table.new_zeros(int(cls), width), table]).float()
 
-# %% ../../nbs/models/300_towers.ipynb #b512a2b8
+# %% ../../nbs/models/300_towers.ipynb #287778be
 class ViTTower(VisionTransformer):
     "Pre-norm vision transformer with frozen sine-cosine positions; the feature is the class token."
     def __init__(self,
@@ -90,7 +90,7 @@ class ViTTower(VisionTransformer):
 
     def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]: return self.forward_states(images)[0]
 
-# %% ../../nbs/models/300_towers.ipynb #0a8fdd3c
+# %% ../../nbs/models/300_towers.ipynb #4aef3c3e
 def _check_vit(c):
     if c.image_size % c.patch_size: raise ValueError(f'vision.patch_size must divide vision.image_size={c.image_size}, got {c.patch_size}')
     if c.width % c.heads: raise ValueError(f'vision.heads must divide vision.width={c.width}, got {c.heads}')
@@ -101,7 +101,7 @@ def _pick(states, want, known):
         if name not in states: raise KeyError(f'unknown state {name!r} of this image tower.{suggest(name, known)}')
     return {name: states[name] for name in want}
 
-# %% ../../nbs/models/300_towers.ipynb #2f2983f0
+# %% ../../nbs/models/300_towers.ipynb #3636ef18
 class ConvBlock(nn.Module):
     "3×3 convolution, norm, ReLU."
     def __init__(self,
@@ -117,7 +117,7 @@ class ConvBlock(nn.Module):
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]: return F.relu(self.norm(self.conv(x)))
 
-# %% ../../nbs/models/300_towers.ipynb #c84ccccc
+# %% ../../nbs/models/300_towers.ipynb #8a4c8d0a
 class ConvTower(nn.Module):
     "Stages of 3×3 convolutions, a grid of places, linear, LayerNorm; the side of the picture is free."
     grid = 3  # places along one side that the head reads
@@ -152,7 +152,7 @@ class ConvTower(nn.Module):
 
     def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]: return self.forward_states(images)[0]
 
-# %% ../../nbs/models/300_towers.ipynb #0abaa1cb
+# %% ../../nbs/models/300_towers.ipynb #55d7d945
 def make_vision_tower(
     config: VisionConfig | str,  # a description, or a name of `vision_configs`
 ) -> nn.Module:
