@@ -6,7 +6,7 @@
 __all__ = ['SOURCES', 'load_parser', 'attachment_score', 'parser_identity', 'sidecar', 'parse_shards', 'ParseFault', 'read_docs',
            'read_parses', 'sample_parse', 'shard_parses']
 
-# %% ../../nbs/data/217_parses.ipynb #6a2b749f
+# %% ../../nbs/data/217_parses.ipynb #4126b43e
 import hashlib
 import json
 import logging
@@ -29,7 +29,7 @@ from .shards import Faults, find_shards, read_shard
 
 _log = logging.getLogger(__name__)
 
-# %% ../../nbs/data/217_parses.ipynb #e239ad76
+# %% ../../nbs/data/217_parses.ipynb #c6db5003
 def _gold_pipeline(parses):
     import spacy
     nlp, known = spacy.blank('en'), {p.text: p for p in parses}
@@ -54,7 +54,7 @@ def load_parser(
         raise ValueError(f"parser {str(name)!r} sets no heads, its components are {nlp.pipe_names}")
     return nlp
 
-# %% ../../nbs/data/217_parses.ipynb #a12987f7
+# %% ../../nbs/data/217_parses.ipynb #7d952563
 def _spans(parse):
     "(start, end) of each word -> (span of the head, label)."
     span = [(s, s + len(w)) for s, w in zip(parse.starts, parse.words)]
@@ -77,7 +77,7 @@ def attachment_score(
     if not words: raise ValueError(f"no words to score in {len(gold)} gold parses")
     return dict(uas=right / words, las=labelled / words, words=words)
 
-# %% ../../nbs/data/217_parses.ipynb #9ddae470
+# %% ../../nbs/data/217_parses.ipynb #aed1c400
 def parser_identity(
     nlp: 'spacy.language.Language',
 ) -> str: # such as 'en_core_web_sm 3.8.0, spaCy 3.8.18, weights 0123456789ab'
@@ -87,7 +87,7 @@ def parser_identity(
     weights = hashlib.sha1(b''.join(m.to_bytes() for m in models if hasattr(m, 'to_bytes'))).hexdigest()[:12]
     return f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']}, spaCy {spacy.__version__}, weights {weights}"
 
-# %% ../../nbs/data/217_parses.ipynb #fb42224a
+# %% ../../nbs/data/217_parses.ipynb #40058c1c
 def _plain_texts(path):
     "(key, bytes) of the captions of a tar with short names, else NotImplementedError; what lies between them is not read."
     with open(path, 'rb') as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as tar:
@@ -115,7 +115,7 @@ def _captions(path, faults):
     faults.check(final=True)
     return [*texts], [*texts.values()]
 
-# %% ../../nbs/data/217_parses.ipynb #18071cc1
+# %% ../../nbs/data/217_parses.ipynb #4a03543a
 def sidecar(
     shard: str | Path, # `.../00000.tar`
 ) -> Path:             # `.../00000.parses.spacy`
@@ -144,7 +144,7 @@ def _state(path, facts, overwrite):
         raise ValueError(f"parses in {sidecar(path).name} are of another parser, {other!r}, not {facts['parser']!r}: pass overwrite=True to replace them")
     return 'finished' if found == (facts if facts['keys'] else dict(keys=[])) else 'replaced'
 
-# %% ../../nbs/data/217_parses.ipynb #c0d9e5bb
+# %% ../../nbs/data/217_parses.ipynb #f2b70e5e
 @lru_cache(maxsize=1)
 def _loaded(name, identity):
     "The parser of this process; the identity tells apart what lay at `name` at different times."
@@ -168,7 +168,7 @@ def _parse_shard(path, name, identity, batch_size, overwrite, max_bad, nlp=None)
         with atomic_path(sidecar(path)) as part: part.write_bytes(docs.to_bytes())
     return counts + Counter({f'shards: {state}': 1, f'captions: {state}': len(keys)}), faults.lines
 
-# %% ../../nbs/data/217_parses.ipynb #c2c94305
+# %% ../../nbs/data/217_parses.ipynb #88c9eabd
 def parse_shards(
     shards: str | Path | Sequence[str | Path], # prepared training shards, as in `find_shards`
     name: str | Path = 'en_core_web_sm', # parser, as in `load_parser`
@@ -194,7 +194,7 @@ def parse_shards(
         if pool: pool.shutdown(cancel_futures=True)
     return dict(sorted(total.items()))
 
-# %% ../../nbs/data/217_parses.ipynb #cc7c0a26
+# %% ../../nbs/data/217_parses.ipynb #8fd4f05d
 SOURCES = ('gold', 'spacy')
 
 class ParseFault(ValueError):
@@ -231,7 +231,7 @@ def sample_parse(
     if parse.text != text: raise ParseFault('stale parse', f'of {parse.text!r}, the caption is {text!r}')
     return parse
 
-# %% ../../nbs/data/217_parses.ipynb #6381f8ec
+# %% ../../nbs/data/217_parses.ipynb #6ee2e4a3
 def shard_parses(
     shard: str | Path,
     source: str = 'gold', # 'gold': members of the shard; 'spacy': the file beside it

@@ -6,7 +6,7 @@
 __all__ = ['COLOUR_A', 'COLOUR_B', 'COLOUR_BOTH', 'HOLDS', 'METHODS', 'peaks', 'factor_norm_figure', 'disk_figure',
            'retrieval_figure']
 
-# %% ../../nbs/papers/809_pictures.ipynb #943d7814
+# %% ../../nbs/papers/809_pictures.ipynb #29612c41
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,7 +20,7 @@ from matplotlib.patheffects import withStroke
 
 from .figures import Drawing, style
 
-# %% ../../nbs/papers/809_pictures.ipynb #56ab1300
+# %% ../../nbs/papers/809_pictures.ipynb #851b0a3c
 COLOUR_A, COLOUR_B, COLOUR_BOTH = "#D55E00", "#0072B2", "#8a3fa0"
 
 
@@ -46,7 +46,7 @@ def _thumbnails(figure: Figure, place, images: Sequence[np.ndarray], title: str,
         axis.imshow(image)
         for side in axis.spines.values(): side.set(edgecolor=colour, linewidth=1.5)
 
-# %% ../../nbs/papers/809_pictures.ipynb #25ac27ae
+# %% ../../nbs/papers/809_pictures.ipynb #78c70a01
 def factor_norm_figure(prompts: pd.DataFrame,  # pair, a, b, series, prompt, factor, norm of one model
                        pair=None,  # which pair; None: the first
                        images: Mapping[int, Sequence[np.ndarray]] | None = None,  # factor → images [H, W, 3] that activate it
@@ -76,7 +76,7 @@ def factor_norm_figure(prompts: pd.DataFrame,  # pair, a, b, series, prompt, fac
         for i, (factor, c) in enumerate(strips): _thumbnails(figure, grid[3 + i], images[factor], f"images far out in factor {factor}", c)
     return Drawing(figure, rows.reset_index(drop=True))
 
-# %% ../../nbs/papers/809_pictures.ipynb #0ea11899
+# %% ../../nbs/papers/809_pictures.ipynb #9257627f
 def _name_box(term: str, x: float, y: float, size: float) -> tuple[float, float, float, float]:
     "Left, right, bottom and top of a name in units of the disk: right of its point, or left of it near the rim."
     width = .03 + .0053 * size * len(term)
@@ -85,8 +85,10 @@ def _name_box(term: str, x: float, y: float, size: float) -> tuple[float, float,
 
 
 def _disk(axis, points: pd.DataFrame, edges, colours: Mapping[str, object], inner: set, title: str, name_leaves: bool) -> None:
-    "One factor."
-    axis.add_patch(Circle((0, 0), 1, fc="white", ec=".5", lw=1))
+    "One factor; a small crowd at the centre is drawn larger, inside a dashed circle with its radius."
+    reach = next((r for r in (.01, .02, .05, .1, .2, .5) if np.hypot(points["x"], points["y"]).max() < .9 * r), 1)
+    points = points.assign(x=points["x"] / reach, y=points["y"] / reach)
+    axis.add_patch(Circle((0, 0), 1, fc="white", ec=".5", lw=1, ls="-" if reach == 1 else "--"))
     place = points.set_index("term")[["x", "y"]]
     if not place.index.is_unique: raise ValueError(f"terms: each may occur once in a factor, got {place.index[place.index.duplicated()][0]!r} twice")
     lines = [place.loc[[child, parent]].to_numpy() for child, parent in edges if child in place.index and parent in place.index]
@@ -103,10 +105,11 @@ def _disk(axis, points: pd.DataFrame, edges, colours: Mapping[str, object], inne
             axis.annotate(term, (x, y), xytext=(2.5 * side, 2.5), textcoords="offset points", ha="left" if side > 0 else "right", fontsize=size, zorder=3,
                           path_effects=[withStroke(linewidth=1.6, foreground="white")])
     axis.set(xlim=(-1.04, 1.04), ylim=(-1.04, 1.04), aspect="equal", xticks=[], yticks=[])
+    if reach < 1: axis.annotate(f"radius {reach:g}", (.7, -.7), xytext=(2, -2), textcoords="offset points", va="top", fontsize=7, color=".4")
     axis.set_title(title, pad=8)
     for side in axis.spines.values(): side.set_visible(False)
 
-# %% ../../nbs/papers/809_pictures.ipynb #8d42f5a9
+# %% ../../nbs/papers/809_pictures.ipynb #a83809e6
 def disk_figure(terms: pd.DataFrame,  # factor, term, group, x, y (unit Poincaré disk) [, explained]
                 edges: pd.DataFrame,  # child, parent
                 name_leaves: bool | None = None,  # None: where there are at most 24 terms
@@ -130,7 +133,7 @@ def disk_figure(terms: pd.DataFrame,  # factor, term, group, x, y (unit Poincar�
         figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(groups)), frameon=False)
     return Drawing(figure, terms.reset_index(drop=True))
 
-# %% ../../nbs/papers/809_pictures.ipynb #ccc8b2f2
+# %% ../../nbs/papers/809_pictures.ipynb #5da9f056
 HOLDS = {2: ("#1a7f37", "-", "both concepts"), 1: ("#c79100", "--", "one"), 0: ("#b3261e", ":", "none")}
 METHODS = {"conjunctive": "prompt", "max": "factor-wise max"}
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SCORES', 'over_seeds', 'Table', 'paper_table', 'phyclip_table', 'save']
 
-# %% ../../nbs/papers/802_tables.ipynb #7151cc46
+# %% ../../nbs/papers/802_tables.ipynb #6e15f04a
 import html as _html
 import os
 from collections import defaultdict
@@ -20,7 +20,7 @@ from ..config import atomic_path
 from ..evaluation.statistics import seed_interval
 from .reference import BASELINES, MODEL_COLUMNS, Column, Layout, as_results, phyclip_layout
 
-# %% ../../nbs/papers/802_tables.ipynb #54987859
+# %% ../../nbs/papers/802_tables.ipynb #8015d8ad
 def over_seeds(rows: Sequence[Mapping],  # rows of one cell, one a seed: value, low, high, n, seed, preset, commit, data, run
               level: float = .95,  # coverage of the interval
               ) -> dict:
@@ -32,7 +32,7 @@ def over_seeds(rows: Sequence[Mapping],  # rows of one cell, one a seed: value, 
     seeds = ", ".join(str(seed) for seed in sorted({int(row["seed"]) for row in rows}))
     return {"value": mean, "low": low, "high": high, "interval": covers, "n": rows[0]["n"], "seeds": seeds, **joined}
 
-# %% ../../nbs/papers/802_tables.ipynb #e0a351e9
+# %% ../../nbs/papers/802_tables.ipynb #6806d582
 SCORES = {"paper": "score of the paper (−distance)", "official": "score of the published code (sum of inner products)"}
 
 
@@ -56,7 +56,7 @@ def _cells(frame: pd.DataFrame, layout: Layout, columns: Sequence[Column]) -> li
         out.append({"row": label, "baseline": baseline, "score": score, "column": column, **model, **over_seeds(list(by_seed.values()))})
     return out
 
-# %% ../../nbs/papers/802_tables.ipynb #4d2ef270
+# %% ../../nbs/papers/802_tables.ipynb #88315bb7
 def _rank(cells: pd.DataFrame, rank_by: Sequence[str]) -> pd.Series:
     "1 for the best model of a source, score and column, 2 for the second, 0 otherwise."
     by = ["source", "score", "suite", "dataset", "metric", *rank_by]
@@ -77,7 +77,7 @@ def _missing(cells: list[dict], layout: Layout, columns: Sequence[Column], score
     return [{"row": row, "baseline": False, "score": score, "column": column, **model, "value": float("nan"), "note": reason(row, column)}
             for score in scores for row, model in rows.items() for column in columns if (row, score, column.key) not in have]
 
-# %% ../../nbs/papers/802_tables.ipynb #d18762e0
+# %% ../../nbs/papers/802_tables.ipynb #b80bc5b3
 def _long(cells: list[dict], number: int, source: str) -> pd.DataFrame:
     "The cells as a frame with plain columns."
     described = [{**{k: v for k, v in cell.items() if k != "column"}, **vars(cell["column"])} for cell in cells]
@@ -93,7 +93,7 @@ def _choose(columns: Sequence[Column], frame: pd.DataFrame, gaps: Mapping[str, s
     both = ("vl_checklist", "vl_attribute", "vl_relation", "sugarcrepe")
     return [c for c in columns if c.task in both or (c.task, c.dataset in world) in sets or (c.task not in tasks and c.dataset in world)]
 
-# %% ../../nbs/papers/802_tables.ipynb #fad89adc
+# %% ../../nbs/papers/802_tables.ipynb #ec86e1fc
 def _shown(cell) -> str:
     "The text of a cell."
     if pd.isna(cell.value): return "–"
@@ -102,7 +102,7 @@ def _shown(cell) -> str:
     text = f"{cell.value * factor:.{digits}f}"
     return text if pd.isna(cell.low) else f"{text} ±{(cell.high - cell.low) / 2 * factor:.{digits}f}"
 
-# %% ../../nbs/papers/802_tables.ipynb #618b9587
+# %% ../../nbs/papers/802_tables.ipynb #9ea2ee86
 def _blocks(frame: pd.DataFrame):
     "Yield (caption, text, rank) for each source and score, wide: a row a model, a column a measurement."
     for (source, score), cells in frame.groupby(["source", "score"], sort=False):
@@ -130,7 +130,7 @@ def _to_markdown(text: pd.DataFrame, rank: pd.DataFrame) -> str:
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *([row, *cells] for row, cells in zip(text.index, marked))]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
-# %% ../../nbs/papers/802_tables.ipynb #b4e68ca5
+# %% ../../nbs/papers/802_tables.ipynb #8a22e34c
 @dataclass(frozen=True)
 class Table:
     "A rendered table together with the data that it shows."
@@ -155,7 +155,7 @@ class Table:
         "Contents by file ending."
         return {".csv": self.frame.to_csv(index=False).encode(), ".html": self.html().encode(), ".md": self.markdown().encode()}
 
-# %% ../../nbs/papers/802_tables.ipynb #ef2819da
+# %% ../../nbs/papers/802_tables.ipynb #063d0f84
 def _notes(frame: pd.DataFrame) -> tuple[str, ...]:
     "Footer: what intervals mean, why cells are missing, where rows come from."
     ours = frame[frame["source"].eq("this run")]
@@ -167,7 +167,7 @@ def _notes(frame: pd.DataFrame) -> tuple[str, ...]:
             + tuple(f"–: {reason} ({', '.join(rows)})" for reason, rows in gaps.items())
             + tuple(f"{o.row}: seeds {o.seeds}; preset {o.preset}; commit {o.commit}; data {o.data}; run {o.run}" for o in origin.itertuples()))
 
-# %% ../../nbs/papers/802_tables.ipynb #ab669a2c
+# %% ../../nbs/papers/802_tables.ipynb #b767f037
 def paper_table(layout: Layout,  # how the paper prints the table
                 ours: pd.DataFrame | None,  # our rows for this table, one run a model and seed; None: nothing was run; a row without a value is a gap, with its `reason`
                 reference: pd.DataFrame,  # the paper's numbers
@@ -176,10 +176,10 @@ def paper_table(layout: Layout,  # how the paper prints the table
     "Our rows beside the paper's."
     frame, gaps = as_results(ours), dict(gaps or {})
     if "reason" in frame: gaps = frame[frame["value"].isna()].drop_duplicates("dataset").set_index("dataset")["reason"].to_dict() | gaps
-    frame = frame[frame["value"].notna()]
     for name, values in layout.keep.items(): frame = frame[frame[name].isin(values)]
+    frame, without = frame[frame["value"].notna()], frame[frame["value"].isna() & frame[list(layout.keys)].notna().all(axis=1)]
     theirs = as_results(reference[reference["table"].eq(layout.number)].assign(seed=0, score="as published"))
-    expected = theirs[list(MODEL_COLUMNS)].drop_duplicates(list(layout.keys)).to_dict("records") if layout.expected else []
+    expected = pd.concat([theirs if layout.expected else theirs[:0], without])[list(MODEL_COLUMNS)].drop_duplicates(list(layout.keys)).to_dict("records")
     shown = _choose(layout.columns, frame, gaps)
     cells = _cells(frame, layout, shown)
     scores = list(dict.fromkeys(c["score"] for c in cells)) or ["paper"]
@@ -197,7 +197,7 @@ def phyclip_table(number: int,  # 1, 2, 3, 4 or 6
     "Our rows beside the paper's, for a table of the PHyCLIP paper."
     return paper_table(phyclip_layout(number), ours, reference, gaps)
 
-# %% ../../nbs/papers/802_tables.ipynb #641ee1e3
+# %% ../../nbs/papers/802_tables.ipynb #d6abd108
 def _finish(layout: Layout, mine: pd.DataFrame, paper: pd.DataFrame) -> Table:
     "Order the cells as the table prints them, rank, and add the footer."
     blank = {"note": "", "interval": "", "seeds": ""} | {c: "" for c in ("preset", "commit", "data", "run")}
@@ -216,7 +216,7 @@ def _finish(layout: Layout, mine: pd.DataFrame, paper: pd.DataFrame) -> Table:
              "digits", "value", "low", "high", "interval", "n", "seeds", "rank", "baseline", "note", "preset", "commit", "data", "run"]
     return Table(f"Table {layout.number}: {layout.title}", frame.reindex(columns=first), _notes(frame))
 
-# %% ../../nbs/papers/802_tables.ipynb #17e23109
+# %% ../../nbs/papers/802_tables.ipynb #e84b8d4e
 def save(thing,  # a Table, a Figure of these notebooks: anything with `files()`
          out: str | os.PathLike,  # folder, made if missing
          name: str,  # file name without ending
