@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['edge_index', 'Syntax', 'SyntaxConfig', 'syntax_rows']
 
-# %% ../../nbs/losses/404_syntax.ipynb #a8241d8f
+# %% ../../nbs/losses/404_syntax.ipynb #729a857e
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -18,7 +18,7 @@ from ..config import suggest
 from ..geometry.cones import exterior_angle, half_aperture
 from .contrast import Gather, read_stream
 
-# %% ../../nbs/losses/404_syntax.ipynb #fa0363cf
+# %% ../../nbs/losses/404_syntax.ipynb #9ba6f6da
 def edge_index(
     head: Int[Tensor, "B N"],  # index of each word's head, its own for a root, −1 for padding
 ) -> tuple[Int[Tensor, "E"], Int[Tensor, "E"], Int[Tensor, "E"]]:
@@ -27,7 +27,7 @@ def edge_index(
     row, child = ((head >= 0) & (head != torch.arange(head.shape[1], device=head.device))).nonzero(as_tuple=True)
     return row, child, head[row, child].long()
 
-# %% ../../nbs/losses/404_syntax.ipynb #3609018d
+# %% ../../nbs/losses/404_syntax.ipynb #fb1261e2
 def _means(values, weights, text, reduce):
     "Weighted mean or sum of values that belong to texts."
     if reduce == 'sum': return (values * weights).sum()
@@ -36,11 +36,11 @@ def _means(values, weights, text, reduce):
     total, count = (values.new_zeros(texts).index_add(0, text, x) for x in (values * weights, weights))
     return (total / count.clamp(min=torch.finfo(values.dtype).tiny)).sum() / (count > 0).sum().clamp(min=1)
 
-# %% ../../nbs/losses/404_syntax.ipynb #14bf89d4
+# %% ../../nbs/losses/404_syntax.ipynb #a2a8cf45
 @dataclass(frozen=True)
 class _SyntaxFields:
     "What a syntax row is made of."
-    term: Literal['edge', 'word'] = 'edge'  # dependant entails head, or a word without context entails the word in context
+    term: Literal['edge', 'word', 'text'] = 'edge'  # dependant entails head; a word without context the word in context, or the caption
     general: str = 'words@final'            # word stream of the apexes
     specific: str = 'words@final'           # word stream of the points that should lie inside
     eta: float = 1.                         # factor on the half-aperture, > 0
@@ -53,10 +53,10 @@ class _SyntaxFields:
 
     def __post_init__(self):
         if not self.name: object.__setattr__(self, 'name', f'{self.group}/{self.term}')
-        for name, known in (('term', ('edge', 'word')), ('reduce', ('mean', 'per_text', 'sum')), ('detach', (None, 'general'))):
+        for name, known in (('term', ('edge', 'word', 'text')), ('reduce', ('mean', 'per_text', 'sum')), ('detach', (None, 'general'))):
             if (value := getattr(self, name)) not in known: raise ValueError(f"{self.name}: unknown {name} {value!r}.{suggest(str(value), filter(None, known))}")
         if not self.eta > 0: raise ValueError(f"{self.name}: eta must be positive, got {self.eta!r}")
-        if self.label_weights and self.term == 'word': raise ValueError(f"{self.name}: label_weights weigh edges, the term is 'word'")
+        if self.label_weights and self.term != 'edge': raise ValueError(f"{self.name}: label_weights weigh edges, the term is {self.term!r}")
 
     @property
     def reduction(self) -> str:
@@ -68,7 +68,7 @@ class _SyntaxFields:
         "Streams that the row reads."
         return tuple(dict.fromkeys((self.general, self.specific))) + ('head',) + ('dep',) * bool(self.label_weights)
 
-# %% ../../nbs/losses/404_syntax.ipynb #d77ef040
+# %% ../../nbs/losses/404_syntax.ipynb #0a185c99
 class _SyntaxPairs(_SyntaxFields):
     "Which points are compared."
     def pairs(self,
@@ -77,16 +77,16 @@ class _SyntaxPairs(_SyntaxFields):
         "General points, specific points, caption and weight of each pair."
         apex, inside, head = (read_stream(points, s, self.name) for s in (self.general, self.specific, 'head'))
         if apex.shape[:2] != head.shape: raise ValueError(f"{self.name}: {self.general!r} has {list(apex.shape[:2])} words, 'head' {list(head.shape)}")
-        if self.term == 'word':
+        if self.term != 'edge':
             text, word = (head >= 0).nonzero(as_tuple=True)
-            general, specific, weights = apex[text, word], inside[text, word], apex.new_ones(len(text))
+            general, specific, weights = apex[text, word], inside[text, word] if self.term == 'word' else inside[text], apex.new_ones(len(text))
         else:
             text, child, parent = edge_index(head)
             general, specific, weights = apex[text, child], inside[text, parent], apex.new_ones(len(text))
             if self.label_weights: weights = apex.new_tensor(self.label_weights)[read_stream(points, 'dep', self.name)[text, child].long()]
         return general.detach() if self.detach else general, specific, text, weights
 
-# %% ../../nbs/losses/404_syntax.ipynb #3d3f962d
+# %% ../../nbs/losses/404_syntax.ipynb #8a5fe6af
 class Syntax(_SyntaxPairs):
     "Cone violation along the edges of parses, or from words to words in context."
     def __call__(self,
@@ -115,7 +115,7 @@ class Syntax(_SyntaxPairs):
             found['visible_edges'] = (parent > child).float().mean()
         return {f'{self.name}_{name}': value for name, value in found.items()}
 
-# %% ../../nbs/losses/404_syntax.ipynb #c47c31cc
+# %% ../../nbs/losses/404_syntax.ipynb #51b6b8c5
 @dataclass(frozen=True)
 class SyntaxConfig:
     "The two syntax rows as data."
@@ -128,6 +128,7 @@ class SyntaxConfig:
     detach: str | None = None               # 'general' stops the gradient into the apexes
     edges: float = 1.                       # weight of the edge term within the two
     words: float = 1.                       # weight of the word term
+    word_to_text: float = field(default=0., metadata={'hash': 'changed'})  # weight of a third term, in which a word without context entails its caption
     label_weights: tuple[float, ...] = ()   # of edges, by the number of their dependency label
 
     def stream(self,
@@ -142,4 +143,5 @@ def syntax_rows(
     "The rows that a config describes."
     stream, how = config.stream, dict(eta=config.eta, reduce=config.reduce, detach=config.detach)
     return [Syntax('edge', stream(config.cont), stream(config.cont), weight=config.weight * config.edges, label_weights=tuple(config.label_weights), **how),
-            Syntax('word', stream(config.init), stream(config.cont), weight=config.weight * config.words, **how)]
+            Syntax('word', stream(config.init), stream(config.cont), weight=config.weight * config.words, **how),
+            *([Syntax('text', stream(config.init), 'text', weight=config.weight * config.word_to_text, **how)] if config.word_to_text else [])]

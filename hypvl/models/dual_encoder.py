@@ -6,7 +6,7 @@
 __all__ = ['eval_transform', 'DualEncoder', 'encode_image', 'normalise_pixels', 'encode_text', 'score', 'embed', 'calibrate',
            'summary']
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #2aa472e6
+# %% ../../nbs/models/302_dual_encoder.ipynb #4546f900
 from typing import Any, Callable, Mapping, Sequence
 import pandas as pd
 import torch
@@ -16,9 +16,9 @@ from PIL import Image
 from torchvision import transforms
 from .hub import HubModel
 from .text import Tokenizer
-from .words import embed_words, word_states
+from .words import embed_words, word_projection, word_states
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #5cc06587
+# %% ../../nbs/models/302_dual_encoder.ipynb #350c3c82
 def eval_transform(
     image_size: int,     # side of the square that the model takes, pixels
     mode: str = 'crop',  # 'crop': shorter side to size, centre crop (zero-shot); 'squeeze': whole picture, aspect lost (retrieval)
@@ -32,7 +32,7 @@ def eval_transform(
 
 def _to_rgb(image): return image.convert('RGB')
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #3a5d4021
+# %% ../../nbs/models/302_dual_encoder.ipynb #0ac28477
 class DualEncoder(nn.Module, HubModel):
     "An image tower and a text tower that meet on a geometry."
     official = None  # what `load_official` remembers of a published file
@@ -48,6 +48,7 @@ class DualEncoder(nn.Module, HubModel):
         self.image_tower, self.text_tower, self.geometry, self.config = image_tower, text_tower, geometry, config
         self.image_projection = _projection(image_tower, geometry.dim)
         self.text_projection = _projection(text_tower, geometry.dim)
+        self.word_projection = word_projection(getattr(config, 'words', 'sentence'), self.text_projection, text_tower.width, geometry.dim)
         vision = image_tower.config
         self.register_buffer('pixel_mean', torch.tensor(vision.pixel_mean).view(3, 1, 1))
         self.register_buffer('pixel_std', torch.tensor(vision.pixel_std).view(3, 1, 1))
@@ -69,7 +70,7 @@ def _projection(tower, dim):
     nn.init.normal_(layer.weight, std=tower.width ** -0.5)
     return layer
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #a7ca2cc8
+# %% ../../nbs/models/302_dual_encoder.ipynb #6325bd4d
 def encode_image(
     model: DualEncoder,
     images: Float[Tensor, "B 3 H W"] | UInt8[Tensor, "B 3 H W"],  # in [0, 1], or bytes in 0…255
@@ -89,7 +90,7 @@ def normalise_pixels(
     if images.dtype == torch.uint8: return torch.addcdiv(-mean / std, images.to(mean.dtype), 255 * std)
     return (images - mean) / std
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #675f669e
+# %% ../../nbs/models/302_dual_encoder.ipynb #da9db1e2
 def encode_text(
     model: DualEncoder,
     tokens: Int[Tensor, "B L"],  # ids of the model's `tokenizer`, right-padded with 0
@@ -100,7 +101,7 @@ def encode_text(
     features = model.text_projection(model.text_tower(tokens))
     return model.geometry.lift(features, 'text') if normalize else features
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #f32959a1
+# %% ../../nbs/models/302_dual_encoder.ipynb #be63662d
 def score(
     model: DualEncoder,
     image_points: Float[Tensor, "N D"],  # from `encode_image(..., normalize=True)`
@@ -110,7 +111,7 @@ def score(
     "Scores of all pairs."
     return model.geometry.score(image_points, text_points, **({'kind': kind} if kind else {}))
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #4d7ebec7
+# %% ../../nbs/models/302_dual_encoder.ipynb #18d1b574
 def embed(
     model: DualEncoder,
     batch: Mapping[str, Tensor],                   # streams by name: image-like ones [B, 3, H, W], text-like ones [B, L]
@@ -136,7 +137,7 @@ def _stack(parts):
         parts = [nn.functional.pad(t, (0, longest - t.shape[1])) for t in parts]
     return torch.cat(parts)
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #91118ff9
+# %% ../../nbs/models/302_dual_encoder.ipynb #f4077df9
 @torch.no_grad()
 def calibrate(
     model: DualEncoder,
@@ -158,7 +159,7 @@ def calibrate(
         norm.bias.copy_(-features.mean(dim=0) * norm.weight)
     return model
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #25714683
+# %% ../../nbs/models/302_dual_encoder.ipynb #94d739b9
 @torch.no_grad()
 def summary(
     model: DualEncoder,
@@ -180,7 +181,7 @@ def summary(
 
 def _shape(t): return f"[{', '.join(['B', *map(str, t.shape[1:])])}]"
 
-# %% ../../nbs/models/302_dual_encoder.ipynb #0a729581
+# %% ../../nbs/models/302_dual_encoder.ipynb #8d6e9941
 def _tower_rows(tower, x):
     "Stage, shape and parameters of a tower's children, in the order in which they ran."
     rows, hooks = [('input', _shape(x), 0)], []

@@ -6,7 +6,7 @@
 __all__ = ['families', 'model_configs', 'ModelConfig', 'family_geometry', 'list_models', 'model_config', 'create_model',
            'load_model']
 
-# %% ../../nbs/models/303_registry.ipynb #e33c0c06
+# %% ../../nbs/models/303_registry.ipynb #e3f13a56
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,15 +19,16 @@ from .interop import OpenClipConfig, build_open_clip, open_clip_config, open_cli
 from .text import TextConfig, make_text_tower, text_configs
 from .towers import VisionConfig, make_vision_tower, vision_configs
 
-# %% ../../nbs/models/303_registry.ipynb #b832da99
+# %% ../../nbs/models/303_registry.ipynb #0fb7b1ed
 @dataclass(frozen=True)
 class ModelConfig:
     "A dual encoder as data."
     vision: VisionConfig = field(default_factory=VisionConfig)        # the image tower
     text: TextConfig = field(default_factory=TextConfig)              # the text tower
     geometry: GeometryConfig = field(default_factory=GeometryConfig)  # where the two meet
+    words: str = field(default='sentence', metadata={'hash': 'changed'})  # projection of single words: 'sentence', 'own' or 'none', see `word_projection`
 
-# %% ../../nbs/models/303_registry.ipynb #23e53057
+# %% ../../nbs/models/303_registry.ipynb #dc0945e6
 families = ('clip', 'meru', 'hycoclip', 'phyclip')
 
 def family_geometry(
@@ -40,7 +41,7 @@ def family_geometry(
     if family == 'phyclip': return GeometryConfig(kind='product', k=k, d=d)
     return GeometryConfig(kind='sphere' if family == 'clip' else 'product', k=1, d=k * d)
 
-# %% ../../nbs/models/303_registry.ipynb #bca15f16
+# %% ../../nbs/models/303_registry.ipynb #b807b4ed
 _published = {size: (size, 'text_base', 64, 8) for size in ('vit_small_16', 'vit_base_16', 'vit_large_16')}
 _tiny = {size: (tower, 'text_tiny', 8, 8) for size, tower in
          (('tiny_s', 'conv_tiny_s'), ('tiny', 'conv_tiny'), ('tiny_l', 'conv_tiny_l'), ('tiny_vit', 'vit_tiny'))}
@@ -54,7 +55,7 @@ def list_models(
     if contains.startswith('open_clip:'): return [f'open_clip:{name}' for name in open_clip_names(contains.removeprefix('open_clip:'))]
     return [name for name in model_configs if contains in name]
 
-# %% ../../nbs/models/303_registry.ipynb #9c935236
+# %% ../../nbs/models/303_registry.ipynb #774f9c66
 def model_config(
     name_or_config: str | ModelConfig | OpenClipConfig,  # a name of `list_models()`, or a description
     **overrides,                        # dotted fields, or vision='conv_tiny_s' and text='text_tiny' for a whole tower
@@ -79,7 +80,7 @@ def _named(name):
     if name not in model_configs: raise KeyError(f'unknown model {name!r}.{suggest(name, model_configs)}')
     return model_configs[name]
 
-# %% ../../nbs/models/303_registry.ipynb #811e3035
+# %% ../../nbs/models/303_registry.ipynb #ade775d0
 def create_model(
     name_or_config: str | ModelConfig | OpenClipConfig,  # a name of `list_models()`, or a description
     *,
@@ -96,7 +97,7 @@ def create_model(
 
 register_kind('towers', ModelConfig, create_model)
 
-# %% ../../nbs/models/303_registry.ipynb #2c884a45
+# %% ../../nbs/models/303_registry.ipynb #ee7a543c
 def load_model(
     folder: str | Path,                        # written by `DualEncoder.save_pretrained`, or the name of a repository
     device: str | torch.device | None = None,  # where the model goes

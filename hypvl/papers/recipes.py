@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PRESETS', 'FAMILIES', 'SECTIONS', 'DataConfig', 'Recipe', 'recipe', 'recipes_of']
 
-# %% ../../nbs/papers/800_recipes.ipynb #8f55b4eb
+# %% ../../nbs/papers/800_recipes.ipynb #4b4016bf
 from dataclasses import dataclass, field, replace
 
 from ..config import config_hash, override, suggest
@@ -15,7 +15,7 @@ from ..losses.objective import ObjectiveConfig
 from ..models.registry import ModelConfig, model_config
 from ..training.loop import TrainConfig
 
-# %% ../../nbs/papers/800_recipes.ipynb #4c50ea87
+# %% ../../nbs/papers/800_recipes.ipynb #505145ee
 @dataclass(frozen=True)
 class DataConfig:
     "What a model is trained and measured on."
@@ -31,8 +31,9 @@ class DataConfig:
     parses: str = field(default="", metadata={"hash": "changed"})  # dependency parses beside the captions: 'gold', 'spacy' or none
     parser: str = field(default="", metadata={"hash": "changed"})  # of 'spacy': an installed pipeline, or 'small' for one trained on gold parses
     shuffled: bool = field(default=False, metadata={"hash": "changed"})  # exchange the words of each tree: a control
+    drop: tuple[str, ...] = field(default=("punct", "space"), metadata={"hash": "changed"})  # words that leave the tree: also 'stop'
 
-# %% ../../nbs/papers/800_recipes.ipynb #b1b387c4
+# %% ../../nbs/papers/800_recipes.ipynb #0c757df9
 @dataclass(frozen=True)
 class Recipe:
     "One model, trained and evaluated."
@@ -59,7 +60,7 @@ class Recipe:
         if self.objective.syntax and self.objective.syntax.weight: name += " + syntax"
         return f"{name}, {self.note}" if self.note else name
 
-# %% ../../nbs/papers/800_recipes.ipynb #d04d74f3
+# %% ../../nbs/papers/800_recipes.ipynb #d5f3333f
 PRESETS = ("smoke", "mini", "gpu", "paper")
 FAMILIES = ("clip", "meru", "hycoclip", "phyclip")
 _SIZES = {"S": "tiny_s", "B": "tiny", "L": "tiny_l"}
@@ -82,7 +83,7 @@ def _scale(preset: str) -> tuple[DataConfig, TrainConfig]:
             TrainConfig(steps=500_000, batch_size=768, lr=5e-4, warmup=4_000, schedule="cos2", precision="fp16",
                         checkpoint_every=50_000, log_every=50, workers=4, keep=10))
 
-# %% ../../nbs/papers/800_recipes.ipynb #b60f6d4a
+# %% ../../nbs/papers/800_recipes.ipynb #dd5e58e5
 def recipe(family: str,            # clip, meru, hycoclip or phyclip
            preset: str = "mini",   # smoke, mini, gpu or paper
            size: str = "B",        # S, B or L image tower
@@ -116,7 +117,7 @@ def recipe(family: str,            # clip, meru, hycoclip or phyclip
     made = Recipe(family, preset, model, objective, data, replace(train, seed=seed), (_PAPER if published else _SIZES)[size])
     return override(made, overrides)
 
-# %% ../../nbs/papers/800_recipes.ipynb #3c6be93f
+# %% ../../nbs/papers/800_recipes.ipynb #baae3430
 SECTIONS = ("main", "boxes", "ablation", "sizes")
 
 

@@ -6,7 +6,7 @@
 __all__ = ['SMALL_PARSER', 'DataPaths', 'make_world', 'prepare_data', 'make_loader', 'train', 'training_captions', 'parse_frames',
            'validation_recall', 'job', 'Run', 'run', 'gather']
 
-# %% ../../nbs/papers/801_runs.ipynb #d21e629a
+# %% ../../nbs/papers/801_runs.ipynb #b0c33951
 import json
 import os
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ from ..training.loop import Trainer
 from ..training.metrics import read_metrics
 from ..training.update import make_accelerator
 
-# %% ../../nbs/papers/801_runs.ipynb #b48adcef
+# %% ../../nbs/papers/801_runs.ipynb #b0d5f669
 SMALL_PARSER = 40  # gold captions that the parser 'small' sees
 
 
@@ -68,7 +68,7 @@ def _real_data(root: Path) -> DataPaths:
     shards = [(p.name, p.stat().st_size) for p in sorted(train.glob("*.tar"))]
     return DataPaths(train, val if val.is_dir() else train, suite, facts.get("fingerprint") or config_hash(shards))
 
-# %% ../../nbs/papers/801_runs.ipynb #36c21893
+# %% ../../nbs/papers/801_runs.ipynb #e55e6ffe
 def _parse(folder: Path, parser: str, workers: int, progress: bool) -> None:
     "Parses beside the training shards; the parser 'small' is trained on gold parses of some of their captions first."
     if parser == "small" and not (folder / "parser" / "score.json").exists():
@@ -83,7 +83,7 @@ def prepare_data(config: DataConfig, size: int, root: str | Path, workers: int =
     "Shards of `size` pixels and evaluation data of a configuration below `root`, made where they are missing."
     if config.root:
         return _real_data(Path(config.root))
-    folder = Path(root) / config_hash([replace(config, parses="", parser="", shuffled=False), size])
+    folder = Path(root) / config_hash([replace(config, parses="", parser="", shuffled=False, drop=DataConfig.drop), size])
     world = make_world(config)
     wanted = PrepareConfig(size=size, min_area=config.min_area, subsampling=0, carry=("parse.json", "nodes.json"))
     for split, count in (("train", config.train), ("val", config.val)):
@@ -95,12 +95,12 @@ def prepare_data(config: DataConfig, size: int, root: str | Path, workers: int =
     facts = write_suite(world, folder / "suite", config.suite, workers=workers, progress=progress)
     return DataPaths(folder / "train", folder / "val", folder / "suite", facts["fingerprint"])
 
-# %% ../../nbs/papers/801_runs.ipynb #cec518ec
+# %% ../../nbs/papers/801_runs.ipynb #5e21a7e2
 def make_loader(recipe: Recipe, data: DataPaths, tokenizer, rank: int = 0, world_size: int = 1) -> GritLoader:
     "Training batches of one process."
     config = GritConfig(size=recipe.model.vision.image_size, batch_size=recipe.train.micro_batch(world_size), seed=recipe.train.seed,
                         shuffle=min(4000, recipe.data.train) if not recipe.data.root else 4000, scale=recipe.data.crop_scale,
-                        cache_decoded=not recipe.data.root, parses=recipe.data.parses, shuffle_heads=recipe.data.shuffled)
+                        cache_decoded=not recipe.data.root, parses=recipe.data.parses, drop=recipe.data.drop, shuffle_heads=recipe.data.shuffled)
     return GritLoader(data.train, tokenizer, config, rank, world_size, num_workers=recipe.train.workers)
 
 
@@ -118,7 +118,7 @@ def train(recipe: Recipe, data: DataPaths, out: str | Path, device: str | None =
     accelerator.wait_for_everyone()
     return history
 
-# %% ../../nbs/papers/801_runs.ipynb #2b74f6f2
+# %% ../../nbs/papers/801_runs.ipynb #c35340a9
 def training_captions(folder: Path, limit: int = 20_000) -> list[str]:
     "Captions of the training shards, at most `limit`."
     found = []
@@ -129,7 +129,7 @@ def training_captions(folder: Path, limit: int = 20_000) -> list[str]:
                 return found
     return found
 
-# %% ../../nbs/papers/801_runs.ipynb #b895d191
+# %% ../../nbs/papers/801_runs.ipynb #88c51929
 def parse_frames(model, folder: Path, syntax, limit: int = 300) -> dict[str, pd.DataFrame]:
     "What the cones of a model know of the gold parses of validation captions; none where the shards hold no parses."
     shard = find_shards(folder)[0]
@@ -150,7 +150,7 @@ def validation_recall(model, loader) -> pd.DataFrame:
         scores = model.geometry.score(*(torch.cat(points[k]).to(device) for k in ("text", "image"))).cpu()
     return pd.DataFrame([{"metric": "t2i_R@5", "value": recall_at_k(scores, range(len(scores)), 5)[5], "n": len(scores)}])
 
-# %% ../../nbs/papers/801_runs.ipynb #3756f062
+# %% ../../nbs/papers/801_runs.ipynb #714146a7
 def job(config: dict, out: Path) -> dict:
     "What a run does, in this process: train, evaluate, leave tables. Called by `launch` with plain data."
     recipe, data = from_dict(Recipe, config["recipe"]), DataPaths(*(Path(p) for p in config["data"][:3]), config["data"][3])
@@ -168,7 +168,7 @@ def job(config: dict, out: Path) -> dict:
         save_provenance({"commit": short_commit(git_state()), "data": data.fingerprint, "versions": versions()}, out)
     return {"hash": recipe.hash}
 
-# %% ../../nbs/papers/801_runs.ipynb #7f09e3a0
+# %% ../../nbs/papers/801_runs.ipynb #f15076a7
 @dataclass(frozen=True)
 class Run:
     "A finished run on disk."
