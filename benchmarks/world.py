@@ -1,0 +1,44 @@
+#!/usr/bin/env python
+"""Scenes a second of the embedded world on one core: drawn with caption, boxes and parse, and written as raw GRIT.
+
+    python benchmarks/world.py
+
+Times are CPU times of this process, best of `--repeats`.
+"""
+import argparse
+import tempfile
+import time
+
+from hypvl.data.formats import write_grit
+from hypvl.data.world import World, WorldConfig, sample
+
+
+def best(do, repeats):
+    "Least CPU seconds of several calls."
+    seconds = []
+    for _ in range(repeats):
+        start = time.process_time()
+        do()
+        seconds.append(time.process_time() - start)
+    return min(seconds)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--size", type=int, default=48, help="side of a scene in pixels")
+    parser.add_argument("--repeats", type=int, default=5)
+    args = parser.parse_args()
+    world = World(WorldConfig(image_size=args.size))
+
+    def write():
+        with tempfile.TemporaryDirectory() as folder:
+            write_grit(world, "train", args.count, folder, progress=False)
+
+    print(f"{args.count} scenes of {args.size} px\n\n| | scenes/s on one core |\n|---|---:|")
+    for what, do in (("drawn", lambda: [sample(world, "train", i) for i in range(args.count)]), ("drawn, encoded, written", write)):
+        print(f"| {what} | {args.count / best(do, args.repeats):.0f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
