@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MissingData', 'lacks', 'ImageSet', 'open_benchmark']
 
-# %% ../../nbs/data/219_benchmark_files.ipynb #cd0accdd
+# %% ../../nbs/data/219_benchmark_files.ipynb #2d7c1710
 import csv
 import hashlib
 import logging
@@ -22,7 +22,7 @@ from .benchmarks import Benchmark, class_indices, find_benchmark
 
 _log = logging.getLogger(__name__)
 
-# %% ../../nbs/data/219_benchmark_files.ipynb #7fdfd536
+# %% ../../nbs/data/219_benchmark_files.ipynb #d6dcc76d
 class MissingData(FileNotFoundError):
     "A data set is not where it was looked for."
     def __init__(self,
@@ -61,7 +61,7 @@ def _fingerprint(name, folder, paths):
     rows = [name, *(f'{p.relative_to(folder).as_posix()} {p.stat().st_size}' for p in paths)]
     return hashlib.sha256('\n'.join(rows).encode()).hexdigest()[:12]
 
-# %% ../../nbs/data/219_benchmark_files.ipynb #d8dc612f
+# %% ../../nbs/data/219_benchmark_files.ipynb #b14b25e0
 def _count(b, names, where):
     "The classes of the files must be as many as those of the protocol."
     if len(names) != len(b.classes): raise ValueError(f"{b.name}: {len(names)} classes {where}, the protocol has {len(b.classes)}")
@@ -83,7 +83,7 @@ def _read_list(b, folder):
     _count(b, {*names}, f'in {found[0].name}')
     return [folder / line for line in lines], names
 
-# %% ../../nbs/data/219_benchmark_files.ipynb #1a1f1346
+# %% ../../nbs/data/219_benchmark_files.ipynb #7015a047
 _SAME_ORDER = ('Flowers102', 'MNIST', 'PCAM')  # their labels number our classes
 _COUNTS = ('CLEVRClassification',)             # their labels are the names: numbers of objects
 
@@ -114,11 +114,13 @@ def _read_torchvision(b, folder):
     paths, labels = zip(*pairs) if pairs else (_have(data, '_image_files', '_images'), _pcam_labels(data) if b.reader == 'PCAM' else _have(data, '_labels', 'targets', 'labels'))
     labels = [int(label) for label in labels]
     if b.reader in _COUNTS: paths, labels = paths[:b.n], labels[:b.n]
-    if b.reader not in _SAME_ORDER + _COUNTS: _count(b, data.classes, f'below {b.folder}')
+    if b.reader not in _SAME_ORDER + _COUNTS:
+        if not hasattr(data, 'classes'): raise FileNotFoundError('no names of the classes')  # STL-10 without class_names.txt
+        _count(b, data.classes, f'below {b.folder}')
     names = labels if b.reader in _SAME_ORDER else [str(label) if b.reader in _COUNTS else data.classes[label] for label in labels]
     return (_Decoded(data) if paths is None else [Path(p) for p in paths]), names
 
-# %% ../../nbs/data/219_benchmark_files.ipynb #0f283c06
+# %% ../../nbs/data/219_benchmark_files.ipynb #2ca8b6fa
 def _table(file): return [line.split(maxsplit=1) for line in file.read_text(encoding='utf-8').splitlines() if line.strip()]
 
 def _read_cub(b, folder):
@@ -132,7 +134,7 @@ def _read_layout(b, folder):
     if not b.reader: raise FileNotFoundError('no published layout with a split')
     return (_read_cub if b.reader == 'CUB' else _read_torchvision)(b, folder)
 
-# %% ../../nbs/data/219_benchmark_files.ipynb #b20830d3
+# %% ../../nbs/data/219_benchmark_files.ipynb #d9bd3171
 def _read_folders(b, folder):
     "Items of `<part>/<class>/*`, or of the class folders of the archive."
     places = [folder / b.part] + ([folder / b.archive] if b.archive is not None else [])
@@ -143,7 +145,7 @@ def _read_folders(b, folder):
     class_indices(b, data.classes)
     return [Path(p) for p, _ in data.samples], [data.classes[i] for _, i in data.samples]
 
-# %% ../../nbs/data/219_benchmark_files.ipynb #3c31c1a5
+# %% ../../nbs/data/219_benchmark_files.ipynb #eeb61374
 def open_benchmark(
     benchmark: str | Benchmark, # name in any spelling, or a record
     data_root: str | Path,      # holds the folders of all data sets
