@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['text_configs', 'Tokenizer', 'TextConfig', 'truncate', 'TextBlock', 'init_text_tower', 'TextTower', 'make_text_tower']
 
-# %% ../../nbs/models/301_text_towers.ipynb #7529e579
+# %% ../../nbs/models/301_text_towers.ipynb #502f6eb5
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Sequence
@@ -17,7 +17,7 @@ from open_clip.tokenizer import SimpleTokenizer
 from open_clip.transformer import ResidualAttentionBlock
 from ..config import suggest
 
-# %% ../../nbs/models/301_text_towers.ipynb #7e41fcf4
+# %% ../../nbs/models/301_text_towers.ipynb #df83d227
 class Tokenizer:
     "CLIP's byte-level BPE: texts to ids, right-padded with 0 to the longest of the call."
     def __init__(self,
@@ -49,7 +49,7 @@ def _bpe() -> SimpleTokenizer: return SimpleTokenizer()
 @lru_cache(maxsize=2 ** 16)
 def _pieces(text: str) -> tuple[int, ...]: return tuple(_bpe().encode(text))
 
-# %% ../../nbs/models/301_text_towers.ipynb #8e69e3a2
+# %% ../../nbs/models/301_text_towers.ipynb #3ac7f0b8
 @dataclass(frozen=True)
 class TextConfig:
     "Everything that fixes a text tower."
@@ -66,13 +66,13 @@ class TextConfig:
     buckets: int = 4               # groups of rows of like length that run apart, so that short texts carry little padding
     recompute: bool = False        # recompute activations in the backward pass: less memory, more time
 
-# %% ../../nbs/models/301_text_towers.ipynb #30aefa65
+# %% ../../nbs/models/301_text_towers.ipynb #9a6cecc3
 text_configs = {
     'text_base': TextConfig(),
     'text_tiny': TextConfig(width=128, layers=2, heads=4, token_std=0.1, mark_std=0.0, buckets=8),
 }
 
-# %% ../../nbs/models/301_text_towers.ipynb #757a3bf1
+# %% ../../nbs/models/301_text_towers.ipynb #403ec010
 def truncate(
     tokens: Int[Tensor, "B L"],  # ids, right-padded with 0
     context_length: int = 77,    # longest sequence kept
@@ -83,7 +83,7 @@ def truncate(
     last = torch.where(kept.amax(dim=1) == eot, kept[:, -1], eot)
     return torch.cat([kept[:, :-1], last[:, None]], dim=1)
 
-# %% ../../nbs/models/301_text_towers.ipynb #26f1fe6f
+# %% ../../nbs/models/301_text_towers.ipynb #158f8b42
 class TextBlock(ResidualAttentionBlock):
     "Pre-norm block that also returns the input and the output of its attention."
     def forward(
@@ -98,7 +98,7 @@ class TextBlock(ResidualAttentionBlock):
         x = x + a
         return h, a, x + self.mlp(self.ln_2(x))
 
-# %% ../../nbs/models/301_text_towers.ipynb #117c885b
+# %% ../../nbs/models/301_text_towers.ipynb #73e893f4
 @torch.no_grad()
 def init_text_tower(
     tower: nn.Module,  # has `config`, `token_embed`, `posit_embed`, `resblocks`
@@ -114,7 +114,7 @@ def init_text_tower(
         nn.init.normal_(block.mlp.c_fc.weight, std=(2 * W) ** -0.5)
         nn.init.normal_(block.mlp.c_proj.weight, std=(2 * W * c.layers) ** -0.5)
 
-# %% ../../nbs/models/301_text_towers.ipynb #353562d5
+# %% ../../nbs/models/301_text_towers.ipynb #1ba7c2e7
 class TextTower(nn.Module):
     "Pre-norm transformer on token ids; the feature is the final state at the end mark."
     def __init__(self,
@@ -139,16 +139,16 @@ class TextTower(nn.Module):
                        want: Sequence[str] = (),    # names of states
                        ) -> tuple[Float[Tensor, "B W"], dict[str, Float[Tensor, "B L W"]]]:
         "Feature of each text and the wanted states of the same pass."
-        return _forward_states(self, truncate(tokens, self.config.context_length), want)
+        return _forward_bucketed(self, truncate(tokens, self.config.context_length), want)
 
-    def forward(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B W"]: return _forward_bucketed(self, tokens)
+    def forward(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B W"]: return self.forward_states(tokens)[0]
 
 def _check(config):
     if config.attention not in ('causal', 'full'):
         raise ValueError(f"text.attention must be 'causal' or 'full', got {config.attention!r}")
     if config.width % config.heads: raise ValueError(f'text.heads must divide text.width={config.width}, got {config.heads}')
 
-# %% ../../nbs/models/301_text_towers.ipynb #599f78e7
+# %% ../../nbs/models/301_text_towers.ipynb #3566732d
 def _forward_states(tower, tokens, want=(), embedded=None):
     "Feature and wanted states; tokens are not longer than the context. `embedded`: their rows of the token table, if known."
     c, L = tower.config, tokens.shape[1]
@@ -170,20 +170,19 @@ def _forward_states(tower, tokens, want=(), embedded=None):
 def _state_names(config):
     return ['token', 'init', 'final', *(f'{kind}.{n}' for n in range(1, config.layers + 1) for kind in ('ln1', 'attn_out', 'block'))]
 
-# %% ../../nbs/models/301_text_towers.ipynb #ee4e34d1
-def _forward_bucketed(tower, tokens):
-    "Features; rows of like length run together."
+# %% ../../nbs/models/301_text_towers.ipynb #59342285
+def _forward_bucketed(tower, tokens, want=()):
+    "Feature and wanted states; rows of like length run together, and states are zero where no row of a group has a token."
     groups = min(tower.config.buckets, len(tokens) // 32)
-    if groups < 2: return tower.forward_states(tokens)[0]
-    tokens = truncate(tokens, tower.config.context_length)
-    lengths = tokens.argmax(dim=1) + 1
+    if groups < 2: return _forward_states(tower, tokens, want)
+    longest, lengths = tokens.shape[1], tokens.argmax(dim=1) + 1
     order = lengths.argsort(stable=True)
-    embedded = tower.token_embed(tokens)  # once: each lookup has a gradient as large as the table
-    parts = [_forward_states(tower, tokens[rows, :n], embedded=embedded[rows, :n])[0]
-             for rows in order.chunk(groups) for n in [lengths[rows[-1]]]]
-    return torch.cat(parts)[order.argsort()]
+    embedded, back = tower.token_embed(tokens), order.argsort()  # once: each lookup has a gradient as large as the table
+    features, states = zip(*(_forward_states(tower, tokens[rows, :n], want, embedded[rows, :n]) for rows in order.chunk(groups) for n in [lengths[rows[-1]]]))
+    fill = lambda s: nn.functional.pad(s, (0, 0, 0, longest - s.shape[1]))
+    return torch.cat(features)[back], {name: torch.cat([fill(s[name]) for s in states])[back] for name in want}
 
-# %% ../../nbs/models/301_text_towers.ipynb #3af9be85
+# %% ../../nbs/models/301_text_towers.ipynb #f735c211
 def make_text_tower(
     config: TextConfig | str,  # a description, or a name of `text_configs`
 ) -> TextTower:
