@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SCORES', 'over_seeds', 'Table', 'paper_table', 'phyclip_table', 'save']
 
-# %% ../../nbs/papers/802_tables.ipynb #6e15f04a
+# %% ../../nbs/papers/802_tables.ipynb #947ec86d
 import html as _html
 import os
 from collections import defaultdict
@@ -20,7 +20,7 @@ from ..config import atomic_path
 from ..evaluation.statistics import seed_interval
 from .reference import BASELINES, MODEL_COLUMNS, Column, Layout, as_results, phyclip_layout
 
-# %% ../../nbs/papers/802_tables.ipynb #8015d8ad
+# %% ../../nbs/papers/802_tables.ipynb #7402e0c3
 def over_seeds(rows: Sequence[Mapping],  # rows of one cell, one a seed: value, low, high, n, seed, preset, commit, data, run
               level: float = .95,  # coverage of the interval
               ) -> dict:
@@ -32,7 +32,7 @@ def over_seeds(rows: Sequence[Mapping],  # rows of one cell, one a seed: value, 
     seeds = ", ".join(str(seed) for seed in sorted({int(row["seed"]) for row in rows}))
     return {"value": mean, "low": low, "high": high, "interval": covers, "n": rows[0]["n"], "seeds": seeds, **joined}
 
-# %% ../../nbs/papers/802_tables.ipynb #6806d582
+# %% ../../nbs/papers/802_tables.ipynb #d217e9b2
 SCORES = {"paper": "score of the paper (−distance)", "official": "score of the published code (sum of inner products)"}
 
 
@@ -56,7 +56,7 @@ def _cells(frame: pd.DataFrame, layout: Layout, columns: Sequence[Column]) -> li
         out.append({"row": label, "baseline": baseline, "score": score, "column": column, **model, **over_seeds(list(by_seed.values()))})
     return out
 
-# %% ../../nbs/papers/802_tables.ipynb #88315bb7
+# %% ../../nbs/papers/802_tables.ipynb #dc04848e
 def _rank(cells: pd.DataFrame, rank_by: Sequence[str]) -> pd.Series:
     "1 for the best model of a source, score and column, 2 for the second, 0 otherwise."
     by = ["source", "score", "suite", "dataset", "metric", *rank_by]
@@ -77,7 +77,7 @@ def _missing(cells: list[dict], layout: Layout, columns: Sequence[Column], score
     return [{"row": row, "baseline": False, "score": score, "column": column, **model, "value": float("nan"), "note": reason(row, column)}
             for score in scores for row, model in rows.items() for column in columns if (row, score, column.key) not in have]
 
-# %% ../../nbs/papers/802_tables.ipynb #b80bc5b3
+# %% ../../nbs/papers/802_tables.ipynb #4a723df4
 def _long(cells: list[dict], number: int, source: str) -> pd.DataFrame:
     "The cells as a frame with plain columns."
     described = [{**{k: v for k, v in cell.items() if k != "column"}, **vars(cell["column"])} for cell in cells]
@@ -93,7 +93,7 @@ def _choose(columns: Sequence[Column], frame: pd.DataFrame, gaps: Mapping[str, s
     both = ("vl_checklist", "vl_attribute", "vl_relation", "sugarcrepe")
     return [c for c in columns if c.task in both or (c.task, c.dataset in world) in sets or (c.task not in tasks and c.dataset in world)]
 
-# %% ../../nbs/papers/802_tables.ipynb #ec86e1fc
+# %% ../../nbs/papers/802_tables.ipynb #bc501e3e
 def _shown(cell) -> str:
     "The text of a cell."
     if pd.isna(cell.value): return "–"
@@ -102,7 +102,7 @@ def _shown(cell) -> str:
     text = f"{cell.value * factor:.{digits}f}"
     return text if pd.isna(cell.low) else f"{text} ±{(cell.high - cell.low) / 2 * factor:.{digits}f}"
 
-# %% ../../nbs/papers/802_tables.ipynb #9ea2ee86
+# %% ../../nbs/papers/802_tables.ipynb #b86ec238
 def _blocks(frame: pd.DataFrame):
     "Yield (caption, text, rank) for each source and score, wide: a row a model, a column a measurement."
     for (source, score), cells in frame.groupby(["source", "score"], sort=False):
@@ -115,12 +115,11 @@ def _blocks(frame: pd.DataFrame):
 
 
 def _to_html(caption: str, text: pd.DataFrame, rank: pd.DataFrame, uuid: str) -> str:
-    "One block as an HTML table."
-    look = [{"selector": "caption", "props": "text-align: left; font-weight: bold; padding: .6em 0 .2em"},
+    "One block as an HTML table; marks are tags, since JupyterLab takes the styles of notebooks that it does not trust away."
+    look = [{"selector": "caption", "props": "text-align: left; padding: .6em 0 .2em"},
             {"selector": "th, td", "props": "text-align: right; padding: .15em .5em; white-space: nowrap"}]
-    marks = rank.map({1: "font-weight: bold", 2: "text-decoration: underline", 0: ""}.get)
-    styler = text.style.set_uuid(uuid).set_caption(_html.escape(caption)).set_table_styles(look)
-    return styler.apply(lambda _: marks, axis=None).to_html()
+    marked = text.where(rank.ne(1), "<b>" + text + "</b>").where(rank.ne(2), "<u>" + text + "</u>")
+    return marked.style.set_uuid(uuid).set_caption(f"<b>{_html.escape(caption)}</b>").set_table_styles(look).to_html()
 
 
 def _to_markdown(text: pd.DataFrame, rank: pd.DataFrame) -> str:
@@ -130,7 +129,7 @@ def _to_markdown(text: pd.DataFrame, rank: pd.DataFrame) -> str:
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *([row, *cells] for row, cells in zip(text.index, marked))]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
-# %% ../../nbs/papers/802_tables.ipynb #8a22e34c
+# %% ../../nbs/papers/802_tables.ipynb #deb891cd
 @dataclass(frozen=True)
 class Table:
     "A rendered table together with the data that it shows."
@@ -155,7 +154,7 @@ class Table:
         "Contents by file ending."
         return {".csv": self.frame.to_csv(index=False).encode(), ".html": self.html().encode(), ".md": self.markdown().encode()}
 
-# %% ../../nbs/papers/802_tables.ipynb #063d0f84
+# %% ../../nbs/papers/802_tables.ipynb #76d88cc6
 def _notes(frame: pd.DataFrame) -> tuple[str, ...]:
     "Footer: what intervals mean, why cells are missing, where rows come from."
     ours = frame[frame["source"].eq("this run")]
@@ -167,7 +166,7 @@ def _notes(frame: pd.DataFrame) -> tuple[str, ...]:
             + tuple(f"–: {reason} ({', '.join(rows)})" for reason, rows in gaps.items())
             + tuple(f"{o.row}: seeds {o.seeds}; preset {o.preset}; commit {o.commit}; data {o.data}; run {o.run}" for o in origin.itertuples()))
 
-# %% ../../nbs/papers/802_tables.ipynb #b767f037
+# %% ../../nbs/papers/802_tables.ipynb #634bb003
 def paper_table(layout: Layout,  # how the paper prints the table
                 ours: pd.DataFrame | None,  # our rows for this table, one run a model and seed; None: nothing was run; a row without a value is a gap, with its `reason`
                 reference: pd.DataFrame,  # the paper's numbers
@@ -197,7 +196,7 @@ def phyclip_table(number: int,  # 1, 2, 3, 4 or 6
     "Our rows beside the paper's, for a table of the PHyCLIP paper."
     return paper_table(phyclip_layout(number), ours, reference, gaps)
 
-# %% ../../nbs/papers/802_tables.ipynb #d6abd108
+# %% ../../nbs/papers/802_tables.ipynb #4c61f949
 def _finish(layout: Layout, mine: pd.DataFrame, paper: pd.DataFrame) -> Table:
     "Order the cells as the table prints them, rank, and add the footer."
     blank = {"note": "", "interval": "", "seeds": ""} | {c: "" for c in ("preset", "commit", "data", "run")}
@@ -216,7 +215,7 @@ def _finish(layout: Layout, mine: pd.DataFrame, paper: pd.DataFrame) -> Table:
              "digits", "value", "low", "high", "interval", "n", "seeds", "rank", "baseline", "note", "preset", "commit", "data", "run"]
     return Table(f"Table {layout.number}: {layout.title}", frame.reindex(columns=first), _notes(frame))
 
-# %% ../../nbs/papers/802_tables.ipynb #e84b8d4e
+# %% ../../nbs/papers/802_tables.ipynb #4976977f
 def save(thing,  # a Table, a Figure of these notebooks: anything with `files()`
          out: str | os.PathLike,  # folder, made if missing
          name: str,  # file name without ending
