@@ -6,7 +6,7 @@
 __all__ = ['SMALL_PARSER', 'DataPaths', 'make_world', 'prepare_data', 'make_loader', 'train', 'training_captions', 'parse_frames',
            'validation_recall', 'job', 'Run', 'run', 'gather']
 
-# %% ../../nbs/papers/801_runs.ipynb #b0c33951
+# %% ../../nbs/papers/801_runs.ipynb #bd2c7089
 import json
 import os
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ from ..training.loop import Trainer
 from ..training.metrics import read_metrics
 from ..training.update import make_accelerator
 
-# %% ../../nbs/papers/801_runs.ipynb #b0d5f669
+# %% ../../nbs/papers/801_runs.ipynb #5abf731d
 SMALL_PARSER = 40  # gold captions that the parser 'small' sees
 
 
@@ -68,7 +68,7 @@ def _real_data(root: Path) -> DataPaths:
     shards = [(p.name, p.stat().st_size) for p in sorted(train.glob("*.tar"))]
     return DataPaths(train, val if val.is_dir() else train, suite, facts.get("fingerprint") or config_hash(shards))
 
-# %% ../../nbs/papers/801_runs.ipynb #e55e6ffe
+# %% ../../nbs/papers/801_runs.ipynb #2299b868
 def _parse(folder: Path, parser: str, workers: int, progress: bool) -> None:
     "Parses beside the training shards; the parser 'small' is trained on gold parses of some of their captions first."
     if parser == "small" and not (folder / "parser" / "score.json").exists():
@@ -95,7 +95,7 @@ def prepare_data(config: DataConfig, size: int, root: str | Path, workers: int =
     facts = write_suite(world, folder / "suite", config.suite, workers=workers, progress=progress)
     return DataPaths(folder / "train", folder / "val", folder / "suite", facts["fingerprint"])
 
-# %% ../../nbs/papers/801_runs.ipynb #5e21a7e2
+# %% ../../nbs/papers/801_runs.ipynb #62f61281
 def make_loader(recipe: Recipe, data: DataPaths, tokenizer, rank: int = 0, world_size: int = 1) -> GritLoader:
     "Training batches of one process."
     config = GritConfig(size=recipe.model.vision.image_size, batch_size=recipe.train.micro_batch(world_size), seed=recipe.train.seed,
@@ -118,7 +118,7 @@ def train(recipe: Recipe, data: DataPaths, out: str | Path, device: str | None =
     accelerator.wait_for_everyone()
     return history
 
-# %% ../../nbs/papers/801_runs.ipynb #c35340a9
+# %% ../../nbs/papers/801_runs.ipynb #fe2d73d6
 def training_captions(folder: Path, limit: int = 20_000) -> list[str]:
     "Captions of the training shards, at most `limit`."
     found = []
@@ -129,7 +129,7 @@ def training_captions(folder: Path, limit: int = 20_000) -> list[str]:
                 return found
     return found
 
-# %% ../../nbs/papers/801_runs.ipynb #88c51929
+# %% ../../nbs/papers/801_runs.ipynb #9a252fe6
 def parse_frames(model, folder: Path, syntax, limit: int = 300) -> dict[str, pd.DataFrame]:
     "What the cones of a model know of the gold parses of validation captions; none where the shards hold no parses."
     shard = find_shards(folder)[0]
@@ -150,7 +150,7 @@ def validation_recall(model, loader) -> pd.DataFrame:
         scores = model.geometry.score(*(torch.cat(points[k]).to(device) for k in ("text", "image"))).cpu()
     return pd.DataFrame([{"metric": "t2i_R@5", "value": recall_at_k(scores, range(len(scores)), 5)[5], "n": len(scores)}])
 
-# %% ../../nbs/papers/801_runs.ipynb #714146a7
+# %% ../../nbs/papers/801_runs.ipynb #3795bf9a
 def job(config: dict, out: Path) -> dict:
     "What a run does, in this process: train, evaluate, leave tables. Called by `launch` with plain data."
     recipe, data = from_dict(Recipe, config["recipe"]), DataPaths(*(Path(p) for p in config["data"][:3]), config["data"][3])
@@ -168,7 +168,7 @@ def job(config: dict, out: Path) -> dict:
         save_provenance({"commit": short_commit(git_state()), "data": data.fingerprint, "versions": versions()}, out)
     return {"hash": recipe.hash}
 
-# %% ../../nbs/papers/801_runs.ipynb #f15076a7
+# %% ../../nbs/papers/801_runs.ipynb #2ef5203f
 @dataclass(frozen=True)
 class Run:
     "A finished run on disk."
@@ -191,12 +191,14 @@ class Run:
         return {name: stamp(frame, **origin) for name, frame in frames.items()}
 
 
-def run(recipe: Recipe, out: str | Path, how: str = "inline", device: str = "auto", progress: bool = True) -> Run:
+def run(recipe: Recipe, out: str | Path, how: str = "inline", device: str = "auto", progress: bool = True,
+        workers: int | None = None,  # processes that prepare the data; None: one for each core, at most 8
+        ) -> Run:
     "The run of a recipe below `out`, made if it is not there."
-    out = Path(out)
+    out, workers = Path(out), workers or min(8, os.cpu_count() or 1)
     folder = out / "runs" / recipe.hash
     if not finished(folder):
-        data = prepare_data(recipe.data, recipe.model.vision.image_size, out / "data", workers=min(8, os.cpu_count() or 1), progress=progress)
+        data = prepare_data(recipe.data, recipe.model.vision.image_size, out / "data", workers=workers, progress=progress)
         paths = [str(p.resolve()) for p in (data.train, data.val, data.suite)] + [data.fingerprint]
         config = {"recipe": to_dict(recipe), "data": paths, "device": device, "progress": progress}
         launch("hypvl.papers.runs:job", config, folder, how, device="cpu" if device == "cpu" else None, identity=recipe.hash)
