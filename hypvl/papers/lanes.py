@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['run_all']
 
-# %% ../../nbs/papers/816_lanes.ipynb #192db5bd
+# %% ../../nbs/papers/816_lanes.ipynb #4cf47ef6
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +19,7 @@ from .runs import Run, prepare_data, run
 from ..training.launch import LaunchError, finished
 from ..training.metrics import read_metrics
 
-# %% ../../nbs/papers/816_lanes.ipynb #95b7b4b1
+# %% ../../nbs/papers/816_lanes.ipynb #6bd44bed
 def _made(folder: Path) -> int:
     "Updates that a run has in its metrics."
     path = folder / "metrics.csv"
@@ -46,7 +46,7 @@ def _bar(needed: dict[Path, int], show: bool):
         over.set()
         if show: watcher.join()
 
-# %% ../../nbs/papers/816_lanes.ipynb #d3fe602c
+# %% ../../nbs/papers/816_lanes.ipynb #42b721a7
 def _lane(recipe: Recipe, *arguments) -> None:
     "One of several runs, without a bar of its own; a fault names the run."
     try: run(recipe, *arguments, progress=False, workers=1)  # a lane cannot start processes of its own
@@ -61,7 +61,7 @@ def _lanes(lanes: int | None, missing: int, how: str, device: str) -> int:
     if lanes < 1: raise ValueError(f"lanes: 1 or more, got {lanes}")
     return min(lanes, missing)
 
-# %% ../../nbs/papers/816_lanes.ipynb #6c2f70b4
+# %% ../../nbs/papers/816_lanes.ipynb #56348693
 def run_all(recipes: list[Recipe], out: str | Path,
             how: str = "inline",       # 'inline', 'accelerate' or 'slurm', as in `launch`
             device: str = "auto",      # 'auto', 'cpu' or 'cuda'

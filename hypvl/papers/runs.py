@@ -6,7 +6,7 @@
 __all__ = ['SMALL_PARSER', 'DataPaths', 'make_world', 'prepare_data', 'make_loader', 'train', 'training_captions', 'parse_frames',
            'validation_recall', 'job', 'Run', 'run', 'gather']
 
-# %% ../../nbs/papers/801_runs.ipynb #10111f0f
+# %% ../../nbs/papers/801_runs.ipynb #632a995a
 import json
 import os
 from dataclasses import dataclass, replace
@@ -40,7 +40,7 @@ from ..training.loop import Trainer
 from ..training.metrics import read_metrics
 from ..training.update import make_accelerator
 
-# %% ../../nbs/papers/801_runs.ipynb #c891791b
+# %% ../../nbs/papers/801_runs.ipynb #8fed4602
 SMALL_PARSER = 40  # gold captions that the parser 'small' sees
 
 
@@ -68,7 +68,7 @@ def _real_data(root: Path) -> DataPaths:
     shards = [(p.name, p.stat().st_size) for p in sorted(train.glob("*.tar"))]
     return DataPaths(train, val if val.is_dir() else train, suite, facts.get("fingerprint") or config_hash(shards))
 
-# %% ../../nbs/papers/801_runs.ipynb #0c6291a4
+# %% ../../nbs/papers/801_runs.ipynb #15e32ac6
 def _parse(folder: Path, parser: str, workers: int, progress: bool) -> None:
     "Parses beside the training shards; the parser 'small' is trained on gold parses of some of their captions first."
     if parser == "small" and not (folder / "parser" / "score.json").exists():
@@ -95,7 +95,7 @@ def prepare_data(config: DataConfig, size: int, root: str | Path, workers: int =
     facts = write_suite(world, folder / "suite", config.suite, workers=workers, progress=progress)
     return DataPaths(folder / "train", folder / "val", folder / "suite", facts["fingerprint"])
 
-# %% ../../nbs/papers/801_runs.ipynb #999088a3
+# %% ../../nbs/papers/801_runs.ipynb #4605bff6
 def make_loader(recipe: Recipe, data: DataPaths, tokenizer, rank: int = 0, world_size: int = 1) -> GritLoader:
     "Training batches of one process."
     config = GritConfig(size=recipe.model.vision.image_size, batch_size=recipe.train.micro_batch(world_size), seed=recipe.train.seed,
@@ -118,7 +118,7 @@ def train(recipe: Recipe, data: DataPaths, out: str | Path, device: str | None =
     accelerator.wait_for_everyone()
     return history
 
-# %% ../../nbs/papers/801_runs.ipynb #83f7dbc0
+# %% ../../nbs/papers/801_runs.ipynb #cf3d440f
 def training_captions(folder: Path, limit: int = 20_000) -> list[str]:
     "Captions of the training shards, at most `limit`."
     found = []
@@ -129,7 +129,7 @@ def training_captions(folder: Path, limit: int = 20_000) -> list[str]:
                 return found
     return found
 
-# %% ../../nbs/papers/801_runs.ipynb #27ea486a
+# %% ../../nbs/papers/801_runs.ipynb #8f7d44f5
 def parse_frames(model, folder: Path, syntax, limit: int = 300) -> dict[str, pd.DataFrame]:
     "What the cones of a model know of the gold parses of validation captions; none where the shards hold no parses."
     shard = find_shards(folder)[0]
@@ -150,7 +150,7 @@ def validation_recall(model, loader) -> pd.DataFrame:
         scores = model.geometry.score(*(torch.cat(points[k]).to(device) for k in ("text", "image"))).cpu()
     return pd.DataFrame([{"metric": "t2i_R@5", "value": recall_at_k(scores, range(len(scores)), 5)[5], "n": len(scores)}])
 
-# %% ../../nbs/papers/801_runs.ipynb #2f26a88f
+# %% ../../nbs/papers/801_runs.ipynb #5f03b312
 def job(config: dict, out: Path) -> dict:
     "What a run does, in this process: train, evaluate, leave tables. Called by `launch` with plain data."
     recipe, data = from_dict(Recipe, config["recipe"]), DataPaths(*(Path(p) for p in config["data"][:3]), config["data"][3])
@@ -168,7 +168,7 @@ def job(config: dict, out: Path) -> dict:
         save_provenance({"commit": short_commit(git_state()), "data": data.fingerprint, "versions": versions()}, out)
     return {"hash": recipe.hash}
 
-# %% ../../nbs/papers/801_runs.ipynb #1d02a005
+# %% ../../nbs/papers/801_runs.ipynb #d3273415
 @dataclass(frozen=True)
 class Run:
     "A finished run on disk."
@@ -190,7 +190,7 @@ class Run:
         frames = load_frames(self.folder / "frames") | {"history": read_metrics(self.folder)}
         return {name: stamp(frame, **origin) for name, frame in frames.items()}
 
-# %% ../../nbs/papers/801_runs.ipynb #6cd7e32d
+# %% ../../nbs/papers/801_runs.ipynb #1bfe8cee
 def run(recipe: Recipe, out: str | Path, how: str = "inline", device: str = "auto", progress: bool = True,
         workers: int | None = None,  # processes that prepare the data; None: one for each core, at most 8
         ) -> Run:
