@@ -6,11 +6,10 @@
 __all__ = ['CHAINS', 'cone_margins', 'decode_tree', 'chain_tree', 'cone_tree', 'recovery', 'edge_table', 'word_points',
            'parse_report']
 
-# %% ../../nbs/evaluation/620_parse_recovery.ipynb #a40518fe
+# %% ../../nbs/evaluation/620_parse_recovery.ipynb #38a38b81
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 
-import networkx as nx
 import numpy as np
 import pandas as pd
 import torch
@@ -24,7 +23,7 @@ from .zero_shot import inference
 from ..models.words import embed_words
 from ..geometry.cones import exterior_angle, half_aperture
 
-# %% ../../nbs/evaluation/620_parse_recovery.ipynb #09967365
+# %% ../../nbs/evaluation/620_parse_recovery.ipynb #7e5d0f36
 def cone_margins(
     geometry: nn.Module,              # with cones
     points: Float[Tensor, "N D"],     # one a word
@@ -36,7 +35,29 @@ def cone_margins(
     aperture = half_aperture(x, c=c, min_radius=geometry.min_radius)
     return (exterior_angle(general, specific, c=c) - aperture[:, None]).mean(-1)
 
-# %% ../../nbs/evaluation/620_parse_recovery.ipynb #b4d9b135
+# %% ../../nbs/evaluation/620_parse_recovery.ipynb #4d6bc175
+def _loop(heads, root):
+    "A loop of the words that follow their heads, if there is one that is not the root's own."
+    seen = {root}
+    for start in range(len(heads)):
+        path, node = [], start
+        while node not in seen: seen.add(node); path.append(node); node = int(heads[node])
+        if node in path: return np.array(path[path.index(node):])
+
+def _least_heads(costs, root):
+    "Heads of least cost that all lead to `root`; nobody is joined to itself."
+    heads, nodes = np.where(np.arange(len(costs)) == root, root, costs.argmin(1)), np.arange(len(costs))
+    loop = _loop(heads, root)
+    if loop is None: return heads
+    rest = np.setdiff1d(nodes, loop)
+    enter = costs[np.ix_(loop, rest)] - costs[loop, heads[loop]][:, None]
+    leave = costs[np.ix_(rest, loop)]
+    small = np.block([[costs[np.ix_(rest, rest)], leave.min(1)[:, None]], [enter.min(0)[None], np.inf]])
+    found = _least_heads(small, int(np.searchsorted(rest, root)))  # the loop is the last node
+    heads[rest] = np.where(found[:-1] == len(rest), loop[leave.argmin(1)], np.append(rest, -1)[found[:-1]])
+    heads[loop[enter[:, found[-1]].argmin()]] = rest[found[-1]]
+    return heads
+
 def decode_tree(
     costs: Float[np.ndarray, "N N"],               # of taking word j (column) as head of word i (row)
     root_costs: Float[np.ndarray, "N"] | None = None,  # of being the root; None: all alike
@@ -46,14 +67,13 @@ def decode_tree(
     if costs.shape != (n, n) or n == 0: raise ValueError(f'costs: a square table is needed, got shape {costs.shape}')
     if not np.isfinite(costs[~np.eye(n, dtype=bool)]).all(): raise ValueError('costs: all costs between two words must be finite')
     far = 1 + n * (np.abs(costs).max() + 1) + (0 if root_costs is None else np.abs(root_costs).max())
-    graph = nx.DiGraph()
-    graph.add_weighted_edges_from((j, i, costs[i, j]) for i in range(n) for j in range(n) if i != j)
-    graph.add_weighted_edges_from((n, i, far + (0. if root_costs is None else float(root_costs[i]))) for i in range(n))
-    tree = nx.minimum_spanning_arborescence(graph)
-    heads = {i: j for j, i in tree.edges}
-    return [heads[i] if heads[i] != n else i for i in range(n)]
+    roots = far + (np.zeros(n) if root_costs is None else np.asarray(root_costs, dtype=float))
+    table = np.block([[costs, roots[:, None]], [np.full((1, n + 1), np.inf)]])
+    np.fill_diagonal(table, np.inf)
+    heads = _least_heads(table, n)[:n]
+    return np.where(heads == n, np.arange(n), heads).tolist()
 
-# %% ../../nbs/evaluation/620_parse_recovery.ipynb #1f75e3ff
+# %% ../../nbs/evaluation/620_parse_recovery.ipynb #b49ace71
 CHAINS = ('previous', 'next', 'random')
 
 def chain_tree(
@@ -76,7 +96,7 @@ def cone_tree(
     far = geometry.norm(points).detach().double().numpy()
     return decode_tree(margins.T if inverted else margins, far if inverted else -far)
 
-# %% ../../nbs/evaluation/620_parse_recovery.ipynb #6511b591
+# %% ../../nbs/evaluation/620_parse_recovery.ipynb #8012353b
 def recovery(
     geometry: nn.Module,                           # with cones
     captions: Iterable[tuple[Float[Tensor, "N D"], Sequence[int]]],  # points and gold heads of each caption's words
@@ -94,7 +114,7 @@ def recovery(
     if not found['cones']: raise ValueError('captions: none has two words')
     return pd.concat([item_values({'uas': np.array(v)}, suite='syntax', dataset=dataset, score='paper').assign(tree=name) for name, v in found.items()], ignore_index=True)
 
-# %% ../../nbs/evaluation/620_parse_recovery.ipynb #36316e01
+# %% ../../nbs/evaluation/620_parse_recovery.ipynb #9d9fea73
 def edge_table(
     geometry: nn.Module,                           # with cones
     captions: Iterable[tuple[Float[Tensor, "N D"], Sequence[int], Sequence[str]]],  # points, heads and dependency labels of the words
@@ -112,7 +132,7 @@ def edge_table(
     if not rows: raise ValueError('captions: there is no edge')
     return pd.DataFrame(rows, columns=['item', 'word', 'label', 'side', 'margin', 'inside', 'control_margin', 'control_inside'])
 
-# %% ../../nbs/evaluation/620_parse_recovery.ipynb #84802fac
+# %% ../../nbs/evaluation/620_parse_recovery.ipynb #233b9770
 def word_points(
     model: nn.Module,                # a `DualEncoder`
     texts: Sequence[str],            # raw captions

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['run_all']
 
-# %% ../../nbs/papers/816_lanes.ipynb #4cf47ef6
+# %% ../../nbs/papers/816_lanes.ipynb #11959970
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +19,7 @@ from .runs import Run, prepare_data, run
 from ..training.launch import LaunchError, finished
 from ..training.metrics import read_metrics
 
-# %% ../../nbs/papers/816_lanes.ipynb #6bd44bed
+# %% ../../nbs/papers/816_lanes.ipynb #147b6c9e
 def _made(folder: Path) -> int:
     "Updates that a run has in its metrics."
     path = folder / "metrics.csv"
@@ -46,7 +46,7 @@ def _bar(needed: dict[Path, int], show: bool):
         over.set()
         if show: watcher.join()
 
-# %% ../../nbs/papers/816_lanes.ipynb #42b721a7
+# %% ../../nbs/papers/816_lanes.ipynb #e5f86d54
 def _lane(recipe: Recipe, *arguments) -> None:
     "One of several runs, without a bar of its own; a fault names the run."
     try: run(recipe, *arguments, progress=False, workers=1)  # a lane cannot start processes of its own
@@ -61,7 +61,7 @@ def _lanes(lanes: int | None, missing: int, how: str, device: str) -> int:
     if lanes < 1: raise ValueError(f"lanes: 1 or more, got {lanes}")
     return min(lanes, missing)
 
-# %% ../../nbs/papers/816_lanes.ipynb #56348693
+# %% ../../nbs/papers/816_lanes.ipynb #ac8380ef
 def run_all(recipes: list[Recipe], out: str | Path,
             how: str = "inline",       # 'inline', 'accelerate' or 'slurm', as in `launch`
             device: str = "auto",      # 'auto', 'cpu' or 'cuda'
@@ -75,7 +75,7 @@ def run_all(recipes: list[Recipe], out: str | Path,
         for r in missing: run(r.recipe, out, how, device, progress)
         return made
     cores = joblib.cpu_count()
-    for r in missing: prepare_data(r.recipe.data, r.recipe.model.vision.image_size, Path(out) / "data", min(8, cores), progress)
+    for data, size in dict.fromkeys((r.recipe.data, r.recipe.model.vision.image_size) for r in missing): prepare_data(data, size, Path(out) / "data", min(8, cores), progress)
     backend = {"backend": "loky", "inner_max_num_threads": max(1, cores // lanes)} if how == "inline" else {"backend": "threading"}
     with _bar({r.folder: r.recipe.train.steps for r in missing}, progress), joblib.parallel_config(**backend):
         joblib.Parallel(lanes, batch_size=1)(joblib.delayed(_lane)(r.recipe, out, how, device) for r in missing)
