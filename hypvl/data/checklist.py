@@ -6,7 +6,7 @@
 __all__ = ['CHECKLIST', 'OBJECT_COLUMNS', 'MAX_PAIRS', 'CHECKLIST_ROOTS', 'IMAGE_ROOTS', 'ChecklistFile', 'is_bare',
            'open_checklist', 'pair_flaws']
 
-# %% ../../nbs/data/215_checklist.ipynb #1fbbf497
+# %% ../../nbs/data/215_checklist.ipynb #ee872d19
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from ..config import suggest
 from .annotations import PairData, read_vl_checklist
 from .benchmark_files import MissingData, lacks
 
-# %% ../../nbs/data/215_checklist.ipynb #4736b195
+# %% ../../nbs/data/215_checklist.ipynb #9145f96b
 @dataclass(frozen=True)
 class ChecklistFile:
     "One file of a column."
@@ -48,7 +48,7 @@ def _object_files(group: str, bucket: str) -> tuple[ChecklistFile, ...]:
 def _attribute_files(bucket: str) -> tuple[ChecklistFile, ...]:
     return tuple(ChecklistFile(source, source, f'Attribute/{source}/{bucket}.json') for source in ('vg', 'vaw'))
 
-# %% ../../nbs/data/215_checklist.ipynb #83a36b7e
+# %% ../../nbs/data/215_checklist.ipynb #a59ca8bd
 CHECKLIST: Mapping[str, tuple[ChecklistFile, ...]] = MappingProxyType({  # column → its files, in the order of the papers' tables
     **{f'location_{b}': _object_files('Location', b) for b in ('center', 'mid', 'margin')},
     **{f'size_{b}': _object_files('Size', b) for b in ('large', 'medium', 'small')},
@@ -59,7 +59,7 @@ CHECKLIST: Mapping[str, tuple[ChecklistFile, ...]] = MappingProxyType({  # colum
 OBJECT_COLUMNS = tuple(CHECKLIST)[:6]  # those of PHyCLIP's Table 3
 MAX_PAIRS = 1000                       # the published protocol scores the first so many pairs of a file whose image exists
 
-# %% ../../nbs/data/215_checklist.ipynb #79bc6d7f
+# %% ../../nbs/data/215_checklist.ipynb #f030baf3
 CHECKLIST_ROOTS = ('vl_checklist/data', 'VL-CheckList/data', 'vl_checklist')  # below `data_root`, hold `Object`, `Attribute`, `Relation`
 IMAGE_ROOTS: Mapping[str, tuple[str, ...]] = MappingProxyType({               # source → folders below `data_root`
     'vg': ('visual_genome', 'vg', 'vl_checklist/images/vg'), 'hake': ('hake', 'vl_checklist/images/hake'), 'swig': ('swig', 'vl_checklist/images/swig')})
@@ -71,7 +71,7 @@ def _folder(data_root: Path, names: Sequence[str], probe: str = '') -> Path | No
     "The first of the folders that exists and holds `probe`."
     return next((data_root / n for n in names if (data_root / n / probe).exists()), None)
 
-# %% ../../nbs/data/215_checklist.ipynb #2e0f4885
+# %% ../../nbs/data/215_checklist.ipynb #e0835dcd
 def is_bare(
     positive: str,  # true text
     negative: str,  # false text
@@ -102,7 +102,7 @@ def open_checklist(
     if not found: raise lacks(f'VL-CheckList {column}', [where / f.path for f in CHECKLIST[column][:1]], f"{_OBTAIN['texts']} (no pair is left of its files)")
     return found
 
-# %% ../../nbs/data/215_checklist.ipynb #8f7e667e
+# %% ../../nbs/data/215_checklist.ipynb #e2921820
 def pair_flaws(
     pairs: PairData,
 ) -> pd.DataFrame:  # a row a pair; columns same, stray_blank, bare_noun, equal_words

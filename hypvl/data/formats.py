@@ -6,7 +6,7 @@
 __all__ = ['jpeg', 'write_shard', 'write_grit', 'SuiteConfig', 'write_classes', 'write_captions', 'write_vl_checklist',
            'write_sugarcrepe', 'write_factors', 'fingerprint', 'write_suite']
 
-# %% ../../nbs/data/212_formats.ipynb #4a8d8d54
+# %% ../../nbs/data/212_formats.ipynb #510bd863
 import hashlib
 import io
 import json
@@ -20,11 +20,11 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from ..config import atomic_path, write_atomic
-from .negatives import CHECKS, EDITS, checklist_pair, hard_negative
-from .world import World, caption, render, sample, things
+from ..config import atomic_path, from_dict, write_atomic
+from .negatives import CHECKS, EDITS, checklist_pair, empty_checks, hard_negative
+from .world import World, WorldConfig, caption, render, sample, things
 
-# %% ../../nbs/data/212_formats.ipynb #1808a765
+# %% ../../nbs/data/212_formats.ipynb #5f167727
 def _save(path: Path, data: bytes | str) -> None:
     "Write a file and the folders above it; text replaces the old file at once."
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def jpeg(image: np.ndarray, quality: int = 95) -> bytes:
     Image.fromarray(image).save(buffer, "JPEG", quality=quality, subsampling=0)
     return buffer.getvalue()
 
-# %% ../../nbs/data/212_formats.ipynb #9f24f54d
+# %% ../../nbs/data/212_formats.ipynb #40e55b82
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size = len(data)
@@ -60,7 +60,7 @@ def write_shard(world: World, split: str, first: int, count: int, path: Path) ->
     with atomic_path(path) as part:
         part.write_bytes(buffer.getvalue())
 
-# %% ../../nbs/data/212_formats.ipynb #efd7f0e5
+# %% ../../nbs/data/212_formats.ipynb #64467c9c
 def write_grit(world: World, split: str, count: int, out: str | Path, shard_size: int = 1000,
                workers: int = 1, progress: bool = True) -> list[Path]:
     "Raw GRIT shards `00000.tar`, ... of a split; finished shards are kept, so an interrupted run goes on."
@@ -77,11 +77,11 @@ def write_grit(world: World, split: str, count: int, out: str | Path, shard_size
             _shard(job)
     return paths
 
-# %% ../../nbs/data/212_formats.ipynb #b10de3ee
+# %% ../../nbs/data/212_formats.ipynb #dc5dc7fe
 def _shard(job) -> None:
     write_shard(*job)
 
-# %% ../../nbs/data/212_formats.ipynb #75b255c2
+# %% ../../nbs/data/212_formats.ipynb #f3c599db
 @dataclass(frozen=True)
 class SuiteConfig:
     "Numbers of items of the evaluation data."
@@ -95,7 +95,7 @@ class SuiteConfig:
     crepe: int = 400         # pairs of each kind of edit
     factors: int = 1500      # images with the list of what they hold
 
-# %% ../../nbs/data/212_formats.ipynb #3a13ff0c
+# %% ../../nbs/data/212_formats.ipynb #d6d7c719
 def _scene(world: World, split: str, index: int, **fixed):
     rng = world.rng(split, index)
     items = things(world, rng, split, **fixed)
@@ -118,7 +118,7 @@ def write_classes(world: World, root: Path, config: SuiteConfig) -> None:
             items, rng = _scene(world, split, index, leaf=members[n % len(members)], **fixed)
             _save(root / "zero_shot" / name / node / f"{n:03d}.jpg", jpeg(render(world, items, rng, split)))
 
-# %% ../../nbs/data/212_formats.ipynb #5e24724e
+# %% ../../nbs/data/212_formats.ipynb #b076259b
 def write_captions(world: World, root: Path, config: SuiteConfig) -> None:
     "Karpathy's layout: captions/{seen,unseen}.json with several captions an image."
     for split in ("seen", "unseen"):
@@ -133,7 +133,7 @@ def write_captions(world: World, root: Path, config: SuiteConfig) -> None:
             images.append({"filename": name, "filepath": split, "split": "test", "imgid": i, "sentids": [r["sentid"] for r in rows], "sentences": rows})
         _save(root / "captions" / f"{split}.json", json.dumps({"images": images, "dataset": "world"}))
 
-# %% ../../nbs/data/212_formats.ipynb #f490a36c
+# %% ../../nbs/data/212_formats.ipynb #c31106dc
 def _checklist_file(bucket: str) -> str:
     "Where a bucket lies below `vl_checklist/data`."
     part, name = bucket.split("_")
@@ -142,21 +142,17 @@ def _checklist_file(bucket: str) -> str:
 
 def write_vl_checklist(world: World, root: Path, config: SuiteConfig) -> list[str]:
     "One file a bucket; those that this world leaves empty are left out and returned."
-    left_out, base = [], root / "vl_checklist"
-    for bucket in CHECKS:
+    left_out, base = list(empty_checks(world)), root / "vl_checklist"
+    for bucket in (b for b in CHECKS if b not in left_out):
         folder = "VG_100K" if bucket.startswith(("location", "size")) else "VG_100K_2"
-        try:
-            pairs = [checklist_pair(world, bucket, i) for i in range(config.checklist)]
-        except ValueError:
-            left_out.append(bucket)
-            continue
+        pairs = [checklist_pair(world, bucket, i) for i in range(config.checklist)]
         rows = [[f"{folder}/{bucket}_{i:05d}.jpg", {"POS": [true], "NEG": [false]}] for i, (_, true, false, _) in enumerate(pairs)]
         for (name, _), (items, _, _, rng) in zip(rows, pairs):
             _save(base / "images" / "vg" / name, jpeg(render(world, items, rng, "checklist")))
         _save(base / "data" / _checklist_file(bucket), json.dumps(rows))
     return left_out
 
-# %% ../../nbs/data/212_formats.ipynb #3b85c3f1
+# %% ../../nbs/data/212_formats.ipynb #ca491efe
 def write_sugarcrepe(world: World, root: Path, config: SuiteConfig) -> list[str]:
     "One file a kind of edit; kinds that this world has no words for are left out and returned."
     left_out = []
@@ -185,7 +181,7 @@ def write_factors(world: World, root: Path, config: SuiteConfig) -> None:
                      "boxes": [[*b.xyxy, b.phrase] for b in s.boxes]})
     _save(root / "factors.json", json.dumps(rows))
 
-# %% ../../nbs/data/212_formats.ipynb #a38a3180
+# %% ../../nbs/data/212_formats.ipynb #2f32b73a
 _LAYOUT = 2  # of the files; 2 added the attributes and relations of VL-CheckList
 _WRITERS = (write_classes, write_captions, write_vl_checklist, write_sugarcrepe, write_factors)
 
@@ -202,7 +198,7 @@ def _write(job):
     writer, world, root, config = job
     return writer(world, root, config)
 
-# %% ../../nbs/data/212_formats.ipynb #e5c1b47b
+# %% ../../nbs/data/212_formats.ipynb #8ad36414
 def write_suite(world: World, root: str | Path, config: SuiteConfig = SuiteConfig(), workers: int = 1, progress: bool = True) -> dict:
     "All evaluation data of the world below `root`; returns what `world.json` holds. A finished folder is left as it is."
     root = Path(root)
@@ -210,7 +206,7 @@ def write_suite(world: World, root: str | Path, config: SuiteConfig = SuiteConfi
     wanted = json.loads(json.dumps(wanted))
     if (root / "world.json").exists():
         found = json.loads((root / "world.json").read_text())
-        if {k: found.get(k) for k in wanted} != wanted:
+        if from_dict(WorldConfig, found["world"]) != world.config or any(found.get(k) != wanted[k] for k in ("suite", "sprites")):
             raise ValueError(f"root={root.name!r} holds another world; choose another folder or delete it")
         if found.get("layout") == _LAYOUT:
             return found

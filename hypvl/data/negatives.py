@@ -5,17 +5,18 @@
 # %% auto #0
 __all__ = ['EDITS', 'LOCATIONS', 'CHECKS', 'replace_object', 'replace_sibling', 'replace_attribute', 'add_attribute',
            'replace_relation', 'swap_object', 'swap_attribute', 'add_object', 'hard_negative', 'location',
-           'checklist_pair']
+           'empty_checks', 'checklist_pair']
 
-# %% ../../nbs/data/208_negatives.ipynb #af40c0f6
+# %% ../../nbs/data/208_negatives.ipynb #9fd259d4
 from dataclasses import replace
 
 import numpy as np
 
-from .captions import RELATIONS, Mention, Speaker, mention
+from .captions import ADJECTIVES, RELATIONS, VERBS, Mention, Speaker, mention
+from .sprites import ACTIONS, MATERIALS
 from .world import Caption, Thing, World, caption, things, true_relation
 
-# %% ../../nbs/data/208_negatives.ipynb #44e6be6f
+# %% ../../nbs/data/208_negatives.ipynb #1af0c760
 def _absent(world: World, items: tuple[Thing, ...], rng) -> tuple[str, ...]:
     "The path (leaf ... family) of a leaf whose family is not in the scene."
     present = {world.paths[t.leaf][-1] for t in items}
@@ -33,7 +34,8 @@ def _other_noun(world: World, items, m: Mention, path: tuple[str, ...], rng) -> 
 def _kinds(world: World) -> dict[str, tuple[str, ...]]:
     "Attribute kind -> the words that may be said."
     said = {"colour": world.sprites.colours, "size": ("small", "large"),
-            "condition": tuple(c for c in world.sprites.conditions if c != "plain")}
+            "condition": tuple(c for c in world.sprites.conditions if c != "plain"),
+            "material": MATERIALS if world.config.materials else (), "action": ACTIONS if world.config.actions else ()}
     return {k: v for k, v in said.items() if len(v) > 1}
 
 
@@ -45,7 +47,7 @@ def _false_word(world: World, thing: Thing, kind: str, rng) -> str:
 def _with(c: Caption, i: int, m: Mention) -> Caption:
     return replace(c, mentions=(*c.mentions[:i], m, *c.mentions[i + 1:]))
 
-# %% ../../nbs/data/208_negatives.ipynb #cc0f9eff
+# %% ../../nbs/data/208_negatives.ipynb #b1d639b3
 def replace_object(world, items, c: Caption, rng) -> Caption | None:
     "One noun becomes something that is not there."
     i = int(rng.integers(len(c.mentions)))
@@ -66,7 +68,7 @@ def replace_sibling(world, items, c: Caption, rng) -> Caption | None:
     new = str(rng.choice(kin))
     return _with(c, i, replace(c.mentions[i], node=new, name=world.words[new][world.words[leaf].index(c.mentions[i].name)]))
 
-# %% ../../nbs/data/208_negatives.ipynb #9bd77d52
+# %% ../../nbs/data/208_negatives.ipynb #4ca72bf5
 def _edit_adjective(world, items, c: Caption, rng, add: bool) -> Caption | None:
     "Change an adjective, or add one where nothing of its kind is said; the new one is false."
     kind_of = {w: k for k, ws in _kinds(world).items() for w in ws}
@@ -78,9 +80,8 @@ def _edit_adjective(world, items, c: Caption, rng, add: bool) -> Caption | None:
         return None
     i, kind = spots[int(rng.integers(len(spots)))]
     m, new = c.mentions[i], _false_word(world, items[c.objects[i]], kind, rng)
-    if add:  # in the order in which the grammar speaks: size, condition, colour
-        order = {k: n for n, k in enumerate(("size", "condition", "colour"))}
-        words = sorted((*m.adjectives, new), key=lambda a: order[kind_of[a]])
+    if add:
+        words = sorted((*m.adjectives, new), key=lambda a: ADJECTIVES.index(kind_of[a]))
     else:
         words = [new if kind_of[a] == kind else a for a in m.adjectives]
     return _with(c, i, replace(m, adjectives=tuple(words)))
@@ -95,9 +96,10 @@ def add_attribute(world, items, c, rng):
     "One mention gains a false adjective."
     return _edit_adjective(world, items, c, rng, add=True)
 
-# %% ../../nbs/data/208_negatives.ipynb #5e957c90
+# %% ../../nbs/data/208_negatives.ipynb #3ca1ca8c
 def replace_relation(world, items, c, rng):
-    "left becomes right, above becomes below."
+    "left becomes right, above becomes below, and one verb another."
+    if c.template == "action": return replace(c, relation=str(rng.choice([v for v in VERBS if v != c.relation])))
     return replace(c, relation=RELATIONS[c.relation]) if c.relation else None
 
 
@@ -122,10 +124,10 @@ def swap_attribute(world, items, c, rng):
 def _true_of(world, thing: Thing, m: Mention) -> bool:
     return set(m.adjectives) <= set(filter(None, thing.attributes.values()))
 
-
+# %% ../../nbs/data/208_negatives.ipynb #60f6f1e1
 def add_object(world, items, c, rng):
     "One thing more is said to be there that is not."
-    if len(c.mentions) > 3 or c.template == "relation" and len(c.mentions) > 2:
+    if len(c.mentions) > 3 or c.relation and len(c.mentions) > 2:
         return None
     far = _absent(world, items, rng)
     extra = mention(far, {}, world.words, rng, world.config.speaker)
@@ -136,7 +138,7 @@ EDITS = {"replace_obj": replace_object, "replace_att": replace_attribute, "repla
          "swap_att": swap_attribute, "add_obj": add_object, "add_att": add_attribute, "replace_sibling": replace_sibling}
 _SPEAKERS = {"replace_rel": {"relation": 1.}, "swap_obj": {"relation": 1.}, "swap_att": {"colour": 1., "size": .6}, "replace_att": {"colour": .7, "size": .6}}
 
-# %% ../../nbs/data/208_negatives.ipynb #88d53125
+# %% ../../nbs/data/208_negatives.ipynb #27c1908f
 def hard_negative(world: World, kind: str, index: int) -> tuple[tuple[Thing, ...], Caption, Caption, np.random.Generator]:
     "Scene, true caption, false caption, and the generator to paint with."
     if kind not in EDITS:
@@ -151,7 +153,7 @@ def hard_negative(world: World, kind: str, index: int) -> tuple[tuple[Thing, ...
             return items, true, false, rng
     raise ValueError(f"kind={kind!r}: no caption could be edited in 1000 scenes; this world has no such words")
 
-# %% ../../nbs/data/208_negatives.ipynb #634f8029
+# %% ../../nbs/data/208_negatives.ipynb #b28f550a
 LOCATIONS = {"center": (0., .33), "mid": (.33, .55), "margin": (.55, 2.)}
 
 
@@ -170,9 +172,15 @@ def _object_pair(world: World, bucket: str, items, rng) -> tuple[str, str] | Non
     said = mention(path, items[i].attributes, world.words, rng, world.config.speaker)
     return said.phrase, _other_noun(world, items, said, path, rng).phrase
 
-# %% ../../nbs/data/208_negatives.ipynb #644996ff
-_ATTRIBUTES = {"attribute_size": "size", "attribute_state": "condition", "attribute_color": "colour"}
-CHECKS = (*(f"location_{b}" for b in LOCATIONS), *(f"size_{b}" for b in ("large", "medium", "small")), *_ATTRIBUTES, "relation_spatial")
+# %% ../../nbs/data/208_negatives.ipynb #add4b30b
+_ATTRIBUTES = {"attribute_size": "size", "attribute_state": "condition", "attribute_color": "colour", "attribute_material": "material", "attribute_action": "action"}
+CHECKS = (*(f"location_{b}" for b in LOCATIONS), *(f"size_{b}" for b in ("large", "medium", "small")),
+          *[*_ATTRIBUTES][:3], "relation_spatial", *[*_ATTRIBUTES][3:], "relation_action")  # the place of a bucket seeds its pairs
+
+
+def empty_checks(world: World) -> tuple[str, ...]:
+    "Buckets of `CHECKS` that this world can say nothing about."
+    return tuple(b for b in CHECKS if _ATTRIBUTES.get(b, "size") not in _kinds(world) or b == "relation_action" and not world.config.actions)
 
 
 def _attribute_pair(world: World, bucket: str, items, rng) -> tuple[str, str] | None:
@@ -180,26 +188,31 @@ def _attribute_pair(world: World, bucket: str, items, rng) -> tuple[str, str] | 
     kind = _ATTRIBUTES[bucket]
     thing = items[int(rng.integers(len(items)))]
     true = thing.attributes[kind]
-    if true is None or kind not in _kinds(world):
+    if true is None:
         return None
-    said = mention(world.paths[thing.leaf], {kind: true}, world.words, rng, Speaker(size=1., colour=1., condition=1.))
+    said = mention(world.paths[thing.leaf], {kind: true}, world.words, rng, Speaker(**dict.fromkeys(ADJECTIVES, 1.)))
     return said.phrase, replace(said, adjectives=(_false_word(world, thing, kind, rng),)).phrase
 
 
 def _relation_pair(world: World, bucket: str, items, rng) -> tuple[str, str] | None:
-    "Two objects in the relation that they have, and in its opposite."
-    relation = true_relation(*items[:2]) if len(items) > 1 else None
+    "Two objects in the relation that they have, and in another: its opposite, or another verb."
+    template, two, relation = "relation", (0, 1), None
+    if bucket == "relation_action":
+        template, (two, relation) = "action", next((((i, t.deed[1]), t.deed[0]) for i, t in enumerate(items) if t.deed), ((0, 1), None))
+    elif len(items) > 1: relation = true_relation(*items[:2])
     if relation is None:
         return None
-    said = tuple(mention(world.paths[t.leaf], {}, world.words, rng, world.config.speaker) for t in items[:2])
-    true = Caption(said, (0, 1), "relation", relation)
+    said = tuple(mention(world.paths[items[i].leaf], {}, world.words, rng, world.config.speaker) for i in two)
+    true = Caption(said, two, template, relation)
     return true.read()[0].text, replace_relation(world, items, true, rng).read()[0].text
 
-# %% ../../nbs/data/208_negatives.ipynb #c08e0314
+# %% ../../nbs/data/208_negatives.ipynb #69e27b18
 def checklist_pair(world: World, bucket: str, index: int) -> tuple[tuple[Thing, ...], str, str, np.random.Generator]:
     "Scene, true text, false text, and the generator to paint with, of a bucket of `CHECKS`."
     if bucket not in CHECKS:
         raise ValueError(f"bucket={bucket!r} is none of {', '.join(CHECKS)}")
+    if bucket in empty_checks(world):
+        raise ValueError(f"bucket={bucket!r}: this world leaves it empty")
     edit = {"attribute": _attribute_pair, "relation": _relation_pair}.get(bucket.split("_")[0], _object_pair)
     rng = np.random.default_rng([world.config.seed, 2000 + CHECKS.index(bucket), index])
     for _ in range(1000):
@@ -207,4 +220,4 @@ def checklist_pair(world: World, bucket: str, index: int) -> tuple[tuple[Thing, 
         found = edit(world, bucket, items, rng)
         if found is not None:
             return items, *found, rng
-    raise ValueError(f"bucket={bucket!r}: no pair in 1000 scenes; this world leaves it empty")
+    raise ValueError(f"bucket={bucket!r}: no pair in 1000 scenes")

@@ -6,18 +6,18 @@
 __all__ = ['SPLITS', 'SIZES', 'WorldConfig', 'Thing', 'quadrant', 'World', 'things', 'render', 'true_relation', 'Caption',
            'caption', 'sample']
 
-# %% ../../nbs/data/207_world.ipynb #37a72884
-from dataclasses import dataclass
+# %% ../../nbs/data/207_world.ipynb #ab19b2fb
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw
 
-from .captions import RELATIONS, Mention, Speaker, compose, linearise, mention
+from .captions import VERBS, Mention, Speaker, compose, linearise, mention
 from .schema import Box, Sample
-from .sprites import DrawnSprites
+from .sprites import ACTIONS, MATERIALS, DrawnSprites, surface
 
-# %% ../../nbs/data/207_world.ipynb #3d4ad839
+# %% ../../nbs/data/207_world.ipynb #9024e7df
 SPLITS = {"train": 0, "val": 1, "seen": 2, "unseen": 3, "single": 4, "clutter": 5, "checklist": 6, "crepe": 7, "factors": 8}
 SIZES = {"small": (13, 15), "medium": (17, 19), "large": (21, 25)}
 
@@ -32,14 +32,18 @@ class WorldConfig:
     held_out_positions: float = .25      # share of (leaf, quadrant) never seen in training
     noise: float = 4.                    # standard deviation of pixel noise, of 255
     speaker: Speaker = Speaker()
+    materials: float = field(default=0., metadata={"hash": "changed"})  # share of things with a material
+    actions: float = field(default=0., metadata={"hash": "changed"})    # share of things that do something, and of scenes in which one does something to another
 
     def __post_init__(self):
         if not 0 <= self.held_out_pairs < 1 or not 0 <= self.held_out_positions < 1:
             raise ValueError(f"held_out_pairs={self.held_out_pairs}, held_out_positions={self.held_out_positions} must be in [0, 1)")
+        if not 0 <= self.materials <= 1 or not 0 <= self.actions <= 1:
+            raise ValueError(f"materials={self.materials}, actions={self.actions} must be in [0, 1]")
         if self.image_size < 16:
             raise ValueError(f"image_size={self.image_size} is below 16 pixels")
 
-# %% ../../nbs/data/207_world.ipynb #de8c439f
+# %% ../../nbs/data/207_world.ipynb #e313cf76
 @dataclass(frozen=True)
 class Thing:
     "One object of a scene."
@@ -51,6 +55,9 @@ class Thing:
     diameter: float               # fraction of the width
     angle: float                  # degrees
     instance: int                 # which photograph, for photographic sprites
+    material: str | None = None
+    action: str | None = None     # what it does by itself
+    deed: tuple[str, int] | None = None  # a verb, and the place in the scene's list of the thing that it is done to
 
     @property
     def box(self) -> tuple[float, float, float, float]:
@@ -62,14 +69,15 @@ class Thing:
     def attributes(self) -> dict[str, str | None]:
         "What an adjective may say of it."
         return {"colour": self.colour, "size": self.size if self.size != "medium" else None,
-                "condition": self.condition if self.condition not in (None, "plain") else None}
+                "condition": self.condition if self.condition not in (None, "plain") else None,
+                "material": self.material, "action": self.action}
 
 
 def quadrant(xy: tuple[float, float]) -> int:
     "0 to 3: upper left, upper right, lower left, lower right."
     return int(xy[0] >= .5) + 2 * int(xy[1] >= .5)
 
-# %% ../../nbs/data/207_world.ipynb #4b15edcb
+# %% ../../nbs/data/207_world.ipynb #382f08f3
 class World:
     "Scenes, captions, boxes and parses as a function of (seed, split, index)."
 
@@ -103,17 +111,26 @@ class World:
         "True where two genera meet that never do in training."
         return any(frozenset((self.genus[a], self.genus[b])) in self.held_out for a, b in combinations(leaves, 2))
 
-# %% ../../nbs/data/207_world.ipynb #6c2b6d07
+# %% ../../nbs/data/207_world.ipynb #94051509
 def _thing(world: World, rng, leaf: str, centre, size: str | None = None) -> Thing:
     "Draw the looks of one object at a place."
     source, low_high = world.sprites, size or list(SIZES)[int(rng.integers(len(SIZES)))]
     pick = lambda options: str(options[int(rng.integers(len(options)))]) if options else None
     condition = pick(source.conditions) if rng.random() < .5 else (source.conditions or (None,))[0]
     a, b = SIZES[low_high]
-    return Thing(leaf, pick(source.colours), condition, low_high, centre, float(rng.uniform(a, b)) / 48,
-                 float(rng.uniform(-10, 10)), int(rng.integers(1 << 30)))
+    looks = (pick(source.colours), condition, low_high, centre, float(rng.uniform(a, b)) / 48, float(rng.uniform(-10, 10)), int(rng.integers(1 << 30)))
+    some = lambda share, options: pick(options) if share and rng.random() < share else None
+    return Thing(leaf, *looks, some(world.config.materials, MATERIALS), some(world.config.actions, ACTIONS))
 
 
+def _acting(world: World, rng, items: tuple[Thing, ...]) -> tuple[Thing, ...]:
+    "The same things, of which one may do something to another."
+    if not world.config.actions or len(items) < 2 or rng.random() >= world.config.actions:
+        return items
+    who, whom = rng.permutation(len(items))[:2]
+    return tuple(replace(t, deed=(str(rng.choice(VERBS)), int(whom))) if i == who else t for i, t in enumerate(items))
+
+# %% ../../nbs/data/207_world.ipynb #075a586d
 def things(world: World, rng: np.random.Generator, split: str, count: int | None = None, leaf: str | None = None,
            size: str | None = None) -> tuple[Thing, ...]:
     "Contents of a scene; `leaf` fixes the first object, `count` how many there are, `size` how large the first is."
@@ -137,25 +154,51 @@ def things(world: World, rng: np.random.Generator, split: str, count: int | None
         spots = rng.permutation(4)[:n] if n > 1 else [0]
         centres = [(.25 + .5 * (s % 2) + shift[s, 0], .25 + .5 * (s // 2) + shift[s, 1]) for s in spots]
         if split != "train" or not any((s, quadrant(c)) in world.held_out_places for s, c in zip(leaves, centres)):
-            return tuple(_thing(world, rng, s, (float(x), float(y)), size if i == 0 else None)
-                         for i, (s, (x, y)) in enumerate(zip(leaves, centres)))
+            made = (_thing(world, rng, s, (float(x), float(y)), size if i == 0 else None) for i, (s, (x, y)) in enumerate(zip(leaves, centres)))
+            return _acting(world, rng, tuple(made))
     raise ValueError(f"split={split!r}: no scene of {n} objects found in 2000 draws; lower held_out_pairs or held_out_positions")
 
-# %% ../../nbs/data/207_world.ipynb #269c51d2
+# %% ../../nbs/data/207_world.ipynb #90d6f113
+_TURNS = {"leaning": 40., "tumbling": 180.}
+
+
+def _paint_deed(pen: ImageDraw.ImageDraw, verb: str, a, b, r: float) -> None:
+    "What a thing at `a` does to one at `b` of radius `r`, in pixels."
+    way = (b - a) / np.linalg.norm(b - a)
+    disc = lambda at, r: (*(at - r), *(at + r))
+    if verb == "pulls":
+        pen.line((*a, *b), fill=(70, 40, 20), width=2)
+        pen.ellipse(disc(b, 1.2 * r), outline=(70, 40, 20), width=2)
+    elif verb == "lights":
+        far, side = b + 1.2 * r * way, 1.4 * r * np.array((-way[1], way[0]))
+        pen.polygon((*a, *(far + side), *(far - side)), fill=(250, 245, 190))
+    else:
+        drops = [(a + s * (b - a), .6 + 1.8 * s) for s in np.linspace(.2, .8, 6)]
+        for at, size in drops + [(b + 1.25 * r * np.array((np.cos(v), np.sin(v))), 1.6) for v in np.linspace(0, 2 * np.pi, 9)[:-1]]:
+            pen.ellipse(disc(at, size), fill=(150, 225, 255))
+
+# %% ../../nbs/data/207_world.ipynb #4e766f7f
 def render(world: World, items: tuple[Thing, ...], rng: np.random.Generator, split: str = "train") -> np.ndarray:
     "The scene as uint8 [H, W, 3]."
     side = world.config.image_size
     ground = (rng.integers(110, 170) + rng.integers(-14, 15, (3, 3, 3))).astype(np.uint8)
     image = Image.fromarray(ground).resize((side, side), Image.Resampling.BICUBIC)
+    pen = ImageDraw.Draw(image)
+    for t in items:
+        if t.deed: _paint_deed(pen, t.deed[0], *(side * np.array(o.xy) for o in (t, items[t.deed[1]])), items[t.deed[1]].diameter * side / 2)
     for t in items:
         sprite = world.sprites.sprite(t.leaf, t.colour, t.condition, t.instance, split)
+        if t.material: sprite = surface(sprite, t.material)
         d = max(4, round(t.diameter * side))
-        sprite = sprite.rotate(t.angle, Image.Resampling.BILINEAR).resize((d, d), Image.Resampling.BILINEAR, reducing_gap=2.)
+        if t.action == "hovering":
+            x, y = t.xy[0] * side, t.xy[1] * side + .55 * d
+            pen.ellipse((x - .4 * d, y - .1 * d, x + .4 * d, y + .1 * d), fill=(30, 30, 30))
+        sprite = sprite.rotate(t.angle + _TURNS.get(t.action, 0.), Image.Resampling.BILINEAR).resize((d, d), Image.Resampling.BILINEAR, reducing_gap=2.)
         image.paste(sprite, (round(t.xy[0] * side - d / 2), round(t.xy[1] * side - d / 2)), sprite)
     noise = rng.standard_normal((side, side, 1), dtype=np.float32) * world.config.noise
     return np.clip(np.asarray(image, np.float32) + noise, 0, 255).astype(np.uint8)
 
-# %% ../../nbs/data/207_world.ipynb #f2d14735
+# %% ../../nbs/data/207_world.ipynb #453280d6
 def true_relation(a: Thing, b: Thing, margin: float = .2) -> str | None:
     "How a stands to b along the axis on which they are further apart, or None where that is less than `margin`."
     dx, dy = a.xy[0] - b.xy[0], a.xy[1] - b.xy[1]
@@ -183,13 +226,17 @@ def caption(world: World, items: tuple[Thing, ...], rng: np.random.Generator, sp
     order = rng.permutation(len(items))
     if rng.random() > speaker.all_objects and len(items) > 1:
         order = order[:int(rng.integers(1, len(items)))]
+    who, (verb, whom) = next(((i, t.deed) for i, t in enumerate(items) if t.deed), (-1, (None, -1)))
+    acts = who in order and whom in order and rng.random() < speaker.deed
+    if acts: order = np.array([who, whom, *(i for i in order if i not in (who, whom))])
     said = tuple(mention(world.paths[items[i].leaf], items[i].attributes, world.words, rng, speaker) for i in order)
+    if acts: return Caption(said, tuple(int(i) for i in order), "action", verb)
     relation = true_relation(items[order[0]], items[order[1]]) if len(order) > 1 else None
     if relation and rng.random() < speaker.relation:
         return Caption(said, tuple(int(i) for i in order), "relation", relation)
     return Caption(said, tuple(int(i) for i in order), ("bare", "photo", "there")[int(rng.integers(3))])
 
-# %% ../../nbs/data/207_world.ipynb #29c1b5b0
+# %% ../../nbs/data/207_world.ipynb #a6336f93
 def sample(world: World, split: str, index: int, **fixed) -> Sample:
     "Sample `index` of a split; `fixed` goes to `things`."
     rng = world.rng(split, index)
