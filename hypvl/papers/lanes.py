@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['run_all']
 
-# %% ../../nbs/papers/816_lanes.ipynb #11959970
+# %% ../../nbs/papers/816_lanes.ipynb #7fdb4957
 import threading
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from .runs import Run, prepare_data, run
 from ..training.launch import LaunchError, finished
 from ..training.metrics import read_metrics
 
-# %% ../../nbs/papers/816_lanes.ipynb #147b6c9e
+# %% ../../nbs/papers/816_lanes.ipynb #7c3be245
 def _made(folder: Path) -> int:
     "Updates that a run has in its metrics."
     path = folder / "metrics.csv"
@@ -46,7 +47,7 @@ def _bar(needed: dict[Path, int], show: bool):
         over.set()
         if show: watcher.join()
 
-# %% ../../nbs/papers/816_lanes.ipynb #e5f86d54
+# %% ../../nbs/papers/816_lanes.ipynb #f89947b5
 def _lane(recipe: Recipe, *arguments) -> None:
     "One of several runs, without a bar of its own; a fault names the run."
     try: run(recipe, *arguments, progress=False, workers=1)  # a lane cannot start processes of its own
@@ -61,7 +62,7 @@ def _lanes(lanes: int | None, missing: int, how: str, device: str) -> int:
     if lanes < 1: raise ValueError(f"lanes: 1 or more, got {lanes}")
     return min(lanes, missing)
 
-# %% ../../nbs/papers/816_lanes.ipynb #ac8380ef
+# %% ../../nbs/papers/816_lanes.ipynb #5b678fd1
 def run_all(recipes: list[Recipe], out: str | Path,
             how: str = "inline",       # 'inline', 'accelerate' or 'slurm', as in `launch`
             device: str = "auto",      # 'auto', 'cpu' or 'cuda'
@@ -77,6 +78,7 @@ def run_all(recipes: list[Recipe], out: str | Path,
     cores = joblib.cpu_count()
     for data, size in dict.fromkeys((r.recipe.data, r.recipe.model.vision.image_size) for r in missing): prepare_data(data, size, Path(out) / "data", min(8, cores), progress)
     backend = {"backend": "loky", "inner_max_num_threads": max(1, cores // lanes)} if how == "inline" else {"backend": "threading"}
-    with _bar({r.folder: r.recipe.train.steps for r in missing}, progress), joblib.parallel_config(**backend):
+    with _bar({r.folder: r.recipe.train.steps for r in missing}, progress), joblib.parallel_config(**backend), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs")  # joblib replaces a lane whose memory has grown
         joblib.Parallel(lanes, batch_size=1)(joblib.delayed(_lane)(r.recipe, out, how, device) for r in missing)
     return made
