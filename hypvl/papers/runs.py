@@ -177,7 +177,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        "What training and evaluation took."
+        "What training and evaluation took; of a run that was taken up again, its last part."
         return finished(self.folder)["seconds"]
 
     def frames(self) -> dict[str, pd.DataFrame]:
