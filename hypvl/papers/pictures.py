@@ -6,7 +6,7 @@
 __all__ = ['COLOUR_A', 'COLOUR_B', 'COLOUR_BOTH', 'HOLDS', 'METHODS', 'peaks', 'factor_norm_figure', 'disk_figure',
            'retrieval_figure']
 
-# %% ../../nbs/papers/809_pictures.ipynb #29612c41
+# %% ../../nbs/papers/809_pictures.ipynb #26091ec0
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,8 +20,13 @@ from matplotlib.patheffects import withStroke
 
 from .figures import Drawing, style
 
-# %% ../../nbs/papers/809_pictures.ipynb #851b0a3c
+# %% ../../nbs/papers/809_pictures.ipynb #e793b6d7
 COLOUR_A, COLOUR_B, COLOUR_BOTH = "#D55E00", "#0072B2", "#8a3fa0"
+
+
+def _usual(prompts):
+    "Mean norm of the single prompts in each factor."
+    return prompts[prompts["series"].isin(["a", "b"])].groupby("factor")["norm"].mean()
 
 
 def peaks(prompts: pd.DataFrame,  # pair, series (a, b, both), factor, norm
@@ -29,9 +34,7 @@ def peaks(prompts: pd.DataFrame,  # pair, series (a, b, both), factor, norm
           relative: bool = False,  # subtract each factor's mean over all single prompts
           ) -> tuple[int, int]:
     "The factors where the single prompts of A and of B stand out most."
-    single = prompts[prompts["series"].isin(["a", "b"])]
-    usual = single.groupby("factor")["norm"].mean() * relative
-    rows = single[single["pair"].eq(pair)]
+    rows, usual = prompts[prompts["pair"].eq(pair)], _usual(prompts) * relative
     return tuple(int((rows[rows["series"].eq(s)].set_index("factor")["norm"] - usual).idxmax()) for s in ("a", "b"))
 
 
@@ -46,37 +49,39 @@ def _thumbnails(figure: Figure, place, images: Sequence[np.ndarray], title: str,
         axis.imshow(image)
         for side in axis.spines.values(): side.set(edgecolor=colour, linewidth=1.5)
 
-# %% ../../nbs/papers/809_pictures.ipynb #78c70a01
+# %% ../../nbs/papers/809_pictures.ipynb #abaeea89
 def factor_norm_figure(prompts: pd.DataFrame,  # pair, a, b, series, prompt, factor, norm of one model
                        pair=None,  # which pair; None: the first
                        images: Mapping[int, Sequence[np.ndarray]] | None = None,  # factor → images [H, W, 3] that activate it
-                       relative: bool = False,  # how peaks are searched
+                       relative: bool = False,  # how peaks are searched; if so, a line across each bar is the mean that is subtracted
                        ) -> Drawing:
     "Figure 4(a) of PHyCLIP: norms in all factors of A, B, and A with B, with the images of the two peaks."
     pair = prompts["pair"].iloc[0] if pair is None else pair
     rows = prompts[prompts["pair"].eq(pair)]
     if not len(rows): raise ValueError(f"pair: known are {sorted(prompts['pair'].unique().tolist())}, got {pair!r}")
-    (fa, fb), images = peaks(prompts, pair, relative), images or {}
+    (fa, fb), images, usual = peaks(prompts, pair, relative), images or {}, _usual(prompts)
     colour = {fa: COLOUR_A, fb: COLOUR_B} if fa != fb else {fa: COLOUR_BOTH}
     strips = [(f, c) for f, c in colour.items() if len(images.get(f, ()))]
     with style():
         figure = Figure(figsize=(6.4, 3.6 + .95 * len(strips)), layout="constrained")
         grid = figure.add_gridspec(3 + len(strips), 1, height_ratios=[1.2] * 3 + [1.] * len(strips))
-        top = rows["norm"].max() * 1.08
+        top = max(rows["norm"].max(), usual.max() * relative) * 1.08
         for i, series in enumerate(("a", "b", "both")):
             part = rows[rows["series"].eq(series)].sort_values("factor")
             axis = figure.add_subplot(grid[i])
             axis.bar(part["factor"], part["norm"], color=[colour.get(f, ".75") for f in part["factor"]], width=.8)
+            if relative: axis.hlines(usual, usual.index - .4, usual.index + .4, color=".15", lw=1.2)
             axis.set_title(f"“{part['prompt'].iloc[0]}”", loc="left")
             axis.set(ylim=(0, top), xlim=(-.7, part["factor"].max() + .7), ylabel="norm")
             axis.grid(axis="x", visible=False)
             ticks = sorted({fa, fb}) if len(part) > 20 else part["factor"].tolist()
             axis.set_xticks(ticks, [str(t) for t in ticks] if i == 2 else [""] * len(ticks))
-        axis.set_xlabel(f"factor (peak of {rows['a'].iloc[0]}: {fa}, of {rows['b'].iloc[0]}: {fb})")
+        above = ", above the mean of single prompts (line)" if relative else ""
+        axis.set_xlabel(f"factor; peak{above} of {rows['a'].iloc[0]}: {fa}, of {rows['b'].iloc[0]}: {fb}")
         for i, (factor, c) in enumerate(strips): _thumbnails(figure, grid[3 + i], images[factor], f"images far out in factor {factor}", c)
     return Drawing(figure, rows.reset_index(drop=True))
 
-# %% ../../nbs/papers/809_pictures.ipynb #9257627f
+# %% ../../nbs/papers/809_pictures.ipynb #3a1d03c5
 def _name_box(term: str, x: float, y: float, size: float) -> tuple[float, float, float, float]:
     "Left, right, bottom and top of a name in units of the disk: right of its point, or left of it near the rim."
     width = .03 + .0053 * size * len(term)
@@ -109,7 +114,7 @@ def _disk(axis, points: pd.DataFrame, edges, colours: Mapping[str, object], inne
     axis.set_title(title, pad=8)
     for side in axis.spines.values(): side.set_visible(False)
 
-# %% ../../nbs/papers/809_pictures.ipynb #a83809e6
+# %% ../../nbs/papers/809_pictures.ipynb #2d44c3a4
 def disk_figure(terms: pd.DataFrame,  # factor, term, group, x, y (unit Poincaré disk) [, explained]
                 edges: pd.DataFrame,  # child, parent
                 name_leaves: bool | None = None,  # None: where there are at most 24 terms
@@ -133,7 +138,7 @@ def disk_figure(terms: pd.DataFrame,  # factor, term, group, x, y (unit Poincar�
         figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(groups)), frameon=False)
     return Drawing(figure, terms.reset_index(drop=True))
 
-# %% ../../nbs/papers/809_pictures.ipynb #5da9f056
+# %% ../../nbs/papers/809_pictures.ipynb #fbefac55
 HOLDS = {2: ("#1a7f37", "-", "both concepts"), 1: ("#c79100", "--", "one"), 0: ("#b3261e", ":", "none")}
 METHODS = {"conjunctive": "prompt", "max": "factor-wise max"}
 
