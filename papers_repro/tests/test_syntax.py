@@ -2,6 +2,8 @@
 import pandas as pd
 from conftest import papermill
 
+from hypvl.data.checklist import CHECKLIST
+
 
 def test_smoke_renders_every_table_figure_and_claim(tmp_path):
     done = papermill("syntax.ipynb", tmp_path, preset="smoke")
@@ -11,6 +13,7 @@ def test_smoke_renders_every_table_figure_and_claim(tmp_path):
         assert {"this run", "paper (ViT-S/16, GRIT)"} == set(table["source"])
         ours = table[table["source"].eq("this run") & table["value"].notna()]
         assert {"MERU", "MERU + syntax"} <= set(ours["row"]), number
+        if number == 3: assert set(ours["dataset"]) == set(CHECKLIST)  # the world fills all thirteen columns
     for name in ("figure1_terms", "figure2_loss", "recovery", "claims"):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000, name
     claims = pd.read_csv(tmp_path / "tables" / "claims.csv").set_index("id")
