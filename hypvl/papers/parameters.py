@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RunParameters', 'SyntaxParameters', 'read_parameters']
 
-# %% ../../nbs/papers/810_parameters.ipynb #40a2d639
+# %% ../../nbs/papers/810_parameters.ipynb #d426edfb
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -15,7 +15,7 @@ from ..config import UnknownKey, override, suggest
 from .recipes import PRESETS, SECTIONS
 from .syntax_recipes import SYNTAX_SECTIONS
 
-# %% ../../nbs/papers/810_parameters.ipynb #00cb8c61
+# %% ../../nbs/papers/810_parameters.ipynb #27faf85e
 @dataclass(frozen=True)
 class RunParameters:
     "Parameters of a reproduction notebook."
@@ -47,7 +47,7 @@ class SyntaxParameters(RunParameters):
     "Parameters of the notebook of the syntax paper."
     known: ClassVar[tuple[str, ...]] = SYNTAX_SECTIONS
     seeds: tuple[int, ...] = ()  # of section main; none given: two for smoke, three for the other presets
-    more_seeds: tuple[int, ...] = ()  # of the other sections, of weights only the first; none given: the first of `seeds`
+    more_seeds: tuple[int, ...] = ()  # of the other sections; none given: the first of `seeds`
     out: str = "runs/syntax"
 
     def __post_init__(self):
@@ -55,7 +55,7 @@ class SyntaxParameters(RunParameters):
         if not self.more_seeds: object.__setattr__(self, "more_seeds", self.seeds[:1])
         super().__post_init__()
 
-# %% ../../nbs/papers/810_parameters.ipynb #4990b684
+# %% ../../nbs/papers/810_parameters.ipynb #d80f215e
 _IPYTHON = {"In", "Out", "get_ipython", "exit", "quit", "open"}
 
 
