@@ -88,7 +88,7 @@ def _beyond() -> list[Claim]:
             recover("parse-full", "a tower that sees both sides learns the parse better than a causal one", full, "MERU + syntax"),
             compare("full", "in a tower that sees both sides the syntax loss helps", full, "MERU, full attention"),
             compare("small", "at a tenth of its weight the syntax loss helps", "MERU + syntax, μ=0.02", "MERU"),
-            recover("parse-small", "at a tenth of the weight cones recover the parse better than any tree that knows nothing", "MERU + syntax, μ=0.02"),
+            recover("parse-small", "at a tenth of its weight cones recover the parse better than blind trees", "MERU + syntax, μ=0.02"),
             compare("product", "the syntax loss helps PHyCLIP", "PHyCLIP + syntax", "PHyCLIP")]
 
 
