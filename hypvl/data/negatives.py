@@ -7,16 +7,16 @@ __all__ = ['EDITS', 'LOCATIONS', 'CHECKS', 'replace_object', 'replace_sibling', 
            'replace_relation', 'swap_object', 'swap_attribute', 'add_object', 'hard_negative', 'location',
            'empty_checks', 'checklist_pair']
 
-# %% ../../nbs/data/208_negatives.ipynb #9fd259d4
+# %% ../../nbs/data/208_negatives.ipynb #43acbd9f
 from dataclasses import replace
 
 import numpy as np
 
 from .captions import ADJECTIVES, RELATIONS, VERBS, Mention, Speaker, mention
 from .sprites import ACTIONS, MATERIALS
-from .world import Caption, Thing, World, caption, things, true_relation
+from .world import Caption, Thing, World, caption, things, true_deed, true_relation
 
-# %% ../../nbs/data/208_negatives.ipynb #1af0c760
+# %% ../../nbs/data/208_negatives.ipynb #3e63c422
 def _absent(world: World, items: tuple[Thing, ...], rng) -> tuple[str, ...]:
     "The path (leaf ... family) of a leaf whose family is not in the scene."
     present = {world.paths[t.leaf][-1] for t in items}
@@ -47,7 +47,7 @@ def _false_word(world: World, thing: Thing, kind: str, rng) -> str:
 def _with(c: Caption, i: int, m: Mention) -> Caption:
     return replace(c, mentions=(*c.mentions[:i], m, *c.mentions[i + 1:]))
 
-# %% ../../nbs/data/208_negatives.ipynb #b1d639b3
+# %% ../../nbs/data/208_negatives.ipynb #e1e37444
 def replace_object(world, items, c: Caption, rng) -> Caption | None:
     "One noun becomes something that is not there."
     i = int(rng.integers(len(c.mentions)))
@@ -68,7 +68,7 @@ def replace_sibling(world, items, c: Caption, rng) -> Caption | None:
     new = str(rng.choice(kin))
     return _with(c, i, replace(c.mentions[i], node=new, name=world.words[new][world.words[leaf].index(c.mentions[i].name)]))
 
-# %% ../../nbs/data/208_negatives.ipynb #4ca72bf5
+# %% ../../nbs/data/208_negatives.ipynb #c781758f
 def _edit_adjective(world, items, c: Caption, rng, add: bool) -> Caption | None:
     "Change an adjective, or add one where nothing of its kind is said; the new one is false."
     kind_of = {w: k for k, ws in _kinds(world).items() for w in ws}
@@ -96,7 +96,7 @@ def add_attribute(world, items, c, rng):
     "One mention gains a false adjective."
     return _edit_adjective(world, items, c, rng, add=True)
 
-# %% ../../nbs/data/208_negatives.ipynb #3ca1ca8c
+# %% ../../nbs/data/208_negatives.ipynb #37daa241
 def replace_relation(world, items, c, rng):
     "left becomes right, above becomes below, and one verb another."
     if c.template == "action": return replace(c, relation=str(rng.choice([v for v in VERBS if v != c.relation])))
@@ -124,7 +124,7 @@ def swap_attribute(world, items, c, rng):
 def _true_of(world, thing: Thing, m: Mention) -> bool:
     return set(m.adjectives) <= set(filter(None, thing.attributes.values()))
 
-# %% ../../nbs/data/208_negatives.ipynb #60f6f1e1
+# %% ../../nbs/data/208_negatives.ipynb #43586c9d
 def add_object(world, items, c, rng):
     "One thing more is said to be there that is not."
     if len(c.mentions) > 3 or c.relation and len(c.mentions) > 2:
@@ -138,7 +138,7 @@ EDITS = {"replace_obj": replace_object, "replace_att": replace_attribute, "repla
          "swap_att": swap_attribute, "add_obj": add_object, "add_att": add_attribute, "replace_sibling": replace_sibling}
 _SPEAKERS = {"replace_rel": {"relation": 1.}, "swap_obj": {"relation": 1.}, "swap_att": {"colour": 1., "size": .6}, "replace_att": {"colour": .7, "size": .6}}
 
-# %% ../../nbs/data/208_negatives.ipynb #27c1908f
+# %% ../../nbs/data/208_negatives.ipynb #703e54cf
 def hard_negative(world: World, kind: str, index: int) -> tuple[tuple[Thing, ...], Caption, Caption, np.random.Generator]:
     "Scene, true caption, false caption, and the generator to paint with."
     if kind not in EDITS:
@@ -153,7 +153,7 @@ def hard_negative(world: World, kind: str, index: int) -> tuple[tuple[Thing, ...
             return items, true, false, rng
     raise ValueError(f"kind={kind!r}: no caption could be edited in 1000 scenes; this world has no such words")
 
-# %% ../../nbs/data/208_negatives.ipynb #b28f550a
+# %% ../../nbs/data/208_negatives.ipynb #22e9d82c
 LOCATIONS = {"center": (0., .33), "mid": (.33, .55), "margin": (.55, 2.)}
 
 
@@ -172,15 +172,16 @@ def _object_pair(world: World, bucket: str, items, rng) -> tuple[str, str] | Non
     said = mention(path, items[i].attributes, world.words, rng, world.config.speaker)
     return said.phrase, _other_noun(world, items, said, path, rng).phrase
 
-# %% ../../nbs/data/208_negatives.ipynb #add4b30b
+# %% ../../nbs/data/208_negatives.ipynb #3174e82f
 _ATTRIBUTES = {"attribute_size": "size", "attribute_state": "condition", "attribute_color": "colour", "attribute_material": "material", "attribute_action": "action"}
 CHECKS = (*(f"location_{b}" for b in LOCATIONS), *(f"size_{b}" for b in ("large", "medium", "small")),
-          *[*_ATTRIBUTES][:3], "relation_spatial", *[*_ATTRIBUTES][3:], "relation_action")  # the place of a bucket seeds its pairs
+          "attribute_size", "attribute_state", "attribute_color", "relation_spatial", "attribute_material", "attribute_action", "relation_action")  # the place of a bucket seeds its pairs
 
 
 def empty_checks(world: World) -> tuple[str, ...]:
     "Buckets of `CHECKS` that this world can say nothing about."
-    return tuple(b for b in CHECKS if _ATTRIBUTES.get(b, "size") not in _kinds(world) or b == "relation_action" and not world.config.actions)
+    kinds = _kinds(world)
+    return tuple(b for b in CHECKS if _ATTRIBUTES.get(b, "size") not in kinds or b == "relation_action" and not world.config.actions)
 
 
 def _attribute_pair(world: World, bucket: str, items, rng) -> tuple[str, str] | None:
@@ -196,17 +197,15 @@ def _attribute_pair(world: World, bucket: str, items, rng) -> tuple[str, str] | 
 
 def _relation_pair(world: World, bucket: str, items, rng) -> tuple[str, str] | None:
     "Two objects in the relation that they have, and in another: its opposite, or another verb."
-    template, two, relation = "relation", (0, 1), None
-    if bucket == "relation_action":
-        template, (two, relation) = "action", next((((i, t.deed[1]), t.deed[0]) for i, t in enumerate(items) if t.deed), ((0, 1), None))
-    elif len(items) > 1: relation = true_relation(*items[:2])
+    acts = bucket == "relation_action"
+    *two, relation = true_deed(items) if acts else (0, 1, true_relation(*items[:2]) if len(items) > 1 else None)
     if relation is None:
         return None
     said = tuple(mention(world.paths[items[i].leaf], {}, world.words, rng, world.config.speaker) for i in two)
-    true = Caption(said, two, template, relation)
+    true = Caption(said, tuple(two), "action" if acts else "relation", relation)
     return true.read()[0].text, replace_relation(world, items, true, rng).read()[0].text
 
-# %% ../../nbs/data/208_negatives.ipynb #69e27b18
+# %% ../../nbs/data/208_negatives.ipynb #73bc5664
 def checklist_pair(world: World, bucket: str, index: int) -> tuple[tuple[Thing, ...], str, str, np.random.Generator]:
     "Scene, true text, false text, and the generator to paint with, of a bucket of `CHECKS`."
     if bucket not in CHECKS:

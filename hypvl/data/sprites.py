@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COLOURS', 'CONDITIONS', 'MATERIALS', 'ACTIONS', 'lexicon', 'surface', 'DrawnSprites']
 
-# %% ../../nbs/data/204_sprites.ipynb #42c6fe3e
+# %% ../../nbs/data/204_sprites.ipynb #3254a30f
 from functools import lru_cache
 
 import numpy as np
@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFilter
 
 from .taxonomy import Taxonomy
 
-# %% ../../nbs/data/204_sprites.ipynb #87b14418
+# %% ../../nbs/data/204_sprites.ipynb #74b3b99a
 _LEXICON = """
 animal/creature: dog/hound = beagle poodle terrier corgi
 animal/creature: bird/fowl = robin eagle owl parrot
@@ -41,7 +41,7 @@ instrument/player: drum/percussion = snare bongo gong bell
 instrument/player: horn/brass = trumpet trombone whistle flute
 """
 
-# %% ../../nbs/data/204_sprites.ipynb #538cb39b
+# %% ../../nbs/data/204_sprites.ipynb #1d163f58
 COLOURS = {"red": (205, 50, 45), "orange": (235, 140, 40), "yellow": (225, 205, 60),
            "green": (60, 150, 70), "blue": (55, 95, 200), "purple": (140, 75, 170)}
 CONDITIONS = ("plain", "broken", "glowing")
@@ -60,7 +60,7 @@ def lexicon() -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
             parents[s], words[s] = g[0], (s, f"{s} {g[0]}")
     return parents, words
 
-# %% ../../nbs/data/204_sprites.ipynb #53d2244f
+# %% ../../nbs/data/204_sprites.ipynb #96e08631
 _SHAPES = {  # family -> list of (kind, coordinates): an outline that is recognised at first sight
     "animal": [("ellipse", (-.75, -.25, .5, .5)), ("ellipse", (.2, -.65, .8, -.05)), ("box", (-.55, .3, -.35, .85)), ("box", (.15, .3, .35, .85))],
     "vehicle": [("box", (-.9, -.1, .9, .4)), ("box", (-.45, -.5, .45, 0)), ("ellipse", (-.75, .2, -.25, .7)), ("ellipse", (.25, .2, .75, .7))],
@@ -80,7 +80,7 @@ def _draw(pen: ImageDraw.ImageDraw, kind: str, xy, fill, size: int, stretch=(1.,
     pts = [((x * stretch[0] + 1) / 2 * size, (y * stretch[1] + 1) / 2 * size) for x, y in zip(xy[::2], xy[1::2])]
     {"ellipse": pen.ellipse, "box": pen.rectangle, "poly": pen.polygon}[kind](pts, fill=fill)
 
-# %% ../../nbs/data/204_sprites.ipynb #d799ab10
+# %% ../../nbs/data/204_sprites.ipynb #20ce0449
 def _mark(pen: ImageDraw.ImageDraw, which: int, size: int, stretch) -> None:
     "The marking of a species: white with a dark rim, in the middle of the body."
     bars = {0: (-.5, -.02, .5, .2), 1: (-.12, -.32, .12, .5)}
@@ -111,8 +111,9 @@ def _finish(image: Image.Image, condition: str) -> Image.Image:
         image = Image.alpha_composite(glow, image)
     return image
 
-# %% ../../nbs/data/204_sprites.ipynb #027742fa
-MATERIALS, ACTIONS = ("metal", "wooden", "woollen"), ("leaning", "tumbling", "hovering")
+# %% ../../nbs/data/204_sprites.ipynb #c1d55ef8
+MATERIALS = ("metal", "wooden", "woollen")
+ACTIONS = {"leaning": 40., "tumbling": 180., "hovering": 0.}  # and the degrees by which they turn a thing
 
 
 @lru_cache(maxsize=None)
@@ -135,7 +136,7 @@ def surface(image: Image.Image,  # RGBA, square
     pixels, (factor, summand) = np.asarray(image), _pattern(material, image.width)
     return Image.fromarray(np.dstack([(pixels[..., :3] * factor + summand).astype(np.uint8), pixels[..., 3]]))
 
-# %% ../../nbs/data/204_sprites.ipynb #f42ae63c
+# %% ../../nbs/data/204_sprites.ipynb #d27394ed
 @lru_cache(maxsize=None)
 def _paint(family: str, genus: int, marking: int, colour: str, condition: str, size: int) -> Image.Image:
     "A drawn sprite; drawn once for each combination."
