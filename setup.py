@@ -1,4 +1,5 @@
 """Packaging, read from settings.ini so that every fact is stated once."""
+
 from configparser import ConfigParser
 from pathlib import Path
 

@@ -6,6 +6,7 @@ Trains PHyCLIP on the embedded world in several settings that differ in one thin
 
 Takes about a minute a setting on two cores. The curves are drawn in nbs/training/507_plateau.ipynb.
 """
+
 import argparse
 from pathlib import Path
 
@@ -36,15 +37,21 @@ SETTINGS = {  # name -> family and what differs from the recipe
 def recall(folder: Path, data) -> float:
     "Text to image R@5 of the validation scenes."
     model = load_model(folder / "model")
-    loader = GritLoader(data.val, model.tokenizer, GritConfig(size=48, batch_size=100, mode="epoch"))
+    loader = GritLoader(
+        data.val, model.tokenizer, GritConfig(size=48, batch_size=100, mode="epoch")
+    )
     with inference(model):
         batches = [model.embed(batch, ("image", "text")) for batch in loader]
         image, text = (torch.cat([b[s] for b in batches]) for s in ("image", "text"))
-        return recall_at_k(model.score(image, text).T, torch.eye(len(text), dtype=torch.bool), (5,))[5]
+        return recall_at_k(
+            model.score(image, text).T, torch.eye(len(text), dtype=torch.bool), (5,)
+        )[5]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--out", type=Path, default=Path("papers_repro/results/plateau"))
     parser.add_argument("--cache", type=Path, default=Path("runs/plateau"))
@@ -54,11 +61,15 @@ def main() -> None:
     frames, rows = [], []
     for name in args.only or SETTINGS:
         family, changes = SETTINGS[name]
-        r = recipe(family, "mini", **{"train.steps": args.steps, "train.schedule": "constant", **changes})
+        r = recipe(
+            family, "mini", **{"train.steps": args.steps, "train.schedule": "constant", **changes}
+        )
         data = prepare_data(r.data, 48, args.cache / "data", workers=2)
         history = train(r, data, args.cache / "runs" / r.hash)
         frames.append(history.assign(setting=name, run=r.hash))
-        rows.append({"setting": name, "val R@5": recall(args.cache / "runs" / r.hash, data), "run": r.hash})
+        rows.append(
+            {"setting": name, "val R@5": recall(args.cache / "runs" / r.hash, data), "run": r.hash}
+        )
         print(pd.DataFrame(rows).to_string(index=False), flush=True)
         pd.concat(frames).to_csv(args.out / "curves.csv", index=False)
         pd.DataFrame(rows).to_csv(args.out / "recall.csv", index=False)

@@ -5,6 +5,7 @@
 
 Times are CPU times of this process, best of `--repeats`.
 """
+
 import argparse
 import tempfile
 import time
@@ -24,7 +25,9 @@ def best(do, repeats):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--size", type=int, default=48, help="side of a scene in pixels")
     parser.add_argument("--repeats", type=int, default=5)
@@ -36,7 +39,10 @@ def main():
             write_grit(world, "train", args.count, folder, progress=False)
 
     print(f"{args.count} scenes of {args.size} px\n\n| | scenes/s on one core |\n|---|---:|")
-    for what, do in (("drawn", lambda: [sample(world, "train", i) for i in range(args.count)]), ("drawn, encoded, written", write)):
+    for what, do in (
+        ("drawn", lambda: [sample(world, "train", i) for i in range(args.count)]),
+        ("drawn, encoded, written", write),
+    ):
         print(f"| {what} | {args.count / best(do, args.repeats):.0f} |", flush=True)
 
 

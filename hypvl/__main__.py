@@ -8,4 +8,5 @@ __all__ = []
 # %% ../nbs/002_main.ipynb #529f296c
 from .cli import main
 
-if __name__ == '__main__' and '__file__' in globals(): raise SystemExit(main())  # as a command, not in a notebook
+if __name__ == "__main__" and "__file__" in globals():
+    raise SystemExit(main())  # as a command, not in a notebook

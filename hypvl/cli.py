@@ -17,64 +17,160 @@ from .config import suggest
 # %% ../nbs/001_cli.ipynb #5af7d59e
 class _Parser(argparse.ArgumentParser):
     "A parser whose errors suggest what may have been meant."
+
     def error(self, message):
         self.print_usage(sys.stderr)
-        self.exit(2, f'{self.prog}: error: {message}\n')
+        self.exit(2, f"{self.prog}: error: {message}\n")
 
     def parse_known_args(self, args=None, namespace=None):
         found, rest = super().parse_known_args(args, namespace)
         known = [name for action in self._actions for name in action.option_strings]
         for word in rest:
-            if word.startswith('-') and self._subparsers is None: self.error(f"unknown option {word.split('=')[0]!r}.{suggest(word.split('=')[0], known)}")
+            if word.startswith("-") and self._subparsers is None:
+                self.error(
+                    f"unknown option {word.split('=')[0]!r}.{suggest(word.split('=')[0], known)}"
+                )
         return found, rest
+
 
 def _choice(*known: str):
     "A type that takes one of some words."
+
     def read(text):
-        if text not in known: raise argparse.ArgumentTypeError(f'unknown {text!r}.{suggest(text, known)}')
+        if text not in known:
+            raise argparse.ArgumentTypeError(f"unknown {text!r}.{suggest(text, known)}")
         return text
+
     return read
 
-def _words(text: str) -> tuple[str, ...]: return tuple(word.strip() for word in text.split(',') if word.strip())
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
+
+
 def _count(text: str) -> int | None:
-    if text.lower() in ('all', 'none'): return None
-    if not text.isdigit() or int(text) < 1: raise argparse.ArgumentTypeError(f"a number from 1 on, or 'all', got {text!r}")
+    if text.lower() in ("all", "none"):
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a number from 1 on, or 'all', got {text!r}")
     return int(text)
 
 # %% ../nbs/001_cli.ipynb #bd0512e1
 def _options(parser: argparse.ArgumentParser):
     "Options of `evaluate`."
-    suites, add = ('phyclip', 'syntax', 'agr', 'official', 'world'), parser.add_argument
-    add('--checkpoint', required=True, help="folder of save_pretrained, published .pth file, open_clip:NAME/TAG or open_clip:NAME/FILE")
-    add('--data_root', required=True, type=Path, help='folder with imagenet/, coco/, flickr30k/, visual_genome/, vl_checklist/, sugarcrepe/ ...')
-    add('--out', required=True, type=Path, help='folder for results, tables, and what makes a second call short')
-    add('--suite', type=_choice(*suites), help=f"{', '.join(suites)}; default: world where data_root has its layout, else phyclip")
-    add('--sections', type=_words, help='only these, with commas: zero_shot, retrieval/COCO, ...')
-    add('--family', type=_choice('clip', 'meru', 'hycoclip', 'phyclip'), help='of a published file; default: by its layout')
-    add('--name', help='of the model in the tables; default: name of the file or folder')
-    add('--scores', type=_words, default=('paper', 'official'), help="score functions: paper (minus distance), official (sum of inner products); default both")
-    add('--variant', default='official', type=_choice('official', 'paper'), help='accuracy: mean over classes as the published code (official), or top-1 as the text says (paper)')
-    add('--preprocess', default='clean', type=_choice('clean', 'official'), help="of VL-CheckList: official normalises pixels twice, as the published run")
-    add('--corpora', default='vg', type=_choice('vg', 'all'), help='of VL-CheckList: Visual Genome, or all sources averaged')
-    add('--max_pairs', default=1000, type=_count, help="first pairs of a VL-CheckList file, or 'all'; default 1000 as published")
-    add('--negatives', default='all', type=_choice('all', 'phrases'), help='of VL-CheckList: phrases leaves out bare nouns')
-    add('--limit', type=_count, help='at most so many images, captioned images or pairs of a set, to try things out')
-    add('--captions', type=Path, help='training captions for the bag-of-words baseline: COCO JSON, or one a line')
-    add('--reference', type=Path, help="folder of the papers' numbers; default: that of the checkout")
-    add('--seed', default=0, type=int, help='of bootstrap and draws')
-    add('--batch_size', default=64, type=int, help='images in one pass')
-    add('--workers', default=min(8, os.cpu_count() or 1), type=int, help='processes that read images')
-    add('--device', default='auto', type=_choice('auto', 'cpu', 'cuda'), help='auto takes a GPU where there is one')
-    add('--quiet', action='store_true', help='no progress bars')
-    add('--debug', action='store_true', help='show where an error comes from')
+    suites, add = ("phyclip", "syntax", "agr", "official", "world"), parser.add_argument
+    add(
+        "--checkpoint",
+        required=True,
+        help="folder of save_pretrained, published .pth file, open_clip:NAME/TAG or open_clip:NAME/FILE",
+    )
+    add(
+        "--data_root",
+        required=True,
+        type=Path,
+        help="folder with imagenet/, coco/, flickr30k/, visual_genome/, vl_checklist/, sugarcrepe/ ...",
+    )
+    add(
+        "--out",
+        required=True,
+        type=Path,
+        help="folder for results, tables, and what makes a second call short",
+    )
+    add(
+        "--suite",
+        type=_choice(*suites),
+        help=f"{', '.join(suites)}; default: world where data_root has its layout, else phyclip",
+    )
+    add("--sections", type=_words, help="only these, with commas: zero_shot, retrieval/COCO, ...")
+    add(
+        "--family",
+        type=_choice("clip", "meru", "hycoclip", "phyclip"),
+        help="of a published file; default: by its layout",
+    )
+    add("--name", help="of the model in the tables; default: name of the file or folder")
+    add(
+        "--scores",
+        type=_words,
+        default=("paper", "official"),
+        help="score functions: paper (minus distance), official (sum of inner products); default both",
+    )
+    add(
+        "--variant",
+        default="official",
+        type=_choice("official", "paper"),
+        help="accuracy: mean over classes as the published code (official), or top-1 as the text says (paper)",
+    )
+    add(
+        "--preprocess",
+        default="clean",
+        type=_choice("clean", "official"),
+        help="of VL-CheckList: official normalises pixels twice, as the published run",
+    )
+    add(
+        "--corpora",
+        default="vg",
+        type=_choice("vg", "all"),
+        help="of VL-CheckList: Visual Genome, or all sources averaged",
+    )
+    add(
+        "--max_pairs",
+        default=1000,
+        type=_count,
+        help="first pairs of a VL-CheckList file, or 'all'; default 1000 as published",
+    )
+    add(
+        "--negatives",
+        default="all",
+        type=_choice("all", "phrases"),
+        help="of VL-CheckList: phrases leaves out bare nouns",
+    )
+    add(
+        "--limit",
+        type=_count,
+        help="at most so many images, captioned images or pairs of a set, to try things out",
+    )
+    add(
+        "--captions",
+        type=Path,
+        help="training captions for the bag-of-words baseline: COCO JSON, or one a line",
+    )
+    add(
+        "--reference",
+        type=Path,
+        help="folder of the papers' numbers; default: that of the checkout",
+    )
+    add("--seed", default=0, type=int, help="of bootstrap and draws")
+    add("--batch_size", default=64, type=int, help="images in one pass")
+    add(
+        "--workers",
+        default=min(8, os.cpu_count() or 1),
+        type=int,
+        help="processes that read images",
+    )
+    add(
+        "--device",
+        default="auto",
+        type=_choice("auto", "cpu", "cuda"),
+        help="auto takes a GPU where there is one",
+    )
+    add("--quiet", action="store_true", help="no progress bars")
+    add("--debug", action="store_true", help="show where an error comes from")
 
-COMMANDS = ('evaluate',)
+
+COMMANDS = ("evaluate",)
+
 
 def make_parser() -> argparse.ArgumentParser:
     "The parser of the command."
-    parser = _Parser(prog='hypvl', description='Hyperbolic vision-language learning.')
-    commands = parser.add_subparsers(dest='command', metavar='command', parser_class=_Parser, required=True)
-    evaluate = commands.add_parser('evaluate', help='evaluate a checkpoint on the data sets of a paper', description='Evaluate a checkpoint on the data sets of a paper.')
+    parser = _Parser(prog="hypvl", description="Hyperbolic vision-language learning.")
+    commands = parser.add_subparsers(
+        dest="command", metavar="command", parser_class=_Parser, required=True
+    )
+    evaluate = commands.add_parser(
+        "evaluate",
+        help="evaluate a checkpoint on the data sets of a paper",
+        description="Evaluate a checkpoint on the data sets of a paper.",
+    )
     _options(evaluate)
     evaluate.set_defaults(run=_evaluate)
     return parser
@@ -83,39 +179,80 @@ def make_parser() -> argparse.ArgumentParser:
 def _processes(device: str):
     "Device of this process, and its share of the work."
     import torch
+
     from hypvl.evaluation.features import Share
-    cpu = device == 'cpu' or not torch.cuda.is_available()
-    if device == 'cuda' and cpu: raise ValueError('device: cuda was asked for, and torch finds no GPU')
-    if int(os.environ.get('WORLD_SIZE', 1)) == 1: return 'cpu' if cpu else 'cuda', Share()
+
+    cpu = device == "cpu" or not torch.cuda.is_available()
+    if device == "cuda" and cpu:
+        raise ValueError("device: cuda was asked for, and torch finds no GPU")
+    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+        return "cpu" if cpu else "cuda", Share()
     from accelerate import PartialState
+
     state = PartialState(cpu=cpu)
-    return str(state.device), Share(state.process_index, state.num_processes, state.wait_for_everyone)
+    return str(state.device), Share(
+        state.process_index, state.num_processes, state.wait_for_everyone
+    )
 
 # %% ../nbs/001_cli.ipynb #62e154d4
 def _evaluate(args: argparse.Namespace) -> int:
     "Run `hypvl evaluate`."
     from hypvl.evaluation.protocols import Protocol
     from hypvl.papers.report import evaluate_checkpoint
-    if not args.data_root.is_dir(): raise FileNotFoundError(f'data_root: {str(args.data_root)!r} is no folder')
+
+    if not args.data_root.is_dir():
+        raise FileNotFoundError(f"data_root: {str(args.data_root)!r} is no folder")
     device, share = _processes(args.device)
-    chosen = ('scores', 'variant', 'preprocess', 'corpora', 'max_pairs', 'negatives', 'limit', 'seed')
+    chosen = (
+        "scores",
+        "variant",
+        "preprocess",
+        "corpora",
+        "max_pairs",
+        "negatives",
+        "limit",
+        "seed",
+    )
     protocol = Protocol(**{name: getattr(args, name) for name in chosen})
     say = (lambda line: print(line, flush=True)) if share.rank == 0 else (lambda line: None)
-    files = evaluate_checkpoint(args.checkpoint, args.data_root, args.out, args.suite, args.sections, protocol, family=args.family, name=args.name,
-                                captions=args.captions, reference=args.reference, device=device, say=say, share=share,
-                                progress=not args.quiet and share.rank == 0, batch_size=args.batch_size, workers=args.workers)
-    for name, path in files.items(): say(f'{name:8} {path}')
+    files = evaluate_checkpoint(
+        args.checkpoint,
+        args.data_root,
+        args.out,
+        args.suite,
+        args.sections,
+        protocol,
+        family=args.family,
+        name=args.name,
+        captions=args.captions,
+        reference=args.reference,
+        device=device,
+        say=say,
+        share=share,
+        progress=not args.quiet and share.rank == 0,
+        batch_size=args.batch_size,
+        workers=args.workers,
+    )
+    for name, path in files.items():
+        say(f"{name:8} {path}")
     return 0
+
 
 def main(
     arguments: Sequence[str] | None = None,  # None: those of the process
-) -> int:                                    # exit code
+) -> int:  # exit code
     "The command `hypvl`."
     arguments, parser = list(sys.argv[1:] if arguments is None else arguments), make_parser()
-    if arguments and not arguments[0].startswith('-') and arguments[0] not in COMMANDS: parser.error(f'unknown command {arguments[0]!r}.{suggest(arguments[0], COMMANDS)}')
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+        parser.error(f"unknown command {arguments[0]!r}.{suggest(arguments[0], COMMANDS)}")
     args = parser.parse_args(arguments)
-    try: return args.run(args)
+    try:
+        return args.run(args)
     except (ValueError, KeyError, FileNotFoundError) as error:
-        if args.debug: raise
-        print(f'hypvl {args.command}: error: {error if not isinstance(error, KeyError) else error.args[0]}', file=sys.stderr)
+        if args.debug:
+            raise
+        print(
+            f"hypvl {args.command}: error: {error if not isinstance(error, KeyError) else error.args[0]}",
+            file=sys.stderr,
+        )
         return 2

@@ -21,135 +21,220 @@ from typing import Any, TypeVar
 
 # %% ../nbs/000_config.ipynb #97f6fe4c
 def suggest(
-    name: str,            # the name that was not found
-    known: Iterable[str], # the names that exist
-) -> str:                 # the tail of an error message, with a leading blank
+    name: str,  # the name that was not found
+    known: Iterable[str],  # the names that exist
+) -> str:  # the tail of an error message, with a leading blank
     "Tail of an error message: the nearest known name, or the known names if none is near."
     known = [str(k) for k in known]
-    near = difflib.get_close_matches(str(name), known, n=1, cutoff=.5)
+    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     if not near:  # the last part of a dotted name may be right although the front is missing
-        near = [k for k in known if k.rsplit('.', 1)[-1] == str(name)][:1]
-    if near: return f" Did you mean {near[0]!r}?"
-    return f" Known: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}." if known else ''
+        near = [k for k in known if k.rsplit(".", 1)[-1] == str(name)][:1]
+    if near:
+        return f" Did you mean {near[0]!r}?"
+    return f" Known: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}." if known else ""
 
 # %% ../nbs/000_config.ipynb #2e5d9235
-_WORDS = {'true': True, 'yes': True, 'on': True, '1': True, 'false': False, 'no': False, 'off': False, '0': False}
+_WORDS = {
+    "true": True,
+    "yes": True,
+    "on": True,
+    "1": True,
+    "false": False,
+    "no": False,
+    "off": False,
+    "0": False,
+}
 
-def _fail(key, value, wanted, hint=''): raise ValueError(f"{key}: cannot read {value!r} as {wanted}.{hint}")
+
+def _fail(key, value, wanted, hint=""):
+    raise ValueError(f"{key}: cannot read {value!r} as {wanted}.{hint}")
+
 
 def _cast_plain(kind, value, key):
     "Read `value` as one of bool, int, float, str, Path."
     if kind is bool:
-        if isinstance(value, bool): return value
-        if str(value).lower() in _WORDS: return _WORDS[str(value).lower()]
-    elif kind in (int, float) and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        if isinstance(value, bool):
+            return value
+        if str(value).lower() in _WORDS:
+            return _WORDS[str(value).lower()]
+    elif (
+        kind in (int, float)
+        and isinstance(value, (int, float, str))
+        and not isinstance(value, bool)
+    ):
         try:
-            if kind is float: return float(value)
-            return int(value) if not isinstance(value, float) and str(value).lstrip('+-').isdigit() else _whole(value)
-        except (ValueError, OverflowError): pass
-    elif kind is str and isinstance(value, (str, int, float, Path)): return str(value)
-    elif kind is Path and isinstance(value, (str, Path)): return Path(value)
+            if kind is float:
+                return float(value)
+            return (
+                int(value)
+                if not isinstance(value, float) and str(value).lstrip("+-").isdigit()
+                else _whole(value)
+            )
+        except (ValueError, OverflowError):
+            pass
+    elif kind is str and isinstance(value, (str, int, float, Path)):
+        return str(value)
+    elif kind is Path and isinstance(value, (str, Path)):
+        return Path(value)
     _fail(key, value, kind.__name__)
 
+
 def _whole(value):
-    if float(value) != int(float(value)): raise ValueError
+    if float(value) != int(float(value)):
+        raise ValueError
     return int(float(value))
+
 
 def _items(value):
     "The parts of a list-like value; a string is split at commas and a scalar is one part."
-    if isinstance(value, str): value = [v.strip() for v in value.strip().strip('()[]').split(',') if v.strip()]
+    if isinstance(value, str):
+        value = [v.strip() for v in value.strip().strip("()[]").split(",") if v.strip()]
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 # %% ../nbs/000_config.ipynb #6dddd541
 def _cast_union(options, value, key):
     "Read `value` as the first of `options` that it fits; an option that it already is comes first."
-    if value is None or (isinstance(value, str) and value.lower() in ('none', 'null') and str not in options):
-        if type(None) in options: return None
+    if value is None or (
+        isinstance(value, str) and value.lower() in ("none", "null") and str not in options
+    ):
+        if type(None) in options:
+            return None
     options = [o for o in options if o is not type(None)]
     options.sort(key=lambda o: not (isinstance(o, type) and type(value) is o))
     if isinstance(value, Mapping) and len([o for o in options if dataclasses.is_dataclass(o)]) > 1:
-        options = [o for o in options if dataclasses.is_dataclass(o) and set(value) <= {f.name for f in dataclasses.fields(o)}]
+        options = [
+            o
+            for o in options
+            if dataclasses.is_dataclass(o) and set(value) <= {f.name for f in dataclasses.fields(o)}
+        ]
     for o in options:
-        try: return _cast(o, value, key)
+        try:
+            return _cast(o, value, key)
         except (ValueError, UnknownKey):
-            if len(options) == 1: raise
-    _fail(key, value, ' or '.join(getattr(o, '__name__', str(o)) for o in options) or 'any of its types')
+            if len(options) == 1:
+                raise
+    _fail(
+        key,
+        value,
+        " or ".join(getattr(o, "__name__", str(o)) for o in options) or "any of its types",
+    )
+
 
 def _cast(kind, value, key):
     "Read `value` as the declared type `kind` of field `key`."
     origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if kind is Any or isinstance(kind, TypeVar): return value
-    if origin in (typing.Union, types.UnionType): return _cast_union(list(args), value, key)
+    if kind is Any or isinstance(kind, TypeVar):
+        return value
+    if origin in (typing.Union, types.UnionType):
+        return _cast_union(list(args), value, key)
     if origin is typing.Literal:
         for a in args:
-            if value == a or (isinstance(value, str) and value == str(a)): return a
+            if value == a or (isinstance(value, str) and value == str(a)):
+                return a
         _fail(key, value, f"one of {', '.join(map(repr, args))}", suggest(value, args))
-    if kind in (bool, int, float, str, Path): return _cast_plain(kind, value, key)
+    if kind in (bool, int, float, str, Path):
+        return _cast_plain(kind, value, key)
     if dataclasses.is_dataclass(kind):
-        if isinstance(value, kind): return value
-        return _build(kind, value, key + '.') if isinstance(value, Mapping) else _fail(key, value, kind.__name__)
+        if isinstance(value, kind):
+            return value
+        return (
+            _build(kind, value, key + ".")
+            if isinstance(value, Mapping)
+            else _fail(key, value, kind.__name__)
+        )
     if (origin or kind) in (tuple, list):
         parts = _items(value)
         if origin is tuple and args and args[-1] is not Ellipsis:
-            if len(parts) != len(args): _fail(key, value, f"{len(args)} values")
+            if len(parts) != len(args):
+                _fail(key, value, f"{len(args)} values")
             return tuple(_cast(a, v, f"{key}[{i}]") for i, (a, v) in enumerate(zip(args, parts)))
-        return (origin or kind)(_cast(args[0] if args else Any, v, f"{key}[{i}]") for i, v in enumerate(parts))
+        return (origin or kind)(
+            _cast(args[0] if args else Any, v, f"{key}[{i}]") for i, v in enumerate(parts)
+        )
     if isinstance(origin or kind, type) and issubclass(origin or kind, Mapping):
-        if not isinstance(value, Mapping): _fail(key, value, 'mapping')
+        if not isinstance(value, Mapping):
+            _fail(key, value, "mapping")
         return {k: _cast(args[1] if args else Any, v, f"{key}.{k}") for k, v in value.items()}
     return value
 
 # %% ../nbs/000_config.ipynb #33051dfe
 class UnknownKey(KeyError):
     "A key that a config does not have; the message suggests the nearest one."
-    def __str__(self): return str(self.args[0]) if self.args else ''
 
-def _types(cls): return typing.get_type_hints(cls)
+    def __str__(self):
+        return str(self.args[0]) if self.args else ""
 
-def _build(cls, d, prefix=''):
+
+def _types(cls):
+    return typing.get_type_hints(cls)
+
+
+def _build(cls, d, prefix=""):
     "Make `cls` from a mapping, with `prefix` in front of the keys in messages."
     names = {f.name: f for f in dataclasses.fields(cls) if f.init}
     for k in d:
-        if k not in names: raise UnknownKey(f"unknown key {prefix + str(k)!r} of {cls.__name__}.{suggest(prefix + str(k), [prefix + n for n in names])}")
+        if k not in names:
+            raise UnknownKey(
+                f"unknown key {prefix + str(k)!r} of {cls.__name__}.{suggest(prefix + str(k), [prefix + n for n in names])}"
+            )
     for k, f in names.items():
-        if k not in d and f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING:
+        if (
+            k not in d
+            and f.default is dataclasses.MISSING
+            and f.default_factory is dataclasses.MISSING
+        ):
             raise ValueError(f"{prefix + k}: missing, {cls.__name__} has no default for it")
     return cls(**{k: _cast(_types(cls)[k], v, prefix + str(k)) for k, v in d.items()})
 
-def _plain(value, key=''):
+
+def _plain(value, key=""):
     "`value` as what JSON can hold."
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name), f"{key}.{f.name}".lstrip('.')) for f in dataclasses.fields(value) if f.init}
-    if isinstance(value, Mapping): return {str(k): _plain(v, f"{key}.{k}") for k, v in value.items()}
-    if isinstance(value, (list, tuple)): return [_plain(v, f"{key}[{i}]") for i, v in enumerate(value)]
-    if isinstance(value, Path): return str(value)
-    if value is None or isinstance(value, (bool, int, float, str)): return value
+        return {
+            f.name: _plain(getattr(value, f.name), f"{key}.{f.name}".lstrip("."))
+            for f in dataclasses.fields(value)
+            if f.init
+        }
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v, f"{key}.{k}") for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v, f"{key}[{i}]") for i, v in enumerate(value)]
+    if isinstance(value, Path):
+        return str(value)
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
     raise TypeError(f"{key}: a config cannot hold a {type(value).__name__}, got {value!r}")
 
 # %% ../nbs/000_config.ipynb #6e6f44ce
-Config = TypeVar('Config')
+Config = TypeVar("Config")
+
 
 def to_dict(
-    cfg: Any, # a dataclass instance
-) -> dict:    # nested dicts, lists and scalars
+    cfg: Any,  # a dataclass instance
+) -> dict:  # nested dicts, lists and scalars
     "The config as plain data for JSON."
-    if not dataclasses.is_dataclass(cfg) or isinstance(cfg, type): raise TypeError(f"cfg: a dataclass instance is needed, got {cfg!r}")
+    if not dataclasses.is_dataclass(cfg) or isinstance(cfg, type):
+        raise TypeError(f"cfg: a dataclass instance is needed, got {cfg!r}")
     return _plain(cfg)
 
+
 def from_dict(
-    cls: type[Config], # the dataclass to build
-    d: Mapping,        # what `to_dict` made; missing keys take their defaults
+    cls: type[Config],  # the dataclass to build
+    d: Mapping,  # what `to_dict` made; missing keys take their defaults
 ) -> Config:
     "Build a config from plain data, with every value read as its declared type."
-    if not isinstance(d, Mapping): raise ValueError(f"d: a mapping is needed for {cls.__name__}, got {d!r}")
+    if not isinstance(d, Mapping):
+        raise ValueError(f"d: a mapping is needed for {cls.__name__}, got {d!r}")
     return _build(cls, d)
 
 # %% ../nbs/000_config.ipynb #3998e410
-def _dotted(cfg, prefix=''):
+def _dotted(cfg, prefix=""):
     "All dotted keys of a config."
     for f in dataclasses.fields(cfg):
         yield prefix + f.name
-        if dataclasses.is_dataclass(v := getattr(cfg, f.name)): yield from _dotted(v, f"{prefix}{f.name}.")
+        if dataclasses.is_dataclass(v := getattr(cfg, f.name)):
+            yield from _dotted(v, f"{prefix}{f.name}.")
+
 
 def _override(cfg, changes, prefix, root):
     "Apply nested `changes` to `cfg`."
@@ -157,93 +242,118 @@ def _override(cfg, changes, prefix, root):
     names = {f.name for f in dataclasses.fields(cfg) if f.init}
     for k, v in changes.items():
         key = prefix + k
-        if k not in names: raise UnknownKey(f"unknown key {key!r}.{suggest(key, _dotted(root))}")
+        if k not in names:
+            raise UnknownKey(f"unknown key {key!r}.{suggest(key, _dotted(root))}")
         old = getattr(cfg, k)
-        if isinstance(v, Mapping) and dataclasses.is_dataclass(old): new[k] = _override(old, v, key + '.', root)
-        elif isinstance(v, Mapping) and isinstance(old, Mapping): new[k] = _cast(kinds[k], {**old, **v}, key)
-        else: new[k] = _cast(kinds[k], v, key)
+        if isinstance(v, Mapping) and dataclasses.is_dataclass(old):
+            new[k] = _override(old, v, key + ".", root)
+        elif isinstance(v, Mapping) and isinstance(old, Mapping):
+            new[k] = _cast(kinds[k], {**old, **v}, key)
+        else:
+            new[k] = _cast(kinds[k], v, key)
     return dataclasses.replace(cfg, **new)
+
 
 def _nest(changes):
     "Dotted keys as nested dictionaries."
     out = {}
     for k, v in changes.items():
-        *front, last = str(k).split('.')
+        *front, last = str(k).split(".")
         at = out
         for p in front:
-            if not isinstance(at := at.setdefault(p, {}), dict): _fail(p, at, f"a group, as {k!r} needs")
-        if isinstance(v, Mapping): v = _nest(v)
+            if not isinstance(at := at.setdefault(p, {}), dict):
+                _fail(p, at, f"a group, as {k!r} needs")
+        if isinstance(v, Mapping):
+            v = _nest(v)
         if isinstance(old := at.get(last), dict):
-            if not isinstance(v, dict): _fail(k, v, f"a group with {', '.join(map(repr, old))}")
+            if not isinstance(v, dict):
+                _fail(k, v, f"a group with {', '.join(map(repr, old))}")
             v = {**old, **v}
         at[last] = v
     return out
 
 # %% ../nbs/000_config.ipynb #1680dd1c
 def override(
-    cfg: Config,                # a frozen dataclass
-    changes: Mapping[str, Any], # dotted key -> value, for example {"optim.lr": "1e-3"}
-) -> Config:                    # a changed copy
+    cfg: Config,  # a frozen dataclass
+    changes: Mapping[str, Any],  # dotted key -> value, for example {"optim.lr": "1e-3"}
+) -> Config:  # a changed copy
     "A copy of `cfg` with some fields changed by dotted names, each value read as its declared type."
-    return _override(cfg, _nest(changes), '', cfg)
+    return _override(cfg, _nest(changes), "", cfg)
 
 # %% ../nbs/000_config.ipynb #270a217d
 @contextmanager
 def atomic_path(
-    path: str | Path, # final name; its folder must exist
+    path: str | Path,  # final name; its folder must exist
 ) -> Iterator[Path]:  # a temporary name in the same folder
     "Context with a temporary path that is synced and takes the final name only if no exception was raised; for one writer a file."
     path = Path(path)
-    part = path.with_name(f'.{path.name}.part')  # what a killed writer leaves is overwritten by the next
+    part = path.with_name(
+        f".{path.name}.part"
+    )  # what a killed writer leaves is overwritten by the next
     try:
         yield part
-        with open(part, 'rb+') as f: os.fsync(f.fileno())
+        with open(part, "rb+") as f:
+            os.fsync(f.fileno())
         os.replace(part, path)
-    finally: part.unlink(missing_ok=True)
+    finally:
+        part.unlink(missing_ok=True)
+
 
 def write_atomic(
-    path: str | Path, # the file to write; its folder must exist
-    text: str,        # its whole content
+    path: str | Path,  # the file to write; its folder must exist
+    text: str,  # its whole content
 ) -> Path:
     "Write a text file so that readers see the old or the new content, never a part."
-    with atomic_path(path) as part: part.write_text(text, encoding='utf-8')
+    with atomic_path(path) as part:
+        part.write_text(text, encoding="utf-8")
     return Path(path)
 
+
 def save_config(
-    cfg: Any,         # a dataclass instance
-    path: str | Path, # a .json file
+    cfg: Any,  # a dataclass instance
+    path: str | Path,  # a .json file
 ) -> Path:
     "Save a config as sorted JSON."
-    return write_atomic(path, json.dumps(to_dict(cfg), indent=2, sort_keys=True) + '\n')
+    return write_atomic(path, json.dumps(to_dict(cfg), indent=2, sort_keys=True) + "\n")
+
 
 def load_config(
-    cls: type[Config], # the dataclass that was saved
+    cls: type[Config],  # the dataclass that was saved
     path: str | Path,  # the .json file
 ) -> Config:
     "Load what `save_config` wrote."
-    try: return from_dict(cls, json.loads(Path(path).read_text(encoding='utf-8')))
-    except json.JSONDecodeError as e: raise ValueError(f"path: {Path(path).name!r} is not JSON ({e})") from e
+    try:
+        return from_dict(cls, json.loads(Path(path).read_text(encoding="utf-8")))
+    except json.JSONDecodeError as e:
+        raise ValueError(f"path: {Path(path).name!r} is not JSON ({e})") from e
 
 # %% ../nbs/000_config.ipynb #b22b564e
 def _counts(f, value):
     "Whether a field is part of the hash."
-    rule = f.metadata.get('hash', True)
-    return f.init and (value != f.default if rule == 'changed' else rule)
+    rule = f.metadata.get("hash", True)
+    return f.init and (value != f.default if rule == "changed" else rule)
+
 
 def _hashed(value):
     "`value` without the fields that do not count."
     if dataclasses.is_dataclass(value):
         kinds = _types(type(value))
-        return {f.name: _hashed(_cast(kinds[f.name], getattr(value, f.name), f.name))
-                for f in dataclasses.fields(value) if _counts(f, getattr(value, f.name))}
-    if isinstance(value, Mapping): return {str(k): _hashed(v) for k, v in value.items()}
+        return {
+            f.name: _hashed(_cast(kinds[f.name], getattr(value, f.name), f.name))
+            for f in dataclasses.fields(value)
+            if _counts(f, getattr(value, f.name))
+        }
+    if isinstance(value, Mapping):
+        return {str(k): _hashed(v) for k, v in value.items()}
     return [_hashed(v) for v in value] if isinstance(value, (list, tuple)) else _plain(value)
 
+
 def config_hash(
-    cfg: Any,         # a dataclass instance
-    length: int = 12, # hexadecimal digits
+    cfg: Any,  # a dataclass instance
+    length: int = 12,  # hexadecimal digits
 ) -> str:
     "A short name of a config, the same in every process and on every machine."
-    if not 1 <= length <= 64: raise ValueError(f"length: 1 to 64 digits, got {length}")
-    text = json.dumps(_hashed(cfg), sort_keys=True, separators=(',', ':'))
+    if not 1 <= length <= 64:
+        raise ValueError(f"length: 1 to 64 digits, got {length}")
+    text = json.dumps(_hashed(cfg), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:length]

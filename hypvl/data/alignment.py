@@ -25,13 +25,14 @@ from .schema import Parse
 
 # %% ../../nbs/data/216_alignment.ipynb #14597746
 def clean_text(
-    text: str, # a raw caption
-) -> str:      # what the parser reads; as long as what the tokeniser reads
+    text: str,  # a raw caption
+) -> str:  # what the parser reads; as long as what the tokeniser reads
     "CLIP's cleaning without its lower case."
-    if not text.isascii() or not text.isprintable() or '&' in text:
+    if not text.isascii() or not text.isprintable() or "&" in text:
         from open_clip.tokenizer import basic_clean
+
         text = basic_clean(text)
-    text = ' '.join(text.split())
+    text = " ".join(text.split())
     lower = text.lower()
     return text if len(lower) == len(text) else lower
 
@@ -40,133 +41,186 @@ def clean_text(
 def _bpe():
     "CLIP's tokeniser, imported at its first use: parsing processes do not need it, and it takes seconds."
     from open_clip.tokenizer import SimpleTokenizer
+
     return SimpleTokenizer()
 
-@lru_cache(maxsize=2 ** 16)
+
+@lru_cache(maxsize=2**16)
 def _match(token: str) -> tuple[tuple[int, int, int], ...]:
     "(id, first character, one past the last) of the pieces of one match."
     bpe, owner = _bpe(), [i for i, char in enumerate(token) for _ in char.encode()]
-    symbols = bpe.bpe(''.join(bpe.byte_encoder[b] for b in token.encode())).split(' ')
-    ends = [*accumulate(len(s.removesuffix('</w>')) for s in symbols)]  # a symbol has one letter a byte
-    return tuple((bpe.encoder[s], owner[a], owner[b - 1] + 1) for s, a, b in zip(symbols, [0, *ends], ends))
+    symbols = bpe.bpe("".join(bpe.byte_encoder[b] for b in token.encode())).split(" ")
+    ends = [
+        *accumulate(len(s.removesuffix("</w>")) for s in symbols)
+    ]  # a symbol has one letter a byte
+    return tuple(
+        (bpe.encoder[s], owner[a], owner[b - 1] + 1) for s, a, b in zip(symbols, [0, *ends], ends)
+    )
+
 
 @dataclass(frozen=True)
 class Pieces:
     "The pieces of a text without marks."
-    ids: tuple[int, ...]    # rows of CLIP's token table
-    starts: tuple[int, ...] # first character of each
-    ends: tuple[int, ...]   # one past its last character
+
+    ids: tuple[int, ...]  # rows of CLIP's token table
+    starts: tuple[int, ...]  # first character of each
+    ends: tuple[int, ...]  # one past its last character
+
 
 def pieces(
-    text: str, # cleaned, as `clean_text` returns it
+    text: str,  # cleaned, as `clean_text` returns it
 ) -> Pieces:
     "Pieces of a text with the characters that they stand for."
-    found = [(i, m.start() + a, m.start() + b) for m in _bpe().pat.finditer(text.lower()) for i, a, b in _match(m[0])]
+    found = [
+        (i, m.start() + a, m.start() + b)
+        for m in _bpe().pat.finditer(text.lower())
+        for i, a, b in _match(m[0])
+    ]
     return Pieces(*zip(*found)) if found else Pieces((), (), ())
 
 # %% ../../nbs/data/216_alignment.ipynb #98249909
-DROPS = ('punct', 'space', 'stop')
+DROPS = ("punct", "space", "stop")
+
 
 def keep_words(
     words: Sequence[str],
-    drop: Iterable[str] = ('punct', 'space'), # kinds to leave out, of `DROPS`
+    drop: Iterable[str] = ("punct", "space"),  # kinds to leave out, of `DROPS`
 ) -> list[bool]:
     "True for words that are none of the kinds in `drop`."
     for kind in drop:
-        if kind not in DROPS: raise ValueError(f"drop: unknown kind {kind!r}.{suggest(kind, DROPS)}")
+        if kind not in DROPS:
+            raise ValueError(f"drop: unknown kind {kind!r}.{suggest(kind, DROPS)}")
     stops = frozenset()
-    if 'stop' in drop: from spacy.lang.en.stop_words import STOP_WORDS as stops
-    punct, space = 'punct' in drop, 'space' in drop
+    if "stop" in drop:
+        from spacy.lang.en.stop_words import STOP_WORDS as stops
+    punct, space = "punct" in drop, "space" in drop
+
     def dropped(word):
-        if word.isalnum() and not stops: return False
-        return (word.lower() in stops or space and word.isspace()
-                or punct and all(unicodedata.category(char)[0] == 'P' for char in word))
+        if word.isalnum() and not stops:
+            return False
+        return (
+            word.lower() in stops
+            or space
+            and word.isspace()
+            or punct
+            and all(unicodedata.category(char)[0] == "P" for char in word)
+        )
+
     return [not dropped(word) for word in words]
 
 # %% ../../nbs/data/216_alignment.ipynb #ce978b27
 def prune(
     heads: Sequence[int],  # head of each word, a root has its own index
     keep: Sequence[bool],  # words that stay
-) -> tuple[list[int], list[int]]: # kept words, and the head of each as an index into them
+) -> tuple[list[int], list[int]]:  # kept words, and the head of each as an index into them
     "The tree over the kept words."
     kept = [v for v, k in enumerate(keep) if k]
     place, heir, new = {v: i for i, v in enumerate(kept)}, {}, []
     for v in kept:
         up = heads[v]
-        while not keep[up] and heads[up] != up: up = heads[up]
+        while not keep[up] and heads[up] != up:
+            up = heads[up]
         new.append(place[up if keep[up] else heir.setdefault(up, v)])
     return kept, new
 
 # %% ../../nbs/data/216_alignment.ipynb #c47952b1
-DEPS = tuple("""ROOT acl acomp advcl advmod agent amod appos attr aux auxpass case cc ccomp compound conj csubj csubjpass dative dep det dobj expl
+DEPS = tuple(
+    """ROOT acl acomp advcl advmod agent amod appos attr aux auxpass case cc ccomp compound conj csubj csubjpass dative dep det dobj expl
     intj mark meta neg nmod npadvmod nsubj nsubjpass nummod oprd parataxis pcomp pobj poss preconj predet prep prt punct quantmod relcl xcomp
-    clf cop discourse dislocated fixed flat goeswith iobj list obj obl orphan reparandum root vocative""".split())
+    clf cop discourse dislocated fixed flat goeswith iobj list obj obl orphan reparandum root vocative""".split()
+)
 _NUMBERS: Mapping[str, int] = {label: i for i, label in enumerate(DEPS)}
 
+
 def dep_number(
-    label: str, # of a parser
-) -> int:       # index into `DEPS`
+    label: str,  # of a parser
+) -> int:  # index into `DEPS`
     "The number of a dependency label."
-    return _NUMBERS.get(label, _NUMBERS.get(label.split(':')[0], _NUMBERS['dep']))
+    return _NUMBERS.get(label, _NUMBERS.get(label.split(":")[0], _NUMBERS["dep"]))
 
 # %% ../../nbs/data/216_alignment.ipynb #e870f1ba
 @dataclass(frozen=True, eq=False)
 class Aligned:
     "A caption as pieces, and the tree of the words that own them."
-    tokens: Int64[np.ndarray, "L"]     # ids with start and end mark
-    piece_word: Int16[np.ndarray, "L"] # kept word of each position, -1 where there is none
-    head: Int16[np.ndarray, "W"]       # kept word that is the head of each, its own index for a root
-    dep: Int16[np.ndarray, "W"]        # index into `DEPS` of the label of each
-    words: tuple[int, ...] = ()        # kept words as indices into the parse
+
+    tokens: Int64[np.ndarray, "L"]  # ids with start and end mark
+    piece_word: Int16[np.ndarray, "L"]  # kept word of each position, -1 where there is none
+    head: Int16[np.ndarray, "W"]  # kept word that is the head of each, its own index for a root
+    dep: Int16[np.ndarray, "W"]  # index into `DEPS` of the label of each
+    words: tuple[int, ...] = ()  # kept words as indices into the parse
+
 
 def _own_tokens(text, ids, context_length):
     "The tokeniser's ids of a raw text with marks."
-    if context_length < 2: raise ValueError(f"context_length must be at least 2, got {context_length}")
-    return [_bpe().sot_token_id, *_bpe().encode(text)[:context_length - 2], _bpe().eot_token_id]
+    if context_length < 2:
+        raise ValueError(f"context_length must be at least 2, got {context_length}")
+    return [_bpe().sot_token_id, *_bpe().encode(text)[: context_length - 2], _bpe().eot_token_id]
+
 
 def _words_of(found, parse, length):
     "The word of each of the first `length` pieces, -1 between words."
     starts = np.array(found.starts[:length], dtype=np.int64)
     first = np.array(parse.starts, dtype=np.int64)
-    word = np.searchsorted(first, starts, side='right') - 1
-    ends = np.array([s + len(w) for s, w in zip(parse.starts, parse.words)] + [0])  # word -1 ends at 0
+    word = np.searchsorted(first, starts, side="right") - 1
+    ends = np.array(
+        [s + len(w) for s, w in zip(parse.starts, parse.words)] + [0]
+    )  # word -1 ends at 0
     return np.where(starts < ends[word], word, -1)
 
 # %% ../../nbs/data/216_alignment.ipynb #5153fad2
 def align(
-    text: str,           # a raw caption
-    parse: Parse | None, # the parse of `clean_text(text)`; None leaves all pieces without a word
-    tokens: Sequence[int] | None = None, # ids of a tokeniser, with marks and without padding; None asks open_clip's
-    context_length: int = 77,            # longest sequence, marks included, where `tokens` is None
-    drop: Iterable[str] = ('punct', 'space'), # words that leave the tree, as in `keep_words`
+    text: str,  # a raw caption
+    parse: Parse | None,  # the parse of `clean_text(text)`; None leaves all pieces without a word
+    tokens: Sequence[int]
+    | None = None,  # ids of a tokeniser, with marks and without padding; None asks open_clip's
+    context_length: int = 77,  # longest sequence, marks included, where `tokens` is None
+    drop: Iterable[str] = ("punct", "space"),  # words that leave the tree, as in `keep_words`
 ) -> Aligned:
     "Pieces, words and tree of one caption."
     clean = clean_text(text)
-    if parse is not None and parse.text != clean: raise ValueError(f"parse is of another text: {parse.text!r}, the caption is {clean!r}")
+    if parse is not None and parse.text != clean:
+        raise ValueError(f"parse is of another text: {parse.text!r}, the caption is {clean!r}")
     found = pieces(clean)
-    tokens = _own_tokens(text, found.ids, context_length) if tokens is None else [int(i) for i in tokens]
-    own = [_bpe().sot_token_id, *found.ids[:len(tokens) - 2], _bpe().eot_token_id]
-    if own != tokens: raise ValueError(f"tokens of {clean!r} are not CLIP's: {tokens}, expected {own}")
+    tokens = (
+        _own_tokens(text, found.ids, context_length) if tokens is None else [int(i) for i in tokens]
+    )
+    own = [_bpe().sot_token_id, *found.ids[: len(tokens) - 2], _bpe().eot_token_id]
+    if own != tokens:
+        raise ValueError(f"tokens of {clean!r} are not CLIP's: {tokens}, expected {own}")
     head, dep, kept, word = [], [], (), np.full(len(tokens) - 2, -1)
     if parse is not None and len(parse.words):
         word = _words_of(found, parse, len(tokens) - 2)
-        has = np.zeros(len(parse.words) + 1, dtype=bool); has[word] = True
-        kept, head = prune(parse.heads, [k and h for k, h in zip(keep_words(parse.words, drop), has.tolist())])
-        place = np.full(len(has), -1); place[kept] = np.arange(len(kept))
-        word, dep = place[word], [dep_number('ROOT' if h == i else parse.deps[v]) for i, (v, h) in enumerate(zip(kept, head))]
+        has = np.zeros(len(parse.words) + 1, dtype=bool)
+        has[word] = True
+        kept, head = prune(
+            parse.heads, [k and h for k, h in zip(keep_words(parse.words, drop), has.tolist())]
+        )
+        place = np.full(len(has), -1)
+        place[kept] = np.arange(len(kept))
+        word, dep = (
+            place[word],
+            [
+                dep_number("ROOT" if h == i else parse.deps[v])
+                for i, (v, h) in enumerate(zip(kept, head))
+            ],
+        )
     piece_word = np.concatenate([[-1], word, [-1]])
-    return Aligned(np.array(tokens), *(np.array(a, dtype=np.int16) for a in (piece_word, head, dep)), tuple(kept))
+    return Aligned(
+        np.array(tokens),
+        *(np.array(a, dtype=np.int16) for a in (piece_word, head, dep)),
+        tuple(kept),
+    )
 
 # %% ../../nbs/data/216_alignment.ipynb #4c271aa6
 def shuffle_tree(
-    head: Int16[np.ndarray, "W"], # as in `Aligned`
+    head: Int16[np.ndarray, "W"],  # as in `Aligned`
     dep: Int16[np.ndarray, "W"],
-    key: str,                     # of the sample
+    key: str,  # of the sample
     seed: int = 0,
 ) -> tuple[Int16[np.ndarray, "W"], Int16[np.ndarray, "W"]]:
     "The same tree with its words exchanged at random."
     n = len(head)
-    to = np.array(random.Random(f'{seed}/{key}').sample(range(n), n), dtype=np.int16)
+    to = np.array(random.Random(f"{seed}/{key}").sample(range(n), n), dtype=np.int16)
     new_head, new_dep = np.empty_like(head), np.empty_like(dep)
     new_head[to], new_dep[to] = to[head], dep
     return new_head, new_dep
@@ -174,43 +228,66 @@ def shuffle_tree(
 # %% ../../nbs/data/216_alignment.ipynb #ca47a4f8
 def collate_aligned(
     rows: Sequence[Aligned],
-) -> dict[str, Int[Tensor, "B _"]]: # `text` [B, L], padded with 0; `piece_word` [B, L], `head` [B, W], `dep` [B, W], padded with -1
+) -> dict[
+    str, Int[Tensor, "B _"]
+]:  # `text` [B, L], padded with 0; `piece_word` [B, L], `head` [B, W], `dep` [B, W], padded with -1
     "Streams of a batch."
-    pad = lambda name, value: pad_sequence([torch.from_numpy(getattr(r, name)) for r in rows], batch_first=True, padding_value=value)
-    out = dict(text=pad('tokens', 0)) | {name: pad(name, -1) for name in ('piece_word', 'head', 'dep')}
-    for name in ('head', 'dep'):
-        if not out[name].shape[1]: out[name] = out[name].new_full((len(rows), 1), -1)
+    pad = lambda name, value: pad_sequence(
+        [torch.from_numpy(getattr(r, name)) for r in rows], batch_first=True, padding_value=value
+    )
+    out = dict(text=pad("tokens", 0)) | {
+        name: pad(name, -1) for name in ("piece_word", "head", "dep")
+    }
+    for name in ("head", "dep"):
+        if not out[name].shape[1]:
+            out[name] = out[name].new_full((len(rows), 1), -1)
     return out
 
 # %% ../../nbs/data/216_alignment.ipynb #8766cf79
 class TreeStreams:
     "Tokens, captions and parses -> the streams `piece_word`, `head` and `dep`; remembers captions."
-    def __init__(self,
-        drop: Iterable[str] = ('punct', 'space'), # words that leave the tree, as in `keep_words`
-        shuffle_seed: int | None = None,          # exchange the words of each tree, as in `shuffle_tree`
-        limit: int = 50_000,                      # captions to remember; the memory is emptied when it is full
-    ): self.drop, self.shuffle_seed, self.limit, self.rows = tuple(drop), shuffle_seed, limit, {}; keep_words((), self.drop)
 
-    def __call__(self,
-        tokens: Int64[Tensor, "B L"],     # of the captions, with marks, padded with 0 on the right
-        texts: Sequence[str],             # raw captions
-        parses: Sequence[Parse | None],   # their parses, None where there is none
-        keys: Sequence[str] = (),         # names of the samples, for `shuffle_seed`
+    def __init__(
+        self,
+        drop: Iterable[str] = ("punct", "space"),  # words that leave the tree, as in `keep_words`
+        shuffle_seed: int | None = None,  # exchange the words of each tree, as in `shuffle_tree`
+        limit: int = 50_000,  # captions to remember; the memory is emptied when it is full
+    ):
+        self.drop, self.shuffle_seed, self.limit, self.rows = tuple(drop), shuffle_seed, limit, {}
+        keep_words((), self.drop)
+
+    def __call__(
+        self,
+        tokens: Int64[Tensor, "B L"],  # of the captions, with marks, padded with 0 on the right
+        texts: Sequence[str],  # raw captions
+        parses: Sequence[Parse | None],  # their parses, None where there is none
+        keys: Sequence[str] = (),  # names of the samples, for `shuffle_seed`
     ) -> dict[str, Int16[Tensor, "B _"]]:
         "Streams of one batch."
         rows = [self._row(*args) for args in zip(tokens, texts, parses)]
         if self.shuffle_seed is not None:
-            rows = [Aligned(r.tokens, r.piece_word, *shuffle_tree(r.head, r.dep, k, self.shuffle_seed), r.words) for r, k in zip(rows, keys, strict=True)]
+            rows = [
+                Aligned(
+                    r.tokens,
+                    r.piece_word,
+                    *shuffle_tree(r.head, r.dep, k, self.shuffle_seed),
+                    r.words,
+                )
+                for r, k in zip(rows, keys, strict=True)
+            ]
         batch = collate_aligned(rows)
-        wide = batch['piece_word'].new_full(tokens.shape, -1)  # as wide as the tokens, whose longest row may be padded
-        wide[:, :batch['piece_word'].shape[1]] = batch['piece_word']
-        return dict(piece_word=wide, head=batch['head'], dep=batch['dep'])
+        wide = batch["piece_word"].new_full(
+            tokens.shape, -1
+        )  # as wide as the tokens, whose longest row may be padded
+        wide[:, : batch["piece_word"].shape[1]] = batch["piece_word"]
+        return dict(piece_word=wide, head=batch["head"], dep=batch["dep"])
 
     def _row(self, row, text, parse):
         known = self.rows.get((text, parse))
         if known is None:
-            if len(self.rows) >= self.limit: self.rows.clear()
+            if len(self.rows) >= self.limit:
+                self.rows.clear()
             ids = row.tolist()
-            ids = ids[:ids.index(_bpe().eot_token_id) + 1] if _bpe().eot_token_id in ids else ids
+            ids = ids[: ids.index(_bpe().eot_token_id) + 1] if _bpe().eot_token_id in ids else ids
             known = self.rows[text, parse] = align(text, parse, ids, drop=self.drop)
         return known

@@ -27,59 +27,89 @@ def load_image(
 ) -> Image.Image:
     "The picture in RGB."
     try:
-        with Image.open(path) as image: return image.convert('RGB')
-    except Exception as error: raise ValueError(f"image {str(path)!r} cannot be read: {error}") from error
+        with Image.open(path) as image:
+            return image.convert("RGB")
+    except Exception as error:
+        raise ValueError(f"image {str(path)!r} cannot be read: {error}") from error
 
 # %% ../../nbs/data/211_annotations.ipynb #6324acec
 @dataclass(frozen=True)
 class FolderData:
     "Images with a class each."
+
     paths: tuple[Path, ...]
-    labels: tuple[int, ...]   # index into `classes`
+    labels: tuple[int, ...]  # index into `classes`
     classes: tuple[str, ...]  # folder names, sorted
-    taxonomy: Taxonomy | None = None # holds all classes as nodes
+    taxonomy: Taxonomy | None = None  # holds all classes as nodes
 
     @property
     def empty(self) -> tuple[str, ...]:
         "Classes without an image."
         return tuple(c for i, c in enumerate(self.classes) if i not in {*self.labels})
 
+
 def read_image_folder(
-    folder: str | Path,               # holds one folder a class
-    is_a: str | Path | None = None,   # is-a file, `parent child` a line
+    folder: str | Path,  # holds one folder a class
+    is_a: str | Path | None = None,  # is-a file, `parent child` a line
     names: str | Path | None = None,  # display names, `node<TAB>name` a line
-    parent: str = 'error',            # what to do with a second parent, see `Taxonomy.from_file`
+    parent: str = "error",  # what to do with a second parent, see `Taxonomy.from_file`
 ) -> FolderData:
     "All images below the class folders."
-    if not Path(folder).is_dir(): raise FileNotFoundError(f"folder: {str(folder)!r} does not exist")
+    if not Path(folder).is_dir():
+        raise FileNotFoundError(f"folder: {str(folder)!r} does not exist")
     found = ImageFolder(str(folder), allow_empty=True)
-    if not found.samples: raise ValueError(f"folder: no image below {str(folder)!r}")
+    if not found.samples:
+        raise ValueError(f"folder: no image below {str(folder)!r}")
     taxonomy = None if is_a is None else Taxonomy.from_file(is_a, parent, names)
     unknown = [c for c in found.classes if taxonomy is not None and c not in taxonomy]
-    if unknown: raise ValueError(f"is_a: {Path(is_a).name} has no node for {len(unknown)} of {len(found.classes)} class folders, the first is {unknown[0]!r}")
-    data = FolderData(tuple(Path(p) for p, _ in found.samples), tuple(i for _, i in found.samples), tuple(found.classes), taxonomy)
-    if data.empty: _log.warning('%s of %s class folders have no image, the first is %s', len(data.empty), len(data.classes), data.empty[0])
+    if unknown:
+        raise ValueError(
+            f"is_a: {Path(is_a).name} has no node for {len(unknown)} of {len(found.classes)} class folders, the first is {unknown[0]!r}"
+        )
+    data = FolderData(
+        tuple(Path(p) for p, _ in found.samples),
+        tuple(i for _, i in found.samples),
+        tuple(found.classes),
+        taxonomy,
+    )
+    if data.empty:
+        _log.warning(
+            "%s of %s class folders have no image, the first is %s",
+            len(data.empty),
+            len(data.classes),
+            data.empty[0],
+        )
     return data
 
 # %% ../../nbs/data/211_annotations.ipynb #427d0af7
 @dataclass(frozen=True)
 class CaptionData:
     "Images with captions."
+
     paths: tuple[Path, ...]
-    captions: tuple[str, ...]    # those of the first image first
-    owners: tuple[int, ...]      # index of each caption's image
-    missing: tuple[str, ...] = () # images that were not found; their captions are left out
+    captions: tuple[str, ...]  # those of the first image first
+    owners: tuple[int, ...]  # index of each caption's image
+    missing: tuple[str, ...] = ()  # images that were not found; their captions are left out
+
 
 def _read_json(path):
     "The content of a JSON file; an error names the file."
-    try: return json.loads(Path(path).read_text(encoding='utf-8'))
-    except ValueError as error: raise ValueError(f"{Path(path).name} is no JSON: {error}") from error
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{Path(path).name} is no JSON: {error}") from error
+
 
 def _value(entry, key, kind, where):
     "entry[key], checked; an error says where and what."
-    if not isinstance(entry, Mapping) or key not in entry: raise ValueError(f"{where} has no key {key!r}, got {str(entry)[:80]}")
-    if not isinstance(entry[key], kind): raise ValueError(f"{where}: {key!r} is no {getattr(kind, '__name__', kind)}, got {str(entry[key])[:80]!r}")
+    if not isinstance(entry, Mapping) or key not in entry:
+        raise ValueError(f"{where} has no key {key!r}, got {str(entry)[:80]}")
+    if not isinstance(entry[key], kind):
+        raise ValueError(
+            f"{where}: {key!r} is no {getattr(kind, '__name__', kind)}, got {str(entry[key])[:80]!r}"
+        )
     return entry[key]
+
 
 def _locate(names, where):
     "{name: existing path} and the missing names, from (name, candidate paths); an error if all are missing."
@@ -87,132 +117,215 @@ def _locate(names, where):
     missing = tuple(n for n, p in found.items() if p is None)
     if missing:
         first = [*names[missing[0]]][0]
-        if len(missing) == len(names): raise FileNotFoundError(f"{where}: none of its {len(names)} images was found, the first was looked for at {str(first)!r}")
-        _log.warning('%s: %s of %s images are missing, the first is %s', where, len(missing), len(names), missing[0])
+        if len(missing) == len(names):
+            raise FileNotFoundError(
+                f"{where}: none of its {len(names)} images was found, the first was looked for at {str(first)!r}"
+            )
+        _log.warning(
+            "%s: %s of %s images are missing, the first is %s",
+            where,
+            len(missing),
+            len(names),
+            missing[0],
+        )
     return {n: p for n, p in found.items() if p is not None}, missing
+
 
 def _captions(entries, where):
     "`CaptionData` from [(name, candidate paths, captions)]."
     found, missing = _locate({n: paths for n, paths, _ in entries}, where)
     kept = [(found[n], texts) for n, _, texts in entries if n in found]
-    return CaptionData(tuple(p for p, _ in kept), tuple(t for _, texts in kept for t in texts), tuple(i for i, (_, texts) in enumerate(kept) for _ in texts), missing)
+    return CaptionData(
+        tuple(p for p, _ in kept),
+        tuple(t for _, texts in kept for t in texts),
+        tuple(i for i, (_, texts) in enumerate(kept) for _ in texts),
+        missing,
+    )
 
 # %% ../../nbs/data/211_annotations.ipynb #46663170
 def read_karpathy(
-    path: str | Path,       # dataset_coco.json, dataset_flickr30k.json, ...
-    image_root: str | Path, # images are at `filepath/filename` or `filename` below it
-    split: str | Collection[str] = 'test', # or several, such as ('train', 'restval')
+    path: str | Path,  # dataset_coco.json, dataset_flickr30k.json, ...
+    image_root: str | Path,  # images are at `filepath/filename` or `filename` below it
+    split: str | Collection[str] = "test",  # or several, such as ('train', 'restval')
 ) -> CaptionData:
     "Captions in Karpathy's layout."
     name, wanted = Path(path).name, {split} if isinstance(split, str) else {*split}
-    images = _value(_read_json(path), 'images', list, name)
-    splits = Counter(_value(e, 'split', str, f"{name}, images[{i}]") for i, e in enumerate(images))
-    if wanted - {*splits}: raise ValueError(f"split: {name} has {dict(splits)}, got {split!r}")
+    images = _value(_read_json(path), "images", list, name)
+    splits = Counter(_value(e, "split", str, f"{name}, images[{i}]") for i, e in enumerate(images))
+    if wanted - {*splits}:
+        raise ValueError(f"split: {name} has {dict(splits)}, got {split!r}")
     entries = []
     for i, e in enumerate(images):
-        if e['split'] not in wanted: continue
+        if e["split"] not in wanted:
+            continue
         where = f"{name}, images[{i}]"
-        file, sentences = _value(e, 'filename', str, where), _value(e, 'sentences', list, where)
-        places = [Path(image_root) / e.get('filepath', '') / file, Path(image_root) / file]
-        entries.append((f"{e.get('filepath', '')}/{file}".strip('/'), places, [_value(s, 'raw', str, where) for s in sentences]))
+        file, sentences = _value(e, "filename", str, where), _value(e, "sentences", list, where)
+        places = [Path(image_root) / e.get("filepath", "") / file, Path(image_root) / file]
+        entries.append(
+            (
+                f"{e.get('filepath', '')}/{file}".strip("/"),
+                places,
+                [_value(s, "raw", str, where) for s in sentences],
+            )
+        )
     return _captions(entries, name)
 
 # %% ../../nbs/data/211_annotations.ipynb #bed8766f
 def read_coco_captions(
-    path: str | Path,       # captions_val2017.json, ...
-    image_root: str | Path, # images are at `file_name` below it
+    path: str | Path,  # captions_val2017.json, ...
+    image_root: str | Path,  # images are at `file_name` below it
 ) -> CaptionData:
     "Captions in COCO's official layout; images without a caption are left out."
     name, data = Path(path).name, _read_json(path)
-    images, texts = _value(data, 'images', list, name), {}
-    files = {_value(e, 'id', int, f"{name}, images[{i}]"): _value(e, 'file_name', str, f"{name}, images[{i}]") for i, e in enumerate(images)}
-    for i, a in enumerate(_value(data, 'annotations', list, name)):
+    images, texts = _value(data, "images", list, name), {}
+    files = {
+        _value(e, "id", int, f"{name}, images[{i}]"): _value(
+            e, "file_name", str, f"{name}, images[{i}]"
+        )
+        for i, e in enumerate(images)
+    }
+    for i, a in enumerate(_value(data, "annotations", list, name)):
         where = f"{name}, annotations[{i}]"
-        owner = _value(a, 'image_id', int, where)
-        if owner not in files: raise ValueError(f"{where}: 'image_id' {owner} is not among the images")
-        texts.setdefault(owner, []).append(_value(a, 'caption', str, where))
-    return _captions([(f, [Path(image_root) / f], texts[i]) for i, f in files.items() if i in texts], name)
+        owner = _value(a, "image_id", int, where)
+        if owner not in files:
+            raise ValueError(f"{where}: 'image_id' {owner} is not among the images")
+        texts.setdefault(owner, []).append(_value(a, "caption", str, where))
+    return _captions(
+        [(f, [Path(image_root) / f], texts[i]) for i, f in files.items() if i in texts], name
+    )
+
 
 def read_flickr_tokens(
-    path: str | Path,       # results_20130124.token
-    image_root: str | Path, # holds the images
-    keep: Iterable[str] | None = None, # file names of the split; None keeps all
+    path: str | Path,  # results_20130124.token
+    image_root: str | Path,  # holds the images
+    keep: Iterable[str] | None = None,  # file names of the split; None keeps all
 ) -> CaptionData:
     "Captions in Flickr30K's official layout."
     name, texts = Path(path).name, {}
-    for i, line in enumerate(Path(path).read_text(encoding='utf-8').splitlines(), 1):
-        head, tab, text = line.partition('\t')
-        file, mark, number = head.rpartition('#')
-        if not (tab and mark and number.isdigit()): raise ValueError(f"{name}, line {i}: `image.jpg#0<TAB>caption` needed, got {line[:80]!r}")
+    for i, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        head, tab, text = line.partition("\t")
+        file, mark, number = head.rpartition("#")
+        if not (tab and mark and number.isdigit()):
+            raise ValueError(
+                f"{name}, line {i}: `image.jpg#0<TAB>caption` needed, got {line[:80]!r}"
+            )
         texts.setdefault(file, []).append(text.strip())
     keep = [*texts] if keep is None else [*keep]
     unknown = [f for f in keep if f not in texts]
-    if unknown: raise ValueError(f"keep: {len(unknown)} of {len(keep)} images are not in {name}, the first is {unknown[0]!r}")
+    if unknown:
+        raise ValueError(
+            f"keep: {len(unknown)} of {len(keep)} images are not in {name}, the first is {unknown[0]!r}"
+        )
     return _captions([(f, [Path(image_root) / f], texts[f]) for f in keep], name)
 
 # %% ../../nbs/data/211_annotations.ipynb #391d8a6b
 @dataclass(frozen=True)
 class PairData:
     "Images with a true and a false caption each."
+
     paths: tuple[Path, ...]
     positive: tuple[str, ...]
     negative: tuple[str, ...]
-    keys: tuple[str, ...]         # position or id in the file
-    missing: tuple[str, ...] = () # images that were looked for and not found
+    keys: tuple[str, ...]  # position or id in the file
+    missing: tuple[str, ...] = ()  # images that were looked for and not found
+
 
 def _pairs(rows, image_root, where, limit):
     "`PairData` of the first `limit` rows (key, image, positive, negative) whose image exists."
     exists, kept, missing = {}, [], {}
     for key, file, positive, negative in rows:
-        if limit is not None and len(kept) == limit: break
+        if limit is not None and len(kept) == limit:
+            break
         path = Path(image_root) / file
-        if path not in exists: exists[path] = path.is_file()
-        if exists[path]: kept.append((path, positive, negative, str(key)))
-        else: missing[file] = path
-    if missing and not kept: raise FileNotFoundError(f"{where}: none of its {len(missing)} images was found, the first was looked for at {str(next(iter(missing.values())))!r}")
-    if missing: _log.warning('%s: %s images are missing, %s pairs are left, the first missing is %s', where, len(missing), len(kept), next(iter(missing)))
+        if path not in exists:
+            exists[path] = path.is_file()
+        if exists[path]:
+            kept.append((path, positive, negative, str(key)))
+        else:
+            missing[file] = path
+    if missing and not kept:
+        raise FileNotFoundError(
+            f"{where}: none of its {len(missing)} images was found, the first was looked for at {str(next(iter(missing.values())))!r}"
+        )
+    if missing:
+        _log.warning(
+            "%s: %s images are missing, %s pairs are left, the first missing is %s",
+            where,
+            len(missing),
+            len(kept),
+            next(iter(missing)),
+        )
     return PairData(*map(tuple, zip(*kept)), tuple(missing)) if kept else PairData((), (), (), ())
 
 # %% ../../nbs/data/211_annotations.ipynb #2058a729
 def read_vl_checklist(
-    path: str | Path,        # one file, such as data/Object/Size/vg_size/vg_obj_small.json
+    path: str | Path,  # one file, such as data/Object/Size/vg_size/vg_obj_small.json
     image_root: str | Path,  # folder of the images of its source
-    limit: int | None = None, # first pairs whose image exists; the published protocol has 1000
-    strip: bool = False,     # remove blanks around the texts
-    keep: Callable[[str, str], bool] | None = None, # of the true and the false text: which pairs count at all; None: all
+    limit: int | None = None,  # first pairs whose image exists; the published protocol has 1000
+    strip: bool = False,  # remove blanks around the texts
+    keep: Callable[[str, str], bool]
+    | None = None,  # of the true and the false text: which pairs count at all; None: all
 ) -> PairData:
     "Pairs of one VL-CheckList file."
     name, data = Path(path).name, _read_json(path)
-    if not isinstance(data, list): raise ValueError(f"{name} is no list, got {str(data)[:80]}")
+    if not isinstance(data, list):
+        raise ValueError(f"{name} is no list, got {str(data)[:80]}")
     rows = []
     for i, entry in enumerate(data):
         where = f"{name}, entry {i}"
-        if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)): raise ValueError(f"{where} is no [image, texts], got {str(entry)[:80]}")
-        texts = [_value(entry[1], k, list, where) for k in ('POS', 'NEG')]
-        for k, t in zip(('POS', 'NEG'), texts):
-            if not t or not isinstance(t[0], str): raise ValueError(f"{where}: {k!r} holds no text, got {t}")
+        if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)):
+            raise ValueError(f"{where} is no [image, texts], got {str(entry)[:80]}")
+        texts = [_value(entry[1], k, list, where) for k in ("POS", "NEG")]
+        for k, t in zip(("POS", "NEG"), texts):
+            if not t or not isinstance(t[0], str):
+                raise ValueError(f"{where}: {k!r} holds no text, got {t}")
         true, false = (t[0].strip() if strip else t[0] for t in texts)
-        if keep is None or keep(true, false): rows.append((i, entry[0], true, false))
+        if keep is None or keep(true, false):
+            rows.append((i, entry[0], true, false))
     return _pairs(rows, image_root, name, limit)
 
+
 def vl_checklist_files(
-    data_root: str | Path,          # the folder `data` of VL-CheckList
-    pattern: str = 'Object/*/vg_*/vg_obj_*.json', # files below it; '**/*.json' for all
+    data_root: str | Path,  # the folder `data` of VL-CheckList
+    pattern: str = "Object/*/vg_*/vg_obj_*.json",  # files below it; '**/*.json' for all
 ) -> dict[str, Path]:
     "The files by name without suffix, such as 'Object/Size/vg_size/vg_obj_small'."
-    files = {p.relative_to(data_root).with_suffix('').as_posix(): p for p in sorted(Path(data_root).glob(pattern))}
-    if not files: raise FileNotFoundError(f"data_root: no {pattern!r} below {str(data_root)!r}")
+    files = {
+        p.relative_to(data_root).with_suffix("").as_posix(): p
+        for p in sorted(Path(data_root).glob(pattern))
+    }
+    if not files:
+        raise FileNotFoundError(f"data_root: no {pattern!r} below {str(data_root)!r}")
     return files
 
 # %% ../../nbs/data/211_annotations.ipynb #d6b31e76
-SUGARCREPE = ('replace_obj', 'replace_att', 'replace_rel', 'swap_obj', 'swap_att', 'add_obj', 'add_att')
+SUGARCREPE = (
+    "replace_obj",
+    "replace_att",
+    "replace_rel",
+    "swap_obj",
+    "swap_att",
+    "add_obj",
+    "add_att",
+)
+
 
 def read_sugarcrepe(
-    path: str | Path,       # one file, such as swap_obj.json
-    image_root: str | Path, # COCO's val2017
+    path: str | Path,  # one file, such as swap_obj.json
+    image_root: str | Path,  # COCO's val2017
 ) -> PairData:
     "Pairs of one SugarCrepe file, in the order of the file."
     name, data = Path(path).name, _read_json(path)
-    if not isinstance(data, Mapping): raise ValueError(f"{name} is no mapping, got {str(data)[:80]}")
-    rows = [(k, *(_value(e, f, str, f"{name}, entry {k!r}") for f in ('filename', 'caption', 'negative_caption'))) for k, e in data.items()]
+    if not isinstance(data, Mapping):
+        raise ValueError(f"{name} is no mapping, got {str(data)[:80]}")
+    rows = [
+        (
+            k,
+            *(
+                _value(e, f, str, f"{name}, entry {k!r}")
+                for f in ("filename", "caption", "negative_caption")
+            ),
+        )
+        for k, e in data.items()
+    ]
     return _pairs(rows, image_root, name, None)

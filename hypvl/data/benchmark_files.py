@@ -25,154 +25,264 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/data/219_benchmark_files.ipynb #d6dcc76d
 class MissingData(FileNotFoundError):
     "A data set is not where it was looked for."
-    def __init__(self,
-        message: str,        # names the set, the folder and the way to get it
-        looked_in: str = '', # folder
-        obtain: str = '',    # how to get it
+
+    def __init__(
+        self,
+        message: str,  # names the set, the folder and the way to get it
+        looked_in: str = "",  # folder
+        obtain: str = "",  # how to get it
     ):
         super().__init__(message)
         self.looked_in, self.obtain = looked_in, obtain
 
-    def __reduce__(self): return type(self), (str(self), self.looked_in, self.obtain)
+    def __reduce__(self):
+        return type(self), (str(self), self.looked_in, self.obtain)
+
 
 def lacks(
-    name: str,                    # of the set
-    looked_in: Sequence[Path],    # files or folders that are not there
-    obtain: str,                  # how to get it
+    name: str,  # of the set
+    looked_in: Sequence[Path],  # files or folders that are not there
+    obtain: str,  # how to get it
 ) -> MissingData:
     "The error of a set that is not there."
-    places = ', '.join(map(str, looked_in))
-    return MissingData(f'{name}: not found in {places}. To get it: {obtain}', places, obtain)
+    places = ", ".join(map(str, looked_in))
+    return MissingData(f"{name}: not found in {places}. To get it: {obtain}", places, obtain)
+
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
     "Images with a class each, in a fixed order."
-    name: str                # of the data set
-    images: Dataset          # index -> PIL image in RGB
-    labels: tuple[int, ...]  # index into `classes`
-    classes: tuple[str, ...] # readable names
-    keys: tuple[str, ...]    # path below the folder of the set, or part and number
-    fingerprint: str         # of the names and sizes of its files
 
-    def __len__(self): return len(self.labels)
+    name: str  # of the data set
+    images: Dataset  # index -> PIL image in RGB
+    labels: tuple[int, ...]  # index into `classes`
+    classes: tuple[str, ...]  # readable names
+    keys: tuple[str, ...]  # path below the folder of the set, or part and number
+    fingerprint: str  # of the names and sizes of its files
+
+    def __len__(self):
+        return len(self.labels)
+
 
 def _fingerprint(name, folder, paths):
     "Hash of names and sizes, not of the bytes."
-    rows = [name, *(f'{p.relative_to(folder).as_posix()} {p.stat().st_size}' for p in paths)]
-    return hashlib.sha256('\n'.join(rows).encode()).hexdigest()[:12]
+    rows = [name, *(f"{p.relative_to(folder).as_posix()} {p.stat().st_size}" for p in paths)]
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()[:12]
 
 # %% ../../nbs/data/219_benchmark_files.ipynb #b14b25e0
 def _count(b, names, where):
     "The classes of the files must be as many as those of the protocol."
-    if len(names) != len(b.classes): raise ValueError(f"{b.name}: {len(names)} classes {where}, the protocol has {len(b.classes)}")
+    if len(names) != len(b.classes):
+        raise ValueError(
+            f"{b.name}: {len(names)} classes {where}, the protocol has {len(b.classes)}"
+        )
+
 
 def _read_split(b, folder):
     "Items of `<part>.csv`, or of a published list of paths whose folder is the class."
-    file = folder / f'{b.part}.csv'
-    if not file.is_file(): return _read_list(b, folder)
-    with open(file, newline='', encoding='utf-8') as f: rows = list(csv.DictReader(f))
-    if not rows or not {'file', 'label'} <= {*rows[0]}: raise ValueError(f"{b.name}: {file.name} needs rows with the columns file and label, got {list(rows[0]) if rows else 'no row'}")
-    _count(b, {*class_indices(b, [row['label'] for row in rows])}, f'in {file.name}')
-    return [folder / row['file'] for row in rows], [row['label'] for row in rows]
+    file = folder / f"{b.part}.csv"
+    if not file.is_file():
+        return _read_list(b, folder)
+    with open(file, newline="", encoding="utf-8") as f:
+        rows = list(csv.DictReader(f))
+    if not rows or not {"file", "label"} <= {*rows[0]}:
+        raise ValueError(
+            f"{b.name}: {file.name} needs rows with the columns file and label, got {list(rows[0]) if rows else 'no row'}"
+        )
+    _count(b, {*class_indices(b, [row["label"] for row in rows])}, f"in {file.name}")
+    return [folder / row["file"] for row in rows], [row["label"] for row in rows]
+
 
 def _read_list(b, folder):
     found = [folder / name for name in b.lists if (folder / name).is_file()]
-    if not found: raise FileNotFoundError(' or '.join((f'{b.part}.csv', *b.lists)))
-    lines = [line.strip().strip('/') for line in found[0].read_text(encoding='utf-8').splitlines() if line.strip()]
-    names = [line.split('/', 1)[1].rsplit('/', 1)[0] for line in lines]  # a/abbey/sun_a.jpg: the first folder is the letter
-    _count(b, {*names}, f'in {found[0].name}')
+    if not found:
+        raise FileNotFoundError(" or ".join((f"{b.part}.csv", *b.lists)))
+    lines = [
+        line.strip().strip("/")
+        for line in found[0].read_text(encoding="utf-8").splitlines()
+        if line.strip()
+    ]
+    names = [
+        line.split("/", 1)[1].rsplit("/", 1)[0] for line in lines
+    ]  # a/abbey/sun_a.jpg: the first folder is the letter
+    _count(b, {*names}, f"in {found[0].name}")
     return [folder / line for line in lines], names
 
 # %% ../../nbs/data/219_benchmark_files.ipynb #7015a047
-_SAME_ORDER = ('Flowers102', 'MNIST', 'PCAM')  # their labels number our classes
-_COUNTS = ('CLEVRClassification',)             # their labels are the names: numbers of objects
+_SAME_ORDER = ("Flowers102", "MNIST", "PCAM")  # their labels number our classes
+_COUNTS = ("CLEVRClassification",)  # their labels are the names: numbers of objects
+
 
 class _Files(Dataset):
     "Images of given paths."
-    def __init__(self, paths): self.paths = paths
-    def __len__(self): return len(self.paths)
-    def __getitem__(self, i): return load_image(self.paths[i])
+
+    def __init__(self, paths):
+        self.paths = paths
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, i):
+        return load_image(self.paths[i])
+
 
 class _Decoded(Dataset):
     "Images of a torchvision data set that keeps them in one file."
-    def __init__(self, data): self.data = data
-    def __len__(self): return len(self.data)
-    def __getitem__(self, i): return self.data[i][0].convert('RGB')
+
+    def __init__(self, data):
+        self.data = data
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, i):
+        return self.data[i][0].convert("RGB")
+
 
 def _have(data, *names):
     "The first of some attributes that torchvision's classes have in turn."
     return next((getattr(data, name) for name in names if hasattr(data, name)), None)
 
+
 def _pcam_labels(data):
     "PCAM's labels without its images."
-    with data.h5py.File(data._base_folder / data._FILES[data._split]['targets'][0]) as f: return f['y'][:, 0, 0, 0]
+    with data.h5py.File(data._base_folder / data._FILES[data._split]["targets"][0]) as f:
+        return f["y"][:, 0, 0, 0]
+
 
 def _read_torchvision(b, folder):
     "Items of torchvision's class: paths or the data set, and names of classes."
     data = getattr(torchvision.datasets, b.reader)(folder.parent, **dict(b.options))
-    pairs = _have(data, '_samples', 'samples')
-    paths, labels = zip(*pairs) if pairs else (_have(data, '_image_files', '_images'), _pcam_labels(data) if b.reader == 'PCAM' else _have(data, '_labels', 'targets', 'labels'))
+    pairs = _have(data, "_samples", "samples")
+    paths, labels = (
+        zip(*pairs)
+        if pairs
+        else (
+            _have(data, "_image_files", "_images"),
+            _pcam_labels(data)
+            if b.reader == "PCAM"
+            else _have(data, "_labels", "targets", "labels"),
+        )
+    )
     labels = [int(label) for label in labels]
-    if b.reader in _COUNTS: paths, labels = paths[:b.n], labels[:b.n]
+    if b.reader in _COUNTS:
+        paths, labels = paths[: b.n], labels[: b.n]
     if b.reader not in _SAME_ORDER + _COUNTS:
-        if not hasattr(data, 'classes'): raise FileNotFoundError('no names of the classes')  # STL-10 without class_names.txt
-        _count(b, data.classes, f'below {b.folder}')
-    names = labels if b.reader in _SAME_ORDER else [str(label) if b.reader in _COUNTS else data.classes[label] for label in labels]
+        if not hasattr(data, "classes"):
+            raise FileNotFoundError("no names of the classes")  # STL-10 without class_names.txt
+        _count(b, data.classes, f"below {b.folder}")
+    names = (
+        labels
+        if b.reader in _SAME_ORDER
+        else [str(label) if b.reader in _COUNTS else data.classes[label] for label in labels]
+    )
     return (_Decoded(data) if paths is None else [Path(p) for p in paths]), names
 
 # %% ../../nbs/data/219_benchmark_files.ipynb #2ca8b6fa
-def _table(file): return [line.split(maxsplit=1) for line in file.read_text(encoding='utf-8').splitlines() if line.strip()]
+def _table(file):
+    return [
+        line.split(maxsplit=1)
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if line.strip()
+    ]
+
 
 def _read_cub(b, folder):
     "Items of the test split by CUB's own text files."
-    of = {name: dict(_table(folder / f'{name}.txt')) for name in ('images', 'image_class_labels', 'train_test_split', 'classes')}
-    _count(b, of['classes'], 'in classes.txt')
-    test = [i for i in of['images'] if of['train_test_split'][i].strip() == '0']
-    return [folder / 'images' / of['images'][i] for i in test], [of['classes'][of['image_class_labels'][i].strip()] for i in test]
+    of = {
+        name: dict(_table(folder / f"{name}.txt"))
+        for name in ("images", "image_class_labels", "train_test_split", "classes")
+    }
+    _count(b, of["classes"], "in classes.txt")
+    test = [i for i in of["images"] if of["train_test_split"][i].strip() == "0"]
+    return [folder / "images" / of["images"][i] for i in test], [
+        of["classes"][of["image_class_labels"][i].strip()] for i in test
+    ]
+
 
 def _read_layout(b, folder):
-    if not b.reader: raise FileNotFoundError('no published layout with a split')
-    return (_read_cub if b.reader == 'CUB' else _read_torchvision)(b, folder)
+    if not b.reader:
+        raise FileNotFoundError("no published layout with a split")
+    return (_read_cub if b.reader == "CUB" else _read_torchvision)(b, folder)
 
 # %% ../../nbs/data/219_benchmark_files.ipynb #d9bd3171
 def _read_folders(b, folder):
     "Items of `<part>/<class>/*`, or of the class folders of the archive."
     places = [folder / b.part] + ([folder / b.archive] if b.archive is not None else [])
-    found = [place for place in places if place.is_dir() and any(p.is_dir() for p in place.iterdir())]
-    if not found: raise FileNotFoundError(' or '.join(f'{place.relative_to(folder.parent).as_posix()}/<class>/*' for place in places))
+    found = [
+        place for place in places if place.is_dir() and any(p.is_dir() for p in place.iterdir())
+    ]
+    if not found:
+        raise FileNotFoundError(
+            " or ".join(
+                f"{place.relative_to(folder.parent).as_posix()}/<class>/*" for place in places
+            )
+        )
     data = ImageFolder(str(found[0]), allow_empty=True)
-    _count(b, data.classes, f'below {found[0].relative_to(folder.parent).as_posix()}')
+    _count(b, data.classes, f"below {found[0].relative_to(folder.parent).as_posix()}")
     class_indices(b, data.classes)
     return [Path(p) for p, _ in data.samples], [data.classes[i] for _, i in data.samples]
 
 # %% ../../nbs/data/219_benchmark_files.ipynb #eeb61374
 def open_benchmark(
-    benchmark: str | Benchmark, # name in any spelling, or a record
-    data_root: str | Path,      # holds the folders of all data sets
+    benchmark: str | Benchmark,  # name in any spelling, or a record
+    data_root: str | Path,  # holds the folders of all data sets
 ) -> ImageSet:
     "The images that the papers evaluate, as far as they are there."
     b = benchmark if isinstance(benchmark, Benchmark) else find_benchmark(benchmark)
     folder, missed = Path(data_root) / b.folder, []
-    lacks = lambda what: MissingData(f"{b.name}: {what} in {str(folder)!r}. To get it: {b.obtain}", str(folder), b.obtain)
-    if not folder.is_dir(): raise lacks('not found')
+    lacks = lambda what: MissingData(
+        f"{b.name}: {what} in {str(folder)!r}. To get it: {b.obtain}", str(folder), b.obtain
+    )
+    if not folder.is_dir():
+        raise lacks("not found")
     for read in (_read_split, _read_layout, _read_folders):
-        try: images, names = read(b, folder)
-        except (OSError, RuntimeError) as error: missed.append(str(error).strip().rstrip('.')); continue
+        try:
+            images, names = read(b, folder)
+        except (OSError, RuntimeError) as error:
+            missed.append(str(error).strip().rstrip("."))
+            continue
         return _image_set(b, folder, images, names, lacks)
     raise lacks(f"nothing that can be read ({'; '.join(missed)})")
+
 
 def _image_set(b, folder, images, names, lacks):
     "Labels, keys and fingerprint of what a reader found; items with a path are sorted by it."
     spelled = list(dict.fromkeys(names))
-    label = dict(zip(spelled, spelled if spelled and isinstance(spelled[0], int) else class_indices(b, spelled)))
+    label = dict(
+        zip(
+            spelled,
+            spelled if spelled and isinstance(spelled[0], int) else class_indices(b, spelled),
+        )
+    )
     labels = [label[name] for name in names]
-    if len(labels) != b.n: _log.warning('%s: %s images, the published protocol has %s (%s)', b.name, len(labels), b.n, b.split)
+    if len(labels) != b.n:
+        _log.warning(
+            "%s: %s images, the published protocol has %s (%s)", b.name, len(labels), b.n, b.split
+        )
     if not isinstance(images, list):
-        stored = sorted(p for p in folder.rglob('*') if p.is_file())
-        return ImageSet(b.name, images, tuple(labels), b.classes, tuple(f'{b.part}/{i:05d}' for i in range(len(labels))), _fingerprint(b.name, folder, stored))
+        stored = sorted(p for p in folder.rglob("*") if p.is_file())
+        return ImageSet(
+            b.name,
+            images,
+            tuple(labels),
+            b.classes,
+            tuple(f"{b.part}/{i:05d}" for i in range(len(labels))),
+            _fingerprint(b.name, folder, stored),
+        )
     gone = [p for p in images if not p.is_file()]
-    if gone: raise lacks(f'{len(gone)} of {len(images)} listed images, the first is {gone[0].name!r}, are not')
+    if gone:
+        raise lacks(
+            f"{len(gone)} of {len(images)} listed images, the first is {gone[0].name!r}, are not"
+        )
     order = sorted(range(len(images)), key=lambda i: images[i].as_posix())
     paths = [images[i] for i in order]
     keys = tuple(p.relative_to(folder).as_posix() for p in paths)
-    return ImageSet(b.name, _Files(paths), tuple(labels[i] for i in order), b.classes, keys, _fingerprint(b.name, folder, paths))
+    return ImageSet(
+        b.name,
+        _Files(paths),
+        tuple(labels[i] for i in order),
+        b.classes,
+        keys,
+        _fingerprint(b.name, folder, paths),
+    )

@@ -18,110 +18,310 @@ from ..config import UnknownKey, suggest
 from .wordnet import imagenet_taxonomy
 
 # %% ../../nbs/data/213_benchmarks.ipynb #5b3f0256
-_METRICS = {'official': 'per_class', 'paper': 'top1'}
+_METRICS = {"official": "per_class", "paper": "top1"}
+
 
 @dataclass(frozen=True)
 class Benchmark:
     "What the published protocol says about one zero-shot data set, and where its files lie."
-    name: str                   # as in the papers' tables
-    n: int                      # images that the papers evaluate
-    classes: tuple[str, ...]    # readable names, in the order of the labels
-    kind: str                   # 'general', 'fine-grained' or 'specialized', the groups of PHyCLIP's Table 1; ours for the four sets that it lacks
+
+    name: str  # as in the papers' tables
+    n: int  # images that the papers evaluate
+    classes: tuple[str, ...]  # readable names, in the order of the labels
+    kind: str  # 'general', 'fine-grained' or 'specialized', the groups of PHyCLIP's Table 1; ours for the four sets that it lacks
     templates: tuple[str, ...]  # prompts with one slot {} each
-    folder: str                 # below the data root, named as torchvision or the archive names it
-    obtain: str                 # how to get it, from its official source
-    reader: str = ''            # class of torchvision.datasets, 'CUB', or '': class folders only
-    options: tuple[tuple[str, object], ...] = () # keywords of torchvision's class
-    split: str = 'test'         # split that the papers evaluate, in their words
-    part: str = 'test'          # its name on disk: `<folder>/<part>/<class>/*` and `<folder>/<part>.csv`
-    archive: str | None = None  # folder of the class folders in the published archive, below `folder`
-    lists: tuple[str, ...] = () # text files of image paths that name the split, below `folder`
-    folders: tuple[str, ...] = () # names of the class folders where `classes` do not tell them
+    folder: str  # below the data root, named as torchvision or the archive names it
+    obtain: str  # how to get it, from its official source
+    reader: str = ""  # class of torchvision.datasets, 'CUB', or '': class folders only
+    options: tuple[tuple[str, object], ...] = ()  # keywords of torchvision's class
+    split: str = "test"  # split that the papers evaluate, in their words
+    part: str = "test"  # its name on disk: `<folder>/<part>/<class>/*` and `<folder>/<part>.csv`
+    archive: str | None = (
+        None  # folder of the class folders in the published archive, below `folder`
+    )
+    lists: tuple[str, ...] = ()  # text files of image paths that name the split, below `folder`
+    folders: tuple[str, ...] = ()  # names of the class folders where `classes` do not tell them
 
     @property
     def chance(self) -> float:
         "Accuracy of guessing, in percent."
         return 100 / len(self.classes)
 
-    def metric(self,
-        variant: str = 'official', # 'official' as the papers' code, 'paper' as their text
-    ) -> str:                      # 'per_class': mean over classes; 'top1': mean over images
+    def metric(
+        self,
+        variant: str = "official",  # 'official' as the papers' code, 'paper' as their text
+    ) -> str:  # 'per_class': mean over classes; 'top1': mean over images
         "Which accuracy the tables of a variant show."
-        if variant not in _METRICS: raise ValueError(f"variant: unknown {variant!r}.{suggest(variant, _METRICS)}")
+        if variant not in _METRICS:
+            raise ValueError(f"variant: unknown {variant!r}.{suggest(variant, _METRICS)}")
         return _METRICS[variant]
 
 # %% ../../nbs/data/213_benchmarks.ipynb #2ad636f2
-def _torchvision(name): return f"torchvision.datasets.{name}(data_root, download=True)"
+def _torchvision(name):
+    return f"torchvision.datasets.{name}(data_root, download=True)"
 
-_TFDS = 'and the published split as test.csv beside (columns file, label)'
+
+_TFDS = "and the published split as test.csv beside (columns file, label)"
 _ROWS = (  # name, images, group, folder, how to get it, what differs from the defaults
-    ('ImageNet', 50_000, 'general', 'imagenet', 'ILSVRC2012_img_val.tar of https://image-net.org (registration), one folder a wnid below val/', dict(split='val', part='val')),
-    ('CIFAR-10', 10_000, 'general', 'cifar-10-batches-py', _torchvision('CIFAR10'), dict(reader='CIFAR10', options=(('train', False),))),
-    ('CIFAR-100', 10_000, 'general', 'cifar-100-python', _torchvision('CIFAR100'), dict(reader='CIFAR100', options=(('train', False),))),
-    ('SUN397', 19_850, 'general', 'SUN397', _torchvision('SUN397') + ' and Testing_01.txt of Partitions.zip, https://vision.princeton.edu/projects/2010/SUN',
-     dict(reader='SUN397', split='tfds standard-part1-120k test', lists=('Testing_01.txt', 'Partitions/Testing_01.txt'))),
-    ('Caltech-101', 6_084, 'general', 'caltech101', f"{_torchvision('Caltech101')} {_TFDS}", dict(split='tfds test', archive='101_ObjectCategories')),
-    ('STL-10', 8_000, 'general', 'stl10_binary', _torchvision('STL10'), dict(reader='STL10', options=(('split', 'test'),))),
-    ('Food-101', 25_250, 'fine-grained', 'food-101', _torchvision('Food101'), dict(reader='Food101', options=(('split', 'test'),), split='tfds validation')),
-    ('CUB', 5_794, 'fine-grained', 'CUB_200_2011', 'CUB_200_2011.tgz of https://www.vision.caltech.edu/datasets/cub_200_2011', dict(reader='CUB')),
-    ('Cars', 8_041, 'fine-grained', 'stanford_cars', 'the original site is gone; cars_test.tgz, car_devkit.tgz and cars_test_annos_withlabels.mat from a mirror, laid out as torchvision.datasets.StanfordCars expects',
-     dict(reader='StanfordCars', options=(('split', 'test'),))),
-    ('Aircraft', 3_333, 'fine-grained', 'fgvc-aircraft-2013b', _torchvision('FGVCAircraft'), dict(reader='FGVCAircraft', options=(('split', 'test'),))),
-    ('Pets', 3_669, 'fine-grained', 'oxford-iiit-pet', _torchvision('OxfordIIITPet'), dict(reader='OxfordIIITPet', options=(('split', 'test'),))),
-    ('Flowers', 6_149, 'fine-grained', 'flowers-102', _torchvision('Flowers102'), dict(reader='Flowers102', options=(('split', 'test'),))),
-    ('DTD', 1_880, 'specialized', 'dtd', _torchvision('DTD'), dict(reader='DTD', options=(('split', 'test'), ('partition', 1)), split='test (split 1)')),
-    ('EuroSAT', 5_000, 'specialized', 'eurosat', f"{_torchvision('EuroSAT')} {_TFDS}", dict(reader='EuroSAT', split='tfds train[10000:15000]')),
-    ('RESISC45', 25_200, 'specialized', 'NWPU-RESISC45', f'NWPU-RESISC45.rar linked at https://gcheng-nwpu.github.io {_TFDS}', dict(split='tfds train[20%:]', archive='')),
-    ('Country211', 21_100, 'specialized', 'country211', _torchvision('Country211'), dict(reader='Country211', options=(('split', 'test'),))),
-    ('MNIST', 10_000, 'specialized', 'MNIST', _torchvision('MNIST'), dict(reader='MNIST', options=(('train', False),))),
-    ('CLEVR', 5_000, 'specialized', 'clevr', _torchvision('CLEVRClassification'), dict(reader='CLEVRClassification', options=(('split', 'val'),), split='tfds validation[:5000]', part='val')),
-    ('PCAM', 32_768, 'specialized', 'pcam', _torchvision('PCAM') + ', which needs h5py and gdown', dict(reader='PCAM', options=(('split', 'test'),))),
-    ('SST2', 1_821, 'specialized', 'rendered-sst2', _torchvision('RenderedSST2'), dict(reader='RenderedSST2', options=(('split', 'test'),))),
+    (
+        "ImageNet",
+        50_000,
+        "general",
+        "imagenet",
+        "ILSVRC2012_img_val.tar of https://image-net.org (registration), one folder a wnid below val/",
+        dict(split="val", part="val"),
+    ),
+    (
+        "CIFAR-10",
+        10_000,
+        "general",
+        "cifar-10-batches-py",
+        _torchvision("CIFAR10"),
+        dict(reader="CIFAR10", options=(("train", False),)),
+    ),
+    (
+        "CIFAR-100",
+        10_000,
+        "general",
+        "cifar-100-python",
+        _torchvision("CIFAR100"),
+        dict(reader="CIFAR100", options=(("train", False),)),
+    ),
+    (
+        "SUN397",
+        19_850,
+        "general",
+        "SUN397",
+        _torchvision("SUN397")
+        + " and Testing_01.txt of Partitions.zip, https://vision.princeton.edu/projects/2010/SUN",
+        dict(
+            reader="SUN397",
+            split="tfds standard-part1-120k test",
+            lists=("Testing_01.txt", "Partitions/Testing_01.txt"),
+        ),
+    ),
+    (
+        "Caltech-101",
+        6_084,
+        "general",
+        "caltech101",
+        f"{_torchvision('Caltech101')} {_TFDS}",
+        dict(split="tfds test", archive="101_ObjectCategories"),
+    ),
+    (
+        "STL-10",
+        8_000,
+        "general",
+        "stl10_binary",
+        _torchvision("STL10"),
+        dict(reader="STL10", options=(("split", "test"),)),
+    ),
+    (
+        "Food-101",
+        25_250,
+        "fine-grained",
+        "food-101",
+        _torchvision("Food101"),
+        dict(reader="Food101", options=(("split", "test"),), split="tfds validation"),
+    ),
+    (
+        "CUB",
+        5_794,
+        "fine-grained",
+        "CUB_200_2011",
+        "CUB_200_2011.tgz of https://www.vision.caltech.edu/datasets/cub_200_2011",
+        dict(reader="CUB"),
+    ),
+    (
+        "Cars",
+        8_041,
+        "fine-grained",
+        "stanford_cars",
+        "the original site is gone; cars_test.tgz, car_devkit.tgz and cars_test_annos_withlabels.mat from a mirror, laid out as torchvision.datasets.StanfordCars expects",
+        dict(reader="StanfordCars", options=(("split", "test"),)),
+    ),
+    (
+        "Aircraft",
+        3_333,
+        "fine-grained",
+        "fgvc-aircraft-2013b",
+        _torchvision("FGVCAircraft"),
+        dict(reader="FGVCAircraft", options=(("split", "test"),)),
+    ),
+    (
+        "Pets",
+        3_669,
+        "fine-grained",
+        "oxford-iiit-pet",
+        _torchvision("OxfordIIITPet"),
+        dict(reader="OxfordIIITPet", options=(("split", "test"),)),
+    ),
+    (
+        "Flowers",
+        6_149,
+        "fine-grained",
+        "flowers-102",
+        _torchvision("Flowers102"),
+        dict(reader="Flowers102", options=(("split", "test"),)),
+    ),
+    (
+        "DTD",
+        1_880,
+        "specialized",
+        "dtd",
+        _torchvision("DTD"),
+        dict(reader="DTD", options=(("split", "test"), ("partition", 1)), split="test (split 1)"),
+    ),
+    (
+        "EuroSAT",
+        5_000,
+        "specialized",
+        "eurosat",
+        f"{_torchvision('EuroSAT')} {_TFDS}",
+        dict(reader="EuroSAT", split="tfds train[10000:15000]"),
+    ),
+    (
+        "RESISC45",
+        25_200,
+        "specialized",
+        "NWPU-RESISC45",
+        f"NWPU-RESISC45.rar linked at https://gcheng-nwpu.github.io {_TFDS}",
+        dict(split="tfds train[20%:]", archive=""),
+    ),
+    (
+        "Country211",
+        21_100,
+        "specialized",
+        "country211",
+        _torchvision("Country211"),
+        dict(reader="Country211", options=(("split", "test"),)),
+    ),
+    (
+        "MNIST",
+        10_000,
+        "specialized",
+        "MNIST",
+        _torchvision("MNIST"),
+        dict(reader="MNIST", options=(("train", False),)),
+    ),
+    (
+        "CLEVR",
+        5_000,
+        "specialized",
+        "clevr",
+        _torchvision("CLEVRClassification"),
+        dict(
+            reader="CLEVRClassification",
+            options=(("split", "val"),),
+            split="tfds validation[:5000]",
+            part="val",
+        ),
+    ),
+    (
+        "PCAM",
+        32_768,
+        "specialized",
+        "pcam",
+        _torchvision("PCAM") + ", which needs h5py and gdown",
+        dict(reader="PCAM", options=(("split", "test"),)),
+    ),
+    (
+        "SST2",
+        1_821,
+        "specialized",
+        "rendered-sst2",
+        _torchvision("RenderedSST2"),
+        dict(reader="RenderedSST2", options=(("split", "test"),)),
+    ),
 )
 
 # %% ../../nbs/data/213_benchmarks.ipynb #9a50f62f
 def _registry():
     "The records, with names and prompts from the package's data."
-    texts = json.loads((files('hypvl') / 'resources/prompts.json').read_text(encoding='utf-8'))
-    texts['ImageNet'] |= {'classes': IMAGENET_CLASSNAMES, 'folders': sorted(imagenet_taxonomy().leaves)}
+    texts = json.loads((files("hypvl") / "resources/prompts.json").read_text(encoding="utf-8"))
+    texts["ImageNet"] |= {
+        "classes": IMAGENET_CLASSNAMES,
+        "folders": sorted(imagenet_taxonomy().leaves),
+    }
     text = lambda name: {key: tuple(values) for key, values in texts[name].items()}
-    return {name: Benchmark(name=name, n=n, kind=kind, folder=folder, obtain=obtain, **more, **text(name)) for name, n, kind, folder, obtain, more in _ROWS}
+    return {
+        name: Benchmark(
+            name=name, n=n, kind=kind, folder=folder, obtain=obtain, **more, **text(name)
+        )
+        for name, n, kind, folder, obtain, more in _ROWS
+    }
+
 
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(_registry())
 
-_EXTRA = ('MNIST', 'CLEVR', 'PCAM', 'SST2')  # in MERU's list, not in PHyCLIP's
-BENCHMARK_LISTS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # paper -> its data sets, in the order of its table
-    'phyclip': tuple(name for name in BENCHMARKS if name not in _EXTRA),
-    'syntax': tuple(name for name in BENCHMARKS if name not in _EXTRA),
-    'agr': ('ImageNet', 'CIFAR-10', 'CIFAR-100', 'STL-10', 'MNIST', 'CLEVR', 'PCAM', 'Food-101', 'Aircraft', 'Pets', 'Flowers', 'DTD', 'Country211', 'SST2'),
-    'meru': tuple(BENCHMARKS),
-})
+_EXTRA = ("MNIST", "CLEVR", "PCAM", "SST2")  # in MERU's list, not in PHyCLIP's
+BENCHMARK_LISTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {  # paper -> its data sets, in the order of its table
+        "phyclip": tuple(name for name in BENCHMARKS if name not in _EXTRA),
+        "syntax": tuple(name for name in BENCHMARKS if name not in _EXTRA),
+        "agr": (
+            "ImageNet",
+            "CIFAR-10",
+            "CIFAR-100",
+            "STL-10",
+            "MNIST",
+            "CLEVR",
+            "PCAM",
+            "Food-101",
+            "Aircraft",
+            "Pets",
+            "Flowers",
+            "DTD",
+            "Country211",
+            "SST2",
+        ),
+        "meru": tuple(BENCHMARKS),
+    }
+)
 
 # %% ../../nbs/data/213_benchmarks.ipynb #0fc35be4
 def _plain(name):
     "Letters and digits, without a number such as `001.` in front."
-    head, dot, tail = name.partition('.')
-    return ''.join(filter(str.isalnum, (tail if dot and tail and head.isdigit() else name).lower()))
+    head, dot, tail = name.partition(".")
+    return "".join(filter(str.isalnum, (tail if dot and tail and head.isdigit() else name).lower()))
+
 
 def find_benchmark(
-    name: str,   # in any spelling
+    name: str,  # in any spelling
 ) -> Benchmark:
     "The record of a data set."
     known = {_plain(b.name): b for b in BENCHMARKS.values()}
-    if _plain(name) not in known: raise UnknownKey(f"name: unknown data set {name!r}.{suggest(_plain(name), known)}")
+    if _plain(name) not in known:
+        raise UnknownKey(f"name: unknown data set {name!r}.{suggest(_plain(name), known)}")
     return known[_plain(name)]
+
 
 def class_indices(
     benchmark: Benchmark,
-    names: Sequence[str], # how files or folders call the classes: readable names, folder names, or numbers from 0
-) -> list[int]:           # label of each name
+    names: Sequence[
+        str
+    ],  # how files or folders call the classes: readable names, folder names, or numbers from 0
+) -> list[int]:  # label of each name
     "Labels of class names, in any spelling."
     known = {}
     for words in (benchmark.classes, benchmark.folders):
-        for i, word in enumerate(words): known.setdefault(_plain(word), set()).add(i)
-    if all(str(name).isdigit() and int(name) < len(benchmark.classes) and _plain(str(name)) not in known for name in names): return [int(name) for name in names]
+        for i, word in enumerate(words):
+            known.setdefault(_plain(word), set()).add(i)
+    if all(
+        str(name).isdigit()
+        and int(name) < len(benchmark.classes)
+        and _plain(str(name)) not in known
+        for name in names
+    ):
+        return [int(name) for name in names]
     unknown = [name for name in names if _plain(name) not in known]
-    if unknown: raise ValueError(f"{benchmark.name}: {len(unknown)} of {len(names)} classes are unknown, the first is {unknown[0]!r}.{suggest(unknown[0], [*benchmark.classes, *benchmark.folders])}")
+    if unknown:
+        raise ValueError(
+            f"{benchmark.name}: {len(unknown)} of {len(names)} classes are unknown, the first is {unknown[0]!r}.{suggest(unknown[0], [*benchmark.classes, *benchmark.folders])}"
+        )
     twice = [name for name in names if len(known[_plain(name)]) > 1]
-    if twice: raise ValueError(f"{benchmark.name}: {twice[0]!r} is the name of several classes, {sorted(known[_plain(twice[0])])}; use names of folders: {', '.join(benchmark.folders[i] for i in sorted(known[_plain(twice[0])]))}")
+    if twice:
+        raise ValueError(
+            f"{benchmark.name}: {twice[0]!r} is the name of several classes, {sorted(known[_plain(twice[0])])}; use names of folders: {', '.join(benchmark.folders[i] for i in sorted(known[_plain(twice[0])]))}"
+        )
     return [min(known[_plain(name)]) for name in names]

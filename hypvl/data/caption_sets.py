@@ -6,60 +6,106 @@
 __all__ = ['CAPTION_SETS', 'SUGARCREPE_IMAGES', 'CaptionLayout', 'CaptionSet', 'open_captions', 'open_sugarcrepe']
 
 # %% ../../nbs/data/220_caption_sets.ipynb #e106133f
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
 from ..config import suggest
-from .annotations import SUGARCREPE, CaptionData, PairData, read_coco_captions, read_flickr_tokens, read_karpathy, read_sugarcrepe
+from hypvl.data.annotations import (
+    SUGARCREPE,
+    CaptionData,
+    PairData,
+    read_coco_captions,
+    read_flickr_tokens,
+    read_karpathy,
+    read_sugarcrepe,
+)
 from .benchmark_files import MissingData, lacks
 
 # %% ../../nbs/data/220_caption_sets.ipynb #3c21556a
 @dataclass(frozen=True)
 class CaptionLayout:
     "One way in which a caption set lies on disk."
-    files: tuple[str, ...]                          # annotation files that must be there, below the data root
-    images: tuple[str, ...]                         # image folders, the first that exists is taken
-    read: Callable[..., CaptionData]                # (annotation files, image folder) → captions
+
+    files: tuple[str, ...]  # annotation files that must be there, below the data root
+    images: tuple[str, ...]  # image folders, the first that exists is taken
+    read: Callable[..., CaptionData]  # (annotation files, image folder) → captions
+
 
 @dataclass(frozen=True)
 class CaptionSet:
     "A retrieval benchmark."
+
     layouts: tuple[CaptionLayout, ...]
-    obtain: str             # where it comes from
-    images: int             # of the published protocol
+    obtain: str  # where it comes from
+    images: int  # of the published protocol
     captions: int
+
 
 def _tokens(tokens: Path, split: Path, images: Path) -> CaptionData:
     "Flickr's token file, for the images that a split file lists."
-    names = [line.strip() for line in split.read_text(encoding='utf-8').splitlines() if line.strip()]
-    return read_flickr_tokens(tokens, images, [n if n.endswith('.jpg') else f'{n}.jpg' for n in names])
+    names = [
+        line.strip() for line in split.read_text(encoding="utf-8").splitlines() if line.strip()
+    ]
+    return read_flickr_tokens(
+        tokens, images, [n if n.endswith(".jpg") else f"{n}.jpg" for n in names]
+    )
 
-_FLICKR = ('flickr30k/flickr30k-images', 'flickr30k/flickr30k_images', 'flickr30k/images')
-CAPTION_SETS: Mapping[str, CaptionSet] = MappingProxyType({
-    'COCO': CaptionSet((CaptionLayout(('coco/annotations/captions_val2017.json',), ('coco/val2017', 'coco/images/val2017'), read_coco_captions),),
-                       'val2017.zip and annotations_trainval2017.zip of cocodataset.org', 5_000, 25_014),
-    'COCO Karpathy': CaptionSet((CaptionLayout(('coco/dataset_coco.json',), ('coco', 'coco/images'), read_karpathy),),
-                                "dataset_coco.json of Karpathy's caption_datasets.zip, and val2014.zip of cocodataset.org", 5_000, 25_010),
-    'Flickr30K': CaptionSet((CaptionLayout(('flickr30k/dataset_flickr30k.json',), _FLICKR, read_karpathy),
-                             CaptionLayout(('flickr30k/results_20130124.token', 'flickr30k/test.txt'), _FLICKR, _tokens)),
-                            "the images from shannon.cs.illinois.edu/DenotationGraph, dataset_flickr30k.json of Karpathy's caption_datasets.zip", 1_000, 5_000)})
-SUGARCREPE_IMAGES = ('coco/val2017', 'coco/images/val2017', 'sugarcrepe/images')
+
+_FLICKR = ("flickr30k/flickr30k-images", "flickr30k/flickr30k_images", "flickr30k/images")
+CAPTION_SETS: Mapping[str, CaptionSet] = MappingProxyType(
+    {
+        "COCO": CaptionSet(
+            (
+                CaptionLayout(
+                    ("coco/annotations/captions_val2017.json",),
+                    ("coco/val2017", "coco/images/val2017"),
+                    read_coco_captions,
+                ),
+            ),
+            "val2017.zip and annotations_trainval2017.zip of cocodataset.org",
+            5_000,
+            25_014,
+        ),
+        "COCO Karpathy": CaptionSet(
+            (CaptionLayout(("coco/dataset_coco.json",), ("coco", "coco/images"), read_karpathy),),
+            "dataset_coco.json of Karpathy's caption_datasets.zip, and val2014.zip of cocodataset.org",
+            5_000,
+            25_010,
+        ),
+        "Flickr30K": CaptionSet(
+            (
+                CaptionLayout(("flickr30k/dataset_flickr30k.json",), _FLICKR, read_karpathy),
+                CaptionLayout(
+                    ("flickr30k/results_20130124.token", "flickr30k/test.txt"), _FLICKR, _tokens
+                ),
+            ),
+            "the images from shannon.cs.illinois.edu/DenotationGraph, dataset_flickr30k.json of Karpathy's caption_datasets.zip",
+            1_000,
+            5_000,
+        ),
+    }
+)
+SUGARCREPE_IMAGES = ("coco/val2017", "coco/images/val2017", "sugarcrepe/images")
 
 # %% ../../nbs/data/220_caption_sets.ipynb #5122e6d4
 def open_captions(
-    name: str,               # a name of `CAPTION_SETS`
+    name: str,  # a name of `CAPTION_SETS`
     data_root: str | Path,
 ) -> CaptionData:
     "Images and captions of a retrieval benchmark."
-    if name not in CAPTION_SETS: raise ValueError(f'name: unknown {name!r}.{suggest(name, CAPTION_SETS)}')
+    if name not in CAPTION_SETS:
+        raise ValueError(f"name: unknown {name!r}.{suggest(name, CAPTION_SETS)}")
     root, known = Path(data_root), CAPTION_SETS[name]
     for layout in known.layouts:
         images = next((root / p for p in layout.images if (root / p).is_dir()), None)
-        if images is None or not all((root / f).is_file() for f in layout.files): continue
-        try: return layout.read(*(root / f for f in layout.files), images)
-        except FileNotFoundError as error: raise lacks(name, [images], f'{known.obtain} ({error})') from error
+        if images is None or not all((root / f).is_file() for f in layout.files):
+            continue
+        try:
+            return layout.read(*(root / f for f in layout.files), images)
+        except FileNotFoundError as error:
+            raise lacks(name, [images], f"{known.obtain} ({error})") from error
     looked_in = [root / p for layout in known.layouts for p in (*layout.files, layout.images[0])]
     raise lacks(name, list(dict.fromkeys(looked_in)), known.obtain)
 
@@ -69,12 +115,29 @@ def open_sugarcrepe(
 ) -> dict[str, PairData]:  # kind of edit → pairs, the seven published kinds first
     "The pairs of SugarCrepe."
     root = Path(data_root)
-    texts = next((root / p for p in ('sugarcrepe', 'sugarcrepe/data') if (root / p / f'{SUGARCREPE[0]}.json').is_file()), root / 'sugarcrepe')
+    texts = next(
+        (
+            root / p
+            for p in ("sugarcrepe", "sugarcrepe/data")
+            if (root / p / f"{SUGARCREPE[0]}.json").is_file()
+        ),
+        root / "sugarcrepe",
+    )
     images = next((root / p for p in SUGARCREPE_IMAGES if (root / p).is_dir()), None)
-    obtain = 'the folder `data` of github.com/RAIVNLab/sugar-crepe, and val2017.zip of cocodataset.org'
-    absent = [texts / f'{kind}.json' for kind in SUGARCREPE if not (texts / f'{kind}.json').is_file()]
-    if images is None: absent += [root / p for p in SUGARCREPE_IMAGES[:1]]
-    if absent: raise lacks('SugarCrepe', absent, obtain)
-    more = sorted(p.stem for p in texts.glob('*.json') if p.stem not in SUGARCREPE)
-    try: return {kind: read_sugarcrepe(texts / f'{kind}.json', images) for kind in (*SUGARCREPE, *more)}
-    except FileNotFoundError as error: raise lacks('SugarCrepe', [images], f'{obtain} ({error})') from error
+    obtain = (
+        "the folder `data` of github.com/RAIVNLab/sugar-crepe, and val2017.zip of cocodataset.org"
+    )
+    absent = [
+        texts / f"{kind}.json" for kind in SUGARCREPE if not (texts / f"{kind}.json").is_file()
+    ]
+    if images is None:
+        absent += [root / p for p in SUGARCREPE_IMAGES[:1]]
+    if absent:
+        raise lacks("SugarCrepe", absent, obtain)
+    more = sorted(p.stem for p in texts.glob("*.json") if p.stem not in SUGARCREPE)
+    try:
+        return {
+            kind: read_sugarcrepe(texts / f"{kind}.json", images) for kind in (*SUGARCREPE, *more)
+        }
+    except FileNotFoundError as error:
+        raise lacks("SugarCrepe", [images], f"{obtain} ({error})") from error

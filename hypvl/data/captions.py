@@ -7,7 +7,7 @@ __all__ = ['TEMPLATES', 'RELATIONS', 'VERBS', 'ADJECTIVES', 'Word', 'linearise',
            'mention']
 
 # %% ../../nbs/data/206_captions.ipynb #95d794bf
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from .schema import Parse
 @dataclass
 class Word:
     "A word with its dependants in reading order."
+
     text: str
     dep: str = "ROOT"
     left: list["Word"] = field(default_factory=list)
@@ -43,14 +44,20 @@ def linearise(root: Word) -> tuple[Parse, dict[int, tuple[int, int]]]:
         starts.append(len(text))
         text += w.text
     heads = tuple(index[id(h if h is not None else w)] for w, h in order)
-    spans = {w.mention: (starts[index[id(next(_walk(w))[0])]], starts[index[id(w)]] + len(w.text))
-             for w, _ in order if w.mention is not None}
-    return Parse(text, tuple(w.text for w, _ in order), tuple(starts), heads, tuple(w.dep for w, _ in order)), spans
+    spans = {
+        w.mention: (starts[index[id(next(_walk(w))[0])]], starts[index[id(w)]] + len(w.text))
+        for w, _ in order
+        if w.mention is not None
+    }
+    return Parse(
+        text, tuple(w.text for w, _ in order), tuple(starts), heads, tuple(w.dep for w, _ in order)
+    ), spans
 
 # %% ../../nbs/data/206_captions.ipynb #ef7119b7
 @dataclass(frozen=True)
 class Mention:
     "What a caption says of one object."
+
     node: str  # the taxonomy node that the name belongs to
     name: str  # the word or words used
     adjectives: tuple[str, ...] = ()
@@ -103,13 +110,17 @@ def compose(mentions: tuple[Mention, ...], template: str, relation: str | None =
     if template in ("relation", "action"):
         known = VERBS if template == "action" else RELATIONS
         if relation not in known or len(mentions) < 2:
-            raise ValueError(f"relation={relation!r} needs one of {', '.join(known)} and two mentions, got {len(mentions)}")
+            raise ValueError(
+                f"relation={relation!r} needs one of {', '.join(known)} and two mentions, got {len(mentions)}"
+            )
         root = _related(mentions[0], mentions[1], relation)
         if len(mentions) > 2:
             root.right.append(Word("with", "prep", [], [_list(mentions[2:], "pobj", 2)]))
         return root
     if template == "photo":
-        return Word("photo", "ROOT", [Word("a", "det")], [Word("of", "prep", [], [_list(mentions, "pobj")])])
+        return Word(
+            "photo", "ROOT", [Word("a", "det")], [Word("of", "prep", [], [_list(mentions, "pobj")])]
+        )
     if template == "there":
         return Word("is", "ROOT", [Word("there", "expl")], [_list(mentions, "attr")])
     return _list(mentions, "ROOT")
@@ -118,25 +129,41 @@ def compose(mentions: tuple[Mention, ...], template: str, relation: str | None =
 @dataclass(frozen=True)
 class Speaker:
     "Odds by which captions choose their words."
-    levels: tuple[float, ...] = (.5, .3, .2)  # odds of the leaf, of an inner node, of the family
-    synonym: float = .3                       # probability of a name other than the first
-    colour: float = .4
-    size: float = .3                          # of saying small or large where it applies
-    condition: float = .7                     # of saying broken or glowing where it applies
-    material: float = field(default=.5, metadata={"hash": "changed"})  # of saying metal, wooden or woollen where it applies
-    action: float = field(default=.7, metadata={"hash": "changed"})  # of saying leaning, tumbling or hovering where it applies
-    all_objects: float = .7                   # probability that a caption leaves nothing out
-    relation: float = .3                      # probability of a spatial relation between the first two
-    deed: float = field(default=.7, metadata={"hash": "changed"})  # probability of saying what one thing does to another
+
+    levels: tuple[float, ...] = (0.5, 0.3, 0.2)  # odds of the leaf, of an inner node, of the family
+    synonym: float = 0.3  # probability of a name other than the first
+    colour: float = 0.4
+    size: float = 0.3  # of saying small or large where it applies
+    condition: float = 0.7  # of saying broken or glowing where it applies
+    material: float = field(
+        default=0.5, metadata={"hash": "changed"}
+    )  # of saying metal, wooden or woollen where it applies
+    action: float = field(
+        default=0.7, metadata={"hash": "changed"}
+    )  # of saying leaning, tumbling or hovering where it applies
+    all_objects: float = 0.7  # probability that a caption leaves nothing out
+    relation: float = 0.3  # probability of a spatial relation between the first two
+    deed: float = field(
+        default=0.7, metadata={"hash": "changed"}
+    )  # probability of saying what one thing does to another
 
 # %% ../../nbs/data/206_captions.ipynb #72e5d965
-ADJECTIVES = ("size", "condition", "action", "colour", "material")  # in the order in which they stand
+ADJECTIVES = (
+    "size",
+    "condition",
+    "action",
+    "colour",
+    "material",
+)  # in the order in which they stand
 
 
-def mention(path: tuple[str, ...],        # leaf ... family, the nodes that may name it
-            attributes: dict[str, str],   # kinds of `ADJECTIVES`: those that can be seen
-            words: dict[str, tuple[str, ...]],
-            rng: np.random.Generator, speaker: Speaker = Speaker()) -> Mention:
+def mention(
+    path: tuple[str, ...],  # leaf ... family, the nodes that may name it
+    attributes: dict[str, str],  # kinds of `ADJECTIVES`: those that can be seen
+    words: dict[str, tuple[str, ...]],
+    rng: np.random.Generator,
+    speaker: Speaker = Speaker(),
+) -> Mention:
     "Choose a level, a name and adjectives for one object."
     u, (leaf, inner, _) = rng.random(5), np.array(speaker.levels) / sum(speaker.levels)
     if u[0] < leaf or len(path) == 1:
@@ -148,6 +175,10 @@ def mention(path: tuple[str, ...],        # leaf ... family, the nodes that may 
     names = words[node]
     name = names[0] if u[1] >= speaker.synonym else names[-1]
     drawn = dict(zip(("size", "condition", "colour"), rng.random(3)))
-    drawn |= {a: rng.random() for a in ("action", "material") if attributes.get(a)}  # a world without them draws none
-    said = tuple(attributes[a] for a in ADJECTIVES if attributes.get(a) and drawn[a] < getattr(speaker, a))
+    drawn |= {
+        a: rng.random() for a in ("action", "material") if attributes.get(a)
+    }  # a world without them draws none
+    said = tuple(
+        attributes[a] for a in ADJECTIVES if attributes.get(a) and drawn[a] < getattr(speaker, a)
+    )
     return Mention(node, name, said)

@@ -22,52 +22,92 @@ from .benchmark_files import MissingData, lacks
 @dataclass(frozen=True)
 class ChecklistFile:
     "One file of a column."
+
     source: str  # vg, vaw, swig or hake
     corpus: str  # vg_obj, vg_subj, vg, vaw, swig_agent, …, hake
-    path: str    # below the benchmark's folder `data`
+    path: str  # below the benchmark's folder `data`
 
     @property
     def name(self) -> str:
         "Source and corpus."
-        return f'{self.source}/{self.corpus}'
+        return f"{self.source}/{self.corpus}"
 
     @property
     def images(self) -> str:
         "Key of `IMAGE_ROOTS`."
-        return 'vg' if self.source == 'vaw' else self.source
+        return "vg" if self.source == "vaw" else self.source
 
 
-_ROLES = ('agent', 'destination', 'item', 'tool')
+_ROLES = ("agent", "destination", "item", "tool")
+
 
 def _object_files(group: str, bucket: str) -> tuple[ChecklistFile, ...]:
-    kind, base = group.lower(), f'Object/{group}'
-    return (*(ChecklistFile('vg', f'vg_{end}', f'{base}/vg_{kind}/vg_{end}_{bucket}.json') for end in ('obj', 'subj')),
-            *(ChecklistFile('swig', f'swig_{r}', f'{base}/swig_{kind}/swig_{r}/swig_{r}_{bucket}.json') for r in _ROLES),
-            ChecklistFile('hake', 'hake', f'{base}/hake_{kind}/hake_obj_{bucket}.json'))
+    kind, base = group.lower(), f"Object/{group}"
+    return (
+        *(
+            ChecklistFile("vg", f"vg_{end}", f"{base}/vg_{kind}/vg_{end}_{bucket}.json")
+            for end in ("obj", "subj")
+        ),
+        *(
+            ChecklistFile(
+                "swig", f"swig_{r}", f"{base}/swig_{kind}/swig_{r}/swig_{r}_{bucket}.json"
+            )
+            for r in _ROLES
+        ),
+        ChecklistFile("hake", "hake", f"{base}/hake_{kind}/hake_obj_{bucket}.json"),
+    )
+
 
 def _attribute_files(bucket: str) -> tuple[ChecklistFile, ...]:
-    return tuple(ChecklistFile(source, source, f'Attribute/{source}/{bucket}.json') for source in ('vg', 'vaw'))
+    return tuple(
+        ChecklistFile(source, source, f"Attribute/{source}/{bucket}.json")
+        for source in ("vg", "vaw")
+    )
 
 # %% ../../nbs/data/215_checklist.ipynb #a59ca8bd
-CHECKLIST: Mapping[str, tuple[ChecklistFile, ...]] = MappingProxyType({  # column → its files, in the order of the papers' tables
-    **{f'location_{b}': _object_files('Location', b) for b in ('center', 'mid', 'margin')},
-    **{f'size_{b}': _object_files('Size', b) for b in ('large', 'medium', 'small')},
-    **{f'attribute_{b}': _attribute_files(b) for b in ('size', 'material', 'state', 'action', 'color')},
-    'relation_spatial': (ChecklistFile('vg', 'vg', 'Relation/vg/spatial.json'),),
-    'relation_action': (ChecklistFile('vg', 'vg', 'Relation/vg/action.json'), ChecklistFile('swig', 'swig', 'Relation/swig_action.json'),
-                        ChecklistFile('hake', 'hake', 'Relation/hake_action.json'))})
+CHECKLIST: Mapping[str, tuple[ChecklistFile, ...]] = MappingProxyType(
+    {  # column → its files, in the order of the papers' tables
+        **{f"location_{b}": _object_files("Location", b) for b in ("center", "mid", "margin")},
+        **{f"size_{b}": _object_files("Size", b) for b in ("large", "medium", "small")},
+        **{
+            f"attribute_{b}": _attribute_files(b)
+            for b in ("size", "material", "state", "action", "color")
+        },
+        "relation_spatial": (ChecklistFile("vg", "vg", "Relation/vg/spatial.json"),),
+        "relation_action": (
+            ChecklistFile("vg", "vg", "Relation/vg/action.json"),
+            ChecklistFile("swig", "swig", "Relation/swig_action.json"),
+            ChecklistFile("hake", "hake", "Relation/hake_action.json"),
+        ),
+    }
+)
 OBJECT_COLUMNS = tuple(CHECKLIST)[:6]  # those of PHyCLIP's Table 3
-MAX_PAIRS = 1000                       # the published protocol scores the first so many pairs of a file whose image exists
+MAX_PAIRS = (
+    1000  # the published protocol scores the first so many pairs of a file whose image exists
+)
 
 # %% ../../nbs/data/215_checklist.ipynb #f030baf3
-CHECKLIST_ROOTS = ('vl_checklist/data', 'VL-CheckList/data', 'vl_checklist')  # below `data_root`, hold `Object`, `Attribute`, `Relation`
-IMAGE_ROOTS: Mapping[str, tuple[str, ...]] = MappingProxyType({               # source → folders below `data_root`
-    'vg': ('visual_genome', 'vg', 'vl_checklist/images/vg'), 'hake': ('hake', 'vl_checklist/images/hake'), 'swig': ('swig', 'vl_checklist/images/swig')})
-_OBTAIN = {'texts': 'the folder `data` of github.com/om-ai-lab/VL-CheckList', 'vg': 'VG_100K and VG_100K_2 of visualgenome.org',
-           'hake': 'the image folders listed by github.com/DirtyHarryLYL/HAKE', 'swig': 'the images of github.com/allenai/swig'}
+CHECKLIST_ROOTS = (
+    "vl_checklist/data",
+    "VL-CheckList/data",
+    "vl_checklist",
+)  # below `data_root`, hold `Object`, `Attribute`, `Relation`
+IMAGE_ROOTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {  # source → folders below `data_root`
+        "vg": ("visual_genome", "vg", "vl_checklist/images/vg"),
+        "hake": ("hake", "vl_checklist/images/hake"),
+        "swig": ("swig", "vl_checklist/images/swig"),
+    }
+)
+_OBTAIN = {
+    "texts": "the folder `data` of github.com/om-ai-lab/VL-CheckList",
+    "vg": "VG_100K and VG_100K_2 of visualgenome.org",
+    "hake": "the image folders listed by github.com/DirtyHarryLYL/HAKE",
+    "swig": "the images of github.com/allenai/swig",
+}
 
 
-def _folder(data_root: Path, names: Sequence[str], probe: str = '') -> Path | None:
+def _folder(data_root: Path, names: Sequence[str], probe: str = "") -> Path | None:
     "The first of the folders that exists and holds `probe`."
     return next((data_root / n for n in names if (data_root / n / probe).exists()), None)
 
@@ -79,27 +119,62 @@ def is_bare(
     "Whether the negative is one word where the positive has more."
     return len(negative.split()) == 1 < len(positive.split())
 
+
 def open_checklist(
-    column: str,                        # a name of `CHECKLIST`
-    data_root: str | Path,              # see `CHECKLIST_ROOTS` and `IMAGE_ROOTS`
-    corpora: str = 'vg',                # 'vg': the first file; 'all': every file
-    max_pairs: int | None = MAX_PAIRS,  # of a file, counted among those whose image exists; None: all
-    negatives: str = 'all',             # 'all' or 'phrases'
-) -> dict[str, PairData]:               # 'source/corpus' → pairs
+    column: str,  # a name of `CHECKLIST`
+    data_root: str | Path,  # see `CHECKLIST_ROOTS` and `IMAGE_ROOTS`
+    corpora: str = "vg",  # 'vg': the first file; 'all': every file
+    max_pairs: int
+    | None = MAX_PAIRS,  # of a file, counted among those whose image exists; None: all
+    negatives: str = "all",  # 'all' or 'phrases'
+) -> dict[str, PairData]:  # 'source/corpus' → pairs
     "The pairs of a column."
-    for name, value, known in (('column', column, CHECKLIST), ('corpora', corpora, ('vg', 'all')), ('negatives', negatives, ('all', 'phrases'))):
-        if value not in known: raise ValueError(f'{name}: unknown {value!r}.{suggest(value, known)}')
-    if max_pairs is not None and max_pairs < 1: raise ValueError(f'max_pairs: 1 or more, or None for all, got {max_pairs}')
+    for name, value, known in (
+        ("column", column, CHECKLIST),
+        ("corpora", corpora, ("vg", "all")),
+        ("negatives", negatives, ("all", "phrases")),
+    ):
+        if value not in known:
+            raise ValueError(f"{name}: unknown {value!r}.{suggest(value, known)}")
+    if max_pairs is not None and max_pairs < 1:
+        raise ValueError(f"max_pairs: 1 or more, or None for all, got {max_pairs}")
     root, found = Path(data_root), {}
-    for file in CHECKLIST[column] if corpora == 'all' else CHECKLIST[column][:1]:
-        where, images = _folder(root, CHECKLIST_ROOTS, file.path), _folder(root, IMAGE_ROOTS[file.images])
-        if where is None: raise lacks(f'VL-CheckList {column}', [root / n / file.path for n in CHECKLIST_ROOTS[:1]], _OBTAIN['texts'])
-        if images is None: raise lacks(f'VL-CheckList {column}', [root / n for n in IMAGE_ROOTS[file.images][:1]], _OBTAIN[file.images])
-        keep = None if negatives == 'all' else lambda positive, negative: not is_bare(positive, negative)
-        try: pairs = read_vl_checklist(where / file.path, images, max_pairs, keep=keep)
-        except FileNotFoundError as error: raise lacks(f'VL-CheckList {column}', [images], f'{_OBTAIN[file.images]} ({error})') from error
-        if pairs.paths: found[file.name] = pairs
-    if not found: raise lacks(f'VL-CheckList {column}', [where / f.path for f in CHECKLIST[column][:1]], f"{_OBTAIN['texts']} (no pair is left of its files)")
+    for file in CHECKLIST[column] if corpora == "all" else CHECKLIST[column][:1]:
+        where, images = (
+            _folder(root, CHECKLIST_ROOTS, file.path),
+            _folder(root, IMAGE_ROOTS[file.images]),
+        )
+        if where is None:
+            raise lacks(
+                f"VL-CheckList {column}",
+                [root / n / file.path for n in CHECKLIST_ROOTS[:1]],
+                _OBTAIN["texts"],
+            )
+        if images is None:
+            raise lacks(
+                f"VL-CheckList {column}",
+                [root / n for n in IMAGE_ROOTS[file.images][:1]],
+                _OBTAIN[file.images],
+            )
+        keep = (
+            None
+            if negatives == "all"
+            else lambda positive, negative: not is_bare(positive, negative)
+        )
+        try:
+            pairs = read_vl_checklist(where / file.path, images, max_pairs, keep=keep)
+        except FileNotFoundError as error:
+            raise lacks(
+                f"VL-CheckList {column}", [images], f"{_OBTAIN[file.images]} ({error})"
+            ) from error
+        if pairs.paths:
+            found[file.name] = pairs
+    if not found:
+        raise lacks(
+            f"VL-CheckList {column}",
+            [where / f.path for f in CHECKLIST[column][:1]],
+            f"{_OBTAIN['texts']} (no pair is left of its files)",
+        )
     return found
 
 # %% ../../nbs/data/215_checklist.ipynb #e2921820
@@ -107,5 +182,10 @@ def pair_flaws(
     pairs: PairData,
 ) -> pd.DataFrame:  # a row a pair; columns same, stray_blank, bare_noun, equal_words
     "What gives a pair away, pair by pair."
-    rows = [(p == n, n != n.strip(), is_bare(p, n), len(p.split()) == len(n.split())) for p, n in zip(pairs.positive, pairs.negative)]
-    return pd.DataFrame(rows, columns=['same', 'stray_blank', 'bare_noun', 'equal_words'], dtype=bool)
+    rows = [
+        (p == n, n != n.strip(), is_bare(p, n), len(p.split()) == len(n.split()))
+        for p, n in zip(pairs.positive, pairs.negative)
+    ]
+    return pd.DataFrame(
+        rows, columns=["same", "stray_blank", "bare_noun", "equal_words"], dtype=bool
+    )

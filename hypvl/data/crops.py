@@ -15,28 +15,35 @@ from torch import Tensor
 
 # %% ../../nbs/data/200_crops.ipynb #83f33466
 def crop_rectangle(
-    height: int, width: int,       # of the image in pixels
+    height: int,
+    width: int,  # of the image in pixels
     rng: random.Random,
-    scale: tuple[float, float] = (.5, 1.),       # share of the area
-    ratio: tuple[float, float] = (3 / 4, 4 / 3), # width / height
+    scale: tuple[float, float] = (0.5, 1.0),  # share of the area
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),  # width / height
 ) -> tuple[int, int, int, int]:
     "Top, left, height and width of a random crop."
     for _ in range(10):
-        area, r = height * width * rng.uniform(*scale), math.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1])))
+        area, r = (
+            height * width * rng.uniform(*scale),
+            math.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1]))),
+        )
         w, h = round(math.sqrt(area * r)), round(math.sqrt(area / r))
-        if 0 < w <= width and 0 < h <= height: return rng.randint(0, height - h), rng.randint(0, width - w), h, w
+        if 0 < w <= width and 0 < h <= height:
+            return rng.randint(0, height - h), rng.randint(0, width - w), h, w
     w, h = min(width, round(height * ratio[1])), min(height, round(width / ratio[0]))
     return (height - h) // 2, (width - w) // 2, h, w
 
+
 def random_resized_crop(
     image: UInt8[Tensor, "3 H W"],
-    size: int,          # side of the result in pixels
+    size: int,  # side of the result in pixels
     rng: random.Random,
-    scale: tuple[float, float] = (.5, 1.),
+    scale: tuple[float, float] = (0.5, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> UInt8[Tensor, "3 S S"]:
     "A random part of the image, resized by bicubic interpolation with antialiasing."
     y, x, h, w = crop_rectangle(*image.shape[1:], rng, scale, ratio)
-    part = image[:, y:y + h, x:x + w]
-    if (h, w) == (size, size): return part
-    return F.interpolate(part[None], size=(size, size), mode='bicubic', antialias=True)[0]
+    part = image[:, y : y + h, x : x + w]
+    if (h, w) == (size, size):
+        return part
+    return F.interpolate(part[None], size=(size, size), mode="bicubic", antialias=True)[0]

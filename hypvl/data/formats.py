@@ -51,7 +51,14 @@ def write_shard(world: World, split: str, first: int, count: int, path: Path) ->
         for i in range(first, first + count):
             s = sample(world, split, i)
             chunks = [[b.start, b.end, *b.xyxy, 1.0] for b in s.boxes]
-            meta = {"key": s.key, "caption": s.text, "width": s.image.shape[1], "height": s.image.shape[0], "noun_chunks": chunks, "ref_exps": []}
+            meta = {
+                "key": s.key,
+                "caption": s.text,
+                "width": s.image.shape[1],
+                "height": s.image.shape[0],
+                "noun_chunks": chunks,
+                "ref_exps": [],
+            }
             _add(tar, f"{s.key}.jpg", jpeg(s.image))
             _add(tar, f"{s.key}.json", json.dumps(meta).encode())
             _add(tar, f"{s.key}.parse.json", json.dumps(s.parse.to_dict()).encode())
@@ -61,17 +68,35 @@ def write_shard(world: World, split: str, first: int, count: int, path: Path) ->
         part.write_bytes(buffer.getvalue())
 
 # %% ../../nbs/data/212_formats.ipynb #64467c9c
-def write_grit(world: World, split: str, count: int, out: str | Path, shard_size: int = 1000,
-               workers: int = 1, progress: bool = True) -> list[Path]:
+def write_grit(
+    world: World,
+    split: str,
+    count: int,
+    out: str | Path,
+    shard_size: int = 1000,
+    workers: int = 1,
+    progress: bool = True,
+) -> list[Path]:
     "Raw GRIT shards `00000.tar`, ... of a split; finished shards are kept, so an interrupted run goes on."
     if count < 1 or shard_size < 1:
         raise ValueError(f"count={count} and shard_size={shard_size} must be at least 1")
     starts = range(0, count, shard_size)
     paths = [Path(out) / f"{n:05d}.tar" for n in range(len(starts))]
-    todo = [(world, split, s, min(shard_size, count - s), p) for s, p in zip(starts, paths) if not p.exists()]
+    todo = [
+        (world, split, s, min(shard_size, count - s), p)
+        for s, p in zip(starts, paths)
+        if not p.exists()
+    ]
     if workers > 1 and len(todo) > 1:
         with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-            list(tqdm(pool.map(_shard, todo), total=len(todo), desc=f"shards of {split}", disable=not progress))
+            list(
+                tqdm(
+                    pool.map(_shard, todo),
+                    total=len(todo),
+                    desc=f"shards of {split}",
+                    disable=not progress,
+                )
+            )
     else:
         for job in tqdm(todo, desc=f"shards of {split}", disable=not progress):
             _shard(job)
@@ -85,15 +110,16 @@ def _shard(job) -> None:
 @dataclass(frozen=True)
 class SuiteConfig:
     "Numbers of items of the evaluation data."
-    per_species: int = 10    # single-object images of each leaf
-    per_genus: int = 15      # of each inner node next above the leaves
+
+    per_species: int = 10  # single-object images of each leaf
+    per_genus: int = 15  # of each inner node next above the leaves
     per_family: int = 30
-    clutter: int = 5         # images of each leaf among three other objects
-    retrieval: int = 500     # images of each of `seen` and `unseen`
-    captions: int = 5        # captions an image
-    checklist: int = 400     # pairs of each bucket of VL-CheckList
-    crepe: int = 400         # pairs of each kind of edit
-    factors: int = 1500      # images with the list of what they hold
+    clutter: int = 5  # images of each leaf among three other objects
+    retrieval: int = 500  # images of each of `seen` and `unseen`
+    captions: int = 5  # captions an image
+    checklist: int = 400  # pairs of each bucket of VL-CheckList
+    crepe: int = 400  # pairs of each kind of edit
+    factors: int = 1500  # images with the list of what they hold
 
 # %% ../../nbs/data/212_formats.ipynb #d6d7c719
 def _scene(world: World, split: str, index: int, **fixed):
@@ -108,15 +134,26 @@ def write_classes(world: World, root: Path, config: SuiteConfig) -> None:
     genera, families = sorted(set(world.genus.values()) - set(leaves)), sorted(world.families)
     under = lambda node, at: [s for s in leaves if at(s) == node]
     jobs = [("species", s, [s], config.per_species, {"count": 1}) for s in leaves]
-    jobs += [("genus", g, under(g, world.genus.get), config.per_genus, {"count": 1}) for g in genera]
-    jobs += [("family", f, under(f, lambda s: world.paths[s][-1]), config.per_family, {"count": 1}) for f in families]
-    jobs += [("clutter", s, [s], config.clutter, {"count": min(4, len(families)), "size": "large"}) for s in leaves]
+    jobs += [
+        ("genus", g, under(g, world.genus.get), config.per_genus, {"count": 1}) for g in genera
+    ]
+    jobs += [
+        ("family", f, under(f, lambda s: world.paths[s][-1]), config.per_family, {"count": 1})
+        for f in families
+    ]
+    jobs += [
+        ("clutter", s, [s], config.clutter, {"count": min(4, len(families)), "size": "large"})
+        for s in leaves
+    ]
     index = 0
     for name, node, members, count, fixed in jobs:
         for n in range(count):
             split, index = "clutter" if name == "clutter" else "single", index + 1
             items, rng = _scene(world, split, index, leaf=members[n % len(members)], **fixed)
-            _save(root / "zero_shot" / name / node / f"{n:03d}.jpg", jpeg(render(world, items, rng, split)))
+            _save(
+                root / "zero_shot" / name / node / f"{n:03d}.jpg",
+                jpeg(render(world, items, rng, split)),
+            )
 
 # %% ../../nbs/data/212_formats.ipynb #b076259b
 def write_captions(world: World, root: Path, config: SuiteConfig) -> None:
@@ -128,16 +165,34 @@ def write_captions(world: World, root: Path, config: SuiteConfig) -> None:
             name = f"{split}_{i:05d}.jpg"
             _save(root / "images" / split / name, jpeg(render(world, items, rng, split)))
             texts = [caption(world, items, rng).read()[0] for _ in range(config.captions)]
-            rows = [{"raw": p.text, "tokens": list(p.words), "imgid": i, "sentid": sentid + n} for n, p in enumerate(texts)]
+            rows = [
+                {"raw": p.text, "tokens": list(p.words), "imgid": i, "sentid": sentid + n}
+                for n, p in enumerate(texts)
+            ]
             sentid += len(rows)
-            images.append({"filename": name, "filepath": split, "split": "test", "imgid": i, "sentids": [r["sentid"] for r in rows], "sentences": rows})
-        _save(root / "captions" / f"{split}.json", json.dumps({"images": images, "dataset": "world"}))
+            images.append(
+                {
+                    "filename": name,
+                    "filepath": split,
+                    "split": "test",
+                    "imgid": i,
+                    "sentids": [r["sentid"] for r in rows],
+                    "sentences": rows,
+                }
+            )
+        _save(
+            root / "captions" / f"{split}.json", json.dumps({"images": images, "dataset": "world"})
+        )
 
 # %% ../../nbs/data/212_formats.ipynb #c31106dc
 def _checklist_file(bucket: str) -> str:
     "Where a bucket lies below `vl_checklist/data`."
     part, name = bucket.split("_")
-    return f"Object/{part.title()}/vg_{part}/vg_obj_{name}.json" if part in ("location", "size") else f"{part.title()}/vg/{name}.json"
+    return (
+        f"Object/{part.title()}/vg_{part}/vg_obj_{name}.json"
+        if part in ("location", "size")
+        else f"{part.title()}/vg/{name}.json"
+    )
 
 
 def write_vl_checklist(world: World, root: Path, config: SuiteConfig) -> list[str]:
@@ -146,7 +201,10 @@ def write_vl_checklist(world: World, root: Path, config: SuiteConfig) -> list[st
     for bucket in (b for b in CHECKS if b not in left_out):
         folder = "VG_100K" if bucket.startswith(("location", "size")) else "VG_100K_2"
         pairs = [checklist_pair(world, bucket, i) for i in range(config.checklist)]
-        rows = [[f"{folder}/{bucket}_{i:05d}.jpg", {"POS": [true], "NEG": [false]}] for i, (_, true, false, _) in enumerate(pairs)]
+        rows = [
+            [f"{folder}/{bucket}_{i:05d}.jpg", {"POS": [true], "NEG": [false]}]
+            for i, (_, true, false, _) in enumerate(pairs)
+        ]
         for (name, _), (items, _, _, rng) in zip(rows, pairs):
             _save(base / "images" / "vg" / name, jpeg(render(world, items, rng, "checklist")))
         _save(base / "data" / _checklist_file(bucket), json.dumps(rows))
@@ -162,8 +220,14 @@ def write_sugarcrepe(world: World, root: Path, config: SuiteConfig) -> list[str]
             for i in range(config.crepe):
                 items, true, false, rng = hard_negative(world, kind, i)
                 name = f"{kind}_{i:05d}.jpg"
-                _save(root / "sugarcrepe" / "images" / name, jpeg(render(world, items, rng, "crepe")))
-                rows[str(i)] = {"filename": name, "caption": true.read()[0].text, "negative_caption": false.read()[0].text}
+                _save(
+                    root / "sugarcrepe" / "images" / name, jpeg(render(world, items, rng, "crepe"))
+                )
+                rows[str(i)] = {
+                    "filename": name,
+                    "caption": true.read()[0].text,
+                    "negative_caption": false.read()[0].text,
+                }
         except ValueError:
             left_out.append(kind)
             continue
@@ -177,8 +241,15 @@ def write_factors(world: World, root: Path, config: SuiteConfig) -> None:
     for i in range(config.factors):
         s = sample(world, "factors", i)
         _save(root / "images" / "factors" / f"{s.key}.jpg", jpeg(s.image))
-        rows.append({"image": f"images/factors/{s.key}.jpg", "text": s.text, "nodes": list(s.nodes), "families": [world.paths[n][-1] for n in s.nodes],
-                     "boxes": [[*b.xyxy, b.phrase] for b in s.boxes]})
+        rows.append(
+            {
+                "image": f"images/factors/{s.key}.jpg",
+                "text": s.text,
+                "nodes": list(s.nodes),
+                "families": [world.paths[n][-1] for n in s.nodes],
+                "boxes": [[*b.xyxy, b.phrase] for b in s.boxes],
+            }
+        )
     _save(root / "factors.json", json.dumps(rows))
 
 # %% ../../nbs/data/212_formats.ipynb #2f32b73a
@@ -190,7 +261,11 @@ def fingerprint(root: str | Path) -> str:
     "Twelve hexadecimal digits from the names and contents of all files below `root` but `world.json`."
     digest = hashlib.sha256()
     for path in sorted(p for p in Path(root).rglob("*") if p.is_file() and p.name != "world.json"):
-        digest.update(path.relative_to(root).as_posix().encode() + b"\0" + hashlib.sha256(path.read_bytes()).digest())
+        digest.update(
+            path.relative_to(root).as_posix().encode()
+            + b"\0"
+            + hashlib.sha256(path.read_bytes()).digest()
+        )
     return digest.hexdigest()[:12]
 
 
@@ -199,15 +274,29 @@ def _write(job):
     return writer(world, root, config)
 
 # %% ../../nbs/data/212_formats.ipynb #8ad36414
-def write_suite(world: World, root: str | Path, config: SuiteConfig = SuiteConfig(), workers: int = 1, progress: bool = True) -> dict:
+def write_suite(
+    world: World,
+    root: str | Path,
+    config: SuiteConfig = SuiteConfig(),
+    workers: int = 1,
+    progress: bool = True,
+) -> dict:
     "All evaluation data of the world below `root`; returns what `world.json` holds. A finished folder is left as it is."
     root = Path(root)
-    wanted = {"world": asdict(world.config), "suite": asdict(config), "sprites": type(world.sprites).__name__}
+    wanted = {
+        "world": asdict(world.config),
+        "suite": asdict(config),
+        "sprites": type(world.sprites).__name__,
+    }
     wanted = json.loads(json.dumps(wanted))
     if (root / "world.json").exists():
         found = json.loads((root / "world.json").read_text())
-        if from_dict(WorldConfig, found["world"]) != world.config or any(found.get(k) != wanted[k] for k in ("suite", "sprites")):
-            raise ValueError(f"root={root.name!r} holds another world; choose another folder or delete it")
+        if from_dict(WorldConfig, found["world"]) != world.config or any(
+            found.get(k) != wanted[k] for k in ("suite", "sprites")
+        ):
+            raise ValueError(
+                f"root={root.name!r} holds another world; choose another folder or delete it"
+            )
         if found.get("layout") == _LAYOUT:
             return found
     root.mkdir(parents=True, exist_ok=True)
@@ -216,9 +305,22 @@ def write_suite(world: World, root: str | Path, config: SuiteConfig = SuiteConfi
     jobs = [(w, world, root, config) for w in _WRITERS]
     if workers > 1:
         with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-            results = list(tqdm(pool.map(_write, jobs), total=len(jobs), desc="evaluation data", disable=not progress))
+            results = list(
+                tqdm(
+                    pool.map(_write, jobs),
+                    total=len(jobs),
+                    desc="evaluation data",
+                    disable=not progress,
+                )
+            )
     else:
         results = [_write(job) for job in tqdm(jobs, desc="evaluation data", disable=not progress)]
-    facts = wanted | {"layout": _LAYOUT, "families": world.families, "words": world.words, "left_out": results[3] + results[2], "fingerprint": fingerprint(root)}
+    facts = wanted | {
+        "layout": _LAYOUT,
+        "families": world.families,
+        "words": world.words,
+        "left_out": results[3] + results[2],
+        "fingerprint": fingerprint(root),
+    }
     _save(root / "world.json", json.dumps(facts, indent=1))
     return json.loads(json.dumps(facts))

@@ -36,164 +36,285 @@ _log = logging.getLogger(__name__)
 @dataclass(frozen=True)
 class GritConfig:
     "How shards are read."
-    size: int = 224          # side of the images in pixels
-    batch_size: int = 768    # samples a batch, on this rank
-    mode: str = 'train'      # 'train': endless, shuffled, augmented; 'epoch': once, in order, first box, no augmentation
-    shuffle: int = 4000      # samples in the shuffle buffer of each worker
-    seed: int = 0            # of everything that is drawn
-    scale: tuple[float, float] = (.5, 1.)        # least and largest share of the area in a crop
+
+    size: int = 224  # side of the images in pixels
+    batch_size: int = 768  # samples a batch, on this rank
+    mode: str = "train"  # 'train': endless, shuffled, augmented; 'epoch': once, in order, first box, no augmentation
+    shuffle: int = 4000  # samples in the shuffle buffer of each worker
+    seed: int = 0  # of everything that is drawn
+    scale: tuple[float, float] = (0.5, 1.0)  # least and largest share of the area in a crop
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # least and largest width / height of a crop
-    max_bad: float = .01     # largest share of broken samples before it is an error
-    cache_decoded: bool = False # keep decoded images in memory (3 size^2 bytes each): for small data
-    extras: tuple[str, ...] = () # JSON members to hand over, such as ('parse.json', 'nodes.json')
-    parses: str = ''         # trees of the captions: 'gold' from the shard, 'spacy' from the file beside it, '' none
-    drop: tuple[str, ...] = ('punct', 'space') # words that leave the trees
-    shuffle_heads: bool = False # a control: exchange the words of each tree
+    max_bad: float = 0.01  # largest share of broken samples before it is an error
+    cache_decoded: bool = (
+        False  # keep decoded images in memory (3 size^2 bytes each): for small data
+    )
+    extras: tuple[str, ...] = ()  # JSON members to hand over, such as ('parse.json', 'nodes.json')
+    parses: str = (
+        ""  # trees of the captions: 'gold' from the shard, 'spacy' from the file beside it, '' none
+    )
+    drop: tuple[str, ...] = ("punct", "space")  # words that leave the trees
+    shuffle_heads: bool = False  # a control: exchange the words of each tree
 
     def __post_init__(self):
-        if self.mode not in ('train', 'epoch'): raise ValueError(f"mode must be 'train' or 'epoch', got {self.mode!r}")
-        for name in ('size', 'batch_size', 'shuffle'):
-            if getattr(self, name) < 1: raise ValueError(f"{name} must be at least 1, got {getattr(self, name)!r}")
-        if not 0 < self.scale[0] <= self.scale[1] <= 1: raise ValueError(f"scale must rise within 0..1, got {self.scale!r}")
-        if not 0 < self.ratio[0] <= self.ratio[1]: raise ValueError(f"ratio must rise above 0, got {self.ratio!r}")
-        if not 0 <= self.max_bad <= 1: raise ValueError(f"max_bad must be in 0..1, got {self.max_bad!r}")
-        if self.parses not in ('', *SOURCES): raise ValueError(f"parses must be '', 'gold' or 'spacy', got {self.parses!r}")
-        if self.shuffle_heads and not self.parses: raise ValueError("shuffle_heads=True needs trees: parses='gold' or 'spacy', got ''")
+        if self.mode not in ("train", "epoch"):
+            raise ValueError(f"mode must be 'train' or 'epoch', got {self.mode!r}")
+        for name in ("size", "batch_size", "shuffle"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)!r}")
+        if not 0 < self.scale[0] <= self.scale[1] <= 1:
+            raise ValueError(f"scale must rise within 0..1, got {self.scale!r}")
+        if not 0 < self.ratio[0] <= self.ratio[1]:
+            raise ValueError(f"ratio must rise above 0, got {self.ratio!r}")
+        if not 0 <= self.max_bad <= 1:
+            raise ValueError(f"max_bad must be in 0..1, got {self.max_bad!r}")
+        if self.parses not in ("", *SOURCES):
+            raise ValueError(f"parses must be '', 'gold' or 'spacy', got {self.parses!r}")
+        if self.shuffle_heads and not self.parses:
+            raise ValueError("shuffle_heads=True needs trees: parses='gold' or 'spacy', got ''")
 
 # %% ../../nbs/data/210_grit.ipynb #7da63a04
 class _Fault(Exception):
     "A sample that cannot be used."
-    def __init__(self, kind, detail): super().__init__(detail); self.kind = kind
+
+    def __init__(self, kind, detail):
+        super().__init__(detail)
+        self.kind = kind
+
 
 def _boxes(raw):
     "Number of boxes; raises if a member is missing."
-    try: count = int(raw['numparents.txt'])
-    except KeyError: raise _Fault('missing member', 'no numparents.txt')
-    except ValueError: raise _Fault('bad numparents', repr(raw['numparents.txt'][:20]))
-    if count < 1: raise _Fault('bad numparents', count)
-    for name in ('child', *(f'parent{i:03d}' for i in range(count))):
-        for suffix in ('jpg', 'txt'):
-            if f'{name}.{suffix}' not in raw: raise _Fault('missing member', f'no {name}.{suffix} with numparents {count}')
+    try:
+        count = int(raw["numparents.txt"])
+    except KeyError:
+        raise _Fault("missing member", "no numparents.txt")
+    except ValueError:
+        raise _Fault("bad numparents", repr(raw["numparents.txt"][:20]))
+    if count < 1:
+        raise _Fault("bad numparents", count)
+    for name in ("child", *(f"parent{i:03d}" for i in range(count))):
+        for suffix in ("jpg", "txt"):
+            if f"{name}.{suffix}" not in raw:
+                raise _Fault("missing member", f"no {name}.{suffix} with numparents {count}")
     return count
+
 
 class _Item:
     "One sample of a shard, its images not yet decoded."
-    __slots__ = 'shard', 'number', 'raw', 'count', 'fault', 'keep'
+
+    __slots__ = "shard", "number", "raw", "count", "fault", "keep"
+
     def __init__(self, shard, number, raw, keep):
-        self.shard, self.number, self.raw, self.count, self.fault, self.keep = shard, number, raw, 0, None, keep
-        try: self.count = _boxes(raw)
-        except _Fault as fault: self.fault = fault
+        self.shard, self.number, self.raw, self.count, self.fault, self.keep = (
+            shard,
+            number,
+            raw,
+            0,
+            None,
+            keep,
+        )
+        try:
+            self.count = _boxes(raw)
+        except _Fault as fault:
+            self.fault = fault
 
     def draw(self, seed, epoch):
         "The random numbers of a visit and the box that they choose."
-        rng = random.Random(f'{seed}/{epoch}/{self.shard}/{self.number}')
+        rng = random.Random(f"{seed}/{epoch}/{self.shard}/{self.number}")
         return rng, rng.randrange(self.count)
 
     def image(self, name):
         data = self.raw[name]
-        if isinstance(data, Tensor): return data
-        try: image = decode_image(torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB)
-        except (RuntimeError, ValueError) as error: raise _Fault('broken image', f"{name}: {str(error).split('.cpp:')[-1].split(', ', 1)[-1].split('. ')[0]}")
-        if self.keep: self.raw[name] = image
+        if isinstance(data, Tensor):
+            return data
+        try:
+            image = decode_image(
+                torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB
+            )
+        except (RuntimeError, ValueError) as error:
+            raise _Fault(
+                "broken image",
+                f"{name}: {str(error).split('.cpp:')[-1].split(', ', 1)[-1].split('. ')[0]}",
+            )
+        if self.keep:
+            self.raw[name] = image
         return image
 
 # %% ../../nbs/data/210_grit.ipynb #55c1d20c
 def _fit(image, size):
-    if image.shape[1:] == (size, size): return image
-    return torch.from_numpy(np.array(square_pad(Image.fromarray(image.permute(1, 2, 0).numpy()), size))).permute(2, 0, 1)
+    if image.shape[1:] == (size, size):
+        return image
+    return torch.from_numpy(
+        np.array(square_pad(Image.fromarray(image.permute(1, 2, 0).numpy()), size))
+    ).permute(2, 0, 1)
+
 
 def _visit(item, epoch, config):
     "The sample of one visit."
-    if item.fault: raise item.fault
+    if item.fault:
+        raise item.fault
     rng, box = item.draw(config.seed, epoch)
-    if config.mode == 'epoch': box, crop = 0, lambda image: _fit(image, config.size)
-    else: crop = lambda image: random_resized_crop(image, config.size, rng, config.scale, config.ratio)
-    raw, name = item.raw, f'parent{box:03d}'
-    out = dict(key=raw['__key__'], box_index=box, image=crop(item.image('child.jpg')), box_image=crop(item.image(f'{name}.jpg')))
-    try: out |= dict(text=raw['child.txt'].decode(), box_text=raw[f'{name}.txt'].decode())
-    except UnicodeDecodeError as error: raise _Fault('broken text', error)
-    try: out |= {k: json.loads(raw[k]) if k in raw else None for k in config.extras}
-    except ValueError as error: raise _Fault('broken json', error)
-    return out | dict(tree=raw.get('tree'))
+    if config.mode == "epoch":
+        box, crop = 0, lambda image: _fit(image, config.size)
+    else:
+        crop = lambda image: random_resized_crop(
+            image, config.size, rng, config.scale, config.ratio
+        )
+    raw, name = item.raw, f"parent{box:03d}"
+    out = dict(
+        key=raw["__key__"],
+        box_index=box,
+        image=crop(item.image("child.jpg")),
+        box_image=crop(item.image(f"{name}.jpg")),
+    )
+    try:
+        out |= dict(text=raw["child.txt"].decode(), box_text=raw[f"{name}.txt"].decode())
+    except UnicodeDecodeError as error:
+        raise _Fault("broken text", error)
+    try:
+        out |= {k: json.loads(raw[k]) if k in raw else None for k in config.extras}
+    except ValueError as error:
+        raise _Fault("broken json", error)
+    return out | dict(tree=raw.get("tree"))
+
 
 def _tree(raw, stored):
     "Parse of the caption, or what is wrong with it."
-    try: return sample_parse(raw, stored)
-    except ParseFault as fault: return fault
+    try:
+        return sample_parse(raw, stored)
+    except ParseFault as fault:
+        return fault
+
 
 def _collate(samples, tokens, extras, trees=None):
-    batch = {k: torch.stack([s[k] for s in samples]) for k in ('image', 'box_image')}
-    batch |= {k: tokens([s[k] for s in samples]) for k in ('text', 'box_text')}
-    batch['box_index'] = torch.tensor([s['box_index'] for s in samples])
-    if trees: batch |= trees(batch['text'], *([s[k] for s in samples] for k in ('text', 'tree', 'key')))
-    return batch | {k.removesuffix('.json'): [s[k] for s in samples] for k in ('key', *extras)}
+    batch = {k: torch.stack([s[k] for s in samples]) for k in ("image", "box_image")}
+    batch |= {k: tokens([s[k] for s in samples]) for k in ("text", "box_text")}
+    batch["box_index"] = torch.tensor([s["box_index"] for s in samples])
+    if trees:
+        batch |= trees(batch["text"], *([s[k] for s in samples] for k in ("text", "tree", "key")))
+    return batch | {k.removesuffix(".json"): [s[k] for s in samples] for k in ("key", *extras)}
 
 # %% ../../nbs/data/210_grit.ipynb #f4551234
 class _Order(IterableDataset):
     "The samples of one worker, epoch after epoch."
-    def __init__(self, shards, config, tokenizer, rank=0, workers=1, first=0, cursors=((0, 0),), cache=None):
-        self.shards, self.config, self.rank, self.workers, self.first, self.cursors = shards, config, rank, workers, first, cursors
+
+    def __init__(
+        self, shards, config, tokenizer, rank=0, workers=1, first=0, cursors=((0, 0),), cache=None
+    ):
+        self.shards, self.config, self.rank, self.workers, self.first, self.cursors = (
+            shards,
+            config,
+            rank,
+            workers,
+            first,
+            cursors,
+        )
         self.tokens, self.cache = TokenCache(tokenizer), {} if cache is None else cache
-        self.trees = TreeStreams(config.drop, config.seed if config.shuffle_heads else None) if config.parses else None
+        self.trees = (
+            TreeStreams(config.drop, config.seed if config.shuffle_heads else None)
+            if config.parses
+            else None
+        )
 
     def items(self, shards, epoch, faults):
         "The samples of shards [(number, path)] in order."
         for number, path in shards:
             if (items := self.cache.get(path)) is None:
-                items, stored = [], read_parses(path) if self.config.parses == 'spacy' else None
+                items, stored = [], read_parses(path) if self.config.parses == "spacy" else None
                 for place, raw in enumerate(read_shard(path, faults.add)):
                     item = _Item(number, place, raw, self.config.cache_decoded)
-                    if self.config.parses and not item.fault: raw['tree'] = _tree(raw, stored)
-                    if item.keep: items.append(item)
-                    elif not item.fault and self.config.mode == 'train':  # only what is needed goes into the buffer
-                        drawn = f'parent{item.draw(self.config.seed, epoch)[1]:03d}'
-                        item.raw = {k: v for k, v in raw.items() if not k.startswith('parent') or k.startswith(drawn)}
+                    if self.config.parses and not item.fault:
+                        raw["tree"] = _tree(raw, stored)
+                    if item.keep:
+                        items.append(item)
+                    elif (
+                        not item.fault and self.config.mode == "train"
+                    ):  # only what is needed goes into the buffer
+                        drawn = f"parent{item.draw(self.config.seed, epoch)[1]:03d}"
+                        item.raw = {
+                            k: v
+                            for k, v in raw.items()
+                            if not k.startswith("parent") or k.startswith(drawn)
+                        }
                     yield item
-                if self.config.cache_decoded: self.cache[path] = items
-            else: yield from items
+                if self.config.cache_decoded:
+                    self.cache[path] = items
+            else:
+                yield from items
 
     def order(self, shards, worker, epoch, faults):
         "The samples of one epoch."
-        if self.config.mode == 'epoch': return self.items(shards, epoch, faults)
-        rng = random.Random(f'{self.config.seed}/{epoch}/{self.rank}/{worker}')
+        if self.config.mode == "epoch":
+            return self.items(shards, epoch, faults)
+        rng = random.Random(f"{self.config.seed}/{epoch}/{self.rank}/{worker}")
         shards = rng.sample(shards, len(shards))
-        return wds.shuffle(self.config.shuffle, initial=min(self.config.shuffle, 1000), rng=rng)(self.items(shards, epoch, faults))
+        return wds.shuffle(self.config.shuffle, initial=min(self.config.shuffle, 1000), rng=rng)(
+            self.items(shards, epoch, faults)
+        )
 
 # %% ../../nbs/data/210_grit.ipynb #a929375d
 class _Stream(_Order):
     "Batches of one worker with the position after each."
+
     def samples(self, shards, worker, faults):
         "Samples of all epochs with the position after each."
         epoch, skip = self.cursors[worker]
         while True:
             for i, item in enumerate(self.order(shards, worker, epoch, faults), 1):
-                if i <= skip: faults.seen += 1; continue
+                if i <= skip:
+                    faults.seen += 1
+                    continue
                 where = f"{Path(item.raw['__url__']).name} sample {item.raw['__key__']}"
-                try: sample = _visit(item, epoch, self.config)
-                except _Fault as fault: faults.add(fault.kind, where, fault); faults.check(); continue
-                if isinstance(tree := sample['tree'], ParseFault): faults.add(tree.kind, where, tree); faults.check(); sample['tree'] = None  # a caption without edges
-                else: faults.seen += 1
+                try:
+                    sample = _visit(item, epoch, self.config)
+                except _Fault as fault:
+                    faults.add(fault.kind, where, fault)
+                    faults.check()
+                    continue
+                if isinstance(tree := sample["tree"], ParseFault):
+                    faults.add(tree.kind, where, tree)
+                    faults.check()
+                    sample["tree"] = None  # a caption without edges
+                else:
+                    faults.seen += 1
                 yield (epoch, i), sample
-            if not faults.seen: raise TooManyFaults(f"no sample in {len(shards)} shards, the first is {shards[0][1]!r}")
+            if not faults.seen:
+                raise TooManyFaults(
+                    f"no sample in {len(shards)} shards, the first is {shards[0][1]!r}"
+                )
             faults.check(final=True)
-            if self.config.mode == 'epoch': return
+            if self.config.mode == "epoch":
+                return
             epoch, skip = epoch + 1, 0
 
     def __iter__(self):
         worker = ((get_worker_info().id if get_worker_info() else 0) + self.first) % self.workers
-        shards, faults, rows = self.shards[worker::self.workers], Faults(self.config.max_bad), []
-        report = lambda **more: dict(worker=worker, seen=faults.seen, counts=dict(faults.counts), lines=[faults.lines.pop(0) for _ in faults.lines[:]], **more)
+        shards, faults, rows = self.shards[worker :: self.workers], Faults(self.config.max_bad), []
+        report = lambda **more: dict(
+            worker=worker,
+            seen=faults.seen,
+            counts=dict(faults.counts),
+            lines=[faults.lines.pop(0) for _ in faults.lines[:]],
+            **more,
+        )
         try:
             for cursor, sample in self.samples(shards, worker, faults) if shards else ():
                 rows.append(sample)
                 if len(rows) == self.config.batch_size:
-                    yield _collate(rows, self.tokens, self.config.extras, self.trees) | dict(_report=report(cursor=cursor)); rows = []
-            if rows: yield _collate(rows, self.tokens, self.config.extras, self.trees) | dict(_report=report(cursor=cursor))
-        except TooManyFaults as error: yield dict(_report=report(error=str(error)))
+                    yield _collate(rows, self.tokens, self.config.extras, self.trees) | dict(
+                        _report=report(cursor=cursor)
+                    )
+                    rows = []
+            if rows:
+                yield _collate(rows, self.tokens, self.config.extras, self.trees) | dict(
+                    _report=report(cursor=cursor)
+                )
+        except TooManyFaults as error:
+            yield dict(_report=report(error=str(error)))
 
 # %% ../../nbs/data/210_grit.ipynb #8028581c
 class _Position:
     "What a loader depends on and how far it has come."
+
     def __init__(self, facts, workers):
         self._facts = json.loads(json.dumps(facts | dict(workers=workers)))
         self.batches, self.cursors, self.faults = 0, [(0, 0)] * workers, Counter()
@@ -205,45 +326,101 @@ class _Position:
 
     def state_dict(self) -> dict[str, Any]:
         "The position after the last batch that was handed out, for JSON or torch.save."
-        return dict(facts=self._facts, batches=self.batches, cursors=[list(c) for c in self.cursors], faults=dict(self.faults))
+        return dict(
+            facts=self._facts,
+            batches=self.batches,
+            cursors=[list(c) for c in self.cursors],
+            faults=dict(self.faults),
+        )
 
     def load_state_dict(self, state: dict[str, Any]):
         "Go on from a position; the next `iter` begins there."
         for k, v in self._facts.items():
-            if state['facts'].get(k) != v: raise ValueError(f"state_dict: {k} was {state['facts'].get(k)!r} when it was saved and is {v!r} now, so the batches would differ")
-        self.batches, self.cursors, self.faults = state['batches'], [tuple(c) for c in state['cursors']], Counter(state['faults'])
+            if state["facts"].get(k) != v:
+                raise ValueError(
+                    f"state_dict: {k} was {state['facts'].get(k)!r} when it was saved and is {v!r} now, so the batches would differ"
+                )
+        self.batches, self.cursors, self.faults = (
+            state["batches"],
+            [tuple(c) for c in state["cursors"]],
+            Counter(state["faults"]),
+        )
 
 # %% ../../nbs/data/210_grit.ipynb #1ba9a5dc
 class GritLoader(_Position):
     "Batches for ever, with `state_dict` and `load_state_dict`; in mode 'epoch' one pass each time."
-    def __init__(self,
-        shards: str | Path | Sequence[str | Path], # prepared shards, as in `find_shards`
+
+    def __init__(
+        self,
+        shards: str | Path | Sequence[str | Path],  # prepared shards, as in `find_shards`
         tokenizer: Callable[[list[str]], Tensor],  # texts -> integers [B, L], padded with 0
         config: GritConfig = GritConfig(),
-        rank: int = 0, world_size: int = 1, # this process among all that train together
-        num_workers: int = 0,    # reading processes; 0 reads in this one
-        pin_memory: bool = False, # in page-locked memory, for copies to a GPU
+        rank: int = 0,
+        world_size: int = 1,  # this process among all that train together
+        num_workers: int = 0,  # reading processes; 0 reads in this one
+        pin_memory: bool = False,  # in page-locked memory, for copies to a GPU
     ):
         names = find_shards(shards)
-        self.config, self.tokenizer, self.rank, self.pin_memory = config, tokenizer, rank, pin_memory
+        self.config, self.tokenizer, self.rank, self.pin_memory = (
+            config,
+            tokenizer,
+            rank,
+            pin_memory,
+        )
         self.shards, self._cache = split_shards([*enumerate(names)], rank, world_size), {}
         self.num_workers = min(num_workers, len(self.shards))
-        missing = [Path(n).name for _, n in self.shards if config.parses == 'spacy' and not sidecar(n).exists()]
-        if missing: raise FileNotFoundError(f"parses: {len(missing)} of {len(self.shards)} shards have none, the first is {missing[0]}: make them with `hypvl.data.parses.parse_shards`")
-        facts = {k: asdict(config)[k] for k in ('size', 'batch_size', 'mode', 'shuffle', 'seed', 'scale', 'ratio', *(('parses', 'drop', 'shuffle_heads') if config.parses else ()))}
-        digest = hashlib.sha1(' '.join(Path(n).name for n in names).encode()).hexdigest()[:8]
-        super().__init__(facts | dict(rank=rank, world_size=world_size, shards=f'{len(names)} shards {digest}'), max(1, self.num_workers))
+        missing = [
+            Path(n).name
+            for _, n in self.shards
+            if config.parses == "spacy" and not sidecar(n).exists()
+        ]
+        if missing:
+            raise FileNotFoundError(
+                f"parses: {len(missing)} of {len(self.shards)} shards have none, the first is {missing[0]}: make them with `hypvl.data.parses.parse_shards`"
+            )
+        facts = {
+            k: asdict(config)[k]
+            for k in (
+                "size",
+                "batch_size",
+                "mode",
+                "shuffle",
+                "seed",
+                "scale",
+                "ratio",
+                *(("parses", "drop", "shuffle_heads") if config.parses else ()),
+            )
+        }
+        digest = hashlib.sha1(" ".join(Path(n).name for n in names).encode()).hexdigest()[:8]
+        super().__init__(
+            facts | dict(rank=rank, world_size=world_size, shards=f"{len(names)} shards {digest}"),
+            max(1, self.num_workers),
+        )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        if self.config.mode == 'epoch': self.batches, self.cursors = 0, [(0, 0)] * len(self.cursors)
-        stream = _Stream(self.shards, self.config, self.tokenizer, self.rank, len(self.cursors), self.batches % len(self.cursors), list(self.cursors), self._cache)
+        if self.config.mode == "epoch":
+            self.batches, self.cursors = 0, [(0, 0)] * len(self.cursors)
+        stream = _Stream(
+            self.shards,
+            self.config,
+            self.tokenizer,
+            self.rank,
+            len(self.cursors),
+            self.batches % len(self.cursors),
+            list(self.cursors),
+            self._cache,
+        )
         before, counts = self.faults, {}
-        for batch in DataLoader(stream, batch_size=None, num_workers=self.num_workers, pin_memory=self.pin_memory):
-            report = batch.pop('_report')
-            for line in report['lines']: _log.warning('%s', line)
-            counts[report['worker']] = Counter(report['counts'])
+        for batch in DataLoader(
+            stream, batch_size=None, num_workers=self.num_workers, pin_memory=self.pin_memory
+        ):
+            report = batch.pop("_report")
+            for line in report["lines"]:
+                _log.warning("%s", line)
+            counts[report["worker"]] = Counter(report["counts"])
             self.faults = sum(counts.values(), Counter(before))
-            if 'error' in report: raise TooManyFaults(report['error'])
-            self.cursors[report['worker']] = tuple(report['cursor'])
+            if "error" in report:
+                raise TooManyFaults(report["error"])
+            self.cursors[report["worker"]] = tuple(report["cursor"])
             self.batches += 1
             yield batch

@@ -12,7 +12,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -30,125 +30,185 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/data/209_grit_prepare.ipynb #4dc769c4
 def _rows(meta):
     "[start, end, x1, y1, x2, y2] as numbers, or None for a row that is not."
-    for name in ('noun_chunks', 'ref_exps'):
+    for name in ("noun_chunks", "ref_exps"):
         for row in meta.get(name) or ():
-            try: values = [float(v) for v in row[:6]]
-            except (TypeError, ValueError): values = []
+            try:
+                values = [float(v) for v in row[:6]]
+            except (TypeError, ValueError):
+                values = []
             yield values if len(values) == 6 and all(map(math.isfinite, values)) else None
 
+
 def select_boxes(
-    meta: Mapping,        # `caption`, `noun_chunks` and `ref_exps` of a raw sample
-    width: int,           # of the image in pixels
-    height: int,          # of the image in pixels
-    min_area: int = 1024, # a box must have more than so many pixels
+    meta: Mapping,  # `caption`, `noun_chunks` and `ref_exps` of a raw sample
+    width: int,  # of the image in pixels
+    height: int,  # of the image in pixels
+    min_area: int = 1024,  # a box must have more than so many pixels
 ) -> tuple[list[tuple[str, tuple[int, int, int, int]]], Counter]:
     "The kept (phrase, pixel corners), and what happened to all boxes."
     kept, seen, counts = [], set(), Counter()
     for row in _rows(meta):
-        if row is None: counts['boxes: not six numbers'] += 1; continue
-        phrase = meta['caption'][max(0, int(row[0])):max(0, int(row[1]))]
-        if not phrase.strip(): counts['boxes: no phrase'] += 1; continue
-        if phrase in seen: counts['boxes: repeated phrase'] += 1; continue
+        if row is None:
+            counts["boxes: not six numbers"] += 1
+            continue
+        phrase = meta["caption"][max(0, int(row[0])) : max(0, int(row[1]))]
+        if not phrase.strip():
+            counts["boxes: no phrase"] += 1
+            continue
+        if phrase in seen:
+            counts["boxes: repeated phrase"] += 1
+            continue
         seen.add(phrase)
-        clipped = [min(max(v, 0.), 1.) for v in row[2:]]
-        counts['boxes: clipped to the image'] += clipped != row[2:]
+        clipped = [min(max(v, 0.0), 1.0) for v in row[2:]]
+        counts["boxes: clipped to the image"] += clipped != row[2:]
         x1, x2 = int(clipped[0] * width), int(clipped[2] * width)
         y1, y2 = int(clipped[1] * height), int(clipped[3] * height)
-        if x2 <= x1 or y2 <= y1 or (x2 - x1) * (y2 - y1) <= min_area: counts['boxes: too small'] += 1; continue
+        if x2 <= x1 or y2 <= y1 or (x2 - x1) * (y2 - y1) <= min_area:
+            counts["boxes: too small"] += 1
+            continue
         kept.append((phrase, (x1, y1, x2, y2)))
-    counts['boxes: kept'] = len(kept)
+    counts["boxes: kept"] = len(kept)
     return kept, +counts
 
 # %% ../../nbs/data/209_grit_prepare.ipynb #0380c8d9
 @dataclass(frozen=True)
 class PrepareConfig:
     "What the preparation does."
-    size: int = 224           # side of the squares in pixels
-    min_area: int = 32 * 32   # boxes need more pixels than that
-    quality: int = 95         # of the JPEG files
-    subsampling: int = 2      # of the JPEG colours: 2 halves both sides as usual, 0 keeps them whole (for small sprites)
-    carry: tuple[str, ...] = () # further members that go through unchanged, such as ('parse.json', 'nodes.json')
+
+    size: int = 224  # side of the squares in pixels
+    min_area: int = 32 * 32  # boxes need more pixels than that
+    quality: int = 95  # of the JPEG files
+    subsampling: int = 2  # of the JPEG colours: 2 halves both sides as usual, 0 keeps them whole (for small sprites)
+    carry: tuple[
+        str, ...
+    ] = ()  # further members that go through unchanged, such as ('parse.json', 'nodes.json')
 
     def __post_init__(self):
         for name, low in dict(size=1, min_area=0, quality=1, subsampling=0).items():
-            if not getattr(self, name) >= low: raise ValueError(f"{name} must be at least {low}, got {getattr(self, name)!r}")
+            if not getattr(self, name) >= low:
+                raise ValueError(f"{name} must be at least {low}, got {getattr(self, name)!r}")
+
 
 class _Fault(Exception):
     "A sample that cannot be used; `kind` is for the statistics."
-    def __init__(self, kind, detail): super().__init__(detail); self.kind = kind
+
+    def __init__(self, kind, detail):
+        super().__init__(detail)
+        self.kind = kind
+
 
 def _decode(raw):
     "The picture and the description of a raw sample."
-    if 'json' not in raw or 'jpg' not in raw: raise _Fault('missing member', f"has {sorted(k for k in raw if not k.startswith('__'))}, needs jpg and json")
-    try: meta = json.loads(raw['json'])
-    except ValueError as error: raise _Fault('broken json', error)
-    if not isinstance(meta, dict) or not isinstance(meta.get('caption'), str): raise _Fault('missing key', f"json needs 'caption', has {sorted(meta) if isinstance(meta, dict) else type(meta).__name__}")
-    try: return Image.open(io.BytesIO(raw['jpg'])).convert('RGB'), meta
-    except Exception as error: raise _Fault('broken image', error)
+    if "json" not in raw or "jpg" not in raw:
+        raise _Fault(
+            "missing member",
+            f"has {sorted(k for k in raw if not k.startswith('__'))}, needs jpg and json",
+        )
+    try:
+        meta = json.loads(raw["json"])
+    except ValueError as error:
+        raise _Fault("broken json", error)
+    if not isinstance(meta, dict) or not isinstance(meta.get("caption"), str):
+        raise _Fault(
+            "missing key",
+            f"json needs 'caption', has {sorted(meta) if isinstance(meta, dict) else type(meta).__name__}",
+        )
+    try:
+        return Image.open(io.BytesIO(raw["jpg"])).convert("RGB"), meta
+    except Exception as error:
+        raise _Fault("broken image", error)
 
 # %% ../../nbs/data/209_grit_prepare.ipynb #6e0e8d57
 def _jpeg(image, config):
     buffer = io.BytesIO()
-    square_pad(image, config.size).save(buffer, 'JPEG', quality=config.quality, subsampling=config.subsampling)
+    square_pad(image, config.size).save(
+        buffer, "JPEG", quality=config.quality, subsampling=config.subsampling
+    )
     return buffer.getvalue()
 
+
 def prepare_sample(
-    raw: Mapping[str, bytes | str], # `__key__`, `jpg`, `json` and what `carry` names
+    raw: Mapping[str, bytes | str],  # `__key__`, `jpg`, `json` and what `carry` names
     config: PrepareConfig = PrepareConfig(),
 ) -> tuple[dict[str, bytes | str] | None, Counter]:
     "The training sample, or None where no box is left, and what happened to the boxes."
     image, meta = _decode(raw)
     boxes, counts = select_boxes(meta, *image.size, config.min_area)
-    if not boxes: return None, counts
-    out = {'__key__': raw['__key__'], 'child.jpg': _jpeg(image, config), 'child.txt': meta['caption'], 'numparents.txt': str(len(boxes))}
+    if not boxes:
+        return None, counts
+    out = {
+        "__key__": raw["__key__"],
+        "child.jpg": _jpeg(image, config),
+        "child.txt": meta["caption"],
+        "numparents.txt": str(len(boxes)),
+    }
     for i, (phrase, corners) in enumerate(boxes):
-        out |= {f'parent{i:03d}.jpg': _jpeg(image.crop(corners), config), f'parent{i:03d}.txt': phrase}
+        out |= {
+            f"parent{i:03d}.jpg": _jpeg(image.crop(corners), config),
+            f"parent{i:03d}.txt": phrase,
+        }
     return out | {k: raw[k] for k in config.carry if k in raw}, counts
 
 # %% ../../nbs/data/209_grit_prepare.ipynb #3902ce6d
 def _prepared(path, config, stats, faults):
     "The training samples of one raw shard; fills `stats`."
     for raw in read_shard(path, faults.add):
-        stats['samples: raw'] += 1
-        try: sample, counts = prepare_sample(raw, config)
-        except _Fault as fault: faults.add(fault.kind, f"{Path(path).name} sample {raw['__key__']}", fault); continue
+        stats["samples: raw"] += 1
+        try:
+            sample, counts = prepare_sample(raw, config)
+        except _Fault as fault:
+            faults.add(fault.kind, f"{Path(path).name} sample {raw['__key__']}", fault)
+            continue
         stats.update(counts)
-        stats['samples: no box left' if sample is None else 'samples: kept'] += 1
-        if sample is not None: yield sample
+        stats["samples: no box left" if sample is None else "samples: kept"] += 1
+        if sample is not None:
+            yield sample
+
 
 def prepare_shard(
-    path: str,   # raw shard
-    out: str | Path, # training shard; statistics go beside it with the suffix .json
+    path: str,  # raw shard
+    out: str | Path,  # training shard; statistics go beside it with the suffix .json
     config: PrepareConfig = PrepareConfig(),
 ) -> tuple[dict[str, int], list[str]]:
     "Write one training shard unless it is finished; returns its counts and the lines for the log."
-    out, wanted = Path(out), dict(source=Path(path).name, config=json.loads(json.dumps(asdict(config))))
-    beside = out.with_suffix('.json')
+    out, wanted = (
+        Path(out),
+        dict(source=Path(path).name, config=json.loads(json.dumps(asdict(config)))),
+    )
+    beside = out.with_suffix(".json")
     if beside.exists() and out.exists():
         found = json.loads(beside.read_text())
         for k, v in wanted.items():
-            if found[k] != v: raise ValueError(f"{k} of the finished shard {out.name} is {found[k]}, got {v}: choose another folder or delete it")
-        return found['counts'], []
+            if found[k] != v:
+                raise ValueError(
+                    f"{k} of the finished shard {out.name} is {found[k]}, got {v}: choose another folder or delete it"
+                )
+        return found["counts"], []
     stats, faults = Counter(), Faults()
     write_shard(out, _prepared(path, config, stats, faults))
-    counts = dict(sorted((stats + Counter({f'faults: {k}': n for k, n in faults.counts.items()})).items()))
-    with atomic_path(beside) as part: part.write_text(json.dumps(wanted | dict(counts=counts), indent=1))
+    counts = dict(
+        sorted((stats + Counter({f"faults: {k}": n for k, n in faults.counts.items()})).items())
+    )
+    with atomic_path(beside) as part:
+        part.write_text(json.dumps(wanted | dict(counts=counts), indent=1))
     return counts, faults.lines
 
 # %% ../../nbs/data/209_grit_prepare.ipynb #7895af9c
 def _output_names(shards):
     "Five-digit names from the numbers that raw names end in, else from their order."
-    numbers = [re.search(r'(\d+)$', Path(s).name.split('.')[0]) for s in shards]
+    numbers = [re.search(r"(\d+)$", Path(s).name.split(".")[0]) for s in shards]
     numbers = [int(m[1]) if m else None for m in numbers]
-    if None in numbers or len({*numbers}) < len(numbers): numbers = range(len(shards))
-    return [f'{n:05d}.tar' for n in numbers]
+    if None in numbers or len({*numbers}) < len(numbers):
+        numbers = range(len(shards))
+    return [f"{n:05d}.tar" for n in numbers]
+
 
 def prepare(
-    shards: str | Path | Sequence[str | Path], # raw shards, as in `find_shards`
-    out: str | Path,       # folder of the training shards
+    shards: str | Path | Sequence[str | Path],  # raw shards, as in `find_shards`
+    out: str | Path,  # folder of the training shards
     config: PrepareConfig = PrepareConfig(),
-    workers: int = 1,      # processes
-    progress: bool = True, # show a bar
+    workers: int = 1,  # processes
+    progress: bool = True,  # show a bar
 ) -> dict[str, int]:
     "Prepare all shards; returns the total counts, which `counts.json` in the folder holds too."
     shards, out = find_shards(shards), Path(out)
@@ -157,11 +217,19 @@ def prepare(
     run = partial(prepare_shard, config=config)
     pool = ProcessPoolExecutor(workers) if workers > 1 else None
     try:
-        for counts, lines in tqdm((pool.map if pool else map)(run, *jobs), total=len(shards), desc='shards', disable=not progress):
+        for counts, lines in tqdm(
+            (pool.map if pool else map)(run, *jobs),
+            total=len(shards),
+            desc="shards",
+            disable=not progress,
+        ):
             total.update(counts)
-            for line in lines: _log.warning('%s', line)
+            for line in lines:
+                _log.warning("%s", line)
     finally:
-        if pool: pool.shutdown(cancel_futures=True)
+        if pool:
+            pool.shutdown(cancel_futures=True)
     total = dict(sorted(total.items()))
-    with atomic_path(out / 'counts.json') as part: part.write_text(json.dumps(total, indent=1))
+    with atomic_path(out / "counts.json") as part:
+        part.write_text(json.dumps(total, indent=1))
     return total

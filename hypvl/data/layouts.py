@@ -16,23 +16,30 @@ from .world import World, caption, render, things
 # %% ../../nbs/data/221_layouts.ipynb #89337a83
 def _write(path: Path, content: bytes | str):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content) if isinstance(content, bytes) else path.write_text(content, encoding='utf-8')
+    path.write_bytes(content) if isinstance(content, bytes) else path.write_text(
+        content, encoding="utf-8"
+    )
+
 
 def write_class_folders(
     world: World,
-    folder: str | Path,            # holds the class folders
-    names: Sequence[str],          # of the folders
-    per_class: int = 2,            # images
-) -> dict[str, str]:               # name → leaf
+    folder: str | Path,  # holds the class folders
+    names: Sequence[str],  # of the folders
+    per_class: int = 2,  # images
+) -> dict[str, str]:  # name → leaf
     "Pictures of single things in folders of other names, as far as there are things."
     number, folder = 0, Path(folder)
-    for name in names: (folder / name).mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (folder / name).mkdir(parents=True, exist_ok=True)
     for name, leaf in zip(names, sorted(world.paths)):
         for _ in range(per_class):
             number += 1
-            rng = world.rng('single', number)
-            items = things(world, rng, 'single', count=1, leaf=leaf)
-            _write(folder / name / f'ILSVRC2012_val_{number:08d}.JPEG', jpeg(render(world, items, rng, 'single')))
+            rng = world.rng("single", number)
+            items = things(world, rng, "single", count=1, leaf=leaf)
+            _write(
+                folder / name / f"ILSVRC2012_val_{number:08d}.JPEG",
+                jpeg(render(world, items, rng, "single")),
+            )
     return dict(zip(names, sorted(world.paths)))
 
 # %% ../../nbs/data/221_layouts.ipynb #1e9296f0
@@ -44,54 +51,72 @@ def _captioned(world: World, split: str, count: int, captions: int):
         picture = jpeg(render(world, items, rng, split))
         yield picture, [caption(world, items, rng).read()[0].text for _ in range(captions)]
 
+
 def write_coco(
     world: World,
-    folder: str | Path,   # gets annotations/, dataset_coco.json, val2014/ and val2017/
-    count: int,           # images
-    captions: int = 5,    # of an image
+    folder: str | Path,  # gets annotations/, dataset_coco.json, val2014/ and val2017/
+    count: int,  # images
+    captions: int = 5,  # of an image
 ):
     "Captions as COCO and Karpathy publish them."
     folder, images, annotations, karpathy = Path(folder), [], [], []
-    for i, (picture, texts) in enumerate(_captioned(world, 'seen', count, captions), 1):
-        official, old = f'{i:012d}.jpg', f'COCO_val2014_{i:012d}.jpg'
-        _write(folder / 'val2017' / official, picture), _write(folder / 'val2014' / old, picture)
-        images.append({'id': i, 'file_name': official})
-        annotations += [{'id': len(annotations) + n, 'image_id': i, 'caption': t} for n, t in enumerate(texts)]
-        karpathy.append({'filename': old, 'filepath': 'val2014', 'split': 'test', 'imgid': i, 'sentences': [{'raw': t, 'tokens': t.split()} for t in texts]})
-    _write(folder / 'annotations/captions_val2017.json', json.dumps({'images': images, 'annotations': annotations}))
-    _write(folder / 'dataset_coco.json', json.dumps({'images': karpathy, 'dataset': 'coco'}))
+    for i, (picture, texts) in enumerate(_captioned(world, "seen", count, captions), 1):
+        official, old = f"{i:012d}.jpg", f"COCO_val2014_{i:012d}.jpg"
+        _write(folder / "val2017" / official, picture), _write(folder / "val2014" / old, picture)
+        images.append({"id": i, "file_name": official})
+        annotations += [
+            {"id": len(annotations) + n, "image_id": i, "caption": t} for n, t in enumerate(texts)
+        ]
+        karpathy.append(
+            {
+                "filename": old,
+                "filepath": "val2014",
+                "split": "test",
+                "imgid": i,
+                "sentences": [{"raw": t, "tokens": t.split()} for t in texts],
+            }
+        )
+    _write(
+        folder / "annotations/captions_val2017.json",
+        json.dumps({"images": images, "annotations": annotations}),
+    )
+    _write(folder / "dataset_coco.json", json.dumps({"images": karpathy, "dataset": "coco"}))
+
 
 def write_flickr(
     world: World,
-    folder: str | Path,   # gets results_20130124.token, test.txt and flickr30k-images/
-    count: int,           # images of the test split
-    captions: int = 5,    # of an image
+    folder: str | Path,  # gets results_20130124.token, test.txt and flickr30k-images/
+    count: int,  # images of the test split
+    captions: int = 5,  # of an image
 ):
     "Captions as Flickr30K publishes them, with one more image that is not in the test split."
     folder, lines = Path(folder), []
-    for i, (picture, texts) in enumerate(_captioned(world, 'unseen', count + 1, captions)):
-        _write(folder / 'flickr30k-images' / f'{1000 + i}.jpg', picture)
-        lines += [f'{1000 + i}.jpg#{n}\t{t}\n' for n, t in enumerate(texts)]
-    _write(folder / 'results_20130124.token', ''.join(lines))
-    _write(folder / 'test.txt', ''.join(f'{1000 + i}\n' for i in range(count)))
+    for i, (picture, texts) in enumerate(_captioned(world, "unseen", count + 1, captions)):
+        _write(folder / "flickr30k-images" / f"{1000 + i}.jpg", picture)
+        lines += [f"{1000 + i}.jpg#{n}\t{t}\n" for n, t in enumerate(texts)]
+    _write(folder / "results_20130124.token", "".join(lines))
+    _write(folder / "test.txt", "".join(f"{1000 + i}\n" for i in range(count)))
 
 # %% ../../nbs/data/221_layouts.ipynb #37ee4a7b
 def write_data_root(
     world: World,
-    root: str | Path,                    # an empty or new folder
-    wnids: Sequence[str] = (),           # class folders of ImageNet; none: no ImageNet
+    root: str | Path,  # an empty or new folder
+    wnids: Sequence[str] = (),  # class folders of ImageNet; none: no ImageNet
     config: SuiteConfig = SuiteConfig(),  # numbers of items
 ) -> Path:
     "Everything below one folder, as the real data lie."
     root = Path(root)
-    if root.exists() and any(root.iterdir()): raise ValueError(f'root: {root.name!r} is not empty')
-    if wnids: write_class_folders(world, root / 'imagenet/val', wnids, config.per_species)
-    write_coco(world, root / 'coco', config.retrieval, config.captions)
-    write_flickr(world, root / 'flickr30k', config.retrieval, config.captions)
+    if root.exists() and any(root.iterdir()):
+        raise ValueError(f"root: {root.name!r} is not empty")
+    if wnids:
+        write_class_folders(world, root / "imagenet/val", wnids, config.per_species)
+    write_coco(world, root / "coco", config.retrieval, config.captions)
+    write_flickr(world, root / "flickr30k", config.retrieval, config.captions)
     write_vl_checklist(world, root, config)
-    (root / 'vl_checklist/images/vg').rename(root / 'visual_genome')
-    (root / 'vl_checklist/images').rmdir()
+    (root / "vl_checklist/images/vg").rename(root / "visual_genome")
+    (root / "vl_checklist/images").rmdir()
     write_sugarcrepe(world, root, config)
-    for picture in (root / 'sugarcrepe/images').iterdir(): picture.rename(root / 'coco/val2017' / picture.name)
-    (root / 'sugarcrepe/images').rmdir()
+    for picture in (root / "sugarcrepe/images").iterdir():
+        picture.rename(root / "coco/val2017" / picture.name)
+    (root / "sugarcrepe/images").rmdir()
     return root

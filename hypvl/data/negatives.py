@@ -27,15 +27,25 @@ def _absent(world: World, items: tuple[Thing, ...], rng) -> tuple[str, ...]:
 def _other_noun(world: World, items, m: Mention, path: tuple[str, ...], rng) -> Mention:
     "`m` with a noun of the same level from an absent family."
     far = _absent(world, items, rng)
-    node = far[0] if m.node == path[0] else far[-1] if m.node == path[-1] else far[min(1, len(far) - 1)]
+    node = (
+        far[0]
+        if m.node == path[0]
+        else far[-1]
+        if m.node == path[-1]
+        else far[min(1, len(far) - 1)]
+    )
     return replace(m, node=node, name=world.words[node][0])
 
 
 def _kinds(world: World) -> dict[str, tuple[str, ...]]:
     "Attribute kind -> the words that may be said."
-    said = {"colour": world.sprites.colours, "size": ("small", "large"),
-            "condition": tuple(c for c in world.sprites.conditions if c != "plain"),
-            "material": MATERIALS if world.config.materials else (), "action": ACTIONS if world.config.actions else ()}
+    said = {
+        "colour": world.sprites.colours,
+        "size": ("small", "large"),
+        "condition": tuple(c for c in world.sprites.conditions if c != "plain"),
+        "material": MATERIALS if world.config.materials else (),
+        "action": ACTIONS if world.config.actions else (),
+    }
     return {k: v for k, v in said.items() if len(v) > 1}
 
 
@@ -45,13 +55,15 @@ def _false_word(world: World, thing: Thing, kind: str, rng) -> str:
 
 
 def _with(c: Caption, i: int, m: Mention) -> Caption:
-    return replace(c, mentions=(*c.mentions[:i], m, *c.mentions[i + 1:]))
+    return replace(c, mentions=(*c.mentions[:i], m, *c.mentions[i + 1 :]))
 
 # %% ../../nbs/data/208_negatives.ipynb #e1e37444
 def replace_object(world, items, c: Caption, rng) -> Caption | None:
     "One noun becomes something that is not there."
     i = int(rng.integers(len(c.mentions)))
-    return _with(c, i, _other_noun(world, items, c.mentions[i], world.paths[items[c.objects[i]].leaf], rng))
+    return _with(
+        c, i, _other_noun(world, items, c.mentions[i], world.paths[items[c.objects[i]].leaf], rng)
+    )
 
 
 def replace_sibling(world, items, c: Caption, rng) -> Caption | None:
@@ -62,11 +74,23 @@ def replace_sibling(world, items, c: Caption, rng) -> Caption | None:
     i = int(rng.choice(named))
     leaf = c.mentions[i].node
     path = world.paths[leaf]
-    kin = sorted(s for s, p in world.paths.items() if s != leaf and len(p) > 1 and p[1] == path[min(1, len(path) - 1)])
+    kin = sorted(
+        s
+        for s, p in world.paths.items()
+        if s != leaf and len(p) > 1 and p[1] == path[min(1, len(path) - 1)]
+    )
     if not kin:
         return None
     new = str(rng.choice(kin))
-    return _with(c, i, replace(c.mentions[i], node=new, name=world.words[new][world.words[leaf].index(c.mentions[i].name)]))
+    return _with(
+        c,
+        i,
+        replace(
+            c.mentions[i],
+            node=new,
+            name=world.words[new][world.words[leaf].index(c.mentions[i].name)],
+        ),
+    )
 
 # %% ../../nbs/data/208_negatives.ipynb #c781758f
 def _edit_adjective(world, items, c: Caption, rng, add: bool) -> Caption | None:
@@ -99,7 +123,8 @@ def add_attribute(world, items, c, rng):
 # %% ../../nbs/data/208_negatives.ipynb #37daa241
 def replace_relation(world, items, c, rng):
     "left becomes right, above becomes below, and one verb another."
-    if c.template == "action": return replace(c, relation=str(rng.choice([v for v in VERBS if v != c.relation])))
+    if c.template == "action":
+        return replace(c, relation=str(rng.choice([v for v in VERBS if v != c.relation])))
     return replace(c, relation=RELATIONS[c.relation]) if c.relation else None
 
 
@@ -112,13 +137,22 @@ def swap_object(world, items, c, rng):
 
 def swap_attribute(world, items, c, rng):
     "Two mentions exchange their adjectives, which differ in a way that makes both false."
-    pairs = [(i, j) for i in range(len(c.mentions)) for j in range(i) if c.mentions[i].adjectives and c.mentions[j].adjectives
-             and not _true_of(world, items[c.objects[i]], c.mentions[j]) and not _true_of(world, items[c.objects[j]], c.mentions[i])]
+    pairs = [
+        (i, j)
+        for i in range(len(c.mentions))
+        for j in range(i)
+        if c.mentions[i].adjectives
+        and c.mentions[j].adjectives
+        and not _true_of(world, items[c.objects[i]], c.mentions[j])
+        and not _true_of(world, items[c.objects[j]], c.mentions[i])
+    ]
     if not pairs:
         return None
     i, j = pairs[int(rng.integers(len(pairs)))]
     a, b = c.mentions[i], c.mentions[j]
-    return _with(_with(c, i, replace(a, adjectives=b.adjectives)), j, replace(b, adjectives=a.adjectives))
+    return _with(
+        _with(c, i, replace(a, adjectives=b.adjectives)), j, replace(b, adjectives=a.adjectives)
+    )
 
 
 def _true_of(world, thing: Thing, m: Mention) -> bool:
@@ -134,12 +168,27 @@ def add_object(world, items, c, rng):
     return replace(c, mentions=(*c.mentions, extra), objects=(*c.objects, -1))
 
 
-EDITS = {"replace_obj": replace_object, "replace_att": replace_attribute, "replace_rel": replace_relation, "swap_obj": swap_object,
-         "swap_att": swap_attribute, "add_obj": add_object, "add_att": add_attribute, "replace_sibling": replace_sibling}
-_SPEAKERS = {"replace_rel": {"relation": 1.}, "swap_obj": {"relation": 1.}, "swap_att": {"colour": 1., "size": .6}, "replace_att": {"colour": .7, "size": .6}}
+EDITS = {
+    "replace_obj": replace_object,
+    "replace_att": replace_attribute,
+    "replace_rel": replace_relation,
+    "swap_obj": swap_object,
+    "swap_att": swap_attribute,
+    "add_obj": add_object,
+    "add_att": add_attribute,
+    "replace_sibling": replace_sibling,
+}
+_SPEAKERS = {
+    "replace_rel": {"relation": 1.0},
+    "swap_obj": {"relation": 1.0},
+    "swap_att": {"colour": 1.0, "size": 0.6},
+    "replace_att": {"colour": 0.7, "size": 0.6},
+}
 
 # %% ../../nbs/data/208_negatives.ipynb #703e54cf
-def hard_negative(world: World, kind: str, index: int) -> tuple[tuple[Thing, ...], Caption, Caption, np.random.Generator]:
+def hard_negative(
+    world: World, kind: str, index: int
+) -> tuple[tuple[Thing, ...], Caption, Caption, np.random.Generator]:
     "Scene, true caption, false caption, and the generator to paint with."
     if kind not in EDITS:
         raise ValueError(f"kind={kind!r} is none of {', '.join(EDITS)}")
@@ -151,15 +200,17 @@ def hard_negative(world: World, kind: str, index: int) -> tuple[tuple[Thing, ...
         false = EDITS[kind](world, items, true, rng)
         if false is not None:
             return items, true, false, rng
-    raise ValueError(f"kind={kind!r}: no caption could be edited in 1000 scenes; this world has no such words")
+    raise ValueError(
+        f"kind={kind!r}: no caption could be edited in 1000 scenes; this world has no such words"
+    )
 
 # %% ../../nbs/data/208_negatives.ipynb #22e9d82c
-LOCATIONS = {"center": (0., .33), "mid": (.33, .55), "margin": (.55, 2.)}
+LOCATIONS = {"center": (0.0, 0.33), "mid": (0.33, 0.55), "margin": (0.55, 2.0)}
 
 
 def location(thing: Thing) -> str:
     "center, mid or margin."
-    r = float(np.hypot(thing.xy[0] - .5, thing.xy[1] - .5) / np.hypot(.5, .5))
+    r = float(np.hypot(thing.xy[0] - 0.5, thing.xy[1] - 0.5) / np.hypot(0.5, 0.5))
     return next(name for name, (low, high) in LOCATIONS.items() if low <= r < high)
 
 
@@ -173,15 +224,36 @@ def _object_pair(world: World, bucket: str, items, rng) -> tuple[str, str] | Non
     return said.phrase, _other_noun(world, items, said, path, rng).phrase
 
 # %% ../../nbs/data/208_negatives.ipynb #3174e82f
-_ATTRIBUTES = {"attribute_size": "size", "attribute_state": "condition", "attribute_color": "colour", "attribute_material": "material", "attribute_action": "action"}
-CHECKS = (*(f"location_{b}" for b in LOCATIONS), *(f"size_{b}" for b in ("large", "medium", "small")),
-          "attribute_size", "attribute_state", "attribute_color", "relation_spatial", "attribute_material", "attribute_action", "relation_action")  # the place of a bucket seeds its pairs
+_ATTRIBUTES = {
+    "attribute_size": "size",
+    "attribute_state": "condition",
+    "attribute_color": "colour",
+    "attribute_material": "material",
+    "attribute_action": "action",
+}
+CHECKS = (
+    *(f"location_{b}" for b in LOCATIONS),
+    *(f"size_{b}" for b in ("large", "medium", "small")),
+    "attribute_size",
+    "attribute_state",
+    "attribute_color",
+    "relation_spatial",
+    "attribute_material",
+    "attribute_action",
+    "relation_action",
+)  # the place of a bucket seeds its pairs
 
 
 def empty_checks(world: World) -> tuple[str, ...]:
     "Buckets of `CHECKS` that this world can say nothing about."
     kinds = _kinds(world)
-    return tuple(b for b in CHECKS if _ATTRIBUTES.get(b, "size") not in kinds or b == "relation_action" and not world.config.actions)
+    return tuple(
+        b
+        for b in CHECKS
+        if _ATTRIBUTES.get(b, "size") not in kinds
+        or b == "relation_action"
+        and not world.config.actions
+    )
 
 
 def _attribute_pair(world: World, bucket: str, items, rng) -> tuple[str, str] | None:
@@ -191,28 +263,42 @@ def _attribute_pair(world: World, bucket: str, items, rng) -> tuple[str, str] | 
     true = thing.attributes[kind]
     if true is None:
         return None
-    said = mention(world.paths[thing.leaf], {kind: true}, world.words, rng, Speaker(**dict.fromkeys(ADJECTIVES, 1.)))
+    said = mention(
+        world.paths[thing.leaf],
+        {kind: true},
+        world.words,
+        rng,
+        Speaker(**dict.fromkeys(ADJECTIVES, 1.0)),
+    )
     return said.phrase, replace(said, adjectives=(_false_word(world, thing, kind, rng),)).phrase
 
 
 def _relation_pair(world: World, bucket: str, items, rng) -> tuple[str, str] | None:
     "Two objects in the relation that they have, and in another: its opposite, or another verb."
     acts = bucket == "relation_action"
-    *two, relation = true_deed(items) if acts else (0, 1, true_relation(*items[:2]) if len(items) > 1 else None)
+    *two, relation = (
+        true_deed(items) if acts else (0, 1, true_relation(*items[:2]) if len(items) > 1 else None)
+    )
     if relation is None:
         return None
-    said = tuple(mention(world.paths[items[i].leaf], {}, world.words, rng, world.config.speaker) for i in two)
+    said = tuple(
+        mention(world.paths[items[i].leaf], {}, world.words, rng, world.config.speaker) for i in two
+    )
     true = Caption(said, tuple(two), "action" if acts else "relation", relation)
     return true.read()[0].text, replace_relation(world, items, true, rng).read()[0].text
 
 # %% ../../nbs/data/208_negatives.ipynb #73bc5664
-def checklist_pair(world: World, bucket: str, index: int) -> tuple[tuple[Thing, ...], str, str, np.random.Generator]:
+def checklist_pair(
+    world: World, bucket: str, index: int
+) -> tuple[tuple[Thing, ...], str, str, np.random.Generator]:
     "Scene, true text, false text, and the generator to paint with, of a bucket of `CHECKS`."
     if bucket not in CHECKS:
         raise ValueError(f"bucket={bucket!r} is none of {', '.join(CHECKS)}")
     if bucket in empty_checks(world):
         raise ValueError(f"bucket={bucket!r}: this world leaves it empty")
-    edit = {"attribute": _attribute_pair, "relation": _relation_pair}.get(bucket.split("_")[0], _object_pair)
+    edit = {"attribute": _attribute_pair, "relation": _relation_pair}.get(
+        bucket.split("_")[0], _object_pair
+    )
     rng = np.random.default_rng([world.config.seed, 2000 + CHECKS.index(bucket), index])
     for _ in range(1000):
         items = things(world, rng, "checklist")

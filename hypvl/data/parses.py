@@ -32,25 +32,37 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/data/217_parses.ipynb #c6db5003
 def _gold_pipeline(parses):
     import spacy
-    nlp, known = spacy.blank('en'), {p.text: p for p in parses}
+
+    nlp, known = spacy.blank("en"), {p.text: p for p in parses}
+
     def look_up(text):
-        if text not in known: raise ValueError(f"parser 'gold' has no parse of {text!r}, it knows {len(known)} texts: give them as `parses`")
+        if text not in known:
+            raise ValueError(
+                f"parser 'gold' has no parse of {text!r}, it knows {len(known)} texts: give them as `parses`"
+            )
         return known[text].to_doc(nlp.vocab)
+
     nlp.tokenizer = look_up
     return nlp
 
+
 def load_parser(
-    name: str | Path = 'en_core_web_sm', # installed package, folder of a saved pipeline, or 'gold'
-    parses: Iterable[Parse] = (),        # what 'gold' knows
-) -> 'spacy.language.Language':
+    name: str | Path = "en_core_web_sm",  # installed package, folder of a saved pipeline, or 'gold'
+    parses: Iterable[Parse] = (),  # what 'gold' knows
+) -> "spacy.language.Language":
     "A spaCy pipeline that sets heads; never downloads."
     import spacy
-    if str(name) == 'gold': return _gold_pipeline(parses)
-    try: nlp = spacy.load(name, exclude=['tagger', 'attribute_ruler', 'lemmatizer', 'ner'])
+
+    if str(name) == "gold":
+        return _gold_pipeline(parses)
+    try:
+        nlp = spacy.load(name, exclude=["tagger", "attribute_ruler", "lemmatizer", "ner"])
     except (OSError, ImportError) as error:
-        raise OSError(f"parser {str(name)!r} cannot be loaded. Install it with `python -m spacy download {name}` or name another package or folder of a pipeline. "
-                      f"Offline, the world's own parses need no parser: parses='gold'. ({error})") from error
-    if not any('token.head' in nlp.get_pipe_meta(n).assigns for n in nlp.pipe_names):
+        raise OSError(
+            f"parser {str(name)!r} cannot be loaded. Install it with `python -m spacy download {name}` or name another package or folder of a pipeline. "
+            f"Offline, the world's own parses need no parser: parses='gold'. ({error})"
+        ) from error
+    if not any("token.head" in nlp.get_pipe_meta(n).assigns for n in nlp.pipe_names):
         raise ValueError(f"parser {str(name)!r} sets no heads, its components are {nlp.pipe_names}")
     return nlp
 
@@ -60,190 +72,298 @@ def _spans(parse):
     span = [(s, s + len(w)) for s, w in zip(parse.starts, parse.words)]
     return {a: (span[h], d) for a, h, d in zip(span, parse.heads, parse.deps)}
 
+
 def attachment_score(
     predicted: Sequence[Parse],
-    gold: Sequence[Parse],          # of the same texts, in the same order
-    ignore: Sequence[str] = ('punct',), # gold labels that do not count
-) -> dict[str, float]: # `uas`, `las` in 0..1 and `words`, the number of gold words
+    gold: Sequence[Parse],  # of the same texts, in the same order
+    ignore: Sequence[str] = ("punct",),  # gold labels that do not count
+) -> dict[str, float]:  # `uas`, `las` in 0..1 and `words`, the number of gold words
     "Attachment scores of parses."
     right = labelled = words = 0
     for p, g in zip(predicted, gold, strict=True):
-        if p.text != g.text: raise ValueError(f"predicted parse is of {p.text!r}, gold is of {g.text!r}")
+        if p.text != g.text:
+            raise ValueError(f"predicted parse is of {p.text!r}, gold is of {g.text!r}")
         found = _spans(p)
         for span, (head, dep) in _spans(g).items():
-            if dep in ignore: continue
+            if dep in ignore:
+                continue
             other = found.get(span, (None, None))
-            words, right, labelled = words + 1, right + (other[0] == head), labelled + (other == (head, dep))
-    if not words: raise ValueError(f"no words to score in {len(gold)} gold parses")
+            words, right, labelled = (
+                words + 1,
+                right + (other[0] == head),
+                labelled + (other == (head, dep)),
+            )
+    if not words:
+        raise ValueError(f"no words to score in {len(gold)} gold parses")
     return dict(uas=right / words, las=labelled / words, words=words)
 
 # %% ../../nbs/data/217_parses.ipynb #aed1c400
 def parser_identity(
-    nlp: 'spacy.language.Language',
-) -> str: # such as 'en_core_web_sm 3.8.0, spaCy 3.8.18, weights 0123456789ab'
+    nlp: "spacy.language.Language",
+) -> str:  # such as 'en_core_web_sm 3.8.0, spaCy 3.8.18, weights 0123456789ab'
     "Name, version and weights of a parser."
     import spacy
-    models = [getattr(pipe, 'model', None) for _, pipe in nlp.pipeline]
-    weights = hashlib.sha1(b''.join(m.to_bytes() for m in models if hasattr(m, 'to_bytes'))).hexdigest()[:12]
+
+    models = [getattr(pipe, "model", None) for _, pipe in nlp.pipeline]
+    weights = hashlib.sha1(
+        b"".join(m.to_bytes() for m in models if hasattr(m, "to_bytes"))
+    ).hexdigest()[:12]
     return f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']}, spaCy {spacy.__version__}, weights {weights}"
 
 # %% ../../nbs/data/217_parses.ipynb #40058c1c
 def _plain_texts(path):
     "(key, bytes) of the captions of a tar with short names, else NotImplementedError; what lies between them is not read."
-    with open(path, 'rb') as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as tar:
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as tar:
         at = 0
-        while (head := tar[at:at + 512]) != bytes(512):
-            if len(head) < 512: raise EOFError('cut short: no end mark')
-            if head[257:262] != b'ustar' or head[156:157] not in (b'0', b'\0', b'5') or head[124] >= 128 or head[345]: raise NotImplementedError
-            size, name = int(head[124:136].strip(b'\0 ') or b'0', 8), head[:100].rstrip(b'\0')
-            if name.endswith(b'child.txt'):
+        while (head := tar[at : at + 512]) != bytes(512):
+            if len(head) < 512:
+                raise EOFError("cut short: no end mark")
+            if (
+                head[257:262] != b"ustar"
+                or head[156:157] not in (b"0", b"\0", b"5")
+                or head[124] >= 128
+                or head[345]
+            ):
+                raise NotImplementedError
+            size, name = int(head[124:136].strip(b"\0 ") or b"0", 8), head[:100].rstrip(b"\0")
+            if name.endswith(b"child.txt"):
                 key, suffix = base_plus_ext(name.decode())
-                if suffix == 'child.txt': yield key, tar[at + 512:at + 512 + size]
+                if suffix == "child.txt":
+                    yield key, tar[at + 512 : at + 512 + size]
             at += 512 + size + -size % 512
+
 
 def _captions(path, faults):
     "Keys and cleaned captions of a shard in order; counts what is broken."
     found, texts = {}, {}
     try:
-        for key, data in _plain_texts(path): found[key] = data
-    except NotImplementedError: found = {raw['__key__']: raw['child.txt'] for raw in read_shard(path, faults.add) if 'child.txt' in raw}
-    except (EOFError, ValueError) as error: faults.add('broken shard', Path(path).name, error)
+        for key, data in _plain_texts(path):
+            found[key] = data
+    except NotImplementedError:
+        found = {
+            raw["__key__"]: raw["child.txt"]
+            for raw in read_shard(path, faults.add)
+            if "child.txt" in raw
+        }
+    except (EOFError, ValueError) as error:
+        faults.add("broken shard", Path(path).name, error)
     for key, data in found.items():
-        try: texts[key] = clean_text(data.decode())
-        except UnicodeDecodeError as error: faults.add('broken text', f'{Path(path).name} sample {key}', error); continue
+        try:
+            texts[key] = clean_text(data.decode())
+        except UnicodeDecodeError as error:
+            faults.add("broken text", f"{Path(path).name} sample {key}", error)
+            continue
         faults.seen += 1
     faults.check(final=True)
     return [*texts], [*texts.values()]
 
 # %% ../../nbs/data/217_parses.ipynb #4a03543a
 def sidecar(
-    shard: str | Path, # `.../00000.tar`
-) -> Path:             # `.../00000.parses.spacy`
+    shard: str | Path,  # `.../00000.tar`
+) -> Path:  # `.../00000.parses.spacy`
     "The file of parses beside a shard."
-    return Path(shard).with_suffix('.parses.spacy')
+    return Path(shard).with_suffix(".parses.spacy")
+
 
 def _read_bin(path):
     "DocBin of a sidecar and its facts, which are empty where it has no Doc."
     from spacy.tokens import DocBin
     from srsly import msgpack_loads
+
     try:
         docs = DocBin().from_bytes(path.read_bytes())
         facts = msgpack_loads(docs.user_data[0]) if len(docs) else dict(keys=[])
-        if len(facts['keys']) != len(docs): raise ValueError
+        if len(facts["keys"]) != len(docs):
+            raise ValueError
         return docs, facts
-    except FileNotFoundError: raise FileNotFoundError(f"no parses beside {path.name.removesuffix('.parses.spacy')}.tar: make them with `hypvl.data.parses.parse_shards`, or use the gold parses of the world, parses='gold'") from None
-    except Exception as error: raise ValueError(f"parses in {path.name} cannot be read ({type(error).__name__}): run `hypvl.data.parses.parse_shards` again, which replaces them") from error
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"no parses beside {path.name.removesuffix('.parses.spacy')}.tar: make them with `hypvl.data.parses.parse_shards`, or use the gold parses of the world, parses='gold'"
+        ) from None
+    except Exception as error:
+        raise ValueError(
+            f"parses in {path.name} cannot be read ({type(error).__name__}): run `hypvl.data.parses.parse_shards` again, which replaces them"
+        ) from error
+
 
 def _state(path, facts, overwrite):
     "'finished', 'parsed' or 'replaced': what becomes of a shard whose parses should have these facts."
-    if not sidecar(path).exists(): return 'parsed'
-    try: found = _read_bin(sidecar(path))[1]
-    except ValueError as error: _log.warning('%s', error); return 'replaced'
-    other = found.get('parser', facts['parser'])
-    if other != facts['parser'] and not overwrite:
-        raise ValueError(f"parses in {sidecar(path).name} are of another parser, {other!r}, not {facts['parser']!r}: pass overwrite=True to replace them")
-    return 'finished' if found == (facts if facts['keys'] else dict(keys=[])) else 'replaced'
+    if not sidecar(path).exists():
+        return "parsed"
+    try:
+        found = _read_bin(sidecar(path))[1]
+    except ValueError as error:
+        _log.warning("%s", error)
+        return "replaced"
+    other = found.get("parser", facts["parser"])
+    if other != facts["parser"] and not overwrite:
+        raise ValueError(
+            f"parses in {sidecar(path).name} are of another parser, {other!r}, not {facts['parser']!r}: pass overwrite=True to replace them"
+        )
+    return "finished" if found == (facts if facts["keys"] else dict(keys=[])) else "replaced"
 
 # %% ../../nbs/data/217_parses.ipynb #f2b70e5e
 @lru_cache(maxsize=1)
 def _loaded(name, identity):
     "The parser of this process; the identity tells apart what lay at `name` at different times."
     nlp = load_parser(name)
-    if parser_identity(nlp) != identity: raise ValueError(f"parser {name!r} has changed: {parser_identity(nlp)!r} is not {identity!r}")
+    if parser_identity(nlp) != identity:
+        raise ValueError(
+            f"parser {name!r} has changed: {parser_identity(nlp)!r} is not {identity!r}"
+        )
     return nlp
+
 
 def _parse_shard(path, name, identity, batch_size, overwrite, max_bad, nlp=None):
     "Parse one shard, with a parser of its own if none is given; (counts, lines for the log)."
     from spacy.tokens import DocBin
     from srsly import msgpack_dumps
+
     faults = Faults(max_bad)
     keys, texts = _captions(path, faults)
-    facts = dict(keys=keys, parser=identity, digest=hashlib.sha1(json.dumps([keys, texts]).encode()).hexdigest())
-    state, counts = _state(path, facts, overwrite), Counter({f'faults: {k}': n for k, n in faults.counts.items()})
-    if state != 'finished':
-        docs, nlp = DocBin(attrs=('HEAD', 'DEP')), nlp or _loaded(name, identity)
+    facts = dict(
+        keys=keys,
+        parser=identity,
+        digest=hashlib.sha1(json.dumps([keys, texts]).encode()).hexdigest(),
+    )
+    state, counts = (
+        _state(path, facts, overwrite),
+        Counter({f"faults: {k}": n for k, n in faults.counts.items()}),
+    )
+    if state != "finished":
+        docs, nlp = DocBin(attrs=("HEAD", "DEP")), nlp or _loaded(name, identity)
         with nlp.memory_zone():  # words of this shard are forgotten after it
-            for doc in nlp.pipe(texts, batch_size=batch_size): docs.add(doc)
-        docs.store_user_data, docs.user_data = True, [msgpack_dumps(facts), *[None] * len(texts)][:len(texts)]
-        with atomic_path(sidecar(path)) as part: part.write_bytes(docs.to_bytes())
-    return counts + Counter({f'shards: {state}': 1, f'captions: {state}': len(keys)}), faults.lines
+            for doc in nlp.pipe(texts, batch_size=batch_size):
+                docs.add(doc)
+        docs.store_user_data, docs.user_data = (
+            True,
+            [msgpack_dumps(facts), *[None] * len(texts)][: len(texts)],
+        )
+        with atomic_path(sidecar(path)) as part:
+            part.write_bytes(docs.to_bytes())
+    return counts + Counter({f"shards: {state}": 1, f"captions: {state}": len(keys)}), faults.lines
 
 # %% ../../nbs/data/217_parses.ipynb #88c9eabd
 def parse_shards(
-    shards: str | Path | Sequence[str | Path], # prepared training shards, as in `find_shards`
-    name: str | Path = 'en_core_web_sm', # parser, as in `load_parser`
-    n_process: int = 1,      # processes; each parses a shard at a time
-    batch_size: int = 256,   # captions that `nlp.pipe` takes together
-    overwrite: bool = False, # replace parses of another parser
-    max_bad: float = .01,    # largest share of broken captions in a shard
-    progress: bool = True,   # show a bar
+    shards: str | Path | Sequence[str | Path],  # prepared training shards, as in `find_shards`
+    name: str | Path = "en_core_web_sm",  # parser, as in `load_parser`
+    n_process: int = 1,  # processes; each parses a shard at a time
+    batch_size: int = 256,  # captions that `nlp.pipe` takes together
+    overwrite: bool = False,  # replace parses of another parser
+    max_bad: float = 0.01,  # largest share of broken captions in a shard
+    progress: bool = True,  # show a bar
 ) -> dict[str, int]:
     "Parse the captions of all shards that have no parses yet; returns counts."
-    if str(name) == 'gold': raise ValueError("name='gold': gold parses lie in the shards, read them with `shard_parses(shard, 'gold')`")
+    if str(name) == "gold":
+        raise ValueError(
+            "name='gold': gold parses lie in the shards, read them with `shard_parses(shard, 'gold')`"
+        )
     names = find_shards(shards)
-    remote = [n for n in names if '://' in n or n.startswith('pipe:')]
-    if remote: raise ValueError(f"shards: parses are written beside a local file, got {remote[0]!r}")
+    remote = [n for n in names if "://" in n or n.startswith("pipe:")]
+    if remote:
+        raise ValueError(f"shards: parses are written beside a local file, got {remote[0]!r}")
     nlp, total = load_parser(name), Counter()
-    pool = ProcessPoolExecutor(n_process, get_context('spawn')) if n_process > 1 and len(names) > 1 else None
-    run = partial(_parse_shard, name=str(name), identity=parser_identity(nlp), batch_size=batch_size, overwrite=overwrite, max_bad=max_bad, nlp=None if pool else nlp)
+    pool = (
+        ProcessPoolExecutor(n_process, get_context("spawn"))
+        if n_process > 1 and len(names) > 1
+        else None
+    )
+    run = partial(
+        _parse_shard,
+        name=str(name),
+        identity=parser_identity(nlp),
+        batch_size=batch_size,
+        overwrite=overwrite,
+        max_bad=max_bad,
+        nlp=None if pool else nlp,
+    )
     try:
-        for counts, lines in tqdm((pool.map if pool else map)(run, names), total=len(names), desc='parsed shards', disable=not progress):
+        for counts, lines in tqdm(
+            (pool.map if pool else map)(run, names),
+            total=len(names),
+            desc="parsed shards",
+            disable=not progress,
+        ):
             total.update(counts)
-            for line in lines: _log.warning('%s', line)
+            for line in lines:
+                _log.warning("%s", line)
     finally:
-        if pool: pool.shutdown(cancel_futures=True)
+        if pool:
+            pool.shutdown(cancel_futures=True)
     return dict(sorted(total.items()))
 
 # %% ../../nbs/data/217_parses.ipynb #8fd4f05d
-SOURCES = ('gold', 'spacy')
+SOURCES = ("gold", "spacy")
+
 
 class ParseFault(ValueError):
     "A caption without a usable parse; `kind` is for the statistics."
-    def __init__(self, kind: str, detail): super().__init__(detail); self.kind = kind
+
+    def __init__(self, kind: str, detail):
+        super().__init__(detail)
+        self.kind = kind
+
 
 def read_docs(
-    shard: str | Path, # a shard that `parse_shards` has parsed
-    vocab=None,        # spaCy vocabulary of the Docs; None makes one
-) -> Iterator[tuple[str, 'spacy.tokens.Doc']]:
+    shard: str | Path,  # a shard that `parse_shards` has parsed
+    vocab=None,  # spaCy vocabulary of the Docs; None makes one
+) -> Iterator[tuple[str, "spacy.tokens.Doc"]]:
     "(key, Doc) of each caption; the user data of the first Doc say who parsed it."
     from spacy.vocab import Vocab
+
     docs, facts = _read_bin(sidecar(shard))
-    yield from zip(facts['keys'], docs.get_docs(Vocab() if vocab is None else vocab))
+    yield from zip(facts["keys"], docs.get_docs(Vocab() if vocab is None else vocab))
+
 
 def read_parses(
-    shard: str | Path, # a shard that `parse_shards` has parsed
+    shard: str | Path,  # a shard that `parse_shards` has parsed
 ) -> dict[str, Parse]:
     "Key -> parse of each caption."
     return {key: Parse.from_doc(doc) for key, doc in read_docs(shard)}
 
+
 def sample_parse(
-    raw: Mapping[str, Any], # a sample as `read_shard` gives it
-    stored: Mapping[str, Parse] | None = None, # what `read_parses` gave; None takes the gold parse of the sample
+    raw: Mapping[str, Any],  # a sample as `read_shard` gives it
+    stored: Mapping[str, Parse]
+    | None = None,  # what `read_parses` gave; None takes the gold parse of the sample
 ) -> Parse:
     "The parse of the caption of one sample; raises `ParseFault`."
-    if stored is not None: parse = stored.get(raw['__key__'])
-    elif 'parse.json' not in raw: parse = None
+    if stored is not None:
+        parse = stored.get(raw["__key__"])
+    elif "parse.json" not in raw:
+        parse = None
     else:
-        try: parse = Parse.from_dict(json.loads(raw['parse.json']))
-        except (ValueError, TypeError) as error: raise ParseFault('broken parse', error)
-    if parse is None: raise ParseFault('missing parse', 'no parse.json' if stored is None else 'not in the file of parses')
-    text = clean_text(raw['child.txt'].decode(errors='replace'))
-    if parse.text != text: raise ParseFault('stale parse', f'of {parse.text!r}, the caption is {text!r}')
+        try:
+            parse = Parse.from_dict(json.loads(raw["parse.json"]))
+        except (ValueError, TypeError) as error:
+            raise ParseFault("broken parse", error)
+    if parse is None:
+        raise ParseFault(
+            "missing parse", "no parse.json" if stored is None else "not in the file of parses"
+        )
+    text = clean_text(raw["child.txt"].decode(errors="replace"))
+    if parse.text != text:
+        raise ParseFault("stale parse", f"of {parse.text!r}, the caption is {text!r}")
     return parse
 
 # %% ../../nbs/data/217_parses.ipynb #6ee2e4a3
 def shard_parses(
     shard: str | Path,
-    source: str = 'gold', # 'gold': members of the shard; 'spacy': the file beside it
-    on_fault: Callable[[str, str, Exception], None] | None = None, # called with (kind, sample, error), as in `read_shard`; None raises
+    source: str = "gold",  # 'gold': members of the shard; 'spacy': the file beside it
+    on_fault: Callable[[str, str, Exception], None]
+    | None = None,  # called with (kind, sample, error), as in `read_shard`; None raises
 ) -> dict[str, Parse]:
     "Key -> parse of the captions of a shard."
-    if source not in SOURCES: raise ValueError(f"source: unknown {source!r}.{suggest(source, SOURCES)}")
-    stored, found = read_parses(shard) if source == 'spacy' else None, {}
+    if source not in SOURCES:
+        raise ValueError(f"source: unknown {source!r}.{suggest(source, SOURCES)}")
+    stored, found = read_parses(shard) if source == "spacy" else None, {}
     for raw in read_shard(str(shard), on_fault):
-        if 'child.txt' not in raw: continue
-        try: found[raw['__key__']] = sample_parse(raw, stored)
+        if "child.txt" not in raw:
+            continue
+        try:
+            found[raw["__key__"]] = sample_parse(raw, stored)
         except ParseFault as fault:
-            if on_fault is None: raise
+            if on_fault is None:
+                raise
             on_fault(fault.kind, f"{Path(shard).name} sample {raw['__key__']}", fault)
     return found

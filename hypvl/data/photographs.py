@@ -15,10 +15,11 @@ from PIL import Image, UnidentifiedImageError
 from .taxonomy import Taxonomy, contract, read_names, restrict
 
 # %% ../../nbs/data/205_photographs.ipynb #4dbd0d4e
-def cut_families(taxonomy: Taxonomy,
-                 count: int,         # families wanted
-                 smallest: int = 4,  # leaves that a family needs
-                 ) -> dict[str, tuple[str, ...]]:
+def cut_families(
+    taxonomy: Taxonomy,
+    count: int,  # families wanted
+    smallest: int = 4,  # leaves that a family needs
+) -> dict[str, tuple[str, ...]]:
     "Open the node with most leaves until `count` families stand: family -> leaves."
     leaves = set(taxonomy.leaves)
     under = lambda n: tuple(v for v in taxonomy.descendants(n, include_self=True) if v in leaves)
@@ -29,7 +30,9 @@ def cut_families(taxonomy: Taxonomy,
             if parts:
                 break
         else:
-            raise ValueError(f"count={count}: the taxonomy can be cut into {len(cut)} families of {smallest} leaves or more")
+            raise ValueError(
+                f"count={count}: the taxonomy can be cut into {len(cut)} families of {smallest} leaves or more"
+            )
         del cut[node]
         cut |= parts
     return cut
@@ -37,49 +40,94 @@ def cut_families(taxonomy: Taxonomy,
 # %% ../../nbs/data/205_photographs.ipynb #1efeb2d0
 class PhotoSprites:
     "Photographs by class, hung in a taxonomy."
+
     colours, conditions = (), ()
 
-    def __init__(self,
-                 pictures: Mapping[str, Mapping[str, Sequence]],  # split ('train', 'val') -> class -> files or uint8 arrays
-                 taxonomy: Taxonomy,                  # its leaves are the classes
-                 names: Mapping[str, str],            # node -> name; a node without one is called by itself
-                 families: Mapping[str, tuple[str, ...]],  # family -> its leaves
-                 size: int = 32,                      # side of a sprite in pixels
-                 ):
-        self.pictures, self.taxonomy, self.size, self._families = pictures, taxonomy, size, dict(families)
+    def __init__(
+        self,
+        pictures: Mapping[
+            str, Mapping[str, Sequence]
+        ],  # split ('train', 'val') -> class -> files or uint8 arrays
+        taxonomy: Taxonomy,  # its leaves are the classes
+        names: Mapping[str, str],  # node -> name; a node without one is called by itself
+        families: Mapping[str, tuple[str, ...]],  # family -> its leaves
+        size: int = 32,  # side of a sprite in pixels
+    ):
+        self.pictures, self.taxonomy, self.size, self._families = (
+            pictures,
+            taxonomy,
+            size,
+            dict(families),
+        )
         self.words = {n: (names.get(n, n).replace("_", " "),) for n in taxonomy.nodes}
-        empty = [(s, leaf) for f in self._families.values() for leaf in f for s in pictures if not len(pictures[s].get(leaf, ()))]
+        empty = [
+            (s, leaf)
+            for f in self._families.values()
+            for leaf in f
+            for s in pictures
+            if not len(pictures[s].get(leaf, ()))
+        ]
         if empty:
-            raise ValueError(f"pictures: none of {len(empty)} classes, the first {empty[0][1]!r} in split {empty[0][0]!r}")
+            raise ValueError(
+                f"pictures: none of {len(empty)} classes, the first {empty[0][1]!r} in split {empty[0][0]!r}"
+            )
 
     def families(self) -> dict[str, tuple[str, ...]]:
         "family -> its leaves."
         return self._families
 
-    def sprite(self, leaf: str, colour: str | None = None, condition: str | None = None, instance: int = 0, split: str = "train") -> Image.Image:
+    def sprite(
+        self,
+        leaf: str,
+        colour: str | None = None,
+        condition: str | None = None,
+        instance: int = 0,
+        split: str = "train",
+    ) -> Image.Image:
         "A photograph of the leaf, squeezed to a square; training photographs are used for training only."
-        found = self.pictures["train" if split == "train" or "val" not in self.pictures else "val"][leaf]
+        found = self.pictures["train" if split == "train" or "val" not in self.pictures else "val"][
+            leaf
+        ]
         picture = found[instance % len(found)]
         try:
-            image = Image.fromarray(picture) if isinstance(picture, np.ndarray) else Image.open(picture)
+            image = (
+                Image.fromarray(picture) if isinstance(picture, np.ndarray) else Image.open(picture)
+            )
             with image:
-                return image.convert("RGB").resize((self.size, self.size), Image.Resampling.BOX).convert("RGBA")
+                return (
+                    image.convert("RGB")
+                    .resize((self.size, self.size), Image.Resampling.BOX)
+                    .convert("RGBA")
+                )
         except (OSError, UnidentifiedImageError) as e:
-            raise ValueError(f"picture {getattr(picture, 'name', 'array')!r} of class {leaf!r} cannot be read: {e}") from e
+            raise ValueError(
+                f"picture {getattr(picture, 'name', 'array')!r} of class {leaf!r} cannot be read: {e}"
+            ) from e
 
 # %% ../../nbs/data/205_photographs.ipynb #b2bbb6e5
-def photo_sprites(folder: str | Path,
-                  families: int = 8,  # families to cut the tree into
-                  size: int = 32,     # pixels
-                  ) -> PhotoSprites:
+def photo_sprites(
+    folder: str | Path,
+    families: int = 8,  # families to cut the tree into
+    size: int = 32,  # pixels
+) -> PhotoSprites:
     "Sprites from class folders with an is-a file."
     root = Path(folder)
     if not (root / "taxonomy.is_a.txt").exists():
-        raise FileNotFoundError(f"sprites: the folder {root.name!r} has no taxonomy.is_a.txt with `parent child` lines")
-    images = lambda d: sorted(p for p in d.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png"))
+        raise FileNotFoundError(
+            f"sprites: the folder {root.name!r} has no taxonomy.is_a.txt with `parent child` lines"
+        )
+    images = lambda d: sorted(
+        p for p in d.rglob("*") if p.suffix.lower() in (".jpg", ".jpeg", ".png")
+    )
     splits = {s: root / s for s in ("train", "val") if (root / s).is_dir()} or {"train": root}
-    pictures = {s: {d.name: images(d) for d in sorted(base.iterdir()) if d.is_dir()} for s, base in splits.items()}
-    tree = contract(restrict(Taxonomy.from_file(root / "taxonomy.is_a.txt", parent="first"), pictures["train"]), keep=pictures["train"])
+    pictures = {
+        s: {d.name: images(d) for d in sorted(base.iterdir()) if d.is_dir()}
+        for s, base in splits.items()
+    }
+    tree = contract(
+        restrict(Taxonomy.from_file(root / "taxonomy.is_a.txt", parent="first"), pictures["train"]),
+        keep=pictures["train"],
+    )
     names = read_names(root / "names.tsv") if (root / "names.tsv").exists() else {}
     return PhotoSprites(pictures, tree, names, cut_families(tree, families), size)
 
@@ -106,13 +154,20 @@ vehicles_1: bicycle bus motorcycle pickup_truck train
 vehicles_2: lawn_mower rocket streetcar tank tractor"""
 
 
-def cifar100_sprites(root: str | Path,  # folder that holds cifar-100-python
-                     size: int = 32,
-                     ) -> PhotoSprites:
+def cifar100_sprites(
+    root: str | Path,  # folder that holds cifar-100-python
+    size: int = 32,
+) -> PhotoSprites:
     "Sprites from CIFAR-100 with its superclasses as families."
     from torchvision.datasets import CIFAR100 as Dataset
-    families = {f: tuple(c.split()) for f, c in (line.split(": ") for line in CIFAR100.splitlines())}
-    tree = Taxonomy({**{c: f for f, cs in families.items() for c in cs}, **{f: "thing" for f in families}}, "thing")
+
+    families = {
+        f: tuple(c.split()) for f, c in (line.split(": ") for line in CIFAR100.splitlines())
+    }
+    tree = Taxonomy(
+        {**{c: f for f, cs in families.items() for c in cs}, **{f: "thing" for f in families}},
+        "thing",
+    )
     pictures = {}
     for split in ("train", "val"):
         data = Dataset(str(root), train=split == "train", download=False)

@@ -21,40 +21,57 @@ from torch.nn.utils.rnn import pad_sequence
 def _check_parse(p):
     "Raise if the words of `p` do not lie in its text or if its heads are not a forest."
     n = len(p.words)
-    for name in ('starts', 'heads', 'deps'):
-        if len(getattr(p, name)) != n: raise ValueError(f"{name} has {len(getattr(p, name))} entries for {n} words in parse of {p.text!r}")
+    for name in ("starts", "heads", "deps"):
+        if len(getattr(p, name)) != n:
+            raise ValueError(
+                f"{name} has {len(getattr(p, name))} entries for {n} words in parse of {p.text!r}"
+            )
     end = 0
     for w, s in zip(p.words, p.starts):
-        if s < end or not w or p.text[s:s + len(w)] != w: raise ValueError(f"starts: no word {w!r} at character {s} of {p.text!r}")
+        if s < end or not w or p.text[s : s + len(w)] != w:
+            raise ValueError(f"starts: no word {w!r} at character {s} of {p.text!r}")
         end = s + len(w)
     for i, h in enumerate(p.heads):
-        if not 0 <= h < n: raise ValueError(f"heads: word {i} {p.words[i]!r} has head {h}, not in 0..{n - 1}")
+        if not 0 <= h < n:
+            raise ValueError(f"heads: word {i} {p.words[i]!r} has head {h}, not in 0..{n - 1}")
     for i in range(n):
         v, steps = i, 0
-        while p.heads[v] != v and steps <= n: v, steps = p.heads[v], steps + 1
-        if steps > n: raise ValueError(f"heads: word {i} {p.words[i]!r} is on a cycle: {p.heads}")
+        while p.heads[v] != v and steps <= n:
+            v, steps = p.heads[v], steps + 1
+        if steps > n:
+            raise ValueError(f"heads: word {i} {p.words[i]!r} is on a cycle: {p.heads}")
+
 
 def _to_doc(p, vocab):
     "`Doc` of a parse whose words are apart by one blank or none."
     from spacy.tokens import Doc
+
     ends = [s + len(w) for s, w in zip(p.starts, p.words)]
     gaps = [p.text[e:s] for e, s in zip(ends, [*p.starts[1:], len(p.text)])]
-    if any(g not in ('', ' ') for g in gaps) or (p.starts and p.starts[0]):
+    if any(g not in ("", " ") for g in gaps) or (p.starts and p.starts[0]):
         raise ValueError(f"text: words of {p.text!r} are not apart by one blank or none")
-    return Doc(vocab, words=list(p.words), spaces=[g == ' ' for g in gaps], heads=list(p.heads), deps=list(p.deps))
+    return Doc(
+        vocab,
+        words=list(p.words),
+        spaces=[g == " " for g in gaps],
+        heads=list(p.heads),
+        deps=list(p.deps),
+    )
 
 # %% ../../nbs/data/202_schema.ipynb #27cb866f
 @dataclass(frozen=True)
 class Parse:
     "A dependency parse of one text."
-    text: str               # the parsed string
+
+    text: str  # the parsed string
     words: tuple[str, ...]  # tokens, in order
-    starts: tuple[int, ...] # character of `text` where each word starts
+    starts: tuple[int, ...]  # character of `text` where each word starts
     heads: tuple[int, ...]  # absolute index of each word's head, a root has its own index
-    deps: tuple[str, ...]   # dependency labels, `ROOT` for a root
+    deps: tuple[str, ...]  # dependency labels, `ROOT` for a root
 
     def __post_init__(self):
-        for name in ('words', 'starts', 'heads', 'deps'): object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in ("words", "starts", "heads", "deps"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         _check_parse(self)
 
     @property
@@ -67,47 +84,62 @@ class Parse:
         return _to_doc(self, vocab)
 
     @classmethod
-    def from_doc(cls, doc) -> 'Parse':
+    def from_doc(cls, doc) -> "Parse":
         "The parse that a spaCy `Doc` holds."
-        return cls(doc.text, *zip(*[(t.text, t.idx, t.head.i, t.dep_) for t in doc])) if len(doc) else cls(doc.text, (), (), (), ())
+        return (
+            cls(doc.text, *zip(*[(t.text, t.idx, t.head.i, t.dep_) for t in doc]))
+            if len(doc)
+            else cls(doc.text, (), (), (), ())
+        )
 
     def to_dict(self) -> dict:
         "Plain lists for JSON."
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
     @classmethod
-    def from_dict(cls, d: Mapping) -> 'Parse':
+    def from_dict(cls, d: Mapping) -> "Parse":
         "Read what `to_dict` wrote."
-        missing = {'text', 'words', 'starts', 'heads', 'deps'} - set(d)
-        if missing: raise ValueError(f"parse: missing keys {sorted(missing)}, got {sorted(d)}")
-        return cls(**{k: d[k] for k in ('text', 'words', 'starts', 'heads', 'deps')})
+        missing = {"text", "words", "starts", "heads", "deps"} - set(d)
+        if missing:
+            raise ValueError(f"parse: missing keys {sorted(missing)}, got {sorted(d)}")
+        return cls(**{k: d[k] for k in ("text", "words", "starts", "heads", "deps")})
 
 # %% ../../nbs/data/202_schema.ipynb #0232dd89
 @dataclass(frozen=True)
 class Box:
     "A rectangle of an image and the phrase that it shows."
-    xyxy: tuple[float, float, float, float] # left, top, right, bottom as fractions in 0..1
-    phrase: str              # what the box shows
-    start: int = -1          # first character of the phrase in the caption, -1 when it is not in it
-    end: int = -1            # one past its last character
+
+    xyxy: tuple[float, float, float, float]  # left, top, right, bottom as fractions in 0..1
+    phrase: str  # what the box shows
+    start: int = -1  # first character of the phrase in the caption, -1 when it is not in it
+    end: int = -1  # one past its last character
     node: str | None = None  # taxonomy node of the object
-    parse: Parse | None = None # parse of the phrase
+    parse: Parse | None = None  # parse of the phrase
 
     def __post_init__(self):
-        object.__setattr__(self, 'xyxy', tuple(float(v) for v in self.xyxy))
-        if len(self.xyxy) != 4: raise ValueError(f"xyxy needs 4 numbers, got {self.xyxy} for box {self.phrase!r}")
+        object.__setattr__(self, "xyxy", tuple(float(v) for v in self.xyxy))
+        if len(self.xyxy) != 4:
+            raise ValueError(f"xyxy needs 4 numbers, got {self.xyxy} for box {self.phrase!r}")
         x1, y1, x2, y2 = self.xyxy
         if not (0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1):
-            raise ValueError(f"xyxy needs 0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1, got {self.xyxy} for box {self.phrase!r}")
-        if not self.phrase: raise ValueError(f"phrase of a box is empty, got {self.phrase!r} for xyxy {self.xyxy}")
+            raise ValueError(
+                f"xyxy needs 0 <= x1 < x2 <= 1 and 0 <= y1 < y2 <= 1, got {self.xyxy} for box {self.phrase!r}"
+            )
+        if not self.phrase:
+            raise ValueError(f"phrase of a box is empty, got {self.phrase!r} for xyxy {self.xyxy}")
         if (self.start, self.end) != (-1, -1) and self.end - self.start != len(self.phrase):
-            raise ValueError(f"start, end = {self.start}, {self.end} do not fit phrase {self.phrase!r} of {len(self.phrase)} characters")
+            raise ValueError(
+                f"start, end = {self.start}, {self.end} do not fit phrase {self.phrase!r} of {len(self.phrase)} characters"
+            )
         if self.parse is not None and self.parse.text != self.phrase:
-            raise ValueError(f"parse of box {self.phrase!r} is of another text, {self.parse.text!r}")
+            raise ValueError(
+                f"parse of box {self.phrase!r} is of another text, {self.parse.text!r}"
+            )
 
-    def pixels(self,
+    def pixels(
+        self,
         width: int,  # of the image
-        height: int, # of the image
+        height: int,  # of the image
     ) -> tuple[int, int, int, int]:
         "The corners in pixels, truncated to integers."
         x1, y1, x2, y2 = self.xyxy
@@ -117,63 +149,87 @@ class Box:
 @dataclass(frozen=True, eq=False)
 class Sample:
     "One image with everything that is known about it."
-    key: str                      # unique name
-    image: UInt8[np.ndarray, "H W 3"] # RGB
-    text: str                     # caption
-    boxes: tuple[Box, ...] = ()   # regions with phrases
-    parse: Parse | None = None    # parse of the caption
-    nodes: tuple[str, ...] = ()   # taxonomy nodes in the image
-    meta: Mapping[str, Any] = field(default_factory=dict) # anything else
+
+    key: str  # unique name
+    image: UInt8[np.ndarray, "H W 3"]  # RGB
+    text: str  # caption
+    boxes: tuple[Box, ...] = ()  # regions with phrases
+    parse: Parse | None = None  # parse of the caption
+    nodes: tuple[str, ...] = ()  # taxonomy nodes in the image
+    meta: Mapping[str, Any] = field(default_factory=dict)  # anything else
 
     def __post_init__(self):
-        for name in ('boxes', 'nodes'): object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in ("boxes", "nodes"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         im = self.image
-        if not isinstance(im, np.ndarray) or im.dtype != np.uint8 or im.ndim != 3 or im.shape[2] != 3:
+        if (
+            not isinstance(im, np.ndarray)
+            or im.dtype != np.uint8
+            or im.ndim != 3
+            or im.shape[2] != 3
+        ):
             got = f"{im.dtype} {im.shape}" if isinstance(im, np.ndarray) else type(im).__name__
-            raise ValueError(f"image of sample {self.key!r} must be a uint8 array [H, W, 3], got {got}")
+            raise ValueError(
+                f"image of sample {self.key!r} must be a uint8 array [H, W, 3], got {got}"
+            )
         for b in self.boxes:
-            if b.start >= 0 and self.text[b.start:b.end] != b.phrase:
-                raise ValueError(f"boxes of sample {self.key!r}: phrase {b.phrase!r} is not text[{b.start}:{b.end}] = {self.text[b.start:b.end]!r}")
+            if b.start >= 0 and self.text[b.start : b.end] != b.phrase:
+                raise ValueError(
+                    f"boxes of sample {self.key!r}: phrase {b.phrase!r} is not text[{b.start}:{b.end}] = {self.text[b.start : b.end]!r}"
+                )
         if self.parse is not None and self.parse.text != self.text:
-            raise ValueError(f"parse of sample {self.key!r} is of another text, {self.parse.text!r}")
+            raise ValueError(
+                f"parse of sample {self.key!r} is of another text, {self.parse.text!r}"
+            )
 
 # %% ../../nbs/data/202_schema.ipynb #341aa325
 def square_pad(
-    image: Image.Image, # RGB
-    size: int,          # side of the square in pixels
+    image: Image.Image,  # RGB
+    size: int,  # side of the square in pixels
 ) -> Image.Image:
     "Resize the longest side to `size` and pad with white to a square, centred."
     w, h = image.size
     scale = size / max(w, h)
     new = (max(1, round(w * scale)), max(1, round(h * scale)))
-    if new != (w, h): image = image.resize(new, Image.Resampling.BOX if scale < 1 else Image.Resampling.LANCZOS)
-    if new == (size, size): return image
-    out = Image.new('RGB', (size, size), (255, 255, 255))
+    if new != (w, h):
+        image = image.resize(new, Image.Resampling.BOX if scale < 1 else Image.Resampling.LANCZOS)
+    if new == (size, size):
+        return image
+    out = Image.new("RGB", (size, size), (255, 255, 255))
     out.paste(image, ((size - new[0]) // 2, (size - new[1]) // 2))
     return out
 
 # %% ../../nbs/data/202_schema.ipynb #ffa5abe2
 def trim_tokens(
-    tokens: Int[Tensor, "B L"], # padded on the right with 0
+    tokens: Int[Tensor, "B L"],  # padded on the right with 0
 ) -> Int[Tensor, "B M"]:
     "Drop the columns on the right that hold only padding; at least one column stays."
     used = (tokens != 0).any(0).nonzero()
-    return tokens[:, :int(used[-1]) + 1 if len(used) else 1]
+    return tokens[:, : int(used[-1]) + 1 if len(used) else 1]
 
 # %% ../../nbs/data/202_schema.ipynb #d72af17c
 class TokenCache:
     "A tokeniser that remembers; texts -> int64 [B, L], padded on the right with 0 to the longest."
-    def __init__(self,
-        tokenizer: Callable[[list[str]], Tensor], # texts -> integers [B, any length], padded with 0
-        limit: int = 200_000,                     # texts to remember; the memory is emptied when it is full
-    ): self.tokenizer, self.limit, self.rows = tokenizer, limit, {}
+
+    def __init__(
+        self,
+        tokenizer: Callable[
+            [list[str]], Tensor
+        ],  # texts -> integers [B, any length], padded with 0
+        limit: int = 200_000,  # texts to remember; the memory is emptied when it is full
+    ):
+        self.tokenizer, self.limit, self.rows = tokenizer, limit, {}
 
     def __call__(self, texts: Sequence[str]) -> Int[Tensor, "B L"]:
         new = [t for t in dict.fromkeys(texts) if t not in self.rows]
-        if len(self.rows) + len(new) > self.limit: self.rows.clear(); new = [*dict.fromkeys(texts)]
+        if len(self.rows) + len(new) > self.limit:
+            self.rows.clear()
+            new = [*dict.fromkeys(texts)]
         if new:
             tokens = self.tokenizer(new).long()
-            lengths = ((tokens != 0) * torch.arange(1, tokens.shape[1] + 1)).amax(1).clamp(min=1).tolist()
+            lengths = (
+                ((tokens != 0) * torch.arange(1, tokens.shape[1] + 1)).amax(1).clamp(min=1).tolist()
+            )
             self.rows.update((t, row[:n].clone()) for t, row, n in zip(new, tokens, lengths))
         return pad_sequence([self.rows[t] for t in texts], batch_first=True)
 
@@ -183,42 +239,72 @@ def _crop(sample, box):
     h, w = sample.image.shape[:2]
     x1, y1, x2, y2 = box.pixels(w, h)
     x1, y1 = min(x1, w - 1), min(y1, h - 1)
-    return sample.image[y1:max(y2, y1 + 1), x1:max(x2, x1 + 1)]
+    return sample.image[y1 : max(y2, y1 + 1), x1 : max(x2, x1 + 1)]
+
 
 def _stack(arrays, size, keys):
     "uint8 [H, W, 3] arrays to one uint8 [n, 3, H, W] tensor."
-    if size is not None: arrays = [a if a.shape[:2] == (size, size) else np.asarray(square_pad(Image.fromarray(a), size)) for a in arrays]
+    if size is not None:
+        arrays = [
+            a if a.shape[:2] == (size, size) else np.asarray(square_pad(Image.fromarray(a), size))
+            for a in arrays
+        ]
     for a, k in zip(arrays, keys):
-        if a.shape != arrays[0].shape: raise ValueError(f"size=None needs images of one shape, but {keys[0]!r} is {arrays[0].shape[:2]} and {k!r} is {a.shape[:2]}")
+        if a.shape != arrays[0].shape:
+            raise ValueError(
+                f"size=None needs images of one shape, but {keys[0]!r} is {arrays[0].shape[:2]} and {k!r} is {a.shape[:2]}"
+            )
     return torch.from_numpy(np.stack(arrays)).permute(0, 3, 1, 2).contiguous()
 
-def _text(tokenizer, texts): return trim_tokens(tokenizer(list(texts)).long())
+
+def _text(tokenizer, texts):
+    return trim_tokens(tokenizer(list(texts)).long())
 
 # %% ../../nbs/data/202_schema.ipynb #92c26294
 def collate(
     samples: Sequence[Sample],
-    tokenizer: Callable[[list[str]], Tensor], # strings -> integers [B, L], padded with 0
-    boxes: str = 'one',        # 'one' box a sample, 'all' boxes (ragged), or 'none'
-    size: int | None = None,   # side of the square images; None keeps images that share one square shape
-    generator: torch.Generator | None = None, # draws the one box; None takes the first
+    tokenizer: Callable[[list[str]], Tensor],  # strings -> integers [B, L], padded with 0
+    boxes: str = "one",  # 'one' box a sample, 'all' boxes (ragged), or 'none'
+    size: int
+    | None = None,  # side of the square images; None keeps images that share one square shape
+    generator: torch.Generator | None = None,  # draws the one box; None takes the first
 ) -> dict[str, Any]:
     "Batch samples into a dict of streams."
-    if boxes not in ('one', 'all', 'none'): raise ValueError(f"boxes must be 'one', 'all' or 'none', got {boxes!r}")
-    if not samples: raise ValueError(f"samples is empty, got {samples!r}")
+    if boxes not in ("one", "all", "none"):
+        raise ValueError(f"boxes must be 'one', 'all' or 'none', got {boxes!r}")
+    if not samples:
+        raise ValueError(f"samples is empty, got {samples!r}")
     keys = [s.key for s in samples]
-    batch = dict(key=keys, image=_stack([s.image for s in samples], size, keys), text=_text(tokenizer, [s.text for s in samples]))
-    size = batch['image'].shape[-1] if size is None else size
-    if any(s.parse for s in samples): batch['parse'] = [s.parse for s in samples]
-    if any(s.nodes for s in samples): batch['nodes'] = [s.nodes for s in samples]
-    if boxes == 'none': return batch
-    if boxes == 'one':
+    batch = dict(
+        key=keys,
+        image=_stack([s.image for s in samples], size, keys),
+        text=_text(tokenizer, [s.text for s in samples]),
+    )
+    size = batch["image"].shape[-1] if size is None else size
+    if any(s.parse for s in samples):
+        batch["parse"] = [s.parse for s in samples]
+    if any(s.nodes for s in samples):
+        batch["nodes"] = [s.nodes for s in samples]
+    if boxes == "none":
+        return batch
+    if boxes == "one":
         for s in samples:
-            if not s.boxes: raise ValueError(f"boxes='one' needs a box in every sample, sample {s.key!r} has none")
+            if not s.boxes:
+                raise ValueError(
+                    f"boxes='one' needs a box in every sample, sample {s.key!r} has none"
+                )
         draw = lambda n: 0 if generator is None else int(torch.randint(n, (), generator=generator))
         owned = [(i, s.boxes[draw(len(s.boxes))]) for i, s in enumerate(samples)]
     else:
         owned = [(i, b) for i, s in enumerate(samples) for b in s.boxes]
-        batch['box_owner'] = torch.tensor([i for i, _ in owned], dtype=torch.long)
-        if not owned: return batch | dict(boxes=batch['image'].new_zeros(0, 3, size, size), box_text=batch['text'].new_zeros(0, 1))
+        batch["box_owner"] = torch.tensor([i for i, _ in owned], dtype=torch.long)
+        if not owned:
+            return batch | dict(
+                boxes=batch["image"].new_zeros(0, 3, size, size),
+                box_text=batch["text"].new_zeros(0, 1),
+            )
     images = _stack([_crop(samples[i], b) for i, b in owned], size, [keys[i] for i, _ in owned])
-    return batch | {'box_image' if boxes == 'one' else 'boxes': images, 'box_text': _text(tokenizer, [b.phrase for _, b in owned])}
+    return batch | {
+        "box_image" if boxes == "one" else "boxes": images,
+        "box_text": _text(tokenizer, [b.phrase for _, b in owned]),
+    }

@@ -6,7 +6,6 @@
 __all__ = ['write_shard', 'TooManyFaults', 'Faults', 'read_shard', 'find_shards', 'split_shards']
 
 # %% ../../nbs/data/201_shards.ipynb #79e508e2
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,34 +19,47 @@ from ..config import atomic_path
 
 # %% ../../nbs/data/201_shards.ipynb #488dd7ec
 def write_shard(
-    path: str | Path, # tar file to write
-    samples: Iterable[Mapping[str, str | bytes]], # each with `__key__` and its members: suffix -> content
+    path: str | Path,  # tar file to write
+    samples: Iterable[
+        Mapping[str, str | bytes]
+    ],  # each with `__key__` and its members: suffix -> content
 ) -> int:
     "Write a shard atomically; returns the number of samples."
     count = 0
     with atomic_path(path) as part, wds.TarWriter(str(part), encoder=False, mtime=0) as writer:
         for count, sample in enumerate(samples, 1):
-            if '__key__' not in sample: raise ValueError(f"samples: entry {count - 1} has no '__key__', got {sorted(sample)}")
-            writer.write({k: v.encode() if isinstance(v, str) and k != '__key__' else v for k, v in sample.items()})
+            if "__key__" not in sample:
+                raise ValueError(
+                    f"samples: entry {count - 1} has no '__key__', got {sorted(sample)}"
+                )
+            writer.write(
+                {
+                    k: v.encode() if isinstance(v, str) and k != "__key__" else v
+                    for k, v in sample.items()
+                }
+            )
     return count
 
 # %% ../../nbs/data/201_shards.ipynb #21cfb88b
 class TooManyFaults(RuntimeError):
     "More samples are broken than was allowed."
 
+
 @dataclass
 class Faults:
     "Counts what was broken, by kind, and keeps a line for the log."
-    max_bad: float = .01     # largest share of broken samples, 0..1
+
+    max_bad: float = 0.01  # largest share of broken samples, 0..1
     judge_after: int = 1000  # samples to see before the share is judged
-    seen: int = 0            # samples so far, the broken ones included
-    counts: Counter = field(default_factory=Counter) # kind -> how many
-    lines: list[str] = field(default_factory=list)   # one line a fault, for the log
-    last: str = '-'          # the latest line
+    seen: int = 0  # samples so far, the broken ones included
+    counts: Counter = field(default_factory=Counter)  # kind -> how many
+    lines: list[str] = field(default_factory=list)  # one line a fault, for the log
+    last: str = "-"  # the latest line
 
     def add(self, kind: str, where: str, detail):
         "Record one fault of a sample or of a whole shard."
-        self.seen += 1; self.counts[kind] += 1
+        self.seen += 1
+        self.counts[kind] += 1
         self.last = f"{kind} in {where}: {' '.join(str(detail).split()) or type(detail).__name__}"
         self.lines.append(self.last)
 
@@ -55,76 +67,120 @@ class Faults:
         "Raise if the share of faults is too large; `final` judges even a small sample."
         bad = self.counts.total()
         if (final or self.seen >= self.judge_after) and bad > self.max_bad * self.seen:
-            kinds = ', '.join(f'{n} x {k}' for k, n in self.counts.most_common())
-            raise TooManyFaults(f"{bad} of {self.seen} samples are broken ({bad / self.seen:.1%}, allowed max_bad={self.max_bad:.1%}): {kinds}; last: {self.last}")
+            kinds = ", ".join(f"{n} x {k}" for k, n in self.counts.most_common())
+            raise TooManyFaults(
+                f"{bad} of {self.seen} samples are broken ({bad / self.seen:.1%}, allowed max_bad={self.max_bad:.1%}): {kinds}; last: {self.last}"
+            )
 
 # %% ../../nbs/data/201_shards.ipynb #12a31ef2
 def _members(stream):
     "(name, content) of regular members, from the current position of a seekable stream."
     while True:
         head = stream.read(512)
-        if len(head) < 512: raise EOFError("cut short: no end mark")
-        if head == bytes(512): return
-        kind, pax = head[156:157], b''
-        plain = head[257:262] == b'ustar' and kind in (b'0', b'\0', b'5', b'x') and head[124] < 128 and not (head[262] == 0 and head[345])
-        size = int(head[124:136].strip(b'\0 ') or b'0', 8) if plain else 0
+        if len(head) < 512:
+            raise EOFError("cut short: no end mark")
+        if head == bytes(512):
+            return
+        kind, pax = head[156:157], b""
+        plain = (
+            head[257:262] == b"ustar"
+            and kind in (b"0", b"\0", b"5", b"x")
+            and head[124] < 128
+            and not (head[262] == 0 and head[345])
+        )
+        size = int(head[124:136].strip(b"\0 ") or b"0", 8) if plain else 0
         data = stream.read(size)
-        if len(data) < size: raise EOFError(f"cut short: {len(data)} of {size} bytes of member {head[:100].rstrip(bytes(1)).decode()!r}")
-        if not plain or kind == b'x' and (b' path=' in data or b' size=' in data):
+        if len(data) < size:
+            raise EOFError(
+                f"cut short: {len(data)} of {size} bytes of member {head[:100].rstrip(bytes(1)).decode()!r}"
+            )
+        if not plain or kind == b"x" and (b" path=" in data or b" size=" in data):
             stream.seek(-size - 512, 1)
-            yield from ((f['fname'], f['data']) for f in tar_file_iterator(stream))
+            yield from ((f["fname"], f["data"]) for f in tar_file_iterator(stream))
             return
         stream.seek(-size % 512, 1)
-        name = head[:100].rstrip(b'\0').decode()
-        if kind in b'0\0' and not name.startswith('__'): yield name, data
+        name = head[:100].rstrip(b"\0").decode()
+        if kind in b"0\0" and not name.startswith("__"):
+            yield name, data
+
 
 def _local_files(path, handler):
     "webdataset's file records of a local tar."
     try:
-        with open(path, 'rb') as stream:
-            for name, data in _members(stream): yield dict(fname=name, data=data, __url__=path)
-    except Exception as error: handler(error)
+        with open(path, "rb") as stream:
+            for name, data in _members(stream):
+                yield dict(fname=name, data=data, __url__=path)
+    except Exception as error:
+        handler(error)
 
 # %% ../../nbs/data/201_shards.ipynb #b6368e81
 def read_shard(
-    path: str, # local file or any address that webdataset opens
-    on_fault: Callable[[str, str, Exception], None] | None = None, # called with (kind, shard, error); None raises
+    path: str,  # local file or any address that webdataset opens
+    on_fault: Callable[[str, str, Exception], None]
+    | None = None,  # called with (kind, shard, error); None raises
 ) -> Iterator[dict[str, bytes | str]]:
     "Samples of one shard: `__key__`, `__url__` and suffix -> bytes."
     reported = set()
+
     def handler(error):
-        if on_fault is None: raise error
-        kind = 'duplicate member' if 'duplicate file name' in str(error) else 'broken shard'
-        if kind == 'duplicate member' or kind not in reported: on_fault(kind, str(path), error)
+        if on_fault is None:
+            raise error
+        kind = "duplicate member" if "duplicate file name" in str(error) else "broken shard"
+        if kind == "duplicate member" or kind not in reported:
+            on_fault(kind, str(path), error)
         reported.add(kind)
         return True
-    local = '://' not in str(path) and not str(path).startswith('pipe:')
-    files = _local_files(str(path), handler) if local else tar_file_expander(url_opener([dict(url=str(path))], handler=handler), handler=handler)
+
+    local = "://" not in str(path) and not str(path).startswith("pipe:")
+    files = (
+        _local_files(str(path), handler)
+        if local
+        else tar_file_expander(url_opener([dict(url=str(path))], handler=handler), handler=handler)
+    )
     yield from group_by_keys(files, handler=handler)
 
 # %% ../../nbs/data/201_shards.ipynb #d69eed9d
 def find_shards(
-    shards: str | Path | Sequence[str | Path], # folder of *.tar, a file, a pattern like 'grit_{00000..00127}.tar', or a list
+    shards: str
+    | Path
+    | Sequence[
+        str | Path
+    ],  # folder of *.tar, a file, a pattern like 'grit_{00000..00127}.tar', or a list
 ) -> list[str]:
     "Names of the shards, all of which exist."
     if isinstance(shards, (str, Path)):
         if Path(shards).is_dir():
-            names = sorted(str(p) for p in Path(shards).glob('*.tar'))
-            if not names: raise FileNotFoundError(f"shards: no *.tar in folder {str(shards)!r}")
+            names = sorted(str(p) for p in Path(shards).glob("*.tar"))
+            if not names:
+                raise FileNotFoundError(f"shards: no *.tar in folder {str(shards)!r}")
             return names
         shards = expand_urls(str(shards))
     names = [str(s) for s in shards]
-    missing = [s for s in names if '://' not in s and not s.startswith('pipe:') and not Path(s).is_file()]
-    if missing or not names: raise FileNotFoundError(f"shards: {len(missing)} of {len(names)} files are missing" + (f", the first is {missing[0]!r}" if missing else ''))
+    missing = [
+        s for s in names if "://" not in s and not s.startswith("pipe:") and not Path(s).is_file()
+    ]
+    if missing or not names:
+        raise FileNotFoundError(
+            f"shards: {len(missing)} of {len(names)} files are missing"
+            + (f", the first is {missing[0]!r}" if missing else "")
+        )
     return names
+
 
 def split_shards(
     shards: Sequence[str],
-    rank: int = 0, world_size: int = 1, # this process among all that train together
-    worker: int = 0, workers: int = 1,  # this reading process among those of the rank
+    rank: int = 0,
+    world_size: int = 1,  # this process among all that train together
+    worker: int = 0,
+    workers: int = 1,  # this reading process among those of the rank
 ) -> list[str]:
     "Every `world_size`-th shard, and every `workers`-th of these; a worker may get none, a rank may not."
-    if not 0 <= rank < world_size: raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank}")
-    if not 0 <= worker < workers: raise ValueError(f"worker must be in 0..{workers - 1}, got {worker}")
-    if len(shards) < world_size: raise ValueError(f"{len(shards)} shards cannot be split over world_size={world_size} ranks: write at least one shard a rank")
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank}")
+    if not 0 <= worker < workers:
+        raise ValueError(f"worker must be in 0..{workers - 1}, got {worker}")
+    if len(shards) < world_size:
+        raise ValueError(
+            f"{len(shards)} shards cannot be split over world_size={world_size} ranks: write at least one shard a rank"
+        )
     return list(shards)[rank::world_size][worker::workers]

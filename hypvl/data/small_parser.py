@@ -13,29 +13,48 @@ from pathlib import Path
 from .schema import Parse
 
 # %% ../../nbs/data/218_small_parser.ipynb #decf1c3c
-_MODEL = {'@architectures': 'spacy.TransitionBasedParser.v2', 'state_type': 'parser', 'extra_state_tokens': False, 'hidden_width': 32, 'maxout_pieces': 2, 'use_upper': True,
-          'tok2vec': {'@architectures': 'spacy.HashEmbedCNN.v2', 'width': 32, 'depth': 1, 'embed_size': 300, 'window_size': 1, 'maxout_pieces': 2,
-                      'subword_features': False, 'pretrained_vectors': None}}
+_MODEL = {
+    "@architectures": "spacy.TransitionBasedParser.v2",
+    "state_type": "parser",
+    "extra_state_tokens": False,
+    "hidden_width": 32,
+    "maxout_pieces": 2,
+    "use_upper": True,
+    "tok2vec": {
+        "@architectures": "spacy.HashEmbedCNN.v2",
+        "width": 32,
+        "depth": 1,
+        "embed_size": 300,
+        "window_size": 1,
+        "maxout_pieces": 2,
+        "subword_features": False,
+        "pretrained_vectors": None,
+    },
+}
+
 
 def train_parser(
-    parses: Sequence[Parse], # gold
-    folder: str | Path,      # where the pipeline is saved
-    rounds: int = 4,         # passes over the parses
-    seed: int = 0,           # of the weights and the order
-) -> Path:                   # the folder, for `load_parser`
+    parses: Sequence[Parse],  # gold
+    folder: str | Path,  # where the pipeline is saved
+    rounds: int = 4,  # passes over the parses
+    seed: int = 0,  # of the weights and the order
+) -> Path:  # the folder, for `load_parser`
     "A saved spaCy pipeline that was trained on gold parses."
     import spacy
     from spacy.training import Example
-    if not parses: raise ValueError('parses: at least one is needed, got none')
+
+    if not parses:
+        raise ValueError("parses: at least one is needed, got none")
     spacy.util.fix_random_seed(seed)
-    nlp = spacy.blank('en')
-    nlp.add_pipe('parser', config={'model': _MODEL, 'min_action_freq': 1})
+    nlp = spacy.blank("en")
+    nlp.add_pipe("parser", config={"model": _MODEL, "min_action_freq": 1})
     examples = [Example(nlp.make_doc(p.text), p.to_doc(nlp.vocab)) for p in parses]
     optimizer, rng = nlp.initialize(lambda: examples), random.Random(seed)
-    optimizer.learn_rate = .01
+    optimizer.learn_rate = 0.01
     for _ in range(rounds):
         rng.shuffle(examples)
-        for start in range(0, len(examples), 16): nlp.update(examples[start:start + 16], sgd=optimizer, drop=0.)
-    nlp.meta.update(name='small', version=f'{len(parses)}.{rounds}.{seed}')
+        for start in range(0, len(examples), 16):
+            nlp.update(examples[start : start + 16], sgd=optimizer, drop=0.0)
+    nlp.meta.update(name="small", version=f"{len(parses)}.{rounds}.{seed}")
     nlp.to_disk(folder)
     return Path(folder)

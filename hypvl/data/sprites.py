@@ -42,8 +42,14 @@ instrument/player: horn/brass = trumpet trombone whistle flute
 """
 
 # %% ../../nbs/data/204_sprites.ipynb #1d163f58
-COLOURS = {"red": (205, 50, 45), "orange": (235, 140, 40), "yellow": (225, 205, 60),
-           "green": (60, 150, 70), "blue": (55, 95, 200), "purple": (140, 75, 170)}
+COLOURS = {
+    "red": (205, 50, 45),
+    "orange": (235, 140, 40),
+    "yellow": (225, 205, 60),
+    "green": (60, 150, 70),
+    "blue": (55, 95, 200),
+    "purple": (140, 75, 170),
+}
 CONDITIONS = ("plain", "broken", "glowing")
 
 
@@ -62,38 +68,70 @@ def lexicon() -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
 
 # %% ../../nbs/data/204_sprites.ipynb #96e08631
 _SHAPES = {  # family -> list of (kind, coordinates): an outline that is recognised at first sight
-    "animal": [("ellipse", (-.75, -.25, .5, .5)), ("ellipse", (.2, -.65, .8, -.05)), ("box", (-.55, .3, -.35, .85)), ("box", (.15, .3, .35, .85))],
-    "vehicle": [("box", (-.9, -.1, .9, .4)), ("box", (-.45, -.5, .45, 0)), ("ellipse", (-.75, .2, -.25, .7)), ("ellipse", (.25, .2, .75, .7))],
-    "plant": [("poly", (0, -.95, .75, .3, -.75, .3)), ("box", (-.15, .25, .15, .9))],
-    "food": [("ellipse", (-.7, -.7, .7, .7))],
-    "furniture": [("box", (-.9, -.35, .9, .1)), ("box", (-.8, 0, -.55, .85)), ("box", (.55, 0, .8, .85))],
-    "tool": [("poly", (-.9, .7, -.65, .9, .35, -.15, .1, -.4)), ("poly", (0, -.5, .5, -.95, .95, -.5, .5, .05))],
-    "clothing": [("box", (-.4, -.6, .4, .85)), ("poly", (-.4, -.6, -.95, -.1, -.7, .2, -.3, -.15)), ("poly", (.4, -.6, .95, -.1, .7, .2, .3, -.15))],
-    "instrument": [("ellipse", (-.65, .05, .65, .95)), ("ellipse", (-.4, -.4, .4, .35)), ("box", (-.1, -.95, .1, -.2))],
+    "animal": [
+        ("ellipse", (-0.75, -0.25, 0.5, 0.5)),
+        ("ellipse", (0.2, -0.65, 0.8, -0.05)),
+        ("box", (-0.55, 0.3, -0.35, 0.85)),
+        ("box", (0.15, 0.3, 0.35, 0.85)),
+    ],
+    "vehicle": [
+        ("box", (-0.9, -0.1, 0.9, 0.4)),
+        ("box", (-0.45, -0.5, 0.45, 0)),
+        ("ellipse", (-0.75, 0.2, -0.25, 0.7)),
+        ("ellipse", (0.25, 0.2, 0.75, 0.7)),
+    ],
+    "plant": [("poly", (0, -0.95, 0.75, 0.3, -0.75, 0.3)), ("box", (-0.15, 0.25, 0.15, 0.9))],
+    "food": [("ellipse", (-0.7, -0.7, 0.7, 0.7))],
+    "furniture": [
+        ("box", (-0.9, -0.35, 0.9, 0.1)),
+        ("box", (-0.8, 0, -0.55, 0.85)),
+        ("box", (0.55, 0, 0.8, 0.85)),
+    ],
+    "tool": [
+        ("poly", (-0.9, 0.7, -0.65, 0.9, 0.35, -0.15, 0.1, -0.4)),
+        ("poly", (0, -0.5, 0.5, -0.95, 0.95, -0.5, 0.5, 0.05)),
+    ],
+    "clothing": [
+        ("box", (-0.4, -0.6, 0.4, 0.85)),
+        ("poly", (-0.4, -0.6, -0.95, -0.1, -0.7, 0.2, -0.3, -0.15)),
+        ("poly", (0.4, -0.6, 0.95, -0.1, 0.7, 0.2, 0.3, -0.15)),
+    ],
+    "instrument": [
+        ("ellipse", (-0.65, 0.05, 0.65, 0.95)),
+        ("ellipse", (-0.4, -0.4, 0.4, 0.35)),
+        ("box", (-0.1, -0.95, 0.1, -0.2)),
+    ],
 }
-_PARTS = [("poly", (-.6, -.9, -.25, -.35, -.8, -.4)), ("box", (.55, -.1, .98, .12)), ("box", (-.85, .82, .85, .98))]
-_STRETCH = [(1., 1.), (.68, 1.), (1., .7)]
+_PARTS = [
+    ("poly", (-0.6, -0.9, -0.25, -0.35, -0.8, -0.4)),
+    ("box", (0.55, -0.1, 0.98, 0.12)),
+    ("box", (-0.85, 0.82, 0.85, 0.98)),
+]
+_STRETCH = [(1.0, 1.0), (0.68, 1.0), (1.0, 0.7)]
 
 
-def _draw(pen: ImageDraw.ImageDraw, kind: str, xy, fill, size: int, stretch=(1., 1.)) -> None:
+def _draw(pen: ImageDraw.ImageDraw, kind: str, xy, fill, size: int, stretch=(1.0, 1.0)) -> None:
     "One primitive in coordinates of [-1, 1]."
-    pts = [((x * stretch[0] + 1) / 2 * size, (y * stretch[1] + 1) / 2 * size) for x, y in zip(xy[::2], xy[1::2])]
+    pts = [
+        ((x * stretch[0] + 1) / 2 * size, (y * stretch[1] + 1) / 2 * size)
+        for x, y in zip(xy[::2], xy[1::2])
+    ]
     {"ellipse": pen.ellipse, "box": pen.rectangle, "poly": pen.polygon}[kind](pts, fill=fill)
 
 # %% ../../nbs/data/204_sprites.ipynb #20ce0449
 def _mark(pen: ImageDraw.ImageDraw, which: int, size: int, stretch) -> None:
     "The marking of a species: white with a dark rim, in the middle of the body."
-    bars = {0: (-.5, -.02, .5, .2), 1: (-.12, -.32, .12, .5)}
+    bars = {0: (-0.5, -0.02, 0.5, 0.2), 1: (-0.12, -0.32, 0.12, 0.5)}
     dark, white = (35, 35, 35, 255), (250, 250, 250, 255)
     grow = lambda b, e: (b[0] - e, b[1] - e, b[2] + e, b[3] + e)
     if which in bars:
-        _draw(pen, "box", grow(bars[which], .07), dark, size, stretch)
+        _draw(pen, "box", grow(bars[which], 0.07), dark, size, stretch)
         _draw(pen, "box", bars[which], white, size, stretch)
     else:
-        _draw(pen, "ellipse", (-.34, -.24, .34, .44), dark, size, stretch)
-        _draw(pen, "ellipse", (-.27, -.17, .27, .37), white, size, stretch)
+        _draw(pen, "ellipse", (-0.34, -0.24, 0.34, 0.44), dark, size, stretch)
+        _draw(pen, "ellipse", (-0.27, -0.17, 0.27, 0.37), white, size, stretch)
         if which == 3:
-            _draw(pen, "ellipse", (-.14, -.04, .14, .24), dark, size, stretch)
+            _draw(pen, "ellipse", (-0.14, -0.04, 0.14, 0.24), dark, size, stretch)
 
 
 def _finish(image: Image.Image, condition: str) -> Image.Image:
@@ -101,11 +139,29 @@ def _finish(image: Image.Image, condition: str) -> Image.Image:
     size = image.width
     if condition == "broken":
         alpha = image.getchannel("A")
-        ImageDraw.Draw(alpha).polygon([(size * a, size * b) for a, b in
-                                       ((.60, 0), (.74, 0), (.52, .48), (.62, .5), (.34, 1), (.22, 1), (.42, .56), (.34, .54))], fill=0)
+        ImageDraw.Draw(alpha).polygon(
+            [
+                (size * a, size * b)
+                for a, b in (
+                    (0.60, 0),
+                    (0.74, 0),
+                    (0.52, 0.48),
+                    (0.62, 0.5),
+                    (0.34, 1),
+                    (0.22, 1),
+                    (0.42, 0.56),
+                    (0.34, 0.54),
+                )
+            ],
+            fill=0,
+        )
         image.putalpha(alpha)
     if condition == "glowing":
-        halo = image.getchannel("A").filter(ImageFilter.GaussianBlur(size / 14)).point(lambda v: min(255, int(v * 1.8)))
+        halo = (
+            image.getchannel("A")
+            .filter(ImageFilter.GaussianBlur(size / 14))
+            .point(lambda v: min(255, int(v * 1.8)))
+        )
         glow = Image.new("RGBA", image.size, (255, 250, 170, 0))
         glow.putalpha(halo)
         image = Image.alpha_composite(glow, image)
@@ -113,7 +169,11 @@ def _finish(image: Image.Image, condition: str) -> Image.Image:
 
 # %% ../../nbs/data/204_sprites.ipynb #c1d55ef8
 MATERIALS = ("metal", "wooden", "woollen")
-ACTIONS = {"leaning": 40., "tumbling": 180., "hovering": 0.}  # and the degrees by which they turn a thing
+ACTIONS = {
+    "leaning": 40.0,
+    "tumbling": 180.0,
+    "hovering": 0.0,
+}  # and the degrees by which they turn a thing
 
 
 @lru_cache(maxsize=None)
@@ -123,22 +183,27 @@ def _pattern(material: str, size: int) -> tuple[np.ndarray, np.ndarray]:
         raise ValueError(f"material={material!r} is none of {', '.join(MATERIALS)}")
     y, x = np.mgrid[:size, :size] / size
     if material == "metal":
-        shine = .8 * np.clip(1.2 * np.cos(2 * np.pi * 2.2 * (x + y)), 0, 1)[..., None]
+        shine = 0.8 * np.clip(1.2 * np.cos(2 * np.pi * 2.2 * (x + y)), 0, 1)[..., None]
         return 1 - shine, 255 * shine
-    dark = y % .25 < .1 if material == "wooden" else (x % .22 < .11) & (y % .22 < .11)
-    return np.where(dark, .4, 1.)[..., None], np.zeros((size, size, 1))
+    dark = y % 0.25 < 0.1 if material == "wooden" else (x % 0.22 < 0.11) & (y % 0.22 < 0.11)
+    return np.where(dark, 0.4, 1.0)[..., None], np.zeros((size, size, 1))
 
 
-def surface(image: Image.Image,  # RGBA, square
-            material: str,       # one of `MATERIALS`
-            ) -> Image.Image:
+def surface(
+    image: Image.Image,  # RGBA, square
+    material: str,  # one of `MATERIALS`
+) -> Image.Image:
     "The picture made of a material; its outline stays."
     pixels, (factor, summand) = np.asarray(image), _pattern(material, image.width)
-    return Image.fromarray(np.dstack([(pixels[..., :3] * factor + summand).astype(np.uint8), pixels[..., 3]]))
+    return Image.fromarray(
+        np.dstack([(pixels[..., :3] * factor + summand).astype(np.uint8), pixels[..., 3]])
+    )
 
 # %% ../../nbs/data/204_sprites.ipynb #d27394ed
 @lru_cache(maxsize=None)
-def _paint(family: str, genus: int, marking: int, colour: str, condition: str, size: int) -> Image.Image:
+def _paint(
+    family: str, genus: int, marking: int, colour: str, condition: str, size: int
+) -> Image.Image:
     "A drawn sprite; drawn once for each combination."
     big, stretch = 4 * size, _STRETCH[genus % 3]
     image = Image.new("RGBA", (big, big), (0, 0, 0, 0))
@@ -151,6 +216,7 @@ def _paint(family: str, genus: int, marking: int, colour: str, condition: str, s
 
 class DrawnSprites:
     "Procedural sprites of the built-in lexicon."
+
     colours, conditions = tuple(COLOURS), CONDITIONS
 
     def __init__(self, size: int = 32):  # side of a sprite in pixels
@@ -159,14 +225,20 @@ class DrawnSprites:
         self._looks = {}  # leaf -> family, number of its genus, marking
         genera = [g for g in parents if parents[g] in _SHAPES]
         for g, genus in enumerate(genera):
-            for leaf, marking in zip(self.taxonomy.children(genus), np.random.default_rng(g).permutation(4)):
+            for leaf, marking in zip(
+                self.taxonomy.children(genus), np.random.default_rng(g).permutation(4)
+            ):
                 self._looks[leaf] = parents[genus], g, int(marking)
 
     def families(self) -> dict[str, tuple[str, ...]]:
         "family -> its leaves."
-        return {f: tuple(s for s, (family, _, _) in self._looks.items() if family == f) for f in _SHAPES}
+        return {
+            f: tuple(s for s, (family, _, _) in self._looks.items() if family == f) for f in _SHAPES
+        }
 
-    def sprite(self, leaf: str, colour: str, condition: str, instance: int = 0, split: str = "train") -> Image.Image:
+    def sprite(
+        self, leaf: str, colour: str, condition: str, instance: int = 0, split: str = "train"
+    ) -> Image.Image:
         "RGBA picture of a leaf; drawn things have one instance for every split."
         if leaf not in self._looks:
             raise ValueError(f"leaf={leaf!r} is not a leaf of the built-in lexicon")

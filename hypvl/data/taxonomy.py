@@ -19,77 +19,115 @@ def _find_root(parents):
     nodes = {*parents, *parents.values()}
     roots = [v for v in nodes if parents.get(v, v) == v]
     if len(roots) != 1:
-        if not roots: raise ValueError(f"parents: no root, every node has another parent (a cycle), e.g. {_cycle(parents, min(nodes)) if nodes else nodes}")
+        if not roots:
+            raise ValueError(
+                f"parents: no root, every node has another parent (a cycle), e.g. {_cycle(parents, min(nodes)) if nodes else nodes}"
+            )
         raise ValueError(f"parents: one root needed, found {len(roots)}: {sorted(roots)[:5]}")
     safe = {roots[0]}
     for v in parents:
         path = []
-        while v not in safe and len(path) <= len(nodes): path.append(v); v = parents[v]
-        if len(path) > len(nodes): raise ValueError(f"parents: cycle {_cycle(parents, v)}")
+        while v not in safe and len(path) <= len(nodes):
+            path.append(v)
+            v = parents[v]
+        if len(path) > len(nodes):
+            raise ValueError(f"parents: cycle {_cycle(parents, v)}")
         safe.update(path)
     return roots[0]
+
 
 def _cycle(parents, v):
     "The cycle that a walk up from `v` ends in, written out."
     seen = []
-    while v not in seen: seen.append(v); v = parents[v]
-    return ' > '.join([*seen[seen.index(v):], v])
+    while v not in seen:
+        seen.append(v)
+        v = parents[v]
+    return " > ".join([*seen[seen.index(v) :], v])
 
 # %% ../../nbs/data/203_taxonomy.ipynb #7a363e32
 @dataclass(frozen=True, eq=False)
 class _Tree:
     "Storage and checks: what a tree is, without the walks."
+
     parents: Mapping[str, str]  # child -> parent; the root maps to itself or is absent
-    root: str | None = None     # most general node; None finds it
-    names: Mapping[str, str] = field(default_factory=dict) # node -> display name, the node itself where absent
+    root: str | None = None  # most general node; None finds it
+    names: Mapping[str, str] = field(
+        default_factory=dict
+    )  # node -> display name, the node itself where absent
 
     def __post_init__(self):
         parents = self.parents or ({} if self.root is None else {self.root: self.root})
         root = _find_root(parents)
-        if self.root not in (None, root): raise ValueError(f"root is {root!r} by the edges, got root={self.root!r}")
-        for k, v in dict(parents={v: p for v, p in parents.items() if v != p}, root=root, names=dict(self.names)).items(): object.__setattr__(self, k, v)
-        for v in self.names: self._check(v, 'names: ')
+        if self.root not in (None, root):
+            raise ValueError(f"root is {root!r} by the edges, got root={self.root!r}")
+        for k, v in dict(
+            parents={v: p for v, p in parents.items() if v != p}, root=root, names=dict(self.names)
+        ).items():
+            object.__setattr__(self, k, v)
+        for v in self.names:
+            self._check(v, "names: ")
 
     @cached_property
     def _kids(self):
         kids = {self.root: []} | {v: [] for v in self.parents.values()}
-        for v, p in self.parents.items(): kids.setdefault(v, []); kids[p].append(v)
+        for v, p in self.parents.items():
+            kids.setdefault(v, [])
+            kids[p].append(v)
         return kids
 
     @cached_property
     def _depths(self):
         order, depths = [self.root], {self.root: 0}
         for v in order:
-            for u in self._kids[v]: depths[u] = depths[v] + 1; order.append(u)
+            for u in self._kids[v]:
+                depths[u] = depths[v] + 1
+                order.append(u)
         return depths
 
-    def _check(self, v, where=''):
-        if v in self._kids: return v
-        raise UnknownKey(f"{where}unknown node {v!r} in a taxonomy of {len(self)} nodes.{suggest(v, self._kids)}")
+    def _check(self, v, where=""):
+        if v in self._kids:
+            return v
+        raise UnknownKey(
+            f"{where}unknown node {v!r} in a taxonomy of {len(self)} nodes.{suggest(v, self._kids)}"
+        )
 
-    def __len__(self): return len(self.parents) + 1
-    def __contains__(self, v): return v in self._kids
-    def __eq__(self, other): return isinstance(other, _Tree) and (self.parents, self.root, self.names) == (other.parents, other.root, other.names)
-    def __repr__(self): return f"{type(self).__name__}({len(self)} nodes, {len(self.leaves)} leaves, root {self.root!r}, depth {max(self._depths.values())})"
+    def __len__(self):
+        return len(self.parents) + 1
+
+    def __contains__(self, v):
+        return v in self._kids
+
+    def __eq__(self, other):
+        return isinstance(other, _Tree) and (self.parents, self.root, self.names) == (
+            other.parents,
+            other.root,
+            other.names,
+        )
+
+    def __repr__(self):
+        return f"{type(self).__name__}({len(self)} nodes, {len(self.leaves)} leaves, root {self.root!r}, depth {max(self._depths.values())})"
 
 # %% ../../nbs/data/203_taxonomy.ipynb #7774c030
 class _Walks(_Tree):
     "Questions that a tree answers."
+
     def path_to_root(self, v: str) -> tuple[str, ...]:
         "`v`, its parent, and so on up to the root."
         path = [self._check(v)]
-        while path[-1] != self.root: path.append(self.parents[path[-1]])
+        while path[-1] != self.root:
+            path.append(self.parents[path[-1]])
         return tuple(path)
 
     def ancestors(self, v: str, include_self: bool = False) -> tuple[str, ...]:
         "Nodes above `v`, the nearest first, the root last."
-        return self.path_to_root(v)[0 if include_self else 1:]
+        return self.path_to_root(v)[0 if include_self else 1 :]
 
     def descendants(self, v: str, include_self: bool = False) -> tuple[str, ...]:
         "Nodes below `v`, parents before their children."
         out = [self._check(v)]
-        for u in out: out.extend(self._kids[u])
-        return tuple(out[0 if include_self else 1:])
+        for u in out:
+            out.extend(self._kids[u])
+        return tuple(out[0 if include_self else 1 :])
 
     def depth(self, v: str) -> int:
         "Edges from the root to `v`."
@@ -111,6 +149,7 @@ class _Walks(_Tree):
 # %% ../../nbs/data/203_taxonomy.ipynb #ad44c1eb
 class Taxonomy(_Walks):
     "A rooted tree of concepts."
+
     @property
     def nodes(self) -> tuple[str, ...]:
         "All nodes, the root first, level by level."
@@ -127,7 +166,8 @@ class Taxonomy(_Walks):
 
     def ancestor_at(self, v: str, depth: int) -> str:
         "The node at `depth` on the path from the root to `v`."
-        if not 0 <= depth <= self.depth(v): raise ValueError(f"depth must be in 0..{self.depth(v)} for node {v!r}, got {depth}")
+        if not 0 <= depth <= self.depth(v):
+            raise ValueError(f"depth must be in 0..{self.depth(v)} for node {v!r}, got {depth}")
         return self.path_to_root(v)[self.depth(v) - depth]
 
     def name(self, v: str) -> str:
@@ -135,65 +175,96 @@ class Taxonomy(_Walks):
         return self.names.get(self._check(v), v)
 
     @classmethod
-    def from_edges(cls, edges: Iterable[tuple[str, str]], parent: str = 'error', names: Mapping[str, str] = {}) -> 'Taxonomy':
+    def from_edges(
+        cls, edges: Iterable[tuple[str, str]], parent: str = "error", names: Mapping[str, str] = {}
+    ) -> "Taxonomy":
         "From (parent, child) pairs; see `single_parents` for `parent`."
         return cls(single_parents(edges, parent), names=names)
 
     @classmethod
-    def from_file(cls, path: str | Path, parent: str = 'error', names: str | Path | None = None) -> 'Taxonomy':
+    def from_file(
+        cls, path: str | Path, parent: str = "error", names: str | Path | None = None
+    ) -> "Taxonomy":
         "From an is-a file of `parent child` lines and a file of `node<TAB>name` lines."
         return cls.from_edges(read_edges(path), parent, {} if names is None else read_names(names))
 
     def to_file(self, path: str | Path, names: str | Path | None = None):
         "Write the is-a file, parents first, and on request the names."
-        Path(path).write_text(''.join(f"{self.parents[v]} {v}\n" for v in self.nodes if v != self.root), encoding='utf-8')
-        if names is not None: Path(names).write_text(''.join(f"{v}\t{self.names[v]}\n" for v in self.nodes if v in self.names), encoding='utf-8')
+        Path(path).write_text(
+            "".join(f"{self.parents[v]} {v}\n" for v in self.nodes if v != self.root),
+            encoding="utf-8",
+        )
+        if names is not None:
+            Path(names).write_text(
+                "".join(f"{v}\t{self.names[v]}\n" for v in self.nodes if v in self.names),
+                encoding="utf-8",
+            )
 
 # %% ../../nbs/data/203_taxonomy.ipynb #1984b61e
 def single_parents(
-    edges: Iterable[tuple[str, str]], # (parent, child) pairs
-    parent: str = 'error',            # for a second parent of a node: 'error' raises, 'first' keeps the first
+    edges: Iterable[tuple[str, str]],  # (parent, child) pairs
+    parent: str = "error",  # for a second parent of a node: 'error' raises, 'first' keeps the first
 ) -> dict[str, str]:
     "Child -> parent, from pairs that may name several parents of a child."
-    if parent not in ('error', 'first'): raise ValueError(f"parent must be 'error' or 'first', got {parent!r}")
+    if parent not in ("error", "first"):
+        raise ValueError(f"parent must be 'error' or 'first', got {parent!r}")
     parents = {}
     for p, v in edges:
-        if parents.setdefault(v, p) != p and parent == 'error':
-            raise ValueError(f"node {v!r} has several parents, {parents[v]!r} and {p!r}: this is a graph, not a tree. parent='first' keeps the first of each")
+        if parents.setdefault(v, p) != p and parent == "error":
+            raise ValueError(
+                f"node {v!r} has several parents, {parents[v]!r} and {p!r}: this is a graph, not a tree. parent='first' keeps the first of each"
+            )
     return parents
 
+
 def read_edges(
-    path: str | Path, # is-a file, `parent child` a line; empty lines and lines that begin with # are skipped
+    path: str
+    | Path,  # is-a file, `parent child` a line; empty lines and lines that begin with # are skipped
 ) -> list[tuple[str, str]]:
     "The (parent, child) pairs of an is-a file."
-    lines = enumerate(Path(path).read_text(encoding='utf-8').splitlines(), 1)
-    pairs = [(i, line.split()) for i, line in lines if line.strip() and not line.startswith('#')]
+    lines = enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1)
+    pairs = [(i, line.split()) for i, line in lines if line.strip() and not line.startswith("#")]
     for i, words in pairs:
-        if len(words) != 2: raise ValueError(f"{Path(path).name}, line {i}: `parent child` needed, got {' '.join(words)!r}")
+        if len(words) != 2:
+            raise ValueError(
+                f"{Path(path).name}, line {i}: `parent child` needed, got {' '.join(words)!r}"
+            )
     return [(p, v) for _, (p, v) in pairs]
 
+
 def read_names(
-    path: str | Path, # `node<TAB>name` a line
+    path: str | Path,  # `node<TAB>name` a line
 ) -> dict[str, str]:
     "Display names of nodes."
-    rows = [line.split('\t') for line in Path(path).read_text(encoding='utf-8').splitlines() if line.strip()]
+    rows = [
+        line.split("\t")
+        for line in Path(path).read_text(encoding="utf-8").splitlines()
+        if line.strip()
+    ]
     for i, row in enumerate(rows, 1):
-        if len(row) != 2: raise ValueError(f"{Path(path).name}, row {i}: `node<TAB>name` needed, got {row}")
+        if len(row) != 2:
+            raise ValueError(f"{Path(path).name}, row {i}: `node<TAB>name` needed, got {row}")
     return dict(map(tuple, rows))
 
 # %% ../../nbs/data/203_taxonomy.ipynb #157cc0ce
 def restrict(
     taxonomy: Taxonomy,
-    nodes: Iterable[str], # nodes to keep, with all their ancestors
+    nodes: Iterable[str],  # nodes to keep, with all their ancestors
 ) -> Taxonomy:
     "The part of a taxonomy above chosen nodes."
     keep = {a for v in nodes for a in taxonomy.path_to_root(v)}
-    if not keep: raise ValueError("nodes is empty: nothing to keep")
-    return Taxonomy({v: p for v, p in taxonomy.parents.items() if v in keep}, root=taxonomy.root, names={v: n for v, n in taxonomy.names.items() if v in keep})
+    if not keep:
+        raise ValueError("nodes is empty: nothing to keep")
+    return Taxonomy(
+        {v: p for v, p in taxonomy.parents.items() if v in keep},
+        root=taxonomy.root,
+        names={v: n for v, n in taxonomy.names.items() if v in keep},
+    )
+
 
 def contract(
     taxonomy: Taxonomy,
-    keep: Iterable[str] = (), # nodes that stay even with a single child
+    keep: Iterable[str] = (),  # nodes that stay even with a single child
 ) -> Taxonomy:
     "Remove inner nodes with a single child; their child moves up to their parent. A root with a single child is removed too."
     keep, parents = {*keep}, dict(taxonomy.parents)
@@ -201,27 +272,62 @@ def contract(
     up = lambda v: next((a for a in taxonomy.ancestors(v) if a not in single), None)
     parents = {v: up(v) for v in parents if v not in single}
     root = next(v for v in taxonomy.nodes if v not in single)
-    return Taxonomy({v: p for v, p in parents.items() if p is not None}, root=root, names={v: n for v, n in taxonomy.names.items() if v not in single})
+    return Taxonomy(
+        {v: p for v, p in parents.items() if p is not None},
+        root=root,
+        names={v: n for v, n in taxonomy.names.items() if v not in single},
+    )
 
 # %% ../../nbs/data/203_taxonomy.ipynb #8cb6400b
 def draw_taxonomy(
     taxonomy: Taxonomy,
-    ax = None,                     # matplotlib axes; None makes them
-    highlight: Iterable[str] = (), # nodes drawn in the accent colour
+    ax=None,  # matplotlib axes; None makes them
+    highlight: Iterable[str] = (),  # nodes drawn in the accent colour
 ):
     "Draw the tree with its root on the left and one leaf a line; returns the axes."
     import matplotlib.pyplot as plt
-    if ax is None: _, ax = plt.subplots(figsize=(1.6 * (1 + max(map(taxonomy.depth, taxonomy.leaves))), .3 * len(taxonomy.leaves) + .4))
+
+    if ax is None:
+        _, ax = plt.subplots(
+            figsize=(
+                1.6 * (1 + max(map(taxonomy.depth, taxonomy.leaves))),
+                0.3 * len(taxonomy.leaves) + 0.4,
+            )
+        )
     height, highlight = {}, {*highlight}
+
     def place(v):
         kids = [place(u) for u in taxonomy.children(v)]
-        height[v] = sum(kids) / len(kids) if kids else -sum(not taxonomy.children(u) for u in height)
+        height[v] = (
+            sum(kids) / len(kids) if kids else -sum(not taxonomy.children(u) for u in height)
+        )
         return height[v]
+
     place(taxonomy.root)
     for v in taxonomy.nodes:
         x, y = taxonomy.depth(v), height[v]
-        for u in taxonomy.children(v): ax.plot([x, x + .5, x + .5, x + 1], [y, y, height[u], height[u]], color='0.7', lw=1, zorder=1)
-        ax.text(x, y, taxonomy.name(v), va='center', ha='left' if not taxonomy.children(v) else 'center', fontsize=8, zorder=2,
-                bbox=dict(fc='#fde0c5' if v in highlight else 'white', ec='0.7', lw=.5, boxstyle='round,pad=.25'))
-    ax.axis('off')
+        for u in taxonomy.children(v):
+            ax.plot(
+                [x, x + 0.5, x + 0.5, x + 1],
+                [y, y, height[u], height[u]],
+                color="0.7",
+                lw=1,
+                zorder=1,
+            )
+        ax.text(
+            x,
+            y,
+            taxonomy.name(v),
+            va="center",
+            ha="left" if not taxonomy.children(v) else "center",
+            fontsize=8,
+            zorder=2,
+            bbox=dict(
+                fc="#fde0c5" if v in highlight else "white",
+                ec="0.7",
+                lw=0.5,
+                boxstyle="round,pad=.25",
+            ),
+        )
+    ax.axis("off")
     return ax

@@ -22,22 +22,37 @@ from .taxonomy import Taxonomy, contract
 @dataclass(frozen=True)
 class Nouns:
     "Synsets of nouns."
-    hypernyms: Mapping[str, tuple[str, ...]]  # wnid -> wnids of its hypernyms, in the order of the file
-    names: Mapping[str, str] = field(default_factory=dict)  # wnid -> its first word, where the file has words
+
+    hypernyms: Mapping[
+        str, tuple[str, ...]
+    ]  # wnid -> wnids of its hypernyms, in the order of the file
+    names: Mapping[str, str] = field(
+        default_factory=dict
+    )  # wnid -> its first word, where the file has words
+
 
 def _lines(path):
     "Lines of a text file or of a gzipped one."
     path = Path(path)
-    text = gzip.decompress(path.read_bytes()) if path.suffix == '.gz' else path.read_bytes()
-    return text.decode('utf-8').splitlines()
+    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    return text.decode("utf-8").splitlines()
+
 
 def _synset(line):
     "wnid, hypernyms and first word of a line of `data.noun`."
-    words = line.split(' | ')[0].split()
-    start = 4 + 2 * int(words[3], 16)  # offset, file, type, number of words (hexadecimal), then word and sense
-    links = [words[i:i + 4] for i in range(start + 1, start + 1 + 4 * int(words[start]), 4)]
-    if words[2] != 'n' or any(len(link) != 4 for link in links): raise ValueError(line)
-    return 'n' + words[0], tuple('n' + at for sign, at, kind, _ in links if sign in ('@', '@i') and kind == 'n'), words[4].replace('_', ' ')
+    words = line.split(" | ")[0].split()
+    start = 4 + 2 * int(
+        words[3], 16
+    )  # offset, file, type, number of words (hexadecimal), then word and sense
+    links = [words[i : i + 4] for i in range(start + 1, start + 1 + 4 * int(words[start]), 4)]
+    if words[2] != "n" or any(len(link) != 4 for link in links):
+        raise ValueError(line)
+    return (
+        "n" + words[0],
+        tuple("n" + at for sign, at, kind, _ in links if sign in ("@", "@i") and kind == "n"),
+        words[4].replace("_", " "),
+    )
+
 
 def read_data_noun(
     path: str | Path,  # data.noun of WordNet, or gzipped
@@ -45,9 +60,14 @@ def read_data_noun(
     "WordNet's own file of nouns."
     hypernyms, names = {}, {}
     for i, line in enumerate(_lines(path), 1):
-        if line.startswith('  '): continue  # the licence
-        try: v, hypernyms[v], names[v] = _synset(line)
-        except (ValueError, IndexError): raise ValueError(f"{Path(path).name}, line {i}: no synset of a noun, got {line[:60]!r}") from None
+        if line.startswith("  "):
+            continue  # the licence
+        try:
+            v, hypernyms[v], names[v] = _synset(line)
+        except (ValueError, IndexError):
+            raise ValueError(
+                f"{Path(path).name}, line {i}: no synset of a noun, got {line[:60]!r}"
+            ) from None
     return Nouns(hypernyms, names)
 
 # %% ../../nbs/data/214_wordnet.ipynb #2203e811
@@ -55,78 +75,109 @@ def read_is_a_table(
     path: str | Path,  # `parent<TAB>child<TAB>kind` a line below a header, or gzipped
 ) -> Nouns:
     "Hypernyms from a table; it has no words."
-    name, (head, *rows) = Path(path).name, [line.split('\t') for line in _lines(path) if line]
-    if head != ['parent', 'child', 'kind']: raise ValueError(f"{name}: the header must be parent, child, kind, got {head}")
+    name, (head, *rows) = Path(path).name, [line.split("\t") for line in _lines(path) if line]
+    if head != ["parent", "child", "kind"]:
+        raise ValueError(f"{name}: the header must be parent, child, kind, got {head}")
     hypernyms = {}
     for i, row in enumerate(rows, 2):
-        if len(row) != 3: raise ValueError(f"{name}, line {i}: `parent<TAB>child<TAB>kind` needed, got {row}")
+        if len(row) != 3:
+            raise ValueError(f"{name}, line {i}: `parent<TAB>child<TAB>kind` needed, got {row}")
         hypernyms.setdefault(row[0], [])
         hypernyms.setdefault(row[1], []).append(row[0])
     return Nouns({v: tuple(above) for v, above in hypernyms.items()})
+
 
 def read_nouns(
     path: str | Path,  # either of the two files
 ) -> Nouns:
     "Nouns of a `data.noun` or of a table, whichever it is."
-    return (read_is_a_table if _lines(path)[0].startswith('parent\t') else read_data_noun)(path)
+    return (read_is_a_table if _lines(path)[0].startswith("parent\t") else read_data_noun)(path)
 
 # %% ../../nbs/data/214_wordnet.ipynb #0f614572
-PHYSICAL_ENTITY = 'n00001930'
+PHYSICAL_ENTITY = "n00001930"
 MOVED: Mapping[str, str] = {  # synset -> the hypernym that replaces its own
-    'n06794110': 'n04217882',  # street sign: signboard, not the sign of communication
-    'n06874185': 'n04217882',  # traffic light: signboard, not the visual signal
-    'n13899404': 'n04274530',  # ball, above globule and bubble: the artifact sphere, not the shape
+    "n06794110": "n04217882",  # street sign: signboard, not the sign of communication
+    "n06874185": "n04217882",  # traffic light: signboard, not the visual signal
+    "n13899404": "n04274530",  # ball, above globule and bubble: the artifact sphere, not the shape
 }
 PREFERRED: Mapping[str, str] = {  # synset -> which of its equally long hypernyms
-    'n02887209': 'n04359589',  # brace: support, not strengthener
-    'n03773504': 'n04565375',  # missile: weapon, not rocket
-    'n03995372': 'n03997484',  # power drill: power tool, not drill
-    'n04004767': 'n04004475',  # printer: the machine that prints, not peripheral
-    'n04118021': 'n03405265',  # rug: furnishing, not floor cover
-    'n04149813': 'n04217882',  # scoreboard: signboard, not board
-    'n06595351': 'n06589574',  # magazine: publication, not press
-    'n07710616': 'n07710283',  # potato: root vegetable, not solanaceous vegetable
-    'n07884567': 'n07881800',  # alcohol: beverage, not drug of abuse
+    "n02887209": "n04359589",  # brace: support, not strengthener
+    "n03773504": "n04565375",  # missile: weapon, not rocket
+    "n03995372": "n03997484",  # power drill: power tool, not drill
+    "n04004767": "n04004475",  # printer: the machine that prints, not peripheral
+    "n04118021": "n03405265",  # rug: furnishing, not floor cover
+    "n04149813": "n04217882",  # scoreboard: signboard, not board
+    "n06595351": "n06589574",  # magazine: publication, not press
+    "n07710616": "n07710283",  # potato: root vegetable, not solanaceous vegetable
+    "n07884567": "n07881800",  # alcohol: beverage, not drug of abuse
 }
+
 
 def longest_hypernyms(
     hypernyms: Mapping[str, Sequence[str]],  # wnid -> hypernyms
-    leaves: Iterable[str],                   # wnids of the classes
-    root: str = PHYSICAL_ENTITY,             # most general node of the tree
-) -> dict[str, tuple[str, ...]]:             # leaves and what is above them -> hypernyms on a longest path, lowest wnid first
+    leaves: Iterable[str],  # wnids of the classes
+    root: str = PHYSICAL_ENTITY,  # most general node of the tree
+) -> dict[
+    str, tuple[str, ...]
+]:  # leaves and what is above them -> hypernyms on a longest path, lowest wnid first
     "Which hypernyms begin a longest path to the root."
+
     @cache
-    def length(v): return 0 if v == root else max((1 + n for n in map(length, hypernyms.get(v, ())) if n is not None), default=None)
+    def length(v):
+        return (
+            0
+            if v == root
+            else max(
+                (1 + n for n in map(length, hypernyms.get(v, ())) if n is not None), default=None
+            )
+        )
+
     found, todo = {}, list(leaves)
     for v in todo:
-        if v not in hypernyms: raise ValueError(f"leaves: {v!r} is no synset among {len(hypernyms)}")
-        if length(v) is None: raise ValueError(f"leaves: {v!r} has no path to the root {root!r}; `moved` gives it another hypernym")
+        if v not in hypernyms:
+            raise ValueError(f"leaves: {v!r} is no synset among {len(hypernyms)}")
+        if length(v) is None:
+            raise ValueError(
+                f"leaves: {v!r} has no path to the root {root!r}; `moved` gives it another hypernym"
+            )
     while todo:
         v = todo.pop()
-        if v == root or v in found: continue
+        if v == root or v in found:
+            continue
         found[v] = tuple(sorted({p for p in hypernyms[v] if length(p) == length(v) - 1}))
         todo += found[v]
     return found
 
 # %% ../../nbs/data/214_wordnet.ipynb #261eb833
 def imagenet_tree(
-    hypernyms: Mapping[str, Sequence[str]],     # wnid -> hypernyms, of `read_nouns`
-    leaves: Sequence[str],                      # wnids of the classes
-    root: str = PHYSICAL_ENTITY,                # most general node of the tree
-    moved: Mapping[str, str] = MOVED,           # synset -> hypernym that replaces its own
-    preferred: Mapping[str, str] = PREFERRED,   # synset -> which of its equally long hypernyms; of the others the lowest wnid
-    names: Mapping[str, str] = {},              # display names
+    hypernyms: Mapping[str, Sequence[str]],  # wnid -> hypernyms, of `read_nouns`
+    leaves: Sequence[str],  # wnids of the classes
+    root: str = PHYSICAL_ENTITY,  # most general node of the tree
+    moved: Mapping[str, str] = MOVED,  # synset -> hypernym that replaces its own
+    preferred: Mapping[
+        str, str
+    ] = PREFERRED,  # synset -> which of its equally long hypernyms; of the others the lowest wnid
+    names: Mapping[str, str] = {},  # display names
 ) -> Taxonomy:
     "Tree with the classes as leaves: longest paths, one parent a synset, no inner node with a single child."
     longest = longest_hypernyms({**hypernyms, **{v: (p,) for v, p in moved.items()}}, leaves, root)
     for v, p in preferred.items():
-        if p not in longest.get(v, (p,)): raise ValueError(f"preferred: {p!r} is on no longest path of {v!r}, choose among {longest[v]}")
+        if p not in longest.get(v, (p,)):
+            raise ValueError(
+                f"preferred: {p!r} is on no longest path of {v!r}, choose among {longest[v]}"
+            )
     parents = {v: preferred.get(v, above[0]) for v, above in longest.items()}
-    keep, todo = {}, list(leaves)  # a parent that was not chosen by anybody is no longer part of the tree
+    keep, todo = (
+        {},
+        list(leaves),
+    )  # a parent that was not chosen by anybody is no longer part of the tree
     while todo:
-        if (v := todo.pop()) != root and v not in keep: keep[v] = parents[v]; todo.append(keep[v])
+        if (v := todo.pop()) != root and v not in keep:
+            keep[v] = parents[v]
+            todo.append(keep[v])
     inner = [v for v in leaves if v in set(keep.values())]
-    if inner: raise ValueError(f"leaves: {len(inner)} lie above others, the first is {inner[0]!r}")
+    if inner:
+        raise ValueError(f"leaves: {len(inner)} lie above others, the first is {inner[0]!r}")
     tree = contract(Taxonomy(dict(sorted(keep.items())), root), keep={root})
     return Taxonomy(tree.parents, root, {v: names[v] for v in tree.nodes if v in names})
 
@@ -134,36 +185,55 @@ def imagenet_tree(
 def imagenet_classes() -> tuple[str, ...]:
     "The thousand wnids of ILSVRC 2012, in the order of the class index."
     from timm.data import ImageNetInfo
-    return tuple(ImageNetInfo('imagenet1k').label_names())
 
-_HEADER = '''# The 1000 classes of ILSVRC 2012 as leaves of a tree, `parent child` a line.
+    return tuple(ImageNetInfo("imagenet1k").label_names())
+
+
+_HEADER = """# The 1000 classes of ILSVRC 2012 as leaves of a tree, `parent child` a line.
 # Made from WordNet 3.0 by `python -m hypvl.data.wordnet`; WordNet's licence is in WORDNET-LICENSE.
-'''
+"""
+
 
 def main(
     args: Sequence[str] | None = None,  # arguments of the command; None: those of the process
 ):
     "Write the tree of ImageNet's classes from a file of WordNet's nouns."
-    parser = argparse.ArgumentParser(prog='python -m hypvl.data.wordnet', description=main.__doc__)
-    parser.add_argument('--nouns', required=True, help='data.noun of WordNet 3.0, or a table of parent, child, kind')
-    parser.add_argument('--out', required=True, help='is-a file to write, `parent child` a line')
-    parser.add_argument('--names', help='file of names to write, `node<TAB>name` a line; needs data.noun')
-    parser.add_argument('--classes', help='file of wnids, one a line; default: the 1000 of ILSVRC 2012')
+    parser = argparse.ArgumentParser(prog="python -m hypvl.data.wordnet", description=main.__doc__)
+    parser.add_argument(
+        "--nouns", required=True, help="data.noun of WordNet 3.0, or a table of parent, child, kind"
+    )
+    parser.add_argument("--out", required=True, help="is-a file to write, `parent child` a line")
+    parser.add_argument(
+        "--names", help="file of names to write, `node<TAB>name` a line; needs data.noun"
+    )
+    parser.add_argument(
+        "--classes", help="file of wnids, one a line; default: the 1000 of ILSVRC 2012"
+    )
     given = parser.parse_args(args)
     leaves = _lines(given.classes) if given.classes else imagenet_classes()
     nouns = read_nouns(given.nouns)
     tree = imagenet_tree(nouns.hypernyms, leaves, names=nouns.names)
-    if given.names and not tree.names: parser.error(f'--names: {Path(given.nouns).name} has no words, only data.noun has')
-    write_atomic(given.out, _HEADER + ''.join(f'{tree.parents[v]} {v}\n' for v in tree.nodes if v != tree.root))
-    if given.names: write_atomic(given.names, ''.join(f'{v}\t{tree.name(v)}\n' for v in tree.nodes))
-    print(f'{tree}: {Path(given.out).name}')
+    if given.names and not tree.names:
+        parser.error(f"--names: {Path(given.nouns).name} has no words, only data.noun has")
+    write_atomic(
+        given.out,
+        _HEADER + "".join(f"{tree.parents[v]} {v}\n" for v in tree.nodes if v != tree.root),
+    )
+    if given.names:
+        write_atomic(given.names, "".join(f"{v}\t{tree.name(v)}\n" for v in tree.nodes))
+    print(f"{tree}: {Path(given.out).name}")
+
 
 @cache
 def imagenet_taxonomy() -> Taxonomy:
     "The tree that comes with the package, with WordNet's words as names."
-    resources = files('hypvl') / 'resources'
-    with as_file(resources / 'imagenet_is_a.txt') as edges, as_file(resources / 'imagenet_names.tsv') as names:
+    resources = files("hypvl") / "resources"
+    with (
+        as_file(resources / "imagenet_is_a.txt") as edges,
+        as_file(resources / "imagenet_names.tsv") as names,
+    ):
         return Taxonomy.from_file(edges, names=names)
 
 # %% ../../nbs/data/214_wordnet.ipynb #ff0f223b
-if __name__ == '__main__' and '__file__' in globals(): main()  # as a command, not in a notebook
+if __name__ == "__main__" and "__file__" in globals():
+    main()  # as a command, not in a notebook

@@ -18,28 +18,47 @@ from .schema import Box, Sample
 from .sprites import ACTIONS, MATERIALS, DrawnSprites, surface
 
 # %% ../../nbs/data/207_world.ipynb #8b7ddb40
-SPLITS = {"train": 0, "val": 1, "seen": 2, "unseen": 3, "single": 4, "clutter": 5, "checklist": 6, "crepe": 7, "factors": 8}
+SPLITS = {
+    "train": 0,
+    "val": 1,
+    "seen": 2,
+    "unseen": 3,
+    "single": 4,
+    "clutter": 5,
+    "checklist": 6,
+    "crepe": 7,
+    "factors": 8,
+}
 SIZES = {"small": (13, 15), "medium": (17, 19), "large": (21, 25)}
 
 
 @dataclass(frozen=True)
 class WorldConfig:
     "What the world is made of; its hash names a rendered data set."
+
     seed: int = 0
-    image_size: int = 48                 # side of a scene in pixels
-    objects: tuple[float, ...] = (.15, .30, .30, .25)  # odds of 1, 2, 3, 4 objects
-    held_out_pairs: float = .15          # share of genus pairs (of different families) kept for `unseen`
-    held_out_positions: float = .25      # share of (leaf, quadrant) never seen in training
-    noise: float = 4.                    # standard deviation of pixel noise, of 255
+    image_size: int = 48  # side of a scene in pixels
+    objects: tuple[float, ...] = (0.15, 0.30, 0.30, 0.25)  # odds of 1, 2, 3, 4 objects
+    held_out_pairs: float = 0.15  # share of genus pairs (of different families) kept for `unseen`
+    held_out_positions: float = 0.25  # share of (leaf, quadrant) never seen in training
+    noise: float = 4.0  # standard deviation of pixel noise, of 255
     speaker: Speaker = Speaker()
-    materials: float = field(default=0., metadata={"hash": "changed"})  # share of things with a material
-    actions: float = field(default=0., metadata={"hash": "changed"})    # share of things that do something, and of scenes in which one does something to another
+    materials: float = field(
+        default=0.0, metadata={"hash": "changed"}
+    )  # share of things with a material
+    actions: float = field(
+        default=0.0, metadata={"hash": "changed"}
+    )  # share of things that do something, and of scenes in which one does something to another
 
     def __post_init__(self):
         if not 0 <= self.held_out_pairs < 1 or not 0 <= self.held_out_positions < 1:
-            raise ValueError(f"held_out_pairs={self.held_out_pairs}, held_out_positions={self.held_out_positions} must be in [0, 1)")
+            raise ValueError(
+                f"held_out_pairs={self.held_out_pairs}, held_out_positions={self.held_out_positions} must be in [0, 1)"
+            )
         if not 0 <= self.materials <= 1 or not 0 <= self.actions <= 1:
-            raise ValueError(f"materials={self.materials}, actions={self.actions} must be in [0, 1]")
+            raise ValueError(
+                f"materials={self.materials}, actions={self.actions} must be in [0, 1]"
+            )
         if self.image_size < 16:
             raise ValueError(f"image_size={self.image_size} is below 16 pixels")
 
@@ -47,35 +66,45 @@ class WorldConfig:
 @dataclass(frozen=True)
 class Thing:
     "One object of a scene."
+
     leaf: str
     colour: str | None
     condition: str | None
-    size: str                     # small, medium or large
-    xy: tuple[float, float]       # centre as a fraction of width and height
-    diameter: float               # fraction of the width
-    angle: float                  # degrees
-    instance: int                 # which photograph, for photographic sprites
+    size: str  # small, medium or large
+    xy: tuple[float, float]  # centre as a fraction of width and height
+    diameter: float  # fraction of the width
+    angle: float  # degrees
+    instance: int  # which photograph, for photographic sprites
     material: str | None = None
-    action: str | None = None     # what it does by itself
-    deed: tuple[str, int] | None = None  # a verb, and the place in the scene's list of the thing that it is done to
+    action: str | None = None  # what it does by itself
+    deed: tuple[str, int] | None = (
+        None  # a verb, and the place in the scene's list of the thing that it is done to
+    )
 
     @property
     def box(self) -> tuple[float, float, float, float]:
         "x1, y1, x2, y2 as fractions, cut at the image."
         r = self.diameter / 2
-        return tuple(float(np.clip(v, 0, 1)) for v in (self.xy[0] - r, self.xy[1] - r, self.xy[0] + r, self.xy[1] + r))
+        return tuple(
+            float(np.clip(v, 0, 1))
+            for v in (self.xy[0] - r, self.xy[1] - r, self.xy[0] + r, self.xy[1] + r)
+        )
 
     @property
     def attributes(self) -> dict[str, str | None]:
         "What an adjective may say of it."
-        return {"colour": self.colour, "size": self.size if self.size != "medium" else None,
-                "condition": self.condition if self.condition not in (None, "plain") else None,
-                "material": self.material, "action": self.action}
+        return {
+            "colour": self.colour,
+            "size": self.size if self.size != "medium" else None,
+            "condition": self.condition if self.condition not in (None, "plain") else None,
+            "material": self.material,
+            "action": self.action,
+        }
 
 
 def quadrant(xy: tuple[float, float]) -> int:
     "0 to 3: upper left, upper right, lower left, lower right."
-    return int(xy[0] >= .5) + 2 * int(xy[1] >= .5)
+    return int(xy[0] >= 0.5) + 2 * int(xy[1] >= 0.5)
 
 # %% ../../nbs/data/207_world.ipynb #6447dc08
 class World:
@@ -86,20 +115,24 @@ class World:
         self.sprites = sprites if sprites is not None else DrawnSprites(32)
         self.taxonomy, self.words = self.sprites.taxonomy, self.sprites.words
         self.families = self.sprites.families()
-        self.paths = {leaf: self._path(leaf, family) for family, leaves in self.families.items() for leaf in leaves}
+        self.paths = {
+            leaf: self._path(leaf, family)
+            for family, leaves in self.families.items()
+            for leaf in leaves
+        }
         self.genus = {leaf: path[min(1, len(path) - 1)] for leaf, path in self.paths.items()}
         rng = np.random.default_rng([config.seed, 99])
         genera = sorted({(f, self.genus[s]) for f, leaves in self.families.items() for s in leaves})
         pairs = [frozenset((g, h)) for (f, g), (e, h) in combinations(genera, 2) if f != e]
-        chosen = rng.permutation(len(pairs))[:round(config.held_out_pairs * len(pairs))]
+        chosen = rng.permutation(len(pairs))[: round(config.held_out_pairs * len(pairs))]
         self.held_out = {pairs[i] for i in chosen}
         places = [(s, q) for s in sorted(self.paths) for q in range(4)]
-        chosen = rng.permutation(len(places))[:round(config.held_out_positions * len(places))]
+        chosen = rng.permutation(len(places))[: round(config.held_out_positions * len(places))]
         self.held_out_places = {places[i] for i in chosen}
 
     def _path(self, leaf: str, family: str) -> tuple[str, ...]:
         up = (leaf, *self.taxonomy.ancestors(leaf))
-        return up[:up.index(family) + 1]
+        return up[: up.index(family) + 1]
 
     def rng(self, split: str, index: int) -> np.random.Generator:
         "The generator of one sample."
@@ -109,18 +142,34 @@ class World:
 
     def is_unseen(self, leaves: tuple[str, ...]) -> bool:
         "True where two genera meet that never do in training."
-        return any(frozenset((self.genus[a], self.genus[b])) in self.held_out for a, b in combinations(leaves, 2))
+        return any(
+            frozenset((self.genus[a], self.genus[b])) in self.held_out
+            for a, b in combinations(leaves, 2)
+        )
 
 # %% ../../nbs/data/207_world.ipynb #7abc2b8a
 def _thing(world: World, rng, leaf: str, centre, size: str | None = None) -> Thing:
     "Draw the looks of one object at a place."
     source, low_high = world.sprites, size or list(SIZES)[int(rng.integers(len(SIZES)))]
     pick = lambda options: str(options[int(rng.integers(len(options)))]) if options else None
-    condition = pick(source.conditions) if rng.random() < .5 else (source.conditions or (None,))[0]
+    condition = pick(source.conditions) if rng.random() < 0.5 else (source.conditions or (None,))[0]
     a, b = SIZES[low_high]
-    looks = (pick(source.colours), condition, low_high, centre, float(rng.uniform(a, b)) / 48, float(rng.uniform(-10, 10)), int(rng.integers(1 << 30)))
+    looks = (
+        pick(source.colours),
+        condition,
+        low_high,
+        centre,
+        float(rng.uniform(a, b)) / 48,
+        float(rng.uniform(-10, 10)),
+        int(rng.integers(1 << 30)),
+    )
     some = lambda share, options: pick(options) if share and rng.random() < share else None
-    return Thing(leaf, *looks, some(world.config.materials, MATERIALS), some(world.config.actions, tuple(ACTIONS)))
+    return Thing(
+        leaf,
+        *looks,
+        some(world.config.materials, MATERIALS),
+        some(world.config.actions, tuple(ACTIONS)),
+    )
 
 
 def true_deed(items: tuple[Thing, ...]) -> tuple[int, int, str | None]:
@@ -130,13 +179,23 @@ def true_deed(items: tuple[Thing, ...]) -> tuple[int, int, str | None]:
 
 def _acting(world: World, rng, items: tuple[Thing, ...]) -> tuple[Thing, ...]:
     "The same things, of which one may do something to another."
-    if not world.config.actions or len(items) < 2 or rng.random() >= world.config.actions: return items
+    if not world.config.actions or len(items) < 2 or rng.random() >= world.config.actions:
+        return items
     who, whom = rng.permutation(len(items))[:2]
-    return tuple(replace(t, deed=(str(rng.choice(VERBS)), int(whom))) if i == who else t for i, t in enumerate(items))
+    return tuple(
+        replace(t, deed=(str(rng.choice(VERBS)), int(whom))) if i == who else t
+        for i, t in enumerate(items)
+    )
 
 # %% ../../nbs/data/207_world.ipynb #5d9eb0f2
-def things(world: World, rng: np.random.Generator, split: str, count: int | None = None, leaf: str | None = None,
-           size: str | None = None) -> tuple[Thing, ...]:
+def things(
+    world: World,
+    rng: np.random.Generator,
+    split: str,
+    count: int | None = None,
+    leaf: str | None = None,
+    size: str | None = None,
+) -> tuple[Thing, ...]:
     "Contents of a scene; `leaf` fixes the first object, `count` how many there are, `size` how large the first is."
     unseen, odds = split == "unseen", np.array(world.config.objects) / sum(world.config.objects)
     if unseen:
@@ -144,23 +203,36 @@ def things(world: World, rng: np.random.Generator, split: str, count: int | None
     names = list(world.families)
     n = count or int(rng.choice(len(odds), p=odds)) + 1
     if not 1 <= n <= min(4, len(names)):
-        raise ValueError(f"count={n} must be between 1 and {min(4, len(names))} (four places, one object a family)")
+        raise ValueError(
+            f"count={n} must be between 1 and {min(4, len(names))} (four places, one object a family)"
+        )
     for _ in range(2000):
         families = [names[i] for i in rng.permutation(len(names))]
         if leaf is not None:
             own = world.paths[leaf][-1]
             families = [own, *(f for f in families if f != own)]
-        leaves = [world.families[f][int(rng.integers(len(world.families[f])))] for f in families[:n]]
+        leaves = [
+            world.families[f][int(rng.integers(len(world.families[f])))] for f in families[:n]
+        ]
         leaves[0] = leaf or leaves[0]
         if world.is_unseen(leaves) != unseen:
             continue
-        shift = rng.uniform(-.1, .1, (4, 2)) if n > 1 else rng.uniform(-.03, .53, (4, 2))
+        shift = rng.uniform(-0.1, 0.1, (4, 2)) if n > 1 else rng.uniform(-0.03, 0.53, (4, 2))
         spots = rng.permutation(4)[:n] if n > 1 else [0]
-        centres = [(.25 + .5 * (s % 2) + shift[s, 0], .25 + .5 * (s // 2) + shift[s, 1]) for s in spots]
-        if split != "train" or not any((s, quadrant(c)) in world.held_out_places for s, c in zip(leaves, centres)):
-            made = (_thing(world, rng, s, (float(x), float(y)), size if i == 0 else None) for i, (s, (x, y)) in enumerate(zip(leaves, centres)))
+        centres = [
+            (0.25 + 0.5 * (s % 2) + shift[s, 0], 0.25 + 0.5 * (s // 2) + shift[s, 1]) for s in spots
+        ]
+        if split != "train" or not any(
+            (s, quadrant(c)) in world.held_out_places for s, c in zip(leaves, centres)
+        ):
+            made = (
+                _thing(world, rng, s, (float(x), float(y)), size if i == 0 else None)
+                for i, (s, (x, y)) in enumerate(zip(leaves, centres))
+            )
             return _acting(world, rng, tuple(made))
-    raise ValueError(f"split={split!r}: no scene of {n} objects found in 2000 draws; lower held_out_pairs or held_out_positions")
+    raise ValueError(
+        f"split={split!r}: no scene of {n} objects found in 2000 draws; lower held_out_pairs or held_out_positions"
+    )
 
 # %% ../../nbs/data/207_world.ipynb #05b2d8eb
 def _paint_deed(pen: ImageDraw.ImageDraw, verb: str, a, b, r: float) -> None:
@@ -174,45 +246,62 @@ def _paint_deed(pen: ImageDraw.ImageDraw, verb: str, a, b, r: float) -> None:
         far, side = b + 1.2 * r * way, 1.4 * r * np.array((-way[1], way[0]))
         pen.polygon((*a, *(far + side), *(far - side)), fill=(250, 245, 190))
     else:
-        drops = [(a + s * (b - a), .6 + 1.8 * s) for s in np.linspace(.2, .8, 6)]
-        for at, size in drops + [(b + 1.25 * r * np.array((np.cos(v), np.sin(v))), 1.6) for v in np.linspace(0, 2 * np.pi, 9)[:-1]]:
+        drops = [(a + s * (b - a), 0.6 + 1.8 * s) for s in np.linspace(0.2, 0.8, 6)]
+        for at, size in drops + [
+            (b + 1.25 * r * np.array((np.cos(v), np.sin(v))), 1.6)
+            for v in np.linspace(0, 2 * np.pi, 9)[:-1]
+        ]:
             pen.ellipse(disc(at, size), fill=(150, 225, 255))
 
 # %% ../../nbs/data/207_world.ipynb #88a403a9
-def render(world: World, items: tuple[Thing, ...], rng: np.random.Generator, split: str = "train") -> np.ndarray:
+def render(
+    world: World, items: tuple[Thing, ...], rng: np.random.Generator, split: str = "train"
+) -> np.ndarray:
     "The scene as uint8 [H, W, 3]."
     side = world.config.image_size
     ground = (rng.integers(110, 170) + rng.integers(-14, 15, (3, 3, 3))).astype(np.uint8)
     image = Image.fromarray(ground).resize((side, side), Image.Resampling.BICUBIC)
     pen = ImageDraw.Draw(image)
     who, whom, verb = true_deed(items)
-    if verb: _paint_deed(pen, verb, *(side * np.array(items[i].xy) for i in (who, whom)), items[whom].diameter * side / 2)
+    if verb:
+        _paint_deed(
+            pen,
+            verb,
+            *(side * np.array(items[i].xy) for i in (who, whom)),
+            items[whom].diameter * side / 2,
+        )
     for t in items:
         sprite = world.sprites.sprite(t.leaf, t.colour, t.condition, t.instance, split)
-        if t.material: sprite = surface(sprite, t.material)
+        if t.material:
+            sprite = surface(sprite, t.material)
         d = max(4, round(t.diameter * side))
         if t.action == "hovering":
-            x, y = t.xy[0] * side, t.xy[1] * side + .55 * d
-            pen.ellipse((x - .4 * d, y - .1 * d, x + .4 * d, y + .1 * d), fill=(30, 30, 30))
-        sprite = sprite.rotate(t.angle + ACTIONS.get(t.action, 0.), Image.Resampling.BILINEAR).resize((d, d), Image.Resampling.BILINEAR, reducing_gap=2.)
+            x, y = t.xy[0] * side, t.xy[1] * side + 0.55 * d
+            pen.ellipse((x - 0.4 * d, y - 0.1 * d, x + 0.4 * d, y + 0.1 * d), fill=(30, 30, 30))
+        sprite = sprite.rotate(
+            t.angle + ACTIONS.get(t.action, 0.0), Image.Resampling.BILINEAR
+        ).resize((d, d), Image.Resampling.BILINEAR, reducing_gap=2.0)
         image.paste(sprite, (round(t.xy[0] * side - d / 2), round(t.xy[1] * side - d / 2)), sprite)
     noise = rng.standard_normal((side, side, 1), dtype=np.float32) * world.config.noise
     return np.clip(np.asarray(image, np.float32) + noise, 0, 255).astype(np.uint8)
 
 # %% ../../nbs/data/207_world.ipynb #5966cbf8
-def true_relation(a: Thing, b: Thing, margin: float = .2) -> str | None:
+def true_relation(a: Thing, b: Thing, margin: float = 0.2) -> str | None:
     "How a stands to b along the axis on which they are further apart, or None where that is less than `margin`."
     dx, dy = a.xy[0] - b.xy[0], a.xy[1] - b.xy[1]
     if max(abs(dx), abs(dy)) < margin:
         return None
-    return ("left" if dx < 0 else "right") if abs(dx) > abs(dy) else ("above" if dy < 0 else "below")
+    return (
+        ("left" if dx < 0 else "right") if abs(dx) > abs(dy) else ("above" if dy < 0 else "below")
+    )
 
 
 @dataclass(frozen=True)
 class Caption:
     "A caption before it is read out: what is said of which object."
+
     mentions: tuple[Mention, ...]
-    objects: tuple[int, ...]      # index of each mention's object in the scene
+    objects: tuple[int, ...]  # index of each mention's object in the scene
     template: str
     relation: str | None = None
 
@@ -221,21 +310,30 @@ class Caption:
         return linearise(compose(self.mentions, self.template, self.relation))
 
 
-def caption(world: World, items: tuple[Thing, ...], rng: np.random.Generator, speaker: Speaker | None = None) -> Caption:
+def caption(
+    world: World, items: tuple[Thing, ...], rng: np.random.Generator, speaker: Speaker | None = None
+) -> Caption:
     "Say something true of a scene, with the world's odds or those of `speaker`."
     speaker = speaker or world.config.speaker
     order = rng.permutation(len(items))
     if rng.random() > speaker.all_objects and len(items) > 1:
-        order = order[:int(rng.integers(1, len(items)))]
+        order = order[: int(rng.integers(1, len(items)))]
     who, whom, verb = true_deed(items)
     acts = who in order and whom in order and rng.random() < speaker.deed
-    if acts: order = np.array([who, whom, *(i for i in order if i not in (who, whom))])
-    said = tuple(mention(world.paths[items[i].leaf], items[i].attributes, world.words, rng, speaker) for i in order)
-    if acts: return Caption(said, tuple(int(i) for i in order), "action", verb)
+    if acts:
+        order = np.array([who, whom, *(i for i in order if i not in (who, whom))])
+    said = tuple(
+        mention(world.paths[items[i].leaf], items[i].attributes, world.words, rng, speaker)
+        for i in order
+    )
+    if acts:
+        return Caption(said, tuple(int(i) for i in order), "action", verb)
     relation = true_relation(items[order[0]], items[order[1]]) if len(order) > 1 else None
     if relation and rng.random() < speaker.relation:
         return Caption(said, tuple(int(i) for i in order), "relation", relation)
-    return Caption(said, tuple(int(i) for i in order), ("bare", "photo", "there")[int(rng.integers(3))])
+    return Caption(
+        said, tuple(int(i) for i in order), ("bare", "photo", "there")[int(rng.integers(3))]
+    )
 
 # %% ../../nbs/data/207_world.ipynb #6b62c41c
 def sample(world: World, split: str, index: int, **fixed) -> Sample:
@@ -244,7 +342,17 @@ def sample(world: World, split: str, index: int, **fixed) -> Sample:
     items = things(world, rng, split, **fixed)
     said = caption(world, items, rng)
     parse, spans = said.read()
-    boxes = tuple(Box(items[o].box, parse.text[a:b], a, b, said.mentions[m].node)
-                  for m, o in enumerate(said.objects) for a, b in [spans[m]])
-    return Sample(f"{split}{index:07d}", render(world, items, rng, split), parse.text, boxes, parse,
-                  tuple(t.leaf for t in items), {"things": items, "caption": said})
+    boxes = tuple(
+        Box(items[o].box, parse.text[a:b], a, b, said.mentions[m].node)
+        for m, o in enumerate(said.objects)
+        for a, b in [spans[m]]
+    )
+    return Sample(
+        f"{split}{index:07d}",
+        render(world, items, rng, split),
+        parse.text,
+        boxes,
+        parse,
+        tuple(t.leaf for t in items),
+        {"things": items, "caption": said},
+    )

@@ -8,6 +8,7 @@ __all__ = ['quantile_bins', 'information_bits', 'presence_auc', 'Alignment', 'fa
 # %% ../../nbs/evaluation/608_alignment.ipynb #85b4f60b
 from collections.abc import Sequence
 from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
@@ -18,107 +19,169 @@ from scipy.stats import rankdata
 # %% ../../nbs/evaluation/608_alignment.ipynb #d501f4e0
 def quantile_bins(
     values: Float[np.ndarray, "N k"],  # any numbers
-    bins: int = 8,                     # at most so many bins a column
-) -> Int[np.ndarray, "N k"]:           # bin of each value, 0 … bins − 1
+    bins: int = 8,  # at most so many bins a column
+) -> Int[np.ndarray, "N k"]:  # bin of each value, 0 … bins − 1
     "Bins of equal counts, column by column; equal values get the same bin."
     values = np.asarray(values, dtype=float)
-    if values.ndim != 2 or bins < 2: raise ValueError(f'values: expected [N, k] and bins >= 2, got shape {values.shape} and bins={bins}')
+    if values.ndim != 2 or bins < 2:
+        raise ValueError(
+            f"values: expected [N, k] and bins >= 2, got shape {values.shape} and bins={bins}"
+        )
     edges = np.quantile(values, np.arange(1, bins) / bins, axis=0)
-    return np.stack([np.searchsorted(np.unique(e), column, side='right') for e, column in zip(edges.T, values.T)], 1)
+    return np.stack(
+        [
+            np.searchsorted(np.unique(e), column, side="right")
+            for e, column in zip(edges.T, values.T)
+        ],
+        1,
+    )
 
 # %% ../../nbs/evaluation/608_alignment.ipynb #273fa5a6
 def information_bits(
-    codes: Int[np.ndarray, "N k"],     # bins of the norms
+    codes: Int[np.ndarray, "N k"],  # bins of the norms
     present: Bool[np.ndarray, "N F"],  # which families are in which item
-) -> Float[np.ndarray, "k F"]:         # bits, 0 … 1
+) -> Float[np.ndarray, "k F"]:  # bits, 0 … 1
     "Mutual information of every column of `codes` with every column of `present`."
     codes, present = np.asarray(codes), np.asarray(present)
-    if len(codes) != len(present): raise ValueError(f'present: expected {len(codes)} rows as in codes, got {len(present)}')
+    if len(codes) != len(present):
+        raise ValueError(f"present: expected {len(codes)} rows as in codes, got {len(present)}")
     return _information(_one_hot(codes), present.astype(np.float32), codes.shape[1])
 
-def _one_hot(codes): return (codes[:, :, None] == np.arange(codes.max() + 1)).reshape(len(codes), -1).astype(np.float32)
+
+def _one_hot(codes):
+    return (
+        (codes[:, :, None] == np.arange(codes.max() + 1)).reshape(len(codes), -1).astype(np.float32)
+    )
+
 
 def _information(one_hot, present, k):
     both = (one_hot.T @ present / len(present)).reshape(k, -1, present.shape[1]).astype(float)
-    of_bin, of_family = one_hot.mean(0).reshape(k, -1, 1).astype(float), present.mean(0).astype(float)
-    def term(joint, product): return xlogy(joint, joint / np.where(product > 0, product, 1))
-    bits = term(both, of_bin * of_family) + term((of_bin - both).clip(min=0), of_bin * (1 - of_family))
+    of_bin, of_family = (
+        one_hot.mean(0).reshape(k, -1, 1).astype(float),
+        present.mean(0).astype(float),
+    )
+
+    def term(joint, product):
+        return xlogy(joint, joint / np.where(product > 0, product, 1))
+
+    bits = term(both, of_bin * of_family) + term(
+        (of_bin - both).clip(min=0), of_bin * (1 - of_family)
+    )
     return bits.sum(1).clip(min=0) / np.log(2)
 
 # %% ../../nbs/evaluation/608_alignment.ipynb #0d884bf3
 def presence_auc(
-    norms: Float[np.ndarray, "N k"],   # norms per factor
+    norms: Float[np.ndarray, "N k"],  # norms per factor
     present: Bool[np.ndarray, "N F"],  # which families are in which item
-) -> Float[np.ndarray, "k F"]:         # 0 … 1; NaN for a family that is everywhere or nowhere
+) -> Float[np.ndarray, "k F"]:  # 0 … 1; NaN for a family that is everywhere or nowhere
     "Chance that an item with the family has the larger norm."
     ranks, present = rankdata(norms, axis=0), np.asarray(present, dtype=float)
     yes = present.sum(0)
     no = len(present) - yes
-    with np.errstate(invalid='ignore', divide='ignore'): return (ranks.T @ present - yes * (yes + 1) / 2) / (yes * no)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (ranks.T @ present - yes * (yes + 1) / 2) / (yes * no)
 
 # %% ../../nbs/evaluation/608_alignment.ipynb #636ebd47
 @dataclass(frozen=True)
 class Alignment:
     "How well factors match families."
-    table: pd.DataFrame  # one row a factor and concept: bits, null, excess, normalised, p, auc, assigned
-    value: float         # mean normalised information of the assigned pairs, null subtracted
-    low: float           # 95 % interval of value, delete-a-group jackknife over items
-    high: float
-    null_high: float     # 95 % quantile of value when factors and families are unrelated
-    p: float             # share of permutations that reach the value
-    n: int               # items
 
-    def matrix(self, column: str = 'normalised') -> pd.DataFrame:
+    table: (
+        pd.DataFrame
+    )  # one row a factor and concept: bits, null, excess, normalised, p, auc, assigned
+    value: float  # mean normalised information of the assigned pairs, null subtracted
+    low: float  # 95 % interval of value, delete-a-group jackknife over items
+    high: float
+    null_high: float  # 95 % quantile of value when factors and families are unrelated
+    p: float  # share of permutations that reach the value
+    n: int  # items
+
+    def matrix(self, column: str = "normalised") -> pd.DataFrame:
         "One column of the table as factors × concepts."
-        return self.table.pivot(index='factor', columns='concept', values=column)
+        return self.table.pivot(index="factor", columns="concept", values=column)
 
 # %% ../../nbs/evaluation/608_alignment.ipynb #da5a3694
 def _entropy(present):
     p = present.mean(0).astype(float)
     return -(xlogy(p, p) + xlogy(1 - p, 1 - p)) / np.log(2)
 
+
 def _matched(excess):
     "Rows and columns of the best assignment, and its mean over columns (families without a factor count 0)."
     rows, columns = linear_sum_assignment(-excess)
     return rows, columns, excess[rows, columns].sum() / excess.shape[1]
 
+
 def _shuffle(rng, within):
     order = rng.permutation(len(within))
     shuffled = np.empty_like(order)
-    shuffled[np.argsort(within, kind='stable')] = order[np.argsort(within[order], kind='stable')]
+    shuffled[np.argsort(within, kind="stable")] = order[np.argsort(within[order], kind="stable")]
     return shuffled
 
 # %% ../../nbs/evaluation/608_alignment.ipynb #d37aab8a
 def factor_alignment(
-    norms: Float[np.ndarray, "N k"],       # norms per factor
-    present: Bool[np.ndarray, "N F"],      # which families are in which item
-    families: Sequence[str],               # names of the families
-    rng: np.random.Generator,              # draws the permutations
-    bins: int = 8,                         # bins of the norm
-    permutations: int = 200,               # of the null hypothesis
+    norms: Float[np.ndarray, "N k"],  # norms per factor
+    present: Bool[np.ndarray, "N F"],  # which families are in which item
+    families: Sequence[str],  # names of the families
+    rng: np.random.Generator,  # draws the permutations
+    bins: int = 8,  # bins of the norm
+    permutations: int = 200,  # of the null hypothesis
     within: Int[np.ndarray, "N"] | None = None,  # shuffle only among items with the same value
-    groups: int = 20,                      # groups of the jackknife
+    groups: int = 20,  # groups of the jackknife
 ) -> Alignment:
     "Information between factors and families, with the best assignment and a permutation null."
     codes, present = quantile_bins(norms, bins), np.asarray(present, dtype=bool)
     n, k = codes.shape
-    if present.shape != (n, len(families)): raise ValueError(f'present: expected shape {(n, len(families))}, got {present.shape}')
+    if present.shape != (n, len(families)):
+        raise ValueError(f"present: expected shape {(n, len(families))}, got {present.shape}")
     flat = [f for f, share in zip(families, present.mean(0)) if share in (0, 1)]
-    if flat: raise ValueError(f'present: families {flat} are in all items or in none, so nothing can be told about them')
-    one_hot, binary, within = _one_hot(codes), present.astype(np.float32), np.zeros(n, int) if within is None else np.asarray(within)
+    if flat:
+        raise ValueError(
+            f"present: families {flat} are in all items or in none, so nothing can be told about them"
+        )
+    one_hot, binary, within = (
+        _one_hot(codes),
+        present.astype(np.float32),
+        np.zeros(n, int) if within is None else np.asarray(within),
+    )
     bits, entropy = _information(one_hot, binary, k), _entropy(present)
-    draws = np.stack([_information(one_hot, binary[_shuffle(rng, within)], k) for _ in range(permutations)])
+    draws = np.stack(
+        [_information(one_hot, binary[_shuffle(rng, within)], k) for _ in range(permutations)]
+    )
     null = draws.mean(0)
     rows, columns, value = _matched((bits - null) / entropy)
     by_chance = np.array([_matched((draw - null) / entropy)[2] for draw in draws])
     group = rng.permutation(n) % groups
-    left = np.array([_matched((_information(one_hot[keep], binary[keep], k) - null * n / keep.sum()) / _entropy(present[keep]))[2]
-                     for keep in (group != g for g in range(groups))])
+    left = np.array(
+        [
+            _matched(
+                (_information(one_hot[keep], binary[keep], k) - null * n / keep.sum())
+                / _entropy(present[keep])
+            )[2]
+            for keep in (group != g for g in range(groups))
+        ]
+    )
     half = 1.96 * np.sqrt((groups - 1) / groups * ((left - left.mean()) ** 2).sum())
-    table = pd.DataFrame({'factor': np.repeat(np.arange(k), len(families)), 'concept': np.tile(families, k), 'bits': bits.ravel(),
-                          'null': null.ravel(), 'excess': (bits - null).ravel(), 'normalised': ((bits - null) / entropy).ravel(),
-                          'p': ((1 + (draws >= bits).sum(0)) / (1 + permutations)).ravel(), 'auc': presence_auc(norms, present).ravel(),
-                          'assigned': False})
-    table.loc[rows * len(families) + columns, 'assigned'] = True
-    return Alignment(table, value, value - half, value + half, float(np.quantile(by_chance, .95)),
-                     (1 + (by_chance >= value).sum()) / (1 + permutations), n)
+    table = pd.DataFrame(
+        {
+            "factor": np.repeat(np.arange(k), len(families)),
+            "concept": np.tile(families, k),
+            "bits": bits.ravel(),
+            "null": null.ravel(),
+            "excess": (bits - null).ravel(),
+            "normalised": ((bits - null) / entropy).ravel(),
+            "p": ((1 + (draws >= bits).sum(0)) / (1 + permutations)).ravel(),
+            "auc": presence_auc(norms, present).ravel(),
+            "assigned": False,
+        }
+    )
+    table.loc[rows * len(families) + columns, "assigned"] = True
+    return Alignment(
+        table,
+        value,
+        value - half,
+        value + half,
+        float(np.quantile(by_chance, 0.95)),
+        (1 + (by_chance >= value).sum()) / (1 + permutations),
+        n,
+    )

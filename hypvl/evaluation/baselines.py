@@ -11,106 +11,154 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 from scipy.special import gammaln
+
 from .zero_shot import class_weights
 
 # %% ../../nbs/evaluation/606_baselines.ipynb #0055829a
 def _long(values: Mapping[tuple[str, str], Sequence[float]]) -> pd.DataFrame:
     "Columns model, metric, item, value from values by model and metric."
-    return pd.concat([pd.DataFrame({'model': model, 'metric': metric, 'item': np.arange(len(v)), 'value': np.asarray(v, dtype=float)})
-                      for (model, metric), v in values.items()], ignore_index=True)
+    return pd.concat(
+        [
+            pd.DataFrame(
+                {
+                    "model": model,
+                    "metric": metric,
+                    "item": np.arange(len(v)),
+                    "value": np.asarray(v, dtype=float),
+                }
+            )
+            for (model, metric), v in values.items()
+        ],
+        ignore_index=True,
+    )
 
 # %% ../../nbs/evaluation/606_baselines.ipynb #5e10c751
 class BagOfWords:
     "Unigram log-likelihood of texts under the words of a training corpus."
-    def __init__(self,
-                 corpus: Iterable[str],     # training captions
-                 smoothing: float = 1.,     # added to each count
-                 ):
+
+    def __init__(
+        self,
+        corpus: Iterable[str],  # training captions
+        smoothing: float = 1.0,  # added to each count
+    ):
         self.counts = Counter(word for text in corpus for word in self.words(text))
-        if not self.counts: raise ValueError('corpus: expected captions with words, got none')
-        if smoothing <= 0: raise ValueError(f'smoothing: expected a positive number, got {smoothing}')
-        self.smoothing, self.total = smoothing, sum(self.counts.values()) + smoothing * (len(self.counts) + 1)
+        if not self.counts:
+            raise ValueError("corpus: expected captions with words, got none")
+        if smoothing <= 0:
+            raise ValueError(f"smoothing: expected a positive number, got {smoothing}")
+        self.smoothing, self.total = (
+            smoothing,
+            sum(self.counts.values()) + smoothing * (len(self.counts) + 1),
+        )
 
     @staticmethod
     def words(text: str) -> list[str]:
         "Lower-case words of a text."
-        return re.findall(r'\w+', text.lower())
+        return re.findall(r"\w+", text.lower())
 
-    def __call__(self,
-                 texts: Sequence[str],      # texts to judge
-                 per_word: bool = False,    # mean over words instead of sum
-                 ) -> Float[np.ndarray, "N"]:
+    def __call__(
+        self,
+        texts: Sequence[str],  # texts to judge
+        per_word: bool = False,  # mean over words instead of sum
+    ) -> Float[np.ndarray, "N"]:
         "Log-likelihood of each text, in nats."
+
         def of(text):
             words = sorted(self.words(text))
             value = sum(math.log((self.counts[w] + self.smoothing) / self.total) for w in words)
             return value / max(len(words), 1) if per_word else value
+
         return np.array([of(text) for text in texts])
 
 # %% ../../nbs/evaluation/606_baselines.ipynb #81621f05
 def pair_baselines(
-    positive: Sequence[str],       # true captions
-    negative: Sequence[str],       # false captions
+    positive: Sequence[str],  # true captions
+    negative: Sequence[str],  # false captions
     bag: BagOfWords | None = None,  # None: no row for it
-) -> pd.DataFrame:                 # columns model, metric, item, value
+) -> pd.DataFrame:  # columns model, metric, item, value
     "Blind accuracy on hard negatives, pair by pair."
-    if len(positive) != len(negative): raise ValueError(f'negative: expected {len(positive)} captions, got {len(negative)}')
+    if len(positive) != len(negative):
+        raise ValueError(f"negative: expected {len(positive)} captions, got {len(negative)}")
     words = lambda texts: np.array([len(text.split()) for text in texts])
-    longer = .5 + np.sign(words(positive) - words(negative)) / 2
-    values = {('chance', 'accuracy'): np.full(len(positive), .5), ('longer_caption', 'accuracy'): longer, ('shorter_caption', 'accuracy'): 1 - longer}
-    if bag is not None: values['bag_of_words', 'accuracy'] = bag(positive) > bag(negative)
+    longer = 0.5 + np.sign(words(positive) - words(negative)) / 2
+    values = {
+        ("chance", "accuracy"): np.full(len(positive), 0.5),
+        ("longer_caption", "accuracy"): longer,
+        ("shorter_caption", "accuracy"): 1 - longer,
+    }
+    if bag is not None:
+        values["bag_of_words", "accuracy"] = bag(positive) > bag(negative)
     return _long(values)
 
 # %% ../../nbs/evaluation/606_baselines.ipynb #97e4a746
 def constant_ranks(
-    targets: Iterable[int],               # index of the right class
+    targets: Iterable[int],  # index of the right class
     preference: Sequence[float] | Float[np.ndarray, "C"],  # higher is said first, for every image
-) -> Int[np.ndarray, "N"]:                # 0 where the class said first is right
+) -> Int[np.ndarray, "N"]:  # 0 where the class said first is right
     "Rank of the right class when the same ranking of classes is given to every image."
     place = np.empty(len(preference), dtype=int)
-    place[np.argsort(-np.asarray(preference, dtype=float), kind='stable')] = np.arange(len(preference))
+    place[np.argsort(-np.asarray(preference, dtype=float), kind="stable")] = np.arange(
+        len(preference)
+    )
     return place[np.asarray(targets)]
 
 # %% ../../nbs/evaluation/606_baselines.ipynb #24bf665b
 def class_preferences(
-    targets: Iterable[int],             # index of the right class
-    names: Sequence[str],               # class names
-    bag: BagOfWords | None = None,      # None: no entry for it
+    targets: Iterable[int],  # index of the right class
+    names: Sequence[str],  # class names
+    bag: BagOfWords | None = None,  # None: no entry for it
 ) -> dict[str, Float[np.ndarray, "C"]]:  # model → preference
     "What the blind models say about classes, whatever the image."
-    preferences = {'majority': np.bincount(np.asarray(targets), minlength=len(names)).astype(float)}
-    if bag is not None: preferences['bag_of_words'] = bag(names, per_word=True)
+    preferences = {"majority": np.bincount(np.asarray(targets), minlength=len(names)).astype(float)}
+    if bag is not None:
+        preferences["bag_of_words"] = bag(names, per_word=True)
     return preferences
 
 # %% ../../nbs/evaluation/606_baselines.ipynb #a999f6f7
 def class_baselines(
-    targets: Iterable[int],             # index of the right class
-    names: Sequence[str],               # class names
-    bag: BagOfWords | None = None,      # None: no row for it
-) -> pd.DataFrame:                      # columns model, metric, item, value
+    targets: Iterable[int],  # index of the right class
+    names: Sequence[str],  # class names
+    bag: BagOfWords | None = None,  # None: no row for it
+) -> pd.DataFrame:  # columns model, metric, item, value
     "Blind zero-shot classification, image by image; metrics as in `classification_rows`."
     n, classes = len(targets), len(names)
-    values = {('chance', metric): np.full(n, min(k, classes) / classes) for metric, k in (('accuracy', 1), ('accuracy_micro', 1), ('top5', 5))}
+    values = {
+        ("chance", metric): np.full(n, min(k, classes) / classes)
+        for metric, k in (("accuracy", 1), ("accuracy_micro", 1), ("top5", 5))
+    }
     for model, preference in class_preferences(targets, names, bag).items():
         rank = constant_ranks(targets, preference)
-        values |= {(model, 'accuracy'): (rank == 0) * class_weights(targets), (model, 'accuracy_micro'): rank == 0, (model, 'top5'): rank < 5}
+        values |= {
+            (model, "accuracy"): (rank == 0) * class_weights(targets),
+            (model, "accuracy_micro"): rank == 0,
+            (model, "top5"): rank < 5,
+        }
     return _long(values)
 
 # %% ../../nbs/evaluation/606_baselines.ipynb #9b3bc7e3
 def hierarchy_baselines(
-    targets: Iterable[int],             # index of the right class
-    names: Sequence[str],               # class names
-    metrics: Callable[[Int[np.ndarray, "M"], Int[np.ndarray, "M"]], Mapping[str, Float[np.ndarray, "M"]]],  # (predicted, target) → values
-    bag: BagOfWords | None = None,      # None: no row for it
-) -> pd.DataFrame:                      # columns model, metric, item, value
+    targets: Iterable[int],  # index of the right class
+    names: Sequence[str],  # class names
+    metrics: Callable[
+        [Int[np.ndarray, "M"], Int[np.ndarray, "M"]], Mapping[str, Float[np.ndarray, "M"]]
+    ],  # (predicted, target) → values
+    bag: BagOfWords | None = None,  # None: no row for it
+) -> pd.DataFrame:  # columns model, metric, item, value
     "Blind hierarchical metrics, image by image."
-    classes, (present, which) = np.arange(len(names)), np.unique(np.asarray(targets), return_inverse=True)
+    classes, (present, which) = (
+        np.arange(len(names)),
+        np.unique(np.asarray(targets), return_inverse=True),
+    )
     grid = metrics(np.tile(classes, len(present)), np.repeat(present, len(classes)))
-    values = {('chance', metric): np.asarray(v, dtype=float).reshape(len(present), -1).mean(1)[which] for metric, v in grid.items()}
+    values = {
+        ("chance", metric): np.asarray(v, dtype=float).reshape(len(present), -1).mean(1)[which]
+        for metric, v in grid.items()
+    }
     for model, preference in class_preferences(targets, names, bag).items():
         said = np.full(len(targets), constant_ranks(classes, preference).argmin())
         values |= {(model, metric): v for metric, v in metrics(said, targets).items()}
@@ -119,31 +167,39 @@ def hierarchy_baselines(
 # %% ../../nbs/evaluation/606_baselines.ipynb #f6243cd0
 def chance_recall(
     relevant: Sequence[int] | Int[np.ndarray, "Q"],  # relevant items of each query
-    items: int,                       # N, all items
-    k: int,                           # length of the list
-) -> Float[np.ndarray, "Q"]:          # 0 … 1
+    items: int,  # N, all items
+    k: int,  # length of the list
+) -> Float[np.ndarray, "Q"]:  # 0 … 1
     "Expected recall at K of a random ranking, query by query."
     r = np.asarray(relevant, dtype=float)
-    if (r < 0).any() or (r > items).any() or k < 1: raise ValueError(f'relevant: expected 0…{items} and k >= 1, got {r.min():g}…{r.max():g} and k={k}')
+    if (r < 0).any() or (r > items).any() or k < 1:
+        raise ValueError(
+            f"relevant: expected 0…{items} and k >= 1, got {r.min():g}…{r.max():g} and k={k}"
+        )
     k = min(k, items)
-    def log_choose(n): return gammaln(n + 1) - gammaln(k + 1) - gammaln(np.maximum(n - k, 0) + 1)
-    return np.where(items - r < k, 1., 1 - np.exp(log_choose(items - r) - log_choose(items)))
+
+    def log_choose(n):
+        return gammaln(n + 1) - gammaln(k + 1) - gammaln(np.maximum(n - k, 0) + 1)
+
+    return np.where(items - r < k, 1.0, 1 - np.exp(log_choose(items - r) - log_choose(items)))
 
 # %% ../../nbs/evaluation/606_baselines.ipynb #aeb4a567
 def retrieval_baselines(
     owner: Sequence[int] | Int[np.ndarray, "T"],  # index of each caption's image
-    images: int,                        # number of images
+    images: int,  # number of images
     captions: Sequence[str] | None = None,  # the captions, for the bag of words
-    bag: BagOfWords | None = None,      # None: no row for it
-    ks: Sequence[int] = (1, 5, 10),     # lengths of the lists
-) -> pd.DataFrame:                      # columns model, metric, item, value
+    bag: BagOfWords | None = None,  # None: no row for it
+    ks: Sequence[int] = (1, 5, 10),  # lengths of the lists
+) -> pd.DataFrame:  # columns model, metric, item, value
     "Blind recall at K in both directions, query by query."
     owner = np.asarray(owner)
     own = np.bincount(owner, minlength=images)
-    values = {('chance', f't2i_R@{k}'): chance_recall(np.ones(len(owner), int), images, k) for k in ks}
-    values |= {('chance', f'i2t_R@{k}'): chance_recall(own, len(owner), k) for k in ks}
+    values = {
+        ("chance", f"t2i_R@{k}"): chance_recall(np.ones(len(owner), int), images, k) for k in ks
+    }
+    values |= {("chance", f"i2t_R@{k}"): chance_recall(own, len(owner), k) for k in ks}
     if bag is not None and captions is not None:
-        best = owner[np.argsort(-bag(captions), kind='stable')]
-        values |= {('bag_of_words', f'i2t_R@{k}'): np.isin(np.arange(images), best[:k]) for k in ks}
-        values |= {('bag_of_words', f't2i_R@{k}'): values['chance', f't2i_R@{k}'] for k in ks}
+        best = owner[np.argsort(-bag(captions), kind="stable")]
+        values |= {("bag_of_words", f"i2t_R@{k}"): np.isin(np.arange(images), best[:k]) for k in ks}
+        values |= {("bag_of_words", f"t2i_R@{k}"): values["chance", f"t2i_R@{k}"] for k in ks}
     return _long(values)

@@ -7,11 +7,13 @@ __all__ = ['paired_scores', 'score_pairs', 'equal_words', 'evaluate_pairs', 'bli
 
 # %% ../../nbs/evaluation/605_compositional.ipynb #80edc828
 from collections.abc import Callable, Mapping, Sequence
+
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
 from jaxtyping import Bool, Float
+from torch import nn
+
 from ..data.annotations import SUGARCREPE, PairData
 from .baselines import BagOfWords, pair_baselines
 from .results import item_values
@@ -19,36 +21,59 @@ from .zero_shot import encode_images, encode_texts, inference
 
 # %% ../../nbs/evaluation/605_compositional.ipynb #38ccdd80
 def paired_scores(
-    model: nn.Module,                  # its `geometry` compares
+    model: nn.Module,  # its `geometry` compares
     images: Float[torch.Tensor, "N D"],  # points
-    texts: Float[torch.Tensor, "N D"],   # points
-    kind: str = 'paper',               # 'paper': −distance, 'official': sum of Lorentz inner products
-) -> Float[torch.Tensor, "N"]:         # higher is closer, on the CPU
+    texts: Float[torch.Tensor, "N D"],  # points
+    kind: str = "paper",  # 'paper': −distance, 'official': sum of Lorentz inner products
+) -> Float[torch.Tensor, "N"]:  # higher is closer, on the CPU
     "Score of each image with its text."
     with inference(model) as device:
-        return torch.cat([model.geometry.score(i.to(device), t.to(device), kind).diagonal().cpu()
-                          for i, t in zip(images.split(16), texts.split(16))])
+        return torch.cat(
+            [
+                model.geometry.score(i.to(device), t.to(device), kind).diagonal().cpu()
+                for i, t in zip(images.split(16), texts.split(16))
+            ]
+        )
 
 # %% ../../nbs/evaluation/605_compositional.ipynb #2ac010ea
 def score_pairs(
-    model: nn.Module,                               # any model with the `DualEncoder` interface
-    pairs: PairData,                                # of `hypvl.data.annotations`
-    scores: Sequence[str] = ('paper', 'official'),  # score functions, side by side
-    image_points: Callable | None = None,           # paths → points; None: `encode_images` with `reading`
-    **reading,                                      # batch_size, transform, progress, workers of `encode_images`
-) -> pd.DataFrame:  # columns score, item, image, positive, negative, score_positive, score_negative, correct
+    model: nn.Module,  # any model with the `DualEncoder` interface
+    pairs: PairData,  # of `hypvl.data.annotations`
+    scores: Sequence[str] = ("paper", "official"),  # score functions, side by side
+    image_points: Callable | None = None,  # paths → points; None: `encode_images` with `reading`
+    **reading,  # batch_size, transform, progress, workers of `encode_images`
+) -> (
+    pd.DataFrame
+):  # columns score, item, image, positive, negative, score_positive, score_negative, correct
     "Both scores of every pair."
-    if not pairs.paths: raise ValueError('pairs: expected at least one pair whose image exists, got none')
-    frame = pd.DataFrame({'image': pairs.paths, 'positive': pairs.positive, 'negative': pairs.negative})
-    which, files = pd.factorize(frame['image'])
-    images = (image_points or (lambda paths: encode_images(model, paths, **reading)))(list(files))[which]
-    texts = [*dict.fromkeys([*frame['positive'], *frame['negative']])]
+    if not pairs.paths:
+        raise ValueError("pairs: expected at least one pair whose image exists, got none")
+    frame = pd.DataFrame(
+        {"image": pairs.paths, "positive": pairs.positive, "negative": pairs.negative}
+    )
+    which, files = pd.factorize(frame["image"])
+    images = (image_points or (lambda paths: encode_images(model, paths, **reading)))(list(files))[
+        which
+    ]
+    texts = [*dict.fromkeys([*frame["positive"], *frame["negative"]])]
     points = encode_texts(model, texts)
     of = {text: i for i, text in enumerate(texts)}
     tables = []
     for kind in scores:
-        true, false = (paired_scores(model, images, points[frame[side].map(of).tolist()], kind).numpy() for side in ('positive', 'negative'))
-        tables.append(frame.assign(image=frame['image'].map(str), score=kind, item=frame.index, score_positive=true, score_negative=false, correct=true > false))
+        true, false = (
+            paired_scores(model, images, points[frame[side].map(of).tolist()], kind).numpy()
+            for side in ("positive", "negative")
+        )
+        tables.append(
+            frame.assign(
+                image=frame["image"].map(str),
+                score=kind,
+                item=frame.index,
+                score_positive=true,
+                score_negative=false,
+                correct=true > false,
+            )
+        )
     return pd.concat(tables, ignore_index=True)
 
 # %% ../../nbs/evaluation/605_compositional.ipynb #c1c224d5
@@ -56,67 +81,108 @@ def equal_words(
     pairs: PairData,
 ) -> Bool[np.ndarray, "N"]:
     "Which pairs have as many words in the true as in the false text."
-    return np.array([len(p.split()) == len(n.split()) for p, n in zip(pairs.positive, pairs.negative)], dtype=bool)
+    return np.array(
+        [len(p.split()) == len(n.split()) for p, n in zip(pairs.positive, pairs.negative)],
+        dtype=bool,
+    )
 
 
 def evaluate_pairs(
-    model: nn.Module,                               # any model with the `DualEncoder` interface
-    buckets: Mapping[str, PairData],                # name → pairs
-    *, suite: str,                                  # 'vl_checklist' or 'sugarcrepe', for the rows
-    scores: Sequence[str] = ('paper', 'official'),  # score functions, side by side
-    **images,                                       # image_points, or what `encode_images` takes
-) -> tuple[pd.DataFrame, pd.DataFrame]:             # item values; pairs (dataset, score, item, image, …, correct)
+    model: nn.Module,  # any model with the `DualEncoder` interface
+    buckets: Mapping[str, PairData],  # name → pairs
+    *,
+    suite: str,  # 'vl_checklist' or 'sugarcrepe', for the rows
+    scores: Sequence[str] = ("paper", "official"),  # score functions, side by side
+    **images,  # image_points, or what `encode_images` takes
+) -> tuple[
+    pd.DataFrame, pd.DataFrame
+]:  # item values; pairs (dataset, score, item, image, …, correct)
     "Hard-negative classification, bucket by bucket."
     items, tables = [], []
     for name, pairs in buckets.items():
         missing, even = len(pairs.missing), equal_words(pairs)
-        table = score_pairs(model, pairs, scores, **images) if pairs.paths else pd.DataFrame(columns=['score', 'item', 'correct'])
+        table = (
+            score_pairs(model, pairs, scores, **images)
+            if pairs.paths
+            else pd.DataFrame(columns=["score", "item", "correct"])
+        )
         tables.append(table.assign(dataset=name))
         for kind in scores:
-            of = table[table['score'] == kind]
+            of = table[table["score"] == kind]
             columns = dict(suite=suite, dataset=name, score=kind)
-            if len(of): items.append(item_values({'accuracy': of['correct']}, items=of['item'], **columns))
-            if even.any(): items.append(item_values({'accuracy_equal_words': of['correct'][even]}, items=of['item'][even], **columns))
-            if missing: items.append(item_values({'missing': np.repeat([0, 1], [len(of), missing])}, **columns))
-    if not any(map(len, tables)): raise ValueError(f'buckets: no pair with an image in {list(buckets)}')
+            if len(of):
+                items.append(item_values({"accuracy": of["correct"]}, items=of["item"], **columns))
+            if even.any():
+                items.append(
+                    item_values(
+                        {"accuracy_equal_words": of["correct"][even]},
+                        items=of["item"][even],
+                        **columns,
+                    )
+                )
+            if missing:
+                items.append(
+                    item_values({"missing": np.repeat([0, 1], [len(of), missing])}, **columns)
+                )
+    if not any(map(len, tables)):
+        raise ValueError(f"buckets: no pair with an image in {list(buckets)}")
     return pd.concat(items, ignore_index=True), pd.concat(tables, ignore_index=True)
 
 # %% ../../nbs/evaluation/605_compositional.ipynb #1fcad709
 def blind_pairs(
     buckets: Mapping[str, PairData],  # name → pairs
-    *, suite: str,                    # for the rows
-    score: str,                       # score function beside which the rows stand
-    bag: BagOfWords | None = None,    # fitted on training captions; None: no rows for it
-) -> pd.DataFrame:                    # item values with `model`
+    *,
+    suite: str,  # for the rows
+    score: str,  # score function beside which the rows stand
+    bag: BagOfWords | None = None,  # fitted on training captions; None: no rows for it
+) -> pd.DataFrame:  # item values with `model`
     "What models that look at no image get on the same pairs."
     parts = []
     for name, pairs in buckets.items():
         rows = pair_baselines(pairs.positive, pairs.negative, bag)
-        even = rows[rows['item'].isin(np.flatnonzero(equal_words(pairs)))].assign(metric='accuracy_equal_words')
+        even = rows[rows["item"].isin(np.flatnonzero(equal_words(pairs)))].assign(
+            metric="accuracy_equal_words"
+        )
         parts.append(pd.concat([rows, even]).assign(suite=suite, dataset=name, score=score))
-    return pd.concat(parts, ignore_index=True).assign(cluster=lambda rows: rows['item'])
+    return pd.concat(parts, ignore_index=True).assign(cluster=lambda rows: rows["item"])
 
 # %% ../../nbs/evaluation/605_compositional.ipynb #c0dc6a68
 def average_weights(
-    buckets: Sequence[str],   # bucket of each item, 'source/file' where buckets have sources
-    average: str = 'micro',   # 'micro': items count the same; 'macro': files of a source do, then sources
+    buckets: Sequence[str],  # bucket of each item, 'source/file' where buckets have sources
+    average: str = "micro",  # 'micro': items count the same; 'macro': files of a source do, then sources
 ) -> Float[np.ndarray, "N"]:  # mean 1
     "Weights that turn a mean over items into an average over buckets."
-    if average not in ('micro', 'macro'): raise ValueError(f"average: expected 'micro' or 'macro', got {average!r}")
-    if average == 'micro': return np.ones(len(buckets))
-    frame = pd.DataFrame({'bucket': list(buckets), 'source': [b.rpartition('/')[0] for b in buckets]})
-    files = frame.groupby('source')['bucket'].transform('nunique')
-    return (len(frame) / (frame['source'].nunique() * files * frame.groupby('bucket')['bucket'].transform('size'))).to_numpy()
+    if average not in ("micro", "macro"):
+        raise ValueError(f"average: expected 'micro' or 'macro', got {average!r}")
+    if average == "micro":
+        return np.ones(len(buckets))
+    frame = pd.DataFrame(
+        {"bucket": list(buckets), "source": [b.rpartition("/")[0] for b in buckets]}
+    )
+    files = frame.groupby("source")["bucket"].transform("nunique")
+    return (
+        len(frame)
+        / (frame["source"].nunique() * files * frame.groupby("bucket")["bucket"].transform("size"))
+    ).to_numpy()
 
 
 def with_overall(
-    items: pd.DataFrame,                     # item values of one suite
-    datasets: Sequence[str] = SUGARCREPE,    # buckets that count
-    name: str = 'overall',                   # data set of the added rows
-    average: str = 'micro',                  # 'micro' or 'macro', see `average_weights`
-) -> pd.DataFrame:                           # `items` and the added rows
+    items: pd.DataFrame,  # item values of one suite
+    datasets: Sequence[str] = SUGARCREPE,  # buckets that count
+    name: str = "overall",  # data set of the added rows
+    average: str = "micro",  # 'micro' or 'macro', see `average_weights`
+) -> pd.DataFrame:  # `items` and the added rows
     "Add the average over buckets as one more data set."
-    part = items[items['dataset'].isin(datasets) & items['metric'].isin(['accuracy', 'accuracy_equal_words'])]
-    together = [group.assign(dataset=name, item=range(len(group)), cluster=range(len(group)), value=group['value'] * average_weights(group['dataset'], average))
-                for _, group in part.groupby(['score', 'model', 'metric'], dropna=False, sort=False)]
+    part = items[
+        items["dataset"].isin(datasets) & items["metric"].isin(["accuracy", "accuracy_equal_words"])
+    ]
+    together = [
+        group.assign(
+            dataset=name,
+            item=range(len(group)),
+            cluster=range(len(group)),
+            value=group["value"] * average_weights(group["dataset"], average),
+        )
+        for _, group in part.groupby(["score", "model", "metric"], dropna=False, sort=False)
+    ]
     return pd.concat([items, *together], ignore_index=True)

@@ -8,90 +8,133 @@ __all__ = ['conjunction_pairs', 'top_k', 'conjunction_retrieval', 'list_overlap'
 # %% ../../nbs/evaluation/609_conjunction.ipynb #c3bacdad
 from collections.abc import Sequence
 from itertools import combinations
+
 import numpy as np
 import pandas as pd
 import torch
-from torch import nn
 from jaxtyping import Bool, Float, Int
+from torch import nn
+
 from .zero_shot import encode_texts, inference, score_matrix
 
 # %% ../../nbs/evaluation/609_conjunction.ipynb #a82130c5
 def conjunction_pairs(
     present: Bool[np.ndarray, "N C"],  # which concepts are in which image
-    minimum: int = 10,                 # images that must hold both
-) -> list[tuple[int, int]]:            # pairs of columns
+    minimum: int = 10,  # images that must hold both
+) -> list[tuple[int, int]]:  # pairs of columns
     "Pairs of concepts that occur together often enough."
     together = (counts := np.asarray(present, dtype=float)).T @ counts
-    return [(i, j) for i, j in combinations(range(len(together)), 2) if minimum <= together[i, j] < len(present)]
+    return [
+        (i, j)
+        for i, j in combinations(range(len(together)), 2)
+        if minimum <= together[i, j] < len(present)
+    ]
 
 # %% ../../nbs/evaluation/609_conjunction.ipynb #d491c74d
 def top_k(
     scores: Float[np.ndarray, "Q N"],  # higher is better
-    k: int = 10,                       # how many
-) -> Int[np.ndarray, "Q k"]:           # best first; equal scores in order of index
+    k: int = 10,  # how many
+) -> Int[np.ndarray, "Q k"]:  # best first; equal scores in order of index
     "Indices of the best items of every query."
     scores = np.asarray(scores)
-    if not 1 <= k <= scores.shape[-1]: raise ValueError(f'k: expected 1…{scores.shape[-1]}, got {k}')
-    return np.argsort(-scores, axis=-1, kind='stable')[..., :k]
+    if not 1 <= k <= scores.shape[-1]:
+        raise ValueError(f"k: expected 1…{scores.shape[-1]}, got {k}")
+    return np.argsort(-scores, axis=-1, kind="stable")[..., :k]
 
 # %% ../../nbs/evaluation/609_conjunction.ipynb #2892c311
 def conjunction_retrieval(
-    model: nn.Module,                          # with `encode_text`, `tokenizer`, `geometry`
+    model: nn.Module,  # with `encode_text`, `tokenizer`, `geometry`
     image_points: Float[torch.Tensor, "N D"],  # points of the images
-    present: Bool[np.ndarray, "N C"],          # which concepts are in which image
-    concepts: Sequence[str],                   # names of the concepts
+    present: Bool[np.ndarray, "N C"],  # which concepts are in which image
+    concepts: Sequence[str],  # names of the concepts
     pairs: Sequence[tuple[int, int]] | None = None,  # pairs of columns; None: `conjunction_pairs`
-    k: int = 10,                               # length of the lists
-    single: str = 'a photo of a {}',           # prompt of one concept
-    both: str = 'a photo of a {} and a {}',    # prompt of two
-    scores: Sequence[str] = ('paper', 'official'),  # score functions
+    k: int = 10,  # length of the lists
+    single: str = "a photo of a {}",  # prompt of one concept
+    both: str = "a photo of a {} and a {}",  # prompt of two
+    scores: Sequence[str] = ("paper", "official"),  # score functions
 ) -> pd.DataFrame:  # columns score, pair, a, b, method, value, prevalence, top
     "Precision at k of four ways to ask for two concepts."
     present = np.asarray(present, dtype=bool)
     if present.shape != (len(image_points), len(concepts)):
-        raise ValueError(f'present: expected shape {(len(image_points), len(concepts))}, got {present.shape}')
+        raise ValueError(
+            f"present: expected shape {(len(image_points), len(concepts))}, got {present.shape}"
+        )
     pairs = conjunction_pairs(present) if pairs is None else list(pairs)
-    if not pairs: raise ValueError('pairs: no two concepts occur together often enough')
+    if not pairs:
+        raise ValueError("pairs: no two concepts occur together often enough")
     left, right = (np.array(side) for side in zip(*pairs))
     alone = encode_texts(model, [single.format(name) for name in concepts])
-    queries = {'conjunctive': encode_texts(model, [both.format(concepts[i], concepts[j]) for i, j in pairs]),
-               'first': alone[left], 'second': alone[right]}
-    if hasattr(model.geometry, 'max_compose'):
+    queries = {
+        "conjunctive": encode_texts(
+            model, [both.format(concepts[i], concepts[j]) for i, j in pairs]
+        ),
+        "first": alone[left],
+        "second": alone[right],
+    }
+    if hasattr(model.geometry, "max_compose"):
         with inference(model) as device:
-            queries['max'] = model.geometry.max_compose(alone[left].to(device), alone[right].to(device)).cpu()
+            queries["max"] = model.geometry.max_compose(
+                alone[left].to(device), alone[right].to(device)
+            ).cpu()
     relevant = present[:, left] & present[:, right]
     rows = []
     for kind in scores:
         for method, points in queries.items():
             best = top_k(score_matrix(model, points, image_points, kind).numpy(), k)
-            rows += [dict(score=kind, pair=f'{concepts[i]} + {concepts[j]}', a=concepts[i], b=concepts[j], method=method, value=relevant[best[q], q].mean(),
-                          prevalence=relevant[:, q].mean(), top=best[q].tolist()) for q, (i, j) in enumerate(pairs)]
+            rows += [
+                dict(
+                    score=kind,
+                    pair=f"{concepts[i]} + {concepts[j]}",
+                    a=concepts[i],
+                    b=concepts[j],
+                    method=method,
+                    value=relevant[best[q], q].mean(),
+                    prevalence=relevant[:, q].mean(),
+                    top=best[q].tolist(),
+                )
+                for q, (i, j) in enumerate(pairs)
+            ]
     return pd.DataFrame(rows)
 
 # %% ../../nbs/evaluation/609_conjunction.ipynb #a48bde5d
 def list_overlap(
-    found: pd.DataFrame,          # of `conjunction_retrieval`
-    one: str = 'conjunctive',     # a method
-    other: str = 'max',           # another
-) -> pd.DataFrame:                # columns score, pair, overlap
+    found: pd.DataFrame,  # of `conjunction_retrieval`
+    one: str = "conjunctive",  # a method
+    other: str = "max",  # another
+) -> pd.DataFrame:  # columns score, pair, overlap
     "Share of images that two ways of asking have in common, for each pair of concepts."
-    methods = set(found['method'])
+    methods = set(found["method"])
     for method in (one, other):
-        if method not in methods: raise ValueError(f'method {method!r} is not in the results, which have {sorted(methods)}')
-    wide = found.pivot(index=['score', 'pair'], columns='method', values='top')
+        if method not in methods:
+            raise ValueError(
+                f"method {method!r} is not in the results, which have {sorted(methods)}"
+            )
+    wide = found.pivot(index=["score", "pair"], columns="method", values="top")
     shared = [len(set(x) & set(y)) / len(x) for x, y in zip(wide[one], wide[other])]
     return wide.index.to_frame(index=False).assign(overlap=shared)
 
 # %% ../../nbs/evaluation/609_conjunction.ipynb #04d88e88
 def conjunction_hits(
-    found: pd.DataFrame,               # of `conjunction_retrieval`
+    found: pd.DataFrame,  # of `conjunction_retrieval`
     present: Bool[np.ndarray, "N C"],  # which concepts are in which image
-    concepts: Sequence[str],           # names of the concepts
-    methods: Sequence[str] = ('conjunctive', 'max'),  # which lists
-) -> pd.DataFrame:                     # columns score, query, method, rank, image, holds
+    concepts: Sequence[str],  # names of the concepts
+    methods: Sequence[str] = ("conjunctive", "max"),  # which lists
+) -> pd.DataFrame:  # columns score, query, method, rank, image, holds
     "The retrieved images, best first, and what they hold."
     column = {name: i for i, name in enumerate(concepts)}
     held = np.asarray(present, dtype=int)
-    return pd.DataFrame([dict(score=row.score, query=row.pair, method=row.method, rank=rank, image=image,
-                              holds=held[image, column[row.a]] + held[image, column[row.b]])
-                         for row in found.itertuples() if row.method in methods for rank, image in enumerate(row.top, 1)])
+    return pd.DataFrame(
+        [
+            dict(
+                score=row.score,
+                query=row.pair,
+                method=row.method,
+                rank=rank,
+                image=image,
+                holds=held[image, column[row.a]] + held[image, column[row.b]],
+            )
+            for row in found.itertuples()
+            if row.method in methods
+            for rank, image in enumerate(row.top, 1)
+        ]
+    )

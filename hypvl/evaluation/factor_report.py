@@ -7,15 +7,17 @@ __all__ = ['Scenes', 'read_scenes', 'presence', 'norm_series', 'factor_report']
 
 # %% ../../nbs/evaluation/611_factor_report.ipynb #646bdc28
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
 from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
 from ..data.annotations import load_image
 from ..data.schema import square_pad
 from ..data.taxonomy import Taxonomy
@@ -29,110 +31,182 @@ from .zero_shot import encode_texts, inference
 @dataclass(frozen=True)
 class Scenes:
     "Images whose content is known."
-    paths: tuple[Path, ...]                  # image files
-    texts: tuple[str, ...]                   # a caption each
-    nodes: tuple[tuple[str, ...], ...]       # leaf nodes in the image
-    families: tuple[tuple[str, ...], ...]    # their families
-    boxes: tuple[tuple[tuple, ...], ...]     # (x1, y1, x2, y2, phrase); empty where the file has none
+
+    paths: tuple[Path, ...]  # image files
+    texts: tuple[str, ...]  # a caption each
+    nodes: tuple[tuple[str, ...], ...]  # leaf nodes in the image
+    families: tuple[tuple[str, ...], ...]  # their families
+    boxes: tuple[tuple[tuple, ...], ...]  # (x1, y1, x2, y2, phrase); empty where the file has none
 
     @property
     def counts(self) -> np.ndarray:
         "Objects of each scene."
         return np.array([len(n) for n in self.nodes])
 
+
 def read_scenes(
-    path: str | Path,   # factors.json; image paths are relative to its folder
+    path: str | Path,  # factors.json; image paths are relative to its folder
 ) -> Scenes:
     "The scenes of a file."
     path = Path(path)
-    rows = json.loads(path.read_text(encoding='utf-8'))
+    rows = json.loads(path.read_text(encoding="utf-8"))
     for i, row in enumerate(rows):
-        missing = [key for key in ('image', 'text', 'nodes', 'families') if key not in row]
-        if missing: raise ValueError(f'{path.name}, entry {i} has no key {missing[0]!r}, got {sorted(row)}')
+        missing = [key for key in ("image", "text", "nodes", "families") if key not in row]
+        if missing:
+            raise ValueError(f"{path.name}, entry {i} has no key {missing[0]!r}, got {sorted(row)}")
     tuples = lambda key: tuple(tuple(row[key]) for row in rows)
-    return Scenes(tuple(path.parent / row['image'] for row in rows), tuple(row['text'] for row in rows), tuples('nodes'), tuples('families'),
-                  tuple(tuple(map(tuple, row.get('boxes', ()))) for row in rows))
+    return Scenes(
+        tuple(path.parent / row["image"] for row in rows),
+        tuple(row["text"] for row in rows),
+        tuples("nodes"),
+        tuples("families"),
+        tuple(tuple(map(tuple, row.get("boxes", ()))) for row in rows),
+    )
 
 # %% ../../nbs/evaluation/611_factor_report.ipynb #cd2a45cc
 def presence(
-    groups: Sequence[Sequence[str]],    # names in each scene
-    minimum: int = 5,                   # scenes that must have a name, and that must lack it
+    groups: Sequence[Sequence[str]],  # names in each scene
+    minimum: int = 5,  # scenes that must have a name, and that must lack it
 ) -> tuple[Bool[np.ndarray, "N C"], list[str]]:  # the matrix and its columns, sorted
     "Which names are in which scene; names of nearly all or nearly no scenes are left out."
     names = sorted({name for group in groups for name in group})
-    matrix = np.array([[name in group for name in names] for group in groups], dtype=bool).reshape(len(groups), len(names))
+    matrix = np.array([[name in group for name in names] for group in groups], dtype=bool).reshape(
+        len(groups), len(names)
+    )
     keep = [i for i in range(len(names)) if minimum <= matrix[:, i].sum() <= len(groups) - minimum]
     return matrix[:, keep], [names[i] for i in keep]
 
 # %% ../../nbs/evaluation/611_factor_report.ipynb #df95c1fe
 def _encode_pictures(model, pictures, batch_size):
     with inference(model) as device:
-        return torch.cat([model.encode_image(torch.stack([model.preprocess(p) for p in pictures[i:i + batch_size]]).to(device), normalize=True).float().cpu()
-                          for i in range(0, len(pictures), batch_size)])
+        return torch.cat(
+            [
+                model.encode_image(
+                    torch.stack([model.preprocess(p) for p in pictures[i : i + batch_size]]).to(
+                        device
+                    ),
+                    normalize=True,
+                )
+                .float()
+                .cpu()
+                for i in range(0, len(pictures), batch_size)
+            ]
+        )
+
 
 def _crop(path, box, size):
     image = load_image(path)
     x1, y1, x2, y2 = (int(v * side) for v, side in zip(box[:4], image.size * 2))
     return square_pad(image.crop((x1, y1, max(x2, x1 + 1), max(y2, y1 + 1))), size)
 
+
 def norm_series(
-    model: nn.Module,                    # with the `DualEncoder` interface
+    model: nn.Module,  # with the `DualEncoder` interface
     scenes: Scenes,
-    rng: np.random.Generator,            # chooses a box of each scene
-    image_points: Callable,              # paths → points
-    batch_size: int = 64,                # crops in one pass
-) -> dict[str, Float[Tensor, "N D"]]:    # image, text and, with boxes, box_image, box_text
+    rng: np.random.Generator,  # chooses a box of each scene
+    image_points: Callable,  # paths → points
+    batch_size: int = 64,  # crops in one pass
+) -> dict[str, Float[Tensor, "N D"]]:  # image, text and, with boxes, box_image, box_text
     "Points of the series whose norms Figure 3 compares."
-    series = {'image': image_points(scenes.paths), 'text': encode_texts(model, scenes.texts)}
-    if not all(scenes.boxes): return series
+    series = {"image": image_points(scenes.paths), "text": encode_texts(model, scenes.texts)}
+    if not all(scenes.boxes):
+        return series
     chosen = [boxes[rng.integers(len(boxes))] for boxes in scenes.boxes]
-    crops = [_crop(path, box, model.image_tower.config.image_size) for path, box in zip(scenes.paths, chosen)]
-    return series | {'box_image': _encode_pictures(model, crops, batch_size), 'box_text': encode_texts(model, [box[4] for box in chosen])}
+    crops = [
+        _crop(path, box, model.image_tower.config.image_size)
+        for path, box in zip(scenes.paths, chosen)
+    ]
+    return series | {
+        "box_image": _encode_pictures(model, crops, batch_size),
+        "box_text": encode_texts(model, [box[4] for box in chosen]),
+    }
 
 # %% ../../nbs/evaluation/611_factor_report.ipynb #87df4244
 def _disks(model, taxonomy, name, families, factors, single, seed):
     "Frames `terms` and `edges` for families that are nodes of the taxonomy; nothing where they hold fewer than three terms."
-    nodes = {node for family in families for node in taxonomy.descendants(family, include_self=True)}
-    if len({*map(name, nodes)}) < 3: return {}
+    nodes = {
+        node for family in families for node in taxonomy.descendants(family, include_self=True)
+    }
+    if len({*map(name, nodes)}) < 3:
+        return {}
     named = Taxonomy(taxonomy.parents, taxonomy.root, {node: name(node) for node in taxonomy.nodes})
-    terms, edges = taxonomy_disks(model, named, factors, torch.Generator().manual_seed(seed), families, single, starts=2)
-    return {'terms': terms, 'edges': edges}
+    terms, edges = taxonomy_disks(
+        model, named, factors, torch.Generator().manual_seed(seed), families, single, starts=2
+    )
+    return {"terms": terms, "edges": edges}
 
 # %% ../../nbs/evaluation/611_factor_report.ipynb #c4203001
 def factor_report(
-    model: nn.Module,                     # with the `DualEncoder` interface
+    model: nn.Module,  # with the `DualEncoder` interface
     scenes: Scenes,
-    image_points: Callable,               # paths → points
-    *, name: Callable[[str], str] = str,  # display name of a node
-    taxonomy: Taxonomy | None = None,     # for the disks; its nodes hold the families
-    scores: Sequence[str] = ('paper', 'official'),  # score functions
-    seed: int = 0,                        # of permutations and draws
-    permutations: int = 200,              # of the null hypothesis
-    single: str = 'a photo of a {}',      # prompt of one concept
-    both: str = 'a photo of a {} and a {}',  # prompt of two
+    image_points: Callable,  # paths → points
+    *,
+    name: Callable[[str], str] = str,  # display name of a node
+    taxonomy: Taxonomy | None = None,  # for the disks; its nodes hold the families
+    scores: Sequence[str] = ("paper", "official"),  # score functions
+    seed: int = 0,  # of permutations and draws
+    permutations: int = 200,  # of the null hypothesis
+    single: str = "a photo of a {}",  # prompt of one concept
+    both: str = "a photo of a {} and a {}",  # prompt of two
 ) -> dict[str, pd.DataFrame]:
     "All frames about factors for one model."
     rng, (present, families) = np.random.default_rng(seed), presence(scenes.families)
-    if not families: raise ValueError(f'scenes: no family is in some of the {len(scenes.paths)} scenes and absent from others')
+    if not families:
+        raise ValueError(
+            f"scenes: no family is in some of the {len(scenes.paths)} scenes and absent from others"
+        )
     words, frames = [name(f) for f in families], {}
     images = image_points(scenes.paths)
     pairs = conjunction_pairs(present)
     if pairs:
-        found = conjunction_retrieval(model, images, present, words, pairs, min(10, len(images)), single, both, scores)
+        found = conjunction_retrieval(
+            model, images, present, words, pairs, min(10, len(images)), single, both, scores
+        )
         files = np.array([path.as_posix() for path in scenes.paths])
-        frames['hits'] = conjunction_hits(found, present, words).assign(image=lambda hits: files[hits['image']])
-        frames['conjunctions'] = found.drop(columns='top')
-    if not model.geometry.has_cones: return frames
-    frames['norms'] = norms_table(norm_series(model, scenes, rng, image_points), model.geometry)
-    frames['prompts'] = prompt_norms(model, [(words[i], words[j]) for i, j in pairs or combinations(range(len(words)), 2)], single, both)
+        frames["hits"] = conjunction_hits(found, present, words).assign(
+            image=lambda hits: files[hits["image"]]
+        )
+        frames["conjunctions"] = found.drop(columns="top")
+    if not model.geometry.has_cones:
+        return frames
+    frames["norms"] = norms_table(norm_series(model, scenes, rng, image_points), model.geometry)
+    frames["prompts"] = prompt_norms(
+        model,
+        [(words[i], words[j]) for i, j in pairs or combinations(range(len(words)), 2)],
+        single,
+        both,
+    )
     norms = factor_norms(images, model.geometry)
-    found = factor_alignment(norms, present, families, rng, permutations=permutations, within=scenes.counts)
-    frames['alignment'] = pd.DataFrame([dict(value=found.value, low=found.low, high=found.high, null_high=found.null_high, p=found.p, n=found.n)])
-    frames['alignment_table'] = found.table.assign(concept=found.table['concept'].map(dict(zip(families, words))))
-    best = found.table[found.table['assigned']].sort_values('normalised', ascending=False)
-    frames['activating'] = pd.DataFrame([dict(factor=factor, concept=name(concept), image=scenes.paths[i].as_posix()) for factor, concept in best[['factor', 'concept']].values
-                                         for i in top_activating(norms, factor, min(9, len(norms)), rng)])
+    found = factor_alignment(
+        norms, present, families, rng, permutations=permutations, within=scenes.counts
+    )
+    frames["alignment"] = pd.DataFrame(
+        [
+            dict(
+                value=found.value,
+                low=found.low,
+                high=found.high,
+                null_high=found.null_high,
+                p=found.p,
+                n=found.n,
+            )
+        ]
+    )
+    frames["alignment_table"] = found.table.assign(
+        concept=found.table["concept"].map(dict(zip(families, words)))
+    )
+    best = found.table[found.table["assigned"]].sort_values("normalised", ascending=False)
+    frames["activating"] = pd.DataFrame(
+        [
+            dict(factor=factor, concept=name(concept), image=scenes.paths[i].as_posix())
+            for factor, concept in best[["factor", "concept"]].values
+            for i in top_activating(norms, factor, min(9, len(norms)), rng)
+        ]
+    )
     if taxonomy is not None and model.geometry.d > 1:
-        two = best[best['concept'].isin(taxonomy.parents)].head(2)
-        if len(two): frames |= _disks(model, taxonomy, name, [*two['concept']], [*two['factor']], single, seed)
+        two = best[best["concept"].isin(taxonomy.parents)].head(2)
+        if len(two):
+            frames |= _disks(
+                model, taxonomy, name, [*two["concept"]], [*two["factor"]], single, seed
+            )
     return frames

@@ -8,11 +8,13 @@ __all__ = ['SPECIFICITY', 'factor_norms', 'norms_table', 'specificity_tests', 'p
 
 # %% ../../nbs/evaluation/607_factors.ipynb #ddaf00e4
 from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
 from jaxtyping import Float, Int
+from torch import Tensor, nn
+
 from .statistics import bootstrap_mean
 from .zero_shot import encode_texts
 
@@ -20,109 +22,176 @@ from .zero_shot import encode_texts
 @torch.no_grad()
 def factor_norms(
     points: Float[Tensor, "N D"],  # flat points
-    geometry: nn.Module,           # their geometry
-    kind: str = 'hyperbolic',      # or 'euclidean', as in the published figures
+    geometry: nn.Module,  # their geometry
+    kind: str = "hyperbolic",  # or 'euclidean', as in the published figures
 ) -> Float[np.ndarray, "N k"]:
     "Norm of every point in every factor."
-    if kind not in ('hyperbolic', 'euclidean'): raise ValueError(f"kind: expected 'hyperbolic' or 'euclidean', got {kind!r}")
+    if kind not in ("hyperbolic", "euclidean"):
+        raise ValueError(f"kind: expected 'hyperbolic' or 'euclidean', got {kind!r}")
     points = points.to(geometry.logit_scale.device)
-    if kind == 'hyperbolic': return geometry.factor_norms(points).double().cpu().numpy()
+    if kind == "hyperbolic":
+        return geometry.factor_norms(points).double().cpu().numpy()
     return points.double().unflatten(-1, (geometry.k, geometry.d)).norm(dim=-1).cpu().numpy()
 
 # %% ../../nbs/evaluation/607_factors.ipynb #66724660
 def norms_table(
     series: Mapping[str, Float[Tensor, "N D"]],  # points by name: image, box_image, text, box_text
-    geometry: nn.Module,                         # their geometry
-    factors: Sequence[int] | None = None,        # factors to list; None: all
-    kind: str = 'hyperbolic',                    # or 'euclidean'
-) -> pd.DataFrame:                               # columns series, item, factor, norm
+    geometry: nn.Module,  # their geometry
+    factors: Sequence[int] | None = None,  # factors to list; None: all
+    kind: str = "hyperbolic",  # or 'euclidean'
+) -> pd.DataFrame:  # columns series, item, factor, norm
     "Norms of several series of points, per factor and in total."
     tables = []
     for name, points in series.items():
         norms = factor_norms(points, geometry, kind)
         chosen = range(norms.shape[1]) if factors is None else factors
-        columns = {str(f): norms[:, f] for f in chosen} | {'total': norms.sum(1)}
-        tables.append(pd.DataFrame({'series': name, 'item': np.tile(np.arange(len(norms)), len(columns)),
-                                    'factor': np.repeat([*columns], len(norms)), 'norm': np.concatenate([*columns.values()])}))
+        columns = {str(f): norms[:, f] for f in chosen} | {"total": norms.sum(1)}
+        tables.append(
+            pd.DataFrame(
+                {
+                    "series": name,
+                    "item": np.tile(np.arange(len(norms)), len(columns)),
+                    "factor": np.repeat([*columns], len(norms)),
+                    "norm": np.concatenate([*columns.values()]),
+                }
+            )
+        )
     return pd.concat(tables, ignore_index=True)
 
 # %% ../../nbs/evaluation/607_factors.ipynb #daf8ade8
-SPECIFICITY = (('text', 'image'), ('box_text', 'box_image'), ('box_text', 'text'), ('box_image', 'image'))
+SPECIFICITY = (
+    ("text", "image"),
+    ("box_text", "box_image"),
+    ("box_text", "text"),
+    ("box_image", "image"),
+)
+
 
 def specificity_tests(
-    table: pd.DataFrame,                        # of `norms_table`; items of a pair of series belong together
+    table: pd.DataFrame,  # of `norms_table`; items of a pair of series belong together
     pairs: Sequence[tuple[str, str]] = SPECIFICITY,  # (general, specific)
-    factor: str = 'total',                      # factor to compare
-    seed: int = 0,                              # of the bootstrap
-) -> pd.DataFrame:                              # columns general, specific, factor, value, low, high, share, n
+    factor: str = "total",  # factor to compare
+    seed: int = 0,  # of the bootstrap
+) -> pd.DataFrame:  # columns general, specific, factor, value, low, high, share, n
     "Paired differences of norm, specific minus general."
-    norms = table[table['factor'] == factor].pivot(index='item', columns='series', values='norm')
+    norms = table[table["factor"] == factor].pivot(index="item", columns="series", values="norm")
     rows = []
     for general, specific in pairs:
         missing = {general, specific} - set(norms)
-        if missing: raise ValueError(f'pairs: series {sorted(missing)} are not in the table, which has {sorted(norms)}')
+        if missing:
+            raise ValueError(
+                f"pairs: series {sorted(missing)} are not in the table, which has {sorted(norms)}"
+            )
         difference = (norms[specific] - norms[general]).dropna().to_numpy()
         value, low, high = bootstrap_mean(difference, np.random.default_rng(seed))
-        rows.append(dict(general=general, specific=specific, factor=factor, value=value, low=low, high=high,
-                         share=(difference > 0).mean(), n=len(difference)))
+        rows.append(
+            dict(
+                general=general,
+                specific=specific,
+                factor=factor,
+                value=value,
+                low=low,
+                high=high,
+                share=(difference > 0).mean(),
+                n=len(difference),
+            )
+        )
     return pd.DataFrame(rows)
 
 # %% ../../nbs/evaluation/607_factors.ipynb #2dc4de65
 def prompt_norms(
-    model: nn.Module,                      # with `encode_text`, `tokenizer`, `geometry`
-    pairs: Sequence[tuple[str, str]],      # concepts A and B
-    single: str = 'a photo of a {}',       # prompt of one concept
-    both: str = 'a photo of a {} and a {}',  # prompt of two
-    kind: str = 'hyperbolic',              # or 'euclidean'
-) -> pd.DataFrame:                         # columns pair, a, b, series (a, b, both), prompt, factor, norm
+    model: nn.Module,  # with `encode_text`, `tokenizer`, `geometry`
+    pairs: Sequence[tuple[str, str]],  # concepts A and B
+    single: str = "a photo of a {}",  # prompt of one concept
+    both: str = "a photo of a {} and a {}",  # prompt of two
+    kind: str = "hyperbolic",  # or 'euclidean'
+) -> pd.DataFrame:  # columns pair, a, b, series (a, b, both), prompt, factor, norm
     "Norm per factor of prompts with one concept and with both."
     prompts = [p for a, b in pairs for p in (single.format(a), single.format(b), both.format(a, b))]
     norms = factor_norms(encode_texts(model, prompts), model.geometry, kind)
     k, which = norms.shape[1], np.repeat(np.arange(len(pairs)), 3)
-    frame = pd.DataFrame({'pair': which, 'a': [pairs[i][0] for i in which], 'b': [pairs[i][1] for i in which],
-                          'series': ['a', 'b', 'both'] * len(pairs), 'prompt': prompts})
-    return frame.loc[frame.index.repeat(k)].assign(factor=np.tile(np.arange(k), len(prompts)), norm=norms.ravel()).reset_index(drop=True)
+    frame = pd.DataFrame(
+        {
+            "pair": which,
+            "a": [pairs[i][0] for i in which],
+            "b": [pairs[i][1] for i in which],
+            "series": ["a", "b", "both"] * len(pairs),
+            "prompt": prompts,
+        }
+    )
+    return (
+        frame.loc[frame.index.repeat(k)]
+        .assign(factor=np.tile(np.arange(k), len(prompts)), norm=norms.ravel())
+        .reset_index(drop=True)
+    )
 
 # %% ../../nbs/evaluation/607_factors.ipynb #3a85ee8e
 def composition_table(
-    norms: pd.DataFrame,      # of `prompt_norms`
-    relative: bool = False,   # subtract each factor's mean over the single prompts before looking for peaks
-) -> pd.DataFrame:            # columns pair, a, b, factor_a, factor_b, distinct, lift_a, lift_b, max_error, max_correlation
+    norms: pd.DataFrame,  # of `prompt_norms`
+    relative: bool = False,  # subtract each factor's mean over the single prompts before looking for peaks
+) -> (
+    pd.DataFrame
+):  # columns pair, a, b, factor_a, factor_b, distinct, lift_a, lift_b, max_error, max_correlation
     "What a joint prompt does to the factors of its two concepts."
-    wide = norms.pivot(index=['pair', 'a', 'b', 'factor'], columns='series', values='norm')
-    usual = wide[['a', 'b']].groupby('factor').mean().mean(axis=1).to_numpy() * relative
+    wide = norms.pivot(index=["pair", "a", "b", "factor"], columns="series", values="norm")
+    usual = wide[["a", "b"]].groupby("factor").mean().mean(axis=1).to_numpy() * relative
     rows = []
-    for (pair, a, b), part in wide.groupby(level=['pair', 'a', 'b']):
-        of_a, of_b, of_both = (part[name].to_numpy() for name in ('a', 'b', 'both'))
-        fa, fb, union = int((of_a - usual).argmax()), int((of_b - usual).argmax()), np.maximum(of_a, of_b)
+    for (pair, a, b), part in wide.groupby(level=["pair", "a", "b"]):
+        of_a, of_b, of_both = (part[name].to_numpy() for name in ("a", "b", "both"))
+        fa, fb, union = (
+            int((of_a - usual).argmax()),
+            int((of_b - usual).argmax()),
+            np.maximum(of_a, of_b),
+        )
         varies = len(union) > 1 and union.std() > 0 and of_both.std() > 0
-        rows.append(dict(pair=pair, a=a, b=b, factor_a=fa, factor_b=fb, distinct=fa != fb, lift_a=of_both[fa] - of_b[fa],
-                         lift_b=of_both[fb] - of_a[fb], max_error=np.abs(of_both - union).mean(),
-                         max_correlation=np.corrcoef(of_both, union)[0, 1] if varies else np.nan))
+        rows.append(
+            dict(
+                pair=pair,
+                a=a,
+                b=b,
+                factor_a=fa,
+                factor_b=fb,
+                distinct=fa != fb,
+                lift_a=of_both[fa] - of_b[fa],
+                lift_b=of_both[fb] - of_a[fb],
+                max_error=np.abs(of_both - union).mean(),
+                max_correlation=np.corrcoef(of_both, union)[0, 1] if varies else np.nan,
+            )
+        )
     return pd.DataFrame(rows)
 
 # %% ../../nbs/evaluation/607_factors.ipynb #79c73aa1
 def activation_statistics(
     norms: Float[np.ndarray, "N k"],  # of `factor_norms`
-) -> pd.DataFrame:                    # one row a factor
+) -> pd.DataFrame:  # one row a factor
     "Mean, spread and share of every factor."
     norms = np.asarray(norms, dtype=float)
-    if norms.ndim != 2: raise ValueError(f'norms: expected [N, k], got shape {norms.shape}')
+    if norms.ndim != 2:
+        raise ValueError(f"norms: expected [N, k], got shape {norms.shape}")
     total = norms.sum(1, keepdims=True)
-    return pd.DataFrame({'factor': np.arange(norms.shape[1]), 'mean': norms.mean(0), 'std': norms.std(0), 'low': np.quantile(norms, .05, 0),
-                         'high': np.quantile(norms, .95, 0), 'share': (norms / np.where(total > 0, total, 1)).mean(0),
-                         'dominant': np.bincount(norms.argmax(1), minlength=norms.shape[1]) / len(norms)})
+    return pd.DataFrame(
+        {
+            "factor": np.arange(norms.shape[1]),
+            "mean": norms.mean(0),
+            "std": norms.std(0),
+            "low": np.quantile(norms, 0.05, 0),
+            "high": np.quantile(norms, 0.95, 0),
+            "share": (norms / np.where(total > 0, total, 1)).mean(0),
+            "dominant": np.bincount(norms.argmax(1), minlength=norms.shape[1]) / len(norms),
+        }
+    )
 
 # %% ../../nbs/evaluation/607_factors.ipynb #db92a746
 def top_activating(
     norms: Float[np.ndarray, "N k"],  # of `factor_norms`
-    factor: int,                      # which factor
-    count: int,                       # how many items to draw
-    rng: np.random.Generator,         # draws them
-    share: float = 1e-3,              # the top share that is drawn from; at least `count` items
-) -> Int[np.ndarray, "count"]:        # item indices
+    factor: int,  # which factor
+    count: int,  # how many items to draw
+    rng: np.random.Generator,  # draws them
+    share: float = 1e-3,  # the top share that is drawn from; at least `count` items
+) -> Int[np.ndarray, "count"]:  # item indices
     "Random items from those with the largest norm in a factor."
     norms = np.asarray(norms)[:, factor]
-    if count > len(norms): raise ValueError(f'count: there are {len(norms)} items, got {count}')
-    top = np.argsort(-norms, kind='stable')[:max(count, int(np.ceil(share * len(norms))))]
+    if count > len(norms):
+        raise ValueError(f"count: there are {len(norms)} items, got {count}")
+    top = np.argsort(-norms, kind="stable")[: max(count, int(np.ceil(share * len(norms))))]
     return rng.choice(top, count, replace=False)

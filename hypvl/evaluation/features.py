@@ -35,63 +35,88 @@ def model_fingerprint(
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         data = tensor.detach().cpu().contiguous()
-        digest.update(f'{name} {data.dtype} {tuple(data.shape)}\0'.encode())
+        digest.update(f"{name} {data.dtype} {tuple(data.shape)}\0".encode())
         digest.update(data.flatten().view(torch.uint8).numpy().tobytes())
-    config = getattr(model, 'config', None)
-    digest.update(config_hash(config, 64).encode() if config is not None else type(model).__name__.encode())
+    config = getattr(model, "config", None)
+    digest.update(
+        config_hash(config, 64).encode() if config is not None else type(model).__name__.encode()
+    )
     return digest.hexdigest()[:length]
 
 # %% ../../nbs/evaluation/614_features.ipynb #5f0d6143
-TRANSFORMS = ('crop', 'squeeze', 'double')
+TRANSFORMS = ("crop", "squeeze", "double")
+
 
 def image_transform(
     model: nn.Module,  # its `preprocess` crops, its `preprocess_squeeze` squeezes
-    kind: str,         # one of `TRANSFORMS`
-) -> Callable:         # PIL image → [3, H, W]
+    kind: str,  # one of `TRANSFORMS`
+) -> Callable:  # PIL image → [3, H, W]
     "The image transform of a protocol."
-    if kind not in TRANSFORMS: raise ValueError(f'transform: expected one of {", ".join(TRANSFORMS)}, got {kind!r}')
-    if kind == 'crop': return model.preprocess
-    if kind == 'squeeze': return model.preprocess_squeeze
-    return transforms.Compose([model.preprocess_squeeze, transforms.Normalize([.5] * 3, [.5] * 3)])
+    if kind not in TRANSFORMS:
+        raise ValueError(f"transform: expected one of {', '.join(TRANSFORMS)}, got {kind!r}")
+    if kind == "crop":
+        return model.preprocess
+    if kind == "squeeze":
+        return model.preprocess_squeeze
+    return transforms.Compose(
+        [model.preprocess_squeeze, transforms.Normalize([0.5] * 3, [0.5] * 3)]
+    )
+
 
 def _describe(transform) -> str:
     "Six digits of what a transform says of itself, without addresses in memory."
-    return hashlib.sha256(re.sub(r' at 0x[0-9a-f]+', '', repr(transform)).encode()).hexdigest()[:6]
+    return hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(transform)).encode()).hexdigest()[:6]
 
 # %% ../../nbs/evaluation/614_features.ipynb #d05b5e2e
 class _Chunks:
     "Points by identity, in memory or in files."
+
     def __init__(self, folder: Path | None):
-        self.folder, self.places, self.points = folder, {}, {}  # identity → (chunk, row); chunk → points, None where they are on disk
+        self.folder, self.places, self.points = (
+            folder,
+            {},
+            {},
+        )  # identity → (chunk, row); chunk → points, None where they are on disk
 
     def keep(self, ids: Sequence[str], points: Tensor):
         "One more chunk."
-        name = hashlib.sha256('\n'.join(ids).encode()).hexdigest()[:16]
+        name = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with atomic_path(self.folder / f'{name}.safetensors') as part: save_file({'points': points.contiguous()}, part, {'ids': json.dumps(ids)})
+            with atomic_path(self.folder / f"{name}.safetensors") as part:
+                save_file({"points": points.contiguous()}, part, {"ids": json.dumps(ids)})
         self._note(name, ids, points if self.folder is None else None)
 
     def _note(self, name, ids, points):
         self.points[name] = points
-        for row, identity in enumerate(ids): self.places.setdefault(identity, (name, row))
+        for row, identity in enumerate(ids):
+            self.places.setdefault(identity, (name, row))
 
     def scan(self):
         "Take note of files that are new."
-        for path in sorted(self.folder.glob('*.safetensors')) if self.folder is not None else ():
-            if path.stem in self.points: continue
+        for path in sorted(self.folder.glob("*.safetensors")) if self.folder is not None else ():
+            if path.stem in self.points:
+                continue
             try:
-                with safe_open(path, 'pt') as file: self._note(path.stem, json.loads(file.metadata()['ids']), None)
-            except Exception as error: raise ValueError(f'{path.name} among the stored points cannot be read ({error}); delete it and its points are made again') from error
+                with safe_open(path, "pt") as file:
+                    self._note(path.stem, json.loads(file.metadata()["ids"]), None)
+            except Exception as error:
+                raise ValueError(
+                    f"{path.name} among the stored points cannot be read ({error}); delete it and its points are made again"
+                ) from error
 
     def fetch(self, ids: Sequence[str]) -> Float[Tensor, "N D"]:
         "Points in the order of the identities."
         wanted, parts, order = {}, [], []
-        for place, identity in enumerate(ids): wanted.setdefault(self.places[identity][0], []).append((self.places[identity][1], place))
+        for place, identity in enumerate(ids):
+            wanted.setdefault(self.places[identity][0], []).append(
+                (self.places[identity][1], place)
+            )
         for name, pairs in wanted.items():
             points = self.points[name]
             if points is None:
-                with safe_open(self.folder / f'{name}.safetensors', 'pt') as file: points = file.get_tensor('points')
+                with safe_open(self.folder / f"{name}.safetensors", "pt") as file:
+                    points = file.get_tensor("points")
             rows, places = zip(*pairs)
             parts.append(points[torch.tensor(rows)]), order.extend(places)
         return torch.cat(parts)[torch.tensor(order).argsort()]
@@ -100,40 +125,55 @@ class _Chunks:
 @dataclass(frozen=True)
 class Share:
     "Which part of the work this process does."
-    rank: int = 0                              # of this process
-    world: int = 1                             # processes
-    wait: Callable[[], None] = lambda: None    # until all are here
+
+    rank: int = 0  # of this process
+    world: int = 1  # processes
+    wait: Callable[[], None] = lambda: None  # until all are here
 
 # %% ../../nbs/evaluation/614_features.ipynb #1b87d89d
 class PointStore:
     "Points of images; every image is embedded once."
-    def __init__(self,
-                 model: nn.Module,                 # with `encode_image`
-                 transform: str = 'crop',          # one of `TRANSFORMS`
-                 folder: str | Path | None = None,  # where points are kept; None: in memory
-                 batch_size: int = 64,             # images in one pass
-                 workers: int = 0,                 # processes that read and decode
-                 progress: bool = False,           # show a bar on a terminal
-                 chunk: int = 1024,                # points a file
-                 share: Share = Share(),           # of the work, where there is a folder
-                 ):
-        if chunk < 1: raise ValueError(f'chunk: 1 or more, got {chunk}')
-        self.model, self.transform, self.share = model, image_transform(model, transform), share
-        self.settings = dict(batch_size=batch_size, workers=workers, chunk=chunk, label=transform if progress else '')
-        self.chunks = _Chunks(None if folder is None else Path(folder) / model_fingerprint(model) / f'{transform}-{_describe(self.transform)}')
 
-    def __call__(self,
-                 images: Any,                      # image files, or an image set
-                 ) -> Float[Tensor, "N D"]:
+    def __init__(
+        self,
+        model: nn.Module,  # with `encode_image`
+        transform: str = "crop",  # one of `TRANSFORMS`
+        folder: str | Path | None = None,  # where points are kept; None: in memory
+        batch_size: int = 64,  # images in one pass
+        workers: int = 0,  # processes that read and decode
+        progress: bool = False,  # show a bar on a terminal
+        chunk: int = 1024,  # points a file
+        share: Share = Share(),  # of the work, where there is a folder
+    ):
+        if chunk < 1:
+            raise ValueError(f"chunk: 1 or more, got {chunk}")
+        self.model, self.transform, self.share = model, image_transform(model, transform), share
+        self.settings = dict(
+            batch_size=batch_size, workers=workers, chunk=chunk, label=transform if progress else ""
+        )
+        self.chunks = _Chunks(
+            None
+            if folder is None
+            else Path(folder)
+            / model_fingerprint(model)
+            / f"{transform}-{_describe(self.transform)}"
+        )
+
+    def __call__(
+        self,
+        images: Any,  # image files, or an image set
+    ) -> Float[Tensor, "N D"]:
         "Points in the order of the images."
         pictures = Pictures(images, self.transform)
-        if not len(pictures): raise ValueError('images: expected at least one image, got none')
+        if not len(pictures):
+            raise ValueError("images: expected at least one image, got none")
         self.chunks.scan()
         self.share.wait()
         ids = pictures.ids
         first = {identity: i for i, identity in reversed([*enumerate(ids)])}
         missing = sorted(i for identity, i in first.items() if identity not in self.chunks.places)
-        if self.chunks.folder is not None: missing = missing[self.share.rank::self.share.world]
+        if self.chunks.folder is not None:
+            missing = missing[self.share.rank :: self.share.world]
         _embed(self.model, pictures, ids, missing, self.chunks, **self.settings)
         self.share.wait()
         self.chunks.scan()
@@ -143,11 +183,16 @@ class PointStore:
 def _embed(model, pictures, ids, missing, chunks, batch_size, workers, chunk, label):
     "Embed the pictures at the indices `missing` and keep their points chunk by chunk."
     done, waiting = 0, []
-    with tqdm(total=len(missing), desc=f'images, {label}', disable=None if label and missing else True, leave=False) as bar:  # None: only on a terminal
+    with tqdm(
+        total=len(missing),
+        desc=f"images, {label}",
+        disable=None if label and missing else True,
+        leave=False,
+    ) as bar:  # None: only on a terminal
         for points in encode_batches(model, Subset(pictures, missing), batch_size, workers):
             waiting.append(points)
             bar.update(len(points))
             ready = sum(map(len, waiting))
             if ready >= chunk or done + ready == len(missing):
-                chunks.keep([ids[i] for i in missing[done:done + ready]], torch.cat(waiting))
+                chunks.keep([ids[i] for i in missing[done : done + ready]], torch.cat(waiting))
                 done, waiting = done + ready, []

@@ -17,28 +17,38 @@ from ..config import suggest
 # %% ../../nbs/evaluation/604_hierarchy.ipynb #96ec7983
 def _paths(parents, nodes):
     "Row of each node and the [nodes, depth] array of its path from the root, itself included, padded with -1."
-    parents = getattr(parents, 'parents', parents)
+    parents = getattr(parents, "parents", parents)
     known = {*parents, *parents.values()}
     paths = {}
     for v in dict.fromkeys(nodes):
-        if v not in known: raise ValueError(f"parents: unknown node {v!r} among {len(known)}.{suggest(v, known)}")
+        if v not in known:
+            raise ValueError(f"parents: unknown node {v!r} among {len(known)}.{suggest(v, known)}")
         path = [v]
         while (up := parents.get(path[-1], path[-1])) != path[-1]:
-            if len(path) > len(known): raise ValueError(f"parents: node {v!r} is its own ancestor (a cycle)")
+            if len(path) > len(known):
+                raise ValueError(f"parents: node {v!r} is its own ancestor (a cycle)")
             path.append(up)
         paths[v] = path[::-1]
-    if len(roots := {p[0] for p in paths.values()}) > 1: raise ValueError(f"parents: all nodes need one root, got {sorted(map(str, roots))}")
+    if len(roots := {p[0] for p in paths.values()}) > 1:
+        raise ValueError(f"parents: all nodes need one root, got {sorted(map(str, roots))}")
     ids = {v: i for i, v in enumerate(known)}
     table = np.full((len(paths), max(map(len, paths.values()))), -1)
-    for row, path in zip(table, paths.values()): row[:len(path)] = [ids[v] for v in path]
+    for row, path in zip(table, paths.values()):
+        row[: len(path)] = [ids[v] for v in path]
     return {v: i for i, v in enumerate(paths)}, table
 
+
 def _depths(
-    predicted, target, parents # as in `hierarchical_metrics`
+    predicted,
+    target,
+    parents,  # as in `hierarchical_metrics`
 ) -> tuple[Int[ndarray, "n"], Int[ndarray, "n"], Int[ndarray, "n"]]:
     "Depth of the predicted node, of the true node and of their lowest common ancestor."
     predicted, target = list(predicted), list(target)
-    if len(predicted) != len(target) or not target: raise ValueError(f"predicted and target: one node a pair needed, got {len(predicted)} and {len(target)}")
+    if len(predicted) != len(target) or not target:
+        raise ValueError(
+            f"predicted and target: one node a pair needed, got {len(predicted)} and {len(target)}"
+        )
     row, table = _paths(parents, predicted + target)
     p, t = (table[[row[v] for v in nodes]] for nodes in (predicted, target))
     shared = np.logical_and.accumulate((p == t) & (p >= 0), axis=1).sum(1)
@@ -46,31 +56,44 @@ def _depths(
 
 # %% ../../nbs/evaluation/604_hierarchy.ipynb #7963171c
 def hierarchical_metrics(
-    predicted: Sequence[str] | ndarray, # predicted node of each item
-    target: Sequence[str] | ndarray, # true node of each item
-    parents: Mapping[str, str],   # child -> parent, the root maps to itself or is absent; or a `Taxonomy`
-    lca: str = 'official',        # 'official': from the prediction's side, 1 when right; 'max': larger distance, 0 when right
-    include_self: bool = False,   # count a node among its own ancestors in jaccard, precision and recall
-) -> dict[str, Float[ndarray, "n"]]: # tie, lca, jaccard, precision, recall: one value a pair
+    predicted: Sequence[str] | ndarray,  # predicted node of each item
+    target: Sequence[str] | ndarray,  # true node of each item
+    parents: Mapping[
+        str, str
+    ],  # child -> parent, the root maps to itself or is absent; or a `Taxonomy`
+    lca: str = "official",  # 'official': from the prediction's side, 1 when right; 'max': larger distance, 0 when right
+    include_self: bool = False,  # count a node among its own ancestors in jaccard, precision and recall
+) -> dict[str, Float[ndarray, "n"]]:  # tie, lca, jaccard, precision, recall: one value a pair
     "How far predictions are from the truth in a tree."
-    if lca not in ('official', 'max'): raise ValueError(f"lca must be 'official' or 'max', got {lca!r}")
+    if lca not in ("official", "max"):
+        raise ValueError(f"lca must be 'official' or 'max', got {lca!r}")
     p, t, common = _depths(predicted, target, parents)
-    above = np.minimum(common + 1, np.minimum(p, t)) # proper ancestors shared: the common ancestor only if it lies above both
+    above = np.minimum(
+        common + 1, np.minimum(p, t)
+    )  # proper ancestors shared: the common ancestor only if it lies above both
     shared, size_p, size_t = (common + 1, p + 1, t + 1) if include_self else (above, p, t)
-    share = lambda of: np.where(of > 0, shared / np.maximum(of, 1), 1.)
-    return {'tie': (p + t - 2 * common).astype(float),
-            'lca': (p - above + 1 if lca == 'official' else np.maximum(p, t) - common).astype(float),
-            'jaccard': share(size_p + size_t - shared), 'precision': share(size_p), 'recall': share(size_t)}
+    share = lambda of: np.where(of > 0, shared / np.maximum(of, 1), 1.0)
+    return {
+        "tie": (p + t - 2 * common).astype(float),
+        "lca": (p - above + 1 if lca == "official" else np.maximum(p, t) - common).astype(float),
+        "jaccard": share(size_p + size_t - shared),
+        "precision": share(size_p),
+        "recall": share(size_t),
+    }
 
 # %% ../../nbs/evaluation/604_hierarchy.ipynb #59d16a3b
 def chance_level(
-    classes: Sequence[str],       # the classes, nodes of the tree
-    parents: Mapping[str, str],   # child -> parent, or a `Taxonomy`
-    lca: str = 'official',        # as in `hierarchical_metrics`
-    include_self: bool = False,   # as in `hierarchical_metrics`
-) -> dict[str, float]:            # tie, lca, jaccard, precision, recall
+    classes: Sequence[str],  # the classes, nodes of the tree
+    parents: Mapping[str, str],  # child -> parent, or a `Taxonomy`
+    lca: str = "official",  # as in `hierarchical_metrics`
+    include_self: bool = False,  # as in `hierarchical_metrics`
+) -> dict[str, float]:  # tie, lca, jaccard, precision, recall
     "Expected metrics of uniform predictions for uniform targets."
     classes = list(classes)
-    if not classes: raise ValueError("classes: at least one class needed, got none")
+    if not classes:
+        raise ValueError("classes: at least one class needed, got none")
     pairs = [classes * len(classes), [v for v in classes for _ in classes]]
-    return {n: float(v.mean()) for n, v in hierarchical_metrics(*pairs, parents, lca, include_self).items()}
+    return {
+        n: float(v.mean())
+        for n, v in hierarchical_metrics(*pairs, parents, lca, include_self).items()
+    }

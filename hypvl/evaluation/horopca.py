@@ -6,13 +6,15 @@
 __all__ = ['frechet_mean', 'busemann', 'horo_project', 'HoroPCA', 'fit_horopca', 'factor_disks', 'taxonomy_disks']
 
 # %% ../../nbs/evaluation/612_horopca.ipynb #c7a1fcd9
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-import math
+
 import pandas as pd
 import torch
-from torch import Tensor
 from jaxtyping import Float
+from torch import Tensor
+
 from ..data.taxonomy import Taxonomy
 from .prompts import fill_templates
 from .zero_shot import encode_texts
@@ -21,12 +23,14 @@ from ..geometry.lorentz import dist, dist0, exp0, log0, mobius_add, pairwise_dis
 # %% ../../nbs/evaluation/612_horopca.ipynb #fce8b735
 def frechet_mean(
     x: Float[Tensor, "N d"],  # points
-    *, c: float,              # curvature magnitude, > 0
+    *,
+    c: float,  # curvature magnitude, > 0
     tolerance: float = 1e-12,  # stop when the step is shorter than this
-    steps: int = 1000,        # at most this many steps
-) -> Float[Tensor, "d"]:      # float64
+    steps: int = 1000,  # at most this many steps
+) -> Float[Tensor, "d"]:  # float64
     "The point with the least sum of squared distances to `x`."
-    if x.ndim != 2 or not len(x): raise ValueError(f'x: expected points [N, d] with N > 0, got shape {tuple(x.shape)}')
+    if x.ndim != 2 or not len(x):
+        raise ValueError(f"x: expected points [N, d] with N > 0, got shape {tuple(x.shape)}")
     x, c = x.detach().double(), float(c)
     mean = torch.zeros_like(x[0])
     for _ in range(steps):
@@ -34,15 +38,17 @@ def frechet_mean(
         t = (math.sqrt(c) * seen.norm(dim=-1)).clamp(min=1e-6)
         step = seen.mean(0) / (t / torch.tanh(t)).mean()
         mean = mobius_add(mean, exp0(step, c=c), c=c)
-        if step.norm() < tolerance: break
+        if step.norm() < tolerance:
+            break
     return mean
 
 # %% ../../nbs/evaluation/612_horopca.ipynb #8548a672
 def busemann(
     x: Float[Tensor, "*B d"],  # points
-    q: Float[Tensor, "K d"],   # unit vectors, the ideal directions
-    *, c: float,               # curvature magnitude, > 0
-) -> Float[Tensor, "*B K"]:    # in units of 1/sqrt(c); 0 at the origin
+    q: Float[Tensor, "K d"],  # unit vectors, the ideal directions
+    *,
+    c: float,  # curvature magnitude, > 0
+) -> Float[Tensor, "*B K"]:  # in units of 1/sqrt(c); 0 at the origin
     "Busemann functions of `x` for each direction."
     x = math.sqrt(c) * x.double()
     return torch.log(torch.sqrt(1 + x.square().sum(-1, keepdim=True)) - x @ q.double().T)
@@ -50,13 +56,16 @@ def busemann(
 # %% ../../nbs/evaluation/612_horopca.ipynb #456da865
 def horo_project(
     x: Float[Tensor, "*B d"],  # points
-    q: Float[Tensor, "2 d"],   # two orthonormal directions
-    *, c: float,               # curvature magnitude, > 0
-) -> Float[Tensor, "*B d"]:    # points in the plane of the directions, float64
+    q: Float[Tensor, "2 d"],  # two orthonormal directions
+    *,
+    c: float,  # curvature magnitude, > 0
+) -> Float[Tensor, "*B d"]:  # points in the plane of the directions, float64
     "Horospherical projection to the hyperbolic plane through the origin that holds both directions."
     q = q.double()
-    if q.shape[0] != 2 or not torch.allclose(q @ q.T, torch.eye(2, dtype=q.dtype, device=q.device), atol=1e-6):
-        raise ValueError(f'q: expected two orthonormal rows, got Gram matrix {(q @ q.T).tolist()}')
+    if q.shape[0] != 2 or not torch.allclose(
+        q @ q.T, torch.eye(2, dtype=q.dtype, device=q.device), atol=1e-6
+    ):
+        raise ValueError(f"q: expected two orthonormal rows, got Gram matrix {(q @ q.T).tolist()}")
     b, a = busemann(x, q, c=c).exp().unbind(-1)
     s = torch.sqrt((2 * a * b - 1).clamp(min=1e-24))
     plane = torch.stack([a - s, b - s], -1)
@@ -66,16 +75,21 @@ def horo_project(
 @dataclass(frozen=True)
 class HoroPCA:
     "A fitted projection of one factor to a disk."
-    centre: Float[Tensor, "d"]        # moved to the middle of the disk
-    directions: Float[Tensor, "2 d"]  # orthonormal
-    c: float                          # curvature magnitude
-    explained: float                  # kept share of the mean squared pairwise distance, 0…1
 
-    def __call__(self, x: Float[Tensor, "*B d"],  # points of the same factor
-                 ) -> Float[Tensor, "*B 2"]:      # coordinates in the unit Poincaré disk
+    centre: Float[Tensor, "d"]  # moved to the middle of the disk
+    directions: Float[Tensor, "2 d"]  # orthonormal
+    c: float  # curvature magnitude
+    explained: float  # kept share of the mean squared pairwise distance, 0…1
+
+    def __call__(
+        self,
+        x: Float[Tensor, "*B d"],  # points of the same factor
+    ) -> Float[Tensor, "*B 2"]:  # coordinates in the unit Poincaré disk
         "Disk coordinates of points, also of points that were not in the fit."
         x = x.detach().double()
-        image = horo_project(mobius_add(-self.centre.expand_as(x), x, c=self.c), self.directions, c=self.c)
+        image = horo_project(
+            mobius_add(-self.centre.expand_as(x), x, c=self.c), self.directions, c=self.c
+        )
         return to_poincare(image, c=self.c) @ self.directions.T
 
 # %% ../../nbs/evaluation/612_horopca.ipynb #6ad988f0
@@ -83,6 +97,7 @@ def _variance(x, c):
     "Mean squared pairwise distance; pairs only, since the diagonal has no gradient."
     i, j = torch.triu_indices(len(x), len(x), 1, device=x.device)
     return dist(x[i], x[j], c=c).square().mean()
+
 
 def _climb(x, c, steps, lr, start):
     free = start.clone().requires_grad_()
@@ -96,65 +111,113 @@ def _climb(x, c, steps, lr, start):
 
 # %% ../../nbs/evaluation/612_horopca.ipynb #91942cf6
 def fit_horopca(
-    x: Float[Tensor, "N d"],      # points of one factor, d >= 2
-    *, c: float,                  # curvature magnitude of the factor
-    generator: torch.Generator,   # draws the starts
-    centre: bool = True,          # move the Fréchet mean to the origin first
-    steps: int = 100,             # Adam steps a start
-    lr: float = 0.1,              # of Adam
-    starts: int = 3,              # the best of so many is returned
-    most: int = 256,              # points in the fit; of more a random part
+    x: Float[Tensor, "N d"],  # points of one factor, d >= 2
+    *,
+    c: float,  # curvature magnitude of the factor
+    generator: torch.Generator,  # draws the starts
+    centre: bool = True,  # move the Fréchet mean to the origin first
+    steps: int = 100,  # Adam steps a start
+    lr: float = 0.1,  # of Adam
+    starts: int = 3,  # the best of so many is returned
+    most: int = 256,  # points in the fit; of more a random part
 ) -> HoroPCA:
     "Find the two directions whose projection spreads the points most."
     if x.ndim != 2 or len(x) < 3 or x.shape[1] < 2:
-        raise ValueError(f'x: expected at least 3 points [N, d] with d >= 2, got shape {tuple(x.shape)}')
-    if most < 3: raise ValueError(f'most: expected at least 3 points, got {most}')
+        raise ValueError(
+            f"x: expected at least 3 points [N, d] with d >= 2, got shape {tuple(x.shape)}"
+        )
+    if most < 3:
+        raise ValueError(f"most: expected at least 3 points, got {most}")
     x, c = x.detach().double(), float(c)
-    if len(x) > most: x = x[torch.randperm(len(x), generator=generator)[:most].to(x.device)]
+    if len(x) > most:
+        x = x[torch.randperm(len(x), generator=generator)[:most].to(x.device)]
     middle = frechet_mean(x, c=c) if centre else torch.zeros_like(x[0])
     moved = mobius_add(-middle.expand_as(x), x, c=c)
-    draws = [torch.randn(x.shape[1], 2, generator=generator, dtype=torch.float64).to(x.device) for _ in range(starts)]
-    best, q = max((_climb(moved, c, steps, lr, draw) for draw in draws), key=lambda result: result[0])
+    draws = [
+        torch.randn(x.shape[1], 2, generator=generator, dtype=torch.float64).to(x.device)
+        for _ in range(starts)
+    ]
+    best, q = max(
+        (_climb(moved, c, steps, lr, draw) for draw in draws), key=lambda result: result[0]
+    )
     return HoroPCA(middle, q, c, best / _variance(x, c).item())
 
 # %% ../../nbs/evaluation/612_horopca.ipynb #dd53b57b
 def factor_disks(
-    points: Float[Tensor, "N D"],   # flat points of a product geometry
-    geometry,                       # their geometry: `k`, `d`, `curvature`
-    terms: Sequence[str],           # a name for each point
-    groups: Sequence[str],          # the family of each point
-    factors: Sequence[int],         # which factors
-    generator: torch.Generator,     # draws the starts of the fits
-    **fit,                          # centre, steps, lr, starts, most of `fit_horopca`
-) -> pd.DataFrame:                  # columns factor, term, group, x, y, explained
+    points: Float[Tensor, "N D"],  # flat points of a product geometry
+    geometry,  # their geometry: `k`, `d`, `curvature`
+    terms: Sequence[str],  # a name for each point
+    groups: Sequence[str],  # the family of each point
+    factors: Sequence[int],  # which factors
+    generator: torch.Generator,  # draws the starts of the fits
+    **fit,  # centre, steps, lr, starts, most of `fit_horopca`
+) -> pd.DataFrame:  # columns factor, term, group, x, y, explained
     "Disk coordinates of terms in several factors."
-    if not len(terms) == len(groups) == len(points): raise ValueError(f'terms: expected {len(points)} terms and groups, got {len(terms)} and {len(groups)}')
+    if not len(terms) == len(groups) == len(points):
+        raise ValueError(
+            f"terms: expected {len(points)} terms and groups, got {len(terms)} and {len(groups)}"
+        )
     tables = []
     for factor in factors:
-        if not 0 <= factor < geometry.k: raise ValueError(f'factors: expected indices in 0…{geometry.k - 1}, got {factor}')
+        if not 0 <= factor < geometry.k:
+            raise ValueError(f"factors: expected indices in 0…{geometry.k - 1}, got {factor}")
         x = points.detach().cpu().unflatten(-1, (geometry.k, geometry.d))[:, factor]
         found = fit_horopca(x, c=geometry.curvature[factor].item(), generator=generator, **fit)
         place = found(x).numpy()
-        tables.append(pd.DataFrame({'factor': factor, 'term': terms, 'group': groups, 'x': place[:, 0], 'y': place[:, 1], 'explained': found.explained}))
+        tables.append(
+            pd.DataFrame(
+                {
+                    "factor": factor,
+                    "term": terms,
+                    "group": groups,
+                    "x": place[:, 0],
+                    "y": place[:, 1],
+                    "explained": found.explained,
+                }
+            )
+        )
     return pd.concat(tables, ignore_index=True)
 
 # %% ../../nbs/evaluation/612_horopca.ipynb #fec3127c
 def taxonomy_disks(
-    model,                          # with `encode_text`, `tokenizer`, `geometry`
-    taxonomy: Taxonomy,             # any tree of concepts
-    factors: Sequence[int],         # which factors
-    generator: torch.Generator,     # draws the starts of the fits
-    families: Sequence[str] | None = None,  # nodes, drawn with all below them; None: the children of the root
-    template: str = 'a photo of a {}',      # prompt of a node, one slot
-    **fit,                          # centre, steps, lr, starts, most of `fit_horopca`
-) -> tuple[pd.DataFrame, pd.DataFrame]:  # terms (factor, term, group, x, y, explained) and edges (child, parent)
+    model,  # with `encode_text`, `tokenizer`, `geometry`
+    taxonomy: Taxonomy,  # any tree of concepts
+    factors: Sequence[int],  # which factors
+    generator: torch.Generator,  # draws the starts of the fits
+    families: Sequence[str]
+    | None = None,  # nodes, drawn with all below them; None: the children of the root
+    template: str = "a photo of a {}",  # prompt of a node, one slot
+    **fit,  # centre, steps, lr, starts, most of `fit_horopca`
+) -> tuple[
+    pd.DataFrame, pd.DataFrame
+]:  # terms (factor, term, group, x, y, explained) and edges (child, parent)
     "Disk coordinates of the nodes of some families, and their is-a edges."
     families = taxonomy.children(taxonomy.root) if families is None else families
-    nodes = {node: family for family in families for node in taxonomy.descendants(family, include_self=True)}
-    if not nodes: raise ValueError(f'families: expected nodes of the taxonomy, got {families!r}')
+    nodes = {
+        node: family
+        for family in families
+        for node in taxonomy.descendants(family, include_self=True)
+    }
+    if not nodes:
+        raise ValueError(f"families: expected nodes of the taxonomy, got {families!r}")
     terms = {}
-    for node in nodes: terms.setdefault(taxonomy.name(node), node)
+    for node in nodes:
+        terms.setdefault(taxonomy.name(node), node)
     points = encode_texts(model, [fill_templates([template], term)[0] for term in terms])
-    places = factor_disks(points, model.geometry, [*terms], [taxonomy.name(nodes[node]) for node in terms.values()], factors, generator, **fit)
-    edges = [(term, taxonomy.name(taxonomy.parents[node])) for term, node in terms.items() if taxonomy.parents.get(node) in nodes]
-    return places, pd.DataFrame([(child, parent) for child, parent in edges if child != parent], columns=['child', 'parent'])
+    places = factor_disks(
+        points,
+        model.geometry,
+        [*terms],
+        [taxonomy.name(nodes[node]) for node in terms.values()],
+        factors,
+        generator,
+        **fit,
+    )
+    edges = [
+        (term, taxonomy.name(taxonomy.parents[node]))
+        for term, node in terms.items()
+        if taxonomy.parents.get(node) in nodes
+    ]
+    return places, pd.DataFrame(
+        [(child, parent) for child, parent in edges if child != parent], columns=["child", "parent"]
+    )

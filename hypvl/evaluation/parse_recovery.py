@@ -8,7 +8,7 @@ __all__ = ['CHAINS', 'cone_margins', 'decode_tree', 'chain_tree', 'cone_tree', '
 
 # %% ../../nbs/evaluation/620_parse_recovery.ipynb #38a38b81
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
@@ -20,16 +20,17 @@ from ..data.alignment import DEPS, align, collate_aligned
 from ..data.schema import Parse
 from .results import item_values
 from .zero_shot import inference
-from ..models.words import embed_words
 from ..geometry.cones import exterior_angle, half_aperture
+from ..models.words import embed_words
 
 # %% ../../nbs/evaluation/620_parse_recovery.ipynb #7e5d0f36
 def cone_margins(
-    geometry: nn.Module,              # with cones
-    points: Float[Tensor, "N D"],     # one a word
-) -> Float[Tensor, "N N"]:            # radians; row: dependant (apex), column: candidate head
+    geometry: nn.Module,  # with cones
+    points: Float[Tensor, "N D"],  # one a word
+) -> Float[Tensor, "N N"]:  # radians; row: dependant (apex), column: candidate head
     "By how much each word lies outside the cone of each other; negative inside."
-    if not geometry.has_cones: raise ValueError(f'geometry: {type(geometry).__name__} has no entailment cones')
+    if not geometry.has_cones:
+        raise ValueError(f"geometry: {type(geometry).__name__} has no entailment cones")
     x, c, n = geometry.split(points.float()), geometry.curvature, len(points)
     general, specific = x[:, None].expand(n, *x.shape), x[None].expand(n, *x.shape)
     aperture = half_aperture(x, c=c, min_radius=geometry.min_radius)
@@ -41,32 +42,50 @@ def _loop(heads, root):
     seen = {root}
     for start in range(len(heads)):
         path, node = [], start
-        while node not in seen: seen.add(node); path.append(node); node = int(heads[node])
-        if node in path: return np.array(path[path.index(node):])
+        while node not in seen:
+            seen.add(node)
+            path.append(node)
+            node = int(heads[node])
+        if node in path:
+            return np.array(path[path.index(node) :])
+
 
 def _least_heads(costs, root):
     "Heads of least cost that all lead to `root`; nobody is joined to itself."
-    heads, nodes = np.where(np.arange(len(costs)) == root, root, costs.argmin(1)), np.arange(len(costs))
+    heads, nodes = (
+        np.where(np.arange(len(costs)) == root, root, costs.argmin(1)),
+        np.arange(len(costs)),
+    )
     loop = _loop(heads, root)
-    if loop is None: return heads
+    if loop is None:
+        return heads
     rest = np.setdiff1d(nodes, loop)
     enter = costs[np.ix_(loop, rest)] - costs[loop, heads[loop]][:, None]
     leave = costs[np.ix_(rest, loop)]
-    small = np.block([[costs[np.ix_(rest, rest)], leave.min(1)[:, None]], [enter.min(0)[None], np.inf]])
+    small = np.block(
+        [[costs[np.ix_(rest, rest)], leave.min(1)[:, None]], [enter.min(0)[None], np.inf]]
+    )
     found = _least_heads(small, int(np.searchsorted(rest, root)))  # the loop is the last node
-    heads[rest] = np.where(found[:-1] == len(rest), loop[leave.argmin(1)], np.append(rest, -1)[found[:-1]])
+    heads[rest] = np.where(
+        found[:-1] == len(rest), loop[leave.argmin(1)], np.append(rest, -1)[found[:-1]]
+    )
     heads[loop[enter[:, found[-1]].argmin()]] = rest[found[-1]]
     return heads
 
+
 def decode_tree(
-    costs: Float[np.ndarray, "N N"],               # of taking word j (column) as head of word i (row)
+    costs: Float[np.ndarray, "N N"],  # of taking word j (column) as head of word i (row)
     root_costs: Float[np.ndarray, "N"] | None = None,  # of being the root; None: all alike
-) -> list[int]:                                    # head of each word, the root's own index for the root
+) -> list[int]:  # head of each word, the root's own index for the root
     "The tree of least cost with one root."
     costs, n = np.asarray(costs, dtype=float), len(costs)
-    if costs.shape != (n, n) or n == 0: raise ValueError(f'costs: a square table is needed, got shape {costs.shape}')
-    if not np.isfinite(costs[~np.eye(n, dtype=bool)]).all(): raise ValueError('costs: all costs between two words must be finite')
-    far = 1 + n * (np.abs(costs).max() + 1) + (0 if root_costs is None else np.abs(root_costs).max())
+    if costs.shape != (n, n) or n == 0:
+        raise ValueError(f"costs: a square table is needed, got shape {costs.shape}")
+    if not np.isfinite(costs[~np.eye(n, dtype=bool)]).all():
+        raise ValueError("costs: all costs between two words must be finite")
+    far = (
+        1 + n * (np.abs(costs).max() + 1) + (0 if root_costs is None else np.abs(root_costs).max())
+    )
     roots = far + (np.zeros(n) if root_costs is None else np.asarray(root_costs, dtype=float))
     table = np.block([[costs, roots[:, None]], [np.full((1, n + 1), np.inf)]])
     np.fill_diagonal(table, np.inf)
@@ -74,22 +93,30 @@ def decode_tree(
     return np.where(heads == n, np.arange(n), heads).tolist()
 
 # %% ../../nbs/evaluation/620_parse_recovery.ipynb #b49ace71
-CHAINS = ('previous', 'next', 'random')
+CHAINS = ("previous", "next", "random")
+
 
 def chain_tree(
-    n: int,                    # words
-    kind: str,                 # one of `CHAINS`
+    n: int,  # words
+    kind: str,  # one of `CHAINS`
     rng: np.random.Generator,  # for 'random'
 ) -> list[int]:
     "Heads of a tree that looks at nothing."
-    if kind not in CHAINS: raise ValueError(f"kind must be one of {', '.join(CHAINS)}, got {kind!r}")
-    if kind == 'random': return decode_tree(rng.random((n, n)), rng.random(n))
-    return [max(i - 1, 0) for i in range(n)] if kind == 'previous' else [min(i + 1, n - 1) for i in range(n)]
+    if kind not in CHAINS:
+        raise ValueError(f"kind must be one of {', '.join(CHAINS)}, got {kind!r}")
+    if kind == "random":
+        return decode_tree(rng.random((n, n)), rng.random(n))
+    return (
+        [max(i - 1, 0) for i in range(n)]
+        if kind == "previous"
+        else [min(i + 1, n - 1) for i in range(n)]
+    )
+
 
 def cone_tree(
-    geometry: nn.Module,           # with cones
+    geometry: nn.Module,  # with cones
     points: Float[Tensor, "N D"],  # one a word
-    inverted: bool = False,        # read cones the wrong way round, as a control
+    inverted: bool = False,  # read cones the wrong way round, as a control
 ) -> list[int]:
     "Heads by cone margins; among equals the word furthest out is the root."
     margins = cone_margins(geometry, points).detach().double().numpy()
@@ -98,68 +125,123 @@ def cone_tree(
 
 # %% ../../nbs/evaluation/620_parse_recovery.ipynb #8012353b
 def recovery(
-    geometry: nn.Module,                           # with cones
-    captions: Iterable[tuple[Float[Tensor, "N D"], Sequence[int]]],  # points and gold heads of each caption's words
-    seed: int = 0,                                 # of random trees
-    dataset: str = 'captions',                     # for the rows
-) -> pd.DataFrame:                                 # item values of metric 'uas', one model column for the trees
+    geometry: nn.Module,  # with cones
+    captions: Iterable[
+        tuple[Float[Tensor, "N D"], Sequence[int]]
+    ],  # points and gold heads of each caption's words
+    seed: int = 0,  # of random trees
+    dataset: str = "captions",  # for the rows
+) -> pd.DataFrame:  # item values of metric 'uas', one model column for the trees
     "Unlabelled attachment of cone trees and of trees that know nothing."
-    rng, found = np.random.default_rng(seed), {name: [] for name in ('cones', 'inverted', *CHAINS)}
+    rng, found = np.random.default_rng(seed), {name: [] for name in ("cones", "inverted", *CHAINS)}
     for points, gold in captions:
-        if len(points) != len(gold): raise ValueError(f'captions: {len(points)} points for {len(gold)} words')
-        if len(gold) < 2: continue
-        trees = {'cones': cone_tree(geometry, points), 'inverted': cone_tree(geometry, points, inverted=True)}
+        if len(points) != len(gold):
+            raise ValueError(f"captions: {len(points)} points for {len(gold)} words")
+        if len(gold) < 2:
+            continue
+        trees = {
+            "cones": cone_tree(geometry, points),
+            "inverted": cone_tree(geometry, points, inverted=True),
+        }
         trees |= {kind: chain_tree(len(gold), kind, rng) for kind in CHAINS}
-        for name, tree in trees.items(): found[name].append(np.mean(np.equal(tree, gold)))
-    if not found['cones']: raise ValueError('captions: none has two words')
-    return pd.concat([item_values({'uas': np.array(v)}, suite='syntax', dataset=dataset, score='paper').assign(tree=name) for name, v in found.items()], ignore_index=True)
+        for name, tree in trees.items():
+            found[name].append(np.mean(np.equal(tree, gold)))
+    if not found["cones"]:
+        raise ValueError("captions: none has two words")
+    return pd.concat(
+        [
+            item_values(
+                {"uas": np.array(v)}, suite="syntax", dataset=dataset, score="paper"
+            ).assign(tree=name)
+            for name, v in found.items()
+        ],
+        ignore_index=True,
+    )
 
 # %% ../../nbs/evaluation/620_parse_recovery.ipynb #9d9fea73
 def edge_table(
-    geometry: nn.Module,                           # with cones
-    captions: Iterable[tuple[Float[Tensor, "N D"], Sequence[int], Sequence[str]]],  # points, heads and dependency labels of the words
-    seed: int = 0,                                 # of the control pairs
-) -> pd.DataFrame:                                 # caption, word, label, side, margin, inside, control_margin, control_inside
+    geometry: nn.Module,  # with cones
+    captions: Iterable[
+        tuple[Float[Tensor, "N D"], Sequence[int], Sequence[str]]
+    ],  # points, heads and dependency labels of the words
+    seed: int = 0,  # of the control pairs
+) -> pd.DataFrame:  # caption, word, label, side, margin, inside, control_margin, control_inside
     "What the cones say about every edge."
     rng, rows = np.random.default_rng(seed), []
     for item, (points, heads, labels) in enumerate(captions):
         margins = cone_margins(geometry, points).detach().numpy()
         for i, h in enumerate(heads):
-            if h == i: continue
+            if h == i:
+                continue
             others = [j for j in range(len(heads)) if j not in (i, h)]
             control = margins[i, rng.choice(others)] if others else np.nan
-            rows.append((item, i, labels[i], 'head to the right' if h > i else 'head to the left', margins[i, h], margins[i, h] <= 0, control, control <= 0 if others else np.nan))
-    if not rows: raise ValueError('captions: there is no edge')
-    return pd.DataFrame(rows, columns=['item', 'word', 'label', 'side', 'margin', 'inside', 'control_margin', 'control_inside'])
+            rows.append(
+                (
+                    item,
+                    i,
+                    labels[i],
+                    "head to the right" if h > i else "head to the left",
+                    margins[i, h],
+                    margins[i, h] <= 0,
+                    control,
+                    control <= 0 if others else np.nan,
+                )
+            )
+    if not rows:
+        raise ValueError("captions: there is no edge")
+    return pd.DataFrame(
+        rows,
+        columns=[
+            "item",
+            "word",
+            "label",
+            "side",
+            "margin",
+            "inside",
+            "control_margin",
+            "control_inside",
+        ],
+    )
 
 # %% ../../nbs/evaluation/620_parse_recovery.ipynb #233b9770
 def word_points(
-    model: nn.Module,                # a `DualEncoder`
-    texts: Sequence[str],            # raw captions
-    parses: Sequence[Parse],         # of the cleaned captions
-    stream: str = 'words@final',     # which states, see the notebook *words*
-    batch_size: int = 256,           # captions in one pass
-) -> list[tuple[Float[Tensor, "N D"], list[int], list[str]]]:  # points, heads and labels of each caption's words
+    model: nn.Module,  # a `DualEncoder`
+    texts: Sequence[str],  # raw captions
+    parses: Sequence[Parse],  # of the cleaned captions
+    stream: str = "words@final",  # which states, see the notebook *words*
+    batch_size: int = 256,  # captions in one pass
+) -> list[
+    tuple[Float[Tensor, "N D"], list[int], list[str]]
+]:  # points, heads and labels of each caption's words
     "Points of the words of captions, with the tree over the words that own pieces."
-    if len(texts) != len(parses): raise ValueError(f'parses: {len(texts)} needed, one a caption, got {len(parses)}')
+    if len(texts) != len(parses):
+        raise ValueError(f"parses: {len(texts)} needed, one a caption, got {len(parses)}")
     rows, found = [align(t, p, model.tokenizer.encode(t)) for t, p in zip(texts, parses)], []
     with inference(model) as device:
         for i in range(0, len(rows), batch_size):
-            part = rows[i:i + batch_size]
+            part = rows[i : i + batch_size]
             batch = {name: x.to(device) for name, x in collate_aligned(part).items()}
             points = embed_words(model, batch, (stream,))[stream].float().cpu()
-            found += [(p[:len(r.head)], r.head.tolist(), [DEPS[d] for d in r.dep]) for p, r in zip(points, part)]
+            found += [
+                (p[: len(r.head)], r.head.tolist(), [DEPS[d] for d in r.dep])
+                for p, r in zip(points, part)
+            ]
     return found
 
+
 def parse_report(
-    model: nn.Module,                # a `DualEncoder` with cones
-    texts: Sequence[str],            # raw captions, none of them seen in training
-    parses: Sequence[Parse],         # gold, of the cleaned captions
-    stream: str = 'words@final',     # which states
-    seed: int = 0,                   # of random trees and control pairs
-) -> dict[str, pd.DataFrame]:        # 'recovery' and 'edges'
+    model: nn.Module,  # a `DualEncoder` with cones
+    texts: Sequence[str],  # raw captions, none of them seen in training
+    parses: Sequence[Parse],  # gold, of the cleaned captions
+    stream: str = "words@final",  # which states
+    seed: int = 0,  # of random trees and control pairs
+) -> dict[str, pd.DataFrame]:  # 'recovery' and 'edges'
     "Do the cones of a model know the parse?"
-    if not model.geometry.has_cones: return {}
+    if not model.geometry.has_cones:
+        return {}
     captions = word_points(model, texts, parses, stream)
     geometry = copy.deepcopy(model.geometry).cpu()
-    return {'recovery': recovery(geometry, [c[:2] for c in captions], seed), 'edges': edge_table(geometry, captions, seed)}
+    return {
+        "recovery": recovery(geometry, [c[:2] for c in captions], seed),
+        "edges": edge_table(geometry, captions, seed),
+    }

@@ -12,29 +12,32 @@ from ..config import UnknownKey
 from ..data.benchmarks import find_benchmark
 
 # %% ../../nbs/evaluation/613_prompts.ipynb #deb92d9a
-WORLD_TEMPLATES = ('a photo of a {}', 'a picture of a {}', 'one {}')
+WORLD_TEMPLATES = ("a photo of a {}", "a picture of a {}", "one {}")
 
 # %% ../../nbs/evaluation/613_prompts.ipynb #2655a021
 def fill_templates(
     templates: Sequence[str],  # sentences with one slot `{}` each
-    name: str,                 # a class name, for instance "golden retriever"
-) -> list[str]:                # one prompt a template
+    name: str,  # a class name, for instance "golden retriever"
+) -> list[str]:  # one prompt a template
     "Put `name` into the slot of every template."
     if isinstance(templates, str) or not templates:
-        raise ValueError(f'templates: expected a non-empty list of strings, got {templates!r}')
+        raise ValueError(f"templates: expected a non-empty list of strings, got {templates!r}")
     for template in templates:
-        if template.count('{}') != 1:
-            raise ValueError(f'templates: expected one slot {{}} in each template, got {template!r}')
-    return [template.replace('{}', name) for template in templates]
+        if template.count("{}") != 1:
+            raise ValueError(
+                f"templates: expected one slot {{}} in each template, got {template!r}"
+            )
+    return [template.replace("{}", name) for template in templates]
 
 # %% ../../nbs/evaluation/613_prompts.ipynb #d85c549c
 def clean_name(
     name: str,  # a class or folder name
-) -> str:       # words separated by single blanks
+) -> str:  # words separated by single blanks
     "A readable class name from a folder or class-list entry."
-    head, dot, tail = name.partition('.')
-    if dot and head.isdigit(): name = tail
-    return ' '.join(name.replace('_', ' ').replace('.', ' ').replace('/', ' ').split())
+    head, dot, tail = name.partition(".")
+    if dot and head.isdigit():
+        name = tail
+    return " ".join(name.replace("_", " ").replace(".", " ").replace("/", " ").split())
 
 # %% ../../nbs/evaluation/613_prompts.ipynb #45a41541
 def templates_for(
@@ -42,5 +45,7 @@ def templates_for(
     default: Sequence[str] = WORLD_TEMPLATES,  # templates of a data set that has no published ones
 ) -> tuple[str, ...]:  # the templates
     "Prompt templates of a zero-shot set, by name."
-    try: return find_benchmark(dataset).templates
-    except UnknownKey: return tuple(default)
+    try:
+        return find_benchmark(dataset).templates
+    except UnknownKey:
+        return tuple(default)

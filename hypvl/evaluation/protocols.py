@@ -20,7 +20,12 @@ from torch.utils.data import Subset
 
 from ..config import suggest
 from ..data.annotations import SUGARCREPE, CaptionData, FolderData, PairData
-from .baselines import BagOfWords, class_baselines, hierarchy_baselines, retrieval_baselines
+from hypvl.evaluation.baselines import (
+    BagOfWords,
+    class_baselines,
+    hierarchy_baselines,
+    retrieval_baselines,
+)
 from .compositional import blind_pairs, evaluate_pairs, with_overall
 from .features import PointStore
 from .hierarchy import hierarchical_metrics
@@ -33,54 +38,79 @@ from .zero_shot import evaluate_zero_shot
 @dataclass(frozen=True)
 class Protocol:
     "What two evaluations of a model on the same data may differ in."
-    scores: tuple[str, ...] = ('paper', 'official')   # score functions, side by side
-    variant: str = 'official'                         # accuracy: 'official' mean over classes, 'paper' top-1
-    preprocess: str = 'clean'                         # of VL-CheckList: 'clean', or 'official' with pixels normalised twice
-    corpora: str = 'vg'                               # of VL-CheckList: 'vg' or 'all'
-    max_pairs: int | None = 1000                      # of a VL-CheckList file, the first so many; None: all
-    negatives: str = 'all'                            # of VL-CheckList: 'all', or 'phrases' without bare nouns
-    templates: tuple[str, ...] = WORLD_TEMPLATES      # prompts of sets without published ones
-    limit: int | None = None                          # images, captioned images or pairs of a set; None: all
-    seed: int = 0                                     # of bootstrap, permutations and draws
+
+    scores: tuple[str, ...] = ("paper", "official")  # score functions, side by side
+    variant: str = "official"  # accuracy: 'official' mean over classes, 'paper' top-1
+    preprocess: str = (
+        "clean"  # of VL-CheckList: 'clean', or 'official' with pixels normalised twice
+    )
+    corpora: str = "vg"  # of VL-CheckList: 'vg' or 'all'
+    max_pairs: int | None = 1000  # of a VL-CheckList file, the first so many; None: all
+    negatives: str = "all"  # of VL-CheckList: 'all', or 'phrases' without bare nouns
+    templates: tuple[str, ...] = WORLD_TEMPLATES  # prompts of sets without published ones
+    limit: int | None = None  # images, captioned images or pairs of a set; None: all
+    seed: int = 0  # of bootstrap, permutations and draws
 
     def __post_init__(self):
-        for name, known in (('variant', ('official', 'paper')), ('preprocess', ('clean', 'official')), ('corpora', ('vg', 'all')), ('negatives', ('all', 'phrases'))):
+        for name, known in (
+            ("variant", ("official", "paper")),
+            ("preprocess", ("clean", "official")),
+            ("corpora", ("vg", "all")),
+            ("negatives", ("all", "phrases")),
+        ):
             value = getattr(self, name)
-            if value not in known: raise ValueError(f'{name}: unknown {value!r}.{suggest(value, known)}')
+            if value not in known:
+                raise ValueError(f"{name}: unknown {value!r}.{suggest(value, known)}")
         for score in self.scores:
-            if score not in ('paper', 'official'): raise ValueError(f"scores: unknown {score!r}.{suggest(score, ('paper', 'official'))}")
-        if not self.scores: raise ValueError('scores: at least one of paper, official, got none')
-        for name in ('max_pairs', 'limit'):
-            if getattr(self, name) is not None and getattr(self, name) < 1: raise ValueError(f'{name}: 1 or more, or None, got {getattr(self, name)}')
+            if score not in ("paper", "official"):
+                raise ValueError(
+                    f"scores: unknown {score!r}.{suggest(score, ('paper', 'official'))}"
+                )
+        if not self.scores:
+            raise ValueError("scores: at least one of paper, official, got none")
+        for name in ("max_pairs", "limit"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise ValueError(f"{name}: 1 or more, or None, got {getattr(self, name)}")
 
 # %% ../../nbs/evaluation/615_protocols.ipynb #299089ae
 @dataclass
 class Run:
     "One model on one folder of data."
-    model: nn.Module                    # with the `DualEncoder` interface
-    root: Path                          # the evaluation data
+
+    model: nn.Module  # with the `DualEncoder` interface
+    root: Path  # the evaluation data
     protocol: Protocol = Protocol()
-    bag: BagOfWords | None = None       # fitted on training captions, for the baseline
-    reading: Mapping[str, Any] = field(default_factory=dict)     # folder, batch_size, workers, progress, share of `PointStore`
-    frames: dict[str, list] = field(default_factory=dict)        # name → data frames
+    bag: BagOfWords | None = None  # fitted on training captions, for the baseline
+    reading: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # folder, batch_size, workers, progress, share of `PointStore`
+    frames: dict[str, list] = field(default_factory=dict)  # name → data frames
     _stores: dict[str, PointStore] = field(default_factory=dict)
 
     def points(self, transform: str) -> PointStore:
         "The store of a transform."
-        if transform not in self._stores: self._stores[transform] = PointStore(self.model, transform, **self.reading)
+        if transform not in self._stores:
+            self._stores[transform] = PointStore(self.model, transform, **self.reading)
         return self._stores[transform]
 
     def add(self, name: str, frame: pd.DataFrame):
         "Keep rows."
-        if 'image' in frame:
-            inside = lambda p: Path(p).relative_to(self.root).as_posix() if Path(p).is_relative_to(self.root) else str(p)
-            frame = frame.assign(image=[inside(p) for p in frame['image']])
+        if "image" in frame:
+            inside = lambda p: (
+                Path(p).relative_to(self.root).as_posix()
+                if Path(p).is_relative_to(self.root)
+                else str(p)
+            )
+            frame = frame.assign(image=[inside(p) for p in frame["image"]])
         self.frames.setdefault(name, []).append(frame)
 
     def add_blind(self, rows: pd.DataFrame, suite: str, dataset: str):
         "Baseline rows (model, metric, item, value) stand beside every score."
         for score in self.protocol.scores:
-            self.add('items', rows.assign(suite=suite, dataset=dataset, score=score, cluster=rows['item']))
+            self.add(
+                "items",
+                rows.assign(suite=suite, dataset=dataset, score=score, cluster=rows["item"]),
+            )
 
     def take(self) -> dict[str, pd.DataFrame]:
         "The frames so far, joined by name; the run starts afresh."
@@ -89,110 +119,206 @@ class Run:
         return joined
 
 # %% ../../nbs/evaluation/615_protocols.ipynb #5395bbd4
-TREE_METRICS = ('tie', 'lca', 'lca_max', 'jaccard', 'precision', 'recall')
+TREE_METRICS = ("tie", "lca", "lca_max", "jaccard", "precision", "recall")
+
 
 def _tree_metrics(parents, predicted, target):
     "All hierarchical metrics, with both readings of LCA."
-    return hierarchical_metrics(predicted, target, parents) | {'lca_max': hierarchical_metrics(predicted, target, parents, lca='max')['lca']}
+    return hierarchical_metrics(predicted, target, parents) | {
+        "lca_max": hierarchical_metrics(predicted, target, parents, lca="max")["lca"]
+    }
+
 
 def _accuracy(rows, metric):
     "Rows in which `accuracy` is the mean over classes or over images."
-    if metric == 'per_class': return rows
-    return pd.concat([rows[rows['metric'] != 'accuracy'], rows[rows['metric'] == 'accuracy_micro'].assign(metric='accuracy')], ignore_index=True)
+    if metric == "per_class":
+        return rows
+    return pd.concat(
+        [
+            rows[rows["metric"] != "accuracy"],
+            rows[rows["metric"] == "accuracy_micro"].assign(metric="accuracy"),
+        ],
+        ignore_index=True,
+    )
+
 
 def add_classification(
     run: Run,
-    dataset: str,                                # name for the rows
-    images: Any,                                 # image files, or an image set
-    labels: Sequence[int],                       # class of each image
-    names: Sequence[str],                        # class names for the prompts
-    templates: Sequence[str],                    # prompts with one slot each
-    nodes: Sequence[str] | None = None,          # what the classes are called in `predictions` and in the tree; None: their names
-    parents: Mapping[str, str] | None = None,    # child → parent; None: no hierarchical metrics
-    tree: str = '',                              # data set of the hierarchical rows
-    metric: str = 'per_class',                   # what `accuracy` is: 'per_class' or 'top1'
+    dataset: str,  # name for the rows
+    images: Any,  # image files, or an image set
+    labels: Sequence[int],  # class of each image
+    names: Sequence[str],  # class names for the prompts
+    templates: Sequence[str],  # prompts with one slot each
+    nodes: Sequence[str]
+    | None = None,  # what the classes are called in `predictions` and in the tree; None: their names
+    parents: Mapping[str, str] | None = None,  # child → parent; None: no hierarchical metrics
+    tree: str = "",  # data set of the hierarchical rows
+    metric: str = "per_class",  # what `accuracy` is: 'per_class' or 'top1'
 ):
     "Zero-shot classification, and how wrong the wrong classes are."
     nodes, scores = list(nodes or names), run.protocol.scores
-    items, predictions = evaluate_zero_shot(run.model, images, labels, names, templates, dataset=dataset, scores=scores, image_points=run.points('crop'))
-    predictions = predictions.assign(dataset=dataset, **{side: [nodes[i] for i in predictions[side]] for side in ('target', 'predicted')})
-    run.add('items', _accuracy(items, metric))
-    run.add('predictions', predictions)
-    run.add_blind(_accuracy(class_baselines(labels, names, run.bag), metric), 'zero_shot', dataset)
-    if parents is None: return
-    for score, part in predictions.groupby('score', sort=False):
-        run.add('items', item_values(_tree_metrics(parents, part['predicted'], part['target']), suite='hierarchy', dataset=tree, score=score))
+    items, predictions = evaluate_zero_shot(
+        run.model,
+        images,
+        labels,
+        names,
+        templates,
+        dataset=dataset,
+        scores=scores,
+        image_points=run.points("crop"),
+    )
+    predictions = predictions.assign(
+        dataset=dataset,
+        **{side: [nodes[i] for i in predictions[side]] for side in ("target", "predicted")},
+    )
+    run.add("items", _accuracy(items, metric))
+    run.add("predictions", predictions)
+    run.add_blind(_accuracy(class_baselines(labels, names, run.bag), metric), "zero_shot", dataset)
+    if parents is None:
+        return
+    for score, part in predictions.groupby("score", sort=False):
+        run.add(
+            "items",
+            item_values(
+                _tree_metrics(parents, part["predicted"], part["target"]),
+                suite="hierarchy",
+                dataset=tree,
+                score=score,
+            ),
+        )
     of_indices = lambda p, t: _tree_metrics(parents, [nodes[i] for i in p], [nodes[i] for i in t])
-    run.add_blind(hierarchy_baselines(labels, names, of_indices, run.bag), 'hierarchy', tree)
+    run.add_blind(hierarchy_baselines(labels, names, of_indices, run.bag), "hierarchy", tree)
 
 # %% ../../nbs/evaluation/615_protocols.ipynb #fdcb3060
 def add_retrieval(
     run: Run,
-    dataset: str,        # name for the rows
+    dataset: str,  # name for the rows
     data: CaptionData,
 ):
     "Recall in both directions."
     scores, owners = run.protocol.scores, pd.Series(data.owners)
-    items = evaluate_retrieval(run.model, data.paths, data.captions, data.owners, dataset=dataset, scores=scores, image_points=run.points('squeeze'))
-    blind = retrieval_baselines(data.owners, len(data.paths), data.captions, run.bag).assign(suite='retrieval', dataset=dataset)
+    items = evaluate_retrieval(
+        run.model,
+        data.paths,
+        data.captions,
+        data.owners,
+        dataset=dataset,
+        scores=scores,
+        image_points=run.points("squeeze"),
+    )
+    blind = retrieval_baselines(data.owners, len(data.paths), data.captions, run.bag).assign(
+        suite="retrieval", dataset=dataset
+    )
     for rows in (items, *(blind.assign(score=score) for score in scores)):
-        from_text = rows['metric'].str.startswith('t2i')
-        run.add('items', rows.assign(cluster=rows['item'].where(~from_text, rows['item'].map(owners)).astype(int)))
+        from_text = rows["metric"].str.startswith("t2i")
+        run.add(
+            "items",
+            rows.assign(
+                cluster=rows["item"].where(~from_text, rows["item"].map(owners)).astype(int)
+            ),
+        )
     if data.missing:
         lost = np.repeat([0, 1], [len(data.paths), len(data.missing)])
-        for score in scores: run.add('items', item_values({'missing': lost}, suite='retrieval', dataset=dataset, score=score))
+        for score in scores:
+            run.add(
+                "items",
+                item_values({"missing": lost}, suite="retrieval", dataset=dataset, score=score),
+            )
 
 # %% ../../nbs/evaluation/615_protocols.ipynb #232e02d8
-def _add_pairs(run: Run, suite: str, buckets: Mapping[str, PairData], transform: str, average: tuple | None):
-    items, pairs = evaluate_pairs(run.model, buckets, suite=suite, scores=run.protocol.scores, image_points=run.points(transform))
+def _add_pairs(
+    run: Run, suite: str, buckets: Mapping[str, PairData], transform: str, average: tuple | None
+):
+    items, pairs = evaluate_pairs(
+        run.model,
+        buckets,
+        suite=suite,
+        scores=run.protocol.scores,
+        image_points=run.points(transform),
+    )
     filled = {name: data for name, data in buckets.items() if data.paths}
-    rows = pd.concat([items, *(blind_pairs(filled, suite=suite, score=score, bag=run.bag) for score in run.protocol.scores)], ignore_index=True)
-    run.add('items', rows if average is None else with_overall(rows, *average))
-    run.add('pairs', pairs.assign(suite=suite))
+    rows = pd.concat(
+        [
+            items,
+            *(
+                blind_pairs(filled, suite=suite, score=score, bag=run.bag)
+                for score in run.protocol.scores
+            ),
+        ],
+        ignore_index=True,
+    )
+    run.add("items", rows if average is None else with_overall(rows, *average))
+    run.add("pairs", pairs.assign(suite=suite))
+
 
 def add_checklist(
     run: Run,
-    column: str,                     # name of the column, for the rows
-    files: Mapping[str, PairData],   # 'source/corpus' → pairs
+    column: str,  # name of the column, for the rows
+    files: Mapping[str, PairData],  # 'source/corpus' → pairs
 ):
     "One column of VL-CheckList."
     several = len(files) > 1
-    buckets = {f'{column}/{name}' if several else column: pairs for name, pairs in files.items()}
-    _add_pairs(run, 'vl_checklist', buckets, 'squeeze' if run.protocol.preprocess == 'clean' else 'double', (list(buckets), column, 'macro') if several else None)
+    buckets = {f"{column}/{name}" if several else column: pairs for name, pairs in files.items()}
+    _add_pairs(
+        run,
+        "vl_checklist",
+        buckets,
+        "squeeze" if run.protocol.preprocess == "clean" else "double",
+        (list(buckets), column, "macro") if several else None,
+    )
+
 
 def add_sugarcrepe(
     run: Run,
-    kinds: Mapping[str, PairData],   # kind of edit → pairs
+    kinds: Mapping[str, PairData],  # kind of edit → pairs
 ):
     "All kinds of edits, and overall."
-    _add_pairs(run, 'sugarcrepe', kinds, 'squeeze', (SUGARCREPE, 'overall', 'micro'))
+    _add_pairs(run, "sugarcrepe", kinds, "squeeze", (SUGARCREPE, "overall", "micro"))
 
 # %% ../../nbs/evaluation/615_protocols.ipynb #600ac341
 def drawn(
-    n: int,              # size of the whole
-    limit: int | None,   # size of the part; None: the whole
+    n: int,  # size of the whole
+    limit: int | None,  # size of the part; None: the whole
     seed: int,
 ) -> Int[np.ndarray, "m"]:  # in order
     "Which items are drawn."
-    return np.arange(n) if limit is None or limit >= n else np.sort(np.random.default_rng(seed).permutation(n)[:limit])
+    return (
+        np.arange(n)
+        if limit is None or limit >= n
+        else np.sort(np.random.default_rng(seed).permutation(n)[:limit])
+    )
+
 
 def part_of(
-    data: Any,           # an image set, class folders, captions, or pairs
-    limit: int | None,   # images, captioned images or pairs; None: all
+    data: Any,  # an image set, class folders, captions, or pairs
+    limit: int | None,  # images, captioned images or pairs; None: all
     seed: int = 0,
-) -> Any:                # of the same kind
+) -> Any:  # of the same kind
     "A drawn part of a data set."
     pick = lambda values, which: tuple(values[i] for i in which)
     if isinstance(data, CaptionData):
         which = drawn(len(data.paths), limit, seed)
         place = {int(i): k for k, i in enumerate(which)}
         kept = [i for i, owner in enumerate(data.owners) if owner in place]
-        return CaptionData(pick(data.paths, which), pick(data.captions, kept), tuple(place[data.owners[i]] for i in kept), data.missing)
+        return CaptionData(
+            pick(data.paths, which),
+            pick(data.captions, kept),
+            tuple(place[data.owners[i]] for i in kept),
+            data.missing,
+        )
     if isinstance(data, PairData):
         which = drawn(len(data.paths), limit, seed)
-        return PairData(*(pick(v, which) for v in (data.paths, data.positive, data.negative, data.keys)), data.missing)
+        return PairData(
+            *(pick(v, which) for v in (data.paths, data.positive, data.negative, data.keys)),
+            data.missing,
+        )
     if isinstance(data, FolderData):
         which = drawn(len(data.paths), limit, seed)
         return replace(data, paths=pick(data.paths, which), labels=pick(data.labels, which))
     which = drawn(len(data.keys), limit, seed)
-    return replace(data, images=Subset(data.images, which.tolist()), labels=pick(data.labels, which), keys=pick(data.keys, which))
+    return replace(
+        data,
+        images=Subset(data.images, which.tolist()),
+        labels=pick(data.labels, which),
+        keys=pick(data.keys, which),
+    )

@@ -7,47 +7,72 @@ __all__ = ['NAMES', 'item_values', 'summarise']
 
 # %% ../../nbs/evaluation/601_results.ipynb #b989835a
 from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+
 from .statistics import bootstrap_mean
 
 # %% ../../nbs/evaluation/601_results.ipynb #97c9a360
-NAMES = ('suite', 'dataset', 'metric', 'score', 'model')
+NAMES = ("suite", "dataset", "metric", "score", "model")
+
 
 def item_values(
     values: Mapping[str, Float[np.ndarray, "N"]],  # metric → value of each item
-    *, suite: str,                       # zero_shot, retrieval, hierarchy, vl_checklist, sugarcrepe, …
-    dataset: str,                        # data set or subset
-    score: str,                          # score function
-    model: str | None = None,            # name of a baseline
+    *,
+    suite: str,  # zero_shot, retrieval, hierarchy, vl_checklist, sugarcrepe, …
+    dataset: str,  # data set or subset
+    score: str,  # score function
+    model: str | None = None,  # name of a baseline
     items: Sequence[int] | None = None,  # item numbers; None: 0, 1, …
     clusters: Sequence[int] | None = None,  # what each item belongs to; None: items are independent
-) -> pd.DataFrame:                       # columns suite, dataset, metric, score, model, item, cluster, value
+) -> pd.DataFrame:  # columns suite, dataset, metric, score, model, item, cluster, value
     "Long rows of per-item results."
     frames = []
     for metric, v in values.items():
         v = np.asarray(v, dtype=float)
-        if v.ndim != 1 or np.isnan(v).any(): raise ValueError(f'values: {metric!r} needs one number an item, got shape {v.shape} with {np.isnan(v).sum()} NaN')
+        if v.ndim != 1 or np.isnan(v).any():
+            raise ValueError(
+                f"values: {metric!r} needs one number an item, got shape {v.shape} with {np.isnan(v).sum()} NaN"
+            )
         item = np.arange(len(v)) if items is None else np.asarray(items)
-        frames.append(pd.DataFrame(dict(suite=suite, dataset=dataset, metric=metric, score=score, model=model, item=item,
-                                        cluster=item if clusters is None else np.asarray(clusters), value=v)))
-    return pd.concat(frames, ignore_index=True).astype({'model': object})
+        frames.append(
+            pd.DataFrame(
+                dict(
+                    suite=suite,
+                    dataset=dataset,
+                    metric=metric,
+                    score=score,
+                    model=model,
+                    item=item,
+                    cluster=item if clusters is None else np.asarray(clusters),
+                    value=v,
+                )
+            )
+        )
+    return pd.concat(frames, ignore_index=True).astype({"model": object})
 
 # %% ../../nbs/evaluation/601_results.ipynb #5a858e28
 def summarise(
-    items: pd.DataFrame,   # long rows
-    seed: int = 0,         # of the bootstrap
-    level: float = .95,    # coverage of the interval
+    items: pd.DataFrame,  # long rows
+    seed: int = 0,  # of the bootstrap
+    level: float = 0.95,  # coverage of the interval
     resamples: int = 1000,  # bootstrap draws
-) -> pd.DataFrame:         # columns suite, dataset, metric, score, model, value, n, low, high
+) -> pd.DataFrame:  # columns suite, dataset, metric, score, model, value, n, low, high
     "Mean over items with an interval, for every suite, data set, metric, score and model."
-    missing = [name for name in (*NAMES, 'item', 'cluster', 'value') if name not in items]
-    if missing: raise ValueError(f'items: columns {missing} are missing, got {list(items.columns)}')
+    missing = [name for name in (*NAMES, "item", "cluster", "value") if name not in items]
+    if missing:
+        raise ValueError(f"items: columns {missing} are missing, got {list(items.columns)}")
     rows = []
     for names, group in items.groupby([*NAMES], sort=False, dropna=False):
-        values, clusters = group['value'].to_numpy(), group['cluster'].to_numpy()
+        values, clusters = group["value"].to_numpy(), group["cluster"].to_numpy()
         clusters = clusters if len(np.unique(clusters)) < len(clusters) else None
-        value, low, high = bootstrap_mean(values, np.random.default_rng(seed), clusters, level, resamples)
-        rows.append(dict(zip(NAMES, (n if isinstance(n, str) else None for n in names))) | dict(value=value, n=len(values), low=low, high=high))
-    return pd.DataFrame(rows).astype({'model': object})
+        value, low, high = bootstrap_mean(
+            values, np.random.default_rng(seed), clusters, level, resamples
+        )
+        rows.append(
+            dict(zip(NAMES, (n if isinstance(n, str) else None for n in names)))
+            | dict(value=value, n=len(values), low=low, high=high)
+        )
+    return pd.DataFrame(rows).astype({"model": object})

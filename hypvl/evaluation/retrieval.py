@@ -22,106 +22,164 @@ from ..models.dual_encoder import eval_transform
 
 # %% ../../nbs/evaluation/603_retrieval.ipynb #c1ae49fe
 Scores = Float[Tensor, "Q N"] | Float[np.ndarray, "Q N"]
-Relevant = Bool[Tensor, "Q N"] | Bool[np.ndarray, "Q N"] | Int[Tensor, "Q"] | Sequence[Sequence[int]] | Sequence[int]
+Relevant = (
+    Bool[Tensor, "Q N"]
+    | Bool[np.ndarray, "Q N"]
+    | Int[Tensor, "Q"]
+    | Sequence[Sequence[int]]
+    | Sequence[int]
+)
+
 
 def relevant_matrix(
-    relevant: Relevant, # mask, index sets, or one index a query
-    n: int, # number of items
+    relevant: Relevant,  # mask, index sets, or one index a query
+    n: int,  # number of items
 ) -> Bool[Tensor, "Q N"]:
     "Which items are relevant to which query."
-    if len(getattr(relevant, 'shape', ())) == 2: mask = torch.as_tensor(relevant)
+    if len(getattr(relevant, "shape", ())) == 2:
+        mask = torch.as_tensor(relevant)
     else:
         mask = torch.zeros(len(relevant), n, dtype=torch.bool)
         for q, items in enumerate(relevant):
             items = np.atleast_1d([*items] if np.iterable(items) else int(items)).astype(int)
-            if len(items) and not 0 <= items.min() <= items.max() < n: raise ValueError(f"relevant: indices of query {q} must be in 0..{n - 1}, got {items.tolist()}")
+            if len(items) and not 0 <= items.min() <= items.max() < n:
+                raise ValueError(
+                    f"relevant: indices of query {q} must be in 0..{n - 1}, got {items.tolist()}"
+                )
             mask[q, items] = True
-    if mask.dtype != torch.bool or mask.shape[1] != n: raise ValueError(f"relevant: a boolean array with {n} columns needed, got {mask.dtype} {tuple(mask.shape)}")
-    if (none := ~mask.any(1)).any(): raise ValueError(f"relevant: {int(none.sum())} of {len(mask)} queries have no relevant item, the first is query {int(none.int().argmax())}")
+    if mask.dtype != torch.bool or mask.shape[1] != n:
+        raise ValueError(
+            f"relevant: a boolean array with {n} columns needed, got {mask.dtype} {tuple(mask.shape)}"
+        )
+    if (none := ~mask.any(1)).any():
+        raise ValueError(
+            f"relevant: {int(none.sum())} of {len(mask)} queries have no relevant item, the first is query {int(none.int().argmax())}"
+        )
     return mask
 
+
 def first_hit_rank(
-    scores: Scores, # higher is better
-    relevant: Relevant, # mask, index sets, or one index a query
-) -> Int[Tensor, "Q"]:            # 0 where a relevant item comes first
+    scores: Scores,  # higher is better
+    relevant: Relevant,  # mask, index sets, or one index a query
+) -> Int[Tensor, "Q"]:  # 0 where a relevant item comes first
     "Rank of the best relevant item of each query; ties by index."
     scores = torch.as_tensor(scores)
-    if scores.ndim != 2: raise ValueError(f"scores: queries by items needed, got shape {tuple(scores.shape)}")
-    if (bad := scores.isnan().sum()): raise ValueError(f"scores: {int(bad)} of {scores.numel()} are not a number")
+    if scores.ndim != 2:
+        raise ValueError(f"scores: queries by items needed, got shape {tuple(scores.shape)}")
+    if bad := scores.isnan().sum():
+        raise ValueError(f"scores: {int(bad)} of {scores.numel()} are not a number")
     mask = relevant_matrix(relevant, scores.shape[1]).to(scores.device)
-    if len(mask) != len(scores): raise ValueError(f"relevant: one entry a query needed, got {len(mask)} for {len(scores)} queries")
+    if len(mask) != len(scores):
+        raise ValueError(
+            f"relevant: one entry a query needed, got {len(mask)} for {len(scores)} queries"
+        )
     best = scores.masked_fill(~mask, -torch.inf).amax(1, keepdim=True)
-    index = (mask & (scores == best)).int().argmax(1, keepdim=True) # the first of the relevant items that are best
+    index = (
+        (mask & (scores == best)).int().argmax(1, keepdim=True)
+    )  # the first of the relevant items that are best
     before = torch.arange(scores.shape[1], device=scores.device) < index
     return ((scores > best) | ((scores == best) & before)).sum(1)
 
 # %% ../../nbs/evaluation/603_retrieval.ipynb #162ae6b5
 def recall_at_k(
-    scores: Scores,    # higher is better
-    relevant: Relevant, # mask, index sets, or one index a query
-    ks: int | Sequence[int] = (1, 5, 10), # lengths of the list
-) -> dict[int, float]:               # K -> share of queries, 0 to 1
+    scores: Scores,  # higher is better
+    relevant: Relevant,  # mask, index sets, or one index a query
+    ks: int | Sequence[int] = (1, 5, 10),  # lengths of the list
+) -> dict[int, float]:  # K -> share of queries, 0 to 1
     "Share of queries with a relevant item among the K best."
     ks = [ks] if isinstance(ks, (int, np.integer)) else [*ks]
-    if not ks or min(ks) < 1: raise ValueError(f"ks: positive lengths needed, got {ks}")
+    if not ks or min(ks) < 1:
+        raise ValueError(f"ks: positive lengths needed, got {ks}")
     rank = first_hit_rank(scores, relevant)
     return {int(k): (rank < k).double().mean().item() for k in ks}
 
 # %% ../../nbs/evaluation/603_retrieval.ipynb #a67c6d23
 def chunked_ranks(
-    score: Callable[[Tensor, Tensor], Float[Tensor, "q N"]], # queries [q, D] and keys [N, D] to scores
+    score: Callable[
+        [Tensor, Tensor], Float[Tensor, "q N"]
+    ],  # queries [q, D] and keys [N, D] to scores
     queries: Float[Tensor, "Q D"],
     keys: Float[Tensor, "N D"],
-    relevant: Callable[[slice], Bool[Tensor, "q N"]],        # mask of a slice of the queries
-    chunk: int = 256,                                        # queries compared at once
+    relevant: Callable[[slice], Bool[Tensor, "q N"]],  # mask of a slice of the queries
+    chunk: int = 256,  # queries compared at once
 ) -> Int[np.ndarray, "Q"]:
     "Rank of the first hit of each query, without the whole matrix of scores."
-    if chunk < 1: raise ValueError(f"chunk must be positive, got {chunk}")
+    if chunk < 1:
+        raise ValueError(f"chunk must be positive, got {chunk}")
     parts = [slice(i, min(i + chunk, len(queries))) for i in range(0, len(queries), chunk)]
-    return np.concatenate([first_hit_rank(score(queries[s], keys), relevant(s)).cpu().numpy() for s in parts])
+    return np.concatenate(
+        [first_hit_rank(score(queries[s], keys), relevant(s)).cpu().numpy() for s in parts]
+    )
+
 
 def retrieval_ranks(
-    model: nn.Module,                   # its `geometry` compares
+    model: nn.Module,  # its `geometry` compares
     image_points: Float[Tensor, "N D"],
     text_points: Float[Tensor, "T D"],
-    owners: Sequence[int],              # index of each caption's image
-    kind: str = 'paper',                # score function, 'paper' or 'official'
-    chunk: int = 256,                   # queries compared at once
-) -> dict[str, Int[np.ndarray, "_"]]:   # 't2i': one rank a caption, 'i2t': one an image that has captions
+    owners: Sequence[int],  # index of each caption's image
+    kind: str = "paper",  # score function, 'paper' or 'official'
+    chunk: int = 256,  # queries compared at once
+) -> dict[
+    str, Int[np.ndarray, "_"]
+]:  # 't2i': one rank a caption, 'i2t': one an image that has captions
     "Ranks of the first hits in both directions."
     owners = torch.as_tensor(owners)
-    if owners.shape != (len(text_points),): raise ValueError(f"owners: one image a caption needed, got shape {tuple(owners.shape)} for {len(text_points)} captions")
-    if not 0 <= owners.min() <= owners.max() < len(image_points): raise ValueError(f"owners: indices of {len(image_points)} images needed, got {int(owners.min())}..{int(owners.max())}")
-    asked = owners.unique() # images without a caption are distractors, not queries
+    if owners.shape != (len(text_points),):
+        raise ValueError(
+            f"owners: one image a caption needed, got shape {tuple(owners.shape)} for {len(text_points)} captions"
+        )
+    if not 0 <= owners.min() <= owners.max() < len(image_points):
+        raise ValueError(
+            f"owners: indices of {len(image_points)} images needed, got {int(owners.min())}..{int(owners.max())}"
+        )
+    asked = owners.unique()  # images without a caption are distractors, not queries
     with inference(model) as device:
-        images, texts, owners, asked = (x.to(device) for x in (image_points, text_points, owners, asked))
+        images, texts, owners, asked = (
+            x.to(device) for x in (image_points, text_points, owners, asked)
+        )
         index = torch.arange(len(images), device=device)
         score = lambda q, k: model.geometry.score(q, k, kind)
-        return {'t2i': chunked_ranks(score, texts, images, lambda s: owners[s, None] == index, chunk),
-                'i2t': chunked_ranks(score, images[asked], texts, lambda s: asked[s, None] == owners, chunk)}
+        return {
+            "t2i": chunked_ranks(score, texts, images, lambda s: owners[s, None] == index, chunk),
+            "i2t": chunked_ranks(
+                score, images[asked], texts, lambda s: asked[s, None] == owners, chunk
+            ),
+        }
 
 # %% ../../nbs/evaluation/603_retrieval.ipynb #6a48a750
 def evaluate_retrieval(
-    model: nn.Module,              # any model with the `DualEncoder` interface
-    paths: Sequence[str | Path],   # image files
-    captions: Sequence[str],       # all captions
-    owners: Sequence[int],         # index of each caption's image
-    *, dataset: str,               # name of the set, for the rows
-    ks: Sequence[int] = (1, 5, 10), # lengths of the lists
-    scores: Sequence[str] = ('paper', 'official'), # score functions, side by side
-    image_points: Callable | None = None,          # paths -> points; None: `encode_images` of squeezed images with `reading`
-    chunk: int = 256,              # queries compared at once
-    **reading,                     # batch_size, transform, progress, workers of `encode_images`
-) -> pd.DataFrame:                 # item values of metrics t2i_R@K and i2t_R@K
+    model: nn.Module,  # any model with the `DualEncoder` interface
+    paths: Sequence[str | Path],  # image files
+    captions: Sequence[str],  # all captions
+    owners: Sequence[int],  # index of each caption's image
+    *,
+    dataset: str,  # name of the set, for the rows
+    ks: Sequence[int] = (1, 5, 10),  # lengths of the lists
+    scores: Sequence[str] = ("paper", "official"),  # score functions, side by side
+    image_points: Callable
+    | None = None,  # paths -> points; None: `encode_images` of squeezed images with `reading`
+    chunk: int = 256,  # queries compared at once
+    **reading,  # batch_size, transform, progress, workers of `encode_images`
+) -> pd.DataFrame:  # item values of metrics t2i_R@K and i2t_R@K
     "Retrieval in both directions, query by query."
-    if len(captions) != len(owners): raise ValueError(f"owners: one image a caption needed, got {len(owners)} for {len(captions)} captions")
+    if len(captions) != len(owners):
+        raise ValueError(
+            f"owners: one image a caption needed, got {len(owners)} for {len(captions)} captions"
+        )
     if image_points is None:
-        reading.setdefault('transform', eval_transform(model.image_tower.config.image_size, 'squeeze'))
+        reading.setdefault(
+            "transform", eval_transform(model.image_tower.config.image_size, "squeeze")
+        )
         image_points = lambda files: encode_images(model, files, **reading)
     points, texts, frames = image_points(paths), encode_texts(model, captions), []
     for kind in scores:
         ranks = retrieval_ranks(model, points, texts, owners, kind, chunk)
-        values = {direction: {f'{direction}_R@{k}': r < k for k in ks} for direction, r in ranks.items()}
-        items = {'t2i': range(len(captions)), 'i2t': np.unique(owners)}
-        frames += [item_values(v, suite='retrieval', dataset=dataset, score=kind, items=items[d]) for d, v in values.items()]
+        values = {
+            direction: {f"{direction}_R@{k}": r < k for k in ks} for direction, r in ranks.items()
+        }
+        items = {"t2i": range(len(captions)), "i2t": np.unique(owners)}
+        frames += [
+            item_values(v, suite="retrieval", dataset=dataset, score=kind, items=items[d])
+            for d, v in values.items()
+        ]
     return pd.concat(frames, ignore_index=True)

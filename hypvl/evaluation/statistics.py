@@ -19,41 +19,59 @@ from scipy import stats
 # %% ../../nbs/evaluation/600_statistics.ipynb #01484a15
 class Interval(NamedTuple):
     "An estimate with its confidence limits."
-    value: float # the estimate on the data as they are
-    low: float   # lower limit
+
+    value: float  # the estimate on the data as they are
+    low: float  # lower limit
     high: float  # upper limit
 
-def _checked(values, name='values', dims=(1,)):
+
+def _checked(values, name="values", dims=(1,)):
     "A float array without holes."
     values = np.asarray(values, dtype=float)
-    if values.ndim not in dims or not values.size: raise ValueError(f"{name}: {' or '.join(map(str, dims))} non-empty axes needed, got shape {values.shape}")
-    if not np.isfinite(values).all(): raise ValueError(f"{name}: {int((~np.isfinite(values)).sum())} of {values.size} values are not finite")
+    if values.ndim not in dims or not values.size:
+        raise ValueError(
+            f"{name}: {' or '.join(map(str, dims))} non-empty axes needed, got shape {values.shape}"
+        )
+    if not np.isfinite(values).all():
+        raise ValueError(
+            f"{name}: {int((~np.isfinite(values)).sum())} of {values.size} values are not finite"
+        )
     return values
+
 
 def _limits(value, draws, level):
     "The middle `level` of the draws around an estimate."
-    if not 0 < level < 1: raise ValueError(f"level must be between 0 and 1, got {level!r}")
-    return Interval(float(value), *map(float, np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])))
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, got {level!r}")
+    return Interval(
+        float(value), *map(float, np.quantile(draws, [(1 - level) / 2, (1 + level) / 2]))
+    )
+
 
 def _chunks(resamples, n, budget=1 << 22):
     "Sizes of batches of resamples that keep an array of draws below `budget` entries."
-    if resamples < 1: raise ValueError(f"resamples must be positive, got {resamples!r}")
+    if resamples < 1:
+        raise ValueError(f"resamples must be positive, got {resamples!r}")
     step = max(1, budget // n)
     return [min(step, resamples - i) for i in range(0, resamples, step)]
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #cae640e8
 def bootstrap_mean(
-    values: Float[ndarray, "n"],                # one number an item
-    rng: np.random.Generator,                   # source of the draws
-    clusters: Sequence[Hashable] | None = None, # what each item belongs to; None: items are independent
-    level: float = .95,                         # probability that the interval should cover, 0 to 1
-    resamples: int = 2000,                      # number of draws
+    values: Float[ndarray, "n"],  # one number an item
+    rng: np.random.Generator,  # source of the draws
+    clusters: Sequence[Hashable]
+    | None = None,  # what each item belongs to; None: items are independent
+    level: float = 0.95,  # probability that the interval should cover, 0 to 1
+    resamples: int = 2000,  # number of draws
 ) -> Interval:
     "Percentile bootstrap interval of a mean over items, or over items in clusters."
     values = _checked(values)
     sums, counts = values, np.ones(len(values))
     if clusters is not None:
-        if len(clusters) != len(values): raise ValueError(f"clusters: one label an item needed, got {len(clusters)} for {len(values)} items")
+        if len(clusters) != len(values):
+            raise ValueError(
+                f"clusters: one label an item needed, got {len(clusters)} for {len(values)} items"
+            )
         ids = pd.factorize(np.asarray(clusters))[0]
         sums, counts = np.bincount(ids, values), np.bincount(ids).astype(float)
     draws = []
@@ -62,78 +80,93 @@ def bootstrap_mean(
         draws.append(sums[drawn].sum(1) / counts[drawn].sum(1))
     return _limits(values.mean(), np.concatenate(draws), level)
 
+
 def bootstrap_interval(
-    values: Float[ndarray, "n"],                # one number an item
-    seed: int = 0,                              # of the draws
-    clusters: Sequence[Hashable] | None = None, # what each item belongs to; None: items are independent
-    level: float = .95,                         # probability that the interval should cover
-    resamples: int = 2000,                      # number of draws
+    values: Float[ndarray, "n"],  # one number an item
+    seed: int = 0,  # of the draws
+    clusters: Sequence[Hashable]
+    | None = None,  # what each item belongs to; None: items are independent
+    level: float = 0.95,  # probability that the interval should cover
+    resamples: int = 2000,  # number of draws
 ) -> tuple[float, float]:
     "Limits of `bootstrap_mean`, for a column of a table."
     return bootstrap_mean(values, np.random.default_rng(seed), clusters, level, resamples)[1:]
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #e982af79
 def wilson(
-    successes: int,     # number of hits
-    n: int,             # number of items
-    level: float = .95, # probability that the interval should cover
+    successes: int,  # number of hits
+    n: int,  # number of items
+    level: float = 0.95,  # probability that the interval should cover
 ) -> Interval:
     "Wilson's interval of a proportion of independent items."
-    if not 0 <= successes <= n or n < 1: raise ValueError(f"successes must be in 0..n and n positive, got {successes!r} of {n!r}")
-    limits = stats.binomtest(int(successes), int(n)).proportion_ci(level, method='wilson')
+    if not 0 <= successes <= n or n < 1:
+        raise ValueError(f"successes must be in 0..n and n positive, got {successes!r} of {n!r}")
+    limits = stats.binomtest(int(successes), int(n)).proportion_ci(level, method="wilson")
     return Interval(successes / n, float(limits.low), float(limits.high))
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #617cab91
 def bootstrap(
-    values: Float[ndarray, "n *rest"],                                             # items along the first axis
-    statistic: Callable[[Float[ndarray, "r n *rest"]], Float[ndarray, "r"]],       # of r resamples at once
-    rng: np.random.Generator,                                                      # source of the draws
-    level: float = .95,                                                            # probability that the interval should cover
-    resamples: int = 2000,                                                         # number of draws
+    values: Float[ndarray, "n *rest"],  # items along the first axis
+    statistic: Callable[
+        [Float[ndarray, "r n *rest"]], Float[ndarray, "r"]
+    ],  # of r resamples at once
+    rng: np.random.Generator,  # source of the draws
+    level: float = 0.95,  # probability that the interval should cover
+    resamples: int = 2000,  # number of draws
 ) -> Interval:
     "Percentile bootstrap interval of any statistic of independent items."
     values = _checked(values, dims=(1, 2, 3))
-    draws = [statistic(values[rng.integers(len(values), size=(size, len(values)))]) for size in _chunks(resamples, values.size)]
+    draws = [
+        statistic(values[rng.integers(len(values), size=(size, len(values)))])
+        for size in _chunks(resamples, values.size)
+    ]
     return _limits(statistic(values[None])[0], np.concatenate(draws), level)
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #237c71f6
 def seed_interval(
-    values: Float[ndarray, "S"], # one score a seed
-    level: float = .95,          # probability that the interval should cover
+    values: Float[ndarray, "S"],  # one score a seed
+    level: float = 0.95,  # probability that the interval should cover
 ) -> Interval:
     "Student's interval of the mean over seeds; infinite for a single seed."
     values = _checked(values)
-    if not 0 < level < 1: raise ValueError(f"level must be between 0 and 1, got {level!r}")
-    if len(values) == 1: return Interval(float(values[0]), -np.inf, np.inf)
+    if not 0 < level < 1:
+        raise ValueError(f"level must be between 0 and 1, got {level!r}")
+    if len(values) == 1:
+        return Interval(float(values[0]), -np.inf, np.inf)
     half = stats.t.ppf((1 + level) / 2, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
     return Interval(float(values.mean()), float(values.mean() - half), float(values.mean() + half))
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #27cc4f78
 def hierarchical_draws(
-    values: Float[ndarray, "S n"], # seeds by items
-    rng: np.random.Generator,      # source of the draws
-    items: str = 'crossed',        # 'crossed': drawn seeds share the drawn items; 'nested': each draws its own
-    resamples: int = 2000,         # number of draws
+    values: Float[ndarray, "S n"],  # seeds by items
+    rng: np.random.Generator,  # source of the draws
+    items: str = "crossed",  # 'crossed': drawn seeds share the drawn items; 'nested': each draws its own
+    resamples: int = 2000,  # number of draws
 ) -> Float[ndarray, "r"]:
     "Means of resamples that draw seeds and then items."
     values = _checked(values, dims=(2,))
-    if items not in ('crossed', 'nested'): raise ValueError(f"items must be 'crossed' or 'nested', got {items!r}")
+    if items not in ("crossed", "nested"):
+        raise ValueError(f"items must be 'crossed' or 'nested', got {items!r}")
     (s, n), draws = values.shape, []
     for size in _chunks(resamples, values.size):
         seeds = rng.integers(s, size=(size, s))
-        if items == 'crossed':
-            share = np.stack([(seeds == j).mean(1) for j in range(s)], 1) # how often each seed was drawn
+        if items == "crossed":
+            share = np.stack(
+                [(seeds == j).mean(1) for j in range(s)], 1
+            )  # how often each seed was drawn
             columns = share @ values
             draws.append(np.take_along_axis(columns, rng.integers(n, size=(size, n)), 1).mean(1))
-        else: draws.append(values[seeds[..., None], rng.integers(n, size=(size, s, n))].mean((1, 2)))
+        else:
+            draws.append(values[seeds[..., None], rng.integers(n, size=(size, s, n))].mean((1, 2)))
     return np.concatenate(draws)
 
+
 def hierarchical_bootstrap(
-    values: Float[ndarray, "S n"], # seeds by items
-    rng: np.random.Generator,      # source of the draws
-    items: str = 'crossed',        # 'crossed' or 'nested'
-    level: float = .95,            # probability that the interval should cover
-    resamples: int = 2000,         # number of draws
+    values: Float[ndarray, "S n"],  # seeds by items
+    rng: np.random.Generator,  # source of the draws
+    items: str = "crossed",  # 'crossed' or 'nested'
+    level: float = 0.95,  # probability that the interval should cover
+    resamples: int = 2000,  # number of draws
 ) -> Interval:
     "Bootstrap interval of the mean over seeds and items."
     draws = hierarchical_draws(values, rng, items, resamples)
@@ -141,42 +174,51 @@ def hierarchical_bootstrap(
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #52707b63
 def paired_difference(
-    a: Float[ndarray, "*S n"],                  # one model: items, or seeds by items
-    b: Float[ndarray, "*S n"],                  # the other, on the same items
-    rng: np.random.Generator,                   # source of the draws
-    clusters: Sequence[Hashable] | None = None, # what each item belongs to, for one run each
-    level: float = .95,                         # probability that the interval should cover
-    resamples: int = 2000,                      # number of draws
+    a: Float[ndarray, "*S n"],  # one model: items, or seeds by items
+    b: Float[ndarray, "*S n"],  # the other, on the same items
+    rng: np.random.Generator,  # source of the draws
+    clusters: Sequence[Hashable] | None = None,  # what each item belongs to, for one run each
+    level: float = 0.95,  # probability that the interval should cover
+    resamples: int = 2000,  # number of draws
 ) -> Interval:
     "Bootstrap interval of the mean of b - a over the same items."
-    a, b = _checked(a, 'a', (1, 2)), _checked(b, 'b', (1, 2))
-    if a.shape != b.shape: raise ValueError(f"a and b must hold the same items, got shapes {a.shape} and {b.shape}")
-    if a.ndim == 1: return bootstrap_mean(b - a, rng, clusters, level, resamples)
-    if clusters is not None: raise ValueError(f"clusters: only for one run each, got shape {a.shape}")
-    return hierarchical_bootstrap(b - a, rng, 'crossed', level, resamples)
+    a, b = _checked(a, "a", (1, 2)), _checked(b, "b", (1, 2))
+    if a.shape != b.shape:
+        raise ValueError(f"a and b must hold the same items, got shapes {a.shape} and {b.shape}")
+    if a.ndim == 1:
+        return bootstrap_mean(b - a, rng, clusters, level, resamples)
+    if clusters is not None:
+        raise ValueError(f"clusters: only for one run each, got shape {a.shape}")
+    return hierarchical_bootstrap(b - a, rng, "crossed", level, resamples)
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #4d343029
 def sign_flip_test(
-    differences: Float[ndarray, "n"], # b - a, one number an item or a seed
-    rng: np.random.Generator,         # source of the signs, where not all are tried
-    flips: int = 10_000,              # random signs; all 2^n are tried if that is fewer
-) -> float:                           # two-sided p-value
+    differences: Float[ndarray, "n"],  # b - a, one number an item or a seed
+    rng: np.random.Generator,  # source of the signs, where not all are tried
+    flips: int = 10_000,  # random signs; all 2^n are tried if that is fewer
+) -> float:  # two-sided p-value
     "Probability of a mean at least as far from zero if signs were random."
-    d = _checked(differences, 'differences')
+    d = _checked(differences, "differences")
     bound = abs(d.sum()) * (1 - 1e-12)
     if 2 ** min(len(d), 40) <= flips:
         signs = 1 - 2 * ((np.arange(2 ** len(d))[:, None] >> np.arange(len(d))) & 1)
         return float((abs(signs @ d) >= bound).mean())
-    far = sum(int((abs(rng.choice([-1., 1.], size=(size, len(d))) @ d) >= bound).sum()) for size in _chunks(flips, len(d)))
+    far = sum(
+        int((abs(rng.choice([-1.0, 1.0], size=(size, len(d))) @ d) >= bound).sum())
+        for size in _chunks(flips, len(d))
+    )
     return (far + 1) / (flips + 1)
 
+
 def mcnemar(
-    a: Float[ndarray, "n"], # hits (1) and misses (0) of one model
-    b: Float[ndarray, "n"], # of the other, on the same items
-) -> float:                 # two-sided p-value
+    a: Float[ndarray, "n"],  # hits (1) and misses (0) of one model
+    b: Float[ndarray, "n"],  # of the other, on the same items
+) -> float:  # two-sided p-value
     "Exact McNemar test: do the items that only one model gets right favour either?"
-    a, b = (_checked(v, n) for v, n in ((a, 'a'), (b, 'b')))
-    if a.shape != b.shape: raise ValueError(f"a and b must hold the same items, got shapes {a.shape} and {b.shape}")
-    if not np.isin([a, b], [0, 1]).all(): raise ValueError(f"a and b must hold 0 and 1, got {np.setdiff1d([a, b], [0, 1])[0]:g}")
+    a, b = (_checked(v, n) for v, n in ((a, "a"), (b, "b")))
+    if a.shape != b.shape:
+        raise ValueError(f"a and b must hold the same items, got shapes {a.shape} and {b.shape}")
+    if not np.isin([a, b], [0, 1]).all():
+        raise ValueError(f"a and b must hold 0 and 1, got {np.setdiff1d([a, b], [0, 1])[0]:g}")
     wins, losses = int((b > a).sum()), int((a > b).sum())
-    return float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.
+    return float(stats.binomtest(wins, wins + losses).pvalue) if wins + losses else 1.0

@@ -6,57 +6,84 @@
 __all__ = ['point_batches', 'NormHistogram', 'TopItems', 'NormStream', 'stream_norms']
 
 # %% ../../nbs/evaluation/619_streaming.ipynb #ac8f863b
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-import math
+
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor, nn
 from jaxtyping import Float
+from torch import Tensor, nn
+
 from .factors import factor_norms
 from .zero_shot import inference
 
 # %% ../../nbs/evaluation/619_streaming.ipynb #eb803fd2
 def _slices(source, streams, batch_size):
     missing = [name for name in streams if name not in source]
-    if missing: raise KeyError(f'streams {missing} are not in the source; it has {sorted(source)}')
-    length = {name: len(source[name]) for name in (*streams, *(['key'] if 'key' in source else []))}
-    if len({*length.values()}) > 1: raise ValueError(f'source: streams need the same number of rows, got {length}')
+    if missing:
+        raise KeyError(f"streams {missing} are not in the source; it has {sorted(source)}")
+    length = {name: len(source[name]) for name in (*streams, *(["key"] if "key" in source else []))}
+    if len({*length.values()}) > 1:
+        raise ValueError(f"source: streams need the same number of rows, got {length}")
     for start in range(0, length[streams[0]], batch_size):
         rows = slice(start, start + batch_size)
         parts = {name: source[name][rows] for name in length}
-        yield {name: part if name == 'key' or isinstance(part, Tensor) else torch.as_tensor(np.array(part)) for name, part in parts.items()}
+        yield {
+            name: part
+            if name == "key" or isinstance(part, Tensor)
+            else torch.as_tensor(np.array(part))
+            for name, part in parts.items()
+        }
+
 
 def point_batches(
-    source: Mapping[str, Sequence] | Iterable[Mapping],  # cached points by stream (and key), or batches
-    model: nn.Module | None = None,        # embeds batches, with `embed`; None: the source holds points
-    streams: Sequence[str] = ('image',),   # which streams
-    batch_size: int = 4096,                # rows of cached points at once
-    limit: int | None = None,              # so many batches at most; needed for loaders that never end
-) -> Iterator[dict]:                       # stream → points [B, D], and key → list where the source has keys
+    source: Mapping[str, Sequence]
+    | Iterable[Mapping],  # cached points by stream (and key), or batches
+    model: nn.Module | None = None,  # embeds batches, with `embed`; None: the source holds points
+    streams: Sequence[str] = ("image",),  # which streams
+    batch_size: int = 4096,  # rows of cached points at once
+    limit: int | None = None,  # so many batches at most; needed for loaders that never end
+) -> Iterator[dict]:  # stream → points [B, D], and key → list where the source has keys
     "Points of a large set, batch by batch."
-    for batch in islice(_slices(source, streams, batch_size) if isinstance(source, Mapping) else source, limit):
-        if model is None: points = {name: batch[name] for name in streams}
+    for batch in islice(
+        _slices(source, streams, batch_size) if isinstance(source, Mapping) else source, limit
+    ):
+        if model is None:
+            points = {name: batch[name] for name in streams}
         else:
-            with inference(model) as device: points = model.embed({name: batch[name].to(device) for name in streams}, streams)
-        yield points | ({'key': list(batch['key'])} if 'key' in batch else {})
+            with inference(model) as device:
+                points = model.embed({name: batch[name].to(device) for name in streams}, streams)
+        yield points | ({"key": list(batch["key"])} if "key" in batch else {})
 
 # %% ../../nbs/evaluation/619_streaming.ipynb #3cad3e79
 def _checked(norms, k):
     norms = np.asarray(norms, dtype=float)
-    if norms.ndim != 2 or norms.shape[1] != k: raise ValueError(f'norms: expected [N, {k}], got shape {norms.shape}')
-    if len(wrong := norms[~(np.isfinite(norms) & (norms >= 0))]): raise ValueError(f'norms: expected finite numbers from 0, got {wrong[0]}')
+    if norms.ndim != 2 or norms.shape[1] != k:
+        raise ValueError(f"norms: expected [N, {k}], got shape {norms.shape}")
+    if len(wrong := norms[~(np.isfinite(norms) & (norms >= 0))]):
+        raise ValueError(f"norms: expected finite numbers from 0, got {wrong[0]}")
     return norms
+
 
 class _Counts:
     "Counts and moments of k columns and of their sum."
-    def __init__(self, k: int,               # factors
-                 bins: int = 4096,           # of each histogram, even
-                 width: float = 2.**-12):    # of a bin at the start, a power of two
-        if bins < 2 or bins % 2 or math.frexp(width)[0] != .5: raise ValueError(f'bins must be even and width a power of two, got {bins} and {width}')
-        self.k, self.counts, self.width = k, np.zeros((k + 1, bins), dtype=np.int64), np.full(k + 1, float(width))
+
+    def __init__(
+        self,
+        k: int,  # factors
+        bins: int = 4096,  # of each histogram, even
+        width: float = 2.0**-12,
+    ):  # of a bin at the start, a power of two
+        if bins < 2 or bins % 2 or math.frexp(width)[0] != 0.5:
+            raise ValueError(f"bins must be even and width a power of two, got {bins} and {width}")
+        self.k, self.counts, self.width = (
+            k,
+            np.zeros((k + 1, bins), dtype=np.int64),
+            np.full(k + 1, float(width)),
+        )
         self.n, self.mean, self.squares = 0, np.zeros(k + 1), np.zeros(k + 1)
         self.share, self.dominant = np.zeros(k), np.zeros(k, dtype=np.int64)
 
@@ -66,7 +93,7 @@ class _Counts:
 
     def _add(self, n, mean, squares, share, dominant):
         both, delta = self.n + n, mean - self.mean
-        self.squares += squares + delta ** 2 * self.n * n / both
+        self.squares += squares + delta**2 * self.n * n / both
         self.mean, self.n = self.mean + delta * n / both, both
         self.share += share
         self.dominant += dominant
@@ -74,42 +101,82 @@ class _Counts:
     def update(self, norms: Float[np.ndarray, "N k"]):
         "Count a batch."
         norms = _checked(norms, self.k)
-        if not len(norms): return
+        if not len(norms):
+            return
         total = norms.sum(1, keepdims=True)
         values, bins = np.concatenate([norms, total], 1), self.counts.shape[1]
         for row in range(self.k + 1):
-            while values[:, row].max() >= bins * self.width[row]: self._fold(row)
+            while values[:, row].max() >= bins * self.width[row]:
+                self._fold(row)
         at = (values / self.width).astype(np.int64) + bins * np.arange(self.k + 1)
-        self.counts += np.bincount(at.ravel(), minlength=self.counts.size).reshape(self.counts.shape)
-        self._add(len(values), values.mean(0), ((values - values.mean(0)) ** 2).sum(0), (norms / np.where(total > 0, total, 1)).sum(0),
-                  np.bincount(norms.argmax(1), minlength=self.k))
+        self.counts += np.bincount(at.ravel(), minlength=self.counts.size).reshape(
+            self.counts.shape
+        )
+        self._add(
+            len(values),
+            values.mean(0),
+            ((values - values.mean(0)) ** 2).sum(0),
+            (norms / np.where(total > 0, total, 1)).sum(0),
+            np.bincount(norms.argmax(1), minlength=self.k),
+        )
 
 # %% ../../nbs/evaluation/619_streaming.ipynb #2a33dd1b
 class _Summary(_Counts):
     "What the counts say."
-    def table(self,
-              most: int = 80,       # bins between the smallest and the largest value, at most
-              ) -> pd.DataFrame:    # factor (a number or 'total'), low, high, count, density
+
+    def table(
+        self,
+        most: int = 80,  # bins between the smallest and the largest value, at most
+    ) -> pd.DataFrame:  # factor (a number or 'total'), low, high, count, density
         "Bins from the smallest to the largest value, neighbours joined until they are few."
         rows = []
         for row, (counts, width) in enumerate(zip(self.counts, self.width)):
-            while len(at := _span(counts)) > most: counts, width = np.pad(counts, (0, len(counts) % 2)).reshape(-1, 2).sum(1), 2 * width
-            rows.append(pd.DataFrame({'factor': 'total' if row == self.k else str(row), 'low': at * width, 'high': (at + 1) * width,
-                                      'count': counts[at], 'density': counts[at] / (max(1, self.n) * width)}))
+            while len(at := _span(counts)) > most:
+                counts, width = (
+                    np.pad(counts, (0, len(counts) % 2)).reshape(-1, 2).sum(1),
+                    2 * width,
+                )
+            rows.append(
+                pd.DataFrame(
+                    {
+                        "factor": "total" if row == self.k else str(row),
+                        "low": at * width,
+                        "high": (at + 1) * width,
+                        "count": counts[at],
+                        "density": counts[at] / (max(1, self.n) * width),
+                    }
+                )
+            )
         return pd.concat(rows, ignore_index=True)
 
     def quantile(self, q: float) -> Float[np.ndarray, "k+1"]:
         "Norm below which a share `q` of the items lies, per factor and in total; right to a bin."
-        if not 0 <= q <= 1: raise ValueError(f'q: expected 0…1, got {q}')
-        if not self.n: raise ValueError('q: nothing was counted yet')
-        return np.array([np.interp(q * self.n, [0, *counts[at].cumsum()], [at[0] * width, *(at + 1) * width])
-                         for counts, width, at in zip(self.counts, self.width, map(_span, self.counts))])
+        if not 0 <= q <= 1:
+            raise ValueError(f"q: expected 0…1, got {q}")
+        if not self.n:
+            raise ValueError("q: nothing was counted yet")
+        return np.array(
+            [
+                np.interp(q * self.n, [0, *counts[at].cumsum()], [at[0] * width, *(at + 1) * width])
+                for counts, width, at in zip(self.counts, self.width, map(_span, self.counts))
+            ]
+        )
 
     def statistics(self) -> pd.DataFrame:  # factor, mean, std, low, high, share, dominant
         "What `factors.activation_statistics` says about norms in memory."
-        k, n, (low, high) = self.k, self.n, (self.quantile(q) for q in (.05, .95))
-        return pd.DataFrame({'factor': np.arange(k), 'mean': self.mean[:k], 'std': np.sqrt(self.squares[:k] / n), 'low': low[:k], 'high': high[:k],
-                             'share': self.share / n, 'dominant': self.dominant / n})
+        k, n, (low, high) = self.k, self.n, (self.quantile(q) for q in (0.05, 0.95))
+        return pd.DataFrame(
+            {
+                "factor": np.arange(k),
+                "mean": self.mean[:k],
+                "std": np.sqrt(self.squares[:k] / n),
+                "low": low[:k],
+                "high": high[:k],
+                "share": self.share / n,
+                "dominant": self.dominant / n,
+            }
+        )
+
 
 def _span(counts):
     "Indices from the first to the last bin that holds something."
@@ -119,89 +186,139 @@ def _span(counts):
 # %% ../../nbs/evaluation/619_streaming.ipynb #5a180475
 class NormHistogram(_Summary):
     "Histograms and statistics of norms per factor and in total, gathered in constant memory."
-    def merge(self, other: 'NormHistogram'):
+
+    def merge(self, other: "NormHistogram"):
         "Add what another process has counted."
-        if other.counts.shape != self.counts.shape: raise ValueError(f'other: expected counts of shape {self.counts.shape}, got {other.counts.shape}')
-        if not other.n: return
+        if other.counts.shape != self.counts.shape:
+            raise ValueError(
+                f"other: expected counts of shape {self.counts.shape}, got {other.counts.shape}"
+            )
+        if not other.n:
+            return
         theirs = _Counts(self.k, self.counts.shape[1])
         theirs.counts, theirs.width = other.counts.copy(), other.width.copy()
         for row in range(self.k + 1):
-            while self.width[row] < theirs.width[row]: self._fold(row)
-            while theirs.width[row] < self.width[row]: theirs._fold(row)
+            while self.width[row] < theirs.width[row]:
+                self._fold(row)
+            while theirs.width[row] < self.width[row]:
+                theirs._fold(row)
         self.counts += theirs.counts
         self._add(other.n, other.mean, other.squares, other.share, other.dominant)
 
 # %% ../../nbs/evaluation/619_streaming.ipynb #1e6aae4c
 class TopItems:
     "The largest norms of each factor and whose they are, gathered in constant memory."
-    def __init__(self, k: int,             # factors
-                 capacity: int = 1000):    # items kept for each factor
-        if capacity < 1: raise ValueError(f'capacity must be at least 1, got {capacity}')
+
+    def __init__(
+        self,
+        k: int,  # factors
+        capacity: int = 1000,
+    ):  # items kept for each factor
+        if capacity < 1:
+            raise ValueError(f"capacity must be at least 1, got {capacity}")
         self.k, self.capacity, self.n, self.keys = k, capacity, 0, {}
         self.norms, self.items = np.zeros((k, 0)), np.zeros((k, 0), dtype=np.int64)
 
     def update(self, norms: Float[np.ndarray, "N k"], keys: Sequence | None = None):
         "Look at a batch; `keys` name its items."
         norms = _checked(norms, self.k)
-        if keys is not None and len(keys) != len(norms): raise ValueError(f'keys: expected {len(norms)}, one an item, got {len(keys)}')
+        if keys is not None and len(keys) != len(norms):
+            raise ValueError(f"keys: expected {len(norms)}, one an item, got {len(keys)}")
         start, self.n = self.n, self.n + len(norms)
         fresh = np.broadcast_to(start + np.arange(len(norms)), (self.k, len(norms)))
-        norms, items = np.concatenate([self.norms, norms.T], 1), np.concatenate([self.items, fresh], 1)
-        order = np.argsort(-norms, axis=1, kind='stable')[:, :self.capacity]
-        self.norms, self.items = np.take_along_axis(norms, order, 1), np.take_along_axis(items, order, 1)
+        norms, items = (
+            np.concatenate([self.norms, norms.T], 1),
+            np.concatenate([self.items, fresh], 1),
+        )
+        order = np.argsort(-norms, axis=1, kind="stable")[:, : self.capacity]
+        self.norms, self.items = (
+            np.take_along_axis(norms, order, 1),
+            np.take_along_axis(items, order, 1),
+        )
         kept = set(self.items.ravel().tolist())
-        self.keys = {i: key for i, key in self.keys.items() if i in kept} | ({} if keys is None else {i: keys[i - start] for i in kept if i >= start})
+        self.keys = {i: key for i, key in self.keys.items() if i in kept} | (
+            {} if keys is None else {i: keys[i - start] for i in kept if i >= start}
+        )
 
-    def table(self,
-              share: float = 1e-3,   # of all items, the top
-              least: int = 1,        # so many items at least
-              ) -> pd.DataFrame:     # factor, rank from 1, item, key, norm
+    def table(
+        self,
+        share: float = 1e-3,  # of all items, the top
+        least: int = 1,  # so many items at least
+    ) -> pd.DataFrame:  # factor, rank from 1, item, key, norm
         "The top items of every factor, largest first."
         count = min(self.n, max(least, math.ceil(share * self.n)))
-        if count > self.items.shape[1]: raise ValueError(f'share: the top {share:g} of {self.n} items are {count}, but only {self.capacity} were kept')
+        if count > self.items.shape[1]:
+            raise ValueError(
+                f"share: the top {share:g} of {self.n} items are {count}, but only {self.capacity} were kept"
+            )
         items = self.items[:, :count].ravel()
-        return pd.DataFrame({'factor': np.repeat(np.arange(self.k), count), 'rank': np.tile(np.arange(1, count + 1), self.k), 'item': items,
-                             'key': [self.keys.get(i, i) for i in items.tolist()], 'norm': self.norms[:, :count].ravel()})
+        return pd.DataFrame(
+            {
+                "factor": np.repeat(np.arange(self.k), count),
+                "rank": np.tile(np.arange(1, count + 1), self.k),
+                "item": items,
+                "key": [self.keys.get(i, i) for i in items.tolist()],
+                "norm": self.norms[:, :count].ravel(),
+            }
+        )
 
-    def draw(self,
-             count: int,                # items of each factor
-             rng: np.random.Generator,  # draws them
-             share: float = 1e-3,       # of all items, the top
-             ) -> pd.DataFrame:         # rows of `table`
+    def draw(
+        self,
+        count: int,  # items of each factor
+        rng: np.random.Generator,  # draws them
+        share: float = 1e-3,  # of all items, the top
+    ) -> pd.DataFrame:  # rows of `table`
         "Random items from the top share, as in Figure 4(a) of PHyCLIP."
-        if count > self.n: raise ValueError(f'count: there are {self.n} items, got {count}')
-        return self.table(share, count).groupby('factor').sample(count, random_state=rng).reset_index(drop=True)
+        if count > self.n:
+            raise ValueError(f"count: there are {self.n} items, got {count}")
+        return (
+            self.table(share, count)
+            .groupby("factor")
+            .sample(count, random_state=rng)
+            .reset_index(drop=True)
+        )
 
 # %% ../../nbs/evaluation/619_streaming.ipynb #1fa85750
 @dataclass
 class NormStream:
     "What has been gathered about each stream."
+
     histograms: dict[str, NormHistogram] = field(default_factory=dict)
     tops: dict[str, TopItems] = field(default_factory=dict)
 
-    def frames(self,
-               most: int = 80,        # bins of each histogram, about
-               share: float = 1e-3,   # of the items, the top
-               ) -> dict[str, pd.DataFrame]:
+    def frames(
+        self,
+        most: int = 80,  # bins of each histogram, about
+        share: float = 1e-3,  # of the items, the top
+    ) -> dict[str, pd.DataFrame]:
         "Data frames `histograms`, `statistics` and `top`."
-        joined = lambda parts: pd.concat([part.assign(series=name) for name, part in parts.items()], ignore_index=True)
-        return {'histograms': joined({name: h.table(most) for name, h in self.histograms.items()}),
-                'statistics': joined({name: h.statistics() for name, h in self.histograms.items()}),
-                'top': joined({name: t.table(share) for name, t in self.tops.items()})}
+        joined = lambda parts: pd.concat(
+            [part.assign(series=name) for name, part in parts.items()], ignore_index=True
+        )
+        return {
+            "histograms": joined({name: h.table(most) for name, h in self.histograms.items()}),
+            "statistics": joined({name: h.statistics() for name, h in self.histograms.items()}),
+            "top": joined({name: t.table(share) for name, t in self.tops.items()}),
+        }
+
 
 def stream_norms(
-    batches: Iterable[Mapping],    # of `point_batches`
-    geometry: nn.Module,           # of the points
-    kind: str = 'hyperbolic',      # norm: or 'euclidean', as in the published figures
-    capacity: int = 1000,          # top items kept for each factor: 0.1 % of a million
+    batches: Iterable[Mapping],  # of `point_batches`
+    geometry: nn.Module,  # of the points
+    kind: str = "hyperbolic",  # norm: or 'euclidean', as in the published figures
+    capacity: int = 1000,  # top items kept for each factor: 0.1 % of a million
 ) -> NormStream:
     "Histograms, statistics and top items of every stream."
     gathered = NormStream()
     for batch in batches:
         for name in batch:
-            if name == 'key': continue
+            if name == "key":
+                continue
             norms = factor_norms(batch[name], geometry, kind)
             gathered.histograms.setdefault(name, NormHistogram(norms.shape[1])).update(norms)
-            gathered.tops.setdefault(name, TopItems(norms.shape[1], capacity)).update(norms, batch.get('key'))
-    if not gathered.histograms: raise ValueError('batches: expected at least one batch, got none')
+            gathered.tops.setdefault(name, TopItems(norms.shape[1], capacity)).update(
+                norms, batch.get("key")
+            )
+    if not gathered.histograms:
+        raise ValueError("batches: expected at least one batch, got none")
     return gathered

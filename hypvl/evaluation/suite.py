@@ -26,91 +26,133 @@ from .tasks import Task, data_hash, tasks_of
 # %% ../../nbs/evaluation/617_suite.ipynb #bbbdecd0
 def save_frames(
     frames: Mapping[str, pd.DataFrame],  # by name
-    folder: str | Path,                  # is made if needed
+    folder: str | Path,  # is made if needed
 ) -> None:
     "Write `<folder>/<name>.parquet` for every frame."
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     for name, frame in frames.items():
-        with atomic_path(folder / f'{name}.parquet') as part: frame.to_parquet(part, index=False)
+        with atomic_path(folder / f"{name}.parquet") as part:
+            frame.to_parquet(part, index=False)
+
 
 def load_frames(
-    folder: str | Path,          # what `save_frames` wrote to
-) -> dict[str, pd.DataFrame]:    # by name
+    folder: str | Path,  # what `save_frames` wrote to
+) -> dict[str, pd.DataFrame]:  # by name
     "Read all frames of a folder."
-    files = sorted(Path(folder).glob('*.parquet'))
-    if not files: raise FileNotFoundError(f'folder: no Parquet file in {Path(folder).name!r}')
+    files = sorted(Path(folder).glob("*.parquet"))
+    if not files:
+        raise FileNotFoundError(f"folder: no Parquet file in {Path(folder).name!r}")
     return {path.stem: pd.read_parquet(path) for path in files}
+
 
 def _save_whole(frames, folder: Path):
     "Frames in a folder that appears at once."
-    part = folder.with_name(f'.{folder.name}.part')
+    part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     save_frames(frames, part)
     os.replace(part, folder)
 
 # %% ../../nbs/evaluation/617_suite.ipynb #368747aa
-GAP_COLUMNS = ('suite', 'dataset', 'metric', 'score', 'value', 'n', 'reason')
+GAP_COLUMNS = ("suite", "dataset", "metric", "score", "value", "n", "reason")
+
 
 def gap_rows(
     task: Task,
     error: MissingData,
-    root: Path,             # of the data, absolute; it becomes `data_root` in the reason
+    root: Path,  # of the data, absolute; it becomes `data_root` in the reason
     scores: Sequence[str],  # one row a cell and score
-) -> pd.DataFrame:          # columns `GAP_COLUMNS`
+) -> pd.DataFrame:  # columns `GAP_COLUMNS`
     "Rows without a value that say why."
-    reason = str(error).replace(str(root), 'data_root')
-    return pd.DataFrame([(*cell, score, float('nan'), 0, reason) for cell in task.cells for score in scores], columns=list(GAP_COLUMNS))
+    reason = str(error).replace(str(root), "data_root")
+    return pd.DataFrame(
+        [(*cell, score, float("nan"), 0, reason) for cell in task.cells for score in scores],
+        columns=list(GAP_COLUMNS),
+    )
 
 # %% ../../nbs/evaluation/617_suite.ipynb #29e7d7b9
 def _chosen(tasks: list[Task], sections: Sequence[str] | None) -> list[Task]:
     "Tasks of the wanted sections, given as 'retrieval' or 'retrieval/COCO'."
     known = [*dict.fromkeys(t.section for t in tasks), *(t.name for t in tasks)]
     for name in sections or ():
-        if name not in known: raise ValueError(f'sections: unknown name {name!r}.{suggest(name, known)}')
+        if name not in known:
+            raise ValueError(f"sections: unknown name {name!r}.{suggest(name, known)}")
     return [t for t in tasks if sections is None or t.section in sections or t.name in sections]
 
-def _run_task(task: Task, data, run: Run, key: str, fingerprint: str, done: Path | None, share: Share) -> tuple[dict, bool]:
+
+def _run_task(
+    task: Task, data, run: Run, key: str, fingerprint: str, done: Path | None, share: Share
+) -> tuple[dict, bool]:
     "Frames of a task, and whether they were there."
-    folder = None if done is None else done / f"{task.name.replace('/', '-').replace(' ', '_')}-{key}"
-    if folder is not None and folder.is_dir(): return load_frames(folder), True
+    folder = (
+        None if done is None else done / f"{task.name.replace('/', '-').replace(' ', '_')}-{key}"
+    )
+    if folder is not None and folder.is_dir():
+        return load_frames(folder), True
     task.add(run, data)
     frames = run.take()
-    if 'items' in frames: frames = {'results': summarise(frames['items'], run.protocol.seed).assign(reason='', fingerprint=fingerprint)} | frames
-    if folder is not None and share.rank == 0: _save_whole(frames, folder)
+    if "items" in frames:
+        frames = {
+            "results": summarise(frames["items"], run.protocol.seed).assign(
+                reason="", fingerprint=fingerprint
+            )
+        } | frames
+    if folder is not None and share.rank == 0:
+        _save_whole(frames, folder)
     return frames, False
 
 # %% ../../nbs/evaluation/617_suite.ipynb #d516554d
 def evaluate_suite(
-    model: nn.Module,                        # any model with the `DualEncoder` interface
-    root: str | Path,                        # the data
-    suite: str | None = None,                # a name of `SUITES`; None: the world's where `root` has its layout, else PHyCLIP's
-    sections: Sequence[str] | None = None,   # 'retrieval' or 'retrieval/COCO', several; None: all
-    protocol: Protocol = Protocol(),         # scores, limits and variants
-    *, captions: Iterable[str] | None = None,  # training captions for the bag-of-words baseline; None: no such rows
-    done: str | Path | None = None,          # where finished tasks are kept and found; None: nowhere
+    model: nn.Module,  # any model with the `DualEncoder` interface
+    root: str | Path,  # the data
+    suite: str
+    | None = None,  # a name of `SUITES`; None: the world's where `root` has its layout, else PHyCLIP's
+    sections: Sequence[str] | None = None,  # 'retrieval' or 'retrieval/COCO', several; None: all
+    protocol: Protocol = Protocol(),  # scores, limits and variants
+    *,
+    captions: Iterable[str]
+    | None = None,  # training captions for the bag-of-words baseline; None: no such rows
+    done: str | Path | None = None,  # where finished tasks are kept and found; None: nowhere
     say: Callable[[str], None] = lambda line: None,  # told a line for each task
-    **reading,                               # folder, batch_size, workers, progress, share of `PointStore`
-) -> dict[str, pd.DataFrame]:                # results, items, predictions, pairs, and the frames of `factor_report`
+    **reading,  # folder, batch_size, workers, progress, share of `PointStore`
+) -> dict[
+    str, pd.DataFrame
+]:  # results, items, predictions, pairs, and the frames of `factor_report`
     "All protocols of a suite."
-    root, done, share = Path(root).absolute(), None if done is None else Path(done), reading.get('share', Share())
-    if not root.is_dir(): raise FileNotFoundError(f'root: {root.name!r} is no folder')
+    root, done, share = (
+        Path(root).absolute(),
+        None if done is None else Path(done),
+        reading.get("share", Share()),
+    )
+    if not root.is_dir():
+        raise FileNotFoundError(f"root: {root.name!r} is no folder")
     tasks = _chosen(tasks_of(root, suite), sections)
-    if not tasks: raise ValueError(f'root: {root.name!r} has nothing to evaluate in the layout of the world')
+    if not tasks:
+        raise ValueError(f"root: {root.name!r} has nothing to evaluate in the layout of the world")
     run = Run(model, root, protocol, None if captions is None else BagOfWords(captions), reading)
-    same = [protocol, None if run.bag is None else sorted(run.bag.counts.items()), None if done is None else model_fingerprint(model)]
+    same = [
+        protocol,
+        None if run.bag is None else sorted(run.bag.counts.items()),
+        None if done is None else model_fingerprint(model),
+    ]
     parts = []
     for number, task in enumerate(tasks, 1):
-        start, head = time.monotonic(), f'{number}/{len(tasks)} {task.name}'
-        try: data = task.open(run)
+        start, head = time.monotonic(), f"{number}/{len(tasks)} {task.name}"
+        try:
+            data = task.open(run)
         except MissingData as error:
-            parts.append({'results': gap_rows(task, error, root, protocol.scores)})
-            say(f'{head}: missing, see the reason in the results')
+            parts.append({"results": gap_rows(task, error, root, protocol.scores)})
+            say(f"{head}: missing, see the reason in the results")
             continue
         fingerprint = data_hash(data, root)
-        frames, found = _run_task(task, data, run, config_hash([task.name, fingerprint, same]), fingerprint, done, share)
+        frames, found = _run_task(
+            task, data, run, config_hash([task.name, fingerprint, same]), fingerprint, done, share
+        )
         parts.append(frames)
         say(f"{head}: {'found finished' if found else f'{time.monotonic() - start:.0f} s'}")
     names = dict.fromkeys(name for part in parts for name in part)
     joined = {name: [part[name] for part in parts if name in part] for name in names}
-    return {name: pd.concat([f for f in frames if len(f)] or frames[:1], ignore_index=True) for name, frames in joined.items()}
+    return {
+        name: pd.concat([f for f in frames if len(f)] or frames[:1], ignore_index=True)
+        for name, frames in joined.items()
+    }

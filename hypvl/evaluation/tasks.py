@@ -24,123 +24,289 @@ from ..data.taxonomy import Taxonomy
 from ..data.wordnet import imagenet_taxonomy
 from .factor_report import factor_report, read_scenes
 from .prompts import clean_name
-from .protocols import TREE_METRICS, Run, add_checklist, add_classification, add_retrieval, add_sugarcrepe, part_of
+from hypvl.evaluation.protocols import (
+    TREE_METRICS,
+    Run,
+    add_checklist,
+    add_classification,
+    add_retrieval,
+    add_sugarcrepe,
+    part_of,
+)
 from .results import item_values
 
 # %% ../../nbs/evaluation/616_tasks.ipynb #a3ee3559
 @dataclass(frozen=True)
 class Task:
     "One data set under its protocol."
-    section: str                       # zero_shot, retrieval, vl_checklist, sugarcrepe or factors
-    dataset: str                       # its name in the results
-    open: Callable[[Run], Any]         # raises `MissingData` where the data are not there
-    add: Callable[[Run, Any], None]    # adds the rows of what was opened
-    cells: tuple[tuple[str, str, str], ...] = ()  # suite, data set and metric of the cells that it fills
+
+    section: str  # zero_shot, retrieval, vl_checklist, sugarcrepe or factors
+    dataset: str  # its name in the results
+    open: Callable[[Run], Any]  # raises `MissingData` where the data are not there
+    add: Callable[[Run, Any], None]  # adds the rows of what was opened
+    cells: tuple[
+        tuple[str, str, str], ...
+    ] = ()  # suite, data set and metric of the cells that it fills
 
     @property
-    def name(self) -> str: return f'{self.section}/{self.dataset}'
+    def name(self) -> str:
+        return f"{self.section}/{self.dataset}"
 
 
 def data_hash(
-    data: Any,     # what a task opened
-    root: Path,    # paths count relative to it
+    data: Any,  # what a task opened
+    root: Path,  # paths count relative to it
 ) -> str:
     "Twelve digits that name the data of a task."
-    if isinstance(data, Mapping): return config_hash({str(k): data_hash(v, root) for k, v in data.items()})
-    if hasattr(data, 'fingerprint'): return config_hash([data.fingerprint, [str(k) for k in data.keys]])
-    relative = lambda p: Path(p).relative_to(root).as_posix() if Path(p).is_relative_to(root) else Path(p).name
+    if isinstance(data, Mapping):
+        return config_hash({str(k): data_hash(v, root) for k, v in data.items()})
+    if hasattr(data, "fingerprint"):
+        return config_hash([data.fingerprint, [str(k) for k in data.keys]])
+    relative = lambda p: (
+        Path(p).relative_to(root).as_posix() if Path(p).is_relative_to(root) else Path(p).name
+    )
     files = [[relative(p), Path(p).stat().st_size] for p in data.paths]
-    return config_hash([files, *([*map(str, v)] for name, v in vars(data).items() if name not in ('paths', 'taxonomy'))])
+    return config_hash(
+        [
+            files,
+            *(
+                [*map(str, v)]
+                for name, v in vars(data).items()
+                if name not in ("paths", "taxonomy")
+            ),
+        ]
+    )
 
 # %% ../../nbs/evaluation/616_tasks.ipynb #e43746e3
 def _benchmark_task(name: str) -> Task:
-    tree = name == 'ImageNet'
-    cells = (('zero_shot', name, 'accuracy'), *(('hierarchy', 'WordNet', m) for m in TREE_METRICS * tree))
-    return Task('zero_shot', name, lambda run: part_of(open_benchmark(name, run.root), run.protocol.limit, run.protocol.seed), _add_benchmark, cells)
+    tree = name == "ImageNet"
+    cells = (
+        ("zero_shot", name, "accuracy"),
+        *(("hierarchy", "WordNet", m) for m in TREE_METRICS * tree),
+    )
+    return Task(
+        "zero_shot",
+        name,
+        lambda run: part_of(open_benchmark(name, run.root), run.protocol.limit, run.protocol.seed),
+        _add_benchmark,
+        cells,
+    )
+
 
 def _add_benchmark(run: Run, data):
     known = BENCHMARKS[data.name]
-    tree = dict(nodes=known.folders, parents=imagenet_taxonomy().parents, tree='WordNet') if data.name == 'ImageNet' else {}
-    add_classification(run, data.name, data, data.labels, data.classes, known.templates, metric=known.metric(run.protocol.variant), **tree)
+    tree = (
+        dict(nodes=known.folders, parents=imagenet_taxonomy().parents, tree="WordNet")
+        if data.name == "ImageNet"
+        else {}
+    )
+    add_classification(
+        run,
+        data.name,
+        data,
+        data.labels,
+        data.classes,
+        known.templates,
+        metric=known.metric(run.protocol.variant),
+        **tree,
+    )
 
-_RECALLS = tuple(f'{direction}_R@{k}' for direction in ('t2i', 'i2t') for k in (1, 5, 10))
+
+_RECALLS = tuple(f"{direction}_R@{k}" for direction in ("t2i", "i2t") for k in (1, 5, 10))
+
 
 def _caption_task(name: str, source: str | None = None) -> Task:
-    return Task('retrieval', name, lambda run: part_of(open_captions(source or name, run.root), run.protocol.limit, run.protocol.seed),
-                lambda run, data: add_retrieval(run, name, data), tuple(('retrieval', name, m) for m in _RECALLS))
+    return Task(
+        "retrieval",
+        name,
+        lambda run: part_of(
+            open_captions(source or name, run.root), run.protocol.limit, run.protocol.seed
+        ),
+        lambda run, data: add_retrieval(run, name, data),
+        tuple(("retrieval", name, m) for m in _RECALLS),
+    )
+
 
 def _checklist_task(column: str) -> Task:
     def opened(run):
         p = run.protocol
-        return open_checklist(column, run.root, p.corpora, min((n for n in (p.max_pairs, p.limit) if n is not None), default=None), p.negatives)
-    return Task('vl_checklist', column, opened, lambda run, data: add_checklist(run, column, data), (('vl_checklist', column, 'accuracy'),))
+        return open_checklist(
+            column,
+            run.root,
+            p.corpora,
+            min((n for n in (p.max_pairs, p.limit) if n is not None), default=None),
+            p.negatives,
+        )
+
+    return Task(
+        "vl_checklist",
+        column,
+        opened,
+        lambda run, data: add_checklist(run, column, data),
+        (("vl_checklist", column, "accuracy"),),
+    )
+
 
 def _sugarcrepe_task() -> Task:
-    opened = lambda run: {kind: part_of(pairs, run.protocol.limit, run.protocol.seed) for kind, pairs in open_sugarcrepe(run.root).items()}
-    return Task('sugarcrepe', 'SugarCrepe', opened, add_sugarcrepe, tuple(('sugarcrepe', kind, 'accuracy') for kind in (*SUGARCREPE, 'overall')))
+    opened = lambda run: {
+        kind: part_of(pairs, run.protocol.limit, run.protocol.seed)
+        for kind, pairs in open_sugarcrepe(run.root).items()
+    }
+    return Task(
+        "sugarcrepe",
+        "SugarCrepe",
+        opened,
+        add_sugarcrepe,
+        tuple(("sugarcrepe", kind, "accuracy") for kind in (*SUGARCREPE, "overall")),
+    )
 
 # %% ../../nbs/evaluation/616_tasks.ipynb #9818da65
-def _real(sets: str, coco: str, checklist: tuple[str, ...] = (), sugarcrepe: bool = False) -> list[Task]:
-    return [*map(_benchmark_task, BENCHMARK_LISTS[sets]), _caption_task('COCO', coco), _caption_task('Flickr30K'),
-            *map(_checklist_task, checklist), *[_sugarcrepe_task()] * sugarcrepe]
+def _real(
+    sets: str, coco: str, checklist: tuple[str, ...] = (), sugarcrepe: bool = False
+) -> list[Task]:
+    return [
+        *map(_benchmark_task, BENCHMARK_LISTS[sets]),
+        _caption_task("COCO", coco),
+        _caption_task("Flickr30K"),
+        *map(_checklist_task, checklist),
+        *[_sugarcrepe_task()] * sugarcrepe,
+    ]
 
-SUITES: Mapping[str, Callable[[Path], list[Task]]] = MappingProxyType({  # name → tasks on a folder
-    'phyclip': lambda root: _real('phyclip', 'COCO', OBJECT_COLUMNS, True),
-    'syntax': lambda root: _real('syntax', 'COCO Karpathy', tuple(CHECKLIST)),
-    'agr': lambda root: _real('agr', 'COCO Karpathy'),
-    'official': lambda root: _real('meru', 'COCO'),
-    'world': lambda root: _world(Path(root))})
+
+SUITES: Mapping[str, Callable[[Path], list[Task]]] = MappingProxyType(
+    {  # name → tasks on a folder
+        "phyclip": lambda root: _real("phyclip", "COCO", OBJECT_COLUMNS, True),
+        "syntax": lambda root: _real("syntax", "COCO Karpathy", tuple(CHECKLIST)),
+        "agr": lambda root: _real("agr", "COCO Karpathy"),
+        "official": lambda root: _real("meru", "COCO"),
+        "world": lambda root: _world(Path(root)),
+    }
+)
+
 
 def default_suite(
-    root: str | Path,          # the data
+    root: str | Path,  # the data
 ) -> str:
     "'world' where the folder has its layout, else 'phyclip'."
-    return 'world' if any((Path(root) / name).exists() for name in ('world.json', *_WORLD)) else 'phyclip'
+    return (
+        "world"
+        if any((Path(root) / name).exists() for name in ("world.json", *_WORLD))
+        else "phyclip"
+    )
+
 
 def tasks_of(
-    root: str | Path,          # the data
+    root: str | Path,  # the data
     suite: str | None = None,  # a name of `SUITES`; None: `default_suite`
 ) -> list[Task]:
     "The tasks of a suite."
-    if suite is None: suite = default_suite(root)
-    if suite not in SUITES: raise ValueError(f'suite: unknown {suite!r}.{suggest(suite, SUITES)}')
+    if suite is None:
+        suite = default_suite(root)
+    if suite not in SUITES:
+        raise ValueError(f"suite: unknown {suite!r}.{suggest(suite, SUITES)}")
     return SUITES[suite](Path(root))
 
 # %% ../../nbs/evaluation/616_tasks.ipynb #e7098cbb
-_WORLD = ('zero_shot', 'captions', 'factors.json')
-_TREES = {'species': 'species', 'clutter': 'clutter'}  # zero-shot set → data set of the hierarchical rows
+_WORLD = ("zero_shot", "captions", "factors.json")
+_TREES = {
+    "species": "species",
+    "clutter": "clutter",
+}  # zero-shot set → data set of the hierarchical rows
+
 
 def _world(root: Path) -> list[Task]:
-    sets, lists = ([p for p in sorted((root / d).glob('*')) if good(p)] for d, good in (('zero_shot', Path.is_dir), ('captions', lambda p: p.suffix == '.json')))
-    columns = [c for c, files in CHECKLIST.items() if (root / 'vl_checklist/data' / files[0].path).is_file()]
+    sets, lists = (
+        [p for p in sorted((root / d).glob("*")) if good(p)]
+        for d, good in (("zero_shot", Path.is_dir), ("captions", lambda p: p.suffix == ".json"))
+    )
+    columns = [
+        c
+        for c, files in CHECKLIST.items()
+        if (root / "vl_checklist/data" / files[0].path).is_file()
+    ]
     limited = lambda run, data: part_of(data, run.protocol.limit, run.protocol.seed)
-    kinds = sorted((root / 'sugarcrepe').glob('*.json'), key=lambda p: (p.stem not in SUGARCREPE, p.stem))
-    opened = lambda run: {p.stem: limited(run, read_sugarcrepe(p, root / 'sugarcrepe/images')) for p in kinds}
-    return [*(Task('zero_shot', p.name, lambda run, p=p: limited(run, read_image_folder(p)), lambda run, data, p=p: _add_folder(run, p.name, data)) for p in sets),
-            *(Task('retrieval', p.stem, lambda run, p=p: limited(run, read_karpathy(p, root / 'images')), lambda run, data, p=p: add_retrieval(run, p.stem, data)) for p in lists),
-            *map(_checklist_task, columns), *[Task('sugarcrepe', 'SugarCrepe', opened, add_sugarcrepe)] * bool(kinds),
-            *[Task('factors', 'scenes', lambda run: read_scenes(root / 'factors.json'), _add_factors)] * (root / 'factors.json').exists()]
+    kinds = sorted(
+        (root / "sugarcrepe").glob("*.json"), key=lambda p: (p.stem not in SUGARCREPE, p.stem)
+    )
+    opened = lambda run: {
+        p.stem: limited(run, read_sugarcrepe(p, root / "sugarcrepe/images")) for p in kinds
+    }
+    return [
+        *(
+            Task(
+                "zero_shot",
+                p.name,
+                lambda run, p=p: limited(run, read_image_folder(p)),
+                lambda run, data, p=p: _add_folder(run, p.name, data),
+            )
+            for p in sets
+        ),
+        *(
+            Task(
+                "retrieval",
+                p.stem,
+                lambda run, p=p: limited(run, read_karpathy(p, root / "images")),
+                lambda run, data, p=p: add_retrieval(run, p.stem, data),
+            )
+            for p in lists
+        ),
+        *map(_checklist_task, columns),
+        *[Task("sugarcrepe", "SugarCrepe", opened, add_sugarcrepe)] * bool(kinds),
+        *[Task("factors", "scenes", lambda run: read_scenes(root / "factors.json"), _add_factors)]
+        * (root / "factors.json").exists(),
+    ]
 
 
 def node_names(root: Path) -> Callable[[str], str]:
     "Display names of nodes, from the folder's names.tsv."
-    file = root / 'names.tsv'
-    names = dict(line.split('\t', 1) for line in file.read_text(encoding='utf-8').splitlines()) if file.exists() else {}
+    file = root / "names.tsv"
+    names = (
+        dict(line.split("\t", 1) for line in file.read_text(encoding="utf-8").splitlines())
+        if file.exists()
+        else {}
+    )
     return lambda node: names.get(node) or clean_name(node)
 
+
 def _add_folder(run: Run, dataset: str, data):
-    is_a = run.root / 'taxonomy.is_a.txt'
-    tree = dict(parents=Taxonomy.from_file(is_a).parents, tree=_TREES[dataset]) if dataset in _TREES and is_a.exists() else {}
-    add_classification(run, dataset, data.paths, data.labels, [node_names(run.root)(node) for node in data.classes], run.protocol.templates, data.classes, **tree)
+    is_a = run.root / "taxonomy.is_a.txt"
+    tree = (
+        dict(parents=Taxonomy.from_file(is_a).parents, tree=_TREES[dataset])
+        if dataset in _TREES and is_a.exists()
+        else {}
+    )
+    add_classification(
+        run,
+        dataset,
+        data.paths,
+        data.labels,
+        [node_names(run.root)(node) for node in data.classes],
+        run.protocol.templates,
+        data.classes,
+        **tree,
+    )
 
 # %% ../../nbs/evaluation/616_tasks.ipynb #b545db88
 def _add_factors(run: Run, scenes):
     "Norms, alignment, disks and conjunctions on scenes whose content is known."
-    is_a, p = run.root / 'taxonomy.is_a.txt', run.protocol
-    report = factor_report(run.model, scenes, run.points('crop'), name=node_names(run.root), scores=p.scores, seed=p.seed,
-                           taxonomy=Taxonomy.from_file(is_a) if is_a.exists() else None)
-    for name, frame in report.items(): run.add(name, frame)
-    for (score, method), part in report.get('conjunctions', pd.DataFrame(columns=['score', 'method'])).groupby(['score', 'method'], sort=False):
-        columns = dict(suite='factors', dataset='conjunctions', score=score)
-        run.add('items', item_values({f'precision_{method}': part['value']}, **columns))
-        run.add('items', item_values({f'precision_{method}': part['prevalence']}, model='chance', **columns))
+    is_a, p = run.root / "taxonomy.is_a.txt", run.protocol
+    report = factor_report(
+        run.model,
+        scenes,
+        run.points("crop"),
+        name=node_names(run.root),
+        scores=p.scores,
+        seed=p.seed,
+        taxonomy=Taxonomy.from_file(is_a) if is_a.exists() else None,
+    )
+    for name, frame in report.items():
+        run.add(name, frame)
+    for (score, method), part in report.get(
+        "conjunctions", pd.DataFrame(columns=["score", "method"])
+    ).groupby(["score", "method"], sort=False):
+        columns = dict(suite="factors", dataset="conjunctions", score=score)
+        run.add("items", item_values({f"precision_{method}": part["value"]}, **columns))
+        run.add(
+            "items",
+            item_values({f"precision_{method}": part["prevalence"]}, model="chance", **columns),
+        )

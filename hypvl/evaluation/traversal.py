@@ -10,12 +10,14 @@ __all__ = ['ROOT', 'RELATIONS', 'METRICS', 'root_point', 'path_to_root', 'cone_v
 # %% ../../nbs/evaluation/618_traversal.ipynb #036339c1
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
 from jaxtyping import Float, Int
+from torch import Tensor, nn
+
 from ..data.taxonomy import Taxonomy
 from .statistics import bootstrap_mean
 from .zero_shot import class_prototypes, encode_texts
@@ -25,218 +27,330 @@ from ..geometry.lorentz import exp0, log0
 # %% ../../nbs/evaluation/618_traversal.ipynb #9bad69ee
 @torch.no_grad()
 def root_point(
-    geometry: nn.Module,                          # of the points
-    points: Float[Tensor, "N D"] | None = None,   # embeddings of images and texts, to estimate the root of a sphere from
-) -> Float[Tensor, "D"]:                          # on the CPU
+    geometry: nn.Module,  # of the points
+    points: Float[Tensor, "N D"]
+    | None = None,  # embeddings of images and texts, to estimate the root of a sphere from
+) -> Float[Tensor, "D"]:  # on the CPU
     "The most general point: the origin; on a sphere the direction of the mean of `points`, or without them the stored root."
-    if geometry.has_cones: return torch.zeros(geometry.dim)
+    if geometry.has_cones:
+        return torch.zeros(geometry.dim)
     if points is None and not geometry.root.any():
-        raise ValueError('points: a sphere without a stored root needs embeddings to estimate one from, got None')
-    return F.normalize(geometry.root.float().cpu() if points is None else points.float().mean(0).cpu(), dim=-1)
+        raise ValueError(
+            "points: a sphere without a stored root needs embeddings to estimate one from, got None"
+        )
+    return F.normalize(
+        geometry.root.float().cpu() if points is None else points.float().mean(0).cpu(), dim=-1
+    )
 
 # %% ../../nbs/evaluation/618_traversal.ipynb #2051dfab
 def _chart(geometry):
     "To the flat space in which a path is straight, and back."
-    if not geometry.has_cones: return lambda x: x, lambda v: F.normalize(v, dim=-1)
+    if not geometry.has_cones:
+        return lambda x: x, lambda v: F.normalize(v, dim=-1)
     how = dict(c=geometry.curvature, mode=geometry.mode, eps=geometry.eps)
-    return lambda x: log0(geometry.split(x), **how).flatten(-2), lambda v: exp0(geometry.split(v), **how).flatten(-2)
+    return lambda x: log0(geometry.split(x), **how).flatten(-2), lambda v: exp0(
+        geometry.split(v), **how
+    ).flatten(-2)
+
 
 @torch.no_grad()
 def path_to_root(
-    points: Float[Tensor, "N D"],                # of images, or of anything else
-    geometry: nn.Module,                         # of the points
-    steps: int = 50,                             # on each path, both ends included
-    root: Float[Tensor, "D"] | None = None,      # where paths end; None: `root_point`
-) -> Float[Tensor, "N steps D"]:                 # on the geometry's device
+    points: Float[Tensor, "N D"],  # of images, or of anything else
+    geometry: nn.Module,  # of the points
+    steps: int = 50,  # on each path, both ends included
+    root: Float[Tensor, "D"] | None = None,  # where paths end; None: `root_point`
+) -> Float[Tensor, "N steps D"]:  # on the geometry's device
     "Points on the way from `points` to the root."
-    if steps < 2: raise ValueError(f'steps: expected at least 2, got {steps}')
+    if steps < 2:
+        raise ValueError(f"steps: expected at least 2, got {steps}")
     device = geometry.logit_scale.device
     to_flat, to_points = _chart(geometry)
-    start, end = (to_flat(x.to(device).float()) for x in (points, root_point(geometry) if root is None else root))
+    start, end = (
+        to_flat(x.to(device).float())
+        for x in (points, root_point(geometry) if root is None else root)
+    )
     share = torch.linspace(1, 0, steps, device=device)[:, None]
     return to_points(torch.lerp(end, start[:, None], share))
 
 # %% ../../nbs/evaluation/618_traversal.ipynb #1f50b290
 @torch.no_grad()
 def cone_violations(
-    steps: Float[Tensor, "S D"],   # points that should lie in the cones
-    texts: Float[Tensor, "M D"],   # apexes of the cones
-    geometry: nn.Module,           # of both
-    eta: float = 1.,               # factor on the half-aperture
-) -> Float[Tensor, "S M"]:         # radians; 0 inside of the cones of all factors
+    steps: Float[Tensor, "S D"],  # points that should lie in the cones
+    texts: Float[Tensor, "M D"],  # apexes of the cones
+    geometry: nn.Module,  # of both
+    eta: float = 1.0,  # factor on the half-aperture
+) -> Float[Tensor, "S M"]:  # radians; 0 inside of the cones of all factors
     "By how much every step lies outside of the cone of every text."
-    if not geometry.has_cones: raise ValueError(f'geometry: a {type(geometry).__name__} has no entailment cones')
+    if not geometry.has_cones:
+        raise ValueError(f"geometry: a {type(geometry).__name__} has no entailment cones")
     how = dict(mode=geometry.mode, eps=geometry.eps)
     apex, point = (geometry.split(t).movedim(-2, 0) for t in (texts, steps))
-    width = half_aperture(apex, c=geometry.curvature[:, None], min_radius=geometry.min_radius, **how)
+    width = half_aperture(
+        apex, c=geometry.curvature[:, None], min_radius=geometry.min_radius, **how
+    )
     angle = pairwise_exterior_angle(apex, point, c=geometry.curvature, **how)
     return (angle - eta * width[..., None]).clamp(min=0).mean(0).T
 
 # %% ../../nbs/evaluation/618_traversal.ipynb #c5a85fd3
 @torch.no_grad()
 def nearest_texts(
-    steps: Float[Tensor, "S D"],     # points on paths
-    texts: Float[Tensor, "M D"],     # candidates
-    geometry: nn.Module,             # of both
+    steps: Float[Tensor, "S D"],  # points on paths
+    texts: Float[Tensor, "M D"],  # candidates
+    geometry: nn.Module,  # of both
     root: Float[Tensor, "D"] | None = None,  # competes with the texts; None: `root_point`
-    kind: str = 'paper',             # score: 'paper' or 'official'
-    cones: bool = False,             # leave out texts whose cone misses the step; never the root
-    eta: float = 1.,                 # factor on the half-aperture of the cones
-    slack: float = 0.,               # radians by which a cone may be missed, mean over factors
-) -> tuple[Int[np.ndarray, "S"], Float[np.ndarray, "S"]]:  # index of the text, M for the root; its score
+    kind: str = "paper",  # score: 'paper' or 'official'
+    cones: bool = False,  # leave out texts whose cone misses the step; never the root
+    eta: float = 1.0,  # factor on the half-aperture of the cones
+    slack: float = 0.0,  # radians by which a cone may be missed, mean over factors
+) -> tuple[
+    Int[np.ndarray, "S"], Float[np.ndarray, "S"]
+]:  # index of the text, M for the root; its score
     "The best text of every step."
     root = root_point(geometry) if root is None else root
     device, best = geometry.logit_scale.device, []
     texts = texts.to(device)
     keys = torch.cat([texts, root.to(texts)[None]])
-    for part in steps.to(device).split(max(1, 2 ** 22 // (len(keys) * geometry.k))):
+    for part in steps.to(device).split(max(1, 2**22 // (len(keys) * geometry.k))):
         scores = geometry.score(part, keys, kind)
-        if cones: scores[:, :-1].masked_fill_(cone_violations(part, texts, geometry, eta) > slack, -torch.inf)
+        if cones:
+            scores[:, :-1].masked_fill_(
+                cone_violations(part, texts, geometry, eta) > slack, -torch.inf
+            )
         best.append(scores.cpu().numpy())
     best = np.concatenate(best)
     chosen = best.argmax(1)
     return chosen, best[np.arange(len(best)), chosen]
 
 # %% ../../nbs/evaluation/618_traversal.ipynb #fd374b4d
-ROOT = '[ROOT]'  # how the root is shown
+ROOT = "[ROOT]"  # how the root is shown
+
 
 @dataclass(frozen=True)
 class Candidates:
     "Texts that a path can retrieve."
-    texts: tuple[str, ...]           # as shown
-    nodes: tuple[str | None, ...]    # node of the taxonomy that a text names; None for captions
-    points: Float[Tensor, "M D"]     # embeddings
 
-    def __len__(self): return len(self.texts)
+    texts: tuple[str, ...]  # as shown
+    nodes: tuple[str | None, ...]  # node of the taxonomy that a text names; None for captions
+    points: Float[Tensor, "M D"]  # embeddings
+
+    def __len__(self):
+        return len(self.texts)
+
 
 def text_candidates(
-    model: nn.Module,                       # with `encode_text`, `tokenizer`, `geometry`
-    captions: Sequence[str] = (),           # any texts
-    taxonomy: Taxonomy | None = None,       # all its nodes are candidates
-    templates: Sequence[str] = ('a photo of a {}',),  # prompts of a node, one slot each
+    model: nn.Module,  # with `encode_text`, `tokenizer`, `geometry`
+    captions: Sequence[str] = (),  # any texts
+    taxonomy: Taxonomy | None = None,  # all its nodes are candidates
+    templates: Sequence[str] = ("a photo of a {}",),  # prompts of a node, one slot each
 ) -> Candidates:
     "Embed captions and the nodes of a taxonomy."
     nodes = {}
-    for node in taxonomy.nodes if taxonomy else (): nodes.setdefault(taxonomy.name(node), node)
+    for node in taxonomy.nodes if taxonomy else ():
+        nodes.setdefault(taxonomy.name(node), node)
     captions = [text for text in dict.fromkeys(captions) if text not in nodes]
-    if not nodes and not captions: raise ValueError('captions: expected texts or a taxonomy, got neither')
+    if not nodes and not captions:
+        raise ValueError("captions: expected texts or a taxonomy, got neither")
     parts = [class_prototypes(model, [*nodes], templates)] if nodes else []
-    if captions: parts.append(encode_texts(model, captions))
-    return Candidates((*nodes, *captions), (*nodes.values(), *[None] * len(captions)), torch.cat(parts))
+    if captions:
+        parts.append(encode_texts(model, captions))
+    return Candidates(
+        (*nodes, *captions), (*nodes.values(), *[None] * len(captions)), torch.cat(parts)
+    )
 
 # %% ../../nbs/evaluation/618_traversal.ipynb #3fe6e0bb
-_STEP = ('step', 'position', 'norm', 'text', 'node', 'score', 'depth', 'relation')  # columns of a step; all others name the walk
+_STEP = (
+    "step",
+    "position",
+    "norm",
+    "text",
+    "node",
+    "score",
+    "depth",
+    "relation",
+)  # columns of a step; all others name the walk
 
-def _walk(table): return [name for name in table if name not in _STEP]
+
+def _walk(table):
+    return [name for name in table if name not in _STEP]
+
 
 @torch.no_grad()
 def traverse(
-    points: Float[Tensor, "N D"],           # of images
-    candidates: Candidates,                 # texts to retrieve
-    geometry: nn.Module,                    # of both
+    points: Float[Tensor, "N D"],  # of images
+    candidates: Candidates,  # texts to retrieve
+    geometry: nn.Module,  # of both
     images: Sequence[Hashable] | None = None,  # a key of each image; None: 0, 1, …
-    targets: Sequence[str] | None = None,   # true node of each image
-    steps: int = 50,                        # of each path
+    targets: Sequence[str] | None = None,  # true node of each image
+    steps: int = 50,  # of each path
     root: Float[Tensor, "D"] | None = None,  # None: `root_point`
-    batch_size: int = 64,                   # images at once
-    **retrieval,                            # kind, cones, eta, slack of `nearest_texts`
-) -> pd.DataFrame:                          # image[, target], step, position 0…1, norm, text, node, score
+    batch_size: int = 64,  # images at once
+    **retrieval,  # kind, cones, eta, slack of `nearest_texts`
+) -> pd.DataFrame:  # image[, target], step, position 0…1, norm, text, node, score
     "What is retrieved at every step from every image to the root."
-    for name, given in (('images', images), ('targets', targets)):
-        if given is not None and len(given) != len(points): raise ValueError(f'{name}: expected {len(points)}, one an image, got {len(given)}')
+    for name, given in (("images", images), ("targets", targets)):
+        if given is not None and len(given) != len(points):
+            raise ValueError(f"{name}: expected {len(points)}, one an image, got {len(given)}")
     root, tables = root_point(geometry) if root is None else root, []
-    texts, nodes = (np.array([*values, last], dtype=object) for values, last in ((candidates.texts, ROOT), (candidates.nodes, None)))
+    texts, nodes = (
+        np.array([*values, last], dtype=object)
+        for values, last in ((candidates.texts, ROOT), (candidates.nodes, None))
+    )
     for start in range(0, len(points), batch_size):
-        path = path_to_root(points[start:start + batch_size], geometry, steps, root).flatten(0, 1)
+        path = path_to_root(points[start : start + batch_size], geometry, steps, root).flatten(0, 1)
         chosen, score = nearest_texts(path, candidates.points, geometry, root, **retrieval)
         norm = geometry.norm(path) if geometry.has_cones else geometry.dist(path, root.to(path))
         who, step = start + np.arange(len(path)) // steps, np.arange(len(path)) % steps
-        names = {'image': who if images is None else np.asarray(images, dtype=object)[who]} | ({} if targets is None else {'target': np.asarray(targets, dtype=object)[who]})
-        tables.append(pd.DataFrame(names | {'step': step, 'position': step / (steps - 1), 'norm': norm.cpu().numpy(),
-                                            'text': texts[chosen], 'node': nodes[chosen], 'score': score}))
+        names = {"image": who if images is None else np.asarray(images, dtype=object)[who]} | (
+            {} if targets is None else {"target": np.asarray(targets, dtype=object)[who]}
+        )
+        tables.append(
+            pd.DataFrame(
+                names
+                | {
+                    "step": step,
+                    "position": step / (steps - 1),
+                    "norm": norm.cpu().numpy(),
+                    "text": texts[chosen],
+                    "node": nodes[chosen],
+                    "score": score,
+                }
+            )
+        )
     return pd.concat(tables, ignore_index=True)
 
 # %% ../../nbs/evaluation/618_traversal.ipynb #d6576494
 def distinct_texts(
     table: pd.DataFrame,  # of `traverse`
-) -> pd.DataFrame:        # columns of the walk, text, node[, depth, relation], first, last, steps, norm, place
+) -> (
+    pd.DataFrame
+):  # columns of the walk, text, node[, depth, relation], first, last, steps, norm, place
     "The texts of every walk in the order of their first step, each once."
-    kept = {name: (name, 'first') for name in ('node', 'depth', 'relation') if name in table}
-    found = table.groupby([*_walk(table), 'text'], sort=False, dropna=False).agg(
-        **kept, first=('step', 'min'), last=('step', 'max'), steps=('step', 'size'), norm=('norm', 'max')).reset_index()
+    kept = {name: (name, "first") for name in ("node", "depth", "relation") if name in table}
+    found = (
+        table.groupby([*_walk(table), "text"], sort=False, dropna=False)
+        .agg(
+            **kept,
+            first=("step", "min"),
+            last=("step", "max"),
+            steps=("step", "size"),
+            norm=("norm", "max"),
+        )
+        .reset_index()
+    )
     return found.assign(place=found.groupby(_walk(table), dropna=False).cumcount())
 
 # %% ../../nbs/evaluation/618_traversal.ipynb #0a3ad533
-RELATIONS = ('class', 'ancestor', 'other', 'caption', 'root')
+RELATIONS = ("class", "ancestor", "other", "caption", "root")
+
 
 def step_relations(
-    table: pd.DataFrame,   # of `traverse`, with a column target
-    taxonomy: Taxonomy,    # of the nodes
-) -> pd.DataFrame:         # the same rows with depth (NaN without a node) and relation
+    table: pd.DataFrame,  # of `traverse`, with a column target
+    taxonomy: Taxonomy,  # of the nodes
+) -> pd.DataFrame:  # the same rows with depth (NaN without a node) and relation
     "What every retrieved text is to the true class of the image."
-    if 'target' not in table: raise ValueError(f'table: a column target with the true nodes is needed, got {list(table.columns)}')
-    above = {target: {*taxonomy.ancestors(target)} for target in table['target'].unique()}
+    if "target" not in table:
+        raise ValueError(
+            f"table: a column target with the true nodes is needed, got {list(table.columns)}"
+        )
+    above = {target: {*taxonomy.ancestors(target)} for target in table["target"].unique()}
+
     def relation(text, node, target):
-        if pd.isna(node): return 'root' if text == ROOT else 'caption'
-        return 'class' if node == target else 'ancestor' if node in above[target] else 'other'
-    depth = {node: taxonomy.depth(node) for node in table['node'].dropna().unique()}
-    return table.assign(depth=table['node'].map(depth).astype(float), relation=[*map(relation, *(table[name].tolist() for name in ('text', 'node', 'target')))])
+        if pd.isna(node):
+            return "root" if text == ROOT else "caption"
+        return "class" if node == target else "ancestor" if node in above[target] else "other"
+
+    depth = {node: taxonomy.depth(node) for node in table["node"].dropna().unique()}
+    return table.assign(
+        depth=table["node"].map(depth).astype(float),
+        relation=[*map(relation, *(table[name].tolist() for name in ("text", "node", "target")))],
+    )
 
 # %% ../../nbs/evaluation/618_traversal.ipynb #b01023b8
-METRICS = ('texts', 'root_share', 'above_class', 'upward', 'shallower')
+METRICS = ("texts", "root_share", "above_class", "upward", "shallower")
+
 
 def _moves(named, taxonomy):
     "Changes from one retrieved node to the next: walk, upward, shallower."
-    before = named.groupby('walk')['node'].shift()
-    rows = named[before.notna() & (before != named['node'])]
-    pairs = [*zip(before[rows.index], rows['node'])]
-    judged = {(a, b): (b in taxonomy.ancestors(a), taxonomy.depth(b) < taxonomy.depth(a)) for a, b in {*pairs}}
-    return pd.DataFrame([judged[pair] for pair in pairs], columns=['upward', 'shallower'], dtype=float).assign(walk=rows['walk'].to_numpy())
+    before = named.groupby("walk")["node"].shift()
+    rows = named[before.notna() & (before != named["node"])]
+    pairs = [*zip(before[rows.index], rows["node"])]
+    judged = {
+        (a, b): (b in taxonomy.ancestors(a), taxonomy.depth(b) < taxonomy.depth(a))
+        for a, b in {*pairs}
+    }
+    return pd.DataFrame(
+        [judged[pair] for pair in pairs], columns=["upward", "shallower"], dtype=float
+    ).assign(walk=rows["walk"].to_numpy())
+
 
 def traversal_values(
-    table: pd.DataFrame,   # of `traverse`
-    taxonomy: Taxonomy,    # of the nodes
-) -> pd.DataFrame:         # columns of the walk, then METRICS
+    table: pd.DataFrame,  # of `traverse`
+    taxonomy: Taxonomy,  # of the nodes
+) -> pd.DataFrame:  # columns of the walk, then METRICS
     "How well each walk climbs the taxonomy."
     keys, table = _walk(table), table.reset_index(drop=True)
-    table['walk'] = table.groupby(keys, sort=False, dropna=False).ngroup()
-    named, walks = table[table['node'].notna()], table.drop_duplicates('walk').set_index('walk')[keys]
-    walks['texts'] = table[table['text'] != ROOT].groupby('walk')['text'].nunique()
-    walks['root_share'] = (table['text'] == ROOT).groupby(table['walk']).mean()
-    true = step_relations(named, taxonomy)['relation'].isin(['class', 'ancestor']) if 'target' in table else pd.Series(np.nan, named.index)
-    walks['above_class'] = true.groupby(named['walk']).mean()
-    walks[['upward', 'shallower']] = _moves(named, taxonomy).groupby('walk').mean()
-    return walks.fillna({'texts': 0}).reset_index(drop=True)
+    table["walk"] = table.groupby(keys, sort=False, dropna=False).ngroup()
+    named, walks = (
+        table[table["node"].notna()],
+        table.drop_duplicates("walk").set_index("walk")[keys],
+    )
+    walks["texts"] = table[table["text"] != ROOT].groupby("walk")["text"].nunique()
+    walks["root_share"] = (table["text"] == ROOT).groupby(table["walk"]).mean()
+    true = (
+        step_relations(named, taxonomy)["relation"].isin(["class", "ancestor"])
+        if "target" in table
+        else pd.Series(np.nan, named.index)
+    )
+    walks["above_class"] = true.groupby(named["walk"]).mean()
+    walks[["upward", "shallower"]] = _moves(named, taxonomy).groupby("walk").mean()
+    return walks.fillna({"texts": 0}).reset_index(drop=True)
 
 # %% ../../nbs/evaluation/618_traversal.ipynb #9d4f7740
 def shuffle_nodes(
-    table: pd.DataFrame,        # of `traverse`
-    nodes: Sequence[str],       # all candidate nodes
-    rng: np.random.Generator,   # draws the permutation
-) -> pd.DataFrame:              # the same rows with other nodes and texts
+    table: pd.DataFrame,  # of `traverse`
+    nodes: Sequence[str],  # all candidate nodes
+    rng: np.random.Generator,  # draws the permutation
+) -> pd.DataFrame:  # the same rows with other nodes and texts
     "Exchange the names of all nodes at random."
     swap = dict(zip(nodes, rng.permutation(np.asarray(nodes, dtype=object))))
-    unknown = {*table['node'].dropna()} - {*swap}
-    if unknown: raise ValueError(f'nodes: {sorted(unknown)} were retrieved but are not among the {len(swap)} given')
-    node = table['node'].map(swap).astype(object).where(table['node'].notna(), None)
-    return table.assign(node=node, text=table['text'].where(node.isna(), node))
+    unknown = {*table["node"].dropna()} - {*swap}
+    if unknown:
+        raise ValueError(
+            f"nodes: {sorted(unknown)} were retrieved but are not among the {len(swap)} given"
+        )
+    node = table["node"].map(swap).astype(object).where(table["node"].notna(), None)
+    return table.assign(node=node, text=table["text"].where(node.isna(), node))
+
 
 def traversal_measures(
-    table: pd.DataFrame,    # of `traverse`, with columns model, family, seed … where there are several
-    taxonomy: Taxonomy,     # of the nodes
+    table: pd.DataFrame,  # of `traverse`, with columns model, family, seed … where there are several
+    taxonomy: Taxonomy,  # of the nodes
     nodes: Sequence[str] | None = None,  # all candidate nodes; None: those of the taxonomy
-    seed: int = 0,          # of shuffles and bootstrap
-    shuffles: int = 20,     # of the names, for the level of chance
-) -> pd.DataFrame:          # columns of the walks without image and target, metric, value, low, high, n, chance
+    seed: int = 0,  # of shuffles and bootstrap
+    shuffles: int = 20,  # of the names, for the level of chance
+) -> (
+    pd.DataFrame
+):  # columns of the walks without image and target, metric, value, low, high, n, chance
     "Means over images, with 95 % intervals and the level of chance."
     rng, values = np.random.default_rng(seed), traversal_values(table, taxonomy)
-    by = [name for name in _walk(table) if name not in ('image', 'target')]
-    drawn = pd.concat([traversal_values(shuffle_nodes(table, nodes or taxonomy.nodes, rng), taxonomy) for _ in range(shuffles)])
+    by = [name for name in _walk(table) if name not in ("image", "target")]
+    drawn = pd.concat(
+        [
+            traversal_values(shuffle_nodes(table, nodes or taxonomy.nodes, rng), taxonomy)
+            for _ in range(shuffles)
+        ]
+    )
     groups = lambda frame: frame.groupby(by, sort=False, dropna=False) if by else [((), frame)]
     chance, rows = {key: part[[*METRICS[2:]]].mean() for key, part in groups(drawn)}, []
     for key, part in groups(values):
         for metric in METRICS:
             kept = part[metric].dropna()
-            found = bootstrap_mean(kept, np.random.default_rng(seed)) if len(kept) else (np.nan,) * 3
-            rows.append(dict(zip(by, key)) | dict(zip(('metric', 'value', 'low', 'high'), (metric, *found))) | dict(n=len(kept), chance=chance[key].get(metric, np.nan)))
+            found = (
+                bootstrap_mean(kept, np.random.default_rng(seed)) if len(kept) else (np.nan,) * 3
+            )
+            rows.append(
+                dict(zip(by, key))
+                | dict(zip(("metric", "value", "low", "high"), (metric, *found)))
+                | dict(n=len(kept), chance=chance[key].get(metric, np.nan))
+            )
     return pd.DataFrame(rows)

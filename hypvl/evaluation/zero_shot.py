@@ -12,13 +12,15 @@ from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
+
 import numpy as np
 import pandas as pd
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
-from jaxtyping import Float, Int
+
 from ..data.annotations import load_image
 from .prompts import WORLD_TEMPLATES, fill_templates
 from .results import item_values
@@ -33,154 +35,215 @@ def inference(
     first = next(chain(model.parameters(), model.buffers()), None)
     model.eval()
     try:
-        with torch.no_grad(): yield first.device if first is not None else torch.device('cpu')
-    finally: model.train(training)
+        with torch.no_grad():
+            yield first.device if first is not None else torch.device("cpu")
+    finally:
+        model.train(training)
 
 # %% ../../nbs/evaluation/602_zero_shot.ipynb #084cc53e
 class Pictures(Dataset):
     "Pictures in RGB, with a name and an identity each, for a `DataLoader`."
-    def __init__(self,
-                 images: Any,                        # image files, or an image set: `images` (PIL), `keys`, `fingerprint`
-                 transform: Callable | None = None,  # PIL image → tensor; None: the picture itself
-                 ):
-        self.source = images if hasattr(images, 'fingerprint') else None
-        self.files = None if self.source is not None else [Path(p) for p in images]
-        self.names, self.transform = [str(n) for n in (self.files if self.source is None else images.keys)], transform
 
-    def __len__(self): return len(self.names)
+    def __init__(
+        self,
+        images: Any,  # image files, or an image set: `images` (PIL), `keys`, `fingerprint`
+        transform: Callable | None = None,  # PIL image → tensor; None: the picture itself
+    ):
+        self.source = images if hasattr(images, "fingerprint") else None
+        self.files = None if self.source is not None else [Path(p) for p in images]
+        self.names, self.transform = (
+            [str(n) for n in (self.files if self.source is None else images.keys)],
+            transform,
+        )
+
+    def __len__(self):
+        return len(self.names)
+
     def __getitem__(self, i):
-        if self.source is None: image = load_image(self.files[i])
+        if self.source is None:
+            image = load_image(self.files[i])
         else:
-            try: image = self.source.images[i].convert('RGB')
-            except Exception as error: raise ValueError(f'image {self.names[i]!r} cannot be read: {error}') from error
+            try:
+                image = self.source.images[i].convert("RGB")
+            except Exception as error:
+                raise ValueError(f"image {self.names[i]!r} cannot be read: {error}") from error
         return image if self.transform is None else self.transform(image)
 
     @property
     def ids(self) -> list[str]:
         "What identifies each picture."
-        if self.source is not None: return [f'{self.source.fingerprint}|{name}' for name in self.names]
+        if self.source is not None:
+            return [f"{self.source.fingerprint}|{name}" for name in self.names]
         facts = {p: p.stat() for p in dict.fromkeys(self.files) if p.exists()}
-        return [f'{p.absolute()}|{facts[p].st_size}|{facts[p].st_mtime_ns}' if p in facts else str(p) for p in self.files]
+        return [
+            f"{p.absolute()}|{facts[p].st_size}|{facts[p].st_mtime_ns}" if p in facts else str(p)
+            for p in self.files
+        ]
 
 # %% ../../nbs/evaluation/602_zero_shot.ipynb #421b3da4
 def encode_batches(
-    model: nn.Module,                     # with `encode_image` and `preprocess`
-    pictures: Dataset,                    # tensors after the transform
-    batch_size: int = 64,                 # images in one pass
-    workers: int = 0,                     # processes that read and decode
-) -> Iterator[Float[Tensor, "B D"]]:      # points, on the CPU
+    model: nn.Module,  # with `encode_image` and `preprocess`
+    pictures: Dataset,  # tensors after the transform
+    batch_size: int = 64,  # images in one pass
+    workers: int = 0,  # processes that read and decode
+) -> Iterator[Float[Tensor, "B D"]]:  # points, on the CPU
     "Points batch by batch."
     for batch in DataLoader(pictures, batch_size, num_workers=workers):
-        with inference(model) as device: points = model.encode_image(batch.to(device), normalize=True).float().cpu()
+        with inference(model) as device:
+            points = model.encode_image(batch.to(device), normalize=True).float().cpu()
         yield points
 
+
 def encode_images(
-    model: nn.Module,                     # with `encode_image` and `preprocess`
-    images: Any,                          # image files, or an image set
-    batch_size: int = 64,                 # images in one pass
-    transform: Callable | None = None,    # PIL image → tensor; None: the model's `preprocess`
-    progress: bool = False,               # show a bar
-    workers: int = 0,                     # processes that read and decode
-) -> Float[Tensor, "N D"]:                # points, on the CPU
+    model: nn.Module,  # with `encode_image` and `preprocess`
+    images: Any,  # image files, or an image set
+    batch_size: int = 64,  # images in one pass
+    transform: Callable | None = None,  # PIL image → tensor; None: the model's `preprocess`
+    progress: bool = False,  # show a bar
+    workers: int = 0,  # processes that read and decode
+) -> Float[Tensor, "N D"]:  # points, on the CPU
     "Points of images, in their order."
     pictures = Pictures(images, transform or model.preprocess)
-    if not len(pictures): raise ValueError('images: expected at least one image, got none')
+    if not len(pictures):
+        raise ValueError("images: expected at least one image, got none")
     batches = encode_batches(model, pictures, batch_size, workers)
-    return torch.cat([*tqdm(batches, desc='images', total=-(-len(pictures) // batch_size), disable=not progress, leave=False)])
+    return torch.cat(
+        [
+            *tqdm(
+                batches,
+                desc="images",
+                total=-(-len(pictures) // batch_size),
+                disable=not progress,
+                leave=False,
+            )
+        ]
+    )
 
 # %% ../../nbs/evaluation/602_zero_shot.ipynb #df89c8da
 def encode_texts(
-    model: nn.Module,        # with `encode_text` and `tokenizer`
-    texts: Sequence[str],    # any texts
-    batch_size: int = 256,   # texts in one pass
+    model: nn.Module,  # with `encode_text` and `tokenizer`
+    texts: Sequence[str],  # any texts
+    batch_size: int = 256,  # texts in one pass
     progress: bool = False,  # show a bar
     normalize: bool = True,  # True: points; False: projected features
-) -> Float[Tensor, "N D"]:   # on the CPU
+) -> Float[Tensor, "N D"]:  # on the CPU
     "Points or features of texts, in their order."
-    if isinstance(texts, str) or not len(texts): raise ValueError(f'texts: expected a non-empty list of strings, got {texts!r}')
+    if isinstance(texts, str) or not len(texts):
+        raise ValueError(f"texts: expected a non-empty list of strings, got {texts!r}")
     with inference(model) as device:
-        starts = tqdm(range(0, len(texts), batch_size), desc='texts', disable=not progress, leave=False)
-        return torch.cat([model.encode_text(model.tokenizer(list(texts[i:i + batch_size])).to(device), normalize=normalize).float().cpu()
-                          for i in starts])
+        starts = tqdm(
+            range(0, len(texts), batch_size), desc="texts", disable=not progress, leave=False
+        )
+        return torch.cat(
+            [
+                model.encode_text(
+                    model.tokenizer(list(texts[i : i + batch_size])).to(device), normalize=normalize
+                )
+                .float()
+                .cpu()
+                for i in starts
+            ]
+        )
 
 # %% ../../nbs/evaluation/602_zero_shot.ipynb #a2ce48c5
 def score_matrix(
-    model: nn.Module,                 # its `geometry` compares
-    queries: Float[Tensor, "Q D"],    # points
-    keys: Float[Tensor, "K D"],       # points
-    kind: str = 'paper',              # 'paper': −distance, 'official': sum of Lorentz inner products
-    chunk: int = 512,                 # queries compared at once
-) -> Float[Tensor, "Q K"]:            # higher is closer, on the CPU
+    model: nn.Module,  # its `geometry` compares
+    queries: Float[Tensor, "Q D"],  # points
+    keys: Float[Tensor, "K D"],  # points
+    kind: str = "paper",  # 'paper': −distance, 'official': sum of Lorentz inner products
+    chunk: int = 512,  # queries compared at once
+) -> Float[Tensor, "Q K"]:  # higher is closer, on the CPU
     "Scores of all pairs."
     with inference(model) as device:
         keys = keys.to(device)
-        return torch.cat([model.geometry.score(q.to(device), keys, kind).cpu() for q in queries.split(chunk)])
+        return torch.cat(
+            [model.geometry.score(q.to(device), keys, kind).cpu() for q in queries.split(chunk)]
+        )
 
 # %% ../../nbs/evaluation/602_zero_shot.ipynb #8b856df5
 def class_prototypes(
-    model: nn.Module,                              # with `encode_text`, `tokenizer`, `geometry`
-    names: Sequence[str],                          # class names
-    templates: Sequence[str] = WORLD_TEMPLATES,    # prompts with one slot each
-    batch_size: int = 256,                         # prompts in one pass
-) -> Float[Tensor, "C D"]:                         # points, on the CPU
+    model: nn.Module,  # with `encode_text`, `tokenizer`, `geometry`
+    names: Sequence[str],  # class names
+    templates: Sequence[str] = WORLD_TEMPLATES,  # prompts with one slot each
+    batch_size: int = 256,  # prompts in one pass
+) -> Float[Tensor, "C D"]:  # points, on the CPU
     "One point a class, averaged over its prompts."
     prompts = [prompt for name in names for prompt in fill_templates(templates, name)]
-    features = encode_texts(model, prompts, batch_size, normalize=False).unflatten(0, (len(names), len(templates)))
-    with inference(model) as device: return model.geometry.prototype(features.to(device), side='text').float().cpu()
+    features = encode_texts(model, prompts, batch_size, normalize=False).unflatten(
+        0, (len(names), len(templates))
+    )
+    with inference(model) as device:
+        return model.geometry.prototype(features.to(device), side="text").float().cpu()
 
 # %% ../../nbs/evaluation/602_zero_shot.ipynb #1b788d77
 def classify(
-    scores: Float[Tensor, "N C"],               # higher is better
+    scores: Float[Tensor, "N C"],  # higher is better
     targets: Sequence[int] | Int[Tensor, "N"],  # index of the right class
-) -> pd.DataFrame:                              # columns target, predicted, rank
+) -> pd.DataFrame:  # columns target, predicted, rank
     "What happened to each image."
     scores, targets = np.asarray(scores, dtype=np.float64), np.asarray(targets, dtype=np.int64)
     n, classes = scores.shape
-    if targets.shape != (n,): raise ValueError(f'targets: expected {n} indices, got shape {targets.shape}')
+    if targets.shape != (n,):
+        raise ValueError(f"targets: expected {n} indices, got shape {targets.shape}")
     if n and not 0 <= targets.min() <= targets.max() < classes:
-        raise ValueError(f'targets: expected indices in 0…{classes - 1}, got {targets.min()}…{targets.max()}')
-    if np.isnan(scores).any(): raise ValueError(f'scores: {np.isnan(scores).sum()} of {scores.size} are not a number')
+        raise ValueError(
+            f"targets: expected indices in 0…{classes - 1}, got {targets.min()}…{targets.max()}"
+        )
+    if np.isnan(scores).any():
+        raise ValueError(f"scores: {np.isnan(scores).sum()} of {scores.size} are not a number")
     own = scores[np.arange(n), targets][:, None]
     before = np.arange(classes) < targets[:, None]
     rank = ((scores > own) | ((scores == own) & before)).sum(1)
-    return pd.DataFrame({'target': targets, 'predicted': scores.argmax(1), 'rank': rank})
+    return pd.DataFrame({"target": targets, "predicted": scores.argmax(1), "rank": rank})
 
 # %% ../../nbs/evaluation/602_zero_shot.ipynb #eb3eeefa
 def class_weights(
-    targets: Iterable[int],       # class of each image
-) -> Float[np.ndarray, "N"]:      # mean 1
+    targets: Iterable[int],  # class of each image
+) -> Float[np.ndarray, "N"]:  # mean 1
     "Weights that turn a mean over images into a mean over classes."
     _, index, count = np.unique(np.asarray(targets), return_inverse=True, return_counts=True)
     return len(index) / (len(count) * count[index])
 
 # %% ../../nbs/evaluation/602_zero_shot.ipynb #fa5c5ae3
 def classification_values(
-    predictions: pd.DataFrame,        # columns target, rank
+    predictions: pd.DataFrame,  # columns target, rank
 ) -> dict[str, Float[np.ndarray, "N"]]:  # metric → value of each image
     "Accuracy (mean over classes), micro accuracy and top-5, image by image."
-    rank = predictions['rank'].to_numpy()
-    return {'accuracy': (rank == 0) * class_weights(predictions['target']), 'accuracy_micro': (rank == 0) * 1., 'top5': (rank < 5) * 1.}
+    rank = predictions["rank"].to_numpy()
+    return {
+        "accuracy": (rank == 0) * class_weights(predictions["target"]),
+        "accuracy_micro": (rank == 0) * 1.0,
+        "top5": (rank < 5) * 1.0,
+    }
 
 # %% ../../nbs/evaluation/602_zero_shot.ipynb #e09e33b1
 def evaluate_zero_shot(
-    model: nn.Module,                             # any model with the `DualEncoder` interface
-    images: Any,                                  # image files, or an image set
-    targets: Sequence[int],                       # index of each image's class
-    names: Sequence[str],                         # class names
-    templates: Sequence[str] = WORLD_TEMPLATES,   # prompts with one slot each
-    *, dataset: str,                              # name of the set, for the rows
-    scores: Sequence[str] = ('paper', 'official'),  # score functions, side by side
-    image_points: Callable | None = None,         # images → points; None: `encode_images` with `reading`
-    **reading,                                    # batch_size, transform, progress, workers of `encode_images`
-) -> tuple[pd.DataFrame, pd.DataFrame]:           # item values; predictions (score, image, target, predicted, rank)
+    model: nn.Module,  # any model with the `DualEncoder` interface
+    images: Any,  # image files, or an image set
+    targets: Sequence[int],  # index of each image's class
+    names: Sequence[str],  # class names
+    templates: Sequence[str] = WORLD_TEMPLATES,  # prompts with one slot each
+    *,
+    dataset: str,  # name of the set, for the rows
+    scores: Sequence[str] = ("paper", "official"),  # score functions, side by side
+    image_points: Callable | None = None,  # images → points; None: `encode_images` with `reading`
+    **reading,  # batch_size, transform, progress, workers of `encode_images`
+) -> tuple[
+    pd.DataFrame, pd.DataFrame
+]:  # item values; predictions (score, image, target, predicted, rank)
     "Zero-shot classification of images."
     keys = Pictures(images).names
-    if len(keys) != len(targets): raise ValueError(f'targets: expected {len(keys)} labels, one an image, got {len(targets)}')
+    if len(keys) != len(targets):
+        raise ValueError(f"targets: expected {len(keys)} labels, one an image, got {len(targets)}")
     points = (image_points or (lambda found: encode_images(model, found, **reading)))(images)
     prototypes = class_prototypes(model, names, templates)
     items, predictions = [], []
     for kind in scores:
         found = classify(score_matrix(model, points, prototypes, kind), targets)
-        items.append(item_values(classification_values(found), suite='zero_shot', dataset=dataset, score=kind))
+        items.append(
+            item_values(
+                classification_values(found), suite="zero_shot", dataset=dataset, score=kind
+            )
+        )
         predictions.append(found.assign(score=kind, image=keys))
     return pd.concat(items, ignore_index=True), pd.concat(predictions, ignore_index=True)

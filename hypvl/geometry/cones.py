@@ -13,14 +13,27 @@ from torch.autograd import Function
 
 from . import literal
 from .lorentz import _pair, _tiles
-from .precision import Curvature, fp32_geometry, tiny_norm, _check, _curvature, _is_literal, _norm, _reduce
+from hypvl.geometry.precision import (
+    Curvature,
+    _check,
+    _curvature,
+    _is_literal,
+    _norm,
+    _reduce,
+    fp32_geometry,
+    tiny_norm,
+)
 
 # %% ../../nbs/geometry/102_cones.ipynb #2d416d3c
-APERTURE_MARGIN = 1e-4  # the slope of the aperture is that of a scaled norm of at least 2K(1 + margin)
+APERTURE_MARGIN = (
+    1e-4  # the slope of the aperture is that of a scaled norm of at least 2K(1 + margin)
+)
+
 
 class _Aperture(Function):
     @staticmethod
-    def forward(r, edge): return torch.atan2(torch.full_like(r, edge), ((r - edge).clamp(min=0) * (r + edge)).sqrt())
+    def forward(r, edge):
+        return torch.atan2(torch.full_like(r, edge), ((r - edge).clamp(min=0) * (r + edge)).sqrt())
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -29,31 +42,44 @@ class _Aperture(Function):
 
     @staticmethod
     def backward(ctx, grad):
-        r, = ctx.saved_tensors
+        (r,) = ctx.saved_tensors
         s = r.clamp(min=ctx.edge * (1 + APERTURE_MARGIN))
-        return (-grad * ctx.edge / (s * ((s - ctx.edge) * (s + ctx.edge)).sqrt())).where(r > ctx.edge, 0.0), None
+        return (-grad * ctx.edge / (s * ((s - ctx.edge) * (s + ctx.edge)).sqrt())).where(
+            r > ctx.edge, 0.0
+        ), None
+
 
 @fp32_geometry
-def half_aperture(x: Float[Tensor, "*B D"], *, # apexes
-                  c: Curvature, # curvature magnitude, broadcasts against *B
-                  min_radius: float = 0.1, # K: up to scaled norm 2K the cone is a half-space
-                  mode: str = "stable", eps: float = 1e-8 # 'stable', or 'literal' with the guard `eps`
-                 ) -> Float[Tensor, "*B"]: # radians, at most pi/2
+def half_aperture(
+    x: Float[Tensor, "*B D"],
+    *,  # apexes
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    min_radius: float = 0.1,  # K: up to scaled norm 2K the cone is a half-space
+    mode: str = "stable",
+    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+) -> Float[Tensor, "*B"]:  # radians, at most pi/2
     "Half-aperture of the cone of `x`."
-    if not min_radius > 0: raise ValueError(f"min_radius must be positive, got {min_radius}")
-    if _is_literal(mode): return literal.half_aperture(x, c=c, min_radius=min_radius, eps=eps)
+    if not min_radius > 0:
+        raise ValueError(f"min_radius must be positive, got {min_radius}")
+    if _is_literal(mode):
+        return literal.half_aperture(x, c=c, min_radius=min_radius, eps=eps)
     r, edge = _curvature(c, x).sqrt() * _norm(x), 2.0 * min_radius
     r = r.where(r.to(x.dtype) > edge, 0.0)  # compared in the type of x, where 0.2 is 2K
     return _Aperture.apply(r, edge).to(x.dtype)
 
 # %% ../../nbs/geometry/102_cones.ipynb #c9017610
-def _unit(x: Tensor, n: Tensor) -> Tensor: return x / n.where(n > 0, 1.0)
+def _unit(x: Tensor, n: Tensor) -> Tensor:
+    return x / n.where(n > 0, 1.0)
+
 
 def _across(delta: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
     "The part of `delta` across a direction, and its length; 0 where it is all rounding."
     part = delta - unit * (unit * delta).sum(-1, keepdim=True)
     length = _norm(part, keepdim=True)
-    return part, length.where(length > 8 * torch.finfo(part.dtype).eps * _norm(delta, keepdim=True), 0.0)
+    return part, length.where(
+        length > 8 * torch.finfo(part.dtype).eps * _norm(delta, keepdim=True), 0.0
+    )
+
 
 def _angle_parts(x: Tensor, y: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     "The pieces of the text; `known` is False where x = y or x = 0."
@@ -73,11 +99,14 @@ class _ExteriorAngle(Function):
     @staticmethod
     def forward(x, y, c):
         *_, tx, radial, _, known = _angle_parts(x, y, c)
-        angle = torch.atan2(c.unsqueeze(-1).sqrt() * tx, radial + 0.0)  # + 0.0: the angle of (0, -0.0) would be pi
+        angle = torch.atan2(
+            c.unsqueeze(-1).sqrt() * tx, radial + 0.0
+        )  # + 0.0: the angle of (0, -0.0) would be pi
         return angle.where(known, 0.0).squeeze(-1).to(torch.promote_types(x.dtype, y.dtype))
 
     @staticmethod
-    def setup_context(ctx, inputs, output): ctx.save_for_backward(*inputs)
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx, grad):
@@ -86,22 +115,30 @@ class _ExteriorAngle(Function):
         dy, ty = _across(delta, yh)
         square = (c * tx.square() + radial.square()).where(known, 1.0)
         scale = (grad.to(u.dtype).unsqueeze(-1) * c.sqrt() / square).where(known, 0.0)
-        gx = scale * (c.sqrt() * tx * (1 + 2 * u) / xt * xh - ny * back * (_unit(_unit(dx, nx), tx) * (tx > 0)))
+        gx = scale * (
+            c.sqrt() * tx * (1 + 2 * u) / xt * xh
+            - ny * back * (_unit(_unit(dx, nx), tx) * (tx > 0))
+        )
         gy = scale * (back * _unit(dy, ty) * (ty > 0) - c.sqrt() * ty / yt * yh) * (ny > 0)
         gc = None
         if ctx.needs_input_grad[2]:
             gc = _reduce(((x * gx + y * gy).sum(-1, keepdim=True) / (2 * c)).squeeze(-1), xyc[2])
         return _reduce(gx, xyc[0]), _reduce(gy, xyc[1]), gc
 
+
 @fp32_geometry
-def exterior_angle(x: Float[Tensor, "*B D"], # apexes
-                   y: Float[Tensor, "*B D"], *, # points
-                   c: Curvature, # curvature magnitude, broadcasts against *B
-                   mode: str = "stable", eps: float = 1e-8 # 'stable', or 'literal' with the guard `eps`
-                  ) -> Float[Tensor, "*B"]: # radians, 0 to pi
+def exterior_angle(
+    x: Float[Tensor, "*B D"],  # apexes
+    y: Float[Tensor, "*B D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    mode: str = "stable",
+    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+) -> Float[Tensor, "*B"]:  # radians, 0 to pi
     "Angle at `x` between the outward radial direction and the geodesic to `y`."
     _check(x, y)
-    if _is_literal(mode): return literal.exterior_angle(x, y, c=c, eps=eps)
+    if _is_literal(mode):
+        return literal.exterior_angle(x, y, c=c, eps=eps)
     return _ExteriorAngle.apply(x, y, _curvature(c, x))
 
 # %% ../../nbs/geometry/102_cones.ipynb #62754645
@@ -109,7 +146,15 @@ def _angle_factors(x: Tensor, y: Tensor, c: Tensor) -> tuple[Tensor, ...]:
     "Unit vectors (0 at the root), scaled norms X, Y and scaled times: x's as columns, y's as rows."
     c, (nx, ny) = c[..., None, None], (_norm(t, keepdim=True) for t in (x, y))
     xt, yt = ((1 + c * n.square()).sqrt() for n in (nx, ny))
-    return _unit(x.to(c.dtype), nx), _unit(y.to(c.dtype), ny), c.sqrt() * nx, (c.sqrt() * ny).mT, xt, yt.mT
+    return (
+        _unit(x.to(c.dtype), nx),
+        _unit(y.to(c.dtype), ny),
+        c.sqrt() * nx,
+        (c.sqrt() * ny).mT,
+        xt,
+        yt.mT,
+    )
+
 
 def _angle_tile(xh, yh, X, Y, xt, yt, tiny: float) -> tuple[Tensor, ...]:
     "sin and cos of the angle at the root, T, R, -R' and where they are known, for a tile of pairs."
@@ -129,7 +174,9 @@ class _PairwiseAngle(Function):
         ctx.save_for_backward(x, y, c)
         out = []
         for rows in _tiles(x, y, c):
-            *_, across, radial, _, known = _angle_tile(xh[..., rows, :], yh, X[..., rows, :], Y, xt[..., rows, :], yt, tiny_norm(dtype))
+            *_, across, radial, _, known = _angle_tile(
+                xh[..., rows, :], yh, X[..., rows, :], Y, xt[..., rows, :], yt, tiny_norm(dtype)
+            )
             out.append(torch.atan2(across, radial + 0.0).where(known, 0.0).to(dtype))
         return torch.cat(out, -2)
 
@@ -145,33 +192,51 @@ class _PairwiseAngle(Function):
             scale = grad[..., rows, :].to(c.dtype) * c_.sqrt() / square.where(known, 1.0) * known
             turn = scale * back / sin.where(sin > 0, 1.0) * (sin > 0)
             push = (scale * across * (1 + square).sqrt()).sum(-1, keepdim=True)
-            gx.append(push / r * a + ((turn * Y * cos).sum(-1, keepdim=True) * a - (turn * Y) @ yh) / b.where(b > tiny, 1.0))
-            gy = gy + ((turn * cos - scale * b * sin / yt).sum(-2)[..., None] * yh - turn.mT @ a) * (Y > 0).mT
+            gx.append(
+                push / r * a
+                + ((turn * Y * cos).sum(-1, keepdim=True) * a - (turn * Y) @ yh)
+                / b.where(b > tiny, 1.0)
+            )
+            gy = (
+                gy
+                + ((turn * cos - scale * b * sin / yt).sum(-2)[..., None] * yh - turn.mT @ a)
+                * (Y > 0).mT
+            )
         gx, gc = torch.cat(gx, -2), None
-        if ctx.needs_input_grad[2]: gc = _reduce(((x * gx).sum((-1, -2)) + (y * gy).sum((-1, -2))) / (2 * c), c)
+        if ctx.needs_input_grad[2]:
+            gc = _reduce(((x * gx).sum((-1, -2)) + (y * gy).sum((-1, -2))) / (2 * c), c)
         return _reduce(gx, x), _reduce(gy, y), gc
 
 # %% ../../nbs/geometry/102_cones.ipynb #c506ba4c
 @fp32_geometry
-def pairwise_exterior_angle(x: Float[Tensor, "*B N D"], # apexes
-                            y: Float[Tensor, "*B M D"], *, # points
-                            c: Curvature, # curvature magnitude, broadcasts against *B
-                            mode: str = "stable", eps: float = 1e-8 # 'stable', or 'literal' with the guard `eps`
-                           ) -> Float[Tensor, "*B N M"]: # radians, 0 to pi
+def pairwise_exterior_angle(
+    x: Float[Tensor, "*B N D"],  # apexes
+    y: Float[Tensor, "*B M D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    mode: str = "stable",
+    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+) -> Float[Tensor, "*B N M"]:  # radians, 0 to pi
     "Exterior angle at every `x` of every `y`."
     _check(x, y)
-    if _is_literal(mode): return literal.pairwise_exterior_angle(x, y, c=c, eps=eps)
+    if _is_literal(mode):
+        return literal.pairwise_exterior_angle(x, y, c=c, eps=eps)
     return _PairwiseAngle.apply(x, y, _curvature(c, x))
 
 # %% ../../nbs/geometry/102_cones.ipynb #d6abdbf2
 @fp32_geometry
-def cone_violation(general: Float[Tensor, "*B D"], # apexes: the more general concepts
-                   specific: Float[Tensor, "*B D"], *, # points that should lie in the cones
-                   c: Curvature, # curvature magnitude, broadcasts against *B
-                   eta: float = 1.0, # factor on the half-aperture
-                   min_radius: float = 0.1, # K: up to scaled norm 2K the cone is a half-space
-                   mode: str = "stable", eps: float = 1e-8 # 'stable', or 'literal' with the guard `eps`
-                  ) -> Float[Tensor, "*B"]: # radians
+def cone_violation(
+    general: Float[Tensor, "*B D"],  # apexes: the more general concepts
+    specific: Float[Tensor, "*B D"],
+    *,  # points that should lie in the cones
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    eta: float = 1.0,  # factor on the half-aperture
+    min_radius: float = 0.1,  # K: up to scaled norm 2K the cone is a half-space
+    mode: str = "stable",
+    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+) -> Float[Tensor, "*B"]:  # radians
     "By how much `specific` lies outside the cone of `general`; 0 inside."
     angle = exterior_angle(general, specific, c=c, mode=mode, eps=eps)
-    return (angle - eta * half_aperture(general, c=c, min_radius=min_radius, mode=mode, eps=eps)).clamp(min=0)
+    return (
+        angle - eta * half_aperture(general, c=c, min_radius=min_radius, mode=mode, eps=eps)
+    ).clamp(min=0)

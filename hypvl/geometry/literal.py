@@ -11,30 +11,42 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .precision import Curvature, MAX_SCALED_RADIUS, _check, fp32_geometry
+from .precision import MAX_SCALED_RADIUS, Curvature, _check, fp32_geometry
 
 # %% ../../nbs/geometry/101_literal.ipynb #d7cf6436
 def _curvature(c: Curvature, x: Tensor) -> Tensor:
     "`c` as a tensor of the type of `x`."
-    if isinstance(c, Tensor): return c.to(x.device, x.dtype)
-    if not c > 0: raise ValueError(f"c must be a positive curvature magnitude, got {c}")
+    if isinstance(c, Tensor):
+        return c.to(x.device, x.dtype)
+    if not c > 0:
+        raise ValueError(f"c must be a positive curvature magnitude, got {c}")
     return x.new_full((), c)
 
-def _time(x: Tensor, c: Tensor) -> Tensor: return (1 / c + x.square().sum(-1)).sqrt()
+
+def _time(x: Tensor, c: Tensor) -> Tensor:
+    return (1 / c + x.square().sum(-1)).sqrt()
+
 
 @fp32_geometry
-def inner(x: Float[Tensor, "*B D"], y: Float[Tensor, "*B D"], *, # points
-          c: Curvature # curvature magnitude, broadcasts against *B
-         ) -> Float[Tensor, "*B"]:
+def inner(
+    x: Float[Tensor, "*B D"],
+    y: Float[Tensor, "*B D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+) -> Float[Tensor, "*B"]:
     "Lorentz inner product."
     _check(x, y)
     c = _curvature(c, x)
     return (x * y).sum(-1) - _time(x, c) * _time(y, c)
 
+
 @fp32_geometry
-def pairwise_inner(x: Float[Tensor, "*B N D"], y: Float[Tensor, "*B M D"], *, # points
-                   c: Curvature # curvature magnitude, broadcasts against *B
-                  ) -> Float[Tensor, "*B N M"]:
+def pairwise_inner(
+    x: Float[Tensor, "*B N D"],
+    y: Float[Tensor, "*B M D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+) -> Float[Tensor, "*B N M"]:
     "Lorentz inner product of every `x` with every `y`."
     _check(x, y)
     c = _curvature(c, x)[..., None]
@@ -45,84 +57,128 @@ def _acosh(inner: Tensor, c: Tensor, eps: float) -> Tensor:
     "acosh of the guarded argument; where the guard acts the slope is 0, also in float32, in which 1 + 1e-8 is 1."
     z = -c * inner
     free = z > z.new_tensor(1 + eps)
-    return torch.where(free, torch.where(free, z, 2.).acosh(), z.new_tensor(1 + eps).acosh()) / c.sqrt()
+    return (
+        torch.where(free, torch.where(free, z, 2.0).acosh(), z.new_tensor(1 + eps).acosh())
+        / c.sqrt()
+    )
+
 
 @fp32_geometry
-def dist(x: Float[Tensor, "*B D"], y: Float[Tensor, "*B D"], *, # points
-         c: Curvature, # curvature magnitude, broadcasts against *B
-         eps: float = 1e-8, # the argument of acosh is at least 1 + eps
-        ) -> Float[Tensor, "*B"]:
+def dist(
+    x: Float[Tensor, "*B D"],
+    y: Float[Tensor, "*B D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    eps: float = 1e-8,  # the argument of acosh is at least 1 + eps
+) -> Float[Tensor, "*B"]:
     "Geodesic distance by acosh."
     c = _curvature(c, x)
     return _acosh(inner(x, y, c=c), c, eps)
 
+
 @fp32_geometry
-def pairwise_dist(x: Float[Tensor, "*B N D"], y: Float[Tensor, "*B M D"], *, # points
-                  c: Curvature, # curvature magnitude, broadcasts against *B
-                  eps: float = 1e-8, # the argument of acosh is at least 1 + eps
-                 ) -> Float[Tensor, "*B N M"]:
+def pairwise_dist(
+    x: Float[Tensor, "*B N D"],
+    y: Float[Tensor, "*B M D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    eps: float = 1e-8,  # the argument of acosh is at least 1 + eps
+) -> Float[Tensor, "*B N M"]:
     "Geodesic distance of every `x` to every `y` by acosh."
     c = _curvature(c, x)
     return _acosh(pairwise_inner(x, y, c=c), c[..., None, None], eps)
 
+
 @fp32_geometry
-def dist0(x: Float[Tensor, "*B D"], *, # points
-          c: Curvature # curvature magnitude, broadcasts against *B
-         ) -> Float[Tensor, "*B"]:
+def dist0(
+    x: Float[Tensor, "*B D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+) -> Float[Tensor, "*B"]:
     "Distance to the root by acosh of the time."
     c = _curvature(c, x)
     return (c.sqrt() * _time(x, c)).clamp(min=1).acosh() / c.sqrt()
 
 # %% ../../nbs/geometry/101_literal.ipynb #dc745d71
 @fp32_geometry
-def exp0(v: Float[Tensor, "*B D"], *, # tangent vectors at the root
-         c: Curvature, # curvature magnitude, broadcasts against *B
-         eps: float = 1e-8, # smallest scaled length
-        ) -> Float[Tensor, "*B D"]:
+def exp0(
+    v: Float[Tensor, "*B D"],
+    *,  # tangent vectors at the root
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    eps: float = 1e-8,  # smallest scaled length
+) -> Float[Tensor, "*B D"]:
     "Exponential map at the root."
     s = (_curvature(c, v).sqrt() * v.norm(dim=-1))[..., None]
     return s.clamp(min=eps, max=MAX_SCALED_RADIUS).sinh() * v / s.clamp(min=eps)
 
+
 @fp32_geometry
-def log0(x: Float[Tensor, "*B D"], *, # points
-         c: Curvature, # curvature magnitude, broadcasts against *B
-         eps: float = 1e-8, # smallest scaled length; the argument of acosh is at least 1 + eps
-        ) -> Float[Tensor, "*B D"]:
+def log0(
+    x: Float[Tensor, "*B D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    eps: float = 1e-8,  # smallest scaled length; the argument of acosh is at least 1 + eps
+) -> Float[Tensor, "*B D"]:
     "Logarithmic map at the root."
     c, n = _curvature(c, x)[..., None], x.norm(dim=-1, keepdim=True)
-    return (1 + c * n.square()).sqrt().clamp(min=1 + eps).acosh() * x / (c.sqrt() * n).clamp(min=eps)
+    return (
+        (1 + c * n.square()).sqrt().clamp(min=1 + eps).acosh() * x / (c.sqrt() * n).clamp(min=eps)
+    )
 
 # %% ../../nbs/geometry/101_literal.ipynb #bd9d5893
 def _angle(norm: Tensor, x0: Tensor, y0: Tensor, z: Tensor, eps: float) -> Tensor:
     "The exterior angle from norms, times and z = c<x, y>."
-    return ((y0 + x0 * z) / (norm * (z.square() - 1).clamp(min=eps).sqrt() + eps)).clamp(min=-1 + eps, max=1 - eps).acos()
+    return (
+        ((y0 + x0 * z) / (norm * (z.square() - 1).clamp(min=eps).sqrt() + eps))
+        .clamp(min=-1 + eps, max=1 - eps)
+        .acos()
+    )
+
 
 @fp32_geometry
-def exterior_angle(x: Float[Tensor, "*B D"], # apexes
-                   y: Float[Tensor, "*B D"], *, # points
-                   c: Curvature, # curvature magnitude, broadcasts against *B
-                   eps: float = 1e-8, # guard of root, quotient and acos
-                  ) -> Float[Tensor, "*B"]:
+def exterior_angle(
+    x: Float[Tensor, "*B D"],  # apexes
+    y: Float[Tensor, "*B D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    eps: float = 1e-8,  # guard of root, quotient and acos
+) -> Float[Tensor, "*B"]:
     "Exterior angle at `x` of `y` by acos."
     c = _curvature(c, x)
     return _angle(x.norm(dim=-1), _time(x, c), _time(y, c), c * inner(x, y, c=c), eps)
 
+
 @fp32_geometry
-def pairwise_exterior_angle(x: Float[Tensor, "*B N D"], # apexes
-                            y: Float[Tensor, "*B M D"], *, # points
-                            c: Curvature, # curvature magnitude, broadcasts against *B
-                            eps: float = 1e-8, # guard of root, quotient and acos
-                           ) -> Float[Tensor, "*B N M"]:
+def pairwise_exterior_angle(
+    x: Float[Tensor, "*B N D"],  # apexes
+    y: Float[Tensor, "*B M D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    eps: float = 1e-8,  # guard of root, quotient and acos
+) -> Float[Tensor, "*B N M"]:
     "Exterior angle at every `x` of every `y` by acos."
     c, row = _curvature(c, x), _curvature(c, x)[..., None]
     z = c[..., None, None] * pairwise_inner(x, y, c=c)
-    return _angle(x.norm(dim=-1, keepdim=True), _time(x, row)[..., :, None], _time(y, row)[..., None, :], z, eps)
+    return _angle(
+        x.norm(dim=-1, keepdim=True),
+        _time(x, row)[..., :, None],
+        _time(y, row)[..., None, :],
+        z,
+        eps,
+    )
+
 
 @fp32_geometry
-def half_aperture(x: Float[Tensor, "*B D"], *, # apexes
-                  c: Curvature, # curvature magnitude, broadcasts against *B
-                  min_radius: float = 0.1, # K
-                  eps: float = 1e-8, # guard of quotient and asin
-                 ) -> Float[Tensor, "*B"]:
+def half_aperture(
+    x: Float[Tensor, "*B D"],
+    *,  # apexes
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    min_radius: float = 0.1,  # K
+    eps: float = 1e-8,  # guard of quotient and asin
+) -> Float[Tensor, "*B"]:
     "Half-aperture by asin."
-    return (2 * min_radius / (x.norm(dim=-1) * _curvature(c, x).sqrt() + eps)).clamp(min=-1 + eps, max=1 - eps).asin()
+    return (
+        (2 * min_radius / (x.norm(dim=-1) * _curvature(c, x).sqrt() + eps))
+        .clamp(min=-1 + eps, max=1 - eps)
+        .asin()
+    )

@@ -15,8 +15,18 @@ from torch import Tensor
 from torch.autograd import Function
 
 from . import literal
-from .precision import (Curvature, MAX_SCALED_RADIUS, ball_margin, fp32_geometry, tiny_norm,
-                                      _check, _curvature, _is_literal, _norm, _reduce)
+from hypvl.geometry.precision import (
+    MAX_SCALED_RADIUS,
+    Curvature,
+    _check,
+    _curvature,
+    _is_literal,
+    _norm,
+    _reduce,
+    ball_margin,
+    fp32_geometry,
+    tiny_norm,
+)
 
 _all_ = ["Curvature", "fp32_geometry"]  # exported from here too
 
@@ -26,69 +36,97 @@ def _lift(x: Tensor, c: Tensor) -> Tensor:
     x0 = (1 / c[..., None, None] + _norm(x, keepdim=True).square()).sqrt()
     return torch.cat([x.to(x0.dtype).expand(*x0.shape[:-1], -1), x0], -1)
 
+
 @fp32_geometry
-def time(x: Float[Tensor, "*B D"], *, # points
-         c: Curvature # curvature magnitude, broadcasts against *B
-        ) -> Float[Tensor, "*B"]:
+def time(
+    x: Float[Tensor, "*B D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+) -> Float[Tensor, "*B"]:
     "Time component, sqrt(1/c + |x|^2)."
     return (1 / _curvature(c, x) + _norm(x).square()).sqrt().to(x.dtype)
 
-@fp32_geometry
-def inner(x: Float[Tensor, "*B D"], y: Float[Tensor, "*B D"], *, # points
-          c: Curvature, # curvature magnitude, broadcasts against *B
-          mode: str = "stable", # 'stable' or 'literal'
-         ) -> Float[Tensor, "*B"]:
-    "Lorentz inner product, at most -1/c."
-    _check(x, y)
-    if _is_literal(mode): return literal.inner(x, y, c=c)
-    dtype, c = torch.promote_types(x.dtype, y.dtype), _curvature(c, x)
-    x, y = x.to(c.dtype), y.to(c.dtype)
-    return ((x * y).sum(-1) - ((1 / c + x.square().sum(-1)) * (1 / c + y.square().sum(-1))).sqrt()).to(dtype)
 
 @fp32_geometry
-def pairwise_inner(x: Float[Tensor, "*B N D"], y: Float[Tensor, "*B M D"], *, # points
-                   c: Curvature, # curvature magnitude, broadcasts against *B
-                   mode: str = "stable", # 'stable' or 'literal'
-                  ) -> Float[Tensor, "*B N M"]:
+def inner(
+    x: Float[Tensor, "*B D"],
+    y: Float[Tensor, "*B D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    mode: str = "stable",  # 'stable' or 'literal'
+) -> Float[Tensor, "*B"]:
+    "Lorentz inner product, at most -1/c."
+    _check(x, y)
+    if _is_literal(mode):
+        return literal.inner(x, y, c=c)
+    dtype, c = torch.promote_types(x.dtype, y.dtype), _curvature(c, x)
+    x, y = x.to(c.dtype), y.to(c.dtype)
+    return (
+        (x * y).sum(-1) - ((1 / c + x.square().sum(-1)) * (1 / c + y.square().sum(-1))).sqrt()
+    ).to(dtype)
+
+
+@fp32_geometry
+def pairwise_inner(
+    x: Float[Tensor, "*B N D"],
+    y: Float[Tensor, "*B M D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    mode: str = "stable",  # 'stable' or 'literal'
+) -> Float[Tensor, "*B N M"]:
     "Lorentz inner product of every `x` with every `y`."
     _check(x, y)
-    if _is_literal(mode): return literal.pairwise_inner(x, y, c=c)
+    if _is_literal(mode):
+        return literal.pairwise_inner(x, y, c=c)
     x_lift, y_lift = (_lift(t, _curvature(c, x)) for t in (x, y))
     y_lift = torch.cat([y_lift[..., :-1], -y_lift[..., -1:]], -1)
     return (x_lift @ y_lift.mT).to(torch.promote_types(x.dtype, y.dtype))
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #349632ba
 @fp32_geometry
-def exp0(v: Float[Tensor, "*B D"], *, # tangent vectors at the root
-         c: Curvature, # curvature magnitude, broadcasts against *B
-         mode: str = "stable", eps: float = 1e-8 # 'stable', or 'literal' with the guard `eps`
-        ) -> Float[Tensor, "*B D"]: # points, at most sinh(MAX_SCALED_RADIUS)/sqrt(c) long
+def exp0(
+    v: Float[Tensor, "*B D"],
+    *,  # tangent vectors at the root
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    mode: str = "stable",
+    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+) -> Float[Tensor, "*B D"]:  # points, at most sinh(MAX_SCALED_RADIUS)/sqrt(c) long
     "Exponential map at the root."
-    if _is_literal(mode): return literal.exp0(v, c=c, eps=eps)
+    if _is_literal(mode):
+        return literal.exp0(v, c=c, eps=eps)
     t = _curvature(c, v).sqrt() * _norm(v)
     away = t > tiny_norm(v.dtype)
     t = t.where(away, 1.0)
     return v * (t.clamp(max=MAX_SCALED_RADIUS).sinh() / t).where(away, 1.0).to(v.dtype)[..., None]
 
+
 @fp32_geometry
-def log0(x: Float[Tensor, "*B D"], *, # points
-         c: Curvature, # curvature magnitude, broadcasts against *B
-         mode: str = "stable", eps: float = 1e-8 # 'stable', or 'literal' with the guard `eps`
-        ) -> Float[Tensor, "*B D"]: # tangent vectors at the root
+def log0(
+    x: Float[Tensor, "*B D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    mode: str = "stable",
+    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+) -> Float[Tensor, "*B D"]:  # tangent vectors at the root
     "Logarithmic map at the root, the inverse of `exp0`."
-    if _is_literal(mode): return literal.log0(x, c=c, eps=eps)
+    if _is_literal(mode):
+        return literal.log0(x, c=c, eps=eps)
     t = _curvature(c, x).sqrt() * _norm(x)
     away = t > tiny_norm(x.dtype)
     t = t.where(away, 1.0)
     return x * (t.asinh() / t).where(away, 1.0).to(x.dtype)[..., None]
 
+
 @fp32_geometry
-def dist0(x: Float[Tensor, "*B D"], *, # points
-          c: Curvature, # curvature magnitude, broadcasts against *B
-          mode: str = "stable", # 'stable' or 'literal'
-         ) -> Float[Tensor, "*B"]:
+def dist0(
+    x: Float[Tensor, "*B D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    mode: str = "stable",  # 'stable' or 'literal'
+) -> Float[Tensor, "*B"]:
     "Distance to the root: how specific a point is."
-    if _is_literal(mode): return literal.dist0(x, c=c)
+    if _is_literal(mode):
+        return literal.dist0(x, c=c)
     root = _curvature(c, x).sqrt()
     return ((root * _norm(x)).asinh() / root).to(x.dtype)
 
@@ -112,7 +150,8 @@ class _Dist(Function):
         return (2 * u.sqrt().asinh() / c.sqrt()).to(torch.promote_types(x.dtype, y.dtype))
 
     @staticmethod
-    def setup_context(ctx, inputs, output): ctx.save_for_backward(*inputs)
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx, grad):
@@ -123,22 +162,32 @@ class _Dist(Function):
         to_x, to_y = (delta - w / (t * (xt + yt)) * point for t, point in ((xt, x), (yt, y)))
         gc = None
         if ctx.needs_input_grad[2]:
-            flow = scale * yt / xt * to_y.square().sum(-1, keepdim=True) - grad * 2 * u.sqrt().asinh() / c.sqrt()
+            flow = (
+                scale * yt / xt * to_y.square().sum(-1, keepdim=True)
+                - grad * 2 * u.sqrt().asinh() / c.sqrt()
+            )
             gc = _reduce((flow / (2 * c)).squeeze(-1), xyc[2])
         return _reduce(scale * to_x, xyc[0]), _reduce(-scale * to_y, xyc[1]), gc
 
+
 @fp32_geometry
-def dist(x: Float[Tensor, "*B D"], y: Float[Tensor, "*B D"], *, # points
-         c: Curvature, # curvature magnitude, broadcasts against *B
-         mode: str = "stable", eps: float = 1e-8 # 'stable', or 'literal' with the guard `eps`
-        ) -> Float[Tensor, "*B"]:
+def dist(
+    x: Float[Tensor, "*B D"],
+    y: Float[Tensor, "*B D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    mode: str = "stable",
+    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+) -> Float[Tensor, "*B"]:
     "Geodesic distance."
     _check(x, y)
-    if _is_literal(mode): return literal.dist(x, y, c=c, eps=eps)
+    if _is_literal(mode):
+        return literal.dist(x, y, c=c, eps=eps)
     return _Dist.apply(x, y, _curvature(c, x))
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #73a9b7e2
 TILE = 2**17  # pairs worked on at a time on a CPU: their float64 intermediates fit the cache
+
 
 def _tiles(x: Tensor, y: Tensor, c: Tensor) -> list[slice]:
     "Slices of the rows of x that keep a tile of pairs small."
@@ -146,14 +195,19 @@ def _tiles(x: Tensor, y: Tensor, c: Tensor) -> list[slice]:
     rows = (TILE if x.device.type == "cpu" else 64 * TILE) // max(1, batch * y.shape[-2])
     return [slice(i, i + max(1, rows)) for i in range(0, max(1, x.shape[-2]), max(1, rows))]
 
+
 def _near(dtype: torch.dtype) -> float:
     "Squared distance in the unit ball below which a matrix product is too coarse: relative error 1e-6 there."
     return 1e6 * torch.finfo(dtype).eps
 
+
 def _gap(p: Tensor, q: Tensor, method: str) -> Tensor:
     "Euclidean distance of every p to every q."
-    if method == "direct": return torch.cdist(p, q, compute_mode="donot_use_mm_for_euclid_dist")
-    square = (p.square().sum(-1, keepdim=True) + q.square().sum(-1)[..., None, :]).sub_(p @ q.mT, alpha=2)
+    if method == "direct":
+        return torch.cdist(p, q, compute_mode="donot_use_mm_for_euclid_dist")
+    square = (p.square().sum(-1, keepdim=True) + q.square().sum(-1)[..., None, :]).sub_(
+        p @ q.mT, alpha=2
+    )
     if square.numel() and square.min() < _near(p.dtype):
         *at, i, j = (square < _near(p.dtype)).nonzero(as_tuple=True)
         p, q = (t.expand(*square.shape[:-2], -1, -1) for t in (p, q))
@@ -182,38 +236,66 @@ class _PairwiseDist(Function):
     @staticmethod
     def backward(ctx, grad):
         x, y, c, d = ctx.saved_tensors
-        xx, yy, root, wy, wx = _lift(x, c), _lift(y, c), c[..., None, None].sqrt().to(d.dtype), [], 0
+        xx, yy, root, wy, wx = (
+            _lift(x, c),
+            _lift(y, c),
+            c[..., None, None].sqrt().to(d.dtype),
+            [],
+            0,
+        )
         for rows in _tiles(x, y, c):
             s = (root * d[..., rows, :]).sinh_()
-            w = (grad[..., rows, :] * root).div_(s).masked_fill_(s <= tiny_norm(d.dtype), 0).to(c.dtype)
+            w = (
+                (grad[..., rows, :] * root)
+                .div_(s)
+                .masked_fill_(s <= tiny_norm(d.dtype), 0)
+                .to(c.dtype)
+            )
             wy.append(w @ yy)
             wx = wx + w.mT @ xx[..., rows, :]
-        gx, gy = (t[..., :-1] / t[..., -1:] * w[..., -1:] - w[..., :-1] for t, w in ((xx, torch.cat(wy, -2)), (yy, wx)))
+        gx, gy = (
+            t[..., :-1] / t[..., -1:] * w[..., -1:] - w[..., :-1]
+            for t, w in ((xx, torch.cat(wy, -2)), (yy, wx))
+        )
         gc = None
         if ctx.needs_input_grad[2]:
-            flow = (xx[..., :-1] * gx).sum((-1, -2)) + (yy[..., :-1] * gy).sum((-1, -2)) - (grad * d).sum((-1, -2))
+            flow = (
+                (xx[..., :-1] * gx).sum((-1, -2))
+                + (yy[..., :-1] * gy).sum((-1, -2))
+                - (grad * d).sum((-1, -2))
+            )
             gc = _reduce(flow / (2 * c), c)
         return _reduce(gx, x), _reduce(gy, y), gc, None
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #c4ee9f68
 @fp32_geometry
-def pairwise_dist(x: Float[Tensor, "*B N D"], y: Float[Tensor, "*B M D"], *, # points
-                  c: Curvature, # curvature magnitude, broadcasts against *B
-                  method: str = "auto", # 'direct', 'gemm', or 'auto'
-                  mode: str = "stable", eps: float = 1e-8 # 'stable', or 'literal' with the guard `eps`
-                 ) -> Float[Tensor, "*B N M"]:
+def pairwise_dist(
+    x: Float[Tensor, "*B N D"],
+    y: Float[Tensor, "*B M D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    method: str = "auto",  # 'direct', 'gemm', or 'auto'
+    mode: str = "stable",
+    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+) -> Float[Tensor, "*B N M"]:
     "Geodesic distance of every `x` to every `y`."
     _check(x, y)
-    if _is_literal(mode): return literal.pairwise_dist(x, y, c=c, eps=eps)
-    if method == "auto": method = "direct" if x.shape[-1] <= 32 else "gemm"
-    if method not in ("direct", "gemm"): raise ValueError(f"method must be 'auto', 'direct' or 'gemm', got {method!r}")
+    if _is_literal(mode):
+        return literal.pairwise_dist(x, y, c=c, eps=eps)
+    if method == "auto":
+        method = "direct" if x.shape[-1] <= 32 else "gemm"
+    if method not in ("direct", "gemm"):
+        raise ValueError(f"method must be 'auto', 'direct' or 'gemm', got {method!r}")
     return _PairwiseDist.apply(x, y, _curvature(c, x), method)
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #2287d7eb
 @fp32_geometry
-def mobius_add(x: Float[Tensor, "*B D"], y: Float[Tensor, "*B D"], *, # where the root goes; points to move
-               c: Curvature # curvature magnitude, broadcasts against *B
-              ) -> Float[Tensor, "*B D"]:
+def mobius_add(
+    x: Float[Tensor, "*B D"],
+    y: Float[Tensor, "*B D"],
+    *,  # where the root goes; points to move
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+) -> Float[Tensor, "*B D"]:
     "The boost that carries the root to `x`, applied to `y`."
     _check(x, y)
     dtype, c = torch.promote_types(x.dtype, y.dtype), _curvature(c, x)[..., None]
@@ -221,18 +303,24 @@ def mobius_add(x: Float[Tensor, "*B D"], y: Float[Tensor, "*B D"], *, # where th
     xt, yt = ((1 + c * t.square().sum(-1, keepdim=True)).sqrt() for t in (x, y))
     return (y + x * (yt + c * (x * y).sum(-1, keepdim=True) / (1 + xt))).to(dtype)
 
+
 @fp32_geometry
-def to_poincare(x: Float[Tensor, "*B D"], *, # points
-                c: Curvature # curvature magnitude, broadcasts against *B
-               ) -> Float[Tensor, "*B D"]:
+def to_poincare(
+    x: Float[Tensor, "*B D"],
+    *,  # points
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+) -> Float[Tensor, "*B D"]:
     "Points of the unit Poincaré ball."
     root = _curvature(c, x).sqrt()
     return x * (root / (1 + (1 + (root * _norm(x)).square()).sqrt())).to(x.dtype)[..., None]
 
+
 @fp32_geometry
-def from_poincare(p: Float[Tensor, "*B D"], *, # points of the unit ball
-                  c: Curvature # curvature magnitude, broadcasts against *B
-                 ) -> Float[Tensor, "*B D"]:
+def from_poincare(
+    p: Float[Tensor, "*B D"],
+    *,  # points of the unit ball
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+) -> Float[Tensor, "*B D"]:
     "The inverse of `to_poincare`; points outside the ball count as next to its rim."
     room = (1 - _norm(p).square()).clamp(min=ball_margin(p.dtype))
     return p * (2 / (_curvature(c, p).sqrt() * room)).to(p.dtype)[..., None]

@@ -19,29 +19,42 @@ from torch import Tensor
 Curvature = float | Float[Tensor, "..."]
 MAX_SCALED_RADIUS = math.asinh(2.0**15)  # scaled length of a tangent vector at which `exp0` stops
 
-def tiny_norm(dtype: torch.dtype # floating type of the points
-             ) -> float: # a norm
+
+def tiny_norm(
+    dtype: torch.dtype,  # floating type of the points
+) -> float:  # a norm
     "Norm below which a point counts as the root: its square is not a normal number."
     return math.sqrt(torch.finfo(dtype).tiny)
 
-def ball_margin(dtype: torch.dtype # floating type of the points
-               ) -> float: # a distance from the rim
+
+def ball_margin(
+    dtype: torch.dtype,  # floating type of the points
+) -> float:  # a distance from the rim
     "Smallest 1 - |p|^2 that a point of the unit ball can have."
     return torch.finfo(dtype).eps
 
 # %% ../../nbs/geometry/106_precision.ipynb #3abb0736
-def fp32_geometry(f: Callable # a function of tensors
-                 ) -> Callable: # the same function, computed in float32 or better
+def fp32_geometry(
+    f: Callable,  # a function of tensors
+) -> Callable:  # the same function, computed in float32 or better
     "Run `f` outside autocast, with float16 and bfloat16 tensors raised to float32; float64 stays."
+
     def up(t):
-        return t.float() if isinstance(t, Tensor) and t.dtype in (torch.float16, torch.bfloat16) else t
+        return (
+            t.float() if isinstance(t, Tensor) and t.dtype in (torch.float16, torch.bfloat16) else t
+        )
 
     @functools.wraps(f)
     def wrapped(*args, **kwargs):
         args, kwargs = [up(a) for a in args], {k: up(v) for k, v in kwargs.items()}
-        device = next((a.device.type for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), "cpu")
-        if not torch.is_autocast_enabled(device): return f(*args, **kwargs)
-        with torch.autocast(device, enabled=False): return f(*args, **kwargs)
+        device = next(
+            (a.device.type for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), "cpu"
+        )
+        if not torch.is_autocast_enabled(device):
+            return f(*args, **kwargs)
+        with torch.autocast(device, enabled=False):
+            return f(*args, **kwargs)
+
     return wrapped
 
 # %% ../../nbs/geometry/106_precision.ipynb #1a8e9427
@@ -49,75 +62,119 @@ def _wide(device: torch.device) -> torch.dtype:
     "Type of intermediate results: float64 wherever the device has it."
     return torch.float32 if device.type == "mps" else torch.float64
 
+
 def _curvature(c: Curvature, x: Tensor) -> Tensor:
     "`c` as a wide tensor beside `x`."
-    if isinstance(c, Tensor): return c.to(x.device, _wide(x.device))
-    if not c > 0: raise ValueError(f"c must be a positive curvature magnitude, got {c}")
+    if isinstance(c, Tensor):
+        return c.to(x.device, _wide(x.device))
+    if not c > 0:
+        raise ValueError(f"c must be a positive curvature magnitude, got {c}")
     return x.new_full((), c, dtype=_wide(x.device))
 
+
 def _check(x: Tensor, y: Tensor):
-    if x.shape[-1] != y.shape[-1]: raise ValueError(f"y must have the last axis of x, {x.shape[-1]}, got {y.shape[-1]}")
+    if x.shape[-1] != y.shape[-1]:
+        raise ValueError(f"y must have the last axis of x, {x.shape[-1]}, got {y.shape[-1]}")
+
 
 def _norm(x: Tensor, keepdim: bool = False) -> Tensor:
     return torch.linalg.vector_norm(x, dim=-1, keepdim=keepdim, dtype=_wide(x.device))
+
 
 def _reduce(grad: Tensor, like: Tensor) -> Tensor:
     "Sum a broadcast gradient to the shape and type of its input."
     return grad.sum_to_size(like.shape).to(like.dtype)
 
+
 def _is_literal(mode: str) -> bool:
-    if mode not in ("stable", "literal"): raise ValueError(f"mode must be 'stable' or 'literal', got {mode!r}")
+    if mode not in ("stable", "literal"):
+        raise ValueError(f"mode must be 'stable' or 'literal', got {mode!r}")
     return mode == "literal"
 
 # %% ../../nbs/geometry/106_precision.ipynb #378832d5
 def _mp_quantity(quantity: str, x: list, y: list, c):
     "One distance or exterior angle of mpmath numbers."
     import mpmath as mp
+
     xx, yy, xy = mp.fdot(x, x), mp.fdot(y, y), mp.fdot(x, y)
     x0, y0 = mp.sqrt(1 / c + xx), mp.sqrt(1 / c + yy)
     z = c * (x0 * y0 - xy)
-    if quantity == "dist": return mp.acosh(z) / mp.sqrt(c)
-    if quantity == "exterior_angle": return mp.re(mp.acos((y0 - x0 * z) / mp.sqrt(xx * (z * z - 1))))
+    if quantity == "dist":
+        return mp.acosh(z) / mp.sqrt(c)
+    if quantity == "exterior_angle":
+        return mp.re(mp.acos((y0 - x0 * z) / mp.sqrt(xx * (z * z - 1))))
     raise ValueError(f"quantity must be 'dist' or 'exterior_angle', got {quantity!r}")
 
-def precise(quantity: str, # 'dist' or 'exterior_angle'
-            x: Float[Tensor, "*B D"], y: Float[Tensor, "*B D"], *, # points, the apex first
-            c: Curvature, # curvature magnitude, broadcasts against *B
-            move: tuple[Tensor, Tensor, Tensor] | None = None, # directions of x, y and c: returns the derivative along them
-            digits: int = 50, # working precision
-           ) -> Float[Tensor, "*B"]: # float64
+
+def precise(
+    quantity: str,  # 'dist' or 'exterior_angle'
+    x: Float[Tensor, "*B D"],
+    y: Float[Tensor, "*B D"],
+    *,  # points, the apex first
+    c: Curvature,  # curvature magnitude, broadcasts against *B
+    move: tuple[Tensor, Tensor, Tensor]
+    | None = None,  # directions of x, y and c: returns the derivative along them
+    digits: int = 50,  # working precision
+) -> Float[Tensor, "*B"]:  # float64
     "The textbook value of a quantity in high precision; needs mpmath."
     import mpmath as mp
+
     c = torch.as_tensor(c, dtype=torch.float64).expand(x.shape[:-1])
     parts = [x, y, c, *(move or (torch.zeros_like(x), torch.zeros_like(y), torch.zeros_like(c)))]
-    rows = zip(*(t.expand(x.shape if t.dim() == x.dim() else c.shape).double().flatten(0, c.dim() - 1).tolist() for t in parts))
+    rows = zip(
+        *(
+            t.expand(x.shape if t.dim() == x.dim() else c.shape)
+            .double()
+            .flatten(0, c.dim() - 1)
+            .tolist()
+            for t in parts
+        )
+    )
     with mp.workdps(digits):
         h, out = mp.mpf(10) ** -15, []
         for x_, y_, c_, u, v, w in rows:
-            at = lambda s: _mp_quantity(quantity, [mp.mpf(a) + s * b for a, b in zip(x_, u)],
-                                        [mp.mpf(a) + s * b for a, b in zip(y_, v)], mp.mpf(c_) + s * w)
+            at = lambda s: _mp_quantity(
+                quantity,
+                [mp.mpf(a) + s * b for a, b in zip(x_, u)],
+                [mp.mpf(a) + s * b for a, b in zip(y_, v)],
+                mp.mpf(c_) + s * w,
+            )
             out.append(float((at(h) - at(-h)) / (2 * h) if move else at(0)))
     return torch.tensor(out, dtype=torch.float64).reshape(c.shape)
 
 # %% ../../nbs/geometry/106_precision.ipynb #a1fda819
-RADII, SEPARATIONS, CURVATURES = (0.1, 0.5, 1.0, 3.0, 6.0), (1e-4, 1e-2, 1e-1, 1.0), (0.1, 1.0, 10.0)
+RADII, SEPARATIONS, CURVATURES = (
+    (0.1, 0.5, 1.0, 3.0, 6.0),
+    (1e-4, 1e-2, 1e-1, 1.0),
+    (0.1, 1.0, 10.0),
+)
 
-def pair_grid(generator: torch.Generator, # source of the directions
-              pairs: int = 20, # pairs of each kind of direction in a cell: random, along the ray, across it
-              dim: int = 8, # D
-              radii: tuple = RADII, separations: tuple = SEPARATIONS, curvatures: tuple = CURVATURES, # R, S and C values, the first two scaled
-             ) -> tuple[Float[Tensor, "C R S P D"], Float[Tensor, "C R S P D"], Float[Tensor, "C 1 1 1"]]: # x, y, c
+
+def pair_grid(
+    generator: torch.Generator,  # source of the directions
+    pairs: int = 20,  # pairs of each kind of direction in a cell: random, along the ray, across it
+    dim: int = 8,  # D
+    radii: tuple = RADII,
+    separations: tuple = SEPARATIONS,
+    curvatures: tuple = CURVATURES,  # R, S and C values, the first two scaled
+) -> tuple[
+    Float[Tensor, "C R S P D"], Float[Tensor, "C R S P D"], Float[Tensor, "C 1 1 1"]
+]:  # x, y, c
     "Pairs of float32 points at set scaled radius and separation, P = 3 pairs, and the float64 curvature of each."
     value = lambda v, *shape: torch.tensor(v, dtype=torch.float64).reshape(shape)
-    r, s, c = value(radii, -1, 1, 1, 1), value(separations, -1, 1, 1), value(curvatures, -1, 1, 1, 1)
+    r, s, c = (
+        value(radii, -1, 1, 1, 1),
+        value(separations, -1, 1, 1),
+        value(curvatures, -1, 1, 1, 1),
+    )
     shape = len(curvatures), len(radii), len(separations), 3 * pairs, dim
     ray, side = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
     ray = ray / ray.norm(dim=-1, keepdim=True)
     side = side - (side * ray).sum(-1, keepdim=True) * ray
     side = side / side.norm(dim=-1, keepdim=True)
     turn = torch.rand(shape[:-1], generator=generator, dtype=torch.float64) * torch.pi
-    turn[..., pairs:2 * pairs] = torch.arange(pairs) % 2 * torch.pi
-    turn[..., 2 * pairs:] = torch.pi / 2
+    turn[..., pairs : 2 * pairs] = torch.arange(pairs) % 2 * torch.pi
+    turn[..., 2 * pairs :] = torch.pi / 2
     turn = turn[..., None]
     x = r.sinh() * ray
     y = s.cosh() * x + s.sinh() * (turn.cos() * r.cosh() * ray + turn.sin() * side)

@@ -11,70 +11,91 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
 from .lorentz import dist, time
 from .precision import fp32_geometry
 
 # %% ../../nbs/geometry/103_product.ipynb #11689263
 def check_points(
-    x: Float[Tensor, "... k d"],       # points
-    y: Float[Tensor, "... k d"],       # points
-    c: float | Float[Tensor, "*k"],    # curvature magnitudes: one, or one per factor
-    metric: str = 'l1',                # 'l1' or 'l2'
-    reduce: str = 'mean',              # 'mean' or 'sum'
+    x: Float[Tensor, "... k d"],  # points
+    y: Float[Tensor, "... k d"],  # points
+    c: float | Float[Tensor, "*k"],  # curvature magnitudes: one, or one per factor
+    metric: str = "l1",  # 'l1' or 'l2'
+    reduce: str = "mean",  # 'mean' or 'sum'
 ) -> tuple[Tensor, Tensor, Float[Tensor, "k"]]:
     "x and y in one dtype, and the curvatures as a tensor [k]; an error that names the argument that does not fit."
-    if metric not in ('l1', 'l2'): raise ValueError(f"metric must be 'l1' or 'l2', got {metric!r}")
-    if reduce not in ('mean', 'sum'): raise ValueError(f"reduce must be 'mean' or 'sum', got {reduce!r}")
+    if metric not in ("l1", "l2"):
+        raise ValueError(f"metric must be 'l1' or 'l2', got {metric!r}")
+    if reduce not in ("mean", "sum"):
+        raise ValueError(f"reduce must be 'mean' or 'sum', got {reduce!r}")
     if x.ndim < 2 or x.shape[-2:] != y.shape[-2:]:
-        raise ValueError(f'x and y must end in the same [k, d], got {list(x.shape)} and {list(y.shape)}')
-    if not isinstance(c, Tensor) and not c > 0: raise ValueError(f'c must be a positive curvature magnitude, got {c}')
+        raise ValueError(
+            f"x and y must end in the same [k, d], got {list(x.shape)} and {list(y.shape)}"
+        )
+    if not isinstance(c, Tensor) and not c > 0:
+        raise ValueError(f"c must be a positive curvature magnitude, got {c}")
     c = torch.as_tensor(c, dtype=_wide(x), device=x.device)
-    if c.ndim and c.shape != x.shape[-2:-1]: raise ValueError(f'c must be a scalar or have shape [{x.shape[-2]}], got {list(c.shape)}')
+    if c.ndim and c.shape != x.shape[-2:-1]:
+        raise ValueError(f"c must be a scalar or have shape [{x.shape[-2]}], got {list(c.shape)}")
     dtype = torch.promote_types(x.dtype, y.dtype)
     return x.to(dtype), y.to(dtype), c.expand(x.shape[-2])
 
-def _wide(x): return torch.float32 if x.device.type == 'mps' else torch.float64  # float64 wherever the device has it
+
+def _wide(x):
+    return (
+        torch.float32 if x.device.type == "mps" else torch.float64
+    )  # float64 wherever the device has it
 
 # %% ../../nbs/geometry/103_product.ipynb #4260d43b
 @fp32_geometry
 def product_dist(
-    x: Float[Tensor, "*#B k d"],       # points, space components of each factor
-    y: Float[Tensor, "*#B k d"],       # points, paired with x
+    x: Float[Tensor, "*#B k d"],  # points, space components of each factor
+    y: Float[Tensor, "*#B k d"],  # points, paired with x
     *,
-    c: float | Float[Tensor, "*k"],    # curvature magnitudes > 0: one, or one per factor
-    metric: str = 'l1',                # 'l1' or 'l2'
-    reduce: str = 'mean',              # 'mean' or 'sum' over factors
+    c: float | Float[Tensor, "*k"],  # curvature magnitudes > 0: one, or one per factor
+    metric: str = "l1",  # 'l1' or 'l2'
+    reduce: str = "mean",  # 'mean' or 'sum' over factors
 ) -> Float[Tensor, "*#B"]:
     "Distance of paired points in a product of hyperbolic spaces."
     x, y, c = check_points(x, y, c, metric, reduce)
     d = dist(*torch.broadcast_tensors(x, y), c=c)
-    if metric == 'l1': return d.mean(-1) if reduce == 'mean' else d.sum(-1)
-    square = d.square().mean(-1) if reduce == 'mean' else d.square().sum(-1)
-    apart = square > 0                                                    # the root has no gradient at 0
+    if metric == "l1":
+        return d.mean(-1) if reduce == "mean" else d.sum(-1)
+    square = d.square().mean(-1) if reduce == "mean" else d.square().sum(-1)
+    apart = square > 0  # the root has no gradient at 0
     return torch.where(apart, torch.where(apart, square, 1).sqrt(), 0)
 
 # %% ../../nbs/geometry/103_product.ipynb #7a01d095
 class DistanceTiles:
     "Two batches of points, prepared for work on tiles of some rows and some factors."
+
     def __init__(
         self,
-        x: Float[Tensor, "N k d"],    # row points
-        y: Float[Tensor, "M k d"],    # column points, same dtype
-        c: Float[Tensor, "k"],        # curvature magnitudes
-        metric: str = 'l1',           # 'l1' or 'l2'
-        reduce: str = 'mean',         # 'mean' or 'sum'
-        pairs: int | None = None,     # entries of a tile; by default what fits the cache of a core, or 2^22 on other devices
+        x: Float[Tensor, "N k d"],  # row points
+        y: Float[Tensor, "M k d"],  # column points, same dtype
+        c: Float[Tensor, "k"],  # curvature magnitudes
+        metric: str = "l1",  # 'l1' or 'l2'
+        reduce: str = "mean",  # 'mean' or 'sum'
+        pairs: int
+        | None = None,  # entries of a tile; by default what fits the cache of a core, or 2^22 on other devices
     ):
-        self.metric, self.share = metric, 1 / x.shape[1] if reduce == 'mean' else 1.
-        self.dtype, self.pairs = x.dtype, pairs or (1 << 16 if x.device.type == 'cpu' else 1 << 22)
-        self.x, self.y = (t.detach().to(_wide(x)).permute(1, 2, 0).contiguous() for t in (x, y))    # [k, d, N], [k, d, M]
+        self.metric, self.share = metric, 1 / x.shape[1] if reduce == "mean" else 1.0
+        self.dtype, self.pairs = x.dtype, pairs or (1 << 16 if x.device.type == "cpu" else 1 << 22)
+        self.x, self.y = (
+            t.detach().to(_wide(x)).permute(1, 2, 0).contiguous() for t in (x, y)
+        )  # [k, d, N], [k, d, M]
         self.c = c.detach().to(_wide(x))
         xs, ys = (t * self.c.sqrt()[:, None, None] for t in (self.x, self.y))
         xt, yt = ((1 + t.square().sum(1, keepdim=True)).sqrt() for t in (xs, ys))
-        self.left, self.right = torch.cat([xt, -xs, -torch.ones_like(xt)], 1), torch.cat([yt, ys, torch.ones_like(yt)], 1)
+        self.left, self.right = (
+            torch.cat([xt, -xs, -torch.ones_like(xt)], 1),
+            torch.cat([yt, ys, torch.ones_like(yt)], 1),
+        )
         tolerance = 4 * torch.finfo(_wide(x)).eps / torch.finfo(self.dtype).eps
-        self.limit = (tolerance * xt * yt.amax(2, keepdim=True)).mT.to(self.dtype)                   # [k, N, 1]
-        self.sums = tuple(map(torch.zeros_like, (self.left, self.right, self.c)))                     # what `add_tile_gradient` gathers
+        self.limit = (tolerance * xt * yt.amax(2, keepdim=True)).mT.to(self.dtype)  # [k, N, 1]
+        self.sums = tuple(
+            map(torch.zeros_like, (self.left, self.right, self.c))
+        )  # what `add_tile_gradient` gathers
         self.near = tuple(map(torch.zeros_like, (self.x, self.y, self.c)))
 
     def rows(self) -> list[slice]:
@@ -83,16 +104,21 @@ class DistanceTiles:
 
     def factors(self, rows: slice) -> list[slice]:
         "Slices of factors of about `pairs` entries in all."
-        return _slices(len(self.c), self.pairs // max(1, (rows.stop - rows.start) * self.y.shape[2]))
+        return _slices(
+            len(self.c), self.pairs // max(1, (rows.stop - rows.start) * self.y.shape[2])
+        )
 
-def _slices(n, step): return [slice(i, min(i + max(1, step), n)) for i in range(0, n, max(1, step))]
+
+def _slices(n, step):
+    return [slice(i, min(i + max(1, step), n)) for i in range(0, n, max(1, step))]
 
 # %% ../../nbs/geometry/103_product.ipynb #c84035d2
 def _tile(t, rows, factors):
     "Distances [b, T, M] of some factors, sinh of the scaled distances, and indices of near pairs."
     z = torch.bmm(t.left[factors, :, rows].mT, t.right[factors]).to(t.dtype)
     near, limit = None, t.limit[factors, rows]
-    if z.numel() and z.amin() < limit.amax(): near = (z < limit).nonzero(as_tuple=True)
+    if z.numel() and z.amin() < limit.amax():
+        near = (z < limit).nonzero(as_tuple=True)
     s = z.add(2).mul_(z).sqrt_()
     d = z.add_(s).log1p_().mul_(t.c[factors, None, None].rsqrt().to(t.dtype))
     if near is not None and len(near[0]):
@@ -101,37 +127,41 @@ def _tile(t, rows, factors):
         return d, s, near
     return d, s, None
 
+
 def _near_points(t, rows, factors, near):
     "Indices of near pairs in the whole batch, and their points."
     f, i, j = near[0] + factors.start, near[1] + rows.start, near[2]
     return (f, i, j), [t.x.mT[f, i], t.y.mT[f, j], t.c[f]]
 
+
 def tile_dist(
-    tiles: DistanceTiles,    # the two batches
-    rows: slice,             # which rows
+    tiles: DistanceTiles,  # the two batches
+    rows: slice,  # which rows
 ) -> Float[Tensor, "T M"]:
     "Product distances of some rows to all columns."
     total = 0
     for factors in tiles.factors(rows):
         d = _tile(tiles, rows, factors)[0]
-        if tiles.metric == 'l2': d = d.square_()
+        if tiles.metric == "l2":
+            d = d.square_()
         total = total + (d.sum(0) if len(d) > 1 else d[0])
     total = total * tiles.share
-    return total.sqrt_() if tiles.metric == 'l2' else total
+    return total.sqrt_() if tiles.metric == "l2" else total
 
 # %% ../../nbs/geometry/103_product.ipynb #6796c170
 def add_tile_gradient(
-    tiles: DistanceTiles,                          # the two batches; their `sums` and `near` grow
-    rows: slice,                                   # which rows
-    grad: Float[Tensor, "T M"],                    # derivative of the loss in the distances of these rows
-    total: Float[Tensor, "T M"] | None = None,     # these distances; needed for l2
+    tiles: DistanceTiles,  # the two batches; their `sums` and `near` grow
+    rows: slice,  # which rows
+    grad: Float[Tensor, "T M"],  # derivative of the loss in the distances of these rows
+    total: Float[Tensor, "T M"] | None = None,  # these distances; needed for l2
 ):
     "Add to the tiles' sums what these rows contribute to the gradient of `(grad * distance).sum()`."
     grad = grad.to(tiles.dtype) * tiles.share
-    if tiles.metric == 'l2': grad = torch.where(total > 0, grad / total, 0)
+    if tiles.metric == "l2":
+        grad = torch.where(total > 0, grad / total, 0)
     for factors in tiles.factors(rows):
         d, s, near = _tile(tiles, rows, factors)
-        g = grad * d if tiles.metric == 'l2' else grad.expand_as(d)
+        g = grad * d if tiles.metric == "l2" else grad.expand_as(d)
         weight = torch.div(g, s, out=torch.empty_like(s, dtype=tiles.c.dtype))
         if near is not None:
             _add_near_gradient(tiles, rows, factors, near, g[near])
@@ -139,20 +169,27 @@ def add_tile_gradient(
         for_x, for_y, lengths = tiles.sums
         for_x[factors, :, rows] += torch.bmm(tiles.right[factors], weight.mT)
         for_y[factors] += torch.bmm(tiles.left[factors, :, rows], weight)
-        lengths[factors] += d.flatten(1) @ grad.flatten() if tiles.metric == 'l1' else (d * g).sum((1, 2))
+        lengths[factors] += (
+            d.flatten(1) @ grad.flatten() if tiles.metric == "l1" else (d * g).sum((1, 2))
+        )
+
 
 def _add_near_gradient(t, rows, factors, near, g):
     "Near pairs go through the difference form."
     (f, i, j), points = _near_points(t, rows, factors, near)
     with torch.enable_grad():
         points = [p.requires_grad_() for p in points]
-        parts = torch.autograd.grad(dist(points[0], points[1], c=points[2]), points, g.to(t.c.dtype))
-    for total, index, part in zip((t.near[0].mT, t.near[1].mT, t.near[2]), ((f, i), (f, j), (f,)), parts):
+        parts = torch.autograd.grad(
+            dist(points[0], points[1], c=points[2]), points, g.to(t.c.dtype)
+        )
+    for total, index, part in zip(
+        (t.near[0].mT, t.near[1].mT, t.near[2]), ((f, i), (f, j), (f,)), parts
+    ):
         total.index_put_(index, part, accumulate=True)
 
 # %% ../../nbs/geometry/103_product.ipynb #b251f3c6
 def tile_gradients(
-    tiles: DistanceTiles,    # the two batches, after `add_tile_gradient` for all rows
+    tiles: DistanceTiles,  # the two batches, after `add_tile_gradient` for all rows
 ) -> tuple[Float[Tensor, "N k d"], Float[Tensor, "M k d"], Float[Tensor, "k"]]:
     "The gathered gradient in x, y and c."
     left, right, (for_x, for_y, lengths) = tiles.left, tiles.right, tiles.sums
@@ -165,11 +202,13 @@ def tile_gradients(
 # %% ../../nbs/geometry/103_product.ipynb #edcb92df
 class _PairwiseProduct(torch.autograd.Function):
     "Saves the points and, for l2, the result; makes everything else again."
+
     @staticmethod
     def forward(ctx, x, y, c, metric, reduce):
         tiles, total = DistanceTiles(x, y, c, metric, reduce), x.new_empty(len(x), len(y))
-        for rows in tiles.rows(): total[rows] = tile_dist(tiles, rows)
-        ctx.save_for_backward(x, y, c, *([total] if metric == 'l2' else []))
+        for rows in tiles.rows():
+            total[rows] = tile_dist(tiles, rows)
+        ctx.save_for_backward(x, y, c, *([total] if metric == "l2" else []))
         ctx.how = metric, reduce
         return total
 
@@ -178,44 +217,54 @@ class _PairwiseProduct(torch.autograd.Function):
     def backward(ctx, grad):
         x, y, c, *total = ctx.saved_tensors
         tiles = DistanceTiles(x, y, c, *ctx.how)
-        for rows in tiles.rows(): add_tile_gradient(tiles, rows, grad[rows], *[t[rows] for t in total])
+        for rows in tiles.rows():
+            add_tile_gradient(tiles, rows, grad[rows], *[t[rows] for t in total])
         return *tile_gradients(tiles), None, None
+
 
 @fp32_geometry
 def pairwise_product_dist(
-    x: Float[Tensor, "N k d"],         # row points
-    y: Float[Tensor, "M k d"],         # column points
+    x: Float[Tensor, "N k d"],  # row points
+    y: Float[Tensor, "M k d"],  # column points
     *,
-    c: float | Float[Tensor, "*k"],    # curvature magnitudes > 0: one, or one per factor
-    metric: str = 'l1',                # 'l1' or 'l2'
-    reduce: str = 'mean',              # 'mean' or 'sum' over factors
+    c: float | Float[Tensor, "*k"],  # curvature magnitudes > 0: one, or one per factor
+    metric: str = "l1",  # 'l1' or 'l2'
+    reduce: str = "mean",  # 'mean' or 'sum' over factors
 ) -> Float[Tensor, "N M"]:
     "Distance of every row point to every column point; memory for one [N, M] matrix in both passes, whatever k is."
     x, y, c = check_points(x, y, c, metric, reduce)
-    if x.ndim != 3 or y.ndim != 3: raise ValueError(f'x and y must be [N, k, d] and [M, k, d], got {list(x.shape)} and {list(y.shape)}')
+    if x.ndim != 3 or y.ndim != 3:
+        raise ValueError(
+            f"x and y must be [N, k, d] and [M, k, d], got {list(x.shape)} and {list(y.shape)}"
+        )
     return _PairwiseProduct.apply(x, y, c, metric, reduce)
 
 # %% ../../nbs/geometry/103_product.ipynb #74438a56
 @fp32_geometry
 def sum_inner(
-    x: Float[Tensor, "*#B k d"],       # points
-    y: Float[Tensor, "*#B k d"],       # points, paired with x
+    x: Float[Tensor, "*#B k d"],  # points
+    y: Float[Tensor, "*#B k d"],  # points, paired with x
     *,
-    c: float | Float[Tensor, "*k"],    # curvature magnitudes > 0: one, or one per factor
+    c: float | Float[Tensor, "*k"],  # curvature magnitudes > 0: one, or one per factor
 ) -> Float[Tensor, "*#B"]:
     "Sum of the factors' Lorentz inner products: the evaluation score of the published code, higher is closer."
     x, y, c = check_points(x, y, c)
     x, y = x.to(c.dtype), y.to(c.dtype)
-    return ((x * y).sum((-2, -1)) - (time(x, c=c) * time(y, c=c)).sum(-1)).to(torch.promote_types(x.dtype, y.dtype))
+    return ((x * y).sum((-2, -1)) - (time(x, c=c) * time(y, c=c)).sum(-1)).to(
+        torch.promote_types(x.dtype, y.dtype)
+    )
+
 
 @fp32_geometry
 def pairwise_sum_inner(
-    x: Float[Tensor, "N k d"],         # row points
-    y: Float[Tensor, "M k d"],         # column points
+    x: Float[Tensor, "N k d"],  # row points
+    y: Float[Tensor, "M k d"],  # column points
     *,
-    c: float | Float[Tensor, "*k"],    # curvature magnitudes > 0: one, or one per factor
+    c: float | Float[Tensor, "*k"],  # curvature magnitudes > 0: one, or one per factor
 ) -> Float[Tensor, "N M"]:
     "`sum_inner` of every row point with every column point: one matrix product of width k(d+1)."
     x, y, c = check_points(x, y, c)
     dtype, x, y = x.dtype, x.to(c.dtype), y.to(c.dtype)
-    return (torch.cat([x.flatten(1), -time(x, c=c)], 1) @ torch.cat([y.flatten(1), time(y, c=c)], 1).mT).to(dtype)
+    return (
+        torch.cat([x.flatten(1), -time(x, c=c)], 1) @ torch.cat([y.flatten(1), time(y, c=c)], 1).mT
+    ).to(dtype)

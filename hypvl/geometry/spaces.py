@@ -8,10 +8,12 @@ __all__ = ['geometry_kinds', 'Geometry', 'Sphere', 'Product', 'Lorentz', 'Geomet
 # %% ../../nbs/geometry/104_spaces.ipynb #3e1f42ed
 import math
 from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+
 from ..config import suggest
 from .cones import cone_violation
 from .lorentz import dist, dist0, exp0, pairwise_dist, time
@@ -21,28 +23,38 @@ from .product import pairwise_product_dist, pairwise_sum_inner, product_dist
 # %% ../../nbs/geometry/104_spaces.ipynb #d1b4dc5c
 def _known(name, value, known):
     "The value if it is known; else an error with the nearest known one."
-    if value not in known: raise ValueError(f'unknown {name} {value!r}.{suggest(value, known)}')
+    if value not in known:
+        raise ValueError(f"unknown {name} {value!r}.{suggest(value, known)}")
     return value
+
 
 class Geometry(nn.Module):
     "What a model needs to know about the space of its embeddings; a point is a flat tensor [*B, D]."
+
     has_cones = False
 
-    def __init__(self, k: int,                   # number of factors
-                 d: int,                         # dimension of a factor
-                 temperature: float = .07):      # initial temperature
+    def __init__(
+        self,
+        k: int,  # number of factors
+        d: int,  # dimension of a factor
+        temperature: float = 0.07,
+    ):  # initial temperature
         super().__init__()
-        if k < 1 or d < 1: raise ValueError(f'k and d must be at least 1, got k={k}, d={d}')
+        if k < 1 or d < 1:
+            raise ValueError(f"k and d must be at least 1, got k={k}, d={d}")
         self.k, self.d, self.dim = k, d, k * d
         self.logit_scale = nn.Parameter(torch.tensor(-math.log(temperature)))
 
     def split(self, points: Float[Tensor, "*B D"]) -> Float[Tensor, "*B k d"]:
         "A flat tensor by factors."
-        if points.shape[-1] != self.dim: raise ValueError(f'points must have width {self.dim}, got {points.shape[-1]}')
+        if points.shape[-1] != self.dim:
+            raise ValueError(f"points must have width {self.dim}, got {points.shape[-1]}")
         return points.unflatten(-1, (self.k, self.d))
 
     @fp32_geometry
-    def logits(self, queries: Float[Tensor, "Q D"], keys: Float[Tensor, "K D"]) -> Float[Tensor, "Q K"]:
+    def logits(
+        self, queries: Float[Tensor, "Q D"], keys: Float[Tensor, "K D"]
+    ) -> Float[Tensor, "Q K"]:
         "Scores over temperature, the input of a softmax."
         return self.logit_scale.exp() * self.score(queries, keys)
 
@@ -54,24 +66,31 @@ class Geometry(nn.Module):
 # %% ../../nbs/geometry/104_spaces.ipynb #696d9097
 class _SpherePoints(Geometry):
     "Unit vectors and how they compare."
-    def __init__(self, dim: int,                   # width of a point
-                 temperature: float = .07):        # initial temperature
+
+    def __init__(
+        self,
+        dim: int,  # width of a point
+        temperature: float = 0.07,
+    ):  # initial temperature
         super().__init__(1, dim, temperature)
-        self.register_buffer('root', torch.zeros(dim))
+        self.register_buffer("root", torch.zeros(dim))
 
     @property
-    def curvature(self) -> Float[Tensor, "1"]: return -torch.ones_like(self.root[:1])
+    def curvature(self) -> Float[Tensor, "1"]:
+        return -torch.ones_like(self.root[:1])
 
     @fp32_geometry
-    def lift(self, features: Float[Tensor, "*B D"], side: str = 'image') -> Float[Tensor, "*B D"]:
+    def lift(self, features: Float[Tensor, "*B D"], side: str = "image") -> Float[Tensor, "*B D"]:
         "Points of projected features: unit length."
-        _known('side', side, ('image', 'text'))
+        _known("side", side, ("image", "text"))
         return F.normalize(features, dim=-1)
 
     @fp32_geometry
-    def score(self, queries: Float[Tensor, "Q D"], keys: Float[Tensor, "K D"], kind: str = 'paper') -> Float[Tensor, "Q K"]:
+    def score(
+        self, queries: Float[Tensor, "Q D"], keys: Float[Tensor, "K D"], kind: str = "paper"
+    ) -> Float[Tensor, "Q K"]:
         "Cosine, for 'paper' and 'official' alike."
-        _known('kind', kind, ('paper', 'official'))
+        _known("kind", kind, ("paper", "official"))
         return queries @ keys.mT
 
     @fp32_geometry
@@ -80,16 +99,23 @@ class _SpherePoints(Geometry):
         return 2 * torch.atan2((a - b).norm(dim=-1), (a + b).norm(dim=-1))
 
     @fp32_geometry
-    def entail(self, general: Float[Tensor, "*B D"], specific: Float[Tensor, "*B D"], eta: float = 1.) -> Float[Tensor, "*B"]:
+    def entail(
+        self, general: Float[Tensor, "*B D"], specific: Float[Tensor, "*B D"], eta: float = 1.0
+    ) -> Float[Tensor, "*B"]:
         "Zero, with zero gradient: a sphere has no entailment cones."
         return 0 * (general * specific).sum(-1)
 
 # %% ../../nbs/geometry/104_spaces.ipynb #ae8f8e18
 class Sphere(_SpherePoints):
     "Unit vectors compared by their cosine: CLIP."
+
     def norm(self, points: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
         "Angle to `root`; a quarter turn for every point while no root is set."
-        return self.dist(points, self.root) if self.root.any() else torch.full_like(points[..., 0], math.pi / 2)
+        return (
+            self.dist(points, self.root)
+            if self.root.any()
+            else torch.full_like(points[..., 0], math.pi / 2)
+        )
 
     def factor_norms(self, points: Float[Tensor, "*B D"]) -> Float[Tensor, "*B 1"]:
         "`norm`, with an axis for the only factor."
@@ -101,64 +127,84 @@ class Sphere(_SpherePoints):
         self.root.copy_(F.normalize(points.float().mean(0), dim=-1))
 
     @fp32_geometry
-    def prototype(self, features: Float[Tensor, "*B P D"], side: str = 'text') -> Float[Tensor, "*B D"]:
+    def prototype(
+        self, features: Float[Tensor, "*B P D"], side: str = "text"
+    ) -> Float[Tensor, "*B D"]:
         "One point for P prompts: normalise, average, normalise."
         return F.normalize(self.lift(features, side).mean(-2), dim=-1)
 
     def search_vectors(self, points: Float[Tensor, "N D"], side: str) -> Float[Tensor, "N D"]:
         "The points themselves, as 'query' or 'key': their inner product is the score."
-        _known('side', side, ('query', 'key'))
+        _known("side", side, ("query", "key"))
         return points
 
 # %% ../../nbs/geometry/104_spaces.ipynb #f74ecf1d
 class _ProductPoints(Geometry):
     "Points in a product of hyperbolic spaces, and the parameters that put them there."
+
     has_cones = True
 
     def __init__(
         self,
-        k: int,                        # number of factors
-        d: int,                        # dimension of a factor
-        metric: str = 'l1',            # 'l1': mean over factors, 'l2': root mean square
-        scale: str = 'factor',         # 'factor': a scale per factor and modality (code), 'modality': one per modality (paper)
-        curvature_init: float = 1.,    # initial curvature magnitude, > 0
-        min_radius: float = .1,        # K of the half-aperture
-        mode: str = 'stable',          # 'stable', or 'literal' for parity with the published code
-        eps: float = 1e-8,             # guard of the literal mode
+        k: int,  # number of factors
+        d: int,  # dimension of a factor
+        metric: str = "l1",  # 'l1': mean over factors, 'l2': root mean square
+        scale: str = "factor",  # 'factor': a scale per factor and modality (code), 'modality': one per modality (paper)
+        curvature_init: float = 1.0,  # initial curvature magnitude, > 0
+        min_radius: float = 0.1,  # K of the half-aperture
+        mode: str = "stable",  # 'stable', or 'literal' for parity with the published code
+        eps: float = 1e-8,  # guard of the literal mode
         learn_curvature: bool = True,  # False keeps the curvature where it is
-        temperature: float = .07,      # initial temperature
+        temperature: float = 0.07,  # initial temperature
     ):
         super().__init__(k, d, temperature)
-        if not curvature_init > 0: raise ValueError(f'curvature_init must be > 0, got {curvature_init}')
-        self.metric, self.scale = _known('metric', metric, ('l1', 'l2')), _known('scale', scale, ('factor', 'modality'))
-        self.mode, self.eps, self.min_radius = _known('mode', mode, ('stable', 'literal')), eps, min_radius
+        if not curvature_init > 0:
+            raise ValueError(f"curvature_init must be > 0, got {curvature_init}")
+        self.metric, self.scale = (
+            _known("metric", metric, ("l1", "l2")),
+            _known("scale", scale, ("factor", "modality")),
+        )
+        self.mode, self.eps, self.min_radius = (
+            _known("mode", mode, ("stable", "literal")),
+            eps,
+            min_radius,
+        )
         self.curvature_init = curvature_init
-        self.log_curvature = nn.Parameter(torch.full((k,), math.log(curvature_init)), requires_grad=learn_curvature)
-        count, width = (k, d) if scale == 'factor' else (1, self.dim)
-        self.log_scale_image = nn.Parameter(torch.full((count,), -.5 * math.log(width)))
-        self.log_scale_text = nn.Parameter(torch.full((count,), -.5 * math.log(width)))
+        self.log_curvature = nn.Parameter(
+            torch.full((k,), math.log(curvature_init)), requires_grad=learn_curvature
+        )
+        count, width = (k, d) if scale == "factor" else (1, self.dim)
+        self.log_scale_image = nn.Parameter(torch.full((count,), -0.5 * math.log(width)))
+        self.log_scale_text = nn.Parameter(torch.full((count,), -0.5 * math.log(width)))
 
     @property
-    def curvature(self) -> Float[Tensor, "k"]: return self.log_curvature.exp()
+    def curvature(self) -> Float[Tensor, "k"]:
+        return self.log_curvature.exp()
 
-    def _how(self): return {'c': self.curvature, 'mode': self.mode, 'eps': self.eps}
+    def _how(self):
+        return {"c": self.curvature, "mode": self.mode, "eps": self.eps}
 
 # %% ../../nbs/geometry/104_spaces.ipynb #27b28fa0
 class _ProductMaps(_ProductPoints):
     "From features to points, and back into the range of the parameters."
+
     @fp32_geometry
-    def lift(self, features: Float[Tensor, "*B D"], side: str = 'image') -> Float[Tensor, "*B D"]:
+    def lift(self, features: Float[Tensor, "*B D"], side: str = "image") -> Float[Tensor, "*B D"]:
         "Points of projected features: scale, then the exponential map at the origin of each factor."
-        scales = {'image': self.log_scale_image, 'text': self.log_scale_text}
-        scale = scales[_known('side', side, scales)].exp()
+        scales = {"image": self.log_scale_image, "text": self.log_scale_text}
+        scale = scales[_known("side", side, scales)].exp()
         return exp0(self.split(features) * scale[:, None], **self._how()).flatten(-2)
 
     @fp32_geometry
-    def prototype(self, features: Float[Tensor, "*B P D"], side: str = 'text') -> Float[Tensor, "*B D"]:
+    def prototype(
+        self, features: Float[Tensor, "*B P D"], side: str = "text"
+    ) -> Float[Tensor, "*B D"]:
         "One point for P prompts: average the features, then lift (not a mean of points)."
         return self.lift(features.mean(-2), side)
 
-    def max_compose(self, a: Float[Tensor, "*B D"], b: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+    def max_compose(
+        self, a: Float[Tensor, "*B D"], b: Float[Tensor, "*B D"]
+    ) -> Float[Tensor, "*B D"]:
         "In each factor the whole vector of the point with the larger radius (Figure 7 of PHyCLIP)."
         larger = self.factor_norms(a) >= self.factor_norms(b)
         return torch.where(larger[..., None], self.split(a), self.split(b)).flatten(-2)
@@ -169,32 +215,49 @@ class _ProductMaps(_ProductPoints):
         super().clamp_parameters()
         start = math.log(self.curvature_init)
         self.log_curvature.clamp_(start - math.log(10), start + math.log(10))
-        for scale in (self.log_scale_image, self.log_scale_text): scale.clamp_(max=0)
+        for scale in (self.log_scale_image, self.log_scale_text):
+            scale.clamp_(max=0)
 
 # %% ../../nbs/geometry/104_spaces.ipynb #6f071236
 class Product(_ProductMaps):
     "A product of k hyperbolic spaces of dimension d: PHyCLIP; MERU and HyCoCLIP with k = 1."
+
     def _mean(self, factors):
-        return factors.mean(-1) if self.metric == 'l1' else factors.square().mean(-1).sqrt()
+        return factors.mean(-1) if self.metric == "l1" else factors.square().mean(-1).sqrt()
 
     @fp32_geometry
-    def score(self, queries: Float[Tensor, "Q D"], keys: Float[Tensor, "K D"], kind: str = 'paper') -> Float[Tensor, "Q K"]:
+    def score(
+        self, queries: Float[Tensor, "Q D"], keys: Float[Tensor, "K D"], kind: str = "paper"
+    ) -> Float[Tensor, "Q K"]:
         "'paper': minus the product distance, 'official': the sum of Lorentz inner products."
         x, y, c = self.split(queries), self.split(keys), self.curvature
-        if _known('kind', kind, ('paper', 'official')) == 'official': return pairwise_sum_inner(x, y, c=c)
-        if self.mode == 'stable': return -pairwise_product_dist(x, y, c=c, metric=self.metric)
-        return -self._mean(pairwise_dist(x.movedim(1, 0), y.movedim(1, 0), **self._how()).movedim(0, -1))
+        if _known("kind", kind, ("paper", "official")) == "official":
+            return pairwise_sum_inner(x, y, c=c)
+        if self.mode == "stable":
+            return -pairwise_product_dist(x, y, c=c, metric=self.metric)
+        return -self._mean(
+            pairwise_dist(x.movedim(1, 0), y.movedim(1, 0), **self._how()).movedim(0, -1)
+        )
 
     @fp32_geometry
     def dist(self, a: Float[Tensor, "*B D"], b: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
         "Product distance of paired points: minus their paper score."
-        if self.mode == 'literal': return self._mean(dist(self.split(a), self.split(b), **self._how()))
+        if self.mode == "literal":
+            return self._mean(dist(self.split(a), self.split(b), **self._how()))
         return product_dist(self.split(a), self.split(b), c=self.curvature, metric=self.metric)
 
     @fp32_geometry
-    def entail(self, general: Float[Tensor, "*B D"], specific: Float[Tensor, "*B D"], eta: float = 1.) -> Float[Tensor, "*B"]:
+    def entail(
+        self, general: Float[Tensor, "*B D"], specific: Float[Tensor, "*B D"], eta: float = 1.0
+    ) -> Float[Tensor, "*B"]:
         "Cone violation, mean over factors; `eta` widens the cone."
-        return cone_violation(self.split(general), self.split(specific), eta=eta, min_radius=self.min_radius, **self._how()).mean(-1)
+        return cone_violation(
+            self.split(general),
+            self.split(specific),
+            eta=eta,
+            min_radius=self.min_radius,
+            **self._how(),
+        ).mean(-1)
 
     def factor_norms(self, points: Float[Tensor, "*B D"]) -> Float[Tensor, "*B k"]:
         "Distance to the origin of each factor."
@@ -205,43 +268,59 @@ class Product(_ProductMaps):
         return self.factor_norms(points).sum(-1)
 
     @fp32_geometry
-    def search_vectors(self, points: Float[Tensor, "N D"], side: str) -> Float[Tensor, "N D+1"] | None:
+    def search_vectors(
+        self, points: Float[Tensor, "N D"], side: str
+    ) -> Float[Tensor, "N D+1"] | None:
         "For one factor, 'query' or 'key' vectors whose inner product is the Lorentz inner product; None for more."
-        sign = {'query': -1, 'key': 1}[_known('side', side, ('query', 'key'))]
-        return torch.cat([points, sign * time(points, c=self.curvature)[..., None]], -1) if self.k == 1 else None
+        sign = {"query": -1, "key": 1}[_known("side", side, ("query", "key"))]
+        return (
+            torch.cat([points, sign * time(points, c=self.curvature)[..., None]], -1)
+            if self.k == 1
+            else None
+        )
 
 # %% ../../nbs/geometry/104_spaces.ipynb #975ec6d4
 class Lorentz(Product):
     "One hyperbolic space: MERU and HyCoCLIP."
-    def __init__(self, d: int,     # dimension
-                 **settings):      # settings of `Product`
+
+    def __init__(
+        self,
+        d: int,  # dimension
+        **settings,
+    ):  # settings of `Product`
         super().__init__(1, d, **settings)
 
 # %% ../../nbs/geometry/104_spaces.ipynb #47bd71e4
 @dataclass(frozen=True)
 class GeometryConfig:
     "A geometry as data."
-    kind: str = 'product'          # a key of `geometry_kinds`: 'sphere' or 'product'
-    k: int = 64                    # number of factors; 1 for one hyperbolic space
-    d: int = 8                     # dimension of a factor; a sphere has width k * d
-    metric: str = 'l1'             # 'l1' or 'l2'
-    scale: str = 'factor'          # 'factor' or 'modality'
-    curvature_init: float = 1.     # initial curvature magnitude
-    min_radius: float = .1         # K of the half-aperture
-    mode: str = 'stable'           # 'stable' or 'literal'
-    eps: float = 1e-8              # guard of the literal mode
-    learn_curvature: bool = True   # False keeps the curvature where it is
-    temperature: float = .07       # initial temperature
+
+    kind: str = "product"  # a key of `geometry_kinds`: 'sphere' or 'product'
+    k: int = 64  # number of factors; 1 for one hyperbolic space
+    d: int = 8  # dimension of a factor; a sphere has width k * d
+    metric: str = "l1"  # 'l1' or 'l2'
+    scale: str = "factor"  # 'factor' or 'modality'
+    curvature_init: float = 1.0  # initial curvature magnitude
+    min_radius: float = 0.1  # K of the half-aperture
+    mode: str = "stable"  # 'stable' or 'literal'
+    eps: float = 1e-8  # guard of the literal mode
+    learn_curvature: bool = True  # False keeps the curvature where it is
+    temperature: float = 0.07  # initial temperature
 
 # %% ../../nbs/geometry/104_spaces.ipynb #ccbec46e
-def _sphere(config): return Sphere(config.k * config.d, config.temperature)
+def _sphere(config):
+    return Sphere(config.k * config.d, config.temperature)
 
-def _product(config): return Product(**{name: value for name, value in vars(config).items() if name != 'kind'})
 
-geometry_kinds = {'sphere': _sphere, 'product': _product}   # kind → builder of a config
+def _product(config):
+    return Product(**{name: value for name, value in vars(config).items() if name != "kind"})
+
+
+geometry_kinds = {"sphere": _sphere, "product": _product}  # kind → builder of a config
+
 
 def make_geometry(
     config: GeometryConfig,  # the description
 ) -> Geometry:
     "The geometry that a config describes."
-    return geometry_kinds[_known('kind', config.kind, geometry_kinds)](config)
+    return geometry_kinds[_known("kind", config.kind, geometry_kinds)](config)

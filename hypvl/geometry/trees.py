@@ -10,55 +10,64 @@ __all__ = ['distortion', 'boolean_lattice', 'hamming', 'embed_boolean_lattice', 
 # %% ../../nbs/geometry/105_trees.ipynb #a59b3ca9
 import math
 from collections.abc import Sequence
+
 import geoopt
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
 from .lorentz import dist, exp0, from_poincare
 
 # %% ../../nbs/geometry/105_trees.ipynb #d2831703
 def distortion(
     measured: Float[Tensor, "N N"],  # distances of the embedded points
-    target: Float[Tensor, "N N"],    # distances that they should have, > 0 off the diagonal
-) -> float:                          # at least 1
+    target: Float[Tensor, "N N"],  # distances that they should have, > 0 off the diagonal
+) -> float:  # at least 1
     "Largest over smallest ratio of two distance matrices, over all pairs."
-    if measured.shape != target.shape: raise ValueError(f'measured and target differ in shape: {list(measured.shape)} and {list(target.shape)}')
+    if measured.shape != target.shape:
+        raise ValueError(
+            f"measured and target differ in shape: {list(measured.shape)} and {list(target.shape)}"
+        )
     i, j = torch.triu_indices(*target.shape, offset=1)
     ratio = measured[i, j] / target[i, j]
     return (ratio.max() / ratio.min()).item()
 
 # %% ../../nbs/geometry/105_trees.ipynb #67f796b8
 def boolean_lattice(
-    n: int,                      # number of atomic concepts
-) -> Float[Tensor, "2**{n} {n}"]:    # 1 where the concept is present
+    n: int,  # number of atomic concepts
+) -> Float[Tensor, "2**{n} {n}"]:  # 1 where the concept is present
     "Indicators of all subsets of n concepts; row 0 is the empty set."
-    return torch.tensor([[s >> i & 1 for i in range(n)] for s in range(2 ** n)], dtype=torch.float64)
+    return torch.tensor([[s >> i & 1 for i in range(n)] for s in range(2**n)], dtype=torch.float64)
+
 
 def hamming(
     bits: Float[Tensor, "N n"],  # rows of 0 and 1
-) -> Float[Tensor, "N N"]:       # how many entries differ
+) -> Float[Tensor, "N N"]:  # how many entries differ
     "Hamming distance of every row to every row."
     return torch.cdist(bits, bits, p=1)
 
 # %% ../../nbs/geometry/105_trees.ipynb #80247227
 def embed_boolean_lattice(
-    n: int,                                      # number of atomic concepts
-    c: Float[Tensor, "k"],                       # curvature magnitudes of k ≥ n factors
-    d: int = 2,                                  # dimension of a factor
-    generator: torch.Generator | None = None,    # draws the directions
-) -> Float[Tensor, "2**{n} k {d}"]:                  # space components of each factor
+    n: int,  # number of atomic concepts
+    c: Float[Tensor, "k"],  # curvature magnitudes of k ≥ n factors
+    d: int = 2,  # dimension of a factor
+    generator: torch.Generator | None = None,  # draws the directions
+) -> Float[Tensor, "2**{n} k {d}"]:  # space components of each factor
     "An isometric embedding of the Boolean lattice into the l1 product (the sum of distances) of hyperbolic spaces."
-    if len(c) < n: raise ValueError(f'c must have at least n={n} factors, got {len(c)}')
+    if len(c) < n:
+        raise ValueError(f"c must have at least n={n} factors, got {len(c)}")
     direction = torch.randn(len(c), d, dtype=torch.float64, generator=generator)
-    unit = exp0(direction / direction.norm(dim=-1, keepdim=True), c=c.double())  # at distance 1 of the origin
+    unit = exp0(
+        direction / direction.norm(dim=-1, keepdim=True), c=c.double()
+    )  # at distance 1 of the origin
     bits = torch.nn.functional.pad(boolean_lattice(n), (0, len(c) - n))
     return bits[..., None] * unit
 
 # %% ../../nbs/geometry/105_trees.ipynb #f17f82f4
 def geodesic_square(
-    radius: float,           # distance of the corners from the origin
-    c: float = 1.,           # curvature magnitude
-) -> Float[Tensor, "4 2"]:   # corners in order
+    radius: float,  # distance of the corners from the origin
+    c: float = 1.0,  # curvature magnitude
+) -> Float[Tensor, "4 2"]:  # corners in order
     "A square around the origin of the hyperbolic plane."
     corner = torch.tensor([[1, 0], [0, 1], [-1, 0], [0, -1]], dtype=torch.float64)
     return exp0(radius * corner, c=c)
@@ -67,13 +76,14 @@ def geodesic_square(
 def geodesic(
     x: Float[Tensor, "D"],  # start
     y: Float[Tensor, "D"],  # end, different from the start
-    steps: int = 33,        # number of points
+    steps: int = 33,  # number of points
     *,
-    c: float = 1.,          # curvature magnitude
+    c: float = 1.0,  # curvature magnitude
 ) -> Float[Tensor, "{steps} D"]:
     "Points at equal distances on the geodesic between two points."
     delta = math.sqrt(c) * dist(x, y, c=c)
-    if delta == 0: raise ValueError('x and y must be different points, got the same twice')
+    if delta == 0:
+        raise ValueError("x and y must be different points, got the same twice")
     t = torch.linspace(0, 1, steps, dtype=x.dtype)[:, None]
     return (((1 - t) * delta).sinh() * x + (t * delta).sinh() * y) / delta.sinh()
 
@@ -82,55 +92,71 @@ def _spread(log_ratio, temperature):
     "A smooth version of the log distortion, from above."
     return temperature * sum(torch.logsumexp(sign * log_ratio / temperature, 0) for sign in (1, -1))
 
+
 def best_distortion(
-    target: Float[Tensor, "N N"],               # distances to imitate
-    d: int,                                     # dimension of a factor
-    k: int = 1,                                 # number of factors of an l1 product
-    space: str = 'hyperbolic',                  # 'hyperbolic' (c = 1) or 'euclid'
-    steps: int = 80,                            # optimisation steps
-    lr: float = .1,                             # learning rate at the start, cosine to 0
-    temperatures: tuple = (3., .01),            # of the smooth maximum, first and last
-    generator: torch.Generator | None = None,   # draws the starting points
+    target: Float[Tensor, "N N"],  # distances to imitate
+    d: int,  # dimension of a factor
+    k: int = 1,  # number of factors of an l1 product
+    space: str = "hyperbolic",  # 'hyperbolic' (c = 1) or 'euclid'
+    steps: int = 80,  # optimisation steps
+    lr: float = 0.1,  # learning rate at the start, cosine to 0
+    temperatures: tuple = (3.0, 0.01),  # of the smooth maximum, first and last
+    generator: torch.Generator | None = None,  # draws the starting points
 ) -> tuple[float, Float[Tensor, "N {k} {d}"]]:  # the distortion and the points
     "Lowest distortion that Riemannian Adam finds for points in one space or in an l1 product of spaces."
-    if space not in ('hyperbolic', 'euclid'): raise ValueError(f"space must be 'hyperbolic' or 'euclid', got {space!r}")
-    curved, (i, j) = space == 'hyperbolic', torch.triu_indices(*target.shape, offset=1)
-    start = .1 / math.sqrt(d) * torch.randn(len(target), k, d, dtype=torch.float64, generator=generator)
-    points = geoopt.ManifoldParameter(start, manifold=geoopt.PoincareBall() if curved else geoopt.Euclidean(1))
+    if space not in ("hyperbolic", "euclid"):
+        raise ValueError(f"space must be 'hyperbolic' or 'euclid', got {space!r}")
+    curved, (i, j) = space == "hyperbolic", torch.triu_indices(*target.shape, offset=1)
+    start = (
+        0.1
+        / math.sqrt(d)
+        * torch.randn(len(target), k, d, dtype=torch.float64, generator=generator)
+    )
+    points = geoopt.ManifoldParameter(
+        start, manifold=geoopt.PoincareBall() if curved else geoopt.Euclidean(1)
+    )
     optimiser = geoopt.optim.RiemannianAdam([points], lr=lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     best = math.inf, start
     for step in range(steps):
-        x = from_poincare(points, c=1.) if curved else points
-        pairs = dist(x[i], x[j], c=1.) if curved else torch.linalg.vector_norm(x[i] - x[j], dim=-1)
+        x = from_poincare(points, c=1.0) if curved else points
+        pairs = dist(x[i], x[j], c=1.0) if curved else torch.linalg.vector_norm(x[i] - x[j], dim=-1)
         log_ratio = (pairs.sum(-1) / target[i, j]).log()
         now = (log_ratio.max() - log_ratio.min()).exp().item()
-        if now < best[0]: best = now, x.detach().clone()
+        if now < best[0]:
+            best = now, x.detach().clone()
         optimiser.zero_grad()
-        _spread(log_ratio, temperatures[0] * (temperatures[1] / temperatures[0]) ** (step / steps)).backward()
+        _spread(
+            log_ratio, temperatures[0] * (temperatures[1] / temperatures[0]) ** (step / steps)
+        ).backward()
         optimiser.step(), schedule.step()
     return best
 
 # %% ../../nbs/geometry/105_trees.ipynb #bd75f603
 def _children(parents):
-    if not len(parents) or parents[0] != 0: raise ValueError(f'parents must begin with 0, the root, got {list(parents)[:1]}')
+    if not len(parents) or parents[0] != 0:
+        raise ValueError(f"parents must begin with 0, the root, got {list(parents)[:1]}")
     children = [[] for _ in parents]
     for v, p in enumerate(parents):
-        if v and not 0 <= p < v: raise ValueError(f'parents[{v}] must be an earlier node, got {p}')
-        if v: children[p].append(v)
+        if v and not 0 <= p < v:
+            raise ValueError(f"parents[{v}] must be an earlier node, got {p}")
+        if v:
+            children[p].append(v)
     return children
+
 
 def balanced_tree(
     branching: int,  # children of every inner node
-    depth: int,      # edges from the root to a leaf
-) -> list[int]:      # parent of every node
+    depth: int,  # edges from the root to a leaf
+) -> list[int]:  # parent of every node
     "Parents of a balanced tree, breadth first."
-    sizes = sum(branching ** level for level in range(depth))
+    sizes = sum(branching**level for level in range(depth))
     return [0] + [v for v in range(sizes) for _ in range(branching)]
 
+
 def tree_distances(
-    parents: Sequence[int],    # parent of every node; node 0 is the root
-) -> Float[Tensor, "N N"]:     # number of edges
+    parents: Sequence[int],  # parent of every node; node 0 is the root
+) -> Float[Tensor, "N N"]:  # number of edges
     "Path lengths between all nodes of a tree."
     _children(parents)
     lengths = torch.zeros(len(parents), len(parents), dtype=torch.float64)
@@ -143,34 +169,45 @@ def _turn(angle):
     s, c = math.sin(angle / 2), math.cos(angle / 2)
     return torch.tensor([[c, s], [-s, c]], dtype=torch.float64)
 
+
 def sarkar_frames(
-    parents: Sequence[int],       # parent of every node; node 0 is the root
-    tau: float,                   # length of an edge in the hyperbolic plane, c = 1
-) -> Float[Tensor, "N N 2 2"]:    # isometries in SL(2, R)
+    parents: Sequence[int],  # parent of every node; node 0 is the root
+    tau: float,  # length of an edge in the hyperbolic plane, c = 1
+) -> Float[Tensor, "N N 2 2"]:  # isometries in SL(2, R)
     "Isometries that carry the frame of one node to that of another in Sarkar's drawing of a tree."
-    if not tau > 0: raise ValueError(f'tau must be > 0, got {tau}')
-    children, step = _children(parents), torch.diag(torch.tensor([tau / 2, -tau / 2], dtype=torch.float64).exp())
+    if not tau > 0:
+        raise ValueError(f"tau must be > 0, got {tau}")
+    children, step = (
+        _children(parents),
+        torch.diag(torch.tensor([tau / 2, -tau / 2], dtype=torch.float64).exp()),
+    )
     frames = torch.eye(2, dtype=torch.float64).repeat(len(parents), len(parents), 1, 1)
     for v, p in list(enumerate(parents))[1:]:
-        edges, place = len(children[p]) + (p > 0), children[p].index(v) + (p > 0)     # edge 0 leads to the parent, at angle pi
+        edges, place = (
+            len(children[p]) + (p > 0),
+            children[p].index(v) + (p > 0),
+        )  # edge 0 leads to the parent, at angle pi
         to = frames[:v, p] @ (_turn(math.pi * (p > 0) + 2 * math.pi * place / edges) @ step)
         frames[:v, v] = to
-        frames[v, :v] = torch.stack([to[:, 1, 1], -to[:, 0, 1], -to[:, 1, 0], to[:, 0, 0]], -1).unflatten(-1, (2, 2))  # inverse
+        frames[v, :v] = torch.stack(
+            [to[:, 1, 1], -to[:, 0, 1], -to[:, 1, 0], to[:, 0, 0]], -1
+        ).unflatten(-1, (2, 2))  # inverse
     return frames
 
 # %% ../../nbs/geometry/105_trees.ipynb #a8f8d892
 def sarkar_distances(
-    parents: Sequence[int],    # parent of every node; node 0 is the root
-    tau: float,                # length of an edge
+    parents: Sequence[int],  # parent of every node; node 0 is the root
+    tau: float,  # length of an edge
 ) -> Float[Tensor, "N N"]:
     "Hyperbolic distances in Sarkar's drawing, accurate for any edge length."
     (a, b), (c, d) = (row.unbind(-1) for row in sarkar_frames(parents, tau).unbind(-2))
     return 2 * (torch.hypot(a - d, b + c) / 2).asinh()
 
+
 def sarkar_embedding(
-    parents: Sequence[int],    # parent of every node; node 0 is the root
-    tau: float,                # length of an edge
-) -> Float[Tensor, "N 2"]:     # space components, c = 1
+    parents: Sequence[int],  # parent of every node; node 0 is the root
+    tau: float,  # length of an edge
+) -> Float[Tensor, "N 2"]:  # space components, c = 1
     "Points of Sarkar's drawing of a tree in the hyperbolic plane, the root at the origin."
     frame = sarkar_frames(parents, tau)[0]
     form = frame @ frame.mT
@@ -178,10 +215,11 @@ def sarkar_embedding(
 
 # %% ../../nbs/geometry/105_trees.ipynb #2d35bb62
 def four_point_delta(
-    distances: Float[Tensor, "N N"],   # a metric on at least four points
-) -> float:                            # 0 for trees
+    distances: Float[Tensor, "N N"],  # a metric on at least four points
+) -> float:  # 0 for trees
     "Gromov's four-point number: half the gap between the two largest pair sums, at worst."
-    if len(distances) < 4: raise ValueError(f'distances must be of at least four points, got {len(distances)}')
+    if len(distances) < 4:
+        raise ValueError(f"distances must be of at least four points, got {len(distances)}")
     a, b, c, d = torch.combinations(torch.arange(len(distances)), 4).unbind(1)
     pairs = [((a, b), (c, d)), ((a, c), (b, d)), ((a, d), (b, c))]
     sums = torch.stack([distances[first] + distances[second] for first, second in pairs])
@@ -190,12 +228,13 @@ def four_point_delta(
 
 # %% ../../nbs/geometry/105_trees.ipynb #ddca5e5e
 def product_distances(
-    first: Float[Tensor, "N N"],    # distances of one space
-    second: Float[Tensor, "M M"],   # distances of another
-    metric: str = 'l1',             # 'l1': sum, 'l2': root of the sum of squares
-) -> Float[Tensor, "N*M N*M"]:      # node (i, j) is row i*M + j
+    first: Float[Tensor, "N N"],  # distances of one space
+    second: Float[Tensor, "M M"],  # distances of another
+    metric: str = "l1",  # 'l1': sum, 'l2': root of the sum of squares
+) -> Float[Tensor, "N*M N*M"]:  # node (i, j) is row i*M + j
     "Distances of all pairs of nodes in a product of two finite metric spaces."
-    if metric not in ('l1', 'l2'): raise ValueError(f"metric must be 'l1' or 'l2', got {metric!r}")
+    if metric not in ("l1", "l2"):
+        raise ValueError(f"metric must be 'l1' or 'l2', got {metric!r}")
     one, two = first[:, None, :, None], second[None, :, None, :]
-    both = one + two if metric == 'l1' else torch.hypot(*torch.broadcast_tensors(one, two))
+    both = one + two if metric == "l1" else torch.hypot(*torch.broadcast_tensors(one, two))
     return both.flatten(2).flatten(0, 1)

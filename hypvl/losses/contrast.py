@@ -19,46 +19,55 @@ from torch import Tensor
 
 # %% ../../nbs/losses/400_contrast.ipynb #785502b0
 def stream_names(
-    expression: str, # one stream, or several joined by `+`
+    expression: str,  # one stream, or several joined by `+`
 ) -> tuple[str, ...]:
     "Names of the streams in an expression."
-    return tuple(expression.split('+'))
+    return tuple(expression.split("+"))
+
 
 def read_stream(
-    points: Mapping[str, Any], # streams of a batch by name
-    expression: str,           # a stream, or several joined by `+`
-    row: str = 'read_stream',  # who asks, for the error message
+    points: Mapping[str, Any],  # streams of a batch by name
+    expression: str,  # a stream, or several joined by `+`
+    row: str = "read_stream",  # who asks, for the error message
 ) -> Float[Tensor, "B D"]:
     "One stream of a batch, or several joined along the batch axis."
     names = stream_names(expression)
     for name in names:
         if name not in points:
-            raise LookupError(f"{row}: stream {name!r} is not in the batch, which has {', '.join(sorted(points)) or 'no streams'}")
+            raise LookupError(
+                f"{row}: stream {name!r} is not in the batch, which has {', '.join(sorted(points)) or 'no streams'}"
+            )
     return points[names[0]] if len(names) == 1 else torch.cat([points[name] for name in names])
 
 # %% ../../nbs/losses/400_contrast.ipynb #8d47b1a8
-Gather = Callable[[Tensor], tuple[Tensor, int]] # local rows -> (rows of all processes, index of the first local one)
+Gather = Callable[
+    [Tensor], tuple[Tensor, int]
+]  # local rows -> (rows of all processes, index of the first local one)
+
 
 def check_reduction(
-    reduction: str, # how a row's values over the batch become one number
-    row: str,       # who asks, for the error message
+    reduction: str,  # how a row's values over the batch become one number
+    row: str,  # who asks, for the error message
 ):
     "Raise unless `reduction` is 'mean' or 'sum'."
-    if reduction not in ('mean', 'sum'): raise ValueError(f"{row}: reduction must be 'mean' or 'sum', got {reduction!r}")
+    if reduction not in ("mean", "sum"):
+        raise ValueError(f"{row}: reduction must be 'mean' or 'sum', got {reduction!r}")
 
 # %% ../../nbs/losses/400_contrast.ipynb #8bbbd7df
 @dataclass(frozen=True)
 class Contrast:
     "Cross-entropy of each query against all keys; the key with the query's own index is the right one."
-    query: str              # stream expression of the queries: local, never gathered
-    key: str                # stream expression of the keys: gathered over processes
-    weight: float = 1.      # coefficient in the objective
-    reduction: str = 'mean' # over the local queries: 'mean' or 'sum'
-    name: str = ''          # column in the logs; made from the streams if empty
-    group: str = 'contrast' # rows of a group share a schedule
+
+    query: str  # stream expression of the queries: local, never gathered
+    key: str  # stream expression of the keys: gathered over processes
+    weight: float = 1.0  # coefficient in the objective
+    reduction: str = "mean"  # over the local queries: 'mean' or 'sum'
+    name: str = ""  # column in the logs; made from the streams if empty
+    group: str = "contrast"  # rows of a group share a schedule
 
     def __post_init__(self):
-        if not self.name: object.__setattr__(self, 'name', f'{self.group}/{self.query}_{self.key}')
+        if not self.name:
+            object.__setattr__(self, "name", f"{self.group}/{self.query}_{self.key}")
         check_reduction(self.reduction, self.name)
 
     @property
@@ -66,30 +75,35 @@ class Contrast:
         "Streams that the row reads."
         return stream_names(self.query) + stream_names(self.key)
 
-    def __call__(self,
+    def __call__(
+        self,
         points: Mapping[str, Tensor],  # streams of points [B, D]
-        geometry,                      # gives `logits(queries, keys)`
+        geometry,  # gives `logits(queries, keys)`
         gather: Gather | None = None,  # brings the keys of other processes; None: only local ones
     ) -> Float[Tensor, ""]:
         "Cross-entropy of the queries, not weighted."
         queries, keys = (read_stream(points, s, self.name) for s in (self.query, self.key))
         if len(queries) != len(keys):
-            raise ValueError(f"{self.name}: a query needs its key, got {len(queries)} of {self.query!r}, {len(keys)} of {self.key!r}")
+            raise ValueError(
+                f"{self.name}: a query needs its key, got {len(queries)} of {self.query!r}, {len(keys)} of {self.key!r}"
+            )
         keys, offset = gather(keys) if gather else (keys, 0)
         target = torch.arange(len(queries), device=queries.device) + offset
         return F.cross_entropy(geometry.logits(queries, keys), target, reduction=self.reduction)
 
-    def chance(self,
-        points: Mapping[str, Tensor], # streams of points [B, D]
-        processes: int = 1,           # how many processes bring that many keys
+    def chance(
+        self,
+        points: Mapping[str, Tensor],  # streams of points [B, D]
+        processes: int = 1,  # how many processes bring that many keys
     ) -> float:
         "Value of the row when all scores are equal."
         n = len(read_stream(points, self.query, self.name))
-        return math.log(n * processes) * (n if self.reduction == 'sum' else 1)
+        return math.log(n * processes) * (n if self.reduction == "sum" else 1)
 
 # %% ../../nbs/losses/400_contrast.ipynb #8cce0be6
 class _AllGather(torch.autograd.Function):
     "Concatenation over processes; backward adds up what every process says about the local rows."
+
     @staticmethod
     def forward(ctx, x):
         parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
@@ -102,9 +116,13 @@ class _AllGather(torch.autograd.Function):
         dist.all_reduce(grad)
         return grad.chunk(dist.get_world_size())[dist.get_rank()]
 
+
 def gather_processes(
-    x: Float[Tensor, "B D"], # local rows, the same number in every process
-) -> tuple[Float[Tensor, "N D"], int]: # rows of all processes in order of rank, index of the first local row
+    x: Float[Tensor, "B D"],  # local rows, the same number in every process
+) -> tuple[
+    Float[Tensor, "N D"], int
+]:  # rows of all processes in order of rank, index of the first local row
     "Gather rows of all processes with gradient; does nothing where torch.distributed is not in use."
-    if not (dist.is_available() and dist.is_initialized()): return x, 0
+    if not (dist.is_available() and dist.is_initialized()):
+        return x, 0
     return _AllGather.apply(x), len(x) * dist.get_rank()

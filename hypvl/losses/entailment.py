@@ -18,32 +18,40 @@ from .contrast import Gather, check_reduction, read_stream, stream_names
 @dataclass(frozen=True)
 class Entail:
     "Cone violation of pairs: how far each specific point lies outside the cone of its general partner."
-    general: str              # stream expression of the apexes
-    specific: str             # stream expression of the points that should lie inside
-    eta: float = 1.           # factor on the half-aperture, > 0; below 1 is stricter than membership
-    weight: float = 1.        # coefficient in the objective
-    reduction: str = 'mean'   # over the local pairs: 'mean' or 'sum'
-    name: str = ''            # column in the logs; made from the streams if empty
-    group: str = 'entailment' # rows of a group share a schedule
+
+    general: str  # stream expression of the apexes
+    specific: str  # stream expression of the points that should lie inside
+    eta: float = 1.0  # factor on the half-aperture, > 0; below 1 is stricter than membership
+    weight: float = 1.0  # coefficient in the objective
+    reduction: str = "mean"  # over the local pairs: 'mean' or 'sum'
+    name: str = ""  # column in the logs; made from the streams if empty
+    group: str = "entailment"  # rows of a group share a schedule
 
     def __post_init__(self):
-        if not self.name: object.__setattr__(self, 'name', f'{self.group}/{self.general}_{self.specific}')
+        if not self.name:
+            object.__setattr__(self, "name", f"{self.group}/{self.general}_{self.specific}")
         check_reduction(self.reduction, self.name)
-        if not self.eta > 0: raise ValueError(f"{self.name}: eta must be positive, got {self.eta!r}")
+        if not self.eta > 0:
+            raise ValueError(f"{self.name}: eta must be positive, got {self.eta!r}")
 
     @property
     def streams(self) -> tuple[str, ...]:
         "Streams that the row reads."
         return stream_names(self.general) + stream_names(self.specific)
 
-    def __call__(self,
+    def __call__(
+        self,
         points: Mapping[str, Tensor],  # streams of points [B, D]
-        geometry,                      # gives `entail(general, specific, eta)`
+        geometry,  # gives `entail(general, specific, eta)`
         gather: Gather | None = None,  # not used
     ) -> Float[Tensor, ""]:
         "Mean or sum of the violations, not weighted."
-        general, specific = (read_stream(points, s, self.name) for s in (self.general, self.specific))
+        general, specific = (
+            read_stream(points, s, self.name) for s in (self.general, self.specific)
+        )
         if general.shape != specific.shape:
-            raise ValueError(f"{self.name}: pairs needed, got {tuple(general.shape)} of {self.general!r} and {tuple(specific.shape)} of {self.specific!r}")
+            raise ValueError(
+                f"{self.name}: pairs needed, got {tuple(general.shape)} of {self.general!r} and {tuple(specific.shape)} of {self.specific!r}"
+            )
         violation = geometry.entail(general, specific, self.eta)
-        return violation.mean() if self.reduction == 'mean' else violation.sum()
+        return violation.mean() if self.reduction == "mean" else violation.sum()

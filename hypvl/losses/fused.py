@@ -10,8 +10,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
 from ..geometry.precision import fp32_geometry
-from ..geometry.product import DistanceTiles, add_tile_gradient, check_points, tile_dist, tile_gradients
+from hypvl.geometry.product import (
+    DistanceTiles,
+    add_tile_gradient,
+    check_points,
+    tile_dist,
+    tile_gradients,
+)
 
 # %% ../../nbs/losses/403_fused.ipynb #4bb26ba5
 class _ProductInfoNCE(torch.autograd.Function):
@@ -24,7 +31,8 @@ class _ProductInfoNCE(torch.autograd.Function):
             d = tile_dist(tiles, rows)
             lse[rows] = torch.logsumexp(-s * d, 1)
             loss += (lse[rows] + s * d.diagonal(rows.start + offset)).sum()
-            if kept is not None: kept[rows] = d
+            if kept is not None:
+                kept[rows] = d
         ctx.save_for_backward(x, y, c, scale, lse, *([] if kept is None else [kept]))
         ctx.settings = how, offset, pairs
         return (loss / len(x)).to(x.dtype)
@@ -33,7 +41,11 @@ class _ProductInfoNCE(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, grad):
         (x, y, c, scale, lse, *kept), (how, offset, pairs) = ctx.saved_tensors, ctx.settings
-        tiles, s, slope = DistanceTiles(x, y, c, *how, pairs), scale.to(x.dtype), torch.zeros_like(c)
+        tiles, s, slope = (
+            DistanceTiles(x, y, c, *how, pairs),
+            scale.to(x.dtype),
+            torch.zeros_like(c),
+        )
         for rows in tiles.rows():
             d = kept[0][rows] if kept else tile_dist(tiles, rows)
             p = torch.exp(-s * d - lse[rows, None])
@@ -45,19 +57,34 @@ class _ProductInfoNCE(torch.autograd.Function):
 # %% ../../nbs/losses/403_fused.ipynb #d52743d3
 @fp32_geometry
 def product_info_nce(
-    x: Float[Tensor, "N k d"],           # queries, space components of each factor
-    y: Float[Tensor, "M k d"],           # keys; the key of query i is row i + offset
+    x: Float[Tensor, "N k d"],  # queries, space components of each factor
+    y: Float[Tensor, "M k d"],  # keys; the key of query i is row i + offset
     *,
-    c: float | Float[Tensor, "*k"],      # curvature magnitudes > 0: one, or one per factor
-    scale: float | Float[Tensor, ""],    # inverse temperature
-    metric: str = 'l1',                  # 'l1' or 'l2'
-    reduce: str = 'mean',                # 'mean' or 'sum' over factors
-    offset: int = 0,                     # row of y that belongs to the first query
-    pairs: int | None = None,            # entries of a tile; None: what fits the cache
-    keep: int = 1 << 20,                 # up to this many distances [N, M] are kept for the backward pass
+    c: float | Float[Tensor, "*k"],  # curvature magnitudes > 0: one, or one per factor
+    scale: float | Float[Tensor, ""],  # inverse temperature
+    metric: str = "l1",  # 'l1' or 'l2'
+    reduce: str = "mean",  # 'mean' or 'sum' over factors
+    offset: int = 0,  # row of y that belongs to the first query
+    pairs: int | None = None,  # entries of a tile; None: what fits the cache
+    keep: int = 1 << 20,  # up to this many distances [N, M] are kept for the backward pass
 ) -> Float[Tensor, ""]:
     "Mean cross-entropy of row i of -scale * distance against column i + offset."
     x, y, c = check_points(x, y, c, metric, reduce)
-    if x.ndim != 3 or y.ndim != 3: raise ValueError(f'x and y must be [N, k, d] and [M, k, d], got {list(x.shape)} and {list(y.shape)}')
-    if not 0 <= offset <= len(y) - len(x): raise ValueError(f'offset must leave a key for each of {len(x)} queries in {len(y)} keys, got {offset}')
-    return _ProductInfoNCE.apply(x, y, c, torch.as_tensor(scale, dtype=c.dtype, device=x.device), (metric, reduce), offset, pairs, keep)
+    if x.ndim != 3 or y.ndim != 3:
+        raise ValueError(
+            f"x and y must be [N, k, d] and [M, k, d], got {list(x.shape)} and {list(y.shape)}"
+        )
+    if not 0 <= offset <= len(y) - len(x):
+        raise ValueError(
+            f"offset must leave a key for each of {len(x)} queries in {len(y)} keys, got {offset}"
+        )
+    return _ProductInfoNCE.apply(
+        x,
+        y,
+        c,
+        torch.as_tensor(scale, dtype=c.dtype, device=x.device),
+        (metric, reduce),
+        offset,
+        pairs,
+        keep,
+    )

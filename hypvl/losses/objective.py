@@ -22,83 +22,123 @@ from .syntax import SyntaxConfig, syntax_rows
 # %% ../../nbs/losses/402_objective.ipynb #ed20aebe
 class Row(Protocol):
     "What the objective needs of a row."
-    name: str     # column in the logs
-    group: str    # rows of a group share a schedule
-    weight: float # coefficient in the objective
+
+    name: str  # column in the logs
+    group: str  # rows of a group share a schedule
+    weight: float  # coefficient in the objective
 
     @property
-    def streams(self) -> tuple[str, ...]: ... # entries of the batch that it reads
+    def streams(self) -> tuple[str, ...]: ...  # entries of the batch that it reads
 
-    def __call__(self, points: Mapping[str, Any], geometry, gather: Gather | None = None) -> Tensor: ... # one number, not weighted
+    def __call__(
+        self, points: Mapping[str, Any], geometry, gather: Gather | None = None
+    ) -> Tensor: ...  # one number, not weighted
+
     # optional: report(points, geometry) -> dict of more numbers for the log
 
 # %% ../../nbs/losses/402_objective.ipynb #d2a9e1e4
 @dataclass(frozen=True)
 class Schedule:
     "Factor of a group over the steps: 0 up to `delay`, then a linear ramp to 1."
-    delay: int | Literal['plateau'] = 0 # steps before the ramp; 'plateau' waits for contrast to leave its value at chance
-    ramp: int = 0                       # steps from 0 to 1
-    plateau_fraction: float = .9        # of the value at chance, that the running mean must fall below, 0 to 1
+
+    delay: int | Literal["plateau"] = (
+        0  # steps before the ramp; 'plateau' waits for contrast to leave its value at chance
+    )
+    ramp: int = 0  # steps from 0 to 1
+    plateau_fraction: float = (
+        0.9  # of the value at chance, that the running mean must fall below, 0 to 1
+    )
 
     def __post_init__(self):
-        if self.delay != 'plateau' and not (isinstance(self.delay, int) and self.delay >= 0):
+        if self.delay != "plateau" and not (isinstance(self.delay, int) and self.delay >= 0):
             raise ValueError(f"delay must be a number of steps or 'plateau', got {self.delay!r}")
-        if self.ramp < 0: raise ValueError(f"ramp must be 0 or more steps, got {self.ramp!r}")
-        if not 0 < self.plateau_fraction < 1: raise ValueError(f"plateau_fraction must be between 0 and 1, got {self.plateau_fraction!r}")
+        if self.ramp < 0:
+            raise ValueError(f"ramp must be 0 or more steps, got {self.ramp!r}")
+        if not 0 < self.plateau_fraction < 1:
+            raise ValueError(
+                f"plateau_fraction must be between 0 and 1, got {self.plateau_fraction!r}"
+            )
 
-    def factor(self,
-        step: int,                # steps done so far
+    def factor(
+        self,
+        step: int,  # steps done so far
         left: int | None = None,  # step at which contrast left its plateau; None: not yet
-    ) -> float:                   # 0 to 1
+    ) -> float:  # 0 to 1
         "The factor at a step."
-        start = left if self.delay == 'plateau' else self.delay
-        if start is None or step < start: return 0.
-        return min(1., (step - start) / self.ramp) if self.ramp else 1.
+        start = left if self.delay == "plateau" else self.delay
+        if start is None or step < start:
+            return 0.0
+        return min(1.0, (step - start) / self.ramp) if self.ramp else 1.0
 
 # %% ../../nbs/losses/402_objective.ipynb #e2c135eb
 def _remember(gather):
     "The hook, asked once for each tensor."
-    if gather is None: return None
+    if gather is None:
+        return None
     known = {}
+
     def once(x):
-        if id(x) not in known: known[id(x)] = x, gather(x) # x is kept, so that its id stays taken
+        if id(x) not in known:
+            known[id(x)] = x, gather(x)  # x is kept, so that its id stays taken
         return known[id(x)][1]
+
     return once
+
 
 class _Plateau:
     "Notices when contrast leaves its value at chance."
-    def __init__(self, rows, decay): self.rows, self.decay, self.running, self.left = rows, decay, 1., {}
+
+    def __init__(self, rows, decay):
+        self.rows, self.decay, self.running, self.left = rows, decay, 1.0, {}
 
     def update(self, values, points, schedules, step, gather):
         "Move the running mean; note the step for the groups that waited."
-        waiting = {g: s for g, s in schedules.items() if s.delay == 'plateau' and g not in self.left}
-        if not waiting: return
+        waiting = {
+            g: s for g, s in schedules.items() if s.delay == "plateau" and g not in self.left
+        }
+        if not waiting:
+            return
         value = sum(row.weight * values[row.name].double() for row in self.rows).reshape(1, 1)
         value = gather(value)[0] if gather else value
-        ratio = value.mean().item() / sum(row.weight * row.chance(points, len(value)) for row in self.rows)
+        ratio = value.mean().item() / sum(
+            row.weight * row.chance(points, len(value)) for row in self.rows
+        )
         self.running = self.decay * self.running + (1 - self.decay) * ratio
         self.left |= {g: step + 1 for g, s in waiting.items() if self.running < s.plateau_fraction}
 
 # %% ../../nbs/losses/402_objective.ipynb #2c25779a
 class _Table:
     "Rows, schedules and the state of the plateau."
-    def __init__(self,
-        rows: Sequence[Row],                             # the table
-        schedules: Mapping[str, Schedule] | None = None, # by group; a group without one is on from step 0
-        decay: float = .95,                              # of the running mean that watches the plateau
+
+    def __init__(
+        self,
+        rows: Sequence[Row],  # the table
+        schedules: Mapping[str, Schedule]
+        | None = None,  # by group; a group without one is on from step 0
+        decay: float = 0.95,  # of the running mean that watches the plateau
     ):
         self.rows, self.groups = tuple(rows), tuple(dict.fromkeys(row.group for row in rows))
         names = [row.name for row in self.rows]
-        if not names: raise ValueError("rows: an objective needs at least one row, got none")
-        if twice := {n for n in names if names.count(n) > 1}: raise ValueError(f"rows: names must differ, got {min(twice)!r} twice")
+        if not names:
+            raise ValueError("rows: an objective needs at least one row, got none")
+        if twice := {n for n in names if names.count(n) > 1}:
+            raise ValueError(f"rows: names must differ, got {min(twice)!r} twice")
         for g in schedules or {}:
-            if g not in self.groups: raise ValueError(f"schedules: no row belongs to group {g!r}.{suggest(g, self.groups)}")
+            if g not in self.groups:
+                raise ValueError(
+                    f"schedules: no row belongs to group {g!r}.{suggest(g, self.groups)}"
+                )
         self.schedules = {g: (schedules or {}).get(g, Schedule()) for g in self.groups}
-        watched = [row for row in self.rows if row.group == 'contrast' and hasattr(row, 'chance')]
-        waits = [g for g, s in self.schedules.items() if s.delay == 'plateau']
-        if 'contrast' in waits: raise ValueError("schedules: group 'contrast' cannot wait for its own plateau, got delay='plateau'")
+        watched = [row for row in self.rows if row.group == "contrast" and hasattr(row, "chance")]
+        waits = [g for g, s in self.schedules.items() if s.delay == "plateau"]
+        if "contrast" in waits:
+            raise ValueError(
+                "schedules: group 'contrast' cannot wait for its own plateau, got delay='plateau'"
+            )
         if waits and not watched:
-            raise ValueError(f"schedules: delay='plateau' of {waits[0]!r} watches rows of group 'contrast', the table has {', '.join(self.groups)}")
+            raise ValueError(
+                f"schedules: delay='plateau' of {waits[0]!r} watches rows of group 'contrast', the table has {', '.join(self.groups)}"
+            )
         self._plateau = _Plateau(watched, decay)
 
     @property
@@ -106,76 +146,107 @@ class _Table:
         "All streams that the rows read, each once."
         return tuple(dict.fromkeys(s for row in self.rows for s in row.streams))
 
-    def factors(self,
-        step: int, # steps done so far
+    def factors(
+        self,
+        step: int,  # steps done so far
     ) -> dict[str, float]:
         "Factor of each group at a step."
         return {g: s.factor(step, self._plateau.left.get(g)) for g, s in self.schedules.items()}
 
     def table(self) -> pd.DataFrame:
         "The rows, one a line."
-        columns = ('group', 'query', 'key', 'general', 'specific', 'eta', 'reduction', 'weight')
-        rows = pd.DataFrame([{c: getattr(row, c, '') for c in columns} for row in self.rows], index=[row.name for row in self.rows])
-        return rows.loc[:, (rows != '').any()]
+        columns = ("group", "query", "key", "general", "specific", "eta", "reduction", "weight")
+        rows = pd.DataFrame(
+            [{c: getattr(row, c, "") for c in columns} for row in self.rows],
+            index=[row.name for row in self.rows],
+        )
+        return rows.loc[:, (rows != "").any()]
 
 # %% ../../nbs/losses/402_objective.ipynb #db989305
 class Objective(_Table):
     "A table of rows, evaluated: one loss, and one number a row for the log."
-    def __call__(self,
-        points: Mapping[str, Any],    # streams of the batch
-        geometry,                     # compares points
-        step: int,                    # steps done so far
-        gather: Gather | None = None, # brings the keys of other processes
-        update: bool = True,          # False: leave the state of the plateau alone (validation)
+
+    def __call__(
+        self,
+        points: Mapping[str, Any],  # streams of the batch
+        geometry,  # compares points
+        step: int,  # steps done so far
+        gather: Gather | None = None,  # brings the keys of other processes
+        update: bool = True,  # False: leave the state of the plateau alone (validation)
     ) -> tuple[Tensor, dict[str, Tensor | float]]:
         "Loss to differentiate, and the log: rows, totals and factors of groups, loss."
-        gather, factors, values, reports, loss = _remember(gather), self.factors(step), {}, {}, 0.
+        gather, factors, values, reports, loss = _remember(gather), self.factors(step), {}, {}, 0.0
         for row in self.rows:
             scale = factors[row.group] * row.weight
-            with torch.set_grad_enabled(torch.is_grad_enabled() and scale != 0): value = row(points, geometry, gather)
+            with torch.set_grad_enabled(torch.is_grad_enabled() and scale != 0):
+                value = row(points, geometry, gather)
             values[row.name] = value.detach()
-            if report := getattr(row, 'report', None): reports |= report(points, geometry)
-            if scale != 0: loss = loss + scale * value
-        if not isinstance(loss, Tensor): loss = torch.zeros_like(value, requires_grad=torch.is_grad_enabled())
-        totals = {g: sum(row.weight * values[row.name] for row in self.rows if row.group == g) for g in self.groups}
-        if update: self._plateau.update(values, points, self.schedules, step, gather)
-        return loss, values | reports | totals | {f'weight/{g}': f for g, f in factors.items()} | {'loss': loss.detach()}
+            if report := getattr(row, "report", None):
+                reports |= report(points, geometry)
+            if scale != 0:
+                loss = loss + scale * value
+        if not isinstance(loss, Tensor):
+            loss = torch.zeros_like(value, requires_grad=torch.is_grad_enabled())
+        totals = {
+            g: sum(row.weight * values[row.name] for row in self.rows if row.group == g)
+            for g in self.groups
+        }
+        if update:
+            self._plateau.update(values, points, self.schedules, step, gather)
+        return loss, values | reports | totals | {f"weight/{g}": f for g, f in factors.items()} | {
+            "loss": loss.detach()
+        }
 
     forward = __call__
 
     def state_dict(self) -> dict[str, Any]:
         "What a checkpoint must hold: the running mean, and the steps at which waiting groups were let go."
-        return {'running': self._plateau.running, 'left': dict(self._plateau.left)}
+        return {"running": self._plateau.running, "left": dict(self._plateau.left)}
 
     def load_state_dict(self, state: Mapping[str, Any]):
         "Take up where `state_dict` left off."
-        self._plateau.running, self._plateau.left = state['running'], dict(state['left'])
+        self._plateau.running, self._plateau.left = state["running"], dict(state["left"])
 
 # %% ../../nbs/losses/402_objective.ipynb #73aa29cf
-VARIANTS = {'official': {'box_contrast': 'full', 'reduction': 'mean', 'ent_scale': .5},
-            'paper': {'box_contrast': 'boxes', 'reduction': 'sum', 'ent_scale': 1.}}
+VARIANTS = {
+    "official": {"box_contrast": "full", "reduction": "mean", "ent_scale": 0.5},
+    "paper": {"box_contrast": "boxes", "reduction": "sum", "ent_scale": 1.0},
+}
+
 
 @dataclass(frozen=True)
 class ObjectiveConfig:
     "An objective of the CLIP line as data. None: what `variant` says."
-    family: Literal['clip', 'meru', 'hycoclip', 'phyclip'] = 'phyclip' # which table
-    boxes: bool = True                                  # use the box streams
-    variant: Literal['official', 'paper'] = 'official'  # published code or PHyCLIP's equations
-    gamma: float = .2                                   # weight of entailment
-    box_contrast: Literal['full', 'boxes'] | None = None # keys of box queries: full captions and images, or boxes
-    reduction: Literal['mean', 'sum'] | None = None     # over the batch
-    ent_scale: float | None = None                      # on the four entailment terms of a table with boxes
-    eta_inter: float | None = None                      # general text, specific image; None: 1 for meru, .7 for the others
-    eta_intra: float = 1.2                              # general box, specific whole
-    delay: int | Literal['plateau'] = 0                 # schedule of entailment, see `Schedule`
-    ramp: int = 0                                       # steps from no entailment to all of it
-    plateau_fraction: float = .9                        # what `delay='plateau'` waits for
-    syntax: SyntaxConfig | None = field(default=None, metadata={'hash': 'changed'}) # rows of words and parses
+
+    family: Literal["clip", "meru", "hycoclip", "phyclip"] = "phyclip"  # which table
+    boxes: bool = True  # use the box streams
+    variant: Literal["official", "paper"] = "official"  # published code or PHyCLIP's equations
+    gamma: float = 0.2  # weight of entailment
+    box_contrast: Literal["full", "boxes"] | None = (
+        None  # keys of box queries: full captions and images, or boxes
+    )
+    reduction: Literal["mean", "sum"] | None = None  # over the batch
+    ent_scale: float | None = None  # on the four entailment terms of a table with boxes
+    eta_inter: float | None = (
+        None  # general text, specific image; None: 1 for meru, .7 for the others
+    )
+    eta_intra: float = 1.2  # general box, specific whole
+    delay: int | Literal["plateau"] = 0  # schedule of entailment, see `Schedule`
+    ramp: int = 0  # steps from no entailment to all of it
+    plateau_fraction: float = 0.9  # what `delay='plateau'` waits for
+    syntax: SyntaxConfig | None = field(
+        default=None, metadata={"hash": "changed"}
+    )  # rows of words and parses
 
     def __post_init__(self):
-        for name, known in (('family', ('clip', 'meru', 'hycoclip', 'phyclip')), ('variant', tuple(VARIANTS)),
-                            ('box_contrast', (None, 'full', 'boxes')), ('reduction', (None, 'mean', 'sum'))):
-            if (value := getattr(self, name)) not in known: raise ValueError(f"unknown {name} {value!r}.{suggest(value, filter(None, known))}")
+        for name, known in (
+            ("family", ("clip", "meru", "hycoclip", "phyclip")),
+            ("variant", tuple(VARIANTS)),
+            ("box_contrast", (None, "full", "boxes")),
+            ("reduction", (None, "mean", "sum")),
+        ):
+            if (value := getattr(self, name)) not in known:
+                raise ValueError(f"unknown {name} {value!r}.{suggest(value, filter(None, known))}")
 
     def choice(self, key: str):
         "A key of `VARIANTS`, set here or by the variant."
@@ -183,44 +254,60 @@ class ObjectiveConfig:
 
 # %% ../../nbs/losses/402_objective.ipynb #4ef8ab3c
 def _contrast_rows(config, image, text):
-    pairs = [('image_text', image, text), ('text_image', text, image)]
-    if config.boxes and config.family in ('hycoclip', 'phyclip'):
-        keys = {'full': ('text', 'image'), 'boxes': ('box_text', 'box_image')}[config.choice('box_contrast')]
-        pairs += [(f'{q}_{k}', q, k) for q, k in zip(('box_image', 'box_text'), keys)]
-    return [Contrast(q, k, 1 / len(pairs), config.choice('reduction'), f'contrast/{name}') for name, q, k in pairs]
+    pairs = [("image_text", image, text), ("text_image", text, image)]
+    if config.boxes and config.family in ("hycoclip", "phyclip"):
+        keys = {"full": ("text", "image"), "boxes": ("box_text", "box_image")}[
+            config.choice("box_contrast")
+        ]
+        pairs += [(f"{q}_{k}", q, k) for q, k in zip(("box_image", "box_text"), keys)]
+    return [
+        Contrast(q, k, 1 / len(pairs), config.choice("reduction"), f"contrast/{name}")
+        for name, q, k in pairs
+    ]
+
 
 def _entail_rows(config, image, text):
-    inter = config.eta_inter or (1. if config.family == 'meru' else .7)
-    terms = [('text_image', text, image, inter)]
-    if config.boxes and config.family != 'meru':
-        terms += [('box_text_image', 'box_text', 'box_image', inter), ('cross_image', 'box_image', 'image', config.eta_intra),
-                  ('cross_text', 'box_text', 'text', config.eta_intra)]
-    weight = config.gamma * (config.choice('ent_scale') if len(terms) > 1 else 1.)
-    return [Entail(g, s, eta, weight, config.choice('reduction'), f'entailment/{name}') for name, g, s, eta in terms]
+    inter = config.eta_inter or (1.0 if config.family == "meru" else 0.7)
+    terms = [("text_image", text, image, inter)]
+    if config.boxes and config.family != "meru":
+        terms += [
+            ("box_text_image", "box_text", "box_image", inter),
+            ("cross_image", "box_image", "image", config.eta_intra),
+            ("cross_text", "box_text", "text", config.eta_intra),
+        ]
+    weight = config.gamma * (config.choice("ent_scale") if len(terms) > 1 else 1.0)
+    return [
+        Entail(g, s, eta, weight, config.choice("reduction"), f"entailment/{name}")
+        for name, g, s, eta in terms
+    ]
+
 
 def objective_rows(
-    config: ObjectiveConfig, # which table
-) -> list[Row]: # rows with their final weights, gamma included
+    config: ObjectiveConfig,  # which table
+) -> list[Row]:  # rows with their final weights, gamma included
     "The rows that a config describes."
-    joined = config.boxes and config.family in ('clip', 'meru')
-    image, text = ('image+box_image', 'text+box_text') if joined else ('image', 'text')
-    rows = _contrast_rows(config, image, text) + (_entail_rows(config, image, text) if config.family != 'clip' else [])
+    joined = config.boxes and config.family in ("clip", "meru")
+    image, text = ("image+box_image", "text+box_text") if joined else ("image", "text")
+    rows = _contrast_rows(config, image, text) + (
+        _entail_rows(config, image, text) if config.family != "clip" else []
+    )
     return rows + (syntax_rows(config.syntax) if config.syntax else [])
 
 # %% ../../nbs/losses/402_objective.ipynb #99594f42
 def family_rows(
-    family: str,              # 'clip', 'meru', 'hycoclip' or 'phyclip'
-    boxes: bool = True,       # use the box streams
-    variant: str = 'official', # 'official' or 'paper'
-    gamma: float = .2,        # weight of entailment
+    family: str,  # 'clip', 'meru', 'hycoclip' or 'phyclip'
+    boxes: bool = True,  # use the box streams
+    variant: str = "official",  # 'official' or 'paper'
+    gamma: float = 0.2,  # weight of entailment
 ) -> list[Contrast | Entail]:
     "The published table of a family."
     return objective_rows(ObjectiveConfig(family, boxes, variant, gamma))
 
+
 def make_objective(
-    config: ObjectiveConfig, # table and schedule
+    config: ObjectiveConfig,  # table and schedule
 ) -> Objective:
     "The objective that a config describes."
     rows = objective_rows(config)
     schedule = Schedule(config.delay, config.ramp, config.plateau_fraction)
-    return Objective(rows, {row.group: schedule for row in rows if row.group != 'contrast'})
+    return Objective(rows, {row.group: schedule for row in rows if row.group != "contrast"})

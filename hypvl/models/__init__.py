@@ -12,5 +12,16 @@ from .interop import OpenClipConfig, from_open_clip
 from .official import export_official, load_official
 from .registry import ModelConfig, create_model, list_models, load_model, model_config
 
-_all_ = ['DualEncoder', 'eval_transform', 'OpenClipConfig', 'from_open_clip', 'export_official', 'load_official',
-         'ModelConfig', 'create_model', 'list_models', 'load_model', 'model_config']
+_all_ = [
+    "DualEncoder",
+    "eval_transform",
+    "OpenClipConfig",
+    "from_open_clip",
+    "export_official",
+    "load_official",
+    "ModelConfig",
+    "create_model",
+    "list_models",
+    "load_model",
+    "model_config",
+]

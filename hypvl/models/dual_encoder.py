@@ -8,127 +8,176 @@ __all__ = ['eval_transform', 'DualEncoder', 'encode_image', 'normalise_pixels', 
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #4546f900
 from typing import Any, Callable, Mapping, Sequence
+
 import pandas as pd
 import torch
-from torch import nn, Tensor
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
+from torch import Tensor, nn
 from torchvision import transforms
+
 from .hub import HubModel
 from .text import Tokenizer
 from .words import embed_words, word_projection, word_states
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #350c3c82
 def eval_transform(
-    image_size: int,     # side of the square that the model takes, pixels
-    mode: str = 'crop',  # 'crop': shorter side to size, centre crop (zero-shot); 'squeeze': whole picture, aspect lost (retrieval)
+    image_size: int,  # side of the square that the model takes, pixels
+    mode: str = "crop",  # 'crop': shorter side to size, centre crop (zero-shot); 'squeeze': whole picture, aspect lost (retrieval)
 ) -> Callable[[Image.Image], Float[Tensor, "3 H W"]]:
     "The deterministic image transform of the evaluation protocols; the result is in [0, 1]."
     bicubic = transforms.InterpolationMode.BICUBIC
-    ways = {'crop': [transforms.Resize(image_size, bicubic), transforms.CenterCrop(image_size)],
-            'squeeze': [transforms.Resize((image_size, image_size), bicubic)]}
-    if mode not in ways: raise ValueError(f"mode must be 'crop' or 'squeeze', got {mode!r}")
+    ways = {
+        "crop": [transforms.Resize(image_size, bicubic), transforms.CenterCrop(image_size)],
+        "squeeze": [transforms.Resize((image_size, image_size), bicubic)],
+    }
+    if mode not in ways:
+        raise ValueError(f"mode must be 'crop' or 'squeeze', got {mode!r}")
     return transforms.Compose([_to_rgb, *ways[mode], transforms.ToTensor()])
 
-def _to_rgb(image): return image.convert('RGB')
+
+def _to_rgb(image):
+    return image.convert("RGB")
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #0ac28477
 class DualEncoder(nn.Module, HubModel):
     "An image tower and a text tower that meet on a geometry."
+
     official = None  # what `load_official` remembers of a published file
 
     def __init__(
         self,
         image_tower: nn.Module,  # normalised images [B, 3, H, W] → [B, W]; has `width`, `config`, `final_norm`
-        text_tower: nn.Module,   # ids [B, L] → [B, W]; has `width`, `config`, `final_norm`
-        geometry: nn.Module,     # owns dim, curvature, scales and temperature
-        config: Any = None,      # description that rebuilds the model, written next to saved weights
+        text_tower: nn.Module,  # ids [B, L] → [B, W]; has `width`, `config`, `final_norm`
+        geometry: nn.Module,  # owns dim, curvature, scales and temperature
+        config: Any = None,  # description that rebuilds the model, written next to saved weights
     ):
         super().__init__()
-        self.image_tower, self.text_tower, self.geometry, self.config = image_tower, text_tower, geometry, config
+        self.image_tower, self.text_tower, self.geometry, self.config = (
+            image_tower,
+            text_tower,
+            geometry,
+            config,
+        )
         self.image_projection = _projection(image_tower, geometry.dim)
         self.text_projection = _projection(text_tower, geometry.dim)
-        self.word_projection = word_projection(getattr(config, 'words', 'sentence'), self.text_projection, text_tower.width, geometry.dim)
+        self.word_projection = word_projection(
+            getattr(config, "words", "sentence"),
+            self.text_projection,
+            text_tower.width,
+            geometry.dim,
+        )
         vision = image_tower.config
-        self.register_buffer('pixel_mean', torch.tensor(vision.pixel_mean).view(3, 1, 1))
-        self.register_buffer('pixel_std', torch.tensor(vision.pixel_std).view(3, 1, 1))
+        self.register_buffer("pixel_mean", torch.tensor(vision.pixel_mean).view(3, 1, 1))
+        self.register_buffer("pixel_std", torch.tensor(vision.pixel_std).view(3, 1, 1))
         self.tokenizer = Tokenizer(text_tower.config.context_length)
         self.preprocess = eval_transform(vision.image_size)
-        self.preprocess_squeeze = eval_transform(vision.image_size, 'squeeze')
+        self.preprocess_squeeze = eval_transform(vision.image_size, "squeeze")
 
-    def encode_image(self, images, normalize=False): return encode_image(self, images, normalize)
-    def encode_text(self, tokens, normalize=False): return encode_text(self, tokens, normalize)
-    def score(self, image_points, text_points, kind=None): return score(self, image_points, text_points, kind)
-    def embed(self, batch, streams=('image', 'text')): return embed(self, batch, streams)
-    def forward(self, batch, streams=('image', 'text')): return embed(self, batch, streams)
-    def calibrate(self, batch, max_gain=100.): return calibrate(self, batch, max_gain)
-    def summary(self): return summary(self)
+    def encode_image(self, images, normalize=False):
+        return encode_image(self, images, normalize)
+
+    def encode_text(self, tokens, normalize=False):
+        return encode_text(self, tokens, normalize)
+
+    def score(self, image_points, text_points, kind=None):
+        return score(self, image_points, text_points, kind)
+
+    def embed(self, batch, streams=("image", "text")):
+        return embed(self, batch, streams)
+
+    def forward(self, batch, streams=("image", "text")):
+        return embed(self, batch, streams)
+
+    def calibrate(self, batch, max_gain=100.0):
+        return calibrate(self, batch, max_gain)
+
+    def summary(self):
+        return summary(self)
+
 
 def _projection(tower, dim):
-    if getattr(tower, 'projected', False) and tower.width == dim: return nn.Identity()
+    if getattr(tower, "projected", False) and tower.width == dim:
+        return nn.Identity()
     layer = nn.Linear(tower.width, dim, bias=False)
-    nn.init.normal_(layer.weight, std=tower.width ** -0.5)
+    nn.init.normal_(layer.weight, std=tower.width**-0.5)
     return layer
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #6325bd4d
 def encode_image(
     model: DualEncoder,
     images: Float[Tensor, "B 3 H W"] | UInt8[Tensor, "B 3 H W"],  # in [0, 1], or bytes in 0…255
-    normalize: bool = False,                                      # False: projected features; True: points on the geometry
+    normalize: bool = False,  # False: projected features; True: points on the geometry
 ) -> Float[Tensor, "B D"]:
     "Projected features of images, or their points."
-    features = model.image_projection(model.image_tower(normalise_pixels(images, model.pixel_mean, model.pixel_std)))
-    return model.geometry.lift(features, 'image') if normalize else features
+    features = model.image_projection(
+        model.image_tower(normalise_pixels(images, model.pixel_mean, model.pixel_std))
+    )
+    return model.geometry.lift(features, "image") if normalize else features
+
 
 def normalise_pixels(
     images: Float[Tensor, "B 3 H W"] | UInt8[Tensor, "B 3 H W"],  # in [0, 1], or bytes in 0…255
-    mean: Float[Tensor, "3 1 1"],                                 # of each colour
-    std: Float[Tensor, "3 1 1"],                                  # of each colour
+    mean: Float[Tensor, "3 1 1"],  # of each colour
+    std: Float[Tensor, "3 1 1"],  # of each colour
 ) -> Float[Tensor, "B 3 H W"]:
     "Bytes to [0, 1], then minus the mean, over the standard deviation."
-    if images.dim() != 4 or images.shape[1] != 3: raise ValueError(f'images must be [B, 3, H, W], got {list(images.shape)}')
-    if images.dtype == torch.uint8: return torch.addcdiv(-mean / std, images.to(mean.dtype), 255 * std)
+    if images.dim() != 4 or images.shape[1] != 3:
+        raise ValueError(f"images must be [B, 3, H, W], got {list(images.shape)}")
+    if images.dtype == torch.uint8:
+        return torch.addcdiv(-mean / std, images.to(mean.dtype), 255 * std)
     return (images - mean) / std
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #da9db1e2
 def encode_text(
     model: DualEncoder,
     tokens: Int[Tensor, "B L"],  # ids of the model's `tokenizer`, right-padded with 0
-    normalize: bool = False,     # False: projected features; True: points on the geometry
+    normalize: bool = False,  # False: projected features; True: points on the geometry
 ) -> Float[Tensor, "B D"]:
     "Projected features of texts, or their points."
-    if tokens.dim() != 2 or tokens.is_floating_point(): raise ValueError(f'tokens must be integers [B, L], got {tokens.dtype} {list(tokens.shape)}')
+    if tokens.dim() != 2 or tokens.is_floating_point():
+        raise ValueError(f"tokens must be integers [B, L], got {tokens.dtype} {list(tokens.shape)}")
     features = model.text_projection(model.text_tower(tokens))
-    return model.geometry.lift(features, 'text') if normalize else features
+    return model.geometry.lift(features, "text") if normalize else features
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #be63662d
 def score(
     model: DualEncoder,
     image_points: Float[Tensor, "N D"],  # from `encode_image(..., normalize=True)`
-    text_points: Float[Tensor, "M D"],   # from `encode_text(..., normalize=True)`
-    kind: str | None = None,             # 'paper' or 'official'; None: what the geometry was trained with
+    text_points: Float[Tensor, "M D"],  # from `encode_text(..., normalize=True)`
+    kind: str | None = None,  # 'paper' or 'official'; None: what the geometry was trained with
 ) -> Float[Tensor, "N M"]:
     "Scores of all pairs."
-    return model.geometry.score(image_points, text_points, **({'kind': kind} if kind else {}))
+    return model.geometry.score(image_points, text_points, **({"kind": kind} if kind else {}))
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #18d1b574
 def embed(
     model: DualEncoder,
-    batch: Mapping[str, Tensor],                   # streams by name: image-like ones [B, 3, H, W], text-like ones [B, L]
-    streams: Sequence[str] = ('image', 'text'),    # the ones to embed
+    batch: Mapping[
+        str, Tensor
+    ],  # streams by name: image-like ones [B, 3, H, W], text-like ones [B, L]
+    streams: Sequence[str] = ("image", "text"),  # the ones to embed
 ) -> dict[str, Float[Tensor, "B D"]]:
     "Points of several streams, one pass a tower; int16 entries (words, heads) are handed over as they are."
     words = word_states(streams)
     missing = [name for name in streams if name not in batch and name not in words]
-    if missing: raise KeyError(f'streams {missing} are not in the batch; it has {sorted(batch)}')
-    points = {name: batch[name] for name in streams if name not in words and batch[name].dtype == torch.int16}
-    if words: points |= embed_words(model, batch, streams)
+    if missing:
+        raise KeyError(f"streams {missing} are not in the batch; it has {sorted(batch)}")
+    points = {
+        name: batch[name]
+        for name in streams
+        if name not in words and batch[name].dtype == torch.int16
+    }
+    if words:
+        points |= embed_words(model, batch, streams)
     for dims, encode in ((4, model.encode_image), (2, model.encode_text)):
         names = [name for name in streams if name not in points and batch[name].dim() == dims]
-        if not names: continue
+        if not names:
+            continue
         joint = encode(_stack([batch[name] for name in names]), normalize=True)
         points |= zip(names, joint.split([len(batch[name]) for name in names]))
     return {name: points[name] for name in streams}
+
 
 def _stack(parts):
     "One batch of several; ids are padded to the longest."
@@ -142,19 +191,31 @@ def _stack(parts):
 def calibrate(
     model: DualEncoder,
     batch: Mapping[str, Tensor],  # streams by name; all image-like and all text-like ones count
-    max_gain: float = 100.,       # bound on a channel's gain, for channels that hardly vary
+    max_gain: float = 100.0,  # bound on a channel's gain, for channels that hardly vary
 ) -> DualEncoder:
     "Set the last LayerNorm of each tower so that its features have mean 0 and deviation 1 over the batch."
     pixels = lambda x: normalise_pixels(x, model.pixel_mean, model.pixel_std)
-    for tower, dims, prepare in ((model.image_tower, 4, pixels), (model.text_tower, 2, lambda x: x)):
-        inputs = [x for x in batch.values() if isinstance(x, Tensor) and x.dim() == dims and x.dtype != torch.int16]
-        if not inputs: continue
-        if not hasattr(tower, 'final_norm'): raise TypeError(f'calibrate needs towers with a final_norm, {type(tower).__name__} has none')
+    for tower, dims, prepare in (
+        (model.image_tower, 4, pixels),
+        (model.text_tower, 2, lambda x: x),
+    ):
+        inputs = [
+            x
+            for x in batch.values()
+            if isinstance(x, Tensor) and x.dim() == dims and x.dtype != torch.int16
+        ]
+        if not inputs:
+            continue
+        if not hasattr(tower, "final_norm"):
+            raise TypeError(
+                f"calibrate needs towers with a final_norm, {type(tower).__name__} has none"
+            )
         norm, training = tower.final_norm, tower.training
         norm.weight.fill_(1), norm.bias.zero_()
         features = tower.train()(prepare(_stack(inputs))).float()
         tower.train(training)
-        if len(features) < 2: raise ValueError(f'calibrate needs at least 2 rows of each kind, got {len(features)}')
+        if len(features) < 2:
+            raise ValueError(f"calibrate needs at least 2 rows of each kind, got {len(features)}")
         norm.weight.copy_((1 / features.std(dim=0)).clamp(max=max_gain))
         norm.bias.copy_(-features.mean(dim=0) * norm.weight)
     return model
@@ -165,33 +226,72 @@ def summary(
     model: DualEncoder,
 ) -> pd.DataFrame:  # part, stage, shape, parameters; the last row is the total
     "Pixel statistics, then tensor shape and parameter count of each stage; the exact statistics are in `attrs`."
-    device, vision, text = model.pixel_mean.device, model.image_tower.config, model.text_tower.config
+    device, vision, text = (
+        model.pixel_mean.device,
+        model.image_tower.config,
+        model.text_tower.config,
+    )
     images = torch.zeros(1, 3, vision.image_size, vision.image_size, device=device)
     tokens = torch.zeros(1, text.context_length, dtype=torch.long, device=device)
-    pixels = {name: getattr(model, name).flatten().tolist() for name in ('pixel_mean', 'pixel_std') if device.type != 'meta'}
-    rows = [('image', name, '(' + ', '.join(f'{x:.4g}' for x in values) + ')', 0) for name, values in pixels.items()]
-    for part, x, tower, projection in (('image', images, model.image_tower, model.image_projection), ('text', tokens, model.text_tower, model.text_projection)):
+    pixels = {
+        name: getattr(model, name).flatten().tolist()
+        for name in ("pixel_mean", "pixel_std")
+        if device.type != "meta"
+    }
+    rows = [
+        ("image", name, "(" + ", ".join(f"{x:.4g}" for x in values) + ")", 0)
+        for name, values in pixels.items()
+    ]
+    for part, x, tower, projection in (
+        ("image", images, model.image_tower, model.image_projection),
+        ("text", tokens, model.text_tower, model.text_projection),
+    ):
         rows += [(part, *row) for row in _tower_rows(tower, x)]
-        rows.append((part, 'projection', _shape(torch.empty(1, model.geometry.dim)), sum(p.numel() for p in projection.parameters())))
-    rows.append(('geometry', type(model.geometry).__name__, _shape(torch.empty(1, model.geometry.dim)), sum(p.numel() for p in model.geometry.parameters())))
-    rows.append(('all', '', '', sum(p.numel() for p in model.parameters())))
-    table = pd.DataFrame(rows, columns=['part', 'stage', 'shape', 'parameters'])
+        rows.append(
+            (
+                part,
+                "projection",
+                _shape(torch.empty(1, model.geometry.dim)),
+                sum(p.numel() for p in projection.parameters()),
+            )
+        )
+    rows.append(
+        (
+            "geometry",
+            type(model.geometry).__name__,
+            _shape(torch.empty(1, model.geometry.dim)),
+            sum(p.numel() for p in model.geometry.parameters()),
+        )
+    )
+    rows.append(("all", "", "", sum(p.numel() for p in model.parameters())))
+    table = pd.DataFrame(rows, columns=["part", "stage", "shape", "parameters"])
     table.attrs = pixels
     return table
 
-def _shape(t): return f"[{', '.join(['B', *map(str, t.shape[1:])])}]"
+
+def _shape(t):
+    return f"[{', '.join(['B', *map(str, t.shape[1:])])}]"
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #8d6e9941
 def _tower_rows(tower, x):
     "Stage, shape and parameters of a tower's children, in the order in which they ran."
-    rows, hooks = [('input', _shape(x), 0)], []
-    stages = getattr(tower, 'stages', tower)
+    rows, hooks = [("input", _shape(x), 0)], []
+    stages = getattr(tower, "stages", tower)
     for name, child in stages.named_children():
         size = sum(p.numel() for p in child.parameters())
-        note = lambda _, __, out, name=name, size=size: rows.append((name, _shape(out[-1] if isinstance(out, tuple) else out), size))
-        if size: hooks.append((child[-1] if isinstance(child, (nn.ModuleList, nn.Sequential)) else child).register_forward_hook(note))
+        note = lambda _, __, out, name=name, size=size: rows.append(
+            (name, _shape(out[-1] if isinstance(out, tuple) else out), size)
+        )
+        if size:
+            hooks.append(
+                (
+                    child[-1] if isinstance(child, (nn.ModuleList, nn.Sequential)) else child
+                ).register_forward_hook(note)
+            )
     own = sum(p.numel() for p in stages.parameters(recurse=False))
     training = tower.training
-    try: out = tower.eval()(x)
-    finally: tower.train(training), [hook.remove() for hook in hooks]
-    return rows + [('positions, class token', '', own)] * bool(own) + [('feature', _shape(out), 0)]
+    try:
+        out = tower.eval()(x)
+    finally:
+        tower.train(training), [hook.remove() for hook in hooks]
+    return rows + [("positions, class token", "", own)] * bool(own) + [("feature", _shape(out), 0)]

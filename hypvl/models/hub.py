@@ -14,43 +14,61 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
 import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
+
 from ..config import atomic_path, from_dict, suggest, to_dict, write_atomic
 
 # %% ../../nbs/models/307_hub.ipynb #f10d838a
-model_kinds: dict[str, tuple[type, Callable]] = {}  # kind in config.json → (dataclass, builder of a model with random weights)
+model_kinds: dict[
+    str, tuple[type, Callable]
+] = {}  # kind in config.json → (dataclass, builder of a model with random weights)
+
 
 def register_kind(
-    kind: str,                            # the name in config.json
-    config_class: type,                   # frozen dataclass
-    build: Callable[[Any], nn.Module],    # its model, before the weights are read
+    kind: str,  # the name in config.json
+    config_class: type,  # frozen dataclass
+    build: Callable[[Any], nn.Module],  # its model, before the weights are read
 ):
     "Make a kind of model description known to `from_pretrained`."
     model_kinds[kind] = (config_class, build)
 
+
 def save_model_config(
-    config: Any,         # an instance of a registered dataclass
-    path: str | Path,    # the .json file
+    config: Any,  # an instance of a registered dataclass
+    path: str | Path,  # the .json file
 ) -> Path:
     "Write a description and its kind as sorted JSON."
     for kind, (config_class, _) in model_kinds.items():
-        if type(config) is config_class: return write_atomic(path, json.dumps({'kind': kind} | to_dict(config), indent=2, sort_keys=True) + '\n')
+        if type(config) is config_class:
+            return write_atomic(
+                path, json.dumps({"kind": kind} | to_dict(config), indent=2, sort_keys=True) + "\n"
+            )
     known = [c.__name__ for c, _ in model_kinds.values()]
-    raise TypeError(f'config: {type(config).__name__} is not a registered description of a model.{suggest(type(config).__name__, known)}')
+    raise TypeError(
+        f"config: {type(config).__name__} is not a registered description of a model.{suggest(type(config).__name__, known)}"
+    )
+
 
 def read_model_config(
     path: str | Path,  # written by `save_model_config`
 ) -> tuple[Any, Callable]:  # the description, and what builds its model
     "Read a description and find its builder."
-    try: data = json.loads(Path(path).read_text(encoding='utf-8'))
-    except json.JSONDecodeError as e: raise ValueError(f'path: {Path(path).name!r} is not JSON ({e})') from e
-    if not isinstance(data, dict): raise ValueError(f'path: {Path(path).name!r} must hold a JSON object, got a {type(data).__name__}')
-    kind = data.pop('kind', 'towers')  # files of the first version have no kind
-    if kind not in model_kinds: raise KeyError(f'kind: unknown kind of model {kind!r}.{suggest(kind, model_kinds)}')
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except json.JSONDecodeError as e:
+        raise ValueError(f"path: {Path(path).name!r} is not JSON ({e})") from e
+    if not isinstance(data, dict):
+        raise ValueError(
+            f"path: {Path(path).name!r} must hold a JSON object, got a {type(data).__name__}"
+        )
+    kind = data.pop("kind", "towers")  # files of the first version have no kind
+    if kind not in model_kinds:
+        raise KeyError(f"kind: unknown kind of model {kind!r}.{suggest(kind, model_kinds)}")
     config_class, build = model_kinds[kind]
     return from_dict(config_class, data), build
 
@@ -61,44 +79,80 @@ def explain_refusal(
 ):
     "Turn the errors of reading a checkpoint into ones that name the file, the reason and the way out."
     name = Path(path).name
-    try: yield
-    except FileNotFoundError as e: raise FileNotFoundError(f'path: no file {name!r}') from e
-    except IsADirectoryError as e: raise ValueError(f'path: {name!r} is a folder, a checkpoint file is needed') from e
-    except (pickle.UnpicklingError, SafetensorError, OSError, EOFError, RuntimeError, ValueError, LookupError, AssertionError) as e:
-        if 'in loading state_dict' in str(e): raise  # the file is fine, the model is another one
-        why = re.search(r'WeightsUnpickler error:\s*(.+)', str(e)) or re.match(r'(.*)', str(e))
-        asked = re.search(r'GLOBAL ([\w.]+)|but got (<.+?>)|(TorchScript) archives', str(e))
+    try:
+        yield
+    except FileNotFoundError as e:
+        raise FileNotFoundError(f"path: no file {name!r}") from e
+    except IsADirectoryError as e:
+        raise ValueError(f"path: {name!r} is a folder, a checkpoint file is needed") from e
+    except (
+        pickle.UnpicklingError,
+        SafetensorError,
+        OSError,
+        EOFError,
+        RuntimeError,
+        ValueError,
+        LookupError,
+        AssertionError,
+    ) as e:
+        if "in loading state_dict" in str(e):
+            raise  # the file is fine, the model is another one
+        why = re.search(r"WeightsUnpickler error:\s*(.+)", str(e)) or re.match(r"(.*)", str(e))
+        asked = re.search(r"GLOBAL ([\w.]+)|but got (<.+?>)|(TorchScript) archives", str(e))
         if asked:
-            raise ValueError(f'path: {name!r} is refused: it asks for {asked[1] or asked[2] or asked[3]}, which is no part of a tensor file and could run any code. '
-                             'If its origin is trusted, load it once in a sandbox and save only the state dict of the model with torch.save; '
-                             'or allow the named class alone with torch.serialization.safe_globals.') from e
-        raise ValueError(f'path: {name!r} is not a readable checkpoint, it may be cut short or damaged ({why[1] or type(e).__name__})') from e
+            raise ValueError(
+                f"path: {name!r} is refused: it asks for {asked[1] or asked[2] or asked[3]}, which is no part of a tensor file and could run any code. "
+                "If its origin is trusted, load it once in a sandbox and save only the state dict of the model with torch.save; "
+                "or allow the named class alone with torch.serialization.safe_globals."
+            ) from e
+        raise ValueError(
+            f"path: {name!r} is not a readable checkpoint, it may be cut short or damaged ({why[1] or type(e).__name__})"
+        ) from e
+
 
 def read_checkpoint(
     path: str | Path,  # written by torch.save
 ) -> Any:
     "What a checkpoint file holds, on the CPU; only tensors, numbers and containers are read."
-    with explain_refusal(path): return torch.load(Path(path), map_location='cpu', weights_only=True)
+    with explain_refusal(path):
+        return torch.load(Path(path), map_location="cpu", weights_only=True)
 
 # %% ../../nbs/models/307_hub.ipynb #27601d6a
 def model_facts(
-    model: nn.Module,    # a `DualEncoder`
+    model: nn.Module,  # a `DualEncoder`
 ) -> dict[str, str]:
     "What a model card says: family, towers, geometry, curvature, temperature, pixel statistics, size."
-    g, number = model.geometry, lambda x: f'{x:.4g}'
-    family = 'CLIP (unit sphere)' if not g.has_cones else 'MERU or HyCoCLIP (one hyperbolic space)' if g.k == 1 else 'PHyCLIP (product of hyperbolic spaces)'
-    if model.official: family = f'{model.official.family}, from a published checkpoint'
+    g, number = model.geometry, lambda x: f"{x:.4g}"
+    family = (
+        "CLIP (unit sphere)"
+        if not g.has_cones
+        else "MERU or HyCoCLIP (one hyperbolic space)"
+        if g.k == 1
+        else "PHyCLIP (product of hyperbolic spaces)"
+    )
+    if model.official:
+        family = f"{model.official.family}, from a published checkpoint"
     c = g.curvature.detach().float()
-    spread = number(c[0]) if g.k == 1 else f'{number(c.min())} to {number(c.max())}, median {number(c.median())}'
+    spread = (
+        number(c[0])
+        if g.k == 1
+        else f"{number(c.min())} to {number(c.max())}, median {number(c.median())}"
+    )
     vision, text = model.image_tower.config, model.text_tower.config
-    facts = {'family': family,
-             'image tower': f'{type(model.image_tower).__name__}, {vision.image_size} px, width {model.image_tower.width}',
-             'text tower': f'{type(model.text_tower).__name__}, {text.context_length} tokens, width {model.text_tower.width}',
-             'geometry': f'{type(g).__name__}, {g.k} × {g.d} dimensions' + (f', metric {g.metric}' if g.has_cones else ''),
-             'curvature magnitude c': spread if g.has_cones else 'none: points are compared by their cosine',
-             'temperature': number((-g.logit_scale).exp().item())}
-    for name in ('pixel_mean', 'pixel_std'): facts[name] = '(' + ', '.join(map(number, getattr(model, name).flatten().tolist())) + ')'
-    return facts | {'parameters': f'{sum(p.numel() for p in model.parameters()):,}'}
+    facts = {
+        "family": family,
+        "image tower": f"{type(model.image_tower).__name__}, {vision.image_size} px, width {model.image_tower.width}",
+        "text tower": f"{type(model.text_tower).__name__}, {text.context_length} tokens, width {model.text_tower.width}",
+        "geometry": f"{type(g).__name__}, {g.k} × {g.d} dimensions"
+        + (f", metric {g.metric}" if g.has_cones else ""),
+        "curvature magnitude c": spread
+        if g.has_cones
+        else "none: points are compared by their cosine",
+        "temperature": number((-g.logit_scale).exp().item()),
+    }
+    for name in ("pixel_mean", "pixel_std"):
+        facts[name] = "(" + ", ".join(map(number, getattr(model, name).flatten().tolist())) + ")"
+    return facts | {"parameters": f"{sum(p.numel() for p in model.parameters()):,}"}
 
 # %% ../../nbs/models/307_hub.ipynb #767a0ff5
 _card = """---
@@ -116,52 +170,82 @@ Image and text encoder made with hypvl. Load it with `hypvl.models.DualEncoder.f
 Pixels in [0, 1] go in; the model subtracts `pixel_mean` and divides by `pixel_std` itself.
 """
 
+
 def _is_local(place):
     "A folder on disk, not the name of a repository."
-    return isinstance(place, Path) or Path(place).is_dir() or place.startswith(('.', '/', '~')) or place.count('/') > 1
+    return (
+        isinstance(place, Path)
+        or Path(place).is_dir()
+        or place.startswith((".", "/", "~"))
+        or place.count("/") > 1
+    )
 
-_where = ('revision', 'cache_dir', 'force_download', 'local_files_only', 'token')
+
+_where = ("revision", "cache_dir", "force_download", "local_files_only", "token")
+
 
 def _find(place, name, where):
     "A file of a folder, or of a repository, from which it is downloaded."
     return Path(place, name) if _is_local(place) else Path(hf_hub_download(place, name, **where))
 
 # %% ../../nbs/models/307_hub.ipynb #f4f1c2e5
-class HubModel(PyTorchModelHubMixin, library_name='hypvl', tags=['hyperbolic', 'vision-language'],
-               pipeline_tag='zero-shot-image-classification', model_card_template=_card):
+class HubModel(
+    PyTorchModelHubMixin,
+    library_name="hypvl",
+    tags=["hyperbolic", "vision-language"],
+    pipeline_tag="zero-shot-image-classification",
+    model_card_template=_card,
+):
     "Saving, loading and sharing for a model with a `config`, the description that rebuilds it."
+
     def _save_pretrained(self, save_directory):
-        with atomic_path(save_directory / 'model.safetensors') as part:
-            save_file({name: t.detach().contiguous() for name, t in self.state_dict().items()}, part)
-        if self.config is not None: save_model_config(self.config, save_directory / 'config.json')
+        with atomic_path(save_directory / "model.safetensors") as part:
+            save_file(
+                {name: t.detach().contiguous() for name, t in self.state_dict().items()}, part
+            )
+        if self.config is not None:
+            save_model_config(self.config, save_directory / "config.json")
 
     def generate_model_card(self, *args, **kwargs) -> ModelCard:
         "The card, with the facts of the weights as they are now."
         return super().generate_model_card(*args, facts=model_facts(self), **kwargs)
 
-    def load_pretrained(self,
-                        folder: str | Path):  # written by `save_pretrained`
+    def load_pretrained(self, folder: str | Path):  # written by `save_pretrained`
         "Read the weights of a folder into this model, which has the same shape."
-        path = Path(folder) / 'model.safetensors'
-        if not path.exists(): raise FileNotFoundError(f'no model.safetensors in folder {Path(folder).name!r}')
-        with explain_refusal(path): weights = load_file(path)
+        path = Path(folder) / "model.safetensors"
+        if not path.exists():
+            raise FileNotFoundError(f"no model.safetensors in folder {Path(folder).name!r}")
+        with explain_refusal(path):
+            weights = load_file(path)
         self.load_state_dict(weights)
         return self
 
     @classmethod
-    def from_pretrained(cls,
-                        pretrained_model_name_or_path: str | Path,  # a folder of `save_pretrained`, or the name of a repository
-                        **settings):                                # map_location (a device), and how to download: revision, token, cache_dir, local_files_only, force_download
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: str
+        | Path,  # a folder of `save_pretrained`, or the name of a repository
+        **settings,
+    ):  # map_location (a device), and how to download: revision, token, cache_dir, local_files_only, force_download
         "A model in evaluation mode, rebuilt from its config, with its weights."
         place = pretrained_model_name_or_path
-        if _is_local(place) and not (Path(place) / 'config.json').is_file():
-            raise FileNotFoundError(f'no config.json in folder {Path(place).name!r}')
+        if _is_local(place) and not (Path(place) / "config.json").is_file():
+            raise FileNotFoundError(f"no config.json in folder {Path(place).name!r}")
         return super().from_pretrained(place, **settings)
 
     @classmethod
-    def _from_pretrained(cls, *, model_id, map_location='cpu', config=None, geometry=None, **where):
-        for name in where.keys() - set(_where): raise TypeError(f'from_pretrained: unknown setting {name!r}.{suggest(name, ["map_location", *_where])}')
-        if config is None: raise FileNotFoundError(f'no config.json in repository {model_id!r}')
-        description, build = read_model_config(_find(model_id, 'config.json', where))
-        with torch.random.fork_rng(): model = build(description)
-        return model.load_pretrained(_find(model_id, 'model.safetensors', where).parent).eval().to(map_location)
+    def _from_pretrained(cls, *, model_id, map_location="cpu", config=None, geometry=None, **where):
+        for name in where.keys() - set(_where):
+            raise TypeError(
+                f"from_pretrained: unknown setting {name!r}.{suggest(name, ['map_location', *_where])}"
+            )
+        if config is None:
+            raise FileNotFoundError(f"no config.json in repository {model_id!r}")
+        description, build = read_model_config(_find(model_id, "config.json", where))
+        with torch.random.fork_rng():
+            model = build(description)
+        return (
+            model.load_pretrained(_find(model_id, "model.safetensors", where).parent)
+            .eval()
+            .to(map_location)
+        )

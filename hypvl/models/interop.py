@@ -8,16 +8,17 @@ __all__ = ['OpenClipConfig', 'open_clip_names', 'open_clip_config', 'Pixels', 'W
 
 # %% ../../nbs/models/306_interop.ipynb #d9f4f617
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+
 import open_clip
 import torch
 from jaxtyping import Float, Int
 from open_clip.transform import PreprocessCfg, image_transform_v2, merge_preprocess_dict
 from torch import Tensor, nn
 from torchvision import transforms
+
 from ..config import suggest
 from ..geometry.spaces import GeometryConfig, make_geometry
 from .dual_encoder import DualEncoder
@@ -27,211 +28,346 @@ from .hub import explain_refusal, register_kind
 @dataclass(frozen=True)
 class OpenClipConfig:
     "A model of open_clip as data."
-    model_cfg: dict[str, Any]                                   # its description in open_clip: embed_dim, vision_cfg, text_cfg, …
-    geometry: GeometryConfig                                    # where the towers meet
-    preprocess_cfg: dict[str, Any] = field(default_factory=dict)  # size, mean, std, interpolation, resize_mode
-    name: str = ''                                              # its name in open_clip, which some tokenizers go by
+
+    model_cfg: dict[str, Any]  # its description in open_clip: embed_dim, vision_cfg, text_cfg, …
+    geometry: GeometryConfig  # where the towers meet
+    preprocess_cfg: dict[str, Any] = field(
+        default_factory=dict
+    )  # size, mean, std, interpolation, resize_mode
+    name: str = ""  # its name in open_clip, which some tokenizers go by
 
 # %% ../../nbs/models/306_interop.ipynb #d1f584a6
 def open_clip_names(
-    contains: str = '',  # only names with this part
+    contains: str = "",  # only names with this part
 ) -> list[str]:
     "Names of open_clip's architectures."
     return [name for name in open_clip.list_models() if contains in name]
 
+
 def open_clip_config(
-    model: str | Path | Mapping,              # a name, 'local-dir:FOLDER', 'hf-hub:USER/MODEL', a folder, or a description
-    geometry: GeometryConfig | None = None,   # None: the unit sphere, as trained
+    model: str
+    | Path
+    | Mapping,  # a name, 'local-dir:FOLDER', 'hf-hub:USER/MODEL', a folder, or a description
+    geometry: GeometryConfig | None = None,  # None: the unit sphere, as trained
     preprocess: Mapping[str, Any] | None = None,  # changes of open_clip's preprocess_cfg
 ) -> OpenClipConfig:
     "The description of a model that open_clip knows, with random weights in mind."
     source = _source(model)
-    if source and ':' not in source and source not in open_clip.list_models(): raise KeyError(f'model: unknown open_clip model {source!r}.{suggest(source, open_clip.list_models())}')
-    folder = Path(source.removeprefix('local-dir:'))
-    if source.startswith('local-dir:') and not (folder / 'open_clip_config.json').is_file(): raise FileNotFoundError(f'model: no open_clip_config.json in folder {folder.name!r}')
+    if source and ":" not in source and source not in open_clip.list_models():
+        raise KeyError(
+            f"model: unknown open_clip model {source!r}.{suggest(source, open_clip.list_models())}"
+        )
+    folder = Path(source.removeprefix("local-dir:"))
+    if source.startswith("local-dir:") and not (folder / "open_clip_config.json").is_file():
+        raise FileNotFoundError(f"model: no open_clip_config.json in folder {folder.name!r}")
     cfg = _plain(open_clip.get_model_config(source) if source else model)
-    missing = [key for key in ('embed_dim', 'vision_cfg', 'text_cfg') if key not in cfg]
-    if missing: raise ValueError(f'model: the description lacks {missing}; it has {sorted(cfg)}')
+    missing = [key for key in ("embed_dim", "vision_cfg", "text_cfg") if key not in cfg]
+    if missing:
+        raise ValueError(f"model: the description lacks {missing}; it has {sorted(cfg)}")
     changes = dict(preprocess or {})
     known = vars(PreprocessCfg())
     for key in changes:
-        if key not in known: raise KeyError(f'preprocess: unknown key {key!r}.{suggest(key, known)}')
-    pixels = merge_preprocess_dict(PreprocessCfg(size=cfg['vision_cfg'].get('image_size', 224)), changes)
-    name = '' if source.startswith('local-dir:') and 'hf_tokenizer_name' not in cfg['text_cfg'] else source
-    return OpenClipConfig(cfg, geometry or GeometryConfig('sphere', 1, cfg['embed_dim']), _plain(pixels), name)
+        if key not in known:
+            raise KeyError(f"preprocess: unknown key {key!r}.{suggest(key, known)}")
+    pixels = merge_preprocess_dict(
+        PreprocessCfg(size=cfg["vision_cfg"].get("image_size", 224)), changes
+    )
+    name = (
+        ""
+        if source.startswith("local-dir:") and "hf_tokenizer_name" not in cfg["text_cfg"]
+        else source
+    )
+    return OpenClipConfig(
+        cfg, geometry or GeometryConfig("sphere", 1, cfg["embed_dim"]), _plain(pixels), name
+    )
+
 
 def _source(model):
     "What open_clip calls a model; '' for a description."
-    return f'local-dir:{model}' if isinstance(model, Path) else model if isinstance(model, str) else ''
+    return (
+        f"local-dir:{model}" if isinstance(model, Path) else model if isinstance(model, str) else ""
+    )
+
 
 def _plain(x):
     "Mappings and sequences as JSON has them."
-    if isinstance(x, Mapping): return {k: _plain(v) for k, v in x.items()}
+    if isinstance(x, Mapping):
+        return {k: _plain(v) for k, v in x.items()}
     return [_plain(v) for v in x] if isinstance(x, (list, tuple)) else x
 
 # %% ../../nbs/models/306_interop.ipynb #b8a6b6aa
 class Pixels(NamedTuple):
     "What a model must know of the input of an image tower of open_clip."
-    image_size: int                # side of the square, pixels
+
+    image_size: int  # side of the square, pixels
     pixel_mean: tuple[float, ...]  # of each colour, pixels in [0, 1]
-    pixel_std: tuple[float, ...]   # the same
+    pixel_std: tuple[float, ...]  # the same
+
 
 class Words(NamedTuple):
     "What a model must know of the input of a text tower of open_clip."
-    context_length: int            # ids of a text
+
+    context_length: int  # ids of a text
+
 
 class OpenClipVision(nn.Module):
     "The image tower of open_clip with its projection."
+
     projected = True
 
-    def __init__(self,
-                 visual: nn.Module,  # `visual` of the model
-                 width: int,         # of its features
-                 config: Pixels):    # size and statistics of its input
+    def __init__(
+        self,
+        visual: nn.Module,  # `visual` of the model
+        width: int,  # of its features
+        config: Pixels,
+    ):  # size and statistics of its input
         super().__init__()
         self.visual, self.width, self.config = visual, width, config
 
     @property
-    def stages(self) -> nn.Module: return self.visual
+    def stages(self) -> nn.Module:
+        return self.visual
 
-    def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]: return _feature(self.visual(images))
+    def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]:
+        return _feature(self.visual(images))
 
-def _feature(out): return out[0] if isinstance(out, tuple) else out
+
+def _feature(out):
+    return out[0] if isinstance(out, tuple) else out
 
 # %% ../../nbs/models/306_interop.ipynb #3f983612
 class ClipText(nn.Module):
     "The parts of `open_clip.CLIP` that read text, which its own `encode_text` runs."
-    def __init__(self,
-                 model: open_clip.CLIP):  # gives its modules, not copies
+
+    def __init__(self, model: open_clip.CLIP):  # gives its modules, not copies
         super().__init__()
-        for name in ('context_length', 'token_embedding', 'positional_embedding', 'transformer', 'ln_final', 'text_projection', 'text_pool_type', 'text_eos_id'):
+        for name in (
+            "context_length",
+            "token_embedding",
+            "positional_embedding",
+            "transformer",
+            "ln_final",
+            "text_projection",
+            "text_pool_type",
+            "text_eos_id",
+        ):
             setattr(self, name, getattr(model, name))
-        self.register_buffer('attn_mask', model.attn_mask, persistent=False)
+        self.register_buffer("attn_mask", model.attn_mask, persistent=False)
 
     forward = open_clip.CLIP.encode_text
 
+
 class OpenClipText(nn.Module):
     "The text tower of open_clip with its projection; short rows are filled up to its context."
+
     projected = True
 
-    def __init__(self,
-                 model: nn.Module,  # a model of open_clip
-                 width: int):       # of its features
+    def __init__(
+        self,
+        model: nn.Module,  # a model of open_clip
+        width: int,
+    ):  # of its features
         super().__init__()
-        self.text, self.width = model.text if hasattr(model, 'text') else ClipText(model), width
-        self.config, self.pad_id = Words(self.text.context_length), getattr(self.text, 'pad_id', 0)
+        self.text, self.width = model.text if hasattr(model, "text") else ClipText(model), width
+        self.config, self.pad_id = Words(self.text.context_length), getattr(self.text, "pad_id", 0)
 
     @property
-    def stages(self) -> nn.Module: return self.text
+    def stages(self) -> nn.Module:
+        return self.text
 
     def forward(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B W"]:
         short = self.config.context_length - tokens.shape[1]
-        if short < 0: raise ValueError(f'tokens must have at most {self.config.context_length} ids, the context of the tower, got {tokens.shape[1]}')
+        if short < 0:
+            raise ValueError(
+                f"tokens must have at most {self.config.context_length} ids, the context of the tower, got {tokens.shape[1]}"
+            )
         return _feature(self.text(nn.functional.pad(tokens, (0, short), value=self.pad_id)))
 
 # %% ../../nbs/models/306_interop.ipynb #ffb2180f
 class LazyTokenizer:
     "The tokenizer of an open_clip model, made when it is first called; texts to ids [B, context]."
-    def __init__(self,
-                 name: str,                       # name of the model, or ''
-                 text_cfg: Mapping[str, Any]):    # its text_cfg
-        self.name, self.text_cfg, self.made = name, dict(text_cfg), None
-        self.context_length = self.text_cfg.get('context_length', 77)
 
-    def __reduce__(self): return LazyTokenizer, (self.name, self.text_cfg)  # travels to workers without its tables
+    def __init__(
+        self,
+        name: str,  # name of the model, or ''
+        text_cfg: Mapping[str, Any],
+    ):  # its text_cfg
+        self.name, self.text_cfg, self.made = name, dict(text_cfg), None
+        self.context_length = self.text_cfg.get("context_length", 77)
+
+    def __reduce__(self):
+        return LazyTokenizer, (self.name, self.text_cfg)  # travels to workers without its tables
 
     def __call__(self, texts: str | list[str]) -> Int[Tensor, "B L"]:
         "Ids of one or several texts."
-        if self.made is None: self.made = self._make()
+        if self.made is None:
+            self.made = self._make()
         return self.made(texts)
 
     def _make(self):
-        if self.name: return open_clip.get_tokenizer(self.name)
-        settings = dict(context_length=self.context_length, **self.text_cfg.get('tokenizer_kwargs', {}))
-        source = self.text_cfg.get('hf_tokenizer_name')
-        return open_clip.tokenizer.HFTokenizer(source, **settings) if source else open_clip.SimpleTokenizer(**settings)
+        if self.name:
+            return open_clip.get_tokenizer(self.name)
+        settings = dict(
+            context_length=self.context_length, **self.text_cfg.get("tokenizer_kwargs", {})
+        )
+        source = self.text_cfg.get("hf_tokenizer_name")
+        return (
+            open_clip.tokenizer.HFTokenizer(source, **settings)
+            if source
+            else open_clip.SimpleTokenizer(**settings)
+        )
+
 
 def _preprocess(cfg):
     "open_clip's evaluation transform up to a tensor in [0, 1]."
     steps = image_transform_v2(PreprocessCfg(**cfg), is_train=False).transforms
-    return transforms.Compose([step for step in steps if not isinstance(step, transforms.Normalize)])
+    return transforms.Compose(
+        [step for step in steps if not isinstance(step, transforms.Normalize)]
+    )
 
 # %% ../../nbs/models/306_interop.ipynb #4d53a0a9
-def _assemble(module, cfg, geometry, config=None, name=''):
+def _assemble(module, cfg, geometry, config=None, name=""):
     "A DualEncoder of the towers of an open_clip model; `cfg` is its preprocess_cfg."
-    size = getattr(module.visual, 'image_size', cfg['size'])
+    size = getattr(module.visual, "image_size", cfg["size"])
     sides = {size} if isinstance(size, int) else {*size}
-    if len(sides) > 1: raise ValueError(f'model: its images must be square, got {tuple(size)}')
-    width = config.model_cfg['embed_dim'] if config else _width(module, *sides)
-    space = make_geometry(geometry or GeometryConfig('sphere', 1, width))
-    if not space.has_cones: space.logit_scale.data = module.logit_scale.detach().float().reshape(()).clone()
-    vision = OpenClipVision(module.visual, width, Pixels(*sides, tuple(cfg['mean']), tuple(cfg['std'])))
+    if len(sides) > 1:
+        raise ValueError(f"model: its images must be square, got {tuple(size)}")
+    width = config.model_cfg["embed_dim"] if config else _width(module, *sides)
+    space = make_geometry(geometry or GeometryConfig("sphere", 1, width))
+    if not space.has_cones:
+        space.logit_scale.data = module.logit_scale.detach().float().reshape(()).clone()
+    vision = OpenClipVision(
+        module.visual, width, Pixels(*sides, tuple(cfg["mean"]), tuple(cfg["std"]))
+    )
     model = DualEncoder(vision, OpenClipText(module, width), space, config)
     model.preprocess = _preprocess(cfg)
-    model.tokenizer = LazyTokenizer(name, config.model_cfg['text_cfg'] if config else {'context_length': model.text_tower.config.context_length})
+    model.tokenizer = LazyTokenizer(
+        name,
+        config.model_cfg["text_cfg"]
+        if config
+        else {"context_length": model.text_tower.config.context_length},
+    )
     return model.to(module.logit_scale.device)
+
 
 @torch.no_grad()
 def _width(module, side):
     "Width of the features of an image tower, from one black picture."
     training, like = module.visual.training, next(module.visual.parameters())
-    try: return _feature(module.visual.eval()(torch.zeros(1, 3, side, side, device=like.device, dtype=like.dtype))).shape[1]
-    finally: module.visual.train(training)
+    try:
+        return _feature(
+            module.visual.eval()(
+                torch.zeros(1, 3, side, side, device=like.device, dtype=like.dtype)
+            )
+        ).shape[1]
+    finally:
+        module.visual.train(training)
 
 # %% ../../nbs/models/306_interop.ipynb #fe185ee6
 def build_open_clip(
     config: OpenClipConfig,  # the description
 ) -> DualEncoder:
     "A model of open_clip with random weights."
-    return _assemble(_random(config.model_cfg), config.preprocess_cfg, config.geometry, config, config.name)
+    return _assemble(
+        _random(config.model_cfg), config.preprocess_cfg, config.geometry, config, config.name
+    )
 
-register_kind('open_clip', OpenClipConfig, build_open_clip)
+
+register_kind("open_clip", OpenClipConfig, build_open_clip)
+
 
 def _random(model_cfg):
     "The module that open_clip would build; nothing is downloaded."
     cfg = {k: dict(v) if isinstance(v, Mapping) else v for k, v in model_cfg.items()}
-    custom = cfg.pop('custom_text', False) or 'hf_model_name' in cfg['text_cfg']
-    if 'timm_model_name' in cfg['vision_cfg']: cfg['vision_cfg']['timm_model_pretrained'] = False
-    if 'hf_model_name' in cfg['text_cfg']: cfg['text_cfg']['hf_model_pretrained'] = False
-    return (open_clip.CoCa if 'multimodal_cfg' in cfg else open_clip.CustomTextCLIP if custom else open_clip.CLIP)(**cfg)
+    custom = cfg.pop("custom_text", False) or "hf_model_name" in cfg["text_cfg"]
+    if "timm_model_name" in cfg["vision_cfg"]:
+        cfg["vision_cfg"]["timm_model_pretrained"] = False
+    if "hf_model_name" in cfg["text_cfg"]:
+        cfg["text_cfg"]["hf_model_pretrained"] = False
+    return (
+        open_clip.CoCa
+        if "multimodal_cfg" in cfg
+        else open_clip.CustomTextCLIP
+        if custom
+        else open_clip.CLIP
+    )(**cfg)
 
 # %% ../../nbs/models/306_interop.ipynb #5e716333
 def from_open_clip(
-    model: str | Path | Mapping | nn.Module,      # a name, a folder with open_clip_config.json, a description, or a built model
-    pretrained: str | Path | None = None,         # a checkpoint file, or a tag of open_clip (downloaded); None: random weights
-    geometry: GeometryConfig | None = None,       # None: the unit sphere, as trained
+    model: str
+    | Path
+    | Mapping
+    | nn.Module,  # a name, a folder with open_clip_config.json, a description, or a built model
+    pretrained: str
+    | Path
+    | None = None,  # a checkpoint file, or a tag of open_clip (downloaded); None: random weights
+    geometry: GeometryConfig | None = None,  # None: the unit sphere, as trained
     *,
-    preprocess: Mapping[str, Any] | None = None,  # changes of open_clip's preprocess_cfg: mean, std, size, interpolation, resize_mode
-    seed: int | None = None,                      # seed of random weights; the global generator stays as it was
+    preprocess: Mapping[str, Any]
+    | None = None,  # changes of open_clip's preprocess_cfg: mean, std, size, interpolation, resize_mode
+    seed: int | None = None,  # seed of random weights; the global generator stays as it was
 ) -> DualEncoder:
     "A model of open_clip behind the interface of this library."
     with torch.random.fork_rng(enabled=seed is not None):
-        if seed is not None: torch.manual_seed(seed)
-        if isinstance(model, nn.Module): return _adopt(model, pretrained, geometry, preprocess)
+        if seed is not None:
+            torch.manual_seed(seed)
+        if isinstance(model, nn.Module):
+            return _adopt(model, pretrained, geometry, preprocess)
         config = open_clip_config(model, geometry, preprocess)
         module = _module(_source(model), config, pretrained)
-        known = getattr(module.visual, 'preprocess_cfg', None)  # a pretrained model knows its pixels
-        if known: config = OpenClipConfig(config.model_cfg, config.geometry, _plain(merge_preprocess_dict(known, dict(preprocess or {}))), config.name)
+        known = getattr(
+            module.visual, "preprocess_cfg", None
+        )  # a pretrained model knows its pixels
+        if known:
+            config = OpenClipConfig(
+                config.model_cfg,
+                config.geometry,
+                _plain(merge_preprocess_dict(known, dict(preprocess or {}))),
+                config.name,
+            )
         return _assemble(module, config.preprocess_cfg, config.geometry, config, config.name)
+
 
 def _adopt(module, pretrained, geometry, preprocess):
     "A built model; what it was built from is not known."
-    if pretrained is not None: raise ValueError(f'pretrained: the model is built already, got {str(pretrained)!r} on top')
-    for part in ('visual', 'encode_text', 'logit_scale'):
-        if not hasattr(module, part): raise TypeError(f'model: a model of open_clip is needed, {type(module).__name__} has no {part!r}')
+    if pretrained is not None:
+        raise ValueError(f"pretrained: the model is built already, got {str(pretrained)!r} on top")
+    for part in ("visual", "encode_text", "logit_scale"):
+        if not hasattr(module, part):
+            raise TypeError(
+                f"model: a model of open_clip is needed, {type(module).__name__} has no {part!r}"
+            )
     v, usual = module.visual, PreprocessCfg()
-    known = getattr(v, 'preprocess_cfg', {'mean': getattr(v, 'image_mean', None) or usual.mean, 'std': getattr(v, 'image_std', None) or usual.std, 'size': v.image_size})
-    return _assemble(module, merge_preprocess_dict(merge_preprocess_dict(usual, known), dict(preprocess or {})), geometry)
+    known = getattr(
+        v,
+        "preprocess_cfg",
+        {
+            "mean": getattr(v, "image_mean", None) or usual.mean,
+            "std": getattr(v, "image_std", None) or usual.std,
+            "size": v.image_size,
+        },
+    )
+    return _assemble(
+        module,
+        merge_preprocess_dict(merge_preprocess_dict(usual, known), dict(preprocess or {})),
+        geometry,
+    )
 
 # %% ../../nbs/models/306_interop.ipynb #dd05e981
 def _module(source, config, pretrained):
     "An open_clip module with the wanted weights."
-    if pretrained is None: return open_clip.create_model(source) if ':' in source else _random(config.model_cfg)
+    if pretrained is None:
+        return open_clip.create_model(source) if ":" in source else _random(config.model_cfg)
     path, tags = Path(pretrained), open_clip.list_pretrained_tags_by_model(source)
-    if str(pretrained) in tags: return open_clip.create_model(source, str(pretrained))
+    if str(pretrained) in tags:
+        return open_clip.create_model(source, str(pretrained))
     if not path.is_file():
-        if isinstance(pretrained, Path) or path.suffix or len(path.parts) > 1: raise FileNotFoundError(f'pretrained: no file {path.name!r}')
-        raise KeyError(f'pretrained: {source or "a description"} has no tag {pretrained!r}, and there is no such file.{suggest(pretrained, tags)}')
+        if isinstance(pretrained, Path) or path.suffix or len(path.parts) > 1:
+            raise FileNotFoundError(f"pretrained: no file {path.name!r}")
+        raise KeyError(
+            f"pretrained: {source or 'a description'} has no tag {pretrained!r}, and there is no such file.{suggest(pretrained, tags)}"
+        )
     module = _random(config.model_cfg)
-    with explain_refusal(path): open_clip.load_checkpoint(module, str(path))
+    with explain_refusal(path):
+        open_clip.load_checkpoint(module, str(path))
     return module

@@ -11,8 +11,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
 import torch
 from torch import Tensor
+
 from ..config import atomic_path, suggest
 from .dual_encoder import DualEncoder
 from .hub import read_checkpoint
@@ -24,164 +26,328 @@ from .towers import VisionConfig
 @dataclass(frozen=True)
 class OfficialFile:
     "What a model remembers of the checkpoint it was read from."
-    family: str                                             # one of `families`
-    extras: dict[str, Tensor] = field(default_factory=dict)  # tensors of the state dict that the model does not read
-    beside: dict[str, Tensor] = field(default_factory=dict)  # tensors that stood beside the state dict
-    ignored: tuple[str, ...] = ()                           # what else stood there: optimizer, iteration, …
 
-_parts = {'visual.': 'image_tower.', 'textual.': 'text_tower.', 'visual_proj.': 'image_projection.', 'textual_proj.': 'text_projection.'}
-_scalars = {'curv': 'log_curvature', 'visual_alpha': 'log_scale_image', 'textual_alpha': 'log_scale_text'}                           # MERU, HyCoCLIP
-_lists = {'curvs': 'log_curvature', 'visual_concept_alphas': 'log_scale_image', 'textual_concept_alphas': 'log_scale_text'}          # PHyCLIP
+    family: str  # one of `families`
+    extras: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # tensors of the state dict that the model does not read
+    beside: dict[str, Tensor] = field(
+        default_factory=dict
+    )  # tensors that stood beside the state dict
+    ignored: tuple[str, ...] = ()  # what else stood there: optimizer, iteration, …
+
+
+_parts = {
+    "visual.": "image_tower.",
+    "textual.": "text_tower.",
+    "visual_proj.": "image_projection.",
+    "textual_proj.": "text_projection.",
+}
+_scalars = {
+    "curv": "log_curvature",
+    "visual_alpha": "log_scale_image",
+    "textual_alpha": "log_scale_text",
+}  # MERU, HyCoCLIP
+_lists = {
+    "curvs": "log_curvature",
+    "visual_concept_alphas": "log_scale_image",
+    "textual_concept_alphas": "log_scale_text",
+}  # PHyCLIP
+
 
 def _family(model, family):
     "Family whose layout fits a model."
     g = model.geometry
-    family = family or (model.official.family if model.official else 'clip' if not g.has_cones else 'meru' if g.k == 1 else 'phyclip')
+    family = family or (
+        model.official.family
+        if model.official
+        else "clip"
+        if not g.has_cones
+        else "meru"
+        if g.k == 1
+        else "phyclip"
+    )
     _known(family)
-    if (family == 'clip') == g.has_cones or (family in ('meru', 'hycoclip') and g.k > 1):
-        raise ValueError(f'family: a {type(g).__name__} geometry with {g.k} factors does not fit {family!r}')
+    if (family == "clip") == g.has_cones or (family in ("meru", "hycoclip") and g.k > 1):
+        raise ValueError(
+            f"family: a {type(g).__name__} geometry with {g.k} factors does not fit {family!r}"
+        )
     return family
 
+
 def _known(family):
-    if family not in families: raise KeyError(f'unknown family {family!r}.{suggest(family, families)}')
+    if family not in families:
+        raise KeyError(f"unknown family {family!r}.{suggest(family, families)}")
     return family
 
 # %% ../../nbs/models/305_official.ipynb #b0e41c99
 def official_state(
-    model: DualEncoder,           # with a ViT and a causal text tower
-    family: str | None = None,    # layout; None: that of the file the model came from, or what its geometry suggests
+    model: DualEncoder,  # with a ViT and a causal text tower
+    family: str
+    | None = None,  # layout; None: that of the file the model came from, or what its geometry suggests
 ) -> dict[str, Tensor]:
     "The tensors of a model under the names of the published code."
-    vision, text = (getattr(tower.config, name, None) for tower, name in ((model.image_tower, 'kind'), (model.text_tower, 'attention')))
-    if vision != 'vit': raise ValueError(f"model: the published layout needs image tower 'vit', got {vision!r}")
-    if text != 'causal': raise ValueError(f"model: the published layout needs attention 'causal' in the text tower, got {text!r}")
+    vision, text = (
+        getattr(tower.config, name, None)
+        for tower, name in ((model.image_tower, "kind"), (model.text_tower, "attention"))
+    )
+    if vision != "vit":
+        raise ValueError(f"model: the published layout needs image tower 'vit', got {vision!r}")
+    if text != "causal":
+        raise ValueError(
+            f"model: the published layout needs attention 'causal' in the text tower, got {text!r}"
+        )
     family, g = _family(model, family), model.geometry
-    state = {'logit_scale': g.logit_scale, 'pixel_mean': model.pixel_mean, 'pixel_std': model.pixel_std}
-    state |= {theirs + name.removeprefix(ours): t for name, t in model.state_dict().items() for theirs, ours in _parts.items() if name.startswith(ours)}
-    state['textual.attn_mask'] = model.text_tower.attn_mask
+    state = {
+        "logit_scale": g.logit_scale,
+        "pixel_mean": model.pixel_mean,
+        "pixel_std": model.pixel_std,
+    }
+    state |= {
+        theirs + name.removeprefix(ours): t
+        for name, t in model.state_dict().items()
+        for theirs, ours in _parts.items()
+        if name.startswith(ours)
+    }
+    state["textual.attn_mask"] = model.text_tower.attn_mask
     idle = lambda value: torch.full((), value, device=g.logit_scale.device)
-    if family in ('meru', 'hycoclip'): state |= {theirs: getattr(g, ours)[0] for theirs, ours in _scalars.items()}
-    if family == 'phyclip':
-        state |= {'curv': idle(0.), 'visual_alpha': idle(-.5 * math.log(g.dim)), 'textual_alpha': idle(-.5 * math.log(g.dim))}
-        state |= {f'{theirs}.{i}': t for theirs, ours in _lists.items() for i, t in enumerate(getattr(g, ours).expand(g.k))}
-    if model.official and model.official.family == family: state |= model.official.extras
+    if family in ("meru", "hycoclip"):
+        state |= {theirs: getattr(g, ours)[0] for theirs, ours in _scalars.items()}
+    if family == "phyclip":
+        state |= {
+            "curv": idle(0.0),
+            "visual_alpha": idle(-0.5 * math.log(g.dim)),
+            "textual_alpha": idle(-0.5 * math.log(g.dim)),
+        }
+        state |= {
+            f"{theirs}.{i}": t
+            for theirs, ours in _lists.items()
+            for i, t in enumerate(getattr(g, ours).expand(g.k))
+        }
+    if model.official and model.official.family == family:
+        state |= model.official.extras
     return {name: t.detach() for name, t in state.items()}
 
 # %% ../../nbs/models/305_official.ipynb #b37cf9f6
 def guess_family(
     state: Mapping[str, Tensor],  # names and tensors of a checkpoint
-    hint: str = '',               # the file name
+    hint: str = "",  # the file name
 ) -> str:
     "The family that a layout belongs to."
-    if 'curvs.0' in state: return 'phyclip'
-    if 'curv' in state: return 'meru' if 'meru' in hint.lower() else 'hycoclip'
-    return 'clip'
+    if "curvs.0" in state:
+        return "phyclip"
+    if "curv" in state:
+        return "meru" if "meru" in hint.lower() else "hycoclip"
+    return "clip"
+
 
 def _shape(state, name, axes):
     "Shape of a tensor that must be there."
-    if name not in state: raise ValueError(f'tensor {name!r} is missing from the file')
-    if state[name].dim() != axes: raise ValueError(f'tensor {name!r} must have {axes} axes, got shape {list(state[name].shape)}')
+    if name not in state:
+        raise ValueError(f"tensor {name!r} is missing from the file")
+    if state[name].dim() != axes:
+        raise ValueError(
+            f"tensor {name!r} must have {axes} axes, got shape {list(state[name].shape)}"
+        )
     return state[name].shape
+
 
 def _heads(argument, width, wanted, usual):
     heads = wanted or usual.get(width) or (width // 64 if width % 64 == 0 else None)
-    if heads is None: raise ValueError(f'{argument}: the number of heads for width {width} is not known, give it')
-    if width % heads: raise ValueError(f'{argument} must divide the width {width}, got {heads}')
+    if heads is None:
+        raise ValueError(f"{argument}: the number of heads for width {width} is not known, give it")
+    if width % heads:
+        raise ValueError(f"{argument} must divide the width {width}, got {heads}")
     return heads
 
+
 def _blocks(state, prefix):
-    return 1 + max((int(m[1]) for name in state if (m := re.match(re.escape(prefix) + r'\.(\d+)\.', name))), default=-1)
+    return 1 + max(
+        (int(m[1]) for name in state if (m := re.match(re.escape(prefix) + r"\.(\d+)\.", name))),
+        default=-1,
+    )
 
 # %% ../../nbs/models/305_official.ipynb #557aee38
 def official_config(
-    state: Mapping[str, Tensor],       # names and tensors of a checkpoint
-    family: str,                       # one of `families`
-    visual_heads: int | None = None,   # attention heads of the image tower; None: as published for its width
-    text_heads: int | None = None,     # the same for the text tower
+    state: Mapping[str, Tensor],  # names and tensors of a checkpoint
+    family: str,  # one of `families`
+    visual_heads: int
+    | None = None,  # attention heads of the image tower; None: as published for its width
+    text_heads: int | None = None,  # the same for the text tower
 ) -> ModelConfig:
     "The description of a model whose tensors have these shapes."
-    width, patch = _shape(state, 'visual.cls_token', 3)[2], _shape(state, 'visual.patch_embed.proj.weight', 4)[2]
-    places, dim = _shape(state, 'visual.pos_embed', 3)[1], _shape(state, 'visual_proj.weight', 2)[0]
-    if math.isqrt(places - 1) ** 2 != places - 1: raise ValueError(f"tensor 'visual.pos_embed' must have rows for a square of patches and a class token, got {places}")
-    vocabulary, text_width = _shape(state, 'textual.token_embed.weight', 2)
-    hidden, text_hidden = _shape(state, 'visual.blocks.0.mlp.fc1.weight', 2)[0], _shape(state, 'textual.resblocks.0.mlp.c_fc.weight', 2)[0]
-    for name in ('pixel_mean', 'pixel_std'): _shape(state, name, 3)
-    mean, std = (tuple(state[name].flatten().tolist()) for name in ('pixel_mean', 'pixel_std'))
-    vision = VisionConfig(image_size=math.isqrt(places - 1) * patch, width=width, patch_size=patch, depth=_blocks(state, 'visual.blocks'), mlp_ratio=hidden / width,
-                          heads=_heads('visual_heads', width, visual_heads, {384: 12, 768: 12, 1024: 16}), pixel_mean=mean, pixel_std=std)
-    text = TextConfig(width=text_width, layers=_blocks(state, 'textual.resblocks'), heads=_heads('text_heads', text_width, text_heads, {}),
-                      mlp_ratio=text_hidden / text_width, context_length=_shape(state, 'textual.posit_embed', 2)[0], vocab_size=vocabulary)
-    k = max(1, sum(name.startswith('curvs.') for name in state)) if family == 'phyclip' else 1
-    if dim % k: raise ValueError(f"tensor 'visual_proj.weight': {k} factors must divide its {dim} rows")
+    width, patch = (
+        _shape(state, "visual.cls_token", 3)[2],
+        _shape(state, "visual.patch_embed.proj.weight", 4)[2],
+    )
+    places, dim = _shape(state, "visual.pos_embed", 3)[1], _shape(state, "visual_proj.weight", 2)[0]
+    if math.isqrt(places - 1) ** 2 != places - 1:
+        raise ValueError(
+            f"tensor 'visual.pos_embed' must have rows for a square of patches and a class token, got {places}"
+        )
+    vocabulary, text_width = _shape(state, "textual.token_embed.weight", 2)
+    hidden, text_hidden = (
+        _shape(state, "visual.blocks.0.mlp.fc1.weight", 2)[0],
+        _shape(state, "textual.resblocks.0.mlp.c_fc.weight", 2)[0],
+    )
+    for name in ("pixel_mean", "pixel_std"):
+        _shape(state, name, 3)
+    mean, std = (tuple(state[name].flatten().tolist()) for name in ("pixel_mean", "pixel_std"))
+    vision = VisionConfig(
+        image_size=math.isqrt(places - 1) * patch,
+        width=width,
+        patch_size=patch,
+        depth=_blocks(state, "visual.blocks"),
+        mlp_ratio=hidden / width,
+        heads=_heads("visual_heads", width, visual_heads, {384: 12, 768: 12, 1024: 16}),
+        pixel_mean=mean,
+        pixel_std=std,
+    )
+    text = TextConfig(
+        width=text_width,
+        layers=_blocks(state, "textual.resblocks"),
+        heads=_heads("text_heads", text_width, text_heads, {}),
+        mlp_ratio=text_hidden / text_width,
+        context_length=_shape(state, "textual.posit_embed", 2)[0],
+        vocab_size=vocabulary,
+    )
+    k = max(1, sum(name.startswith("curvs.") for name in state)) if family == "phyclip" else 1
+    if dim % k:
+        raise ValueError(f"tensor 'visual_proj.weight': {k} factors must divide its {dim} rows")
     return ModelConfig(vision, text, family_geometry(family, k, dim // k))
 
 # %% ../../nbs/models/305_official.ipynb #c08414e3
 def _read(path):
     "State dict of a checkpoint file, tensors beside it, names of all else beside it."
     content = read_checkpoint(path)
-    if not isinstance(content, Mapping): raise ValueError(f'path: {Path(path).name!r} holds a {type(content).__name__}, not a dictionary of tensors')
-    state = content.get('model', content)
-    if not isinstance(state, Mapping): raise ValueError(f"path: 'model' in {Path(path).name!r} is a {type(state).__name__}, not a dictionary of tensors")
-    beside = {k: t for k, t in content.items() if k != 'model' and isinstance(t, Tensor)} if state is not content else {}
-    ignored = tuple(k for k in content if k != 'model' and k not in beside) if state is not content else ()
+    if not isinstance(content, Mapping):
+        raise ValueError(
+            f"path: {Path(path).name!r} holds a {type(content).__name__}, not a dictionary of tensors"
+        )
+    state = content.get("model", content)
+    if not isinstance(state, Mapping):
+        raise ValueError(
+            f"path: 'model' in {Path(path).name!r} is a {type(state).__name__}, not a dictionary of tensors"
+        )
+    beside = (
+        {k: t for k, t in content.items() if k != "model" and isinstance(t, Tensor)}
+        if state is not content
+        else {}
+    )
+    ignored = (
+        tuple(k for k in content if k != "model" and k not in beside)
+        if state is not content
+        else ()
+    )
     for name, t in state.items():
-        if not isinstance(t, Tensor): raise ValueError(f'tensor {name!r} is a {type(t).__name__}')
-    if state and all(name.startswith('module.') for name in state): state = {name.removeprefix('module.'): t for name, t in state.items()}
+        if not isinstance(t, Tensor):
+            raise ValueError(f"tensor {name!r} is a {type(t).__name__}")
+    if state and all(name.startswith("module.") for name in state):
+        state = {name.removeprefix("module."): t for name, t in state.items()}
     return dict(state), beside, ignored
+
 
 def _compare(state, expected, family, name):
     "Raise if names or shapes differ."
-    missing, unexpected = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys() - ({'root'} if family == 'clip' else set()))
+    missing, unexpected = (
+        sorted(expected.keys() - state.keys()),
+        sorted(state.keys() - expected.keys() - ({"root"} if family == "clip" else set())),
+    )
     if missing or unexpected:
-        guess, short = guess_family(state, name), lambda names: f'{names[:8]}' + (f' and {len(names) - 8} more' if len(names) > 8 else '')
-        hint = f' Its layout is that of {guess!r}.' if guess != family and not {'meru', 'hycoclip'} == {guess, family} else ''
-        raise ValueError(f'path: {name!r} is no complete {family} checkpoint; missing: {short(missing)}; unexpected: {short(unexpected)}.{hint}')
+        guess, short = (
+            guess_family(state, name),
+            lambda names: (
+                f"{names[:8]}" + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+            ),
+        )
+        hint = (
+            f" Its layout is that of {guess!r}."
+            if guess != family and not {"meru", "hycoclip"} == {guess, family}
+            else ""
+        )
+        raise ValueError(
+            f"path: {name!r} is no complete {family} checkpoint; missing: {short(missing)}; unexpected: {short(unexpected)}.{hint}"
+        )
     for key, t in expected.items():
-        if state[key].shape != t.shape: raise ValueError(f'tensor {key!r} must have shape {list(t.shape)}, got {list(state[key].shape)}')
+        if state[key].shape != t.shape:
+            raise ValueError(
+                f"tensor {key!r} must have shape {list(t.shape)}, got {list(state[key].shape)}"
+            )
 
 # %% ../../nbs/models/305_official.ipynb #2b30c4e4
 def _ours(state, model, family):
     "The tensors of a checkpoint under the names of our model."
-    ours = {new + name.removeprefix(old): t for name, t in state.items() for old, new in _parts.items() if name.startswith(old)}
-    del ours['text_tower.attn_mask']
-    ours |= {'pixel_mean': state['pixel_mean'], 'pixel_std': state['pixel_std'], 'geometry.logit_scale': state['logit_scale']}
-    if family == 'clip': ours['geometry.root'] = torch.zeros(model.geometry.dim)
-    elif family == 'phyclip': ours |= {f'geometry.{new}': torch.stack([state[f'{old}.{i}'] for i in range(model.geometry.k)]) for old, new in _lists.items()}
-    else: ours |= {f'geometry.{new}': state[old][None] for old, new in _scalars.items()}
+    ours = {
+        new + name.removeprefix(old): t
+        for name, t in state.items()
+        for old, new in _parts.items()
+        if name.startswith(old)
+    }
+    del ours["text_tower.attn_mask"]
+    ours |= {
+        "pixel_mean": state["pixel_mean"],
+        "pixel_std": state["pixel_std"],
+        "geometry.logit_scale": state["logit_scale"],
+    }
+    if family == "clip":
+        ours["geometry.root"] = torch.zeros(model.geometry.dim)
+    elif family == "phyclip":
+        ours |= {
+            f"geometry.{new}": torch.stack([state[f"{old}.{i}"] for i in range(model.geometry.k)])
+            for old, new in _lists.items()
+        }
+    else:
+        ours |= {f"geometry.{new}": state[old][None] for old, new in _scalars.items()}
     return ours
 
+
 def load_official(
-    path: str | Path,                 # a .pth file of the published code, or of `export_official`
-    family: str | None = None,        # one of `families`; None: by the layout
-    visual_heads: int | None = None,  # attention heads of the image tower; None: as published for its width
-    text_heads: int | None = None,    # the same for the text tower
+    path: str | Path,  # a .pth file of the published code, or of `export_official`
+    family: str | None = None,  # one of `families`; None: by the layout
+    visual_heads: int
+    | None = None,  # attention heads of the image tower; None: as published for its width
+    text_heads: int | None = None,  # the same for the text tower
 ) -> DualEncoder:
     "A published model, in evaluation mode; `model.official` says what of the file it does not use."
     (state, beside, ignored), name = _read(path), Path(path).name
-    if {'visual.conv1.weight', 'positional_embedding'} & state.keys():
-        raise ValueError(f'path: {name!r} has the layout of open_clip; load it with from_open_clip(name, pretrained=path)')
+    if {"visual.conv1.weight", "positional_embedding"} & state.keys():
+        raise ValueError(
+            f"path: {name!r} has the layout of open_clip; load it with from_open_clip(name, pretrained=path)"
+        )
     family = _known(family or guess_family(state, name))
-    model = create_model(official_config(state, family, visual_heads, text_heads), device='meta')
+    model = create_model(official_config(state, family, visual_heads, text_heads), device="meta")
     _compare(state, official_state(model, family), family, name)
-    mask = state['textual.attn_mask'].bool()
-    if not torch.equal(mask, torch.ones_like(mask).triu(1)): raise ValueError("tensor 'textual.attn_mask' is not the causal mask")
-    model.to_empty(device='cpu').load_state_dict(_ours(state, model, family))
+    mask = state["textual.attn_mask"].bool()
+    if not torch.equal(mask, torch.ones_like(mask).triu(1)):
+        raise ValueError("tensor 'textual.attn_mask' is not the causal mask")
+    model.to_empty(device="cpu").load_state_dict(_ours(state, model, family))
     model.text_tower.attn_mask.copy_(mask)
-    unused = {'clip': ('root',), 'phyclip': tuple(_scalars)}.get(family, ())
-    model.official = OfficialFile(family, {k: state[k] for k in unused if k in state}, beside, ignored)
-    root = (beside | state).get('root') if family == 'clip' else None
-    if root is not None and root.numel() != model.geometry.dim: raise ValueError(f"tensor 'root' must have {model.geometry.dim} entries, got shape {list(root.shape)}")
-    if root is not None: model.geometry.set_root(root.reshape(1, -1))
+    unused = {"clip": ("root",), "phyclip": tuple(_scalars)}.get(family, ())
+    model.official = OfficialFile(
+        family, {k: state[k] for k in unused if k in state}, beside, ignored
+    )
+    root = (beside | state).get("root") if family == "clip" else None
+    if root is not None and root.numel() != model.geometry.dim:
+        raise ValueError(
+            f"tensor 'root' must have {model.geometry.dim} entries, got shape {list(root.shape)}"
+        )
+    if root is not None:
+        model.geometry.set_root(root.reshape(1, -1))
     return model.eval()
 
 # %% ../../nbs/models/305_official.ipynb #c34e82ed
 def export_official(
-    model: DualEncoder,         # with a ViT and a causal text tower
-    path: str | Path,           # the .pth file; its folder must exist
-    family: str | None = None,  # layout; None: that of the file the model came from, or what its geometry suggests
+    model: DualEncoder,  # with a ViT and a causal text tower
+    path: str | Path,  # the .pth file; its folder must exist
+    family: str
+    | None = None,  # layout; None: that of the file the model came from, or what its geometry suggests
 ) -> Path:
     "Write a model in the layout of the published code: a dictionary with the state dict under `model`."
-    state = {name: t.cpu().clone() if t.dim() == 0 else t.cpu().contiguous() for name, t in official_state(model, family).items()}
+    state = {
+        name: t.cpu().clone() if t.dim() == 0 else t.cpu().contiguous()
+        for name, t in official_state(model, family).items()
+    }
     beside = model.official.beside if model.official else {}
-    with atomic_path(path) as part: torch.save({'model': state} | beside, part)
+    with atomic_path(path) as part:
+        torch.save({"model": state} | beside, part)
     return Path(path)

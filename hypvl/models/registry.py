@@ -10,7 +10,9 @@ __all__ = ['families', 'model_configs', 'ModelConfig', 'family_geometry', 'list_
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+
 import torch
+
 from ..config import override, suggest
 from ..geometry.spaces import GeometryConfig, make_geometry
 from .dual_encoder import DualEncoder
@@ -23,84 +25,131 @@ from .towers import VisionConfig, make_vision_tower, vision_configs
 @dataclass(frozen=True)
 class ModelConfig:
     "A dual encoder as data."
-    vision: VisionConfig = field(default_factory=VisionConfig)        # the image tower
-    text: TextConfig = field(default_factory=TextConfig)              # the text tower
+
+    vision: VisionConfig = field(default_factory=VisionConfig)  # the image tower
+    text: TextConfig = field(default_factory=TextConfig)  # the text tower
     geometry: GeometryConfig = field(default_factory=GeometryConfig)  # where the two meet
-    words: str = field(default='sentence', metadata={'hash': 'changed'})  # projection of single words: 'sentence', 'own' or 'none', see `word_projection`
+    words: str = field(
+        default="sentence", metadata={"hash": "changed"}
+    )  # projection of single words: 'sentence', 'own' or 'none', see `word_projection`
 
 # %% ../../nbs/models/303_registry.ipynb #dc0945e6
-families = ('clip', 'meru', 'hycoclip', 'phyclip')
+families = ("clip", "meru", "hycoclip", "phyclip")
+
 
 def family_geometry(
     family: str,  # one of `families`
     k: int = 64,  # factors of PHyCLIP; the others have one factor of the same total width
-    d: int = 8,   # dimension of a factor
+    d: int = 8,  # dimension of a factor
 ) -> GeometryConfig:
     "The geometry of a family at total width k·d."
-    if family not in families: raise KeyError(f'unknown family {family!r}.{suggest(family, families)}')
-    if family == 'phyclip': return GeometryConfig(kind='product', k=k, d=d)
-    return GeometryConfig(kind='sphere' if family == 'clip' else 'product', k=1, d=k * d)
+    if family not in families:
+        raise KeyError(f"unknown family {family!r}.{suggest(family, families)}")
+    if family == "phyclip":
+        return GeometryConfig(kind="product", k=k, d=d)
+    return GeometryConfig(kind="sphere" if family == "clip" else "product", k=1, d=k * d)
 
 # %% ../../nbs/models/303_registry.ipynb #b807b4ed
-_published = {size: (size, 'text_base', 64, 8) for size in ('vit_small_16', 'vit_base_16', 'vit_large_16')}
-_tiny = {size: (tower, 'text_tiny', 8, 8) for size, tower in
-         (('tiny_s', 'conv_tiny_s'), ('tiny', 'conv_tiny'), ('tiny_l', 'conv_tiny_l'), ('tiny_vit', 'vit_tiny'))}
-model_configs = {f'{family}_{size}': ModelConfig(vision_configs[vision], text_configs[text], family_geometry(family, k, d))
-                 for family in families for size, (vision, text, k, d) in (_published | _tiny).items()}
+_published = {
+    size: (size, "text_base", 64, 8) for size in ("vit_small_16", "vit_base_16", "vit_large_16")
+}
+_tiny = {
+    size: (tower, "text_tiny", 8, 8)
+    for size, tower in (
+        ("tiny_s", "conv_tiny_s"),
+        ("tiny", "conv_tiny"),
+        ("tiny_l", "conv_tiny_l"),
+        ("tiny_vit", "vit_tiny"),
+    )
+}
+model_configs = {
+    f"{family}_{size}": ModelConfig(
+        vision_configs[vision], text_configs[text], family_geometry(family, k, d)
+    )
+    for family in families
+    for size, (vision, text, k, d) in (_published | _tiny).items()
+}
+
 
 def list_models(
-    contains: str = '',  # only names with this part; 'open_clip:' and a part of a name for those of open_clip
+    contains: str = "",  # only names with this part; 'open_clip:' and a part of a name for those of open_clip
 ) -> list[str]:
     "Names that `create_model` knows."
-    if contains.startswith('open_clip:'): return [f'open_clip:{name}' for name in open_clip_names(contains.removeprefix('open_clip:'))]
+    if contains.startswith("open_clip:"):
+        return [
+            f"open_clip:{name}" for name in open_clip_names(contains.removeprefix("open_clip:"))
+        ]
     return [name for name in model_configs if contains in name]
 
 # %% ../../nbs/models/303_registry.ipynb #774f9c66
 def model_config(
-    name_or_config: str | ModelConfig | OpenClipConfig,  # a name of `list_models()`, or a description
-    **overrides,                        # dotted fields, or vision='conv_tiny_s' and text='text_tiny' for a whole tower
+    name_or_config: str
+    | ModelConfig
+    | OpenClipConfig,  # a name of `list_models()`, or a description
+    **overrides,  # dotted fields, or vision='conv_tiny_s' and text='text_tiny' for a whole tower
 ) -> ModelConfig | OpenClipConfig:
     "The resolved description of a model."
     config = name_or_config
-    if isinstance(config, str): config = _named(config)
-    if isinstance(config, OpenClipConfig): return override(config, overrides)
-    if not isinstance(config, ModelConfig): raise TypeError(f'name_or_config must be a name or a ModelConfig, got {config!r}')
-    for part, known in (('vision', vision_configs), ('text', text_configs)):
-        if not isinstance(name := overrides.get(part), str): continue
-        if name not in known: raise KeyError(f'unknown {part} tower {name!r}.{suggest(name, known)}')
+    if isinstance(config, str):
+        config = _named(config)
+    if isinstance(config, OpenClipConfig):
+        return override(config, overrides)
+    if not isinstance(config, ModelConfig):
+        raise TypeError(f"name_or_config must be a name or a ModelConfig, got {config!r}")
+    for part, known in (("vision", vision_configs), ("text", text_configs)):
+        if not isinstance(name := overrides.get(part), str):
+            continue
+        if name not in known:
+            raise KeyError(f"unknown {part} tower {name!r}.{suggest(name, known)}")
         config = replace(config, **{part: known[overrides.pop(part)]})
     return override(config, overrides)
 
+
 def _named(name):
     "The description behind a name."
-    if name.startswith('open_clip:'):
-        known = [f'open_clip:{n}' for n in open_clip_names()]
-        if name not in known: raise KeyError(f'unknown model {name!r}.{suggest(name, known)}')
-        return open_clip_config(name.removeprefix('open_clip:'))
-    if name not in model_configs: raise KeyError(f'unknown model {name!r}.{suggest(name, model_configs)}')
+    if name.startswith("open_clip:"):
+        known = [f"open_clip:{n}" for n in open_clip_names()]
+        if name not in known:
+            raise KeyError(f"unknown model {name!r}.{suggest(name, known)}")
+        return open_clip_config(name.removeprefix("open_clip:"))
+    if name not in model_configs:
+        raise KeyError(f"unknown model {name!r}.{suggest(name, model_configs)}")
     return model_configs[name]
 
 # %% ../../nbs/models/303_registry.ipynb #ade775d0
 def create_model(
-    name_or_config: str | ModelConfig | OpenClipConfig,  # a name of `list_models()`, or a description
+    name_or_config: str
+    | ModelConfig
+    | OpenClipConfig,  # a name of `list_models()`, or a description
     *,
-    seed: int | None = None,                   # seed of the initial weights; the global generator stays as it was
+    seed: int | None = None,  # seed of the initial weights; the global generator stays as it was
     device: str | torch.device | None = None,  # where the model is built; 'meta' costs no memory
-    **overrides,                               # as in `model_config`
+    **overrides,  # as in `model_config`
 ) -> DualEncoder:
     "A freshly initialised model."
     config = model_config(name_or_config, **overrides)
-    with torch.random.fork_rng(enabled=seed is not None), torch.device(device) if device else nullcontext():
-        if seed is not None: torch.manual_seed(seed)
-        if isinstance(config, OpenClipConfig): return build_open_clip(config)
-        return DualEncoder(make_vision_tower(config.vision), make_text_tower(config.text), make_geometry(config.geometry), config)
+    with (
+        torch.random.fork_rng(enabled=seed is not None),
+        torch.device(device) if device else nullcontext(),
+    ):
+        if seed is not None:
+            torch.manual_seed(seed)
+        if isinstance(config, OpenClipConfig):
+            return build_open_clip(config)
+        return DualEncoder(
+            make_vision_tower(config.vision),
+            make_text_tower(config.text),
+            make_geometry(config.geometry),
+            config,
+        )
 
-register_kind('towers', ModelConfig, create_model)
+
+register_kind("towers", ModelConfig, create_model)
 
 # %% ../../nbs/models/303_registry.ipynb #ee7a543c
 def load_model(
-    folder: str | Path,                        # written by `DualEncoder.save_pretrained`, or the name of a repository
+    folder: str | Path,  # written by `DualEncoder.save_pretrained`, or the name of a repository
     device: str | torch.device | None = None,  # where the model goes
 ) -> DualEncoder:
     "A saved model in evaluation mode: `DualEncoder.from_pretrained`."
-    return DualEncoder.from_pretrained(folder, map_location=device or 'cpu')
+    return DualEncoder.from_pretrained(folder, map_location=device or "cpu")

@@ -9,76 +9,96 @@ __all__ = ['text_configs', 'Tokenizer', 'TextConfig', 'truncate', 'TextBlock', '
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Sequence
+
 import torch
-from torch import nn, Tensor
-from torch.utils.checkpoint import checkpoint
 from jaxtyping import Bool, Float, Int
 from open_clip.tokenizer import SimpleTokenizer
 from open_clip.transformer import ResidualAttentionBlock
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
 from ..config import suggest
 
 # %% ../../nbs/models/301_text_towers.ipynb #df83d227
 class Tokenizer:
     "CLIP's byte-level BPE: texts to ids, right-padded with 0 to the longest of the call."
-    def __init__(self,
-                 context_length: int = 77):  # longest sequence; longer texts keep the first ids and end in the end mark
+
+    def __init__(
+        self, context_length: int = 77
+    ):  # longest sequence; longer texts keep the first ids and end in the end mark
         self.context_length, self.bpe = context_length, _bpe()
         self.sot, self.eot = self.bpe.sot_token_id, self.bpe.eot_token_id
 
-    def __reduce__(self): return Tokenizer, (self.context_length,)  # travels to workers without its tables
+    def __reduce__(self):
+        return Tokenizer, (self.context_length,)  # travels to workers without its tables
 
     def encode(self, text: str) -> list[int]:
         "Ids of one text with its start and end marks, cut to the context length."
         ids = [self.sot, *_pieces(text), self.eot]
-        return ids if len(ids) <= self.context_length else [*ids[:self.context_length - 1], self.eot]
+        return (
+            ids if len(ids) <= self.context_length else [*ids[: self.context_length - 1], self.eot]
+        )
 
     def __call__(self, texts: str | Sequence[str]) -> Int[Tensor, "B L"]:
         "Ids of one or several texts."
-        rows = [torch.tensor(self.encode(text)) for text in ([texts] if isinstance(texts, str) else texts)]
+        rows = [
+            torch.tensor(self.encode(text))
+            for text in ([texts] if isinstance(texts, str) else texts)
+        ]
         return nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
     def decode(self, ids: Sequence[int]) -> str:
         "The cleaned text behind ids, without marks and padding."
         ids = [int(i) for i in ids]
-        ids = ids[:ids.index(self.eot)] if self.eot in ids else ids
+        ids = ids[: ids.index(self.eot)] if self.eot in ids else ids
         return self.bpe.decode([i for i in ids if i != self.sot]).strip()
 
-@lru_cache
-def _bpe() -> SimpleTokenizer: return SimpleTokenizer()
 
-@lru_cache(maxsize=2 ** 16)
-def _pieces(text: str) -> tuple[int, ...]: return tuple(_bpe().encode(text))
+@lru_cache
+def _bpe() -> SimpleTokenizer:
+    return SimpleTokenizer()
+
+
+@lru_cache(maxsize=2**16)
+def _pieces(text: str) -> tuple[int, ...]:
+    return tuple(_bpe().encode(text))
 
 # %% ../../nbs/models/301_text_towers.ipynb #3ac7f0b8
 @dataclass(frozen=True)
 class TextConfig:
     "Everything that fixes a text tower."
-    width: int = 512               # width of the tokens and of the features
-    layers: int = 12               # number of blocks
-    heads: int = 8                 # attention heads, a divisor of `width`
-    mlp_ratio: float = 4.0         # hidden width of the MLP over `width`
-    context_length: int = 77       # longest sequence
-    vocab_size: int = 49408        # rows of the token table
-    attention: str = 'causal'      # 'causal' (a token sees what stands before it) or 'full'
-    token_std: float = 0.02        # standard deviation of the token table at initialisation
-    mark_std: float | None = None  # the same for the rows of the start and end marks; None: as `token_std`
-    position_std: float = 0.01     # the same for positions
-    buckets: int = 4               # groups of rows of like length that run apart, so that short texts carry little padding
-    recompute: bool = False        # recompute activations in the backward pass: less memory, more time
+
+    width: int = 512  # width of the tokens and of the features
+    layers: int = 12  # number of blocks
+    heads: int = 8  # attention heads, a divisor of `width`
+    mlp_ratio: float = 4.0  # hidden width of the MLP over `width`
+    context_length: int = 77  # longest sequence
+    vocab_size: int = 49408  # rows of the token table
+    attention: str = "causal"  # 'causal' (a token sees what stands before it) or 'full'
+    token_std: float = 0.02  # standard deviation of the token table at initialisation
+    mark_std: float | None = (
+        None  # the same for the rows of the start and end marks; None: as `token_std`
+    )
+    position_std: float = 0.01  # the same for positions
+    buckets: int = (
+        4  # groups of rows of like length that run apart, so that short texts carry little padding
+    )
+    recompute: bool = False  # recompute activations in the backward pass: less memory, more time
 
 # %% ../../nbs/models/301_text_towers.ipynb #9a6cecc3
 text_configs = {
-    'text_base': TextConfig(),
-    'text_tiny': TextConfig(width=128, layers=2, heads=4, token_std=0.1, mark_std=0.0, buckets=8),
+    "text_base": TextConfig(),
+    "text_tiny": TextConfig(width=128, layers=2, heads=4, token_std=0.1, mark_std=0.0, buckets=8),
 }
 
 # %% ../../nbs/models/301_text_towers.ipynb #403ec010
 def truncate(
     tokens: Int[Tensor, "B L"],  # ids, right-padded with 0
-    context_length: int = 77,    # longest sequence kept
+    context_length: int = 77,  # longest sequence kept
 ) -> Int[Tensor, "B M"]:
     "The first `context_length` ids; a row that was cut before its end mark gets the mark as its last id. Never in place."
-    if tokens.shape[1] <= context_length: return tokens
+    if tokens.shape[1] <= context_length:
+        return tokens
     kept, eot = tokens[:, :context_length], tokens.amax(dim=1)
     last = torch.where(kept.amax(dim=1) == eot, kept[:, -1], eot)
     return torch.cat([kept[:, :-1], last[:, None]], dim=1)
@@ -86,15 +106,24 @@ def truncate(
 # %% ../../nbs/models/301_text_towers.ipynb #158f8b42
 class TextBlock(ResidualAttentionBlock):
     "Pre-norm block that also returns the input and the output of its attention."
+
     def forward(
         self,
-        x: Float[Tensor, "B L W"],                   # the stream that enters
-        mask: Bool[Tensor, "L L"] | None = None,     # True where a position must not look
+        x: Float[Tensor, "B L W"],  # the stream that enters
+        mask: Bool[Tensor, "L L"] | None = None,  # True where a position must not look
         padding: Bool[Tensor, "B L"] | None = None,  # True at positions that nobody may look at
     ) -> tuple[Float[Tensor, "B L W"], Float[Tensor, "B L W"], Float[Tensor, "B L W"]]:
         "Input of the attention, output of the attention, and the stream that leaves."
         h = self.ln_1(x)
-        a = self.attn(h, h, h, need_weights=False, attn_mask=mask, key_padding_mask=padding, is_causal=mask is not None)[0]
+        a = self.attn(
+            h,
+            h,
+            h,
+            need_weights=False,
+            attn_mask=mask,
+            key_padding_mask=padding,
+            is_causal=mask is not None,
+        )[0]
         x = x + a
         return h, a, x + self.mlp(self.ln_2(x))
 
@@ -106,10 +135,11 @@ def init_text_tower(
     "Draw the initial weights of a text tower in place, from the global generator."
     c, W = tower.config, tower.config.width
     nn.init.normal_(tower.token_embed.weight, std=c.token_std)
-    if c.mark_std is not None: nn.init.normal_(tower.token_embed.weight[-2:], std=c.mark_std)
+    if c.mark_std is not None:
+        nn.init.normal_(tower.token_embed.weight[-2:], std=c.mark_std)
     nn.init.normal_(tower.posit_embed, std=c.position_std)
     for block in tower.resblocks:
-        nn.init.normal_(block.attn.in_proj_weight, std=W ** -0.5)
+        nn.init.normal_(block.attn.in_proj_weight, std=W**-0.5)
         nn.init.normal_(block.attn.out_proj.weight, std=(2 * W * c.layers) ** -0.5)
         nn.init.normal_(block.mlp.c_fc.weight, std=(2 * W) ** -0.5)
         nn.init.normal_(block.mlp.c_proj.weight, std=(2 * W * c.layers) ** -0.5)
@@ -117,70 +147,110 @@ def init_text_tower(
 # %% ../../nbs/models/301_text_towers.ipynb #1ba7c2e7
 class TextTower(nn.Module):
     "Pre-norm transformer on token ids; the feature is the final state at the end mark."
-    def __init__(self,
-                 config: TextConfig):  # its shape
+
+    def __init__(self, config: TextConfig):  # its shape
         super().__init__()
         _check(config)
         self.config, self.width = config, config.width
         self.token_embed = nn.Embedding(config.vocab_size, config.width)
         self.posit_embed = nn.Parameter(torch.empty(config.context_length, config.width))
-        self.resblocks = nn.ModuleList(TextBlock(config.width, config.heads, config.mlp_ratio, norm_layer=nn.LayerNorm)
-                                       for _ in range(config.layers))
+        self.resblocks = nn.ModuleList(
+            TextBlock(config.width, config.heads, config.mlp_ratio, norm_layer=nn.LayerNorm)
+            for _ in range(config.layers)
+        )
         self.ln_final = nn.LayerNorm(config.width)
         causal = torch.ones(config.context_length, config.context_length, dtype=torch.bool).triu(1)
-        self.register_buffer('attn_mask', causal, persistent=False)
+        self.register_buffer("attn_mask", causal, persistent=False)
         init_text_tower(self)
 
     @property
-    def final_norm(self) -> nn.LayerNorm: return self.ln_final
+    def final_norm(self) -> nn.LayerNorm:
+        return self.ln_final
 
-    def forward_states(self,
-                       tokens: Int[Tensor, "B L"],  # ids, right-padded with 0
-                       want: Sequence[str] = (),    # names of states
-                       ) -> tuple[Float[Tensor, "B W"], dict[str, Float[Tensor, "B L W"]]]:
+    def forward_states(
+        self,
+        tokens: Int[Tensor, "B L"],  # ids, right-padded with 0
+        want: Sequence[str] = (),  # names of states
+    ) -> tuple[Float[Tensor, "B W"], dict[str, Float[Tensor, "B L W"]]]:
         "Feature of each text and the wanted states of the same pass."
         return _forward_bucketed(self, truncate(tokens, self.config.context_length), want)
 
-    def forward(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B W"]: return self.forward_states(tokens)[0]
+    def forward(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B W"]:
+        return self.forward_states(tokens)[0]
+
 
 def _check(config):
-    if config.attention not in ('causal', 'full'):
+    if config.attention not in ("causal", "full"):
         raise ValueError(f"text.attention must be 'causal' or 'full', got {config.attention!r}")
-    if config.width % config.heads: raise ValueError(f'text.heads must divide text.width={config.width}, got {config.heads}')
+    if config.width % config.heads:
+        raise ValueError(f"text.heads must divide text.width={config.width}, got {config.heads}")
 
 # %% ../../nbs/models/301_text_towers.ipynb #3566732d
 def _forward_states(tower, tokens, want=(), embedded=None):
     "Feature and wanted states; tokens are not longer than the context. `embedded`: their rows of the token table, if known."
     c, L = tower.config, tokens.shape[1]
     last = tokens.argmax(dim=1)
-    causal = c.attention == 'causal'
+    causal = c.attention == "causal"
     mask = tower.attn_mask[:L, :L] if causal else None
     padding = None if causal else torch.arange(L, device=tokens.device) > last[:, None]
     recompute = c.recompute and torch.is_grad_enabled()
-    states = {'token': tower.token_embed(tokens) if embedded is None else embedded}
-    x = states['init'] = states['token'] + tower.posit_embed[:L]
+    states = {"token": tower.token_embed(tokens) if embedded is None else embedded}
+    x = states["init"] = states["token"] + tower.posit_embed[:L]
     for n, block in enumerate(tower.resblocks, 1):
-        h, a, x = checkpoint(block, x, mask, padding, use_reentrant=False) if recompute else block(x, mask, padding)
-        states |= {name: s for name, s in ((f'ln1.{n}', h), (f'attn_out.{n}', a), (f'block.{n}', x)) if name in want}
-    states['final'] = x = tower.ln_final(x)
+        h, a, x = (
+            checkpoint(block, x, mask, padding, use_reentrant=False)
+            if recompute
+            else block(x, mask, padding)
+        )
+        states |= {
+            name: s
+            for name, s in ((f"ln1.{n}", h), (f"attn_out.{n}", a), (f"block.{n}", x))
+            if name in want
+        }
+    states["final"] = x = tower.ln_final(x)
     for name in want:
-        if name not in states: raise KeyError(f'unknown state {name!r} of a text tower with {c.layers} blocks.{suggest(name, _state_names(c))}')
+        if name not in states:
+            raise KeyError(
+                f"unknown state {name!r} of a text tower with {c.layers} blocks.{suggest(name, _state_names(c))}"
+            )
     return x[torch.arange(len(x), device=x.device), last], {name: states[name] for name in want}
 
+
 def _state_names(config):
-    return ['token', 'init', 'final', *(f'{kind}.{n}' for n in range(1, config.layers + 1) for kind in ('ln1', 'attn_out', 'block'))]
+    return [
+        "token",
+        "init",
+        "final",
+        *(
+            f"{kind}.{n}"
+            for n in range(1, config.layers + 1)
+            for kind in ("ln1", "attn_out", "block")
+        ),
+    ]
 
 # %% ../../nbs/models/301_text_towers.ipynb #59342285
 def _forward_bucketed(tower, tokens, want=()):
     "Feature and wanted states; rows of like length run together, and states are zero where no row of a group has a token."
     groups = min(tower.config.buckets, len(tokens) // 32)
-    if groups < 2: return _forward_states(tower, tokens, want)
+    if groups < 2:
+        return _forward_states(tower, tokens, want)
     longest, lengths = tokens.shape[1], tokens.argmax(dim=1) + 1
     order = lengths.argsort(stable=True)
-    embedded, back = tower.token_embed(tokens), order.argsort()  # once: each lookup has a gradient as large as the table
-    features, states = zip(*(_forward_states(tower, tokens[rows, :n], want, embedded[rows, :n]) for rows in order.chunk(groups) for n in [lengths[rows[-1]]]))
+    embedded, back = (
+        tower.token_embed(tokens),
+        order.argsort(),
+    )  # once: each lookup has a gradient as large as the table
+    features, states = zip(
+        *(
+            _forward_states(tower, tokens[rows, :n], want, embedded[rows, :n])
+            for rows in order.chunk(groups)
+            for n in [lengths[rows[-1]]]
+        )
+    )
     fill = lambda s: nn.functional.pad(s, (0, 0, 0, longest - s.shape[1]))
-    return torch.cat(features)[back], {name: torch.cat([fill(s[name]) for s in states])[back] for name in want}
+    return torch.cat(features)[back], {
+        name: torch.cat([fill(s[name]) for s in states])[back] for name in want
+    }
 
 # %% ../../nbs/models/301_text_towers.ipynb #f735c211
 def make_text_tower(
@@ -188,6 +258,7 @@ def make_text_tower(
 ) -> TextTower:
     "The text tower of a description; ids [B, L] in, features [B, W] out."
     if isinstance(config, str):
-        if config not in text_configs: raise KeyError(f'unknown text tower {config!r}.{suggest(config, text_configs)}')
+        if config not in text_configs:
+            raise KeyError(f"unknown text tower {config!r}.{suggest(config, text_configs)}")
         config = text_configs[config]
     return TextTower(config)

@@ -9,148 +9,203 @@ __all__ = ['vision_configs', 'VisionConfig', 'sincos_positions', 'ViTTower', 'Co
 from dataclasses import dataclass
 from functools import partial
 from typing import Sequence
+
 import torch
-from torch import nn, Tensor
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 from jaxtyping import Float
 from timm.models.vision_transformer import VisionTransformer
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
+
 from ..config import suggest
 
 # %% ../../nbs/models/300_towers.ipynb #e2f5b9e1
 @dataclass(frozen=True)
 class VisionConfig:
     "Everything that fixes an image tower."
-    kind: str = 'vit'                                      # 'vit' (transformer on patches) or 'conv' (conv net)
-    image_size: int = 224                                  # side of the square input, pixels
-    width: int = 768                                       # width of the features
-    patch_size: int = 16                                   # 'vit': side of a patch, pixels
-    depth: int = 12                                        # 'vit': number of blocks
-    heads: int = 12                                        # 'vit': attention heads, a divisor of `width`
-    mlp_ratio: float = 4.0                                 # 'vit': hidden width of the MLP over `width`
-    channels: tuple[int, ...] = ()                         # 'conv': channels of each stage
-    blocks: tuple[int, ...] = ()                           # 'conv': 3×3 convolutions that follow the stride of each stage
-    norm: str = 'batch'                                    # 'conv': 'batch' (each channel over the batch) or 'group' (each picture on its own)
-    recompute: bool = False                                # recompute activations in the backward pass: less memory, more time
-    pixel_mean: tuple[float, ...] = (0.485, 0.456, 0.406)  # subtracted from pixels in [0, 1], inside the model
-    pixel_std: tuple[float, ...] = (0.229, 0.224, 0.225)   # divided by afterwards
+
+    kind: str = "vit"  # 'vit' (transformer on patches) or 'conv' (conv net)
+    image_size: int = 224  # side of the square input, pixels
+    width: int = 768  # width of the features
+    patch_size: int = 16  # 'vit': side of a patch, pixels
+    depth: int = 12  # 'vit': number of blocks
+    heads: int = 12  # 'vit': attention heads, a divisor of `width`
+    mlp_ratio: float = 4.0  # 'vit': hidden width of the MLP over `width`
+    channels: tuple[int, ...] = ()  # 'conv': channels of each stage
+    blocks: tuple[int, ...] = ()  # 'conv': 3×3 convolutions that follow the stride of each stage
+    norm: str = "batch"  # 'conv': 'batch' (each channel over the batch) or 'group' (each picture on its own)
+    recompute: bool = False  # recompute activations in the backward pass: less memory, more time
+    pixel_mean: tuple[float, ...] = (
+        0.485,
+        0.456,
+        0.406,
+    )  # subtracted from pixels in [0, 1], inside the model
+    pixel_std: tuple[float, ...] = (0.229, 0.224, 0.225)  # divided by afterwards
 
 # %% ../../nbs/models/300_towers.ipynb #3937ea6f
 vision_configs = {
-    'vit_small_16': VisionConfig(width=384, heads=12),
-    'vit_base_16': VisionConfig(width=768, heads=12),
-    'vit_large_16': VisionConfig(width=1024, depth=24, heads=16),
-    'vit_tiny': VisionConfig(image_size=48, width=128, patch_size=8, depth=4, heads=4),
-    'conv_tiny_s': VisionConfig('conv', 48, 128, channels=(12, 24, 48, 96), blocks=(0, 1, 1, 0)),
-    'conv_tiny': VisionConfig('conv', 48, 128, channels=(16, 32, 64, 128), blocks=(0, 1, 1, 0)),
-    'conv_tiny_l': VisionConfig('conv', 48, 128, channels=(20, 40, 80, 160), blocks=(0, 1, 1, 0)),
+    "vit_small_16": VisionConfig(width=384, heads=12),
+    "vit_base_16": VisionConfig(width=768, heads=12),
+    "vit_large_16": VisionConfig(width=1024, depth=24, heads=16),
+    "vit_tiny": VisionConfig(image_size=48, width=128, patch_size=8, depth=4, heads=4),
+    "conv_tiny_s": VisionConfig("conv", 48, 128, channels=(12, 24, 48, 96), blocks=(0, 1, 1, 0)),
+    "conv_tiny": VisionConfig("conv", 48, 128, channels=(16, 32, 64, 128), blocks=(0, 1, 1, 0)),
+    "conv_tiny_l": VisionConfig("conv", 48, 128, channels=(20, 40, 80, 160), blocks=(0, 1, 1, 0)),
 }
 
 # %% ../../nbs/models/300_towers.ipynb #06829f91
 def sincos_positions(
-    width: int,        # width of a token, a multiple of 4
-    grid: int,         # patches along one side
+    width: int,  # width of a token, a multiple of 4
+    grid: int,  # patches along one side
     cls: bool = True,  # put a row of zeros for the class token in front
 ) -> Float[Tensor, "N W"]:
     "Two-dimensional sine-cosine positions, patches in row-major order."
-    if width % 4: raise ValueError(f'width must be a multiple of 4 for sine-cosine positions, got {width}')
-    with torch.device('cpu'):
+    if width % 4:
+        raise ValueError(f"width must be a multiple of 4 for sine-cosine positions, got {width}")
+    with torch.device("cpu"):
         omega = 10000 ** (-torch.arange(width // 4, dtype=torch.float64) / (width // 4))
-        row, column = torch.cartesian_prod(*[torch.arange(grid, dtype=torch.float64)] * 2).split(1, dim=1)
-        table = torch.cat([f(x * omega) for x in (row, column) for f in (torch.sin, torch.cos)], dim=1)
+        row, column = torch.cartesian_prod(*[torch.arange(grid, dtype=torch.float64)] * 2).split(
+            1, dim=1
+        )
+        table = torch.cat(
+            [f(x * omega) for x in (row, column) for f in (torch.sin, torch.cos)], dim=1
+        )
         return torch.cat([table.new_zeros(int(cls), width), table]).float()
 
 # %% ../../nbs/models/300_towers.ipynb #287778be
 class ViTTower(VisionTransformer):
     "Pre-norm vision transformer with frozen sine-cosine positions; the feature is the class token."
-    def __init__(self,
-                 config: VisionConfig):  # its shape
+
+    def __init__(self, config: VisionConfig):  # its shape
         _check_vit(config)
-        super().__init__(img_size=config.image_size, patch_size=config.patch_size, embed_dim=config.width, depth=config.depth,
-                         num_heads=config.heads, mlp_ratio=config.mlp_ratio, num_classes=0, norm_layer=partial(nn.LayerNorm, eps=1e-5))
+        super().__init__(
+            img_size=config.image_size,
+            patch_size=config.patch_size,
+            embed_dim=config.width,
+            depth=config.depth,
+            num_heads=config.heads,
+            mlp_ratio=config.mlp_ratio,
+            num_classes=0,
+            norm_layer=partial(nn.LayerNorm, eps=1e-5),
+        )
         self.config, self.width = config, config.width
         positions = sincos_positions(config.width, config.image_size // config.patch_size)
-        self.pos_embed = nn.Parameter(positions[None].to(self.cls_token.device), requires_grad=False)
+        self.pos_embed = nn.Parameter(
+            positions[None].to(self.cls_token.device), requires_grad=False
+        )
 
     @property
-    def final_norm(self) -> nn.LayerNorm: return self.norm
+    def final_norm(self) -> nn.LayerNorm:
+        return self.norm
 
-    def forward_states(self,
-                       images: Float[Tensor, "B 3 H W"],  # normalised
-                       want: Sequence[str] = (),          # names of states
-                       ) -> tuple[Float[Tensor, "B W"], dict[str, Float[Tensor, "B N W"]]]:
+    def forward_states(
+        self,
+        images: Float[Tensor, "B 3 H W"],  # normalised
+        want: Sequence[str] = (),  # names of states
+    ) -> tuple[Float[Tensor, "B W"], dict[str, Float[Tensor, "B N W"]]]:
         "Feature of each image and the wanted token states of the same pass."
         x = self._pos_embed(self.patch_embed(images))
-        states = {'init': x}
+        states = {"init": x}
         for n, block in enumerate(self.blocks, 1):
-            x = checkpoint(block, x, use_reentrant=False) if self.config.recompute and torch.is_grad_enabled() else block(x)
-            if f'block.{n}' in want: states[f'block.{n}'] = x
-        states['final'] = x = self.norm(x)
-        return x[:, 0], _pick(states, want, ['init', *(f'block.{n}' for n in range(1, self.config.depth + 1)), 'final'])
+            x = (
+                checkpoint(block, x, use_reentrant=False)
+                if self.config.recompute and torch.is_grad_enabled()
+                else block(x)
+            )
+            if f"block.{n}" in want:
+                states[f"block.{n}"] = x
+        states["final"] = x = self.norm(x)
+        return x[:, 0], _pick(
+            states,
+            want,
+            ["init", *(f"block.{n}" for n in range(1, self.config.depth + 1)), "final"],
+        )
 
-    def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]: return self.forward_states(images)[0]
+    def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]:
+        return self.forward_states(images)[0]
 
 # %% ../../nbs/models/300_towers.ipynb #4aef3c3e
 def _check_vit(c):
-    if c.image_size % c.patch_size: raise ValueError(f'vision.patch_size must divide vision.image_size={c.image_size}, got {c.patch_size}')
-    if c.width % c.heads: raise ValueError(f'vision.heads must divide vision.width={c.width}, got {c.heads}')
+    if c.image_size % c.patch_size:
+        raise ValueError(
+            f"vision.patch_size must divide vision.image_size={c.image_size}, got {c.patch_size}"
+        )
+    if c.width % c.heads:
+        raise ValueError(f"vision.heads must divide vision.width={c.width}, got {c.heads}")
+
 
 def _pick(states, want, known):
     "The wanted states, or an error that suggests a name."
     for name in want:
-        if name not in states: raise KeyError(f'unknown state {name!r} of this image tower.{suggest(name, known)}')
+        if name not in states:
+            raise KeyError(f"unknown state {name!r} of this image tower.{suggest(name, known)}")
     return {name: states[name] for name in want}
 
 # %% ../../nbs/models/300_towers.ipynb #3636ef18
 class ConvBlock(nn.Module):
     "3×3 convolution, norm, ReLU."
-    def __init__(self,
-                 before: int,           # channels in
-                 channels: int,         # channels out
-                 stride: int = 1,       # 2 halves the side
-                 norm: str = 'batch'):  # 'batch' or 'group'
+
+    def __init__(
+        self,
+        before: int,  # channels in
+        channels: int,  # channels out
+        stride: int = 1,  # 2 halves the side
+        norm: str = "batch",
+    ):  # 'batch' or 'group'
         super().__init__()
-        norms = {'batch': nn.BatchNorm2d, 'group': partial(nn.GroupNorm, 1)}
-        if norm not in norms: raise ValueError(f'vision.norm must be one of {sorted(norms)}, got {norm!r}')
+        norms = {"batch": nn.BatchNorm2d, "group": partial(nn.GroupNorm, 1)}
+        if norm not in norms:
+            raise ValueError(f"vision.norm must be one of {sorted(norms)}, got {norm!r}")
         self.conv = nn.Conv2d(before, channels, 3, stride, 1, bias=False)
         self.norm = norms[norm](channels)
 
-    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]: return F.relu(self.norm(self.conv(x)))
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
+        return F.relu(self.norm(self.conv(x)))
 
 # %% ../../nbs/models/300_towers.ipynb #8a4c8d0a
 class ConvTower(nn.Module):
     "Stages of 3×3 convolutions, a grid of places, linear, LayerNorm; the side of the picture is free."
+
     grid = 3  # places along one side that the head reads
 
-    def __init__(self,
-                 config: VisionConfig):  # its shape
+    def __init__(self, config: VisionConfig):  # its shape
         super().__init__()
         if len(config.channels) != len(config.blocks) or not config.channels:
-            raise ValueError(f'vision.channels and vision.blocks need one entry a stage, got {config.channels} and {config.blocks}')
+            raise ValueError(
+                f"vision.channels and vision.blocks need one entry a stage, got {config.channels} and {config.blocks}"
+            )
         self.config, self.width, before = config, config.width, 3
         for i, (channels, blocks) in enumerate(zip(config.channels, config.blocks), 1):
-            stage = [ConvBlock(before, channels, 2, config.norm), *(ConvBlock(channels, channels, 1, config.norm) for _ in range(blocks))]
-            self.add_module(f'stage{i}', nn.Sequential(*stage))
+            stage = [
+                ConvBlock(before, channels, 2, config.norm),
+                *(ConvBlock(channels, channels, 1, config.norm) for _ in range(blocks)),
+            ]
+            self.add_module(f"stage{i}", nn.Sequential(*stage))
             before = channels
-        self.head = nn.Linear(before * self.grid ** 2, config.width)
+        self.head = nn.Linear(before * self.grid**2, config.width)
         self.norm = nn.LayerNorm(config.width)
         self.to(memory_format=torch.channels_last)
 
     @property
-    def final_norm(self) -> nn.LayerNorm: return self.norm
+    def final_norm(self) -> nn.LayerNorm:
+        return self.norm
 
-    def forward_states(self,
-                       images: Float[Tensor, "B 3 H W"],  # normalised
-                       want: Sequence[str] = (),          # 'stage.n': channels of stage n at each place
-                       ) -> tuple[Float[Tensor, "B W"], dict[str, Float[Tensor, "B N C"]]]:
+    def forward_states(
+        self,
+        images: Float[Tensor, "B 3 H W"],  # normalised
+        want: Sequence[str] = (),  # 'stage.n': channels of stage n at each place
+    ) -> tuple[Float[Tensor, "B W"], dict[str, Float[Tensor, "B N C"]]]:
         "Feature of each image and the wanted states of the same pass, places in row-major order."
         x, states = images.contiguous(memory_format=torch.channels_last), {}
         for n in range(1, len(self.config.channels) + 1):
-            x = getattr(self, f'stage{n}')(x)
-            states[f'stage.{n}'] = x.flatten(2).mT
-        return self.norm(self.head(F.adaptive_avg_pool2d(x, self.grid).flatten(1))), _pick(states, want, [*states])
+            x = getattr(self, f"stage{n}")(x)
+            states[f"stage.{n}"] = x.flatten(2).mT
+        return self.norm(self.head(F.adaptive_avg_pool2d(x, self.grid).flatten(1))), _pick(
+            states, want, [*states]
+        )
 
-    def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]: return self.forward_states(images)[0]
+    def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]:
+        return self.forward_states(images)[0]
 
 # %% ../../nbs/models/300_towers.ipynb #55d7d945
 def make_vision_tower(
@@ -158,8 +213,10 @@ def make_vision_tower(
 ) -> nn.Module:
     "The image tower of a description; normalised images [B, 3, H, W] in, features [B, W] out."
     if isinstance(config, str):
-        if config not in vision_configs: raise KeyError(f'unknown vision tower {config!r}.{suggest(config, vision_configs)}')
+        if config not in vision_configs:
+            raise KeyError(f"unknown vision tower {config!r}.{suggest(config, vision_configs)}")
         config = vision_configs[config]
-    kinds = {'vit': ViTTower, 'conv': ConvTower}
-    if config.kind not in kinds: raise ValueError(f'vision.kind must be one of {sorted(kinds)}, got {config.kind!r}')
+    kinds = {"vit": ViTTower, "conv": ConvTower}
+    if config.kind not in kinds:
+        raise ValueError(f"vision.kind must be one of {sorted(kinds)}, got {config.kind!r}")
     return kinds[config.kind](config)

@@ -8,36 +8,49 @@ __all__ = ['POOLS', 'WORDS', 'pool_words', 'midpoint', 'word_states', 'word_proj
 # %% ../../nbs/models/308_words.ipynb #422f110c
 import copy
 from collections.abc import Mapping, Sequence
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
 from ..config import suggest
 from ..geometry import lorentz
 
 # %% ../../nbs/models/308_words.ipynb #f6f50377
-POOLS = ('mean', 'first', 'last', 'midpoint')
+POOLS = ("mean", "first", "last", "midpoint")
+
 
 def _slots(piece_word, words):
     "Flat index of each piece's word [B·L]; pieces without a word go to a slot of their own at the end."
     rows = torch.arange(len(piece_word), device=piece_word.device)[:, None] * words
     index = torch.where(piece_word >= 0, rows + piece_word.long(), len(piece_word) * words)
-    if words and int(piece_word.max()) >= words: raise ValueError(f'piece_word: names word {int(piece_word.max())}, but there are {words} words in a row')
+    if words and int(piece_word.max()) >= words:
+        raise ValueError(
+            f"piece_word: names word {int(piece_word.max())}, but there are {words} words in a row"
+        )
     return index.flatten()
 
+
 def pool_words(
-    states: Float[Tensor, "B L W"],    # one state a piece
-    piece_word: Int[Tensor, "B L"],    # index of the word of each piece, −1 for none
-    words: int,                        # N, length of the longest caption in words
-    pool: str = 'mean',                # 'mean', 'first' or 'last' piece of each word
-) -> Float[Tensor, "B N W"]:           # zeros where a word has no piece
+    states: Float[Tensor, "B L W"],  # one state a piece
+    piece_word: Int[Tensor, "B L"],  # index of the word of each piece, −1 for none
+    words: int,  # N, length of the longest caption in words
+    pool: str = "mean",  # 'mean', 'first' or 'last' piece of each word
+) -> Float[Tensor, "B N W"]:  # zeros where a word has no piece
     "One state a word."
-    if pool not in ('mean', 'first', 'last'): raise ValueError(f"pool must be 'mean', 'first' or 'last', got {pool!r}")
+    if pool not in ("mean", "first", "last"):
+        raise ValueError(f"pool must be 'mean', 'first' or 'last', got {pool!r}")
     B, L, W = states.shape
-    if piece_word.shape != (B, L): raise ValueError(f'piece_word must be [{B}, {L}] like the states, got {list(piece_word.shape)}')
-    if pool != 'mean':
+    if piece_word.shape != (B, L):
+        raise ValueError(
+            f"piece_word must be [{B}, {L}] like the states, got {list(piece_word.shape)}"
+        )
+    if pool != "mean":
         before = nn.functional.pad(piece_word, (1, 0), value=-1)[:, :-1]
         after = nn.functional.pad(piece_word, (0, 1), value=-1)[:, 1:]
-        piece_word = torch.where(piece_word == (before if pool == 'first' else after), -1, piece_word)
+        piece_word = torch.where(
+            piece_word == (before if pool == "first" else after), -1, piece_word
+        )
     index = _slots(piece_word, words)
     total = states.new_zeros(B * words + 1, W).index_add(0, index, states.flatten(0, 1))
     count = states.new_zeros(B * words + 1).index_add(0, index, states.new_ones(len(index)))
@@ -45,23 +58,27 @@ def pool_words(
 
 # %% ../../nbs/models/308_words.ipynb #495ea92f
 def midpoint(
-    geometry: nn.Module,               # a product of hyperbolic spaces
-    points: Float[Tensor, "B L D"],    # one point a piece
-    piece_word: Int[Tensor, "B L"],    # index of the word of each piece, −1 for none
-    words: int,                        # N
-) -> Float[Tensor, "B N D"]:           # the origin where a word has no piece
+    geometry: nn.Module,  # a product of hyperbolic spaces
+    points: Float[Tensor, "B L D"],  # one point a piece
+    piece_word: Int[Tensor, "B L"],  # index of the word of each piece, −1 for none
+    words: int,  # N
+) -> Float[Tensor, "B N D"]:  # the origin where a word has no piece
     "Lorentz centroid of each word's pieces, factor by factor."
-    if not geometry.has_cones: raise ValueError(f"pool='midpoint' needs a hyperbolic geometry, got {type(geometry).__name__}")
+    if not geometry.has_cones:
+        raise ValueError(
+            f"pool='midpoint' needs a hyperbolic geometry, got {type(geometry).__name__}"
+        )
     c, x = geometry.curvature, geometry.split(points)
     x0 = lorentz.time(x, c=c)
     mean, mean0 = (pool_words(t.flatten(2), piece_word, words) for t in (x, x0[..., None]))
     mean = geometry.split(mean)
     length = (mean0.square() - mean.square().sum(-1)).clamp(min=torch.finfo(mean.dtype).tiny).sqrt()
-    inside = (mean0 > 0)[..., None]    # words with pieces
-    return torch.where(inside, mean / (length * c.sqrt())[..., None], 0.).flatten(-2)
+    inside = (mean0 > 0)[..., None]  # words with pieces
+    return torch.where(inside, mean / (length * c.sqrt())[..., None], 0.0).flatten(-2)
 
 # %% ../../nbs/models/308_words.ipynb #b173a502
-WORDS = 'words@'
+WORDS = "words@"
+
 
 def word_states(
     streams: Sequence[str],  # names such as 'text' or 'words@final:last'
@@ -69,42 +86,65 @@ def word_states(
     "What the word streams among some streams ask for."
     asked = {}
     for name in streams:
-        if not name.startswith(WORDS): continue
-        state, _, pool = name.removeprefix(WORDS).partition(':')
-        if (pool := pool or 'mean') not in POOLS: raise ValueError(f'stream {name!r}: unknown pooling {pool!r}.{suggest(pool, POOLS)}')
+        if not name.startswith(WORDS):
+            continue
+        state, _, pool = name.removeprefix(WORDS).partition(":")
+        if (pool := pool or "mean") not in POOLS:
+            raise ValueError(f"stream {name!r}: unknown pooling {pool!r}.{suggest(pool, POOLS)}")
         asked[name] = state, pool
     return asked
 
 # %% ../../nbs/models/308_words.ipynb #405a2670
 def word_projection(
-    kind: str,              # 'sentence', 'own' or 'none'
-    sentence: nn.Module,    # the text projection of the model
-    width: int,             # of the text tower
-    dim: int,               # of the geometry
-) -> nn.Module | None:      # None: words share the text projection
+    kind: str,  # 'sentence', 'own' or 'none'
+    sentence: nn.Module,  # the text projection of the model
+    width: int,  # of the text tower
+    dim: int,  # of the geometry
+) -> nn.Module | None:  # None: words share the text projection
     "How states of words reach the geometry."
-    known = ('sentence', 'own', 'none')
-    if kind not in known: raise ValueError(f'words: unknown {kind!r}.{suggest(kind, known)}')
-    if kind == 'none' and width != dim: raise ValueError(f"words='none' lifts states as they are: a text tower of the geometry's width {dim} is needed, got {width}")
-    return {'sentence': None, 'own': copy.deepcopy(sentence), 'none': nn.Identity()}[kind]
+    known = ("sentence", "own", "none")
+    if kind not in known:
+        raise ValueError(f"words: unknown {kind!r}.{suggest(kind, known)}")
+    if kind == "none" and width != dim:
+        raise ValueError(
+            f"words='none' lifts states as they are: a text tower of the geometry's width {dim} is needed, got {width}"
+        )
+    return {"sentence": None, "own": copy.deepcopy(sentence), "none": nn.Identity()}[kind]
 
 # %% ../../nbs/models/308_words.ipynb #f0e3defe
 def embed_words(
-    model: nn.Module,               # a `DualEncoder`
-    batch: Mapping[str, Tensor],    # has 'text' [B, L], 'piece_word' [B, L] and 'head' [B, N]
-    streams: Sequence[str],         # 'text' and word streams
-) -> dict[str, Tensor]:             # 'text' [B, D] and word points [B, N, D]
+    model: nn.Module,  # a `DualEncoder`
+    batch: Mapping[str, Tensor],  # has 'text' [B, L], 'piece_word' [B, L] and 'head' [B, N]
+    streams: Sequence[str],  # 'text' and word streams
+) -> dict[str, Tensor]:  # 'text' [B, D] and word points [B, N, D]
     "Points of the captions and of their words, from one pass of the text tower."
     asked = word_states(streams)
-    for need in ('text', 'piece_word', 'head'):
-        if need not in batch: raise KeyError(f'word streams {list(asked)} need {need!r} in the batch, it has {sorted(batch)}')
-    feature, states = model.text_tower.forward_states(batch['text'], tuple(dict.fromkeys(state for state, _ in asked.values())))
-    points = {'text': model.geometry.lift(model.text_projection(feature), 'text')}
-    pieces, words, own = batch['piece_word'], batch['head'].shape[1], getattr(model, 'word_projection', None)
+    for need in ("text", "piece_word", "head"):
+        if need not in batch:
+            raise KeyError(
+                f"word streams {list(asked)} need {need!r} in the batch, it has {sorted(batch)}"
+            )
+    feature, states = model.text_tower.forward_states(
+        batch["text"], tuple(dict.fromkeys(state for state, _ in asked.values()))
+    )
+    points = {"text": model.geometry.lift(model.text_projection(feature), "text")}
+    pieces, words, own = (
+        batch["piece_word"],
+        batch["head"].shape[1],
+        getattr(model, "word_projection", None),
+    )
     project = model.text_projection if own is None else own
     for name, (state, pool) in asked.items():
         x = states[state]
-        if pool == 'midpoint':
-            points[name] = midpoint(model.geometry, model.geometry.lift(project(x), 'text'), pieces[:, :x.shape[1]], words)
-        else: points[name] = model.geometry.lift(project(pool_words(x, pieces[:, :x.shape[1]], words, pool)), 'text')
+        if pool == "midpoint":
+            points[name] = midpoint(
+                model.geometry,
+                model.geometry.lift(project(x), "text"),
+                pieces[:, : x.shape[1]],
+                words,
+            )
+        else:
+            points[name] = model.geometry.lift(
+                project(pool_words(x, pieces[:, : x.shape[1]], words, pool)), "text"
+            )
     return points

@@ -25,6 +25,7 @@ class NotRun(Exception):
 @dataclass(frozen=True)
 class Effect:
     "What a test returns: positive means as the paper says."
+
     value: float  # the effect
     low: float  # lower end of its 95 % interval
     high: float  # upper end
@@ -34,13 +35,21 @@ class Effect:
     detail: str = ""  # for example: better in 4 of 5 columns
 
 
-def verdict(low: float,  # lower end of the interval
-            high: float,  # upper end
-            threshold: float = 0.,  # what the effect must exceed
-            ) -> str:
+def verdict(
+    low: float,  # lower end of the interval
+    high: float,  # upper end
+    threshold: float = 0.0,  # what the effect must exceed
+) -> str:
     "Supports, does not support or inconclusive."
-    if not low <= high: raise ValueError(f"low: an interval has low <= high, got {low} and {high}")
-    return "supports" if low > threshold else "does not support" if high < threshold else "inconclusive"
+    if not low <= high:
+        raise ValueError(f"low: an interval has low <= high, got {low} and {high}")
+    return (
+        "supports"
+        if low > threshold
+        else "does not support"
+        if high < threshold
+        else "inconclusive"
+    )
 
 # %% ../../nbs/papers/804_claims.ipynb #f302b861
 def _item_draws(values: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:
@@ -49,85 +58,130 @@ def _item_draws(values: np.ndarray, draws: int, rng: np.random.Generator) -> np.
     return rng.multinomial(len(values), counts / len(values), size=draws) @ unique / len(values)
 
 
-def with_seeds(per_seed: Sequence[float],  # the effect of each seed
-               below: float,  # half-width over items towards lower values
-               above: float,  # and towards higher ones
-               level: float = .95,  # coverage
-               ) -> tuple[float, float, float]:
+def with_seeds(
+    per_seed: Sequence[float],  # the effect of each seed
+    below: float,  # half-width over items towards lower values
+    above: float,  # and towards higher ones
+    level: float = 0.95,  # coverage
+) -> tuple[float, float, float]:
     "Mean over seeds; the half-widths over items and Student's over seeds add in squares."
-    mean, half = float(np.mean(per_seed)), 0.
-    if len(per_seed) > 1: half = seed_interval(per_seed, level).high - mean
+    mean, half = float(np.mean(per_seed)), 0.0
+    if len(per_seed) > 1:
+        half = seed_interval(per_seed, level).high - mean
     return mean, mean - float(np.hypot(below, half)), mean + float(np.hypot(above, half))
 
 
-def interval(strata: Sequence[np.ndarray],  # per stratum [items, seeds]: differences, already weighted
-             rng: np.random.Generator,  # draws the items
-             level: float = .95,  # coverage
-             draws: int = 4000,  # bootstrap draws
-             ) -> tuple[float, float, float]:
+def interval(
+    strata: Sequence[np.ndarray],  # per stratum [items, seeds]: differences, already weighted
+    rng: np.random.Generator,  # draws the items
+    level: float = 0.95,  # coverage
+    draws: int = 4000,  # bootstrap draws
+) -> tuple[float, float, float]:
     "Sum over strata of the mean over items and seeds, with the ends of its interval."
     strata = [np.asarray(s, dtype=float).reshape(len(s), -1) for s in strata]
-    if len({s.shape[1] for s in strata}) != 1: raise ValueError(f"strata: all need the same seeds, got {[s.shape[1] for s in strata]}")
+    if len({s.shape[1] for s in strata}) != 1:
+        raise ValueError(f"strata: all need the same seeds, got {[s.shape[1] for s in strata]}")
     per_seed = sum(s.mean(0) for s in strata)
     value, tail = per_seed.mean(), (1 - level) / 2
-    if max(map(len, strata)) == 1 and len(per_seed) == 1: raise NotRun("one number from one seed has no interval: keep results per item, or run more seeds")
+    if max(map(len, strata)) == 1 and len(per_seed) == 1:
+        raise NotRun(
+            "one number from one seed has no interval: keep results per item, or run more seeds"
+        )
     drawn = sum(_item_draws(s.mean(1), draws, rng) for s in strata)
     low, high = np.quantile(drawn, [tail, 1 - tail])
     return with_seeds(per_seed, value - low, high - value, level)
 
 # %% ../../nbs/papers/804_claims.ipynb #bbf03895
-SECTIONS = {"main": (1, 2, 3), "ablation": (4,), "sizes": (6,)}  # frames of the data and the paper's tables they answer to
+SECTIONS = {
+    "main": (1, 2, 3),
+    "ablation": (4,),
+    "sizes": (6,),
+}  # frames of the data and the paper's tables they answer to
 
 
-def frame_of(data: Mapping[str, pd.DataFrame],  # frames by name
-             name: str,  # the one a test needs
-             ) -> pd.DataFrame:
+def frame_of(
+    data: Mapping[str, pd.DataFrame],  # frames by name
+    name: str,  # the one a test needs
+) -> pd.DataFrame:
     "A frame of the data; `NotRun` if it is absent or empty."
-    if data.get(name) is None or not len(data[name]): raise NotRun(f"no {name!r} results in this run")
+    if data.get(name) is None or not len(data[name]):
+        raise NotRun(f"no {name!r} results in this run")
     return data[name]
 
 
-def select(frame: pd.DataFrame,  # tidy rows
-           where: Mapping[str, object],  # column → value, tuple of values, or function of the value
-           ) -> pd.DataFrame:
+def select(
+    frame: pd.DataFrame,  # tidy rows
+    where: Mapping[str, object],  # column → value, tuple of values, or function of the value
+) -> pd.DataFrame:
     "Rows where every named column has the wanted value."
     for name, wanted in where.items():
-        if name not in frame: raise NotRun(f"the results have no column {name!r}")
-        kept = frame[name].map(wanted).astype(bool) if callable(wanted) else frame[name].isin(wanted if isinstance(wanted, tuple) else (wanted,))
+        if name not in frame:
+            raise NotRun(f"the results have no column {name!r}")
+        kept = (
+            frame[name].map(wanted).astype(bool)
+            if callable(wanted)
+            else frame[name].isin(wanted if isinstance(wanted, tuple) else (wanted,))
+        )
         frame = frame[kept]
     return frame
 
 
-def describe(where: Mapping[str, object],  # as for `select`
-             ) -> str:
+def describe(
+    where: Mapping[str, object],  # as for `select`
+) -> str:
     "A selection in words."
-    said = {name: "…" if callable(wanted) else " or ".join(map(str, wanted)) if isinstance(wanted, tuple) else wanted for name, wanted in where.items()}
-    return " ".join(str(v) if name in ("family", "product", "size") else f"{name}={v}" for name, v in said.items())
+    said = {
+        name: "…"
+        if callable(wanted)
+        else " or ".join(map(str, wanted))
+        if isinstance(wanted, tuple)
+        else wanted
+        for name, wanted in where.items()
+    }
+    return " ".join(
+        str(v) if name in ("family", "product", "size") else f"{name}={v}"
+        for name, v in said.items()
+    )
 
 # %% ../../nbs/papers/804_claims.ipynb #ff746b69
-def grid(rows: pd.DataFrame,  # columns item, seed, value
-         ) -> pd.DataFrame:
+def grid(
+    rows: pd.DataFrame,  # columns item, seed, value
+) -> pd.DataFrame:
     "Items (or clusters) × seeds; several models that fit the same description are averaged."
     independent = "cluster" if "cluster" in rows and rows["cluster"].notna().all() else "item"
     (i, items), (s, seeds) = (pd.factorize(rows[name], sort=True) for name in (independent, "seed"))
     cell, shape = i * len(seeds) + s, (len(items), len(seeds))
-    count, total = (np.bincount(cell, w, minlength=len(items) * len(seeds)).reshape(shape) for w in (None, rows["value"].to_numpy(float)))
+    count, total = (
+        np.bincount(cell, w, minlength=len(items) * len(seeds)).reshape(shape)
+        for w in (None, rows["value"].to_numpy(float))
+    )
     whole = (count > 0).all(1)  # items that every seed has
     return pd.DataFrame(total[whole] / count[whole], index=items[whole], columns=seeds)
 
 
-def minus(a: pd.DataFrame,  # items × seeds
-          b: pd.DataFrame,  # items × seeds
-          ) -> pd.DataFrame:
+def minus(
+    a: pd.DataFrame,  # items × seeds
+    b: pd.DataFrame,  # items × seeds
+) -> pd.DataFrame:
     "a − b on the items and seeds that both have."
     items, seeds = a.index.intersection(b.index), a.columns.intersection(b.columns)
-    return pd.DataFrame(a.loc[items, seeds].to_numpy() - b.loc[items, seeds].to_numpy(), index=items, columns=seeds)
+    return pd.DataFrame(
+        a.loc[items, seeds].to_numpy() - b.loc[items, seeds].to_numpy(), index=items, columns=seeds
+    )
 
 # %% ../../nbs/papers/804_claims.ipynb #e9deddd8
-def _differences(frame, columns, model, rival, match, direction) -> list[tuple[Column, pd.DataFrame]]:
+def _differences(
+    frame, columns, model, rival, match, direction
+) -> list[tuple[Column, pd.DataFrame]]:
     "For each column and matched setting: items × seeds, in points, positive as claimed."
-    frame, out, by = frame if "item" in frame else frame.assign(item=0), [], ["suite", "dataset", "metric"]
-    model_cells, rival_cells = (dict(list(select(frame, where).groupby(by, observed=True))) for where in (model, rival))
+    frame, out, by = (
+        frame if "item" in frame else frame.assign(item=0),
+        [],
+        ["suite", "dataset", "metric"],
+    )
+    model_cells, rival_cells = (
+        dict(list(select(frame, where).groupby(by, observed=True))) for where in (model, rival)
+    )
     for column in columns:
         sides = [model_cells.get(column.key, frame[:0]), rival_cells.get(column.key, frame[:0])]
         groups = [dict(list(side.groupby(list(match)))) if match else {(): side} for side in sides]
@@ -135,7 +189,11 @@ def _differences(frame, columns, model, rival, match, direction) -> list[tuple[C
             ours, theirs = grid(groups[0][name]), grid(groups[1][name])
             difference = minus(ours, theirs)
             if difference.size:
-                scale = 100 / abs(theirs.to_numpy().mean()) if column.metric in ("tie", "lca") else 100.
+                scale = (
+                    100 / abs(theirs.to_numpy().mean())
+                    if column.metric in ("tie", "lca")
+                    else 100.0
+                )
                 out.append((column, difference * (scale * column.sign * direction)))
     return out
 
@@ -144,7 +202,10 @@ def _pooled(cells, weights, seeds) -> list[np.ndarray]:
     "Weighted differences by stratum: several metrics of the same items are one stratum."
     strata = {}
     for (column, difference), weight in zip(cells, weights):
-        part, key = difference[seeds] * weight, (column.suite, column.dataset, column.task, tuple(difference.index))
+        part, key = (
+            difference[seeds] * weight,
+            (column.suite, column.dataset, column.task, tuple(difference.index)),
+        )
         strata[key] = strata[key] + part if key in strata else part
     return [stratum.to_numpy() for stratum in strata.values()]
 
@@ -152,6 +213,7 @@ def _pooled(cells, weights, seeds) -> list[np.ndarray]:
 @dataclass(frozen=True)
 class Compare:
     "The difference between two models on a task, over test items and seeds."
+
     model: Mapping[str, object]  # which rows are the model that the claim is about
     rival: Mapping[str, object]  # which rows it is compared with
     tasks: tuple[str, ...]  # classification, t2i, i2t, hierarchy, vl_checklist, sugarcrepe
@@ -164,61 +226,127 @@ class Compare:
 
     def _cells(self, frame):
         "Differences by column; a frame without items has printed scores, the overall one in place of its parts."
-        columns = [c for task in self.tasks for c in task_columns(task) if c.dataset in (self.datasets or (c.dataset,))]
-        columns = [c for c in columns if (c.dataset == "overall") == (self.micro and "item" not in frame)]
+        columns = [
+            c
+            for task in self.tasks
+            for c in task_columns(task)
+            if c.dataset in (self.datasets or (c.dataset,))
+        ]
+        columns = [
+            c for c in columns if (c.dataset == "overall") == (self.micro and "item" not in frame)
+        ]
         return _differences(frame, columns, self.model, self.rival, self.match, self.direction)
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         cells = self._cells(frame_of(data, self.section))
         seeds = sorted(set.intersection(*(set(d.columns) for _, d in cells))) if cells else []
-        if not seeds: raise NotRun(f"no results with a common seed of {describe(self.model)} and {describe(self.rival)} on {', '.join(self.tasks)}")
-        weights = np.array([len(d) if self.micro else 1. for _, d in cells])
+        if not seeds:
+            raise NotRun(
+                f"no results with a common seed of {describe(self.model)} and {describe(self.rival)} on {', '.join(self.tasks)}"
+            )
+        weights = np.array([len(d) if self.micro else 1.0 for _, d in cells])
         strata = _pooled(cells, weights / weights.sum(), seeds)
         better = sum(d[seeds].to_numpy().mean() > 0 for _, d in cells)
-        return Effect(*interval(strata, rng), n=sum(map(len, strata)), seeds=tuple(map(int, seeds)), detail=f"{better} of {len(cells)} comparisons as claimed")
+        return Effect(
+            *interval(strata, rng),
+            n=sum(map(len, strata)),
+            seeds=tuple(map(int, seeds)),
+            detail=f"{better} of {len(cells)} comparisons as claimed",
+        )
 
     def evidence(self, reference: pd.DataFrame) -> tuple[float, str]:
-        cells = self._cells(reference[reference["table"].isin(SECTIONS[self.section])].assign(seed=0))
+        cells = self._cells(
+            reference[reference["table"].isin(SECTIONS[self.section])].assign(seed=0)
+        )
         values = [d.to_numpy().mean() for _, d in cells]
-        if not values: return float("nan"), "no printed numbers"
-        return float(np.mean(values)), f"{np.mean(values):+.2f} points; {sum(v > 0 for v in values)} of {len(values)} comparisons as claimed"
+        if not values:
+            return float("nan"), "no printed numbers"
+        return (
+            float(np.mean(values)),
+            f"{np.mean(values):+.2f} points; {sum(v > 0 for v in values)} of {len(values)} comparisons as claimed",
+        )
 
 # %% ../../nbs/papers/804_claims.ipynb #e10e0ff3
 @dataclass(frozen=True)
 class Claim:
     "A sentence of a paper and how it is tested."
+
     id: str  # short name
     statement: str  # what is claimed
     source: str  # section, table or figure
     test: Callable  # (data, rng) → Effect; may have `evidence(reference)` and `name`
-    threshold: float = 0.  # what the effect must exceed
+    threshold: float = 0.0  # what the effect must exceed
     said: str = ""  # the paper's evidence in words, where it prints no numbers
 
 
 def _of_models(frame: pd.DataFrame | None, score: str) -> pd.DataFrame | None:
     "Rows of one score, without the baselines."
-    if frame is None or not len(frame): return None
-    if "score" in frame: frame = frame[frame["score"].eq(score)]
+    if frame is None or not len(frame):
+        return None
+    if "score" in frame:
+        frame = frame[frame["score"].eq(score)]
     return frame[~frame["model"].isin(list(BASELINES))] if "model" in frame else frame
 
 
-def evaluate(claims: Iterable[Claim],  # what to test
-             data: Mapping[str, pd.DataFrame],  # frames by name: main, ablation, sizes, norms, …
-             reference: pd.DataFrame,  # the paper's numbers
-             score: str = "paper",  # which score's rows to use, where a frame has both
-             seed: int = 0,  # of the bootstrap
-             ) -> pd.DataFrame:
+def evaluate(
+    claims: Iterable[Claim],  # what to test
+    data: Mapping[str, pd.DataFrame],  # frames by name: main, ablation, sizes, norms, …
+    reference: pd.DataFrame,  # the paper's numbers
+    score: str = "paper",  # which score's rows to use, where a frame has both
+    seed: int = 0,  # of the bootstrap
+) -> pd.DataFrame:
     "The ledger: one row a claim."
     data, rows = {name: _of_models(frame, score) for name, frame in data.items()}, []
     for claim in claims:
-        number, words = claim.test.evidence(reference) if hasattr(claim.test, "evidence") else (float("nan"), claim.said)
-        row = {"id": claim.id, "claim": claim.statement, "source": claim.source, "paper_effect": number, "paper_evidence": words, "score": score,
-               "threshold": claim.threshold, "test": getattr(claim.test, "name", type(claim.test).__name__), "verdict": "not run", "reason": ""}
+        number, words = (
+            claim.test.evidence(reference)
+            if hasattr(claim.test, "evidence")
+            else (float("nan"), claim.said)
+        )
+        row = {
+            "id": claim.id,
+            "claim": claim.statement,
+            "source": claim.source,
+            "paper_effect": number,
+            "paper_evidence": words,
+            "score": score,
+            "threshold": claim.threshold,
+            "test": getattr(claim.test, "name", type(claim.test).__name__),
+            "verdict": "not run",
+            "reason": "",
+        }
         try:
             e = claim.test(data, np.random.default_rng([seed, zlib.crc32(claim.id.encode())]))
-            row |= {"effect": e.value, "low": e.low, "high": e.high, "unit": e.unit, "n": e.n, "seeds": ", ".join(map(str, e.seeds)),
-                    "detail": e.detail, "verdict": verdict(e.low, e.high, claim.threshold)}
-        except NotRun as reason: row["reason"] = str(reason)
+            row |= {
+                "effect": e.value,
+                "low": e.low,
+                "high": e.high,
+                "unit": e.unit,
+                "n": e.n,
+                "seeds": ", ".join(map(str, e.seeds)),
+                "detail": e.detail,
+                "verdict": verdict(e.low, e.high, claim.threshold),
+            }
+        except NotRun as reason:
+            row["reason"] = str(reason)
         rows.append(row)
-    order = ["id", "claim", "source", "paper_effect", "paper_evidence", "effect", "low", "high", "threshold", "unit", "n", "seeds", "verdict", "reason", "detail", "test", "score"]
+    order = [
+        "id",
+        "claim",
+        "source",
+        "paper_effect",
+        "paper_evidence",
+        "effect",
+        "low",
+        "high",
+        "threshold",
+        "unit",
+        "n",
+        "seeds",
+        "verdict",
+        "reason",
+        "detail",
+        "test",
+        "score",
+    ]
     return pd.DataFrame(rows).reindex(columns=order)

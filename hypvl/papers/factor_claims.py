@@ -19,21 +19,27 @@ def _wide_norms(data, where, factor) -> dict[int, pd.DataFrame]:
     "Seed → items × series, for one factor."
     frame = select(frame_of(data, "norms"), where)
     frame = frame[frame["factor"].astype(str).eq(str(factor))]
-    return {seed: rows.pivot(index="item", columns="series", values="norm") for seed, rows in frame.groupby("seed")}
+    return {
+        seed: rows.pivot(index="item", columns="series", values="norm")
+        for seed, rows in frame.groupby("seed")
+    }
 
 
 def _series(wide: Mapping[int, pd.DataFrame], names, where) -> dict[int, pd.DataFrame]:
     "Only the named series, complete; `NotRun` where one is missing."
-    if not wide: raise NotRun(f"no norms of {describe(where)}")
+    if not wide:
+        raise NotRun(f"no norms of {describe(where)}")
     for rows in wide.values():
         missing = [name for name in names if name not in rows]
-        if missing: raise NotRun(f"no norms of {', '.join(missing)} for {describe(where)}")
+        if missing:
+            raise NotRun(f"no norms of {', '.join(missing)} for {describe(where)}")
     return {seed: rows[list(names)].dropna() for seed, rows in wide.items()}
 
 
 @dataclass(frozen=True)
 class NormOrder:
     "How much farther from the origin the specific series is, in % of the general one."
+
     specific: str  # image, box_image, text, box_text
     general: str  # image, box_image, text, box_text
     where: Mapping[str, object]  # which model
@@ -41,37 +47,53 @@ class NormOrder:
     name = "paired difference of norms, items × seeds"
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
-        wide = _series(_wide_norms(data, self.where, self.factor), (self.specific, self.general), self.where)
+        wide = _series(
+            _wide_norms(data, self.where, self.factor), (self.specific, self.general), self.where
+        )
         items = sorted(set.intersection(*(set(rows.index) for rows in wide.values())))
         scale = 100 / np.mean([rows[self.general].mean() for rows in wide.values()])
-        differences = np.stack([(rows[self.specific] - rows[self.general])[items] for rows in wide.values()], 1) * scale
+        differences = (
+            np.stack(
+                [(rows[self.specific] - rows[self.general])[items] for rows in wide.values()], 1
+            )
+            * scale
+        )
         share = (differences > 0).mean()
-        return Effect(*interval([differences], rng), "%", len(items), tuple(map(int, wide)), f"larger in {share:.0%} of pairs")
+        return Effect(
+            *interval([differences], rng),
+            "%",
+            len(items),
+            tuple(map(int, wide)),
+            f"larger in {share:.0%} of pairs",
+        )
 
 # %% ../../nbs/papers/807_factor_claims.ipynb #8a73f3df
-def overlap(a: np.ndarray,  # [items, columns] norms of one series
-            b: np.ndarray,  # [items, columns] of the other
-            ) -> np.ndarray:  # [columns], 0 (apart) to 1 (the same)
+def overlap(
+    a: np.ndarray,  # [items, columns] norms of one series
+    b: np.ndarray,  # [items, columns] of the other
+) -> np.ndarray:  # [columns], 0 (apart) to 1 (the same)
     "1 − Kolmogorov–Smirnov distance of two samples of equal size, column by column."
     order = np.argsort(np.concatenate([a, b]), axis=0, kind="stable")
-    return 1 - np.abs(np.cumsum(np.where(order < len(a), 1., -1.), axis=0)).max(0) / len(a)
+    return 1 - np.abs(np.cumsum(np.where(order < len(a), 1.0, -1.0), axis=0)).max(0) / len(a)
 
 
-def resampled(statistic: Callable[[np.ndarray], float],  # of item indices
-              items: int,  # how many there are
-              rng: np.random.Generator,  # draws them
-              draws: int = 300,  # bootstrap draws
-              ) -> tuple[float, float]:
+def resampled(
+    statistic: Callable[[np.ndarray], float],  # of item indices
+    items: int,  # how many there are
+    rng: np.random.Generator,  # draws them
+    draws: int = 300,  # bootstrap draws
+) -> tuple[float, float]:
     "95 % percentile interval of a statistic of items, shifted by its bootstrap bias."
     value = statistic(np.arange(items))
     drawn = np.array([statistic(rng.integers(items, size=items)) for _ in range(draws)])
-    low, high = np.quantile(drawn - (drawn.mean() - value), [.025, .975])
+    low, high = np.quantile(drawn - (drawn.mean() - value), [0.025, 0.975])
     return float(low), float(high)
 
 # %% ../../nbs/papers/807_factor_claims.ipynb #1fbfd9db
 @dataclass(frozen=True)
 class NormOverlap:
     "How much more two series overlap in a factor than in total, in points."
+
     where: Mapping[str, object]  # which model
     pair: tuple[str, str] = ("image", "text")  # the two series
     name = "1 − KS distance, bootstrap over items"
@@ -79,8 +101,14 @@ class NormOverlap:
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         frame = select(frame_of(data, "norms"), self.where)
         factors = sorted(set(frame["factor"].astype(str)) - {"total"}, key=int)
-        if len(factors) < 2: raise NotRun(f"norms of single factors are needed for {describe(self.where)}, got {factors}")
-        parts = [_series(_wide_norms(data, self.where, f), self.pair, self.where) for f in ["total", *factors]]
+        if len(factors) < 2:
+            raise NotRun(
+                f"norms of single factors are needed for {describe(self.where)}, got {factors}"
+            )
+        parts = [
+            _series(_wide_norms(data, self.where, f), self.pair, self.where)
+            for f in ["total", *factors]
+        ]
         values, lows, highs = [], [], []
         for seed in parts[0]:
             a, b = (np.stack([part[seed][name] for part in parts], 1) for name in self.pair)
@@ -89,27 +117,44 @@ class NormOverlap:
             values.append(gain(np.arange(len(a)))), lows.append(low), highs.append(high)
         mean = np.mean(values)
         ends = with_seeds(values, mean - np.mean(lows), np.mean(highs) - mean)
-        return Effect(*ends, "points", len(parts[0][seed]), tuple(map(int, parts[0])), f"{len(factors)} factors")
+        return Effect(
+            *ends,
+            "points",
+            len(parts[0][seed]),
+            tuple(map(int, parts[0])),
+            f"{len(factors)} factors",
+        )
 
 # %% ../../nbs/papers/807_factor_claims.ipynb #82407ae4
 @dataclass(frozen=True)
 class FamilyInformation:
     "How far the alignment of factors and families lies above its permutation null, in points."
+
     where: Mapping[str, object]  # which model
     name = "information above the permutation null"
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         rows = select(frame_of(data, "alignment"), self.where)
-        if not len(rows): raise NotRun(f"no alignment of {describe(self.where)}")
+        if not len(rows):
+            raise NotRun(f"no alignment of {describe(self.where)}")
         excess = 100 * (rows["value"] - rows["null_high"])
-        half_low, half_high = 100 * (rows["value"] - rows["low"]).mean(), 100 * (rows["high"] - rows["value"]).mean()
+        half_low, half_high = (
+            100 * (rows["value"] - rows["low"]).mean(),
+            100 * (rows["high"] - rows["value"]).mean(),
+        )
         seeds = tuple(int(s) for s in rows["seed"])
-        return Effect(*with_seeds(excess.to_numpy(), half_low, half_high), "points", int(rows["n"].iloc[0]), seeds,
-                      f"alignment {rows['value'].mean():.3f}, chance below {rows['null_high'].mean():.3f}")
+        return Effect(
+            *with_seeds(excess.to_numpy(), half_low, half_high),
+            "points",
+            int(rows["n"].iloc[0]),
+            seeds,
+            f"alignment {rows['value'].mean():.3f}, chance below {rows['null_high'].mean():.3f}",
+        )
 
 # %% ../../nbs/papers/807_factor_claims.ipynb #d7acca93
-def pair_lifts(prompts: pd.DataFrame,  # one model: pair, series (a, b, both), factor, norm
-               ) -> pd.DataFrame:  # indexed by pair: effect, distinct
+def pair_lifts(
+    prompts: pd.DataFrame,  # one model: pair, series (a, b, both), factor, norm
+) -> pd.DataFrame:  # indexed by pair: effect, distinct
     "For each pair, the smaller lift of its two factors above the growth of the others, in % of the mean peak."
     wide = prompts.pivot(index="pair", columns=["series", "factor"], values="norm")
     a, b, both = (wide[name].to_numpy() for name in ("a", "b", "both"))
@@ -120,27 +165,38 @@ def pair_lifts(prompts: pd.DataFrame,  # one model: pair, series (a, b, both), f
     other[rows, fa] = other[rows, fb] = False
     growth = ((both - (a + b) / 2) * other).sum(1) / np.maximum(other.sum(1), 1)
     peak = np.concatenate([a[rows, fa], b[rows, fb]]).mean()
-    return pd.DataFrame({"effect": 100 * (lift - growth) / peak, "distinct": fa != fb}, index=wide.index)
+    return pd.DataFrame(
+        {"effect": 100 * (lift - growth) / peak, "distinct": fa != fb}, index=wide.index
+    )
 
 
 @dataclass(frozen=True)
 class BothFactors:
     "How much farther out a conjunction is in the factors of both its concepts, in %."
+
     where: Mapping[str, object]  # which model
     name = "smaller lift of two factors, pairs × seeds"
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         frame = select(frame_of(data, "prompts"), self.where)
-        if not len(frame): raise NotRun(f"no prompt norms of {describe(self.where)}")
+        if not len(frame):
+            raise NotRun(f"no prompt norms of {describe(self.where)}")
         lifts = {seed: pair_lifts(rows) for seed, rows in frame.groupby("seed")}
         effects = pd.concat({seed: rows["effect"] for seed, rows in lifts.items()}, axis=1).dropna()
         distinct = np.mean([rows["distinct"].mean() for rows in lifts.values()])
-        return Effect(*interval([effects.to_numpy()], rng), "%", len(effects), tuple(map(int, lifts)), f"two factors in {distinct:.0%} of pairs")
+        return Effect(
+            *interval([effects.to_numpy()], rng),
+            "%",
+            len(effects),
+            tuple(map(int, lifts)),
+            f"two factors in {distinct:.0%} of pairs",
+        )
 
 # %% ../../nbs/papers/807_factor_claims.ipynb #6227068a
 @dataclass(frozen=True)
 class MethodGain:
     "The difference between two ways to retrieve conjunctions, in points."
+
     where: Mapping[str, object]  # which model
     method: str = "max"  # the one that the claim is about
     rival: str = "conjunctive"  # the one it is compared with
@@ -150,8 +206,14 @@ class MethodGain:
         frame = select(frame_of(data, "conjunctions"), self.where)
         wide = frame.pivot_table(index="pair", columns=["method", "seed"], values="value")
         missing = [m for m in (self.method, self.rival) if m not in wide]
-        if missing: raise NotRun(f"no retrieval by {', '.join(missing)} for {describe(self.where)}")
+        if missing:
+            raise NotRun(f"no retrieval by {', '.join(missing)} for {describe(self.where)}")
         difference = 100 * (wide[self.method] - wide[self.rival]).dropna(how="all", axis=1).dropna()
         means = 100 * wide[[self.method, self.rival]].mean().groupby(level=0).mean()
-        return Effect(*interval([difference.to_numpy()], rng), "points", len(difference), tuple(map(int, difference.columns)),
-                      f"{self.method} {means[self.method]:.1f}, {self.rival} {means[self.rival]:.1f}")
+        return Effect(
+            *interval([difference.to_numpy()], rng),
+            "points",
+            len(difference),
+            tuple(map(int, difference.columns)),
+            f"{self.method} {means[self.method]:.1f}, {self.rival} {means[self.rival]:.1f}",
+        )

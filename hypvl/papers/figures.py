@@ -8,7 +8,7 @@ __all__ = ['FAMILY_COLOURS', 'SERIES', 'VERDICTS', 'style', 'Drawing', 'panels',
 
 # %% ../../nbs/papers/803_figures.ipynb #d94e6046
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -26,54 +26,86 @@ from .tables import Table
 
 # %% ../../nbs/papers/803_figures.ipynb #a45d6a86
 FAMILY_COLOURS = {"clip": "#767676", "meru": "#009E73", "hycoclip": "#CC79A7", "phyclip": "#0072B2"}
-SERIES = {"image": ("image", "#0072B2"), "box_image": ("image box", "#56B4E9"), "text": ("text", "#D55E00"), "box_text": ("text box", "#E69F00")}
-_STYLE = {"svg.hashsalt": "hypvl", "axes.titlesize": 9, "axes.labelsize": 8.5, "xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8,
-          "figure.titlesize": 10, "axes.edgecolor": ".4", "grid.color": ".9", "savefig.facecolor": "white"}
+SERIES = {
+    "image": ("image", "#0072B2"),
+    "box_image": ("image box", "#56B4E9"),
+    "text": ("text", "#D55E00"),
+    "box_text": ("text box", "#E69F00"),
+}
+_STYLE = {
+    "svg.hashsalt": "hypvl",
+    "axes.titlesize": 9,
+    "axes.labelsize": 8.5,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
+    "legend.fontsize": 8,
+    "figure.titlesize": 10,
+    "axes.edgecolor": ".4",
+    "grid.color": ".9",
+    "savefig.facecolor": "white",
+}
 
 
 @contextmanager
 def style() -> Iterator[None]:
     "The look of all figures, inside a `with` block only."
-    with mpl.rc_context(), sns.axes_style("whitegrid", _STYLE), mpl.rc_context(_STYLE): yield
+    with mpl.rc_context(), sns.axes_style("whitegrid", _STYLE), mpl.rc_context(_STYLE):
+        yield
 
 # %% ../../nbs/papers/803_figures.ipynb #4b4d88a8
 @dataclass(frozen=True)
 class Drawing:
     "A figure together with the data that it draws."
+
     figure: Figure  # matplotlib figure, not registered with pyplot
     data: pd.DataFrame  # what is drawn, tidy
 
     def __post_init__(self):
         "Lay the figure out now and freeze it: the layout would move a little with every drawing."
-        with style(): self.figure.draw_without_rendering()
+        with style():
+            self.figure.draw_without_rendering()
         self.figure.set_layout_engine("none")
 
-    def render(self,
-               kind: str,  # 'png' or 'svg'
-               dpi: int = 150,  # dots an inch
-               ) -> bytes:
+    def render(
+        self,
+        kind: str,  # 'png' or 'svg'
+        dpi: int = 150,  # dots an inch
+    ) -> bytes:
         "The figure as 'png' or 'svg'."
         out = io.BytesIO()
-        with style(): self.figure.savefig(out, format=kind, dpi=dpi, metadata={"Date": None} if kind == "svg" else {"Software": None})
+        with style():
+            self.figure.savefig(
+                out,
+                format=kind,
+                dpi=dpi,
+                metadata={"Date": None} if kind == "svg" else {"Software": None},
+            )
         return out.getvalue()
 
     def _repr_png_(self):
         "For the notebook: fewer dots and 200 colours, a third of the size."
         out = io.BytesIO()
-        Image.open(io.BytesIO(self.render("png", dpi=80))).convert("RGB").quantize(200, dither=Image.Dither.NONE).save(out, "png", optimize=True)
+        Image.open(io.BytesIO(self.render("png", dpi=80))).convert("RGB").quantize(
+            200, dither=Image.Dither.NONE
+        ).save(out, "png", optimize=True)
         return out.getvalue()
 
     def files(self) -> dict[str, bytes]:
         "Contents by file ending."
-        return {".png": self.render("png"), ".svg": self.render("svg"), ".csv": self.data.to_csv(index=False).encode()}
+        return {
+            ".png": self.render("png"),
+            ".svg": self.render("svg"),
+            ".csv": self.data.to_csv(index=False).encode(),
+        }
 
 # %% ../../nbs/papers/803_figures.ipynb #caec2510
-def panels(columns: int,  # of axes
-           rows: int = 1,  # of axes
-           width: float = 2.9,  # inches of one panel
-           height: float = 2.3,  # inches of one panel
-           **more,  # for `Figure.subplots`
-           ) -> tuple[Figure, np.ndarray]:
+def panels(
+    columns: int,  # of axes
+    rows: int = 1,  # of axes
+    width: float = 2.9,  # inches of one panel
+    height: float = 2.3,  # inches of one panel
+    **more,  # for `Figure.subplots`
+) -> tuple[Figure, np.ndarray]:
     "A figure with a grid of axes, laid out so that nothing overlaps."
     figure = Figure(figsize=(width * columns, height * rows), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **more)
@@ -81,38 +113,86 @@ def panels(columns: int,  # of axes
 # %% ../../nbs/papers/803_figures.ipynb #378635c2
 def _no_data(axis, reason: str) -> None:
     "A panel that says why it is empty."
-    axis.text(.5, .5, reason, ha="center", va="center", wrap=True, transform=axis.transAxes, color=".4", fontsize=9)
+    axis.text(
+        0.5,
+        0.5,
+        reason,
+        ha="center",
+        va="center",
+        wrap=True,
+        transform=axis.transAxes,
+        color=".4",
+        fontsize=9,
+    )
     axis.set(xticks=[], yticks=[])
 
 
-def most_varied(norms: pd.DataFrame,  # series, factor, norm
-                ) -> str:
+def most_varied(
+    norms: pd.DataFrame,  # series, factor, norm
+) -> str:
     "The factor with the largest variance of norms, pooled over the series' own means."
     single = norms[norms["factor"].astype(str).ne("total")]
-    return str(single.groupby([single["factor"].astype(str), "series"])["norm"].var().groupby(level=0).mean().idxmax())
+    return str(
+        single.groupby([single["factor"].astype(str), "series"])["norm"]
+        .var()
+        .groupby(level=0)
+        .mean()
+        .idxmax()
+    )
 
 # %% ../../nbs/papers/803_figures.ipynb #cbb6c753
-def norm_figure(norms: pd.DataFrame,  # family, series, factor, norm [, seed]
-                factor: int | str | None = None,  # of panel (a); None: the one that varies most
-                most: int = 4000,  # rows a series and panel at most, evenly taken
-                ) -> Drawing:
+def norm_figure(
+    norms: pd.DataFrame,  # family, series, factor, norm [, seed]
+    factor: int | str | None = None,  # of panel (a); None: the one that varies most
+    most: int = 4000,  # rows a series and panel at most, evenly taken
+) -> Drawing:
     "Figure 3 of PHyCLIP: histograms and densities of norms, four series in three panels."
     norms = norms[norms["seed"].eq(norms["seed"].min())] if "seed" in norms else norms
     norms = norms.assign(factor=norms["factor"].astype(str))
     ours = norms[norms["family"].eq("phyclip")]
     factor = str(most_varied(ours) if factor is None and len(ours) else factor)
-    wanted = [("phyclip", factor, f"(a) PHyCLIP, factor {factor}"), ("phyclip", "total", "(b) PHyCLIP, total"), ("hycoclip", "total", "(c) HyCoCLIP")]
+    wanted = [
+        ("phyclip", factor, f"(a) PHyCLIP, factor {factor}"),
+        ("phyclip", "total", "(b) PHyCLIP, total"),
+        ("hycoclip", "total", "(c) HyCoCLIP"),
+    ]
     drawn = []
     with style():
         figure, axes = panels(3, height=2.5)
         for axis, (family, part, title) in zip(axes[0], wanted):
-            rows = norms[norms["family"].eq(family) & norms["factor"].eq(part) & norms["series"].isin(list(SERIES))]
+            rows = norms[
+                norms["family"].eq(family)
+                & norms["factor"].eq(part)
+                & norms["series"].isin(list(SERIES))
+            ]
             axis.set_title(title)
-            if not len(rows): _no_data(axis, f"no norms of {FAMILIES[family]}"); continue
-            rows = pd.concat([s.iloc[:: -(-len(s) // most)] for _, s in rows.groupby("series")]).assign(panel=title)
-            sns.histplot(rows, x="norm", hue="series", hue_order=list(SERIES), palette={k: c for k, (_, c) in SERIES.items()}, stat="density", common_norm=False, kde=True,
-                         kde_kws={"bw_adjust": .7}, bins=40, element="step", alpha=.25, linewidth=.5, line_kws={"linewidth": 1.6}, legend=False, ax=axis)
-            axis.set(xlabel="distance to the origin", ylabel="density" if axis is axes[0, 0] else "")
+            if not len(rows):
+                _no_data(axis, f"no norms of {FAMILIES[family]}")
+                continue
+            rows = pd.concat(
+                [s.iloc[:: -(-len(s) // most)] for _, s in rows.groupby("series")]
+            ).assign(panel=title)
+            sns.histplot(
+                rows,
+                x="norm",
+                hue="series",
+                hue_order=list(SERIES),
+                palette={k: c for k, (_, c) in SERIES.items()},
+                stat="density",
+                common_norm=False,
+                kde=True,
+                kde_kws={"bw_adjust": 0.7},
+                bins=40,
+                element="step",
+                alpha=0.25,
+                linewidth=0.5,
+                line_kws={"linewidth": 1.6},
+                legend=False,
+                ax=axis,
+            )
+            axis.set(
+                xlabel="distance to the origin", ylabel="density" if axis is axes[0, 0] else ""
+            )
             drawn.append(rows[["panel", "family", "series", "factor", "norm"]])
         handles = [Patch(color=colour, label=label) for label, colour in SERIES.values()]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
@@ -122,78 +202,145 @@ def norm_figure(norms: pd.DataFrame,  # family, series, factor, norm [, seed]
 def _curve_panels(columns: Sequence[str]) -> dict[str, list[str]]:
     "Panel title → columns."
     rows = [c for c in columns if c.startswith(("contrast/", "entailment/"))]
-    out = {"loss": ["loss"], "schedule: weight of entailment": ["weight/entailment"], "curvature (mean over factors)": [c for c in columns if c.startswith("curvature")],
-           "spread of images": ["spread/image"], "spread of texts": ["spread/text"], "samples per second": ["samples_per_s"]}
-    return {title: kept for title, names in (out | {c.replace("/", ": "): [c] for c in rows}).items() if (kept := [c for c in names if c in columns])}
+    out = {
+        "loss": ["loss"],
+        "schedule: weight of entailment": ["weight/entailment"],
+        "curvature (mean over factors)": [c for c in columns if c.startswith("curvature")],
+        "spread of images": ["spread/image"],
+        "spread of texts": ["spread/text"],
+        "samples per second": ["samples_per_s"],
+    }
+    return {
+        title: kept
+        for title, names in (out | {c.replace("/", ": "): [c] for c in rows}).items()
+        if (kept := [c for c in names if c in columns])
+    }
 
 
-def training_figure(history: pd.DataFrame,  # step, family, seed and the columns of metrics.csv
-                    smooth: float = .03,  # width of the running mean, as a fraction of the run
-                    ) -> Drawing:
+def training_figure(
+    history: pd.DataFrame,  # step, family, seed and the columns of metrics.csv
+    smooth: float = 0.03,  # width of the running mean, as a fraction of the run
+) -> Drawing:
     "Loss rows, schedule, curvature and spread over the steps, one line a family."
     shown, drawn = _curve_panels(list(history)), []
-    if not shown: raise ValueError(f"history: none of the columns is a training curve, got {list(history.columns)}")
+    if not shown:
+        raise ValueError(
+            f"history: none of the columns is a training curve, got {list(history.columns)}"
+        )
     across = min(4, len(shown))
     with style():
         figure, axes = panels(across, -(-len(shown) // across), width=2.5, height=1.9)
         for axis, (title, names) in zip(axes.flat, shown.items()):
             axis.set_title(title)
             for family, rows in history.groupby("family", sort=False):
-                rows = rows.assign(value=rows[names].astype(float).mean(axis=1)).dropna(subset=["value"])
-                mean = rows.groupby("seed")["value"].transform(lambda v: v.rolling(max(1, round(smooth * len(v))), min_periods=1, center=True).mean())
+                rows = rows.assign(value=rows[names].astype(float).mean(axis=1)).dropna(
+                    subset=["value"]
+                )
+                mean = rows.groupby("seed")["value"].transform(
+                    lambda v: v.rolling(
+                        max(1, round(smooth * len(v))), min_periods=1, center=True
+                    ).mean()
+                )
                 lines = rows[["step", "family", "seed"]].assign(panel=title, value=mean)
-                for _, line in lines.groupby("seed"): axis.plot(line["step"], line["value"], color=FAMILY_COLOURS.get(family), lw=.7, alpha=.5)
+                for _, line in lines.groupby("seed"):
+                    axis.plot(
+                        line["step"],
+                        line["value"],
+                        color=FAMILY_COLOURS.get(family),
+                        lw=0.7,
+                        alpha=0.5,
+                    )
                 mean = lines.groupby("step")["value"].mean()
                 axis.plot(mean.index, mean, color=FAMILY_COLOURS.get(family), lw=1.6)
                 drawn.append(lines)
-        for axis in axes.flat[len(shown):]: axis.set_visible(False)
-        handles = [Line2D([], [], color=FAMILY_COLOURS.get(f), lw=2, label=FAMILIES.get(f, f)) for f in history["family"].unique()]
+        for axis in axes.flat[len(shown) :]:
+            axis.set_visible(False)
+        handles = [
+            Line2D([], [], color=FAMILY_COLOURS.get(f), lw=2, label=FAMILIES.get(f, f))
+            for f in history["family"].unique()
+        ]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
-        for axis in axes.flat[max(0, len(shown) - across):len(shown)]: axis.set_xlabel("step")
+        for axis in axes.flat[max(0, len(shown) - across) : len(shown)]:
+            axis.set_xlabel("step")
     return Drawing(figure, pd.concat(drawn, ignore_index=True))
 
 # %% ../../nbs/papers/803_figures.ipynb #2f5fa1fc
-def alignment_figure(table: pd.DataFrame,  # factor, concept, normalised, p, assigned [, seed]
-                     value: str = "normalised",  # column to show
-                     ) -> Drawing:
+def alignment_figure(
+    table: pd.DataFrame,  # factor, concept, normalised, p, assigned [, seed]
+    value: str = "normalised",  # column to show
+) -> Drawing:
     "Heat map of concept families × factors."
     table = table[table["seed"].eq(table["seed"].min())] if "seed" in table else table
     wide = table.pivot(index="concept", columns="factor", values=value)
     assigned = table[table["assigned"]].sort_values(value, ascending=False)
     concepts = [*assigned["concept"], *(c for c in wide.index if c not in set(assigned["concept"]))]
     factors = [*assigned["factor"], *(f for f in wide if f not in set(assigned["factor"]))]
-    wide, sure = wide.loc[concepts, factors], table.pivot(index="concept", columns="factor", values="p").loc[concepts, factors] < .01
+    wide, sure = (
+        wide.loc[concepts, factors],
+        table.pivot(index="concept", columns="factor", values="p").loc[concepts, factors] < 0.01,
+    )
     with style():
-        figure, axes = panels(1, width=min(2.2 + .42 * len(factors), 11), height=1. + .26 * len(concepts))
-        numbers = wide.round(2).astype(str).where(wide.abs() >= .005, "0") if len(factors) <= 16 else None
-        sns.heatmap(wide, ax=axes[0, 0], cmap="mako_r", vmin=0, vmax=max(.2, float(wide.to_numpy().max())), linewidths=.5, annot=numbers, fmt="",
-                    annot_kws={"size": 7}, cbar_kws={"label": f"{value} information"})
-        for i, j in zip(range(len(assigned)), range(len(assigned))): axes[0, 0].add_patch(Rectangle((j, i), 1, 1, fill=False, ec="#D55E00", lw=1.6))
+        figure, axes = panels(
+            1, width=min(2.2 + 0.42 * len(factors), 11), height=1.0 + 0.26 * len(concepts)
+        )
+        numbers = (
+            wide.round(2).astype(str).where(wide.abs() >= 0.005, "0")
+            if len(factors) <= 16
+            else None
+        )
+        sns.heatmap(
+            wide,
+            ax=axes[0, 0],
+            cmap="mako_r",
+            vmin=0,
+            vmax=max(0.2, float(wide.to_numpy().max())),
+            linewidths=0.5,
+            annot=numbers,
+            fmt="",
+            annot_kws={"size": 7},
+            cbar_kws={"label": f"{value} information"},
+        )
+        for i, j in zip(range(len(assigned)), range(len(assigned))):
+            axes[0, 0].add_patch(Rectangle((j, i), 1, 1, fill=False, ec="#D55E00", lw=1.6))
         ys, xs = np.nonzero(sure.to_numpy())
-        axes[0, 0].scatter(xs + .88, ys + .16, s=5, color="#D55E00")
+        axes[0, 0].scatter(xs + 0.88, ys + 0.16, s=5, color="#D55E00")
         axes[0, 0].set(xlabel="factor", ylabel="")
         axes[0, 0].tick_params(axis="y", rotation=0)
     return Drawing(figure, table.reset_index(drop=True))
 
 # %% ../../nbs/papers/803_figures.ipynb #2eb1a57a
-def ablation_figure(table: Table,  # of `phyclip_table(4, …)`
-                    score: str = "paper",  # which of our scores
-                    ) -> Drawing:
+def ablation_figure(
+    table: Table,  # of `phyclip_table(4, …)`
+    score: str = "paper",  # which of our scores
+) -> Drawing:
     "Metrics over the number of factors, ours and the paper's, ℓ1 as a line and ℓ2 as a mark."
-    rows = table.frame.dropna(subset=["value"]).query("~baseline and (score == @score or source != 'this run')")
-    rows = rows.assign(factor=np.where(rows["percent"], 100., 1.))
+    rows = table.frame.dropna(subset=["value"]).query(
+        "~baseline and (score == @score or source != 'this run')"
+    )
+    rows = rows.assign(factor=np.where(rows["percent"], 100.0, 1.0))
     sources = ["this run", *(s for s in rows["source"].unique() if s != "this run")]
-    across = max(rows.groupby("source")[["group", "label"]].apply(lambda part: len(part.drop_duplicates())))
+    across = max(
+        rows.groupby("source")[["group", "label"]].apply(lambda part: len(part.drop_duplicates()))
+    )
     with style():
         figure, axes = panels(across, len(sources), width=1.85, height=2.1)
         for line, source in zip(axes, sources):
             cells = list(rows[rows["source"].eq(source)].groupby(["group", "label"], sort=False))
-            if not cells: _no_data(line[0], "\n".join(sorted(set(table.frame.query("source == @source")["note"]))))
-            for axis, ((group, label), cell) in zip(line, cells): _ablation_panel(axis, cell, f"{group}\n{label}")
-            for axis in line[max(1, len(cells)):]: axis.set_visible(False)
+            if not cells:
+                _no_data(
+                    line[0], "\n".join(sorted(set(table.frame.query("source == @source")["note"])))
+                )
+            for axis, ((group, label), cell) in zip(line, cells):
+                _ablation_panel(axis, cell, f"{group}\n{label}")
+            for axis in line[max(1, len(cells)) :]:
+                axis.set_visible(False)
             line[0].set_ylabel(source)
-        handles = [Line2D([], [], color=FAMILY_COLOURS["phyclip"], marker="o", label="ℓ1 (k = 1: one space)"),
-                   Line2D([], [], color="#D55E00", marker="D", ls="", label="ℓ2")]
+        handles = [
+            Line2D(
+                [], [], color=FAMILY_COLOURS["phyclip"], marker="o", label="ℓ1 (k = 1: one space)"
+            ),
+            Line2D([], [], color="#D55E00", marker="D", ls="", label="ℓ2"),
+        ]
         figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return Drawing(figure, rows.drop(columns="factor").reset_index(drop=True))
 
@@ -201,42 +348,80 @@ def ablation_figure(table: Table,  # of `phyclip_table(4, …)`
 def _ablation_panel(axis, cell: pd.DataFrame, title: str) -> None:
     "One metric over k."
     ks = sorted(cell["k"].astype(int).unique())
-    for l2, look in ((False, {"color": FAMILY_COLOURS["phyclip"], "marker": "o", "ms": 4, "lw": 1.2}), (True, {"color": "#D55E00", "marker": "D", "ms": 5, "lw": 0})):
+    for l2, look in (
+        (False, {"color": FAMILY_COLOURS["phyclip"], "marker": "o", "ms": 4, "lw": 1.2}),
+        (True, {"color": "#D55E00", "marker": "D", "ms": 5, "lw": 0}),
+    ):
         part = cell[cell["product"].eq("l2") == l2].sort_values("k")
         where, value = [ks.index(k) for k in part["k"].astype(int)], part["value"] * part["factor"]
-        bars = np.nan_to_num([(part["value"] - part["low"]) * part["factor"], (part["high"] - part["value"]) * part["factor"]])
-        if len(part): axis.errorbar(np.array(where) + .12 * l2, value, yerr=bars.clip(0), elinewidth=.9, capsize=2 * bool(bars.any()), **look)
+        bars = np.nan_to_num(
+            [
+                (part["value"] - part["low"]) * part["factor"],
+                (part["high"] - part["value"]) * part["factor"],
+            ]
+        )
+        if len(part):
+            axis.errorbar(
+                np.array(where) + 0.12 * l2,
+                value,
+                yerr=bars.clip(0),
+                elinewidth=0.9,
+                capsize=2 * bool(bars.any()),
+                **look,
+            )
     axis.set(title=title, xlabel="k", xticks=range(len(ks)), xticklabels=ks)
 
 # %% ../../nbs/papers/803_figures.ipynb #40ca8ec6
-VERDICTS = {"supports": ("#1a7f37", "o"), "inconclusive": ("#8a7000", "s"), "does not support": ("#b3261e", "X")}
+VERDICTS = {
+    "supports": ("#1a7f37", "o"),
+    "inconclusive": ("#8a7000", "s"),
+    "does not support": ("#b3261e", "X"),
+}
 
 
 def _forest_block(axis, rows: pd.DataFrame, unit: str) -> None:
     "Effects of one unit, first row on top."
     for y, row in enumerate(rows.itertuples()):
-        axis.plot([row.threshold] * 2, [y - .42, y + .42], color=".25", lw=1)
+        axis.plot([row.threshold] * 2, [y - 0.42, y + 0.42], color=".25", lw=1)
         colour, marker = VERDICTS[row.verdict]
         axis.plot([row.low, row.high], [y, y], color=colour, lw=2, solid_capstyle="butt")
         axis.plot(row.effect, y, marker, color=colour, ms=5.5)
-        if pd.notna(row.paper_effect): axis.plot(row.paper_effect, y, "D", mfc="none", mec=".35", ms=5)
-    axis.set(yticks=range(len(rows)), ylim=(len(rows) - .5, -.5), xlabel=unit)
+        if pd.notna(row.paper_effect):
+            axis.plot(row.paper_effect, y, "D", mfc="none", mec=".35", ms=5)
+    axis.set(yticks=range(len(rows)), ylim=(len(rows) - 0.5, -0.5), xlabel=unit)
     axis.set_yticklabels(rows["claim"], fontsize=8)
     axis.grid(axis="y", visible=False)
 
 # %% ../../nbs/papers/803_figures.ipynb #a1c40901
-def claims_figure(ledger: pd.DataFrame,  # of `papers.claims.evaluate`
-                  ) -> Drawing:
+def claims_figure(
+    ledger: pd.DataFrame,  # of `papers.claims.evaluate`
+) -> Drawing:
     "Forest plot of the claims that were run, by unit."
     rows = ledger[ledger["verdict"].isin(list(VERDICTS))]
     blocks = list(rows.groupby("unit", sort=False))
     heights = [len(block) for _, block in blocks] or [3]
     with style():
-        figure = Figure(figsize=(9, .9 + .25 * sum(heights) + .45 * len(heights)), layout="constrained")
-        axes = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw={"height_ratios": [h + .6 for h in heights]})[:, 0]
-        for axis, (unit, block) in zip(axes, blocks): _forest_block(axis, block, {"points": "effect, points", "%": "effect, %"}.get(unit, unit))
-        if not blocks: _no_data(axes[0], "no claim was run")
-        marks = [Line2D([], [], color=c, marker=m, label=f"{name} ({(rows['verdict'] == name).sum()})") for name, (c, m) in VERDICTS.items()]
-        marks.append(Line2D([], [], color=".35", marker="D", mfc="none", ls="", label="paper's numbers"))
+        figure = Figure(
+            figsize=(9, 0.9 + 0.25 * sum(heights) + 0.45 * len(heights)), layout="constrained"
+        )
+        axes = figure.subplots(
+            len(heights),
+            1,
+            squeeze=False,
+            gridspec_kw={"height_ratios": [h + 0.6 for h in heights]},
+        )[:, 0]
+        for axis, (unit, block) in zip(axes, blocks):
+            _forest_block(
+                axis, block, {"points": "effect, points", "%": "effect, %"}.get(unit, unit)
+            )
+        if not blocks:
+            _no_data(axes[0], "no claim was run")
+        marks = [
+            Line2D([], [], color=c, marker=m, label=f"{name} ({(rows['verdict'] == name).sum()})")
+            for name, (c, m) in VERDICTS.items()
+        ]
+        marks.append(
+            Line2D([], [], color=".35", marker="D", mfc="none", ls="", label="paper's numbers")
+        )
         figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False)
     return Drawing(figure, ledger.reset_index(drop=True))

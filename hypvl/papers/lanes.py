@@ -41,17 +41,26 @@ def _bar(needed: dict[Path, int], show: bool):
                 bar.refresh()
 
     watcher = threading.Thread(target=watch, daemon=True)
-    if show: watcher.start()
-    try: yield
+    if show:
+        watcher.start()
+    try:
+        yield
     finally:
         over.set()
-        if show: watcher.join()
+        if show:
+            watcher.join()
 
 # %% ../../nbs/papers/816_lanes.ipynb #f89947b5
 def _lane(recipe: Recipe, *arguments) -> None:
     "One of several runs, without a bar of its own; a fault names the run."
-    try: run(recipe, *arguments, progress=False, workers=1)  # a lane cannot start processes of its own
-    except Exception as e: raise LaunchError(f"{recipe.label}, seed {recipe.train.seed}, run {recipe.hash}: {type(e).__name__}: {e}") from e
+    try:
+        run(
+            recipe, *arguments, progress=False, workers=1
+        )  # a lane cannot start processes of its own
+    except Exception as e:
+        raise LaunchError(
+            f"{recipe.label}, seed {recipe.train.seed}, run {recipe.hash}: {type(e).__name__}: {e}"
+        ) from e
 
 
 def _lanes(lanes: int | None, missing: int, how: str, device: str) -> int:
@@ -59,26 +68,46 @@ def _lanes(lanes: int | None, missing: int, how: str, device: str) -> int:
     if lanes is None:
         gpu = device != "cpu" and torch.cuda.is_available()
         lanes = {"slurm": missing, "inline": 1 if gpu else joblib.cpu_count()}.get(how, 1)
-    if lanes < 1: raise ValueError(f"lanes: 1 or more, got {lanes}")
+    if lanes < 1:
+        raise ValueError(f"lanes: 1 or more, got {lanes}")
     return min(lanes, missing)
 
 # %% ../../nbs/papers/816_lanes.ipynb #5b678fd1
-def run_all(recipes: list[Recipe], out: str | Path,
-            how: str = "inline",       # 'inline', 'accelerate' or 'slurm', as in `launch`
-            device: str = "auto",      # 'auto', 'cpu' or 'cuda'
-            progress: bool = True,     # show a bar
-            lanes: int | None = None,  # runs side by side; None: one for each core of a CPU, all on a cluster, else one
-            ) -> dict[str, Run]:       # by the hash of the recipe
+def run_all(
+    recipes: list[Recipe],
+    out: str | Path,
+    how: str = "inline",  # 'inline', 'accelerate' or 'slurm', as in `launch`
+    device: str = "auto",  # 'auto', 'cpu' or 'cuda'
+    progress: bool = True,  # show a bar
+    lanes: int
+    | None = None,  # runs side by side; None: one for each core of a CPU, all on a cluster, else one
+) -> dict[str, Run]:  # by the hash of the recipe
     "The runs of recipes below `out`, made where they are missing."
     made = {r.hash: Run(r, Path(out) / "runs" / r.hash) for r in recipes}
     missing = [r for r in made.values() if not finished(r.folder)]
     if (lanes := _lanes(lanes, len(missing), how, device) if missing else 0) < 2:
-        for r in missing: run(r.recipe, out, how, device, progress)
+        for r in missing:
+            run(r.recipe, out, how, device, progress)
         return made
     cores = joblib.cpu_count()
-    for data, size in dict.fromkeys((r.recipe.data, r.recipe.model.vision.image_size) for r in missing): prepare_data(data, size, Path(out) / "data", min(8, cores), progress)
-    backend = {"backend": "loky", "inner_max_num_threads": max(1, cores // lanes)} if how == "inline" else {"backend": "threading"}
-    with _bar({r.folder: r.recipe.train.steps for r in missing}, progress), joblib.parallel_config(**backend), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "A worker stopped while some jobs")  # joblib replaces a lane whose memory has grown
-        joblib.Parallel(lanes, batch_size=1)(joblib.delayed(_lane)(r.recipe, out, how, device) for r in missing)
+    for data, size in dict.fromkeys(
+        (r.recipe.data, r.recipe.model.vision.image_size) for r in missing
+    ):
+        prepare_data(data, size, Path(out) / "data", min(8, cores), progress)
+    backend = (
+        {"backend": "loky", "inner_max_num_threads": max(1, cores // lanes)}
+        if how == "inline"
+        else {"backend": "threading"}
+    )
+    with (
+        _bar({r.folder: r.recipe.train.steps for r in missing}, progress),
+        joblib.parallel_config(**backend),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings(
+            "ignore", "A worker stopped while some jobs"
+        )  # joblib replaces a lane whose memory has grown
+        joblib.Parallel(lanes, batch_size=1)(
+            joblib.delayed(_lane)(r.recipe, out, how, device) for r in missing
+        )
     return made

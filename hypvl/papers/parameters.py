@@ -19,40 +19,60 @@ from .syntax_recipes import SYNTAX_SECTIONS
 @dataclass(frozen=True)
 class RunParameters:
     "Parameters of a reproduction notebook."
+
     known: ClassVar[tuple[str, ...]] = SECTIONS  # parts of the paper
-    preset: str = "mini"            # smoke, mini, gpu or paper
-    sections: tuple[str, ...] = ("main",)  # parts of the paper to run: main, boxes, ablation, sizes, or all
-    seeds: tuple[int, ...] = (0,)   # one run of each model for each
-    data_root: str = ""             # folder of real data; empty: the embedded world
-    sprites: str = ""               # folder of class photographs for the world; empty: drawn sprites
-    out: str = "runs/phyclip"       # where runs, tables and figures go
-    device: str = "auto"            # auto, cpu or cuda
-    launch: str = "inline"          # inline, accelerate or slurm
+    preset: str = "mini"  # smoke, mini, gpu or paper
+    sections: tuple[str, ...] = (
+        "main",
+    )  # parts of the paper to run: main, boxes, ablation, sizes, or all
+    seeds: tuple[int, ...] = (0,)  # one run of each model for each
+    data_root: str = ""  # folder of real data; empty: the embedded world
+    sprites: str = ""  # folder of class photographs for the world; empty: drawn sprites
+    out: str = "runs/phyclip"  # where runs, tables and figures go
+    device: str = "auto"  # auto, cpu or cuda
+    launch: str = "inline"  # inline, accelerate or slurm
 
     def __post_init__(self):
-        choose = {"preset": PRESETS, "device": ("auto", "cpu", "cuda"), "launch": ("inline", "accelerate", "slurm")}
+        choose = {
+            "preset": PRESETS,
+            "device": ("auto", "cpu", "cuda"),
+            "launch": ("inline", "accelerate", "slurm"),
+        }
         for name, choices in choose.items():
             if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r} is none of {', '.join(choices)}.{suggest(str(getattr(self, name)), choices)}")
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} is none of {', '.join(choices)}.{suggest(str(getattr(self, name)), choices)}"
+                )
         if not self.seeds:
             raise ValueError("seeds: at least one is needed, got none")
         for s in self.sections:
             if s not in (*self.known, "all"):
-                raise ValueError(f"sections: {s!r} is none of all, {', '.join(self.known)}.{suggest(s, self.known)}")
-        object.__setattr__(self, "sections", tuple(s for s in self.known if "all" in self.sections or s in self.sections))
+                raise ValueError(
+                    f"sections: {s!r} is none of all, {', '.join(self.known)}.{suggest(s, self.known)}"
+                )
+        object.__setattr__(
+            self,
+            "sections",
+            tuple(s for s in self.known if "all" in self.sections or s in self.sections),
+        )
 
 
 @dataclass(frozen=True)
 class SyntaxParameters(RunParameters):
     "Parameters of the notebook of the syntax paper."
+
     known: ClassVar[tuple[str, ...]] = SYNTAX_SECTIONS
-    seeds: tuple[int, ...] = ()  # of section main; none given: two for smoke, three for the other presets
+    seeds: tuple[
+        int, ...
+    ] = ()  # of section main; none given: two for smoke, three for the other presets
     more_seeds: tuple[int, ...] = ()  # of the other sections; none given: the first of `seeds`
     out: str = "runs/syntax"
 
     def __post_init__(self):
-        if not self.seeds: object.__setattr__(self, "seeds", (0, 1) if self.preset == "smoke" else (0, 1, 2))
-        if not self.more_seeds: object.__setattr__(self, "more_seeds", self.seeds[:1])
+        if not self.seeds:
+            object.__setattr__(self, "seeds", (0, 1) if self.preset == "smoke" else (0, 1, 2))
+        if not self.more_seeds:
+            object.__setattr__(self, "more_seeds", self.seeds[:1])
         super().__post_init__()
 
 # %% ../../nbs/papers/810_parameters.ipynb #d80f215e
@@ -62,9 +82,15 @@ _IPYTHON = {"In", "Out", "get_ipython", "exit", "quit", "open"}
 def read_parameters(cls, namespace: Mapping[str, Any], **defaults):
     "The record of type `cls` that the parameters cell of a notebook (`globals()`) describes; `defaults` replaces those of `cls`."
     skip = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type)
-    given = {k: v for k, v in namespace.items() if not k.startswith("_") and k not in _IPYTHON and not isinstance(v, skip)}
+    given = {
+        k: v
+        for k, v in namespace.items()
+        if not k.startswith("_") and k not in _IPYTHON and not isinstance(v, skip)
+    }
     known = [f.name for f in fields(cls)]
     for name in given:
         if name not in known:
-            raise UnknownKey(f"unknown parameter {name!r}.{suggest(name, known)} Known are {', '.join(known)}.")
+            raise UnknownKey(
+                f"unknown parameter {name!r}.{suggest(name, known)} Known are {', '.join(known)}."
+            )
     return override(cls(**defaults), given)

@@ -14,37 +14,100 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from .claims import SECTIONS, Claim, Compare, Effect, NotRun, frame_of, grid, interval, minus, select
-from .factor_claims import BothFactors, FamilyInformation, MethodGain, NormOrder, NormOverlap
+from hypvl.papers.claims import (
+    SECTIONS,
+    Claim,
+    Compare,
+    Effect,
+    NotRun,
+    frame_of,
+    grid,
+    interval,
+    minus,
+    select,
+)
+from hypvl.papers.factor_claims import (
+    BothFactors,
+    FamilyInformation,
+    MethodGain,
+    NormOrder,
+    NormOverlap,
+)
 from .reference import task_columns
 
 # %% ../../nbs/papers/808_phyclip_claims.ipynb #1122cdec
 _PHYCLIP = {"family": "phyclip"}
 _NAMES = {"clip": "CLIP", "meru": "MERU", "hycoclip": "HyCoCLIP"}
-_TASKS = {"classification": ("zero-shot classification", "Table 1"), "t2i": ("text → image retrieval", "Table 2"),
-          "hierarchy": ("hierarchical classification", "Table 2"), "vl_checklist": ("object hard negatives (VL-CheckList)", "Table 3"),
-          "sugarcrepe": ("SugarCrepe overall", "Table 3")}
+_TASKS = {
+    "classification": ("zero-shot classification", "Table 1"),
+    "t2i": ("text → image retrieval", "Table 2"),
+    "hierarchy": ("hierarchical classification", "Table 2"),
+    "vl_checklist": ("object hard negatives (VL-CheckList)", "Table 3"),
+    "sugarcrepe": ("SugarCrepe overall", "Table 3"),
+}
 
 
 def _rivals() -> list[Claim]:
     "PHyCLIP against each rival on each task, and where the paper sees it behind."
-    beats = [Claim(f"{task}-{rival}", f"PHyCLIP beats {name} in {words}", f"§4.2, {table}",
-                   Compare(_PHYCLIP, {"family": rival, "boxes": True}, (task,), micro=task == "sugarcrepe"))
-             for task, (words, table) in _TASKS.items() for rival, name in _NAMES.items()]
-    drops = [Claim(f"{subset}-drop", f"PHyCLIP is weaker than CLIP at {words}", "§4.2, Table 3",
-                   Compare(_PHYCLIP, {"family": "clip", "boxes": True}, ("sugarcrepe",), (subset,), direction=-1))
-             for subset, words in (("replace_rel", "replaced relations"), ("swap_obj", "swapped objects"))]
-    text = Claim("i2t-competitive", "PHyCLIP is at most 2 points behind CLIP in image → text retrieval", "§4.2, Table 2",
-                 Compare(_PHYCLIP, {"family": "clip", "boxes": True}, ("i2t",)), threshold=-2)
-    boxes = [Claim(f"boxes-{family}", f"boxes improve {_NAMES[family]}'s classification by less than 1 point", "§4.2, Table 1",
-                   Compare({"family": family, "boxes": True}, {"family": family, "boxes": False}, ("classification",), direction=-1), threshold=-1)
-             for family in ("clip", "meru")]
+    beats = [
+        Claim(
+            f"{task}-{rival}",
+            f"PHyCLIP beats {name} in {words}",
+            f"§4.2, {table}",
+            Compare(
+                _PHYCLIP, {"family": rival, "boxes": True}, (task,), micro=task == "sugarcrepe"
+            ),
+        )
+        for task, (words, table) in _TASKS.items()
+        for rival, name in _NAMES.items()
+    ]
+    drops = [
+        Claim(
+            f"{subset}-drop",
+            f"PHyCLIP is weaker than CLIP at {words}",
+            "§4.2, Table 3",
+            Compare(
+                _PHYCLIP,
+                {"family": "clip", "boxes": True},
+                ("sugarcrepe",),
+                (subset,),
+                direction=-1,
+            ),
+        )
+        for subset, words in (
+            ("replace_rel", "replaced relations"),
+            ("swap_obj", "swapped objects"),
+        )
+    ]
+    text = Claim(
+        "i2t-competitive",
+        "PHyCLIP is at most 2 points behind CLIP in image → text retrieval",
+        "§4.2, Table 2",
+        Compare(_PHYCLIP, {"family": "clip", "boxes": True}, ("i2t",)),
+        threshold=-2,
+    )
+    boxes = [
+        Claim(
+            f"boxes-{family}",
+            f"boxes improve {_NAMES[family]}'s classification by less than 1 point",
+            "§4.2, Table 1",
+            Compare(
+                {"family": family, "boxes": True},
+                {"family": family, "boxes": False},
+                ("classification",),
+                direction=-1,
+            ),
+            threshold=-1,
+        )
+        for family in ("clip", "meru")
+    ]
     return [*beats, *drops, text, *boxes]
 
 # %% ../../nbs/papers/808_phyclip_claims.ipynb #d8bc9f4f
 @dataclass(frozen=True)
 class NotMonotone:
     "Depth of the deepest dip or peak of a task's score along a setting."
+
     where: Mapping[str, object]  # which rows form the curve
     task: str  # classification, t2i, i2t, …
     along: str = "k"  # the setting
@@ -55,31 +118,62 @@ class NotMonotone:
         "Setting → items × seeds, mean over the task's columns."
         frame = select(frame if "item" in frame else frame.assign(item=0), self.where)
         keys = [c.key for c in task_columns(self.task)]
-        frame = frame[[key in keys for key in frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None)]]
+        frame = frame[
+            [
+                key in keys
+                for key in frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None)
+            ]
+        ]
         frame = frame.assign(item=frame["dataset"] + "/" + frame["item"].astype(str))
-        return {setting: 100 * grid(rows) for setting, rows in sorted(frame.groupby(self.along), key=lambda pair: pair[0])}
+        return {
+            setting: 100 * grid(rows)
+            for setting, rows in sorted(frame.groupby(self.along), key=lambda pair: pair[0])
+        }
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         curve = self._curve(frame_of(data, self.section))
-        if len(curve) < 3: raise NotRun(f"a curve needs three settings of {self.along}, got {list(curve)}")
+        if len(curve) < 3:
+            raise NotRun(f"a curve needs three settings of {self.along}, got {list(curve)}")
         triples = list(combinations(curve, 3))
         values, lows, highs = [], [], []
         for i, j, l in triples:
             steps = [minus(curve[end], curve[j]) for end in (i, l)]
-            if not all(step.size for step in steps): raise NotRun(f"{self.along} = {i}, {j}, {l} have no seed in common")
+            if not all(step.size for step in steps):
+                raise NotRun(f"{self.along} = {i}, {j}, {l} have no seed in common")
             for s in (1, -1):
-                wide = [interval([s * step.to_numpy()], rng, 1 - .05 / (2 * len(triples)), 20_000) for step in steps]
+                wide = [
+                    interval([s * step.to_numpy()], rng, 1 - 0.05 / (2 * len(triples)), 20_000)
+                    for step in steps
+                ]
                 plain = [interval([s * step.to_numpy()], rng) for step in steps]
-                values.append(min(w[0] for w in wide)), lows.append(min(w[1] for w in wide)), highs.append(min(p[2] for p in plain))
+                (
+                    values.append(min(w[0] for w in wide)),
+                    lows.append(min(w[1] for w in wide)),
+                    highs.append(min(p[2] for p in plain)),
+                )
         seeds = sorted(set.intersection(*(set(g.columns) for g in curve.values())))
-        return Effect(max(values), max(lows), max(highs), n=min(map(len, curve.values())), seeds=tuple(map(int, seeds)), detail=f"{self.along} = {', '.join(map(str, curve))}")
+        return Effect(
+            max(values),
+            max(lows),
+            max(highs),
+            n=min(map(len, curve.values())),
+            seeds=tuple(map(int, seeds)),
+            detail=f"{self.along} = {', '.join(map(str, curve))}",
+        )
 
     def evidence(self, reference: pd.DataFrame) -> tuple[float, str]:
-        curve = self._curve(reference[reference["table"].isin(SECTIONS[self.section])].assign(seed=0))
+        curve = self._curve(
+            reference[reference["table"].isin(SECTIONS[self.section])].assign(seed=0)
+        )
         y = {setting: g.to_numpy().mean() for setting, g in curve.items()}
-        depth = {t: max(min(s * (y[t[0]] - y[t[1]]), s * (y[t[2]] - y[t[1]])) for s in (1, -1)) for t in combinations(y, 3)}
+        depth = {
+            t: max(min(s * (y[t[0]] - y[t[1]]), s * (y[t[2]] - y[t[1]])) for s in (1, -1))
+            for t in combinations(y, 3)
+        }
         best = max(depth, key=depth.get)
-        return depth[best], f"{depth[best]:+.2f} points, at {self.along} = {', '.join(map(str, best))}"
+        return depth[
+            best
+        ], f"{depth[best]:+.2f} points, at {self.along} = {', '.join(map(str, best))}"
 
 # %% ../../nbs/papers/808_phyclip_claims.ipynb #4b68059e
 _NOT_TEXT = ("classification", "t2i", "hierarchy")
@@ -87,49 +181,150 @@ _NOT_TEXT = ("classification", "t2i", "hierarchy")
 
 def _ablations() -> list[Claim]:
     "Number of factors and product metric."
-    l1, l2, shape = {"family": "phyclip", "product": "l1"}, {"family": "phyclip", "product": "l2"}, ("k", "d")
+    l1, l2, shape = (
+        {"family": "phyclip", "product": "l1"},
+        {"family": "phyclip", "product": "l2"},
+        ("k", "d"),
+    )
     many = {"family": "phyclip", "product": "l1", "k": lambda k: k > 1}
-    return [Claim("l1-l2", "the ℓ1 metric beats ℓ2, text retrieval left out", "§4.2, Table 4", Compare(l1, l2, _NOT_TEXT, match=shape, section="ablation")),
-            Claim("l2-text", "in image → text retrieval ℓ2 beats ℓ1", "§4.2, Table 4", Compare(l2, l1, ("i2t",), match=shape, section="ablation")),
-            Claim("factors", "more than one factor beats one, text retrieval left out", "§4.2, Table 4",
-                  Compare(many, {"k": 1}, _NOT_TEXT, section="ablation")),
-            Claim("text-k", "image → text retrieval is not monotone in k", "§4.2, Table 4", NotMonotone({"product": ("l1", "none")}, "i2t"))]
+    return [
+        Claim(
+            "l1-l2",
+            "the ℓ1 metric beats ℓ2, text retrieval left out",
+            "§4.2, Table 4",
+            Compare(l1, l2, _NOT_TEXT, match=shape, section="ablation"),
+        ),
+        Claim(
+            "l2-text",
+            "in image → text retrieval ℓ2 beats ℓ1",
+            "§4.2, Table 4",
+            Compare(l2, l1, ("i2t",), match=shape, section="ablation"),
+        ),
+        Claim(
+            "factors",
+            "more than one factor beats one, text retrieval left out",
+            "§4.2, Table 4",
+            Compare(many, {"k": 1}, _NOT_TEXT, section="ablation"),
+        ),
+        Claim(
+            "text-k",
+            "image → text retrieval is not monotone in k",
+            "§4.2, Table 4",
+            NotMonotone({"product": ("l1", "none")}, "i2t"),
+        ),
+    ]
 
 
 def _sizes(large: tuple[str, ...], small: tuple[str, ...]) -> list[Claim]:
     "Larger against smaller image towers."
-    return [Claim("sizes", "the largest models beat the smallest in hierarchy and object hard negatives", "App. D.1, Table 6",
-                  Compare({"size": large}, {"size": small}, ("hierarchy", "vl_checklist"), match=("family", "boxes"), section="sizes"))]
+    return [
+        Claim(
+            "sizes",
+            "the largest models beat the smallest in hierarchy and object hard negatives",
+            "App. D.1, Table 6",
+            Compare(
+                {"size": large},
+                {"size": small},
+                ("hierarchy", "vl_checklist"),
+                match=("family", "boxes"),
+                section="sizes",
+            ),
+        )
+    ]
 
 # %% ../../nbs/papers/808_phyclip_claims.ipynb #791ebade
 def _figures() -> list[Claim]:
     "Norms, factors and conjunctions (Section 4.3)."
     seen = "visible in Figure {}, no numbers printed".format
-    orders = [("image", "text", family, f"{name} image norms exceed text norms", "§4.3, Figure 3", seen("3"))
-              for family, name in (("phyclip", "PHyCLIP"), ("hycoclip", "HyCoCLIP"))]
-    orders += [(whole, box, "phyclip", f"PHyCLIP: {words} norms exceed those of their boxes", "§3, Eq. (5)", "wanted by the loss; Figure 3")
-               for whole, box, words in (("image", "box_image", "image"), ("text", "box_text", "text"))]
-    return [*(Claim(f"norm-{a}-{b}-{family}", words, source, NormOrder(a, b, {"family": family}), said=said) for a, b, family, words, source, said in orders),
-            Claim("overlap", "image and text norms overlap more in a factor than in total", "§4.3, Figure 3", NormOverlap(_PHYCLIP), said=seen("3a, b")),
-            Claim("families", "factors specialise in concept families", "§4.3, Figure 4", FamilyInformation(_PHYCLIP), said="two factors shown in Figures 4 and 5"),
-            Claim("composition", "a conjunction activates the factors of both its concepts", "§4.3, Figures 4a, 6", BothFactors(_PHYCLIP), said="three pairs of concepts shown"),
-            Claim("max", "the factor-wise max retrieves conjunctions at most 5 points worse than the prompt", "App. D.2, Figure 7",
-                  MethodGain(_PHYCLIP), threshold=-5, said="top-10 images shown")]
+    orders = [
+        (
+            "image",
+            "text",
+            family,
+            f"{name} image norms exceed text norms",
+            "§4.3, Figure 3",
+            seen("3"),
+        )
+        for family, name in (("phyclip", "PHyCLIP"), ("hycoclip", "HyCoCLIP"))
+    ]
+    orders += [
+        (
+            whole,
+            box,
+            "phyclip",
+            f"PHyCLIP: {words} norms exceed those of their boxes",
+            "§3, Eq. (5)",
+            "wanted by the loss; Figure 3",
+        )
+        for whole, box, words in (("image", "box_image", "image"), ("text", "box_text", "text"))
+    ]
+    return [
+        *(
+            Claim(
+                f"norm-{a}-{b}-{family}",
+                words,
+                source,
+                NormOrder(a, b, {"family": family}),
+                said=said,
+            )
+            for a, b, family, words, source, said in orders
+        ),
+        Claim(
+            "overlap",
+            "image and text norms overlap more in a factor than in total",
+            "§4.3, Figure 3",
+            NormOverlap(_PHYCLIP),
+            said=seen("3a, b"),
+        ),
+        Claim(
+            "families",
+            "factors specialise in concept families",
+            "§4.3, Figure 4",
+            FamilyInformation(_PHYCLIP),
+            said="two factors shown in Figures 4 and 5",
+        ),
+        Claim(
+            "composition",
+            "a conjunction activates the factors of both its concepts",
+            "§4.3, Figures 4a, 6",
+            BothFactors(_PHYCLIP),
+            said="three pairs of concepts shown",
+        ),
+        Claim(
+            "max",
+            "the factor-wise max retrieves conjunctions at most 5 points worse than the prompt",
+            "App. D.2, Figure 7",
+            MethodGain(_PHYCLIP),
+            threshold=-5,
+            said="top-10 images shown",
+        ),
+    ]
 
 
-def phyclip_claims(large: tuple[str, ...] = ("ViT-L/16", "vit_large_16", "tiny_l"),  # names of the largest size, the paper's and ours
-                   small: tuple[str, ...] = ("ViT-S/16", "vit_small_16", "tiny_s"),  # names of the smallest
-                   ) -> list[Claim]:
+def phyclip_claims(
+    large: tuple[str, ...] = (
+        "ViT-L/16",
+        "vit_large_16",
+        "tiny_l",
+    ),  # names of the largest size, the paper's and ours
+    small: tuple[str, ...] = ("ViT-S/16", "vit_small_16", "tiny_s"),  # names of the smallest
+) -> list[Claim]:
     "The claims of the PHyCLIP paper, each with its test."
     return [*_rivals(), *_ablations(), *_sizes(large, small), *_figures()]
 
 # %% ../../nbs/papers/808_phyclip_claims.ipynb #66ff9b8c
-_COLOURS = {"supports": "#1a7f37", "does not support": "#b3261e", "inconclusive": "#6b5900", "not run": "#666"}
+_COLOURS = {
+    "supports": "#1a7f37",
+    "does not support": "#b3261e",
+    "inconclusive": "#6b5900",
+    "not run": "#666",
+}
 
 
 def _ours(row) -> str:
     "What this run says, as text."
-    if row.verdict == "not run": return f"– ({row.reason})"
+    if row.verdict == "not run":
+        return f"– ({row.reason})"
     tail = f", must exceed {row.threshold:g}" if row.threshold else ""
     return f"{row.effect:+.2f} [{row.low:+.2f}, {row.high:+.2f}] {row.unit}{tail}; {row.detail}; n = {row.n:.0f}, seeds {row.seeds}"
 
@@ -137,33 +332,66 @@ def _ours(row) -> str:
 @dataclass(frozen=True)
 class Ledger:
     "A rendered claims ledger together with its rows."
+
     frame: pd.DataFrame  # of `evaluate`
 
     def readable(self) -> pd.DataFrame:
         "Five text columns."
-        rows = [(r.claim, r.source, r.paper_evidence, _ours(r), r.verdict) for r in self.frame.itertuples()]
-        return pd.DataFrame(rows, columns=["claim", "source", "paper", "this run (95 % interval)", "verdict"])
+        rows = [
+            (r.claim, r.source, r.paper_evidence, _ours(r), r.verdict)
+            for r in self.frame.itertuples()
+        ]
+        return pd.DataFrame(
+            rows, columns=["claim", "source", "paper", "this run (95 % interval)", "verdict"]
+        )
 
     def html(self) -> str:
         "An HTML table with coloured verdicts."
         colour = lambda v: f"color: {_COLOURS[v]}; font-weight: bold"
-        look = [{"selector": "th, td", "props": "text-align: left; vertical-align: top; padding: .2em .6em"}]
-        styler = self.readable().map(_html.escape).style.hide(axis="index").set_uuid("ledger").set_table_styles(look)
+        look = [
+            {
+                "selector": "th, td",
+                "props": "text-align: left; vertical-align: top; padding: .2em .6em",
+            }
+        ]
+        styler = (
+            self.readable()
+            .map(_html.escape)
+            .style.hide(axis="index")
+            .set_uuid("ledger")
+            .set_table_styles(look)
+        )
         return f"<p>{self.counts()}</p>\n" + styler.map(colour, subset=["verdict"]).to_html()
 
     def counts(self) -> str:
         "How many claims got which verdict."
         found = self.frame["verdict"].value_counts()
-        return ", ".join(f"{found.get(v, 0)} {v}" for v in _COLOURS) + f" (of {len(self.frame)} claims)"
+        return (
+            ", ".join(f"{found.get(v, 0)} {v}" for v in _COLOURS)
+            + f" (of {len(self.frame)} claims)"
+        )
 
     def markdown(self) -> str:
         "A Markdown table."
         text = self.readable()
         lines = [list(text.columns), ["---"] * len(text.columns), *text.values.tolist()]
-        return self.counts() + "\n\n" + "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
+        return (
+            self.counts()
+            + "\n\n"
+            + "\n".join(
+                "| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |"
+                for line in lines
+            )
+            + "\n"
+        )
 
-    def _repr_html_(self): return self.html()
+    def _repr_html_(self):
+        return self.html()
 
     def files(self) -> dict[str, bytes]:
         "Contents by file ending."
-        return {".csv": self.frame.to_csv(index=False).encode(), ".html": self.html().encode(), ".md": self.markdown().encode()}
+        return {
+            ".csv": self.frame.to_csv(index=False).encode(),
+            ".html": self.html().encode(),
+            ".md": self.markdown().encode(),
+        }

@@ -29,141 +29,256 @@ def _usual(prompts):
     return prompts[prompts["series"].isin(["a", "b"])].groupby("factor")["norm"].mean()
 
 
-def peaks(prompts: pd.DataFrame,  # pair, series (a, b, both), factor, norm
-          pair,  # which pair
-          relative: bool = False,  # subtract each factor's mean over all single prompts
-          ) -> tuple[int, int]:
+def peaks(
+    prompts: pd.DataFrame,  # pair, series (a, b, both), factor, norm
+    pair,  # which pair
+    relative: bool = False,  # subtract each factor's mean over all single prompts
+) -> tuple[int, int]:
     "The factors where the single prompts of A and of B stand out most."
     rows, usual = prompts[prompts["pair"].eq(pair)], _usual(prompts) * relative
-    return tuple(int((rows[rows["series"].eq(s)].set_index("factor")["norm"] - usual).idxmax()) for s in ("a", "b"))
+    return tuple(
+        int((rows[rows["series"].eq(s)].set_index("factor")["norm"] - usual).idxmax())
+        for s in ("a", "b")
+    )
 
 
-def _thumbnails(figure: Figure, place, images: Sequence[np.ndarray], title: str, colour: str) -> None:
+def _thumbnails(
+    figure: Figure, place, images: Sequence[np.ndarray], title: str, colour: str
+) -> None:
     "A row of small images in a slot of a grid."
     host, width = figure.add_subplot(place), 1 / len(images)
     host.set(xticks=[], yticks=[])
-    for side in host.spines.values(): side.set_visible(False)
+    for side in host.spines.values():
+        side.set_visible(False)
     host.set_title(title, loc="left", fontsize=8.5, color=colour)
     for i, image in enumerate(images):
-        axis = host.inset_axes((i * width, 0, .96 * width, 1), xticks=[], yticks=[])
+        axis = host.inset_axes((i * width, 0, 0.96 * width, 1), xticks=[], yticks=[])
         axis.imshow(image)
-        for side in axis.spines.values(): side.set(edgecolor=colour, linewidth=1.5)
+        for side in axis.spines.values():
+            side.set(edgecolor=colour, linewidth=1.5)
 
 # %% ../../nbs/papers/809_pictures.ipynb #abaeea89
-def factor_norm_figure(prompts: pd.DataFrame,  # pair, a, b, series, prompt, factor, norm of one model
-                       pair=None,  # which pair; None: the first
-                       images: Mapping[int, Sequence[np.ndarray]] | None = None,  # factor → images [H, W, 3] that activate it
-                       relative: bool = False,  # how peaks are searched; if so, a line across each bar is the mean that is subtracted
-                       ) -> Drawing:
+def factor_norm_figure(
+    prompts: pd.DataFrame,  # pair, a, b, series, prompt, factor, norm of one model
+    pair=None,  # which pair; None: the first
+    images: Mapping[int, Sequence[np.ndarray]]
+    | None = None,  # factor → images [H, W, 3] that activate it
+    relative: bool = False,  # how peaks are searched; if so, a line across each bar is the mean that is subtracted
+) -> Drawing:
     "Figure 4(a) of PHyCLIP: norms in all factors of A, B, and A with B, with the images of the two peaks."
     pair = prompts["pair"].iloc[0] if pair is None else pair
     rows = prompts[prompts["pair"].eq(pair)]
-    if not len(rows): raise ValueError(f"pair: known are {sorted(prompts['pair'].unique().tolist())}, got {pair!r}")
+    if not len(rows):
+        raise ValueError(
+            f"pair: known are {sorted(prompts['pair'].unique().tolist())}, got {pair!r}"
+        )
     (fa, fb), images, usual = peaks(prompts, pair, relative), images or {}, _usual(prompts)
     colour = {fa: COLOUR_A, fb: COLOUR_B} if fa != fb else {fa: COLOUR_BOTH}
     strips = [(f, c) for f, c in colour.items() if len(images.get(f, ()))]
     with style():
-        figure = Figure(figsize=(6.4, 3.6 + .95 * len(strips)), layout="constrained")
-        grid = figure.add_gridspec(3 + len(strips), 1, height_ratios=[1.2] * 3 + [1.] * len(strips))
+        figure = Figure(figsize=(6.4, 3.6 + 0.95 * len(strips)), layout="constrained")
+        grid = figure.add_gridspec(
+            3 + len(strips), 1, height_ratios=[1.2] * 3 + [1.0] * len(strips)
+        )
         top = max(rows["norm"].max(), usual.max() * relative) * 1.08
         for i, series in enumerate(("a", "b", "both")):
             part = rows[rows["series"].eq(series)].sort_values("factor")
             axis = figure.add_subplot(grid[i])
-            axis.bar(part["factor"], part["norm"], color=[colour.get(f, ".75") for f in part["factor"]], width=.8)
-            if relative: axis.hlines(usual, usual.index - .4, usual.index + .4, color=".15", lw=1.2)
+            axis.bar(
+                part["factor"],
+                part["norm"],
+                color=[colour.get(f, ".75") for f in part["factor"]],
+                width=0.8,
+            )
+            if relative:
+                axis.hlines(usual, usual.index - 0.4, usual.index + 0.4, color=".15", lw=1.2)
             axis.set_title(f"“{part['prompt'].iloc[0]}”", loc="left")
-            axis.set(ylim=(0, top), xlim=(-.7, part["factor"].max() + .7), ylabel="norm")
+            axis.set(ylim=(0, top), xlim=(-0.7, part["factor"].max() + 0.7), ylabel="norm")
             axis.grid(axis="x", visible=False)
             ticks = sorted({fa, fb}) if len(part) > 20 else part["factor"].tolist()
             axis.set_xticks(ticks, [str(t) for t in ticks] if i == 2 else [""] * len(ticks))
         above = ", above the mean of single prompts (line)" if relative else ""
-        axis.set_xlabel(f"factor; peak{above} of {rows['a'].iloc[0]}: {fa}, of {rows['b'].iloc[0]}: {fb}")
-        for i, (factor, c) in enumerate(strips): _thumbnails(figure, grid[3 + i], images[factor], f"images far out in factor {factor}", c)
+        axis.set_xlabel(
+            f"factor; peak{above} of {rows['a'].iloc[0]}: {fa}, of {rows['b'].iloc[0]}: {fb}"
+        )
+        for i, (factor, c) in enumerate(strips):
+            _thumbnails(
+                figure, grid[3 + i], images[factor], f"images far out in factor {factor}", c
+            )
     return Drawing(figure, rows.reset_index(drop=True))
 
 # %% ../../nbs/papers/809_pictures.ipynb #3a1d03c5
 def _name_box(term: str, x: float, y: float, size: float) -> tuple[float, float, float, float]:
     "Left, right, bottom and top of a name in units of the disk: right of its point, or left of it near the rim."
-    width = .03 + .0053 * size * len(term)
+    width = 0.03 + 0.0053 * size * len(term)
     left = x - width if x + width > 1.04 else x
-    return left, left + width, y, y + .0105 * size
+    return left, left + width, y, y + 0.0105 * size
 
 
-def _disk(axis, points: pd.DataFrame, edges, colours: Mapping[str, object], inner: set, title: str, name_leaves: bool) -> None:
+def _disk(
+    axis,
+    points: pd.DataFrame,
+    edges,
+    colours: Mapping[str, object],
+    inner: set,
+    title: str,
+    name_leaves: bool,
+) -> None:
     "One factor; a small crowd at the centre is drawn larger, inside a dashed circle with its radius."
-    reach = next((r for r in (.01, .02, .05, .1, .2, .5) if np.hypot(points["x"], points["y"]).max() < .9 * r), 1)
+    reach = next(
+        (
+            r
+            for r in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
+            if np.hypot(points["x"], points["y"]).max() < 0.9 * r
+        ),
+        1,
+    )
     points = points.assign(x=points["x"] / reach, y=points["y"] / reach)
     axis.add_patch(Circle((0, 0), 1, fc="white", ec=".5", lw=1, ls="-" if reach == 1 else "--"))
     place = points.set_index("term")[["x", "y"]]
-    if not place.index.is_unique: raise ValueError(f"terms: each may occur once in a factor, got {place.index[place.index.duplicated()][0]!r} twice")
-    lines = [place.loc[[child, parent]].to_numpy() for child, parent in edges if child in place.index and parent in place.index]
-    axis.add_collection(LineCollection(lines, colors=".75" if len(lines) < 200 else ".87", linewidths=.7, zorder=1))
-    is_inner, smaller = points["term"].isin(inner), min(1, (100 / len(points)) ** .5)
-    axis.scatter(points["x"], points["y"], s=smaller * np.where(is_inner, 34, 11), c=[colours[g] for g in points["group"]], zorder=2, linewidths=0)
+    if not place.index.is_unique:
+        raise ValueError(
+            f"terms: each may occur once in a factor, got {place.index[place.index.duplicated()][0]!r} twice"
+        )
+    lines = [
+        place.loc[[child, parent]].to_numpy()
+        for child, parent in edges
+        if child in place.index and parent in place.index
+    ]
+    axis.add_collection(
+        LineCollection(lines, colors=".75" if len(lines) < 200 else ".87", linewidths=0.7, zorder=1)
+    )
+    is_inner, smaller = points["term"].isin(inner), min(1, (100 / len(points)) ** 0.5)
+    axis.scatter(
+        points["x"],
+        points["y"],
+        s=smaller * np.where(is_inner, 34, 11),
+        c=[colours[g] for g in points["group"]],
+        zorder=2,
+        linewidths=0,
+    )
     named = []
-    for big, term, x, y in sorted(zip(is_inner, points["term"], points["x"], points["y"]), key=lambda row: -row[0]):
+    for big, term, x, y in sorted(
+        zip(is_inner, points["term"], points["x"], points["y"]), key=lambda row: -row[0]
+    ):
         box = _name_box(term, x, y, size := 7.5 if big else 6)
-        hides_another = any(box[0] < b[1] and b[0] < box[1] and box[2] < b[3] and b[2] < box[3] for b in named)
+        hides_another = any(
+            box[0] < b[1] and b[0] < box[1] and box[2] < b[3] and b[2] < box[3] for b in named
+        )
         if (big or name_leaves) and not hides_another:
             named.append(box)
             side = 1 if box[0] == x else -1
-            axis.annotate(term, (x, y), xytext=(2.5 * side, 2.5), textcoords="offset points", ha="left" if side > 0 else "right", fontsize=size, zorder=3,
-                          path_effects=[withStroke(linewidth=1.6, foreground="white")])
+            axis.annotate(
+                term,
+                (x, y),
+                xytext=(2.5 * side, 2.5),
+                textcoords="offset points",
+                ha="left" if side > 0 else "right",
+                fontsize=size,
+                zorder=3,
+                path_effects=[withStroke(linewidth=1.6, foreground="white")],
+            )
     axis.set(xlim=(-1.04, 1.04), ylim=(-1.04, 1.04), aspect="equal", xticks=[], yticks=[])
-    if reach < 1: axis.annotate(f"radius {reach:g}", (.7, -.7), xytext=(2, -2), textcoords="offset points", va="top", fontsize=7, color=".4")
+    if reach < 1:
+        axis.annotate(
+            f"radius {reach:g}",
+            (0.7, -0.7),
+            xytext=(2, -2),
+            textcoords="offset points",
+            va="top",
+            fontsize=7,
+            color=".4",
+        )
     axis.set_title(title, pad=8)
-    for side in axis.spines.values(): side.set_visible(False)
+    for side in axis.spines.values():
+        side.set_visible(False)
 
 # %% ../../nbs/papers/809_pictures.ipynb #2d44c3a4
-def disk_figure(terms: pd.DataFrame,  # factor, term, group, x, y (unit Poincaré disk) [, explained]
-                edges: pd.DataFrame,  # child, parent
-                name_leaves: bool | None = None,  # None: where there are at most 24 terms
-                ) -> Drawing:
+def disk_figure(
+    terms: pd.DataFrame,  # factor, term, group, x, y (unit Poincaré disk) [, explained]
+    edges: pd.DataFrame,  # child, parent
+    name_leaves: bool | None = None,  # None: where there are at most 24 terms
+) -> Drawing:
     "Figures 4(b) and 5 of PHyCLIP: terms of several families in the disks of some factors."
     outside = terms[np.hypot(terms["x"], terms["y"]) > 1 + 1e-6]
-    if len(outside): raise ValueError(f"terms: {outside['term'].iloc[0]!r} lies outside of the unit disk at ({outside['x'].iloc[0]:.3g}, {outside['y'].iloc[0]:.3g})")
+    if len(outside):
+        raise ValueError(
+            f"terms: {outside['term'].iloc[0]!r} lies outside of the unit disk at ({outside['x'].iloc[0]:.3g}, {outside['y'].iloc[0]:.3g})"
+        )
     groups = list(dict.fromkeys(terms["group"]))
-    colours = dict(zip(groups, sns.color_palette("colorblind" if len(groups) <= 10 else "husl", len(groups))))
+    colours = dict(
+        zip(groups, sns.color_palette("colorblind" if len(groups) <= 10 else "husl", len(groups)))
+    )
     pairs, inner = list(zip(edges["child"], edges["parent"])), set(edges["parent"])
     factors = list(dict.fromkeys(terms["factor"]))
     with style():
         figure = Figure(figsize=(3.7 * len(factors), 4.2), layout="constrained")
-        figure.get_layout_engine().set(h_pad=.12)
+        figure.get_layout_engine().set(h_pad=0.12)
         for axis, factor in zip(figure.subplots(1, len(factors), squeeze=False)[0], factors):
             points = terms[terms["factor"].eq(factor)]
-            kept = f", keeps {points['explained'].iloc[0]:.0%} of the variance" if "explained" in points else ""
+            kept = (
+                f", keeps {points['explained'].iloc[0]:.0%} of the variance"
+                if "explained" in points
+                else ""
+            )
             few = len(points) <= 24 if name_leaves is None else name_leaves
             _disk(axis, points, pairs, colours, inner, f"factor {factor}{kept}", few)
         handles = [Line2D([], [], marker="o", ls="", color=c, label=g) for g, c in colours.items()]
-        figure.legend(handles=handles, loc="outside lower center", ncols=min(6, len(groups)), frameon=False)
+        figure.legend(
+            handles=handles, loc="outside lower center", ncols=min(6, len(groups)), frameon=False
+        )
     return Drawing(figure, terms.reset_index(drop=True))
 
 # %% ../../nbs/papers/809_pictures.ipynb #fbefac55
-HOLDS = {2: ("#1a7f37", "-", "both concepts"), 1: ("#c79100", "--", "one"), 0: ("#b3261e", ":", "none")}
+HOLDS = {
+    2: ("#1a7f37", "-", "both concepts"),
+    1: ("#c79100", "--", "one"),
+    0: ("#b3261e", ":", "none"),
+}
 METHODS = {"conjunctive": "prompt", "max": "factor-wise max"}
 
 
-def retrieval_figure(hits: pd.DataFrame,  # query, method, rank, image, holds
-                     pictures: Mapping[object, np.ndarray],  # image → array [H, W, 3]
-                     top: int = 10,  # images a row
-                     ) -> Drawing:
+def retrieval_figure(
+    hits: pd.DataFrame,  # query, method, rank, image, holds
+    pictures: Mapping[object, np.ndarray],  # image → array [H, W, 3]
+    top: int = 10,  # images a row
+) -> Drawing:
     "Figure 7 of PHyCLIP: top images of conjunctive prompts and of the factor-wise max."
     hits = hits[hits["rank"] <= top].sort_values("rank")
     missing = [key for key in hits["image"] if key not in pictures]
-    if missing: raise ValueError(f"pictures: {len(missing)} images of the hits are missing, the first is {missing[0]!r}")
+    if missing:
+        raise ValueError(
+            f"pictures: {len(missing)} images of the hits are missing, the first is {missing[0]!r}"
+        )
     rows = list(hits.groupby(["query", "method"], sort=False))
-    rows.sort(key=lambda row: (list(dict.fromkeys(hits["query"])).index(row[0][0]), list(METHODS).index(row[0][1]) if row[0][1] in METHODS else 9))
+    rows.sort(
+        key=lambda row: (
+            list(dict.fromkeys(hits["query"])).index(row[0][0]),
+            list(METHODS).index(row[0][1]) if row[0][1] in METHODS else 9,
+        )
+    )
     with style():
-        figure = Figure(figsize=(1.6 + .74 * top, .5 + .92 * len(rows)), layout="constrained")
+        figure = Figure(figsize=(1.6 + 0.74 * top, 0.5 + 0.92 * len(rows)), layout="constrained")
         axes = figure.subplots(len(rows), top, squeeze=False)
         for line, ((query, method), part) in zip(axes, rows):
-            for axis in line: axis.set(xticks=[], yticks=[]); axis.set_visible(False)
+            for axis in line:
+                axis.set(xticks=[], yticks=[])
+                axis.set_visible(False)
             for axis, hit in zip(line, part.itertuples()):
                 axis.imshow(pictures[hit.image]), axis.set_visible(True)
                 colour, dash, _ = HOLDS[int(hit.holds)]
-                for side in axis.spines.values(): side.set(edgecolor=colour, linestyle=dash, linewidth=2.2)
+                for side in axis.spines.values():
+                    side.set(edgecolor=colour, linestyle=dash, linewidth=2.2)
             right = part["holds"].eq(2).mean()
-            line[0].set_ylabel(f"{query}\n{METHODS.get(method, method)}\n{right:.0%} hold both", rotation=0, ha="right", va="center", fontsize=8)
-        handles = [Line2D([], [], color=c, ls=d, lw=2.2, label=label) for c, d, label in HOLDS.values()]
+            line[0].set_ylabel(
+                f"{query}\n{METHODS.get(method, method)}\n{right:.0%} hold both",
+                rotation=0,
+                ha="right",
+                va="center",
+                fontsize=8,
+            )
+        handles = [
+            Line2D([], [], color=c, ls=d, lw=2.2, label=label) for c, d, label in HOLDS.values()
+        ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     return Drawing(figure, hits.reset_index(drop=True))

@@ -27,71 +27,119 @@ from ..config import write_atomic
 # %% ../../nbs/papers/805_provenance.ipynb #9b8d2e42
 def _git(folder, *args) -> str | None:
     "The answer of git in `folder`, or None where git or the repository is missing."
-    try: done = subprocess.run(["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired): return None
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *args], capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def git_state(folder: str | os.PathLike | None = None,  # folder of the code; default: the installed package
-              file: str = "__init__.py",  # a file of the code, relative to `folder`, that must be tracked
-              ) -> dict:
+def git_state(
+    folder: str | os.PathLike | None = None,  # folder of the code; default: the installed package
+    file: str = "__init__.py",  # a file of the code, relative to `folder`, that must be tracked
+) -> dict:
     "Commit of the code and whether tracked files differ from it; `unknown` and None outside of a checkout."
-    folder = Path(folder) if folder is not None else Path(importlib.util.find_spec("hypvl").submodule_search_locations[0])
+    folder = (
+        Path(folder)
+        if folder is not None
+        else Path(importlib.util.find_spec("hypvl").submodule_search_locations[0])
+    )
     commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None or _git(folder, "ls-files", "--error-unmatch", file) is None: return {"commit": "unknown", "dirty": None}
-    return {"commit": commit, "dirty": bool(_git(folder, "status", "--porcelain", "--untracked-files=no"))}
+    if commit is None or _git(folder, "ls-files", "--error-unmatch", file) is None:
+        return {"commit": "unknown", "dirty": None}
+    return {
+        "commit": commit,
+        "dirty": bool(_git(folder, "status", "--porcelain", "--untracked-files=no")),
+    }
 
 # %% ../../nbs/papers/805_provenance.ipynb #df707b86
-def short_commit(state: Mapping,  # what `git_state` returned
-                 length: int = 10,  # digits to keep
-                 ) -> str:
+def short_commit(
+    state: Mapping,  # what `git_state` returned
+    length: int = 10,  # digits to keep
+) -> str:
     "The commit in one word, with `+changes` where the tree was edited."
     return state["commit"][:length] + ("+changes" if state.get("dirty") else "")
 
 # %% ../../nbs/papers/805_provenance.ipynb #8f6118e6
-PACKAGES = ("hypvl", "torch", "torchvision", "open_clip_torch", "timm", "accelerate", "numpy", "scipy", "pandas",
-            "scikit-learn", "geoopt", "spacy", "webdataset")
+PACKAGES = (
+    "hypvl",
+    "torch",
+    "torchvision",
+    "open_clip_torch",
+    "timm",
+    "accelerate",
+    "numpy",
+    "scipy",
+    "pandas",
+    "scikit-learn",
+    "geoopt",
+    "spacy",
+    "webdataset",
+)
 
 
-def versions(packages: Iterable[str] = PACKAGES,  # distribution names
-             ) -> dict[str, str]:
+def versions(
+    packages: Iterable[str] = PACKAGES,  # distribution names
+) -> dict[str, str]:
     "Version of Python and of each package, `not installed` where it is missing."
     found = {"python": platform.python_version()}
     for name in packages:
-        try: found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError: found[name] = "not installed"
-    exact = {"torch": torch.__version__, "hypvl": hypvl.__version__}  # torch with its build, such as +cpu
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    exact = {
+        "torch": torch.__version__,
+        "hypvl": hypvl.__version__,
+    }  # torch with its build, such as +cpu
     return found | {name: version for name, version in exact.items() if name in found}
 
 # %% ../../nbs/papers/805_provenance.ipynb #8a2501df
-def machine(device: str = "cpu",  # torch device string the run used
-            ) -> dict:
+def machine(
+    device: str = "cpu",  # torch device string the run used
+) -> dict:
     "Class of machine, without its name: system, processor, cores, threads, device."
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     name = f"cpu ({platform.machine()})"
     if torch.device(device).type == "cuda" and torch.cuda.is_available():
         card = torch.cuda.get_device_properties(torch.device(device))
         name = f"{card.name}, {card.total_memory / 2**30:.0f} GiB"
-    elif torch.device(device).type != "cpu": name = str(torch.device(device).type)
-    return {"system": platform.system(), "device": name, "cores": cores, "threads": torch.get_num_threads()}
+    elif torch.device(device).type != "cpu":
+        name = str(torch.device(device).type)
+    return {
+        "system": platform.system(),
+        "device": name,
+        "cores": cores,
+        "threads": torch.get_num_threads(),
+    }
 
 # %% ../../nbs/papers/805_provenance.ipynb #bbb60672
-def data_fingerprint(root: str | os.PathLike,  # folder (or one file) with the data
-                     content: bool = True,  # False: names and sizes only
-                     length: int = 16,  # digits to keep
-                     ) -> str:
+def data_fingerprint(
+    root: str | os.PathLike,  # folder (or one file) with the data
+    content: bool = True,  # False: names and sizes only
+    length: int = 16,  # digits to keep
+) -> str:
     "`world:…`, `files:…` or `names:…`: a fingerprint that does not depend on where the data lie."
     root = Path(root)
-    if not root.exists(): raise FileNotFoundError(f"root: no data at {root.name!r}")
-    if (root/"world.json").is_file():
-        facts = json.loads((root/"world.json").read_text(encoding="utf-8"))
-        return "world:" + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:length]
+    if not root.exists():
+        raise FileNotFoundError(f"root: no data at {root.name!r}")
+    if (root / "world.json").is_file():
+        facts = json.loads((root / "world.json").read_text(encoding="utf-8"))
+        return (
+            "world:"
+            + hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:length]
+        )
     files = [root] if root.is_file() else [p for p in root.rglob("*") if p.is_file()]
     total = hashlib.sha256()
-    for name, path in sorted((p.name if root.is_file() else p.relative_to(root).as_posix(), p) for p in files):
+    for name, path in sorted(
+        (p.name if root.is_file() else p.relative_to(root).as_posix(), p) for p in files
+    ):
         total.update(f"{name}\0{path.stat().st_size}\0".encode())
         if content:
-            with open(path, "rb") as stream: total.update(hashlib.file_digest(stream, "sha256").digest())
+            with open(path, "rb") as stream:
+                total.update(hashlib.file_digest(stream, "sha256").digest())
     return ("files:" if content else "names:") + total.hexdigest()[:length]
 
 # %% ../../nbs/papers/805_provenance.ipynb #472ee539
@@ -101,64 +149,96 @@ _ABSOLUTE = re.compile(r"(?:^|[\s'\"=:,(\[])(?:/[^/\s]+/|~[/\\]|[A-Za-z]:[\\/]|f
 def _no_paths(record: Mapping, prefix: str = "") -> None:
     "Refuse absolute paths anywhere in a nested record."
     for key, value in record.items():
-        if isinstance(value, Mapping): _no_paths(value, f"{prefix}{key}.")
+        if isinstance(value, Mapping):
+            _no_paths(value, f"{prefix}{key}.")
         elif _ABSOLUTE.search(str(value)):
-            raise ValueError(f"{prefix}{key}: an absolute path does not belong in a shared record, got {str(value)!r}")
+            raise ValueError(
+                f"{prefix}{key}: an absolute path does not belong in a shared record, got {str(value)!r}"
+            )
 
 
-def provenance(*, preset: str,  # name of the preset
-               seeds: Iterable[int],  # seeds of the runs
-               config_hash: str | Mapping[str, str] = "",  # hash of the resolved config, or one for each run
-               data: str | os.PathLike | None = None,  # data folder to fingerprint
-               data_content: bool = True,  # False: names and sizes only
-               device: str = "cpu",  # torch device string
-               seconds: float | None = None,  # wall time of the whole run
-               packages: Iterable[str] = PACKAGES,  # packages whose versions matter
-               code: str | os.PathLike | None = None,  # folder of the code; default: the installed package
-               **more,  # further facts, no absolute paths
-               ) -> dict:
+def provenance(
+    *,
+    preset: str,  # name of the preset
+    seeds: Iterable[int],  # seeds of the runs
+    config_hash: str | Mapping[str, str] = "",  # hash of the resolved config, or one for each run
+    data: str | os.PathLike | None = None,  # data folder to fingerprint
+    data_content: bool = True,  # False: names and sizes only
+    device: str = "cpu",  # torch device string
+    seconds: float | None = None,  # wall time of the whole run
+    packages: Iterable[str] = PACKAGES,  # packages whose versions matter
+    code: str | os.PathLike | None = None,  # folder of the code; default: the installed package
+    **more,  # further facts, no absolute paths
+) -> dict:
     "Everything that decides the numbers of a run, as a JSON-able dictionary."
-    record = {"preset": preset, "seeds": [int(s) for s in seeds], "config_hash": config_hash, **git_state(code),
-              "data": "none" if data is None else data_fingerprint(data, data_content), **machine(device),
-              "wall_seconds": None if seconds is None else round(float(seconds), 1), "versions": versions(packages), **more}
+    record = {
+        "preset": preset,
+        "seeds": [int(s) for s in seeds],
+        "config_hash": config_hash,
+        **git_state(code),
+        "data": "none" if data is None else data_fingerprint(data, data_content),
+        **machine(device),
+        "wall_seconds": None if seconds is None else round(float(seconds), 1),
+        "versions": versions(packages),
+        **more,
+    }
     _no_paths(record)
     return record
 
 # %% ../../nbs/papers/805_provenance.ipynb #f44ede23
-def provenance_frame(record: Mapping,  # what `provenance` returned
-                     ) -> pd.DataFrame:
+def provenance_frame(
+    record: Mapping,  # what `provenance` returned
+) -> pd.DataFrame:
     "The record as two columns, `fact` and `value`; nested facts get dotted names."
+
     def rows(part, prefix=""):
         for key, value in part.items():
-            if isinstance(value, Mapping): yield from rows(value, f"{prefix}{key}.")
-            else: yield prefix + key, ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+            if isinstance(value, Mapping):
+                yield from rows(value, f"{prefix}{key}.")
+            else:
+                yield (
+                    prefix + key,
+                    ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value),
+                )
+
     return pd.DataFrame(rows(record), columns=["fact", "value"])
 
 
-def save_provenance(record: Mapping,  # what `provenance` returned
-                    out: str | os.PathLike,  # folder, made if missing
-                    name: str = "provenance",  # file name without ending
-                    ) -> Path:
+def save_provenance(
+    record: Mapping,  # what `provenance` returned
+    out: str | os.PathLike,  # folder, made if missing
+    name: str = "provenance",  # file name without ending
+) -> Path:
     "Write the record as JSON, atomically, and return the file."
     _no_paths(record)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    return write_atomic(out/f"{name}.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
+    return write_atomic(out / f"{name}.json", json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 # %% ../../nbs/papers/805_provenance.ipynb #f2426b8d
-def stamp(frame: pd.DataFrame,  # results of one run
-          *, model: str,  # name of the model
-          family: str,  # clip, meru, hycoclip or phyclip
-          seed: int,  # seed of the run
-          preset: str,  # name of the preset
-          commit: str,  # from `short_commit`
-          data: str,  # from `data_fingerprint`
-          run: str,  # hash of the resolved config
-          **more,  # further columns: boxes, k, d, product, size, …
-          ) -> pd.DataFrame:
+def stamp(
+    frame: pd.DataFrame,  # results of one run
+    *,
+    model: str,  # name of the model
+    family: str,  # clip, meru, hycoclip or phyclip
+    seed: int,  # seed of the run
+    preset: str,  # name of the preset
+    commit: str,  # from `short_commit`
+    data: str,  # from `data_fingerprint`
+    run: str,  # hash of the resolved config
+    **more,  # further columns: boxes, k, d, product, size, …
+) -> pd.DataFrame:
     "A copy of the frame whose rows say where they came from; a `model` column of the frame (baseline rows) is kept."
     frame = frame.copy()
-    facts = {"family": family, "seed": seed, "preset": preset, "commit": commit, "data": data, "run": run, **more}
+    facts = {
+        "family": family,
+        "seed": seed,
+        "preset": preset,
+        "commit": commit,
+        "data": data,
+        "run": run,
+        **more,
+    }
     for name, value in facts.items():
         if name in frame and (frame[name] != value).any():
             raise ValueError(f"{name}: rows already carry {frame[name].iloc[0]}, got {value}")

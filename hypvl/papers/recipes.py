@@ -19,32 +19,47 @@ from ..training.loop import TrainConfig
 @dataclass(frozen=True)
 class DataConfig:
     "What a model is trained and measured on."
-    root: str = ""                       # folder of real data; empty: the embedded world
-    sprites: str = ""                    # folder of class photographs to paste; empty: drawn sprites
-    families: int = 8                    # of a world of photographs
+
+    root: str = ""  # folder of real data; empty: the embedded world
+    sprites: str = ""  # folder of class photographs to paste; empty: drawn sprites
+    families: int = 8  # of a world of photographs
     world: WorldConfig = WorldConfig()
     suite: SuiteConfig = SuiteConfig()
-    train: int = 16_000                  # scenes to train on
-    val: int = 1_000                     # scenes for validation and norm statistics
-    min_area: int = 64                   # boxes need more pixels than that
-    crop_scale: tuple[float, float] = (.6, 1.)  # area kept by the random crop (published: .5 to 1)
-    parses: str = field(default="", metadata={"hash": "changed"})  # dependency parses beside the captions: 'gold', 'spacy' or none
-    parser: str = field(default="", metadata={"hash": "changed"})  # of 'spacy': an installed pipeline, or 'small' for one trained on gold parses
-    shuffled: bool = field(default=False, metadata={"hash": "changed"})  # exchange the words of each tree: a control
-    drop: tuple[str, ...] = field(default=("punct", "space"), metadata={"hash": "changed"})  # words that leave the tree: also 'stop'
+    train: int = 16_000  # scenes to train on
+    val: int = 1_000  # scenes for validation and norm statistics
+    min_area: int = 64  # boxes need more pixels than that
+    crop_scale: tuple[float, float] = (
+        0.6,
+        1.0,
+    )  # area kept by the random crop (published: .5 to 1)
+    parses: str = field(
+        default="", metadata={"hash": "changed"}
+    )  # dependency parses beside the captions: 'gold', 'spacy' or none
+    parser: str = field(
+        default="", metadata={"hash": "changed"}
+    )  # of 'spacy': an installed pipeline, or 'small' for one trained on gold parses
+    shuffled: bool = field(
+        default=False, metadata={"hash": "changed"}
+    )  # exchange the words of each tree: a control
+    drop: tuple[str, ...] = field(
+        default=("punct", "space"), metadata={"hash": "changed"}
+    )  # words that leave the tree: also 'stop'
 
 # %% ../../nbs/papers/800_recipes.ipynb #0c757df9
 @dataclass(frozen=True)
 class Recipe:
     "One model, trained and evaluated."
-    family: str                          # clip, meru, hycoclip or phyclip
-    preset: str                          # smoke, mini, gpu or paper
+
+    family: str  # clip, meru, hycoclip or phyclip
+    preset: str  # smoke, mini, gpu or paper
     model: ModelConfig
     objective: ObjectiveConfig
     data: DataConfig
     train: TrainConfig
-    size: str = "tiny"                   # what the tables call the image tower
-    note: str = field(default="", metadata={"hash": False})  # what sets it apart from the others of its table
+    size: str = "tiny"  # what the tables call the image tower
+    note: str = field(
+        default="", metadata={"hash": False}
+    )  # what sets it apart from the others of its table
 
     @property
     def hash(self) -> str:
@@ -54,10 +69,19 @@ class Recipe:
     @property
     def label(self) -> str:
         "Name for tables; HyCoCLIP and PHyCLIP are defined with boxes."
-        name = {"clip": "CLIP", "meru": "MERU", "hycoclip": "HyCoCLIP", "phyclip": "PHyCLIP"}[self.family]
-        name = f"{name} + boxes" if self.objective.boxes and self.family in ("clip", "meru") else name
-        name = f"{name} − boxes" if not self.objective.boxes and self.family in ("hycoclip", "phyclip") else name
-        if self.objective.syntax and self.objective.syntax.weight: name += " + syntax"
+        name = {"clip": "CLIP", "meru": "MERU", "hycoclip": "HyCoCLIP", "phyclip": "PHyCLIP"}[
+            self.family
+        ]
+        name = (
+            f"{name} + boxes" if self.objective.boxes and self.family in ("clip", "meru") else name
+        )
+        name = (
+            f"{name} − boxes"
+            if not self.objective.boxes and self.family in ("hycoclip", "phyclip")
+            else name
+        )
+        if self.objective.syntax and self.objective.syntax.weight:
+            name += " + syntax"
         return f"{name}, {self.note}" if self.note else name
 
 # %% ../../nbs/papers/800_recipes.ipynb #d5f3333f
@@ -65,39 +89,101 @@ PRESETS = ("smoke", "mini", "gpu", "paper")
 FAMILIES = ("clip", "meru", "hycoclip", "phyclip")
 _SIZES = {"S": "tiny_s", "B": "tiny", "L": "tiny_l"}
 _PAPER = {"S": "vit_small_16", "B": "vit_base_16", "L": "vit_large_16"}
-_SMALL_SUITE = SuiteConfig(per_species=1, per_genus=1, per_family=2, clutter=1, retrieval=24, captions=2, checklist=12, crepe=12, factors=96)
+_SMALL_SUITE = SuiteConfig(
+    per_species=1,
+    per_genus=1,
+    per_family=2,
+    clutter=1,
+    retrieval=24,
+    captions=2,
+    checklist=12,
+    crepe=12,
+    factors=96,
+)
 
 
 def _scale(preset: str) -> tuple[DataConfig, TrainConfig]:
     "Data and training of a preset."
-    world = TrainConfig(steps=500, batch_size=128, lr=1.5e-3, warmup=50, clip_grad=1., checkpoint_every=100, log_every=10)
+    world = TrainConfig(
+        steps=500,
+        batch_size=128,
+        lr=1.5e-3,
+        warmup=50,
+        clip_grad=1.0,
+        checkpoint_every=100,
+        log_every=10,
+    )
     if preset == "smoke":
-        return (DataConfig(train=400, val=64, suite=_SMALL_SUITE, world=WorldConfig()),
-                replace(world, steps=12, batch_size=32, warmup=4, log_every=2, checkpoint_every=6))
+        return (
+            DataConfig(train=400, val=64, suite=_SMALL_SUITE, world=WorldConfig()),
+            replace(world, steps=12, batch_size=32, warmup=4, log_every=2, checkpoint_every=6),
+        )
     if preset == "mini":
         return DataConfig(), world
     if preset == "gpu":
-        return (DataConfig(train=100_000, val=4_000, suite=SuiteConfig(per_species=30, clutter=15, retrieval=1000, checklist=1000, crepe=1000, factors=4000)),
-                replace(world, steps=6_000, batch_size=768, warmup=300, precision="bf16", checkpoint_every=500, log_every=20, workers=8))
-    return (DataConfig(crop_scale=(.5, 1.), min_area=1024),
-            TrainConfig(steps=500_000, batch_size=768, lr=5e-4, warmup=4_000, schedule="cos2", precision="fp16",
-                        checkpoint_every=50_000, log_every=50, workers=4, keep=10))
+        return (
+            DataConfig(
+                train=100_000,
+                val=4_000,
+                suite=SuiteConfig(
+                    per_species=30,
+                    clutter=15,
+                    retrieval=1000,
+                    checklist=1000,
+                    crepe=1000,
+                    factors=4000,
+                ),
+            ),
+            replace(
+                world,
+                steps=6_000,
+                batch_size=768,
+                warmup=300,
+                precision="bf16",
+                checkpoint_every=500,
+                log_every=20,
+                workers=8,
+            ),
+        )
+    return (
+        DataConfig(crop_scale=(0.5, 1.0), min_area=1024),
+        TrainConfig(
+            steps=500_000,
+            batch_size=768,
+            lr=5e-4,
+            warmup=4_000,
+            schedule="cos2",
+            precision="fp16",
+            checkpoint_every=50_000,
+            log_every=50,
+            workers=4,
+            keep=10,
+        ),
+    )
 
 # %% ../../nbs/papers/800_recipes.ipynb #dd5e58e5
-def recipe(family: str,            # clip, meru, hycoclip or phyclip
-           preset: str = "mini",   # smoke, mini, gpu or paper
-           size: str = "B",        # S, B or L image tower
-           boxes: bool = True,     # use boxes and their phrases
-           k: int | None = None,   # factors of PHyCLIP; the width k*d stays what it is
-           metric: str = "l1",     # product metric of PHyCLIP
-           variant: str | None = None,  # 'official' or 'paper'; None: official for the preset paper, boxes against boxes elsewhere
-           seed: int = 0,
-           **overrides,            # dotted keys of the record, e.g. **{"train.steps": 50}
-           ) -> Recipe:
+def recipe(
+    family: str,  # clip, meru, hycoclip or phyclip
+    preset: str = "mini",  # smoke, mini, gpu or paper
+    size: str = "B",  # S, B or L image tower
+    boxes: bool = True,  # use boxes and their phrases
+    k: int | None = None,  # factors of PHyCLIP; the width k*d stays what it is
+    metric: str = "l1",  # product metric of PHyCLIP
+    variant: str
+    | None = None,  # 'official' or 'paper'; None: official for the preset paper, boxes against boxes elsewhere
+    seed: int = 0,
+    **overrides,  # dotted keys of the record, e.g. **{"train.steps": 50}
+) -> Recipe:
     "The recipe of a model at a preset."
-    for name, value, known in (("family", family, FAMILIES), ("preset", preset, PRESETS), ("size", size, tuple(_SIZES))):
+    for name, value, known in (
+        ("family", family, FAMILIES),
+        ("preset", preset, PRESETS),
+        ("size", size, tuple(_SIZES)),
+    ):
         if value not in known:
-            raise ValueError(f"{name}={value!r} is none of {', '.join(known)}.{suggest(str(value), known)}")
+            raise ValueError(
+                f"{name}={value!r} is none of {', '.join(known)}.{suggest(str(value), known)}"
+            )
     data, train = _scale(preset)
     published = preset == "paper"
     model = model_config(f"{family}_{(_PAPER if published else _SIZES)[size]}")
@@ -106,7 +192,9 @@ def recipe(family: str,            # clip, meru, hycoclip or phyclip
         k = k or model.geometry.k
         if width % k:
             raise ValueError(f"k={k} does not divide the width {width}")
-        model = override(model, {"geometry.k": k, "geometry.d": width // k, "geometry.metric": metric})
+        model = override(
+            model, {"geometry.k": k, "geometry.d": width // k, "geometry.metric": metric}
+        )
     elif k not in (None, 1):
         raise ValueError(f"k={k}: {family} has one space; only phyclip has factors")
     objective = ObjectiveConfig(family=family, boxes=boxes, variant=variant or "official")
@@ -114,24 +202,43 @@ def recipe(family: str,            # clip, meru, hycoclip or phyclip
         objective = replace(objective, delay="plateau", ramp=min(150, train.steps // 4))
         if variant is None:
             objective = replace(objective, box_contrast="boxes")
-    made = Recipe(family, preset, model, objective, data, replace(train, seed=seed), (_PAPER if published else _SIZES)[size])
+    made = Recipe(
+        family,
+        preset,
+        model,
+        objective,
+        data,
+        replace(train, seed=seed),
+        (_PAPER if published else _SIZES)[size],
+    )
     return override(made, overrides)
 
 # %% ../../nbs/papers/800_recipes.ipynb #baae3430
 SECTIONS = ("main", "boxes", "ablation", "sizes")
 
 
-def recipes_of(section: str,           # main, boxes, ablation or sizes
-               preset: str = "mini",
-               seeds: tuple[int, ...] = (0,),
-               **overrides) -> list[Recipe]:
+def recipes_of(
+    section: str,  # main, boxes, ablation or sizes
+    preset: str = "mini",
+    seeds: tuple[int, ...] = (0,),
+    **overrides,
+) -> list[Recipe]:
     "The recipes that a part of the paper needs, for every seed."
     if section not in SECTIONS:
-        raise ValueError(f"section={section!r} is none of {', '.join(SECTIONS)}.{suggest(section, SECTIONS)}")
+        raise ValueError(
+            f"section={section!r} is none of {', '.join(SECTIONS)}.{suggest(section, SECTIONS)}"
+        )
     width = recipe("phyclip", preset).model.geometry
     counts = (8, 16, 32, 128) if preset == "paper" else (2, 4, 16, 32)
-    make = {"main": [{"family": f} for f in FAMILIES],
-            "boxes": [{"family": f, "boxes": False} for f in ("clip", "meru")],
-            "ablation": [{"family": "phyclip", "k": k} for k in counts] + [{"family": "phyclip", "k": width.k, "metric": "l2"}, {"family": "phyclip", "k": 1}],
-            "sizes": [{"family": f, "size": s} for s in ("S", "L") for f in FAMILIES]}[section]
-    return [recipe(**settings, preset=preset, seed=seed, **overrides) for seed in seeds for settings in make]
+    make = {
+        "main": [{"family": f} for f in FAMILIES],
+        "boxes": [{"family": f, "boxes": False} for f in ("clip", "meru")],
+        "ablation": [{"family": "phyclip", "k": k} for k in counts]
+        + [{"family": "phyclip", "k": width.k, "metric": "l2"}, {"family": "phyclip", "k": 1}],
+        "sizes": [{"family": f, "size": s} for s in ("S", "L") for f in FAMILIES],
+    }[section]
+    return [
+        recipe(**settings, preset=preset, seed=seed, **overrides)
+        for seed in seeds
+        for settings in make
+    ]

@@ -17,6 +17,7 @@ import pandas as pd
 @dataclass(frozen=True)
 class Column:
     "One column of a results table."
+
     suite: str  # zero_shot, retrieval, hierarchy, vl_checklist, sugarcrepe
     dataset: str  # data set, or subset of the suite
     metric: str  # accuracy, t2i_R@5, tie, …
@@ -38,41 +39,103 @@ class Column:
         return 1 if self.better == "higher" else -1
 
 # %% ../../nbs/papers/806_reference.ipynb #f9122a44
-_ZERO_SHOT = {"World": ("species", "genus", "family", "clutter"),
-              "General": ("ImageNet", "CIFAR-10", "CIFAR-100", "SUN397", "Caltech-101", "STL-10"),
-              "Fine-grained": ("Food-101", "CUB", "Cars", "Aircraft", "Pets", "Flowers"),
-              "Specialized": ("DTD", "EuroSAT", "RESISC45", "Country211")}
-_HIERARCHY = (("tie", "TIE↓", "lower", 3), ("lca", "LCA↓", "lower", 3), ("jaccard", "J↑", "higher", 4),
-              ("precision", "P_H↑", "higher", 4), ("recall", "R_H↑", "higher", 4))
+_ZERO_SHOT = {
+    "World": ("species", "genus", "family", "clutter"),
+    "General": ("ImageNet", "CIFAR-10", "CIFAR-100", "SUN397", "Caltech-101", "STL-10"),
+    "Fine-grained": ("Food-101", "CUB", "Cars", "Aircraft", "Pets", "Flowers"),
+    "Specialized": ("DTD", "EuroSAT", "RESISC45", "Country211"),
+}
+_HIERARCHY = (
+    ("tie", "TIE↓", "lower", 3),
+    ("lca", "LCA↓", "lower", 3),
+    ("jaccard", "J↑", "higher", 4),
+    ("precision", "P_H↑", "higher", 4),
+    ("recall", "R_H↑", "higher", 4),
+)
 _SUGAR = (("replace", ("obj", "att", "rel")), ("swap", ("obj", "att")), ("add", ("obj", "att")))
 _WORLD_SETS, _PAPER_SETS = ("seen", "unseen"), ("COCO", "Flickr30K")
 
 
 def _retrieval(direction, datasets, ks=(5, 10)):
     head = "Text → image" if direction == "t2i" else "Image → text"
-    return [Column("retrieval", name, f"{direction}_R@{k}", direction, f"{head}, {name}", f"R@{k}") for name in datasets for k in ks]
+    return [
+        Column("retrieval", name, f"{direction}_R@{k}", direction, f"{head}, {name}", f"R@{k}")
+        for name in datasets
+        for k in ks
+    ]
 
 
-TASKS = ("classification", "t2i", "i2t", "hierarchy", "vl_checklist", "vl_attribute", "vl_relation", "sugarcrepe")
-_CHECKLIST = {"vl_checklist": (("location", ("center", "mid", "margin")), ("size", ("large", "medium", "small"))),
-              "vl_attribute": (("attribute", ("size", "material", "state", "action", "color")),), "vl_relation": (("relation", ("spatial", "action")),)}
+TASKS = (
+    "classification",
+    "t2i",
+    "i2t",
+    "hierarchy",
+    "vl_checklist",
+    "vl_attribute",
+    "vl_relation",
+    "sugarcrepe",
+)
+_CHECKLIST = {
+    "vl_checklist": (
+        ("location", ("center", "mid", "margin")),
+        ("size", ("large", "medium", "small")),
+    ),
+    "vl_attribute": (("attribute", ("size", "material", "state", "action", "color")),),
+    "vl_relation": (("relation", ("spatial", "action")),),
+}
 
 
-def task_columns(task: str,  # one of `TASKS`
-                 ) -> list[Column]:
+def task_columns(
+    task: str,  # one of `TASKS`
+) -> list[Column]:
     "All columns of a task, the world's first."
-    if task not in TASKS: raise ValueError(f"task: known are {', '.join(TASKS)}, got {task!r}")
+    if task not in TASKS:
+        raise ValueError(f"task: known are {', '.join(TASKS)}, got {task!r}")
     if task == "classification":
-        return [Column("zero_shot", name, "accuracy", task, group, name) for group, names in _ZERO_SHOT.items() for name in names]
-    if task in ("t2i", "i2t"): return _retrieval(task, _WORLD_SETS + _PAPER_SETS)
+        return [
+            Column("zero_shot", name, "accuracy", task, group, name)
+            for group, names in _ZERO_SHOT.items()
+            for name in names
+        ]
+    if task in ("t2i", "i2t"):
+        return _retrieval(task, _WORLD_SETS + _PAPER_SETS)
     if task == "hierarchy":
-        return [Column("hierarchy", name, metric, task, f"Hierarchical, {name}", label, False, better, digits)
-                for name in ("species", "WordNet") for metric, label, better, digits in _HIERARCHY]
+        return [
+            Column(
+                "hierarchy",
+                name,
+                metric,
+                task,
+                f"Hierarchical, {name}",
+                label,
+                False,
+                better,
+                digits,
+            )
+            for name in ("species", "WordNet")
+            for metric, label, better, digits in _HIERARCHY
+        ]
     if task in _CHECKLIST:
-        return [Column("vl_checklist", f"{group}_{name}", "accuracy", task, group.capitalize(), name.capitalize(), digits=1)
-                for group, names in _CHECKLIST[task] for name in names]
-    return [Column("sugarcrepe", f"{kind}_{what}", "accuracy", task, kind.capitalize(), what.capitalize())
-            for kind, whats in _SUGAR for what in whats] + [Column("sugarcrepe", "overall", "accuracy", task, "SugarCrepe", "Overall")]
+        return [
+            Column(
+                "vl_checklist",
+                f"{group}_{name}",
+                "accuracy",
+                task,
+                group.capitalize(),
+                name.capitalize(),
+                digits=1,
+            )
+            for group, names in _CHECKLIST[task]
+            for name in names
+        ]
+    return [
+        Column(
+            "sugarcrepe", f"{kind}_{what}", "accuracy", task, kind.capitalize(), what.capitalize()
+        )
+        for kind, whats in _SUGAR
+        for what in whats
+    ] + [Column("sugarcrepe", "overall", "accuracy", task, "SugarCrepe", "Overall")]
 
 # %% ../../nbs/papers/806_reference.ipynb #57960b0e
 def _pick(task: str, *wanted: tuple[str, str]) -> list[Column]:
@@ -80,27 +143,45 @@ def _pick(task: str, *wanted: tuple[str, str]) -> list[Column]:
     return [c for pair in wanted for c in task_columns(task) if (c.dataset, c.metric) == pair]
 
 
-TITLES = {1: "Zero-shot image classification", 2: "Zero-shot retrieval and hierarchical classification",
-          3: "Compositional understanding through hard-negative classification", 4: "Ablation study", 6: "Results with different model sizes"}
+TITLES = {
+    1: "Zero-shot image classification",
+    2: "Zero-shot retrieval and hierarchical classification",
+    3: "Compositional understanding through hard-negative classification",
+    4: "Ablation study",
+    6: "Results with different model sizes",
+}
 
 
-def phyclip_columns(number: int,  # table of the PHyCLIP paper: 1, 2, 3, 4 or 6
-                    ) -> list[Column]:
+def phyclip_columns(
+    number: int,  # table of the PHyCLIP paper: 1, 2, 3, 4 or 6
+) -> list[Column]:
     "Columns of a table, those of the embedded world and those of the paper's data sets."
-    if number not in TITLES: raise ValueError(f"number: the PHyCLIP paper has numbers in tables {list(TITLES)}, got {number!r}")
-    if number == 1: return task_columns("classification")
-    if number == 2: return task_columns("t2i") + task_columns("i2t") + task_columns("hierarchy")
-    if number == 3: return task_columns("vl_checklist") + task_columns("sugarcrepe")
-    if number == 6: return task_columns("hierarchy") + task_columns("vl_checklist")
+    if number not in TITLES:
+        raise ValueError(
+            f"number: the PHyCLIP paper has numbers in tables {list(TITLES)}, got {number!r}"
+        )
+    if number == 1:
+        return task_columns("classification")
+    if number == 2:
+        return task_columns("t2i") + task_columns("i2t") + task_columns("hierarchy")
+    if number == 3:
+        return task_columns("vl_checklist") + task_columns("sugarcrepe")
+    if number == 6:
+        return task_columns("hierarchy") + task_columns("vl_checklist")
     accuracy = [(name, "accuracy") for name in ("species", "clutter", "ImageNet", "Food-101")]
     trees = [(name, metric) for name in ("species", "WordNet") for metric in ("tie", "jaccard")]
-    return (_pick("classification", *accuracy) + _pick("t2i", ("unseen", "t2i_R@5"), ("COCO", "t2i_R@5"))
-            + _pick("i2t", ("unseen", "i2t_R@5"), ("COCO", "i2t_R@5")) + _pick("hierarchy", *trees))
+    return (
+        _pick("classification", *accuracy)
+        + _pick("t2i", ("unseen", "t2i_R@5"), ("COCO", "t2i_R@5"))
+        + _pick("i2t", ("unseen", "i2t_R@5"), ("COCO", "i2t_R@5"))
+        + _pick("hierarchy", *trees)
+    )
 
 # %% ../../nbs/papers/806_reference.ipynb #88e77216
 @dataclass(frozen=True)
 class Layout:
     "How a paper prints one of its tables."
+
     number: int  # in the paper
     title: str  # what it shows
     columns: tuple[Column, ...]  # the world's and the paper's
@@ -109,94 +190,209 @@ class Layout:
     order: Callable[[Mapping], tuple]  # its place among the rows
     source: str  # heading of the paper's block
     rank_by: tuple[str, ...] = ()  # rank within these columns
-    keep: Mapping[str, tuple] = field(default_factory=dict)  # column → values of the rows that belong
+    keep: Mapping[str, tuple] = field(
+        default_factory=dict
+    )  # column → values of the rows that belong
     expected: bool = False  # show the paper's rows that were not run, as gaps
 
 # %% ../../nbs/papers/806_reference.ipynb #9bad13d4
 FAMILIES = {"clip": "CLIP", "meru": "MERU", "hycoclip": "HyCoCLIP", "phyclip": "PHyCLIP"}
-SIZES = ("tiny_s", "tiny", "tiny_l", "vit_small_16", "vit_base_16", "vit_large_16", "ViT-S/16", "ViT-B/16", "ViT-L/16")  # order of Table 6
+SIZES = (
+    "tiny_s",
+    "tiny",
+    "tiny_l",
+    "vit_small_16",
+    "vit_base_16",
+    "vit_large_16",
+    "ViT-S/16",
+    "ViT-B/16",
+    "ViT-L/16",
+)  # order of Table 6
 
 
-def model_label(row: Mapping,  # family and boxes
-                ) -> str:
+def model_label(
+    row: Mapping,  # family and boxes
+) -> str:
     "Family, and boxes where they are not as usual."
     usual = row["family"] in ("hycoclip", "phyclip")
-    return FAMILIES.get(row["family"], str(row["family"])) + ("" if row["boxes"] == usual else " + boxes" if row["boxes"] else " − boxes")
+    return FAMILIES.get(row["family"], str(row["family"])) + (
+        "" if row["boxes"] == usual else " + boxes" if row["boxes"] else " − boxes"
+    )
 
 
-def _by_family(row): return list(FAMILIES).index(row["family"]) if row["family"] in FAMILIES else 9, bool(row["boxes"])
+def _by_family(row):
+    return list(FAMILIES).index(row["family"]) if row["family"] in FAMILIES else 9, bool(
+        row["boxes"]
+    )
 
 
-def phyclip_layout(number: int,  # table of the PHyCLIP paper: 1, 2, 3, 4 or 6
-                   ) -> Layout:
+def phyclip_layout(
+    number: int,  # table of the PHyCLIP paper: 1, 2, 3, 4 or 6
+) -> Layout:
     "How a table of the PHyCLIP paper is laid out."
-    columns, place = tuple(phyclip_columns(number)), lambda row: SIZES.index(row["size"]) if row["size"] in SIZES else 99
+    columns, place = (
+        tuple(phyclip_columns(number)),
+        lambda row: SIZES.index(row["size"]) if row["size"] in SIZES else 99,
+    )
     if number == 4:
-        shape = lambda row: f"k={row['k']}, d={row['d']}, " + {"l1": "ℓ1", "l2": "ℓ2"}.get(row["product"], "–")
-        return Layout(4, TITLES[4], columns, ("k", "d", "product"), shape, lambda row: (row["k"], str(row["product"])), "paper (ViT-B/16, GRIT)",
-                      keep={"family": ("hycoclip", "phyclip")})
+        shape = lambda row: (
+            f"k={row['k']}, d={row['d']}, " + {"l1": "ℓ1", "l2": "ℓ2"}.get(row["product"], "–")
+        )
+        return Layout(
+            4,
+            TITLES[4],
+            columns,
+            ("k", "d", "product"),
+            shape,
+            lambda row: (row["k"], str(row["product"])),
+            "paper (ViT-B/16, GRIT)",
+            keep={"family": ("hycoclip", "phyclip")},
+        )
     if number == 6:
-        return Layout(6, TITLES[6], columns, ("size", "family", "boxes"), lambda row: f"{row['size']} {model_label(row)}",
-                      lambda row: (place(row), *_by_family(row)), "paper (GRIT)", rank_by=("size",))
-    return Layout(number, TITLES[number], columns, ("family", "boxes"), model_label, _by_family, "paper (ViT-B/16, GRIT)", expected=True)
+        return Layout(
+            6,
+            TITLES[6],
+            columns,
+            ("size", "family", "boxes"),
+            lambda row: f"{row['size']} {model_label(row)}",
+            lambda row: (place(row), *_by_family(row)),
+            "paper (GRIT)",
+            rank_by=("size",),
+        )
+    return Layout(
+        number,
+        TITLES[number],
+        columns,
+        ("family", "boxes"),
+        model_label,
+        _by_family,
+        "paper (ViT-B/16, GRIT)",
+        expected=True,
+    )
 
 # %% ../../nbs/papers/806_reference.ipynb #73ce662c
 MODEL_COLUMNS = ("model", "family", "boxes", "size", "k", "d", "product")
-_METRICS = {"top1_acc": "accuracy", "TIE": "tie", "LCA": "lca", "J": "jaccard", "P_H": "precision", "R_H": "recall"}
+_METRICS = {
+    "top1_acc": "accuracy",
+    "TIE": "tie",
+    "LCA": "lca",
+    "J": "jaccard",
+    "P_H": "precision",
+    "R_H": "recall",
+}
 
 
 def _translate(row) -> tuple[str, str, str]:
     "Suite, data set and metric of a printed cell."
-    if row.dataset == "WordNet": return "hierarchy", "WordNet", _METRICS[row.metric]
-    if row.dataset == "VL-CheckList-Object": return "vl_checklist", row.metric, "accuracy"
-    if row.dataset == "SugarCrepe": return "sugarcrepe", row.metric, "accuracy"
-    return ("zero_shot", row.dataset, "accuracy") if row.metric == "top1_acc" else ("retrieval", row.dataset, row.metric)
+    if row.dataset == "WordNet":
+        return "hierarchy", "WordNet", _METRICS[row.metric]
+    if row.dataset == "VL-CheckList-Object":
+        return "vl_checklist", row.metric, "accuracy"
+    if row.dataset == "SugarCrepe":
+        return "sugarcrepe", row.metric, "accuracy"
+    return (
+        ("zero_shot", row.dataset, "accuracy")
+        if row.metric == "top1_acc"
+        else ("retrieval", row.dataset, row.metric)
+    )
 
 
-def read_reference(folder: str | Path,  # folder with phyclip_table1.csv, …
-                   numbers: Iterable[int] = tuple(TITLES),  # tables to read
-                   ) -> pd.DataFrame:
+def read_reference(
+    folder: str | Path,  # folder with phyclip_table1.csv, …
+    numbers: Iterable[int] = tuple(TITLES),  # tables to read
+) -> pd.DataFrame:
     "The paper's numbers: table, family, boxes, size, k, d, product, suite, dataset, metric, value."
     frames = []
     for number in numbers:
-        file = Path(folder)/f"phyclip_table{number}.csv"
-        if not file.is_file(): raise FileNotFoundError(f"folder: {file.name} is missing in {Path(folder).name!r}")
+        file = Path(folder) / f"phyclip_table{number}.csv"
+        if not file.is_file():
+            raise FileNotFoundError(f"folder: {file.name} is missing in {Path(folder).name!r}")
         raw = pd.read_csv(file)
-        frame = pd.DataFrame([_translate(row) for row in raw.itertuples()], columns=["suite", "dataset", "metric"])
+        frame = pd.DataFrame(
+            [_translate(row) for row in raw.itertuples()], columns=["suite", "dataset", "metric"]
+        )
         ablation = "k" in raw
-        frame["family"] = raw["k"].map(lambda k: "hycoclip" if k == 1 else "phyclip") if ablation else raw["model"].str.lower()
+        frame["family"] = (
+            raw["k"].map(lambda k: "hycoclip" if k == 1 else "phyclip")
+            if ablation
+            else raw["model"].str.lower()
+        )
         single = frame["family"].ne("phyclip")
         frame["boxes"], frame["size"] = raw["w_boxes"].astype(bool), raw["backbone"]
         frame["k"] = raw["k"] if ablation else (~single) * 63 + 1
         frame["d"] = 512 // frame["k"]
-        frame["product"] = raw["product_metric"].fillna("none") if ablation else single.map({True: "none", False: "l1"})
+        frame["product"] = (
+            raw["product_metric"].fillna("none")
+            if ablation
+            else single.map({True: "none", False: "l1"})
+        )
         frame["value"] = raw["value"].where(frame["suite"].eq("hierarchy"), raw["value"] / 100)
         frames.append(frame.assign(table=number))
-    return pd.concat(frames, ignore_index=True).assign(model=None)[["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value"]]
+    return pd.concat(frames, ignore_index=True).assign(model=None)[
+        ["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value"]
+    ]
 
 # %% ../../nbs/papers/806_reference.ipynb #01fe56c4
-BASELINES = {"chance": "chance", "majority": "majority class", "bag_of_words": "bag of words", "longer_caption": "longer caption",
-             "shorter_caption": "shorter caption"}
+BASELINES = {
+    "chance": "chance",
+    "majority": "majority class",
+    "bag_of_words": "bag of words",
+    "longer_caption": "longer caption",
+    "shorter_caption": "shorter caption",
+}
 NEEDED = ("family", "seed", "suite", "dataset", "metric", "value")
-_DEFAULTS = {"model": None, "boxes": None, "size": "", "k": pd.NA, "d": pd.NA, "product": None, "score": "paper", "n": pd.NA,
-             "low": float("nan"), "high": float("nan"), "preset": "unknown", "commit": "unknown", "data": "unknown", "run": "unknown"}
-_SPELLING = {"zeroshot": "zero_shot", "classification": "zero_shot", "hierarchical": "hierarchy", "vlchecklist": "vl_checklist",
-             "vl-checklist": "vl_checklist", "top1": "accuracy", "top1_acc": "accuracy", "J": "jaccard", "TIE": "tie", "LCA": "lca",
-             "P_H": "precision", "R_H": "recall", "p_h": "precision", "r_h": "recall"}
+_DEFAULTS = {
+    "model": None,
+    "boxes": None,
+    "size": "",
+    "k": pd.NA,
+    "d": pd.NA,
+    "product": None,
+    "score": "paper",
+    "n": pd.NA,
+    "low": float("nan"),
+    "high": float("nan"),
+    "preset": "unknown",
+    "commit": "unknown",
+    "data": "unknown",
+    "run": "unknown",
+}
+_SPELLING = {
+    "zeroshot": "zero_shot",
+    "classification": "zero_shot",
+    "hierarchical": "hierarchy",
+    "vlchecklist": "vl_checklist",
+    "vl-checklist": "vl_checklist",
+    "top1": "accuracy",
+    "top1_acc": "accuracy",
+    "J": "jaccard",
+    "TIE": "tie",
+    "LCA": "lca",
+    "P_H": "precision",
+    "R_H": "recall",
+    "p_h": "precision",
+    "r_h": "recall",
+}
 
 
-def as_results(frame: pd.DataFrame | None,  # rows of ours; None or empty: nothing was run
-               needed: Sequence[str] = NEEDED,  # columns that must be there
-               ) -> pd.DataFrame:
+def as_results(
+    frame: pd.DataFrame | None,  # rows of ours; None or empty: nothing was run
+    needed: Sequence[str] = NEEDED,  # columns that must be there
+) -> pd.DataFrame:
     "Our rows with every column of the vocabulary; an error names what is missing."
-    if frame is None or not len(frame): return pd.DataFrame(columns=[*needed, *(c for c in _DEFAULTS if c not in needed)])
+    if frame is None or not len(frame):
+        return pd.DataFrame(columns=[*needed, *(c for c in _DEFAULTS if c not in needed)])
     missing = [name for name in needed if name not in frame]
-    if missing: raise ValueError(f"frame: columns {missing} are missing, got {list(frame.columns)}")
+    if missing:
+        raise ValueError(f"frame: columns {missing} are missing, got {list(frame.columns)}")
     frame = frame.assign(**{name: value for name, value in _DEFAULTS.items() if name not in frame})
     for name in ("suite", "metric"):
-        if name in frame: frame[name] = frame[name].replace(_SPELLING)
+        if name in frame:
+            frame[name] = frame[name].replace(_SPELLING)
     with_boxes = frame["family"].isin(["hycoclip", "phyclip"])  # these two are defined with boxes
     frame["boxes"] = frame["boxes"].where(frame["boxes"].notna(), with_boxes).astype(bool)
     single = frame["family"].ne("phyclip") | frame["k"].eq(1).fillna(False)
-    frame["product"] = frame["product"].where(frame["product"].notna() & ~single, single.map({True: "none", False: "l1"}))
+    frame["product"] = frame["product"].where(
+        frame["product"].notna() & ~single, single.map({True: "none", False: "l1"})
+    )
     return frame.reset_index(drop=True)

@@ -17,7 +17,6 @@ from open_clip import list_pretrained_tags_by_model
 from torch import nn
 
 import hypvl
-
 from ..config import config_hash, suggest, to_dict, write_atomic
 from ..data.benchmarks import BENCHMARKS
 from ..evaluation.features import Share, model_fingerprint
@@ -27,134 +26,271 @@ from ..evaluation.tasks import default_suite
 from ..models import from_open_clip, load_model, load_official
 from ..models.interop import open_clip_config
 from .provenance import git_state, save_provenance, short_commit, stamp, versions
-from .reference import FAMILIES, MODEL_COLUMNS, Column, Layout, model_label, phyclip_layout, read_reference, task_columns
+from hypvl.papers.reference import (
+    FAMILIES,
+    MODEL_COLUMNS,
+    Column,
+    Layout,
+    model_label,
+    phyclip_layout,
+    read_reference,
+    task_columns,
+)
 from .syntax_tables import read_syntax_reference, syntax_layout
 from .tables import paper_table, save
 
 # %% ../../nbs/papers/818_report.ipynb #5cc037c6
 def load_checkpoint(
-    source: str | Path,            # folder of `save_pretrained`, a published .pth, 'open_clip:NAME/TAG' or 'open_clip:NAME/FILE'
-    family: str | None = None,     # of a published file; None: by its layout
+    source: str
+    | Path,  # folder of `save_pretrained`, a published .pth, 'open_clip:NAME/TAG' or 'open_clip:NAME/FILE'
+    family: str | None = None,  # of a published file; None: by its layout
 ) -> nn.Module:
     "A model in evaluation mode."
     text = str(source)
-    if text.startswith('open_clip:'):
-        return _from_open_clip(text.removeprefix('open_clip:'))
+    if text.startswith("open_clip:"):
+        return _from_open_clip(text.removeprefix("open_clip:"))
     path = Path(source)
-    if (path / 'config.json').is_file(): return load_model(path)
-    if path.is_file(): return load_official(path, family)
-    near = [p for p in (path / 'model', path / 'checkpoints') if (p / 'config.json').is_file()]
-    if near: raise FileNotFoundError(f'checkpoint: {text!r} is a run, its model lies below. Did you mean {str(near[0])!r}?')
-    if path.is_dir(): raise FileNotFoundError(f'checkpoint: the folder {text!r} has no config.json; save_pretrained writes one')
+    if (path / "config.json").is_file():
+        return load_model(path)
+    if path.is_file():
+        return load_official(path, family)
+    near = [p for p in (path / "model", path / "checkpoints") if (p / "config.json").is_file()]
+    if near:
+        raise FileNotFoundError(
+            f"checkpoint: {text!r} is a run, its model lies below. Did you mean {str(near[0])!r}?"
+        )
+    if path.is_dir():
+        raise FileNotFoundError(
+            f"checkpoint: the folder {text!r} has no config.json; save_pretrained writes one"
+        )
     known = [str(p) for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    raise FileNotFoundError(f'checkpoint: {text!r} is no folder, no file, and does not begin with open_clip:.{suggest(text, known) if known else ""}')
+    raise FileNotFoundError(
+        f"checkpoint: {text!r} is no folder, no file, and does not begin with open_clip:.{suggest(text, known) if known else ''}"
+    )
+
 
 def _from_open_clip(text: str) -> nn.Module:
     "'NAME/TAG', 'NAME/file', 'hf-hub:USER/MODEL' or 'local-dir:FOLDER'; never random weights."
-    if ':' in text: return from_open_clip(text).eval()
-    name, _, weights = text.partition('/')
+    if ":" in text:
+        return from_open_clip(text).eval()
+    name, _, weights = text.partition("/")
     open_clip_config(name)  # an unknown name is an error with a suggestion
-    if not weights: raise ValueError(f'checkpoint: open_clip:{name} has no weights; name them after a slash: {", ".join(list_pretrained_tags_by_model(name)) or "a file"}')
+    if not weights:
+        raise ValueError(
+            f"checkpoint: open_clip:{name} has no weights; name them after a slash: {', '.join(list_pretrained_tags_by_model(name)) or 'a file'}"
+        )
     return from_open_clip(name, weights).eval()
+
 
 def family_of(
     model: nn.Module,
     given: str | None = None,  # what the user says
-) -> str:                      # clip, meru, hycoclip or phyclip
+) -> str:  # clip, meru, hycoclip or phyclip
     "The family under which a model stands in tables."
     if given is not None:
-        if given not in FAMILIES: raise ValueError(f'family: unknown {given!r}.{suggest(given, FAMILIES)}')
+        if given not in FAMILIES:
+            raise ValueError(f"family: unknown {given!r}.{suggest(given, FAMILIES)}")
         return given
-    official, g = getattr(model, 'official', None), model.geometry
-    return official.family if official else 'clip' if not g.has_cones else 'meru' if g.k == 1 else 'phyclip'
+    official, g = getattr(model, "official", None), model.geometry
+    return (
+        official.family
+        if official
+        else "clip"
+        if not g.has_cones
+        else "meru"
+        if g.k == 1
+        else "phyclip"
+    )
 
 # %% ../../nbs/papers/818_report.ipynb #8e6328e5
 def _own(layout: Layout) -> Layout:
     "The layout with the name of the model at the head of its row, and without rows for models that were not asked for."
-    label = lambda row: row['model'] if isinstance(row['model'], str) else model_label(row)
-    return replace(layout, keys=('family',), label=label, expected=False)
+    label = lambda row: row["model"] if isinstance(row["model"], str) else model_label(row)
+    return replace(layout, keys=("family",), label=label, expected=False)
+
 
 def _plain_layout(number: int) -> Layout:
     "Classification, or retrieval and hierarchy, with all data sets of the registry."
-    known = {c.dataset: c for c in task_columns('classification')}
-    made = tuple(known.get(n) or Column('zero_shot', n, 'accuracy', 'classification', b.kind.capitalize(), n) for n, b in BENCHMARKS.items())
-    columns = made if number == 1 else tuple(c for task in ('t2i', 'i2t', 'hierarchy') for c in task_columns(task))
-    title = {1: 'Zero-shot image classification', 2: 'Zero-shot retrieval and hierarchical classification'}[number]
-    return Layout(number, title, columns, ('family',), lambda row: row['model'], lambda row: (0,), 'paper')
+    known = {c.dataset: c for c in task_columns("classification")}
+    made = tuple(
+        known.get(n) or Column("zero_shot", n, "accuracy", "classification", b.kind.capitalize(), n)
+        for n, b in BENCHMARKS.items()
+    )
+    columns = (
+        made
+        if number == 1
+        else tuple(c for task in ("t2i", "i2t", "hierarchy") for c in task_columns(task))
+    )
+    title = {
+        1: "Zero-shot image classification",
+        2: "Zero-shot retrieval and hierarchical classification",
+    }[number]
+    return Layout(
+        number, title, columns, ("family",), lambda row: row["model"], lambda row: (0,), "paper"
+    )
 
-_TABLES: Mapping[str, tuple] = {  # suite → layout of a number, numbers, reader of the paper's numbers
-    'phyclip': (phyclip_layout, (1, 2, 3), read_reference), 'world': (phyclip_layout, (1, 2, 3), read_reference),
-    'syntax': (syntax_layout, (1, 2, 3), read_syntax_reference), 'agr': (_plain_layout, (1, 2), None), 'official': (_plain_layout, (1, 2), None)}
-_NO_NUMBERS = pd.DataFrame(columns=['table', *MODEL_COLUMNS, 'suite', 'dataset', 'metric', 'value'])
+
+_TABLES: Mapping[
+    str, tuple
+] = {  # suite → layout of a number, numbers, reader of the paper's numbers
+    "phyclip": (phyclip_layout, (1, 2, 3), read_reference),
+    "world": (phyclip_layout, (1, 2, 3), read_reference),
+    "syntax": (syntax_layout, (1, 2, 3), read_syntax_reference),
+    "agr": (_plain_layout, (1, 2), None),
+    "official": (_plain_layout, (1, 2), None),
+}
+_NO_NUMBERS = pd.DataFrame(columns=["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value"])
+
 
 def reference_folder() -> Path:
     "Where a checkout keeps the papers' numbers."
-    return Path(hypvl.__file__).parents[1] / 'papers_repro/reference'
+    return Path(hypvl.__file__).parents[1] / "papers_repro/reference"
+
 
 def suite_tables(
-    results: pd.DataFrame,          # stamped rows of one or several models, gaps among them
-    suite: str,                     # which paper's tables
-    reference: str | Path | None = None,  # folder of the papers' numbers; None: that of the checkout
-) -> dict[str, Any]:                # file name → table, those with a column that was asked for
+    results: pd.DataFrame,  # stamped rows of one or several models, gaps among them
+    suite: str,  # which paper's tables
+    reference: str
+    | Path
+    | None = None,  # folder of the papers' numbers; None: that of the checkout
+) -> dict[str, Any]:  # file name → table, those with a column that was asked for
     "The tables of a suite."
-    if suite not in _TABLES: raise ValueError(f'suite: unknown {suite!r}.{suggest(suite, _TABLES)}')
+    if suite not in _TABLES:
+        raise ValueError(f"suite: unknown {suite!r}.{suggest(suite, _TABLES)}")
     (layout, numbers, read), folder = _TABLES[suite], Path(reference or reference_folder())
-    printed = read(folder) if read is not None and (reference is not None or folder.is_dir()) else _NO_NUMBERS
-    asked = set(zip(results['suite'], results['dataset'], results['metric']))
+    printed = (
+        read(folder)
+        if read is not None and (reference is not None or folder.is_dir())
+        else _NO_NUMBERS
+    )
+    asked = set(zip(results["suite"], results["dataset"], results["metric"]))
     layouts = {number: _own(layout(number)) for number in numbers}
-    return {f'table{n}': paper_table(own, results, printed) for n, own in layouts.items() if asked & {c.key for c in own.columns}}
+    return {
+        f"table{n}": paper_table(own, results, printed)
+        for n, own in layouts.items()
+        if asked & {c.key for c in own.columns}
+    }
 
 # %% ../../nbs/papers/818_report.ipynb #b75a32fd
 def training_texts(
-    file: str | Path | None,   # captions in COCO's layout, or a text a line; None: COCO's, if they are there
+    file: str
+    | Path
+    | None,  # captions in COCO's layout, or a text a line; None: COCO's, if they are there
     data_root: str | Path,
 ) -> list[str] | None:
     "Captions for the bag-of-words baseline."
-    path = Path(file) if file is not None else Path(data_root) / 'coco/annotations/captions_train2017.json'
+    path = (
+        Path(file)
+        if file is not None
+        else Path(data_root) / "coco/annotations/captions_train2017.json"
+    )
     if not path.is_file():
-        if file is not None: raise FileNotFoundError(f'captions: no file {str(file)!r}')
+        if file is not None:
+            raise FileNotFoundError(f"captions: no file {str(file)!r}")
         return None
-    text = path.read_text(encoding='utf-8')
-    return [a['caption'] for a in json.loads(text)['annotations']] if path.suffix == '.json' else [line for line in text.splitlines() if line.strip()]
+    text = path.read_text(encoding="utf-8")
+    return (
+        [a["caption"] for a in json.loads(text)["annotations"]]
+        if path.suffix == ".json"
+        else [line for line in text.splitlines() if line.strip()]
+    )
 
-def _write_results(results: pd.DataFrame, frames: Mapping, out: Path, suite: str, reference) -> dict[str, Path]:
+
+def _write_results(
+    results: pd.DataFrame, frames: Mapping, out: Path, suite: str, reference
+) -> dict[str, Path]:
     "Everything but the provenance."
     out.mkdir(parents=True, exist_ok=True)
-    first = ['suite', 'dataset', 'metric', 'score', 'model', 'value', 'low', 'high', 'n', 'reason']
-    gaps = results[results['value'].isna()].drop_duplicates(['suite', 'dataset', 'reason'])
-    write_atomic(out / 'results.csv', results[first + [c for c in results if c not in first]].to_csv(index=False))
-    write_atomic(out / 'gaps.csv', gaps[['suite', 'dataset', 'reason']].to_csv(index=False))
-    save_frames({name: frame for name, frame in frames.items() if name != 'results'}, out)
-    for name, table in suite_tables(results, suite, reference).items(): save(table, out / 'tables', name)
-    return {'results': out / 'results.csv', 'gaps': out / 'gaps.csv', 'items': out / 'items.parquet', 'tables': out / 'tables'}
+    first = ["suite", "dataset", "metric", "score", "model", "value", "low", "high", "n", "reason"]
+    gaps = results[results["value"].isna()].drop_duplicates(["suite", "dataset", "reason"])
+    write_atomic(
+        out / "results.csv",
+        results[first + [c for c in results if c not in first]].to_csv(index=False),
+    )
+    write_atomic(out / "gaps.csv", gaps[["suite", "dataset", "reason"]].to_csv(index=False))
+    save_frames({name: frame for name, frame in frames.items() if name != "results"}, out)
+    for name, table in suite_tables(results, suite, reference).items():
+        save(table, out / "tables", name)
+    return {
+        "results": out / "results.csv",
+        "gaps": out / "gaps.csv",
+        "items": out / "items.parquet",
+        "tables": out / "tables",
+    }
 
 # %% ../../nbs/papers/818_report.ipynb #ead3019c
 def evaluate_checkpoint(
-    source: str | Path,                     # as for `load_checkpoint`
+    source: str | Path,  # as for `load_checkpoint`
     data_root: str | Path,
-    out: str | Path,                        # folder for results, points and finished tasks
-    suite: str | None = None,               # a name of `SUITES`; None: the world's where `data_root` has its layout, else PHyCLIP's
+    out: str | Path,  # folder for results, points and finished tasks
+    suite: str
+    | None = None,  # a name of `SUITES`; None: the world's where `data_root` has its layout, else PHyCLIP's
     sections: Sequence[str] | None = None,  # 'retrieval' or 'retrieval/COCO', several; None: all
     protocol: Protocol = Protocol(),
-    *, family: str | None = None,           # clip, meru, hycoclip or phyclip; None: by the checkpoint
-    name: str | None = None,                # of the model in the results; None: that of the file or folder
-    captions: str | Path | None = None,     # as for `training_texts`
-    reference: str | Path | None = None,    # folder of the papers' numbers
-    device: str = 'cpu',
-    say: Callable[[str], None] = print,     # told a line for each task
-    **reading,                              # batch_size, workers, progress, share of `PointStore`
-) -> dict[str, Path]:                       # results, gaps, items, tables
+    *,
+    family: str | None = None,  # clip, meru, hycoclip or phyclip; None: by the checkpoint
+    name: str | None = None,  # of the model in the results; None: that of the file or folder
+    captions: str | Path | None = None,  # as for `training_texts`
+    reference: str | Path | None = None,  # folder of the papers' numbers
+    device: str = "cpu",
+    say: Callable[[str], None] = print,  # told a line for each task
+    **reading,  # batch_size, workers, progress, share of `PointStore`
+) -> dict[str, Path]:  # results, gaps, items, tables
     "Evaluate a checkpoint and write everything below `out`."
-    model, out, share = load_checkpoint(source, family), Path(out), reading.get('share', Share())
-    family, checkpoint, g, suite = family_of(model, family), model_fingerprint(model), model.geometry, suite or default_suite(data_root)
-    frames = evaluate_suite(model.to(device), data_root, suite, sections, protocol, captions=training_texts(captions, data_root),
-                            done=out / 'tasks', folder=out / 'points', say=say, **reading)
-    results = frames['results']
-    if results['value'].isna().all(): raise FileNotFoundError(f"data_root: nothing of suite {suite!r} was found. {results['reason'].iloc[0]}")
-    if share.rank != 0: return {}
-    commit, data = short_commit(git_state()), config_hash(sorted(set(results['fingerprint'].dropna())))
-    results = stamp(results, model=name or Path(source).stem, family=family, seed=protocol.seed, preset=f'suite {suite}', commit=commit, data=data, run=checkpoint,
-                    checkpoint=checkpoint, k=g.k, d=g.d, product=getattr(g, 'metric', 'none') if g.k > 1 else 'none')
+    model, out, share = load_checkpoint(source, family), Path(out), reading.get("share", Share())
+    family, checkpoint, g, suite = (
+        family_of(model, family),
+        model_fingerprint(model),
+        model.geometry,
+        suite or default_suite(data_root),
+    )
+    frames = evaluate_suite(
+        model.to(device),
+        data_root,
+        suite,
+        sections,
+        protocol,
+        captions=training_texts(captions, data_root),
+        done=out / "tasks",
+        folder=out / "points",
+        say=say,
+        **reading,
+    )
+    results = frames["results"]
+    if results["value"].isna().all():
+        raise FileNotFoundError(
+            f"data_root: nothing of suite {suite!r} was found. {results['reason'].iloc[0]}"
+        )
+    if share.rank != 0:
+        return {}
+    commit, data = (
+        short_commit(git_state()),
+        config_hash(sorted(set(results["fingerprint"].dropna()))),
+    )
+    results = stamp(
+        results,
+        model=name or Path(source).stem,
+        family=family,
+        seed=protocol.seed,
+        preset=f"suite {suite}",
+        commit=commit,
+        data=data,
+        run=checkpoint,
+        checkpoint=checkpoint,
+        k=g.k,
+        d=g.d,
+        product=getattr(g, "metric", "none") if g.k > 1 else "none",
+    )
     files = _write_results(results, frames, out, suite, reference)
-    save_provenance({'commit': commit, 'data': data, 'checkpoint': checkpoint, 'suite': suite, 'protocol': to_dict(protocol), 'versions': versions()}, out)
+    save_provenance(
+        {
+            "commit": commit,
+            "data": data,
+            "checkpoint": checkpoint,
+            "suite": suite,
+            "protocol": to_dict(protocol),
+            "versions": versions(),
+        },
+        out,
+    )
     return files

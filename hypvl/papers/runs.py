@@ -47,6 +47,7 @@ SMALL_PARSER = 40  # gold captions that the parser 'small' sees
 @dataclass(frozen=True)
 class DataPaths:
     "Where the data of a recipe lie."
+
     train: Path
     val: Path
     suite: Path
@@ -55,61 +56,113 @@ class DataPaths:
 
 def make_world(config: DataConfig) -> World:
     "The world of a configuration, with drawn or photographic sprites."
-    sprites = photo_sprites(config.sprites, families=config.families) if config.sprites else DrawnSprites()
+    sprites = (
+        photo_sprites(config.sprites, families=config.families)
+        if config.sprites
+        else DrawnSprites()
+    )
     return World(config.world, sprites)
 
 
 def _real_data(root: Path) -> DataPaths:
     train = root / "grit"
     if not train.is_dir() or not list(train.glob("*.tar")):
-        raise FileNotFoundError(f"data_root: no prepared shards in the folder grit/ of {root.name!r}; `hypvl.data.grit_prepare.prepare` makes them from raw GRIT")
+        raise FileNotFoundError(
+            f"data_root: no prepared shards in the folder grit/ of {root.name!r}; `hypvl.data.grit_prepare.prepare` makes them from raw GRIT"
+        )
     val, world = root / "val", root / "suite" / "world.json"
     suite, facts = (root / "suite", json.loads(world.read_text())) if world.exists() else (root, {})
     shards = [(p.name, p.stat().st_size) for p in sorted(train.glob("*.tar"))]
-    return DataPaths(train, val if val.is_dir() else train, suite, facts.get("fingerprint") or config_hash(shards))
+    return DataPaths(
+        train,
+        val if val.is_dir() else train,
+        suite,
+        facts.get("fingerprint") or config_hash(shards),
+    )
 
 # %% ../../nbs/papers/801_runs.ipynb #15e32ac6
 def _parse(folder: Path, parser: str, workers: int, progress: bool) -> None:
     "Parses beside the training shards; the parser 'small' is trained on gold parses of some of their captions first."
     if parser == "small" and not (folder / "parser" / "score.json").exists():
-        gold, held = list(shard_parses(find_shards(folder / "train")[0]).values())[:SMALL_PARSER], list(shard_parses(find_shards(folder / "val")[0]).values())
+        gold, held = (
+            list(shard_parses(find_shards(folder / "train")[0]).values())[:SMALL_PARSER],
+            list(shard_parses(find_shards(folder / "val")[0]).values()),
+        )
         nlp = load_parser(train_parser(gold, folder / "parser"))
-        score = attachment_score([Parse.from_doc(doc) for doc in nlp.pipe(p.text for p in held)], held)
+        score = attachment_score(
+            [Parse.from_doc(doc) for doc in nlp.pipe(p.text for p in held)], held
+        )
         write_atomic(folder / "parser" / "score.json", json.dumps(score | {"captions": len(gold)}))
-    parse_shards(folder / "train", str(folder / "parser") if parser == "small" else parser or "en_core_web_sm", workers, progress=progress)
+    parse_shards(
+        folder / "train",
+        str(folder / "parser") if parser == "small" else parser or "en_core_web_sm",
+        workers,
+        progress=progress,
+    )
 
 
-def prepare_data(config: DataConfig, size: int, root: str | Path, workers: int = 1, progress: bool = True) -> DataPaths:
+def prepare_data(
+    config: DataConfig, size: int, root: str | Path, workers: int = 1, progress: bool = True
+) -> DataPaths:
     "Shards of `size` pixels and evaluation data of a configuration below `root`, made where they are missing."
     if config.root:
         return _real_data(Path(config.root))
-    folder = Path(root) / config_hash([replace(config, parses="", parser="", shuffled=False, drop=DataConfig.drop), size])
+    folder = Path(root) / config_hash(
+        [replace(config, parses="", parser="", shuffled=False, drop=DataConfig.drop), size]
+    )
     world = make_world(config)
-    wanted = PrepareConfig(size=size, min_area=config.min_area, subsampling=0, carry=("parse.json", "nodes.json"))
+    wanted = PrepareConfig(
+        size=size, min_area=config.min_area, subsampling=0, carry=("parse.json", "nodes.json")
+    )
     for split, count in (("train", config.train), ("val", config.val)):
         if not (folder / split / "counts.json").exists():
-            raw = write_grit(world, split, count, folder / "raw" / split, workers=workers, progress=progress)
-            prepare([str(p) for p in raw], folder / split, wanted, workers=workers, progress=progress)
+            raw = write_grit(
+                world, split, count, folder / "raw" / split, workers=workers, progress=progress
+            )
+            prepare(
+                [str(p) for p in raw], folder / split, wanted, workers=workers, progress=progress
+            )
     if config.parses == "spacy":
         _parse(folder, config.parser, workers, progress)
     facts = write_suite(world, folder / "suite", config.suite, workers=workers, progress=progress)
     return DataPaths(folder / "train", folder / "val", folder / "suite", facts["fingerprint"])
 
 # %% ../../nbs/papers/801_runs.ipynb #4605bff6
-def make_loader(recipe: Recipe, data: DataPaths, tokenizer, rank: int = 0, world_size: int = 1) -> GritLoader:
+def make_loader(
+    recipe: Recipe, data: DataPaths, tokenizer, rank: int = 0, world_size: int = 1
+) -> GritLoader:
     "Training batches of one process."
-    config = GritConfig(size=recipe.model.vision.image_size, batch_size=recipe.train.micro_batch(world_size), seed=recipe.train.seed,
-                        shuffle=min(4000, recipe.data.train) if not recipe.data.root else 4000, scale=recipe.data.crop_scale,
-                        cache_decoded=not recipe.data.root, parses=recipe.data.parses, drop=recipe.data.drop, shuffle_heads=recipe.data.shuffled)
-    return GritLoader(data.train, tokenizer, config, rank, world_size, num_workers=recipe.train.workers)
+    config = GritConfig(
+        size=recipe.model.vision.image_size,
+        batch_size=recipe.train.micro_batch(world_size),
+        seed=recipe.train.seed,
+        shuffle=min(4000, recipe.data.train) if not recipe.data.root else 4000,
+        scale=recipe.data.crop_scale,
+        cache_decoded=not recipe.data.root,
+        parses=recipe.data.parses,
+        drop=recipe.data.drop,
+        shuffle_heads=recipe.data.shuffled,
+    )
+    return GritLoader(
+        data.train, tokenizer, config, rank, world_size, num_workers=recipe.train.workers
+    )
 
 
-def train(recipe: Recipe, data: DataPaths, out: str | Path, device: str | None = None, progress: bool = True, resume: str | bool = "auto"):
+def train(
+    recipe: Recipe,
+    data: DataPaths,
+    out: str | Path,
+    device: str | None = None,
+    progress: bool = True,
+    resume: str | bool = "auto",
+):
     "Train the model of a recipe in the folder `out` and save its weights there; an interrupted training goes on."
     out = Path(out)
     accelerator = make_accelerator(recipe.train.precision, device)
     model = create_model(recipe.model, seed=recipe.train.seed)
-    loader = make_loader(recipe, data, model.tokenizer, accelerator.process_index, accelerator.num_processes)
+    loader = make_loader(
+        recipe, data, model.tokenizer, accelerator.process_index, accelerator.num_processes
+    )
     config = replace(recipe.train, progress=progress and recipe.train.progress)
     trainer = Trainer(model, make_objective(recipe.objective), loader, config, out, accelerator)
     history = trainer.fit(resume=resume)
@@ -133,11 +186,17 @@ def training_captions(folder: Path, limit: int = 20_000) -> list[str]:
 def parse_frames(model, folder: Path, syntax, limit: int = 300) -> dict[str, pd.DataFrame]:
     "What the cones of a model know of the gold parses of validation captions; none where the shards hold no parses."
     shard = find_shards(folder)[0]
-    texts = {raw["__key__"]: raw["child.txt"].decode() for raw in read_shard(shard, lambda *fault: None) if "parse.json" in raw}
+    texts = {
+        raw["__key__"]: raw["child.txt"].decode()
+        for raw in read_shard(shard, lambda *fault: None)
+        if "parse.json" in raw
+    }
     if not texts:
         return {}
     parses = dict(list(shard_parses(shard).items())[:limit])
-    return parse_report(model, [texts[key] for key in parses], list(parses.values()), syntax.stream(syntax.cont))
+    return parse_report(
+        model, [texts[key] for key in parses], list(parses.values()), syntax.stream(syntax.cont)
+    )
 
 
 def validation_recall(model, loader) -> pd.DataFrame:
@@ -145,33 +204,72 @@ def validation_recall(model, loader) -> pd.DataFrame:
     points = {"image": [], "text": []}
     with inference(model) as device:
         for batch in loader:
-            for name, p in model.embed({k: batch[k].to(device) for k in points}, tuple(points)).items():
+            for name, p in model.embed(
+                {k: batch[k].to(device) for k in points}, tuple(points)
+            ).items():
                 points[name].append(p.float().cpu())
-        scores = model.geometry.score(*(torch.cat(points[k]).to(device) for k in ("text", "image"))).cpu()
-    return pd.DataFrame([{"metric": "t2i_R@5", "value": recall_at_k(scores, range(len(scores)), 5)[5], "n": len(scores)}])
+        scores = model.geometry.score(
+            *(torch.cat(points[k]).to(device) for k in ("text", "image"))
+        ).cpu()
+    return pd.DataFrame(
+        [
+            {
+                "metric": "t2i_R@5",
+                "value": recall_at_k(scores, range(len(scores)), 5)[5],
+                "n": len(scores),
+            }
+        ]
+    )
 
 # %% ../../nbs/papers/801_runs.ipynb #5f03b312
 def job(config: dict, out: Path) -> dict:
     "What a run does, in this process: train, evaluate, leave tables. Called by `launch` with plain data."
-    recipe, data = from_dict(Recipe, config["recipe"]), DataPaths(*(Path(p) for p in config["data"][:3]), config["data"][3])
+    recipe, data = (
+        from_dict(Recipe, config["recipe"]),
+        DataPaths(*(Path(p) for p in config["data"][:3]), config["data"][3]),
+    )
     device = None if config["device"] == "auto" else config["device"]
     train(recipe, data, out, device, config["progress"])
     if int(os.environ.get("RANK", 0)) == 0:
-        model = load_model(out / "model").to("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu")
-        world = (data.suite / "world.json").exists()  # without it: real data, PHyCLIP's suite, hours rather than minutes
-        frames = evaluate_suite(model, data.suite, protocol=Protocol(seed=recipe.train.seed), captions=training_captions(data.train), progress=config["progress"],
-                                **({} if world else {"done": out / "evaluation" / "tasks", "folder": out / "evaluation" / "points"}))
+        model = load_model(out / "model").to(
+            "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+        )
+        world = (
+            data.suite / "world.json"
+        ).exists()  # without it: real data, PHyCLIP's suite, hours rather than minutes
+        frames = evaluate_suite(
+            model,
+            data.suite,
+            protocol=Protocol(seed=recipe.train.seed),
+            captions=training_captions(data.train),
+            progress=config["progress"],
+            **(
+                {}
+                if world
+                else {"done": out / "evaluation" / "tasks", "folder": out / "evaluation" / "points"}
+            ),
+        )
         if recipe.objective.syntax:
-            scenes = GritLoader(data.val, model.tokenizer, GritConfig(size=recipe.model.vision.image_size, batch_size=128, mode="epoch"))
-            frames |= parse_frames(model, data.val, recipe.objective.syntax) | {"validation": validation_recall(model, scenes)}
+            scenes = GritLoader(
+                data.val,
+                model.tokenizer,
+                GritConfig(size=recipe.model.vision.image_size, batch_size=128, mode="epoch"),
+            )
+            frames |= parse_frames(model, data.val, recipe.objective.syntax) | {
+                "validation": validation_recall(model, scenes)
+            }
         save_frames(frames, out / "frames")
-        save_provenance({"commit": short_commit(git_state()), "data": data.fingerprint, "versions": versions()}, out)
+        save_provenance(
+            {"commit": short_commit(git_state()), "data": data.fingerprint, "versions": versions()},
+            out,
+        )
     return {"hash": recipe.hash}
 
 # %% ../../nbs/papers/801_runs.ipynb #d3273415
 @dataclass(frozen=True)
 class Run:
     "A finished run on disk."
+
     recipe: Recipe
     folder: Path
 
@@ -184,28 +282,62 @@ class Run:
         "All tables of the run, every row with its origin."
         r, facts = self.recipe, json.loads((self.folder / "provenance.json").read_text())
         geometry = r.model.geometry
-        origin = dict(model=r.label, family=r.family, seed=r.train.seed, preset=r.preset, commit=facts["commit"], data=facts["data"], run=r.hash,
-                      boxes=r.objective.boxes, size=r.size, k=geometry.k, d=geometry.d, product=geometry.metric if geometry.k > 1 else "none",
-                      mu=r.objective.syntax.weight if r.objective.syntax else float("nan"))
+        origin = dict(
+            model=r.label,
+            family=r.family,
+            seed=r.train.seed,
+            preset=r.preset,
+            commit=facts["commit"],
+            data=facts["data"],
+            run=r.hash,
+            boxes=r.objective.boxes,
+            size=r.size,
+            k=geometry.k,
+            d=geometry.d,
+            product=geometry.metric if geometry.k > 1 else "none",
+            mu=r.objective.syntax.weight if r.objective.syntax else float("nan"),
+        )
         frames = load_frames(self.folder / "frames") | {"history": read_metrics(self.folder)}
         return {name: stamp(frame, **origin) for name, frame in frames.items()}
 
 # %% ../../nbs/papers/801_runs.ipynb #1bfe8cee
-def run(recipe: Recipe, out: str | Path, how: str = "inline", device: str = "auto", progress: bool = True,
-        workers: int | None = None,  # processes that prepare the data; None: one for each core, at most 8
-        ) -> Run:
+def run(
+    recipe: Recipe,
+    out: str | Path,
+    how: str = "inline",
+    device: str = "auto",
+    progress: bool = True,
+    workers: int
+    | None = None,  # processes that prepare the data; None: one for each core, at most 8
+) -> Run:
     "The run of a recipe below `out`, made if it is not there."
     out, workers = Path(out), workers or min(8, os.cpu_count() or 1)
     folder = out / "runs" / recipe.hash
     if not finished(folder):
-        data = prepare_data(recipe.data, recipe.model.vision.image_size, out / "data", workers=workers, progress=progress)
+        data = prepare_data(
+            recipe.data,
+            recipe.model.vision.image_size,
+            out / "data",
+            workers=workers,
+            progress=progress,
+        )
         paths = [str(p.resolve()) for p in (data.train, data.val, data.suite)] + [data.fingerprint]
         config = {"recipe": to_dict(recipe), "data": paths, "device": device, "progress": progress}
-        launch("hypvl.papers.runs:job", config, folder, how, device="cpu" if device == "cpu" else None, identity=recipe.hash)
+        launch(
+            "hypvl.papers.runs:job",
+            config,
+            folder,
+            how,
+            device="cpu" if device == "cpu" else None,
+            identity=recipe.hash,
+        )
     return Run(recipe, folder)
 
 
 def gather(runs: list[Run]) -> dict[str, pd.DataFrame]:
     "The tables of several runs, joined by name."
     parts = [r.frames() for r in runs]
-    return {name: pd.concat([p[name] for p in parts if name in p], ignore_index=True) for name in {n for p in parts for n in p}}
+    return {
+        name: pd.concat([p[name] for p in parts if name in p], ignore_index=True)
+        for name in {n for p in parts for n in p}
+    }

@@ -6,21 +6,34 @@
 __all__ = ['syntax_loss', 'Fall', 'Recovers', 'syntax_claims']
 
 # %% ../../nbs/papers/814_syntax_claims.ipynb #54e27e8f
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from ..evaluation.parse_recovery import CHAINS
-from .claims import Claim, Compare, Effect, NotRun, describe, frame_of, grid, interval, minus, select, with_seeds
+from hypvl.papers.claims import (
+    Claim,
+    Compare,
+    Effect,
+    NotRun,
+    frame_of,
+    grid,
+    interval,
+    minus,
+    select,
+    with_seeds,
+)
 
 # %% ../../nbs/papers/814_syntax_claims.ipynb #814cb183
-def syntax_loss(history: pd.DataFrame,  # rows of metrics.csv with model and seed
-                ) -> pd.DataFrame:      # columns model, seed, step, value
+def syntax_loss(
+    history: pd.DataFrame,  # rows of metrics.csv with model and seed
+) -> pd.DataFrame:  # columns model, seed, step, value
     "Edges plus words, in radians."
     needed = ["syntax/edge", "syntax/word"]
-    if not set(needed) <= set(history): raise NotRun("the history has no syntax loss")
+    if not set(needed) <= set(history):
+        raise NotRun("the history has no syntax loss")
     rows = history.dropna(subset=needed)
     return rows[["model", "seed", "step"]].assign(value=rows["syntax/edge"] + rows["syntax/word"])
 
@@ -28,23 +41,40 @@ def syntax_loss(history: pd.DataFrame,  # rows of metrics.csv with model and see
 @dataclass(frozen=True)
 class Fall:
     "How far a model's syntax loss ends below another's, or below its own start."
+
     model: str  # whose loss should be lower
     rival: str | None = None  # the other model; None: the first twentieth of the same run
     name = "difference of logged losses, over seeds"
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         loss = syntax_loss(frame_of(data, "history"))
-        last, first = loss["step"] > .75 * loss["step"].max(), loss["step"] <= max(.05 * loss["step"].max(), loss["step"].min())
+        last, first = (
+            loss["step"] > 0.75 * loss["step"].max(),
+            loss["step"] <= max(0.05 * loss["step"].max(), loss["step"].min()),
+        )
         mean = lambda rows, model: rows[rows["model"] == model].groupby("seed")["value"].mean()
-        low, high = mean(loss[last], self.model), mean(loss[first], self.model) if self.rival is None else mean(loss[last], self.rival)
+        low, high = (
+            mean(loss[last], self.model),
+            mean(loss[first], self.model) if self.rival is None else mean(loss[last], self.rival),
+        )
         gap = (high - low).dropna()
-        if len(gap) < 2: raise NotRun(f"{len(gap)} seeds of {self.model}{' and ' + self.rival if self.rival else ''}: an interval over runs needs two")
-        return Effect(*with_seeds(gap.to_numpy(), 0., 0.), unit="rad", n=len(gap), seeds=tuple(map(int, gap.index)), detail=f"{high.mean():.3f} to {low.mean():.3f}")
+        if len(gap) < 2:
+            raise NotRun(
+                f"{len(gap)} seeds of {self.model}{' and ' + self.rival if self.rival else ''}: an interval over runs needs two"
+            )
+        return Effect(
+            *with_seeds(gap.to_numpy(), 0.0, 0.0),
+            unit="rad",
+            n=len(gap),
+            seeds=tuple(map(int, gap.index)),
+            detail=f"{high.mean():.3f} to {low.mean():.3f}",
+        )
 
 # %% ../../nbs/papers/814_syntax_claims.ipynb #d07e5e3b
 @dataclass(frozen=True)
 class Recovers:
     "Attachment of a model's cone trees over that of other trees."
+
     model: str  # whose cones
     rival: str | None = None  # another model's cones; None: the best blind tree
     name = "difference of attachment, captions × seeds"
@@ -53,43 +83,138 @@ class Recovers:
         rows = frame_of(data, "recovery")
         trees = lambda model, tree: grid(select(rows, {"model": model, "tree": tree}))
         ours = trees(self.model, "cones")
-        if self.rival is None: what, theirs = max(((kind, trees(self.model, kind)) for kind in CHAINS), key=lambda pair: pair[1].to_numpy().mean() if pair[1].size else -1)
-        else: what, theirs = self.rival, trees(self.rival, "cones")
+        if self.rival is None:
+            what, theirs = max(
+                ((kind, trees(self.model, kind)) for kind in CHAINS),
+                key=lambda pair: pair[1].to_numpy().mean() if pair[1].size else -1,
+            )
+        else:
+            what, theirs = self.rival, trees(self.rival, "cones")
         gap = 100 * minus(ours, theirs)
-        if not gap.size: raise NotRun(f"no parse recovery of {self.model} and {what} with a common seed")
-        return Effect(*interval([gap.to_numpy()], rng), n=len(gap), seeds=tuple(map(int, gap.columns)), detail=f"{100 * ours.to_numpy().mean():.1f} against {100 * theirs.to_numpy().mean():.1f} of {what}")
+        if not gap.size:
+            raise NotRun(f"no parse recovery of {self.model} and {what} with a common seed")
+        return Effect(
+            *interval([gap.to_numpy()], rng),
+            n=len(gap),
+            seeds=tuple(map(int, gap.columns)),
+            detail=f"{100 * ours.to_numpy().mean():.1f} against {100 * theirs.to_numpy().mean():.1f} of {what}",
+        )
 
 # %% ../../nbs/papers/814_syntax_claims.ipynb #92aec58c
 _OURS, _MERU = {"model": "MERU + syntax"}, {"model": "MERU"}
-_TASKS = (("classification", "zero-shot classification", "Table 1"), ("t2i", "text → image retrieval", "Table 2"), ("i2t", "image → text retrieval", "Table 2"),
-          ("vl_checklist", "object hard negatives", "Table 3"), ("vl_attribute", "attribute hard negatives", "Table 3"))
+_TASKS = (
+    ("classification", "zero-shot classification", "Table 1"),
+    ("t2i", "text → image retrieval", "Table 2"),
+    ("i2t", "image → text retrieval", "Table 2"),
+    ("vl_checklist", "object hard negatives", "Table 3"),
+    ("vl_attribute", "attribute hard negatives", "Table 3"),
+)
 
 
 def _printed() -> list[Claim]:
     "What the paper's tables and figure say."
-    gains = [Claim(task, f"the syntax loss improves {words}", table, Compare(_OURS, _MERU, (task,))) for task, words, table in _TASKS]
-    return [*gains, Claim("relation", "the syntax loss does not help relations", "Table 3", Compare(_OURS, _MERU, ("vl_relation",), direction=-1)),
-            Claim("falls", "trained on it, the syntax loss ends lower than in MERU", "Figure 2", Fall("MERU + syntax", "MERU"), said="visible in Figure 2"),
-            Claim("falls-untrained", "in MERU the syntax loss falls although it is not trained", "Figure 2", Fall("MERU"), said="visible in Figure 2")]
+    gains = [
+        Claim(task, f"the syntax loss improves {words}", table, Compare(_OURS, _MERU, (task,)))
+        for task, words, table in _TASKS
+    ]
+    return [
+        *gains,
+        Claim(
+            "relation",
+            "the syntax loss does not help relations",
+            "Table 3",
+            Compare(_OURS, _MERU, ("vl_relation",), direction=-1),
+        ),
+        Claim(
+            "falls",
+            "trained on it, the syntax loss ends lower than in MERU",
+            "Figure 2",
+            Fall("MERU + syntax", "MERU"),
+            said="visible in Figure 2",
+        ),
+        Claim(
+            "falls-untrained",
+            "in MERU the syntax loss falls although it is not trained",
+            "Figure 2",
+            Fall("MERU"),
+            said="visible in Figure 2",
+        ),
+    ]
 
 
 def _beyond() -> list[Claim]:
     "What the paper leaves open."
-    ask, full, shuffled, predicted = "not in the paper", "MERU + syntax, full attention", "MERU + syntax, shuffled parses", "MERU + syntax, predicted parses"
+    ask, full, shuffled, predicted = (
+        "not in the paper",
+        "MERU + syntax, full attention",
+        "MERU + syntax, shuffled parses",
+        "MERU + syntax, predicted parses",
+    )
     tasks = tuple(task for task, _, _ in _TASKS)
-    compare = lambda id, words, a, b, which=tasks: Claim(id, words, ask, Compare({"model": a}, {"model": b}, which), said="not tested")
+    compare = lambda id, words, a, b, which=tasks: Claim(
+        id, words, ask, Compare({"model": a}, {"model": b}, which), said="not tested"
+    )
     recover = lambda id, words, a, b=None: Claim(id, words, ask, Recovers(a, b), said="not tested")
-    swaps = Claim("order", "the syntax loss helps to tell swapped words apart", "§1", Compare(_OURS, _MERU, ("sugarcrepe",), ("swap_obj", "swap_att")), said="motivation, not tested")
-    return [swaps, recover("parse", "cones recover the parse better than any tree that knows nothing", "MERU + syntax"),
-            recover("parse-meru", "cones recover the parse better than MERU's", "MERU + syntax", "MERU"),
-            recover("parse-shuffled", "gold parses teach the parse better than shuffled ones", "MERU + syntax", shuffled),
-            compare("gold-shuffled", "gold parses help the tables more than shuffled ones", "MERU + syntax", shuffled),
-            compare("gold-predicted", "gold parses help the tables more than predicted ones", "MERU + syntax", predicted),
-            recover("parse-full", "a tower that sees both sides learns the parse better than a causal one", full, "MERU + syntax"),
-            compare("full", "in a tower that sees both sides the syntax loss helps", full, "MERU, full attention"),
-            compare("small", "at a tenth of its weight the syntax loss helps", "MERU + syntax, μ=0.02", "MERU"),
-            recover("parse-small", "at a tenth of its weight cones recover the parse better than blind trees", "MERU + syntax, μ=0.02"),
-            compare("product", "the syntax loss helps PHyCLIP", "PHyCLIP + syntax", "PHyCLIP")]
+    swaps = Claim(
+        "order",
+        "the syntax loss helps to tell swapped words apart",
+        "§1",
+        Compare(_OURS, _MERU, ("sugarcrepe",), ("swap_obj", "swap_att")),
+        said="motivation, not tested",
+    )
+    return [
+        swaps,
+        recover(
+            "parse",
+            "cones recover the parse better than any tree that knows nothing",
+            "MERU + syntax",
+        ),
+        recover(
+            "parse-meru", "cones recover the parse better than MERU's", "MERU + syntax", "MERU"
+        ),
+        recover(
+            "parse-shuffled",
+            "gold parses teach the parse better than shuffled ones",
+            "MERU + syntax",
+            shuffled,
+        ),
+        compare(
+            "gold-shuffled",
+            "gold parses help the tables more than shuffled ones",
+            "MERU + syntax",
+            shuffled,
+        ),
+        compare(
+            "gold-predicted",
+            "gold parses help the tables more than predicted ones",
+            "MERU + syntax",
+            predicted,
+        ),
+        recover(
+            "parse-full",
+            "a tower that sees both sides learns the parse better than a causal one",
+            full,
+            "MERU + syntax",
+        ),
+        compare(
+            "full",
+            "in a tower that sees both sides the syntax loss helps",
+            full,
+            "MERU, full attention",
+        ),
+        compare(
+            "small",
+            "at a tenth of its weight the syntax loss helps",
+            "MERU + syntax, μ=0.02",
+            "MERU",
+        ),
+        recover(
+            "parse-small",
+            "at a tenth of its weight cones recover the parse better than blind trees",
+            "MERU + syntax, μ=0.02",
+        ),
+        compare("product", "the syntax loss helps PHyCLIP", "PHyCLIP + syntax", "PHyCLIP"),
+    ]
 
 
 def syntax_claims() -> list[Claim]:

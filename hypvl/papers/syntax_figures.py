@@ -17,96 +17,244 @@ from .figures import Drawing, panels, style
 from .syntax_claims import syntax_loss
 
 # %% ../../nbs/papers/815_syntax_figures.ipynb #4f8dee64
-def parse_figure(parse: Parse,  # of one caption
-                 drop: Sequence[str] = ("punct",),  # labels of words that are left out
-                 ) -> Drawing:
+def parse_figure(
+    parse: Parse,  # of one caption
+    drop: Sequence[str] = ("punct",),  # labels of words that are left out
+) -> Drawing:
     "Figure 1 of the syntax paper: both terms of the loss on a parsed caption."
     kept = [i for i, dep in enumerate(parse.deps) if dep not in drop]
     place, edges = {w: n for n, w in enumerate(kept)}, []
     with style():
-        figure, axes = panels(1, width=max(5., .85 * len(kept)), height=2.6)
+        figure, axes = panels(1, width=max(5.0, 0.85 * len(kept)), height=2.6)
         axis = axes[0, 0]
         for n, w in enumerate(kept):
             axis.text(n, 0, parse.words[w], ha="center", va="center", fontsize=11)
             axis.text(n, -1.15, parse.words[w], ha="center", va="center", fontsize=9, color=".45")
-            axis.add_patch(FancyArrowPatch((n, -1.), (n, -.2), arrowstyle="-|>", mutation_scale=8, color="#D55E00", lw=1))
+            axis.add_patch(
+                FancyArrowPatch(
+                    (n, -1.0), (n, -0.2), arrowstyle="-|>", mutation_scale=8, color="#D55E00", lw=1
+                )
+            )
             head = parse.heads[w]
-            if head == w or head not in place: continue
+            if head == w or head not in place:
+                continue
             far, middle = abs(place[head] - n), (place[head] + n) / 2
-            axis.add_patch(FancyArrowPatch((n, .22), (place[head], .22), connectionstyle=f"arc3,rad={-.5 if place[head] > n else .5}", arrowstyle="-|>", mutation_scale=9, color="#0072B2", lw=1.1))
-            axis.text(middle, .3 + .25 * far, parse.deps[w], ha="center", va="center", fontsize=7.5, color="#0072B2", bbox=dict(facecolor="white", edgecolor="none", pad=.8))
-            edges.append({"dependant": parse.words[w], "head": parse.words[head], "label": parse.deps[w]})
-        top = .7 + .25 * max([abs(place[parse.heads[w]] - place[w]) for w in kept if parse.heads[w] in place] or [1])
-        axis.set(xlim=(-.7, len(kept) - .3), ylim=(-1.6, top)); axis.axis("off")
-        axis.text(-.65, top, "edge term: dependant entails head, both in context", fontsize=8, color="#0072B2", va="top")
-        axis.text(-.65, -1.55, "word term: the word by itself entails the word in context", fontsize=8, color="#D55E00", va="bottom")
+            axis.add_patch(
+                FancyArrowPatch(
+                    (n, 0.22),
+                    (place[head], 0.22),
+                    connectionstyle=f"arc3,rad={-0.5 if place[head] > n else 0.5}",
+                    arrowstyle="-|>",
+                    mutation_scale=9,
+                    color="#0072B2",
+                    lw=1.1,
+                )
+            )
+            axis.text(
+                middle,
+                0.3 + 0.25 * far,
+                parse.deps[w],
+                ha="center",
+                va="center",
+                fontsize=7.5,
+                color="#0072B2",
+                bbox=dict(facecolor="white", edgecolor="none", pad=0.8),
+            )
+            edges.append(
+                {"dependant": parse.words[w], "head": parse.words[head], "label": parse.deps[w]}
+            )
+        top = 0.7 + 0.25 * max(
+            [abs(place[parse.heads[w]] - place[w]) for w in kept if parse.heads[w] in place] or [1]
+        )
+        axis.set(xlim=(-0.7, len(kept) - 0.3), ylim=(-1.6, top))
+        axis.axis("off")
+        axis.text(
+            -0.65,
+            top,
+            "edge term: dependant entails head, both in context",
+            fontsize=8,
+            color="#0072B2",
+            va="top",
+        )
+        axis.text(
+            -0.65,
+            -1.55,
+            "word term: the word by itself entails the word in context",
+            fontsize=8,
+            color="#D55E00",
+            va="bottom",
+        )
     return Drawing(figure, pd.DataFrame(edges, columns=["dependant", "head", "label"]))
 
 # %% ../../nbs/papers/815_syntax_figures.ipynb #19452371
 COLOURS = ("#767676", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
-def _palette(models): return dict(zip(models, COLOURS * (1 + len(models) // len(COLOURS))))
+
+def _palette(models):
+    return dict(zip(models, COLOURS * (1 + len(models) // len(COLOURS))))
 
 
-def loss_figure(history: pd.DataFrame,  # rows of metrics.csv with model and seed
-                ) -> Drawing:
+def loss_figure(
+    history: pd.DataFrame,  # rows of metrics.csv with model and seed
+) -> Drawing:
     "Figure 2 of the syntax paper: the syntax loss, its two terms and the share of violated edges."
     total = syntax_loss(history)
-    columns = {"edges": "syntax/edge", "words": "syntax/word", "share of violated edges": "syntax/edge_violated"}
+    columns = {
+        "edges": "syntax/edge",
+        "words": "syntax/word",
+        "share of violated edges": "syntax/edge_violated",
+    }
     rows = history.dropna(subset=["syntax/edge"])
     parts = [total.assign(panel="syntax loss (edges + words), rad")]
-    parts += [rows[["model", "seed", "step"]].assign(panel=f"{name}, rad" if "share" not in name else name, value=rows[column].astype(float)) for name, column in columns.items() if column in rows]
+    parts += [
+        rows[["model", "seed", "step"]].assign(
+            panel=f"{name}, rad" if "share" not in name else name, value=rows[column].astype(float)
+        )
+        for name, column in columns.items()
+        if column in rows
+    ]
     data = pd.concat(parts, ignore_index=True)
-    palette, names = _palette(list(dict.fromkeys(data["model"]))), list(dict.fromkeys(data["panel"]))
+    palette, names = (
+        _palette(list(dict.fromkeys(data["model"]))),
+        list(dict.fromkeys(data["panel"])),
+    )
     with style():
         figure, axes = panels(len(names), width=2.7, height=2.4)
         for axis, name in zip(axes[0], names):
             part = data[data["panel"] == name]
-            sns.lineplot(part, x="step", y="value", hue="model", units="seed", estimator=None, palette=palette, lw=.6, alpha=.5, legend=False, ax=axis)
-            sns.lineplot(part, x="step", y="value", hue="model", errorbar=None, palette=palette, lw=1.6, legend=name == names[0], ax=axis)
+            sns.lineplot(
+                part,
+                x="step",
+                y="value",
+                hue="model",
+                units="seed",
+                estimator=None,
+                palette=palette,
+                lw=0.6,
+                alpha=0.5,
+                legend=False,
+                ax=axis,
+            )
+            sns.lineplot(
+                part,
+                x="step",
+                y="value",
+                hue="model",
+                errorbar=None,
+                palette=palette,
+                lw=1.6,
+                legend=name == names[0],
+                ax=axis,
+            )
             axis.set(title=name, ylabel="", xlabel="step", ylim=(0, None))
         axes[0, 0].legend(title="", frameon=False)
     return Drawing(figure, data)
 
 # %% ../../nbs/papers/815_syntax_figures.ipynb #105adc6f
-LINES = {"next": ("word after it", "--"), "previous": ("word before it", ":"), "random": ("random tree", "-.")}
+LINES = {
+    "next": ("word after it", "--"),
+    "previous": ("word before it", ":"),
+    "random": ("random tree", "-."),
+}
 
-def recovery_figure(recovery: pd.DataFrame,  # model, seed, tree, item, value
-                    edges: pd.DataFrame,  # model, seed, side, inside, control_inside
-                    ) -> Drawing:
+
+def recovery_figure(
+    recovery: pd.DataFrame,  # model, seed, tree, item, value
+    edges: pd.DataFrame,  # model, seed, side, inside, control_inside
+) -> Drawing:
     "Attachment of cone trees and blind trees, and edges inside their cones."
-    per_seed = recovery.groupby(["model", "seed", "tree"], sort=False)["value"].mean().mul(100).reset_index()
-    cones, models = per_seed[per_seed["tree"].isin(["cones", "inverted"])], list(dict.fromkeys(recovery["model"]))
-    long = edges.melt(id_vars=["model", "seed", "side"], value_vars=["inside", "control_inside"], var_name="pair", value_name="share").dropna(subset=["share"])
-    long = long.assign(share=100 * long["share"].astype(float), kind=long["side"].where(long["pair"].eq("inside"), "no edge"))
+    per_seed = (
+        recovery.groupby(["model", "seed", "tree"], sort=False)["value"]
+        .mean()
+        .mul(100)
+        .reset_index()
+    )
+    cones, models = (
+        per_seed[per_seed["tree"].isin(["cones", "inverted"])],
+        list(dict.fromkeys(recovery["model"])),
+    )
+    long = edges.melt(
+        id_vars=["model", "seed", "side"],
+        value_vars=["inside", "control_inside"],
+        var_name="pair",
+        value_name="share",
+    ).dropna(subset=["share"])
+    long = long.assign(
+        share=100 * long["share"].astype(float),
+        kind=long["side"].where(long["pair"].eq("inside"), "no edge"),
+    )
     long = long.groupby(["model", "seed", "kind"], sort=False)["share"].mean().reset_index()
     with style():
-        figure, axes = panels(2, width=4.4, height=1.4 + .45 * len(models), sharey=True)
-        sns.barplot(cones, y="model", x="value", hue="tree", order=models, hue_order=["cones", "inverted"], palette=["#0072B2", "#b8d4ea"], err_kws={"linewidth": 1}, ax=axes[0, 0])
+        figure, axes = panels(2, width=4.4, height=1.4 + 0.45 * len(models), sharey=True)
+        sns.barplot(
+            cones,
+            y="model",
+            x="value",
+            hue="tree",
+            order=models,
+            hue_order=["cones", "inverted"],
+            palette=["#0072B2", "#b8d4ea"],
+            err_kws={"linewidth": 1},
+            ax=axes[0, 0],
+        )
         for tree, (name, dash) in LINES.items():
-            axes[0, 0].axvline(per_seed.loc[per_seed["tree"].eq(tree), "value"].mean(), color=".25", ls=dash, lw=1, label=name)
-        sns.barplot(long, y="model", x="share", hue="kind", order=models, hue_order=["head to the right", "head to the left", "no edge"],
-                    palette=["#D55E00", "#E69F00", "#c9c9c9"], err_kws={"linewidth": 1}, ax=axes[0, 1])
+            axes[0, 0].axvline(
+                per_seed.loc[per_seed["tree"].eq(tree), "value"].mean(),
+                color=".25",
+                ls=dash,
+                lw=1,
+                label=name,
+            )
+        sns.barplot(
+            long,
+            y="model",
+            x="share",
+            hue="kind",
+            order=models,
+            hue_order=["head to the right", "head to the left", "no edge"],
+            palette=["#D55E00", "#E69F00", "#c9c9c9"],
+            err_kws={"linewidth": 1},
+            ax=axes[0, 1],
+        )
         handles = {}
-        for axis, label in zip(axes[0], ("unlabelled attachment, %", "inside the cone, % of pairs")):
+        for axis, label in zip(
+            axes[0], ("unlabelled attachment, %", "inside the cone, % of pairs")
+        ):
             axis.set(xlabel=label, ylabel="")
             handles |= dict(zip(*reversed(axis.get_legend_handles_labels())))
             axis.set_yticks(range(len(models)), [m.replace(", ", ",\n") for m in models])
             axis.get_legend().remove()
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False)
-    return Drawing(figure, pd.concat([per_seed.assign(panel="attachment"), long.assign(panel="edges")], ignore_index=True))
+        figure.legend(
+            handles.values(), handles.keys(), loc="outside lower center", ncols=4, frameon=False
+        )
+    return Drawing(
+        figure,
+        pd.concat(
+            [per_seed.assign(panel="attachment"), long.assign(panel="edges")], ignore_index=True
+        ),
+    )
 
 # %% ../../nbs/papers/815_syntax_figures.ipynb #455e4417
-def weight_figure(validation: pd.DataFrame,  # mu, seed, value: recall on validation scenes
-                  ) -> Drawing:
+def weight_figure(
+    validation: pd.DataFrame,  # mu, seed, value: recall on validation scenes
+) -> Drawing:
     "Validation recall over the weight of the syntax loss."
-    if not len(validation): raise ValueError("validation: no rows")
+    if not len(validation):
+        raise ValueError("validation: no rows")
     data = validation[["mu", "seed", "value"]].assign(value=100 * validation["value"])
     with style():
         figure, axes = panels(1, width=3.8, height=2.4)
-        sns.lineplot(data, x="mu", y="value", marker="o", color="#0072B2", errorbar=None, ax=axes[0, 0])
-        sns.scatterplot(data, x="mu", y="value", color="#0072B2", alpha=.4, s=14, ax=axes[0, 0])
-        axes[0, 0].set_xscale("symlog", linthresh=.02)
+        sns.lineplot(
+            data, x="mu", y="value", marker="o", color="#0072B2", errorbar=None, ax=axes[0, 0]
+        )
+        sns.scatterplot(data, x="mu", y="value", color="#0072B2", alpha=0.4, s=14, ax=axes[0, 0])
+        axes[0, 0].set_xscale("symlog", linthresh=0.02)
         ticks = sorted(data["mu"].unique())
-        axes[0, 0].set(xticks=ticks, xticklabels=[f"{t:g}" for t in ticks], xlabel="μ", ylabel="text → image R@5, %", ylim=(0, None))
+        axes[0, 0].set(
+            xticks=ticks,
+            xticklabels=[f"{t:g}" for t in ticks],
+            xlabel="μ",
+            ylabel="text → image R@5, %",
+            ylim=(0, None),
+        )
     return Drawing(figure, data)

@@ -14,26 +14,38 @@ from ..losses.syntax import SyntaxConfig
 from .recipes import Recipe, recipe
 
 # %% ../../nbs/papers/812_syntax_recipes.ipynb #dc08b550
-SHARE = .4   # of things with a material, of things that do something, of scenes in which one does something to another
-WEIGHT = .2  # μ, not printed in the paper: that of MERU's entailment. Recall on the world's validation scenes falls with it
+SHARE = 0.4  # of things with a material, of things that do something, of scenes in which one does something to another
+WEIGHT = 0.2  # μ, not printed in the paper: that of MERU's entailment. Recall on the world's validation scenes falls with it
 
-def syntax_recipe(family: str = "meru",   # meru, or any other family with cones
-                  preset: str = "mini",   # smoke, mini, gpu or paper
-                  weight: float = WEIGHT,  # μ; 0 logs the syntax loss and does not train it
-                  seed: int = 0,
-                  boxes: bool = False,    # the paper uses none
-                  parses: str = "gold",   # 'gold' (the world's grammar) or 'spacy'
-                  note: str = "",         # what sets it apart
-                  **overrides,            # dotted keys of the record, e.g. **{"objective.syntax.cont": "attn_out.1"}
-                  ) -> Recipe:
+
+def syntax_recipe(
+    family: str = "meru",  # meru, or any other family with cones
+    preset: str = "mini",  # smoke, mini, gpu or paper
+    weight: float = WEIGHT,  # μ; 0 logs the syntax loss and does not train it
+    seed: int = 0,
+    boxes: bool = False,  # the paper uses none
+    parses: str = "gold",  # 'gold' (the world's grammar) or 'spacy'
+    note: str = "",  # what sets it apart
+    **overrides,  # dotted keys of the record, e.g. **{"objective.syntax.cont": "attn_out.1"}
+) -> Recipe:
     "A model of the CLIP line with syntax rows."
-    if family == "clip": raise ValueError("family='clip': a sphere has no entailment cones, so it has no syntax rows")
-    if weight < 0: raise ValueError(f"weight: 0 or more, got {weight}")
+    if family == "clip":
+        raise ValueError(
+            "family='clip': a sphere has no entailment cones, so it has no syntax rows"
+        )
+    if weight < 0:
+        raise ValueError(f"weight: 0 or more, got {weight}")
     made = recipe(family, preset, size="S" if preset == "paper" else "B", boxes=boxes, seed=seed)
-    data = replace(made.data, parses="spacy" if preset == "paper" else parses, parser="en_core_web_sm" if preset == "paper" else "")
-    if preset != "paper": data = replace(data, world=WorldConfig(materials=SHARE, actions=SHARE))
+    data = replace(
+        made.data,
+        parses="spacy" if preset == "paper" else parses,
+        parser="en_core_web_sm" if preset == "paper" else "",
+    )
+    if preset != "paper":
+        data = replace(data, world=WorldConfig(materials=SHARE, actions=SHARE))
     objective = replace(made.objective, syntax=SyntaxConfig(weight=weight))
-    if preset == "smoke": objective = replace(objective, delay=2, ramp=4)  # twelve steps do not leave the plateau
+    if preset == "smoke":
+        objective = replace(objective, delay=2, ramp=4)  # twelve steps do not leave the plateau
     made = replace(made, objective=objective, data=data, note=note)
     return override(made, overrides)
 
@@ -42,18 +54,38 @@ SYNTAX_SECTIONS = ("main", "weights", "layers", "parses", "product")
 _FULL = {"model.text.attention": "full"}
 _ATTENTION = {"objective.syntax.init": "ln1.1", "objective.syntax.cont": "attn_out.1"}
 
+
 def syntax_settings(section: str) -> list[dict]:
     "What the recipes of a section set."
-    if section not in SYNTAX_SECTIONS: raise ValueError(f"section={section!r} is none of {', '.join(SYNTAX_SECTIONS)}.{suggest(section, SYNTAX_SECTIONS)}")
-    return {"main": [{"weight": 0.}, {}],
-            "weights": [{"weight": w, "note": f"μ={w:g}"} for w in (.02, .1, .5)],
-            "layers": [{"note": "first attention", **_ATTENTION}, {"note": "full attention", **_FULL}, {"weight": 0., "note": "full attention", **_FULL}],
-            "parses": [{"note": "predicted parses", "parses": "spacy", "data.parser": "small"}, {"note": "shuffled parses", "data.shuffled": True}],
-            "product": [{"family": "phyclip", "boxes": True, "weight": w} for w in (0., WEIGHT)]}[section]
+    if section not in SYNTAX_SECTIONS:
+        raise ValueError(
+            f"section={section!r} is none of {', '.join(SYNTAX_SECTIONS)}.{suggest(section, SYNTAX_SECTIONS)}"
+        )
+    return {
+        "main": [{"weight": 0.0}, {}],
+        "weights": [{"weight": w, "note": f"μ={w:g}"} for w in (0.02, 0.1, 0.5)],
+        "layers": [
+            {"note": "first attention", **_ATTENTION},
+            {"note": "full attention", **_FULL},
+            {"weight": 0.0, "note": "full attention", **_FULL},
+        ],
+        "parses": [
+            {"note": "predicted parses", "parses": "spacy", "data.parser": "small"},
+            {"note": "shuffled parses", "data.shuffled": True},
+        ],
+        "product": [{"family": "phyclip", "boxes": True, "weight": w} for w in (0.0, WEIGHT)],
+    }[section]
 
-def syntax_recipes(section: str,           # one of `SYNTAX_SECTIONS`
-                   preset: str = "mini",
-                   seeds: tuple[int, ...] = (0, 1, 2),
-                   **overrides) -> list[Recipe]:
+
+def syntax_recipes(
+    section: str,  # one of `SYNTAX_SECTIONS`
+    preset: str = "mini",
+    seeds: tuple[int, ...] = (0, 1, 2),
+    **overrides,
+) -> list[Recipe]:
     "The recipes of a section, for every seed."
-    return [syntax_recipe(preset=preset, seed=seed, **settings | overrides) for seed in seeds for settings in syntax_settings(section)]
+    return [
+        syntax_recipe(preset=preset, seed=seed, **settings | overrides)
+        for seed in seeds
+        for settings in syntax_settings(section)
+    ]

@@ -21,32 +21,71 @@ _DIRECTIONS = {"text_to_image": "t2i", "image_to_text": "i2t"}
 
 def _translate(row) -> tuple[str, str, str]:
     "Suite, data set and metric of a printed cell."
-    if row.table == 1: return "zero_shot", row.dataset, "accuracy"
-    if row.table == 2: return "retrieval", {"Flickr30k": "Flickr30K"}.get(row.dataset, row.dataset), f"{_DIRECTIONS[row.direction]}_R@{row.metric.split('@')[1]}"
+    if row.table == 1:
+        return "zero_shot", row.dataset, "accuracy"
+    if row.table == 2:
+        return (
+            "retrieval",
+            {"Flickr30k": "Flickr30K"}.get(row.dataset, row.dataset),
+            f"{_DIRECTIONS[row.direction]}_R@{row.metric.split('@')[1]}",
+        )
     return "vl_checklist", row.group.removeprefix("object/").replace("/", "_"), "accuracy"
 
 
-def read_syntax_reference(folder: str | Path,  # folder with syntax_table1.csv, …
-                          numbers: Iterable[int] = tuple(SYNTAX_TITLES),  # tables to read
-                          ) -> pd.DataFrame:
+def read_syntax_reference(
+    folder: str | Path,  # folder with syntax_table1.csv, …
+    numbers: Iterable[int] = tuple(SYNTAX_TITLES),  # tables to read
+) -> pd.DataFrame:
     "The paper's numbers, in the columns of `hypvl.papers.reference.read_reference`."
     frames = []
     for number in numbers:
-        file = Path(folder)/f"syntax_table{number}.csv"
-        if not file.is_file(): raise FileNotFoundError(f"folder: {file.name} is missing in {Path(folder).name!r}")
+        file = Path(folder) / f"syntax_table{number}.csv"
+        if not file.is_file():
+            raise FileNotFoundError(f"folder: {file.name} is missing in {Path(folder).name!r}")
         raw = pd.read_csv(file)
-        frame = pd.DataFrame([_translate(row) for row in raw.itertuples()], columns=["suite", "dataset", "metric"])
-        frames.append(frame.assign(table=number, model=raw["model"].map(_MODELS), family="meru", boxes=False, size=raw["backbone"], k=1, d=512,
-                                   product="none", value=raw["value"] / 100))
-    return pd.concat(frames, ignore_index=True)[["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value"]]
+        frame = pd.DataFrame(
+            [_translate(row) for row in raw.itertuples()], columns=["suite", "dataset", "metric"]
+        )
+        frames.append(
+            frame.assign(
+                table=number,
+                model=raw["model"].map(_MODELS),
+                family="meru",
+                boxes=False,
+                size=raw["backbone"],
+                k=1,
+                d=512,
+                product="none",
+                value=raw["value"] / 100,
+            )
+        )
+    return pd.concat(frames, ignore_index=True)[
+        ["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value"]
+    ]
 
 # %% ../../nbs/papers/813_syntax_tables.ipynb #2bfa29ee
-_TASKS = {1: ("classification",), 2: ("t2i", "i2t"), 3: ("vl_checklist", "vl_attribute", "vl_relation")}
+_TASKS = {
+    1: ("classification",),
+    2: ("t2i", "i2t"),
+    3: ("vl_checklist", "vl_attribute", "vl_relation"),
+}
 
-def syntax_layout(number: int,  # table of the paper: 1, 2 or 3
-                  ) -> Layout:
+
+def syntax_layout(
+    number: int,  # table of the paper: 1, 2 or 3
+) -> Layout:
     "How a table of the syntax paper is laid out."
-    if number not in SYNTAX_TITLES: raise ValueError(f"number: the syntax paper has tables {list(SYNTAX_TITLES)}, got {number!r}")
+    if number not in SYNTAX_TITLES:
+        raise ValueError(
+            f"number: the syntax paper has tables {list(SYNTAX_TITLES)}, got {number!r}"
+        )
     columns = tuple(c for task in _TASKS[number] for c in task_columns(task))
-    return Layout(number, SYNTAX_TITLES[number], columns, ("model",), lambda row: row["model"],
-                  lambda row: (not row["model"].startswith("MERU"), len(row["model"])), "paper (ViT-S/16, GRIT)")
+    return Layout(
+        number,
+        SYNTAX_TITLES[number],
+        columns,
+        ("model",),
+        lambda row: row["model"],
+        lambda row: (not row["model"].startswith("MERU"), len(row["model"])),
+        "paper (ViT-S/16, GRIT)",
+    )

@@ -18,22 +18,53 @@ import pandas as pd
 
 from ..config import atomic_path
 from ..evaluation.statistics import seed_interval
-from .reference import BASELINES, MODEL_COLUMNS, Column, Layout, as_results, phyclip_layout
+from hypvl.papers.reference import (
+    BASELINES,
+    MODEL_COLUMNS,
+    Column,
+    Layout,
+    as_results,
+    phyclip_layout,
+)
 
 # %% ../../nbs/papers/802_tables.ipynb #7402e0c3
-def over_seeds(rows: Sequence[Mapping],  # rows of one cell, one a seed: value, low, high, n, seed, preset, commit, data, run
-              level: float = .95,  # coverage of the interval
-              ) -> dict:
+def over_seeds(
+    rows: Sequence[
+        Mapping
+    ],  # rows of one cell, one a seed: value, low, high, n, seed, preset, commit, data, run
+    level: float = 0.95,  # coverage of the interval
+) -> dict:
     "Mean, interval, and what the interval covers, of one cell."
     mean, low, high = seed_interval([row["value"] for row in rows], level)
-    if len(rows) == 1: low, high = float(rows[0]["low"]), float(rows[0]["high"])
-    covers = f"{len(rows)} seeds" if len(rows) > 1 else "none" if np.isnan([low, high]).any() else "items"
-    joined = {name: ", ".join(dict.fromkeys(str(row[name]) for row in rows)) for name in ("preset", "commit", "data", "run")}
+    if len(rows) == 1:
+        low, high = float(rows[0]["low"]), float(rows[0]["high"])
+    covers = (
+        f"{len(rows)} seeds"
+        if len(rows) > 1
+        else "none"
+        if np.isnan([low, high]).any()
+        else "items"
+    )
+    joined = {
+        name: ", ".join(dict.fromkeys(str(row[name]) for row in rows))
+        for name in ("preset", "commit", "data", "run")
+    }
     seeds = ", ".join(str(seed) for seed in sorted({int(row["seed"]) for row in rows}))
-    return {"value": mean, "low": low, "high": high, "interval": covers, "n": rows[0]["n"], "seeds": seeds, **joined}
+    return {
+        "value": mean,
+        "low": low,
+        "high": high,
+        "interval": covers,
+        "n": rows[0]["n"],
+        "seeds": seeds,
+        **joined,
+    }
 
 # %% ../../nbs/papers/802_tables.ipynb #d217e9b2
-SCORES = {"paper": "score of the paper (−distance)", "official": "score of the published code (sum of inner products)"}
+SCORES = {
+    "paper": "score of the paper (−distance)",
+    "official": "score of the published code (sum of inner products)",
+}
 
 
 def _cells(frame: pd.DataFrame, layout: Layout, columns: Sequence[Column]) -> list[dict]:
@@ -42,7 +73,8 @@ def _cells(frame: pd.DataFrame, layout: Layout, columns: Sequence[Column]) -> li
     for row in frame.to_dict("records"):
         column = by_key.get((row["suite"], row["dataset"], row["metric"]))
         baseline = row["model"] if row["model"] in BASELINES else None
-        if column is None or (baseline is None and any(pd.isna(row[key]) for key in layout.keys)): continue
+        if column is None or (baseline is None and any(pd.isna(row[key]) for key in layout.keys)):
+            continue
         label = BASELINES[baseline] if baseline else layout.label(row)
         groups[label, bool(baseline), row["score"], column].append(row)
     out = []
@@ -50,22 +82,44 @@ def _cells(frame: pd.DataFrame, layout: Layout, columns: Sequence[Column]) -> li
         by_seed = {row["seed"]: row for row in rows}
         if len(by_seed) < len(rows) and not baseline:
             twice = [row for row in rows if sum(row["seed"] == other["seed"] for other in rows) > 1]
-            raise ValueError(f"ours: {len(twice)} rows for {label}, {' '.join(column.key)}, score {score}, seed {twice[0]['seed']} "
-                             f"(runs {', '.join(dict.fromkeys(str(row['run']) for row in twice))}): pass one run a seed")
+            raise ValueError(
+                f"ours: {len(twice)} rows for {label}, {' '.join(column.key)}, score {score}, seed {twice[0]['seed']} "
+                f"(runs {', '.join(dict.fromkeys(str(row['run']) for row in twice))}): pass one run a seed"
+            )
         model = {} if baseline else {key: rows[0][key] for key in MODEL_COLUMNS}
-        out.append({"row": label, "baseline": baseline, "score": score, "column": column, **model, **over_seeds(list(by_seed.values()))})
+        out.append(
+            {
+                "row": label,
+                "baseline": baseline,
+                "score": score,
+                "column": column,
+                **model,
+                **over_seeds(list(by_seed.values())),
+            }
+        )
     return out
 
 # %% ../../nbs/papers/802_tables.ipynb #dc04848e
 def _rank(cells: pd.DataFrame, rank_by: Sequence[str]) -> pd.Series:
     "1 for the best model of a source, score and column, 2 for the second, 0 otherwise."
     by = ["source", "score", "suite", "dataset", "metric", *rank_by]
-    signed = (cells["value"].round(6) * cells["better"].map({"higher": 1, "lower": -1})).where(~cells["baseline"])
-    rank = signed.groupby([cells[c] for c in by], dropna=False).rank(method="dense", ascending=False)
+    signed = (cells["value"].round(6) * cells["better"].map({"higher": 1, "lower": -1})).where(
+        ~cells["baseline"]
+    )
+    rank = signed.groupby([cells[c] for c in by], dropna=False).rank(
+        method="dense", ascending=False
+    )
     return rank.where(rank <= 2, 0).fillna(0).astype(int)
 
 
-def _missing(cells: list[dict], layout: Layout, columns: Sequence[Column], scores, expected, gaps: Mapping[str, str]) -> list[dict]:
+def _missing(
+    cells: list[dict],
+    layout: Layout,
+    columns: Sequence[Column],
+    scores,
+    expected,
+    gaps: Mapping[str, str],
+) -> list[dict]:
     "A cell with a reason wherever an expected row has no number."
     have = {(c["row"], c["score"], c["column"].key) for c in cells}
     rows = {c["row"]: {k: c.get(k) for k in MODEL_COLUMNS} for c in cells if not c["baseline"]}
@@ -74,65 +128,132 @@ def _missing(cells: list[dict], layout: Layout, columns: Sequence[Column], score
     def reason(row, column):
         named = (row, column.label, column.dataset, column.group, column.task, column.suite, "all")
         return next((gaps[name] for name in named if name in gaps), "not in the results")
-    return [{"row": row, "baseline": False, "score": score, "column": column, **model, "value": float("nan"), "note": reason(row, column)}
-            for score in scores for row, model in rows.items() for column in columns if (row, score, column.key) not in have]
+
+    return [
+        {
+            "row": row,
+            "baseline": False,
+            "score": score,
+            "column": column,
+            **model,
+            "value": float("nan"),
+            "note": reason(row, column),
+        }
+        for score in scores
+        for row, model in rows.items()
+        for column in columns
+        if (row, score, column.key) not in have
+    ]
 
 # %% ../../nbs/papers/802_tables.ipynb #4a723df4
 def _long(cells: list[dict], number: int, source: str) -> pd.DataFrame:
     "The cells as a frame with plain columns."
-    described = [{**{k: v for k, v in cell.items() if k != "column"}, **vars(cell["column"])} for cell in cells]
+    described = [
+        {**{k: v for k, v in cell.items() if k != "column"}, **vars(cell["column"])}
+        for cell in cells
+    ]
     return pd.DataFrame(described).assign(table=number, source=source)
 
 
-def _choose(columns: Sequence[Column], frame: pd.DataFrame, gaps: Mapping[str, str]) -> list[Column]:
+def _choose(
+    columns: Sequence[Column], frame: pd.DataFrame, gaps: Mapping[str, str]
+) -> list[Column]:
     "The columns to show: of each task, the data sets that have numbers or a reason for having none; without either, the world's."
     have = set(frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None))
     world = ("species", "genus", "family", "clutter", "seen", "unseen")
     sets = {(c.task, c.dataset in world) for c in columns if c.key in have or c.dataset in gaps}
     tasks = {task for task, _ in sets}
     both = ("vl_checklist", "vl_attribute", "vl_relation", "sugarcrepe")
-    return [c for c in columns if c.task in both or (c.task, c.dataset in world) in sets or (c.task not in tasks and c.dataset in world)]
+    return [
+        c
+        for c in columns
+        if c.task in both
+        or (c.task, c.dataset in world) in sets
+        or (c.task not in tasks and c.dataset in world)
+    ]
 
 # %% ../../nbs/papers/802_tables.ipynb #bc501e3e
 def _shown(cell) -> str:
     "The text of a cell."
-    if pd.isna(cell.value): return "–"
+    if pd.isna(cell.value):
+        return "–"
     factor = 100 if cell.percent else 1
-    digits = cell.digits if cell.source.startswith("paper") else min(cell.digits, 1) if cell.percent else cell.digits - 1
+    digits = (
+        cell.digits
+        if cell.source.startswith("paper")
+        else min(cell.digits, 1)
+        if cell.percent
+        else cell.digits - 1
+    )
     text = f"{cell.value * factor:.{digits}f}"
-    return text if pd.isna(cell.low) else f"{text} ±{(cell.high - cell.low) / 2 * factor:.{digits}f}"
+    return (
+        text if pd.isna(cell.low) else f"{text} ±{(cell.high - cell.low) / 2 * factor:.{digits}f}"
+    )
 
 # %% ../../nbs/papers/802_tables.ipynb #b86ec238
 def _blocks(frame: pd.DataFrame):
     "Yield (caption, text, rank) for each source and score, wide: a row a model, a column a measurement."
     for (source, score), cells in frame.groupby(["source", "score"], sort=False):
-        columns = pd.MultiIndex.from_tuples(list(dict.fromkeys(zip(cells["group"], cells["label"]))))
+        columns = pd.MultiIndex.from_tuples(
+            list(dict.fromkeys(zip(cells["group"], cells["label"])))
+        )
         text, rank = defaultdict(dict), defaultdict(dict)
         for cell in cells.itertuples():
-            text[cell.row][cell.group, cell.label], rank[cell.row][cell.group, cell.label] = _shown(cell), cell.rank
-        text, rank = (pd.DataFrame(list(part.values()), index=list(part), columns=columns) for part in (text, rank))
-        yield source + (f", {SCORES[score]}" if score in SCORES else ""), text.fillna("–"), rank.fillna(0).astype(int)
+            text[cell.row][cell.group, cell.label], rank[cell.row][cell.group, cell.label] = (
+                _shown(cell),
+                cell.rank,
+            )
+        text, rank = (
+            pd.DataFrame(list(part.values()), index=list(part), columns=columns)
+            for part in (text, rank)
+        )
+        yield (
+            source + (f", {SCORES[score]}" if score in SCORES else ""),
+            text.fillna("–"),
+            rank.fillna(0).astype(int),
+        )
 
 
 def _to_html(caption: str, text: pd.DataFrame, rank: pd.DataFrame, uuid: str) -> str:
     "One block as an HTML table; marks are tags, since JupyterLab takes the styles of notebooks that it does not trust away."
-    look = [{"selector": "caption", "props": "text-align: left; padding: .6em 0 .2em"},
-            {"selector": "th, td", "props": "text-align: right; padding: .15em .5em; white-space: nowrap"}]
+    look = [
+        {"selector": "caption", "props": "text-align: left; padding: .6em 0 .2em"},
+        {
+            "selector": "th, td",
+            "props": "text-align: right; padding: .15em .5em; white-space: nowrap",
+        },
+    ]
     marked = text.where(rank.ne(1), "<b>" + text + "</b>").where(rank.ne(2), "<u>" + text + "</u>")
-    return marked.style.set_uuid(uuid).set_caption(f"<b>{_html.escape(caption)}</b>").set_table_styles(look).to_html()
+    return (
+        marked.style.set_uuid(uuid)
+        .set_caption(f"<b>{_html.escape(caption)}</b>")
+        .set_table_styles(look)
+        .to_html()
+    )
 
 
 def _to_markdown(text: pd.DataFrame, rank: pd.DataFrame) -> str:
     "One block as a Markdown table."
-    head = ["", *(label if group in ("", label) else f"{group} {label}" for group, label in text.columns)]
-    marked = [[f"**{t}**" if r == 1 else f"_{t}_" if r == 2 else t for t, r in zip(*pair)] for pair in zip(text.to_numpy(), rank.to_numpy())]
-    lines = [head, ["---"] + ["---:"] * (len(head) - 1), *([row, *cells] for row, cells in zip(text.index, marked))]
+    head = [
+        "",
+        *(label if group in ("", label) else f"{group} {label}" for group, label in text.columns),
+    ]
+    marked = [
+        [f"**{t}**" if r == 1 else f"_{t}_" if r == 2 else t for t, r in zip(*pair)]
+        for pair in zip(text.to_numpy(), rank.to_numpy())
+    ]
+    lines = [
+        head,
+        ["---"] + ["---:"] * (len(head) - 1),
+        *([row, *cells] for row, cells in zip(text.index, marked)),
+    ]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 # %% ../../nbs/papers/802_tables.ipynb #deb891cd
 @dataclass(frozen=True)
 class Table:
     "A rendered table together with the data that it shows."
+
     title: str  # heading
     frame: pd.DataFrame  # one row a cell
     notes: tuple[str, ...] = ()  # footer lines
@@ -145,14 +266,28 @@ class Table:
 
     def markdown(self) -> str:
         "The same as Markdown."
-        blocks = [part for caption, text, rank in _blocks(self.frame) for part in (caption, _to_markdown(text, rank))]
-        return "\n\n".join([f"**{self.title}**", *blocks, "\n".join(f"- {note}" for note in self.notes)]) + "\n"
+        blocks = [
+            part
+            for caption, text, rank in _blocks(self.frame)
+            for part in (caption, _to_markdown(text, rank))
+        ]
+        return (
+            "\n\n".join(
+                [f"**{self.title}**", *blocks, "\n".join(f"- {note}" for note in self.notes)]
+            )
+            + "\n"
+        )
 
-    def _repr_html_(self): return self.html()
+    def _repr_html_(self):
+        return self.html()
 
     def files(self) -> dict[str, bytes]:
         "Contents by file ending."
-        return {".csv": self.frame.to_csv(index=False).encode(), ".html": self.html().encode(), ".md": self.markdown().encode()}
+        return {
+            ".csv": self.frame.to_csv(index=False).encode(),
+            ".html": self.html().encode(),
+            ".md": self.markdown().encode(),
+        }
 
 # %% ../../nbs/papers/802_tables.ipynb #76d88cc6
 def _notes(frame: pd.DataFrame) -> tuple[str, ...]:
@@ -161,70 +296,143 @@ def _notes(frame: pd.DataFrame) -> tuple[str, ...]:
     gaps = ours[ours["value"].isna()].groupby("note", sort=False)["row"].unique()
     covers = [c for c in ours["interval"].dropna().unique() if c not in ("", "none")]
     origin = ours.dropna(subset=["value"]).query("~baseline").drop_duplicates("row")
-    return (("best in bold, second best underlined, within each block and column; baselines are not ranked",)
-            + ((f"±: half of the 95 % interval over {' or '.join(covers)}",) if covers else ())
-            + tuple(f"–: {reason} ({', '.join(rows)})" for reason, rows in gaps.items())
-            + tuple(f"{o.row}: seeds {o.seeds}; preset {o.preset}; commit {o.commit}; data {o.data}; run {o.run}" for o in origin.itertuples()))
+    return (
+        (
+            "best in bold, second best underlined, within each block and column; baselines are not ranked",
+        )
+        + ((f"±: half of the 95 % interval over {' or '.join(covers)}",) if covers else ())
+        + tuple(f"–: {reason} ({', '.join(rows)})" for reason, rows in gaps.items())
+        + tuple(
+            f"{o.row}: seeds {o.seeds}; preset {o.preset}; commit {o.commit}; data {o.data}; run {o.run}"
+            for o in origin.itertuples()
+        )
+    )
 
 # %% ../../nbs/papers/802_tables.ipynb #634bb003
-def paper_table(layout: Layout,  # how the paper prints the table
-                ours: pd.DataFrame | None,  # our rows for this table, one run a model and seed; None: nothing was run; a row without a value is a gap, with its `reason`
-                reference: pd.DataFrame,  # the paper's numbers
-                gaps: Mapping[str, str] | None = None,  # reasons for missing rows or columns: by row, column, data set, task or 'all'
-                ) -> Table:
+def paper_table(
+    layout: Layout,  # how the paper prints the table
+    ours: pd.DataFrame
+    | None,  # our rows for this table, one run a model and seed; None: nothing was run; a row without a value is a gap, with its `reason`
+    reference: pd.DataFrame,  # the paper's numbers
+    gaps: Mapping[str, str]
+    | None = None,  # reasons for missing rows or columns: by row, column, data set, task or 'all'
+) -> Table:
     "Our rows beside the paper's."
     frame, gaps = as_results(ours), dict(gaps or {})
-    if "reason" in frame: gaps = frame[frame["value"].isna()].drop_duplicates("dataset").set_index("dataset")["reason"].to_dict() | gaps
-    for name, values in layout.keep.items(): frame = frame[frame[name].isin(values)]
-    frame, without = frame[frame["value"].notna()], frame[frame["value"].isna() & frame[list(layout.keys)].notna().all(axis=1)]
-    theirs = as_results(reference[reference["table"].eq(layout.number)].assign(seed=0, score="as published"))
-    expected = pd.concat([theirs if layout.expected else theirs[:0], without])[list(MODEL_COLUMNS)].drop_duplicates(list(layout.keys)).to_dict("records")
+    if "reason" in frame:
+        gaps = (
+            frame[frame["value"].isna()]
+            .drop_duplicates("dataset")
+            .set_index("dataset")["reason"]
+            .to_dict()
+            | gaps
+        )
+    for name, values in layout.keep.items():
+        frame = frame[frame[name].isin(values)]
+    frame, without = (
+        frame[frame["value"].notna()],
+        frame[frame["value"].isna() & frame[list(layout.keys)].notna().all(axis=1)],
+    )
+    theirs = as_results(
+        reference[reference["table"].eq(layout.number)].assign(seed=0, score="as published")
+    )
+    expected = (
+        pd.concat([theirs if layout.expected else theirs[:0], without])[list(MODEL_COLUMNS)]
+        .drop_duplicates(list(layout.keys))
+        .to_dict("records")
+    )
     shown = _choose(layout.columns, frame, gaps)
     cells = _cells(frame, layout, shown)
     scores = list(dict.fromkeys(c["score"] for c in cells)) or ["paper"]
-    mine = _long(cells + _missing(cells, layout, shown, scores, expected, gaps), layout.number, "this run")
+    mine = _long(
+        cells + _missing(cells, layout, shown, scores, expected, gaps), layout.number, "this run"
+    )
     paper = _long(_cells(theirs, layout, layout.columns), layout.number, layout.source)
-    for column in ("seeds", "preset", "commit", "data", "run", "interval"): paper[column] = ""
+    for column in ("seeds", "preset", "commit", "data", "run", "interval"):
+        paper[column] = ""
     return _finish(layout, mine, paper)
 
 
-def phyclip_table(number: int,  # 1, 2, 3, 4 or 6
-                  ours: pd.DataFrame | None,  # as for `paper_table`
-                  reference: pd.DataFrame,  # from `read_reference`
-                  gaps: Mapping[str, str] | None = None,  # as for `paper_table`
-                  ) -> Table:
+def phyclip_table(
+    number: int,  # 1, 2, 3, 4 or 6
+    ours: pd.DataFrame | None,  # as for `paper_table`
+    reference: pd.DataFrame,  # from `read_reference`
+    gaps: Mapping[str, str] | None = None,  # as for `paper_table`
+) -> Table:
     "Our rows beside the paper's, for a table of the PHyCLIP paper."
     return paper_table(phyclip_layout(number), ours, reference, gaps)
 
 # %% ../../nbs/papers/802_tables.ipynb #4c61f949
 def _finish(layout: Layout, mine: pd.DataFrame, paper: pd.DataFrame) -> Table:
     "Order the cells as the table prints them, rank, and add the footer."
-    blank = {"note": "", "interval": "", "seeds": ""} | {c: "" for c in ("preset", "commit", "data", "run")}
+    blank = {"note": "", "interval": "", "seeds": ""} | {
+        c: "" for c in ("preset", "commit", "data", "run")
+    }
     frame = pd.concat([mine.astype(object), paper.astype(object)], ignore_index=True)
-    for name, value in blank.items(): frame[name] = frame[name].where(frame[name].notna(), value) if name in frame else value
-    for name in ("value", "low", "high"): frame[name] = frame[name].astype(float) if name in frame else float("nan")
+    for name, value in blank.items():
+        frame[name] = frame[name].where(frame[name].notna(), value) if name in frame else value
+    for name in ("value", "low", "high"):
+        frame[name] = frame[name].astype(float) if name in frame else float("nan")
     frame["baseline"] = frame["baseline"].astype(bool)
     spot = {c.key: i for i, c in enumerate(layout.columns)}
-    frame["_column"] = [spot[key] for key in frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None)]
+    frame["_column"] = [
+        spot[key]
+        for key in frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None)
+    ]
     known = [not row["baseline"] and row["row"] != "no run" for row in frame.to_dict("records")]
-    frame["_row"] = [(not k, *(layout.order(row) if k else ()), row["row"]) for k, row in zip(known, frame.to_dict("records"))]
+    frame["_row"] = [
+        (not k, *(layout.order(row) if k else ()), row["row"])
+        for k, row in zip(known, frame.to_dict("records"))
+    ]
     frame["_block"] = [(c.source != "this run", c.score != "paper") for c in frame.itertuples()]
     frame = frame.sort_values(["_block", "_row", "_column"], kind="stable").reset_index(drop=True)
     frame["rank"] = _rank(frame, layout.rank_by)
-    first = ["table", "source", "score", "row", *MODEL_COLUMNS, "group", "label", "task", "suite", "dataset", "metric", "better", "percent",
-             "digits", "value", "low", "high", "interval", "n", "seeds", "rank", "baseline", "note", "preset", "commit", "data", "run"]
-    return Table(f"Table {layout.number}: {layout.title}", frame.reindex(columns=first), _notes(frame))
+    first = [
+        "table",
+        "source",
+        "score",
+        "row",
+        *MODEL_COLUMNS,
+        "group",
+        "label",
+        "task",
+        "suite",
+        "dataset",
+        "metric",
+        "better",
+        "percent",
+        "digits",
+        "value",
+        "low",
+        "high",
+        "interval",
+        "n",
+        "seeds",
+        "rank",
+        "baseline",
+        "note",
+        "preset",
+        "commit",
+        "data",
+        "run",
+    ]
+    return Table(
+        f"Table {layout.number}: {layout.title}", frame.reindex(columns=first), _notes(frame)
+    )
 
 # %% ../../nbs/papers/802_tables.ipynb #4976977f
-def save(thing,  # a Table, a Figure of these notebooks: anything with `files()`
-         out: str | os.PathLike,  # folder, made if missing
-         name: str,  # file name without ending
-         ) -> list[Path]:
+def save(
+    thing,  # a Table, a Figure of these notebooks: anything with `files()`
+    out: str | os.PathLike,  # folder, made if missing
+    name: str,  # file name without ending
+) -> list[Path]:
     "Write all renderings and the data of a table or figure, and return the files."
-    if Path(name).name != name: raise ValueError(f"name: a file name without folders is needed, got {name!r}")
+    if Path(name).name != name:
+        raise ValueError(f"name: a file name without folders is needed, got {name!r}")
     out, written = Path(out), []
     out.mkdir(parents=True, exist_ok=True)
     for ending, content in thing.files().items():
-        with atomic_path(out/f"{name}{ending}") as part: part.write_bytes(content)
-        written.append(out/f"{name}{ending}")
+        with atomic_path(out / f"{name}{ending}") as part:
+            part.write_bytes(content)
+        written.append(out / f"{name}{ending}")
     return written

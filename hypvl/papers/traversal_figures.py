@@ -11,7 +11,6 @@ from textwrap import wrap
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -22,9 +21,18 @@ from .pictures import _thumbnails
 from .reference import FAMILIES
 
 # %% ../../nbs/papers/811_traversal_figures.ipynb #34ef481c
-LOOKS = {"class": ("true class", "#0072B2", "o"), "ancestor": ("its ancestor", "#009E73", "^"), "other": ("another node", "#D55E00", "X"),
-         "caption": ("caption", "#BFA44A", "s"), "root": ("root", "#222222", "D")}
-_LINE, _COLUMN, _CHARS = .155, 2.2, 35  # inches of a line of text, inches of a column, letters in it
+LOOKS = {
+    "class": ("true class", "#0072B2", "o"),
+    "ancestor": ("its ancestor", "#009E73", "^"),
+    "other": ("another node", "#D55E00", "X"),
+    "caption": ("caption", "#BFA44A", "s"),
+    "root": ("root", "#222222", "D"),
+}
+_LINE, _COLUMN, _CHARS = (
+    0.155,
+    2.2,
+    35,
+)  # inches of a line of text, inches of a column, letters in it
 
 
 def _shorten(rows: pd.DataFrame, most: int) -> list:
@@ -32,72 +40,146 @@ def _shorten(rows: pd.DataFrame, most: int) -> list:
     rows = list(rows.itertuples())
     cut = len(rows) - most
     shown = [(wrap(str(row.text), _CHARS, max_lines=2, placeholder=" …"), row) for row in rows]
-    return shown if cut <= 0 else [*shown[:most // 2], ([f"… {cut} more …"], None), *shown[most // 2 + cut:]]
+    return (
+        shown
+        if cut <= 0
+        else [*shown[: most // 2], ([f"… {cut} more …"], None), *shown[most // 2 + cut :]]
+    )
 
 
 def _list(axis, items: list, height: float, total: int) -> None:
     "One list in an axis whose units are inches."
-    y, ys = .02, []
+    y, ys = 0.02, []
     for lines, row in items:
         middle = y + _LINE * len(lines) / 2
         if row is not None:
             _, colour, marker = LOOKS[getattr(row, "relation", "caption")]
-            axis.barh(middle, (_COLUMN - .22) * row.steps / total, _LINE * len(lines), left=.18, color=".91", zorder=1)
-            axis.plot(.07, middle, marker, color=colour, ms=5, zorder=3)
+            axis.barh(
+                middle,
+                (_COLUMN - 0.22) * row.steps / total,
+                _LINE * len(lines),
+                left=0.18,
+                color=".91",
+                zorder=1,
+            )
+            axis.plot(0.07, middle, marker, color=colour, ms=5, zorder=3)
             ys.append(middle)
-        axis.text(.21, middle, "\n".join(lines), va="center", fontsize=7.6, linespacing=1.15, color=".1" if row is not None else ".5", zorder=4)
-        y += _LINE * len(lines) + .045
-    axis.plot([.07, .07], [ys[0], ys[-1]], color=".7", lw=1, zorder=2)
+        axis.text(
+            0.21,
+            middle,
+            "\n".join(lines),
+            va="center",
+            fontsize=7.6,
+            linespacing=1.15,
+            color=".1" if row is not None else ".5",
+            zorder=4,
+        )
+        y += _LINE * len(lines) + 0.045
+    axis.plot([0.07, 0.07], [ys[0], ys[-1]], color=".7", lw=1, zorder=2)
     axis.set(xlim=(0, _COLUMN), ylim=(height, 0))
     axis.axis("off")
 
 # %% ../../nbs/papers/811_traversal_figures.ipynb #3904ddc8
 def _head(axis, picture, title: str) -> None:
     "The picture of a walk, or its name."
-    if picture is not None: axis.imshow(picture)
+    if picture is not None:
+        axis.imshow(picture)
     axis.set(xticks=[], yticks=[])
-    for side in axis.spines.values(): side.set_visible(picture is not None)
-    axis.set_xlabel("\n".join(wrap(title, 18, max_lines=3, placeholder=" …")), fontsize=7.6, labelpad=2)
+    for side in axis.spines.values():
+        side.set_visible(picture is not None)
+    axis.set_xlabel(
+        "\n".join(wrap(title, 18, max_lines=3, placeholder=" …")), fontsize=7.6, labelpad=2
+    )
 
 
-def traversal_figure(steps: pd.DataFrame,  # of `traverse`: family, image, step, text …; with `step_relations` also relation
-                     pictures: Mapping[Hashable, np.ndarray] | None = None,  # image → array [H, W, 3]
-                     titles: Mapping[Hashable, str] | None = None,  # image → what stands below the picture; None: its target
-                     most: int = 12,  # texts in a list
-                     ) -> Drawing:
+def traversal_figure(
+    steps: pd.DataFrame,  # of `traverse`: family, image, step, text …; with `step_relations` also relation
+    pictures: Mapping[Hashable, np.ndarray] | None = None,  # image → array [H, W, 3]
+    titles: Mapping[Hashable, str]
+    | None = None,  # image → what stands below the picture; None: its target
+    most: int = 12,  # texts in a list
+) -> Drawing:
     "Retrieved texts from every image to the root, one column a model, as in the traversal figures of MERU and HyCoCLIP."
-    if most < 2: raise ValueError(f"most: expected at least 2 texts, got {most}")
+    if most < 2:
+        raise ValueError(f"most: expected at least 2 texts, got {most}")
     steps = steps if "family" in steps else steps.assign(family="")
     texts, pictures = distinct_texts(steps), pictures or {}
     families, images = ([*dict.fromkeys(texts[name])] for name in ("family", "image"))
-    lists = {key: _shorten(part, most) for key, part in texts.groupby(["image", "family"], sort=False)}
-    tall = lambda items: sum(_LINE * len(lines) + .045 for lines, _ in items) + .04
-    heights = [max(1.25 if image in pictures else .6, *(tall(lists[image, f]) for f in families if (image, f) in lists)) for image in images]
-    if titles is None: titles = dict(zip(steps["image"], steps["target"])) if "target" in steps else {i: str(i) for i in images}
+    lists = {
+        key: _shorten(part, most) for key, part in texts.groupby(["image", "family"], sort=False)
+    }
+    tall = lambda items: sum(_LINE * len(lines) + 0.045 for lines, _ in items) + 0.04
+    heights = [
+        max(
+            1.25 if image in pictures else 0.6,
+            *(tall(lists[image, f]) for f in families if (image, f) in lists),
+        )
+        for image in images
+    ]
+    if titles is None:
+        titles = (
+            dict(zip(steps["image"], steps["target"]))
+            if "target" in steps
+            else {i: str(i) for i in images}
+        )
     marks = [r for r in LOOKS if r in set(texts.get("relation", []))]
-    width, total, top = 1.25 + _COLUMN * len(families), steps["step"].nunique(), .32
-    high = top + sum(heights) + .18 * len(heights) + .3
+    width, total, top = 1.25 + _COLUMN * len(families), steps["step"].nunique(), 0.32
+    high = top + sum(heights) + 0.18 * len(heights) + 0.3
     with style():
         figure, y = Figure(figsize=(width, high)), top
-        place = lambda x, y, w, h: figure.add_axes((x / width, 1 - (y + h) / high, w / width, h / high))
+        place = lambda x, y, w, h: figure.add_axes(
+            (x / width, 1 - (y + h) / high, w / width, h / high)
+        )
         for j, family in enumerate(families):
-            figure.text((1.28 + _COLUMN * j) / width, 1 - .2 / high, FAMILIES.get(family, family), color=FAMILY_COLOURS.get(family, ".1"), fontsize=9.5, weight="bold")
+            figure.text(
+                (1.28 + _COLUMN * j) / width,
+                1 - 0.2 / high,
+                FAMILIES.get(family, family),
+                color=FAMILY_COLOURS.get(family, ".1"),
+                fontsize=9.5,
+                weight="bold",
+            )
         for image, height in zip(images, heights):
-            _head(place(.08, y, 1., 1.), pictures.get(image), titles.get(image, str(image)))
+            _head(place(0.08, y, 1.0, 1.0), pictures.get(image), titles.get(image, str(image)))
             for j, family in enumerate(families):
-                if (image, family) in lists: _list(place(1.2 + _COLUMN * j, y, _COLUMN, height), lists[image, family], height, total)
-            y += height + .18
-        handles = [Line2D([], [], color=LOOKS[r][1], marker=LOOKS[r][2], ls="", ms=5, label=LOOKS[r][0]) for r in marks]
-        figure.legend(handles=[*handles, Patch(color=".91", label="share of the steps")], loc="lower center", ncols=len(handles) + 1, frameon=False, handletextpad=.4, columnspacing=1.2)
+                if (image, family) in lists:
+                    _list(
+                        place(1.2 + _COLUMN * j, y, _COLUMN, height),
+                        lists[image, family],
+                        height,
+                        total,
+                    )
+            y += height + 0.18
+        handles = [
+            Line2D([], [], color=LOOKS[r][1], marker=LOOKS[r][2], ls="", ms=5, label=LOOKS[r][0])
+            for r in marks
+        ]
+        figure.legend(
+            handles=[*handles, Patch(color=".91", label="share of the steps")],
+            loc="lower center",
+            ncols=len(handles) + 1,
+            frameon=False,
+            handletextpad=0.4,
+            columnspacing=1.2,
+        )
     return Drawing(figure, texts)
 
 # %% ../../nbs/papers/811_traversal_figures.ipynb #d7f96c7f
-def profile_figure(steps: pd.DataFrame,  # of `step_relations`: family, image, position, relation
-                   ) -> Drawing:
+def profile_figure(
+    steps: pd.DataFrame,  # of `step_relations`: family, image, position, relation
+) -> Drawing:
     "What is retrieved on the way to the root, as shares of the images."
-    if "relation" not in steps: raise ValueError(f"steps: a column relation is needed (see `step_relations`), got {list(steps.columns)}")
+    if "relation" not in steps:
+        raise ValueError(
+            f"steps: a column relation is needed (see `step_relations`), got {list(steps.columns)}"
+        )
     steps = steps if "family" in steps else steps.assign(family="")
-    counts = steps.groupby(["family", "position", "relation"], sort=False).size().unstack(fill_value=0).reindex(columns=RELATIONS, fill_value=0)
+    counts = (
+        steps.groupby(["family", "position", "relation"], sort=False)
+        .size()
+        .unstack(fill_value=0)
+        .reindex(columns=RELATIONS, fill_value=0)
+    )
     shares = counts.div(counts.sum(axis=1), axis=0)
     order, shown = ["caption", *(r for r in RELATIONS if r != "caption")], []
     order = [r for r in order if counts[r].any()]
@@ -106,40 +188,109 @@ def profile_figure(steps: pd.DataFrame,  # of `step_relations`: family, image, p
         figure, axes = panels(len(families), width=2.7, height=2.5, sharey=True)
         for axis, family in zip(axes[0], families):
             part = shares.loc[family].sort_index()
-            axis.stackplot(part.index, *(100 * part[r] for r in order), colors=[LOOKS[r][1] for r in order], alpha=.85, lw=0)
-            axis.set(title=FAMILIES.get(family, family), xlabel="position on the way", xlim=(0, 1), ylim=(0, 100))
-            axis.set_xticks([0, .5, 1], ["image", "½", "root"])
-            for label, side in zip(axis.get_xticklabels(), ("left", "center", "right")): label.set_ha(side)
-            shown.append(part.reset_index().melt("position", var_name="relation", value_name="share").assign(family=family))
+            axis.stackplot(
+                part.index,
+                *(100 * part[r] for r in order),
+                colors=[LOOKS[r][1] for r in order],
+                alpha=0.85,
+                lw=0,
+            )
+            axis.set(
+                title=FAMILIES.get(family, family),
+                xlabel="position on the way",
+                xlim=(0, 1),
+                ylim=(0, 100),
+            )
+            axis.set_xticks([0, 0.5, 1], ["image", "½", "root"])
+            for label, side in zip(axis.get_xticklabels(), ("left", "center", "right")):
+                label.set_ha(side)
+            shown.append(
+                part.reset_index()
+                .melt("position", var_name="relation", value_name="share")
+                .assign(family=family)
+            )
         axes[0, 0].set_ylabel("share of images, %")
-        figure.legend(handles=[Patch(color=LOOKS[r][1], alpha=.85, label=LOOKS[r][0]) for r in order], loc="outside lower center", ncols=len(order), frameon=False)
+        figure.legend(
+            handles=[Patch(color=LOOKS[r][1], alpha=0.85, label=LOOKS[r][0]) for r in order],
+            loc="outside lower center",
+            ncols=len(order),
+            frameon=False,
+        )
     return Drawing(figure, pd.concat(shown, ignore_index=True))
 
 # %% ../../nbs/papers/811_traversal_figures.ipynb #58e14431
-_NAMES = {"texts": "distinct texts", "root_share": "steps at the root", "above_class": "class or ancestor", "upward": "moves to an ancestor", "shallower": "moves to less depth"}
+_NAMES = {
+    "texts": "distinct texts",
+    "root_share": "steps at the root",
+    "above_class": "class or ancestor",
+    "upward": "moves to an ancestor",
+    "shallower": "moves to less depth",
+}
 
 
-def measures_figure(measures: pd.DataFrame,  # of `traversal_measures`: family, metric, value, low, high, n, chance
-                    ) -> Drawing:
+def measures_figure(
+    measures: pd.DataFrame,  # of `traversal_measures`: family, metric, value, low, high, n, chance
+) -> Drawing:
     "Measures of the walks, a panel each, with 95 % intervals; a dash is the level of chance."
     measures = measures if "family" in measures else measures.assign(family="")
-    metrics, families = [m for m in METRICS if m in set(measures["metric"])], [*dict.fromkeys(measures["family"])]
-    if not metrics: raise ValueError(f"measures: none of {list(METRICS)} among the metrics, got {sorted(set(measures['metric']))}")
+    metrics, families = (
+        [m for m in METRICS if m in set(measures["metric"])],
+        [*dict.fromkeys(measures["family"])],
+    )
+    if not metrics:
+        raise ValueError(
+            f"measures: none of {list(METRICS)} among the metrics, got {sorted(set(measures['metric']))}"
+        )
     with style():
-        figure, axes = panels(len(metrics), width=1.75, height=1.3 + .24 * len(families), sharey=True)
+        figure, axes = panels(
+            len(metrics), width=1.75, height=1.3 + 0.24 * len(families), sharey=True
+        )
         for axis, metric in zip(axes[0], metrics):
             factor = 1 if metric == "texts" else 100
             for y, family in enumerate(families):
                 for row in measures.query("family == @family and metric == @metric").itertuples():
-                    axis.plot([factor * row.low, factor * row.high], [y, y], color=FAMILY_COLOURS.get(family, ".3"), lw=2.2)
-                    axis.plot(factor * row.value, y, "o", color=FAMILY_COLOURS.get(family, ".3"), ms=5)
+                    axis.plot(
+                        [factor * row.low, factor * row.high],
+                        [y, y],
+                        color=FAMILY_COLOURS.get(family, ".3"),
+                        lw=2.2,
+                    )
+                    axis.plot(
+                        factor * row.value, y, "o", color=FAMILY_COLOURS.get(family, ".3"), ms=5
+                    )
                     axis.plot(factor * row.chance, y, "|", color=".2", ms=11, mew=1.6)
-                    if not row.n: axis.text(.5, y, "none", transform=axis.get_yaxis_transform(), ha="center", va="center", fontsize=8, color=".4")
-            axis.set(title=_NAMES[metric], xlabel="mean number" if factor == 1 else "mean share, %", ylim=(len(families) - .5, -.5), yticks=range(len(families)))
+                    if not row.n:
+                        axis.text(
+                            0.5,
+                            y,
+                            "none",
+                            transform=axis.get_yaxis_transform(),
+                            ha="center",
+                            va="center",
+                            fontsize=8,
+                            color=".4",
+                        )
+            axis.set(
+                title=_NAMES[metric],
+                xlabel="mean number" if factor == 1 else "mean share, %",
+                ylim=(len(families) - 0.5, -0.5),
+                yticks=range(len(families)),
+            )
             axis.set_yticklabels([FAMILIES.get(f, f) for f in families])
             axis.set_xlim(*((0, None) if factor == 1 else (-4, 104)))
             axis.grid(axis="y", visible=False)
-        handles = [Line2D([], [], color=".3", marker="o", lw=2.2, ms=5, label="mean over images, 95 % interval"), Line2D([], [], color=".2", marker="|", ls="", ms=11, mew=1.6, label="names at random")]
+        handles = [
+            Line2D(
+                [],
+                [],
+                color=".3",
+                marker="o",
+                lw=2.2,
+                ms=5,
+                label="mean over images, 95 % interval",
+            ),
+            Line2D([], [], color=".2", marker="|", ls="", ms=11, mew=1.6, label="names at random"),
+        ]
         figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return Drawing(figure, measures.reset_index(drop=True))
 
@@ -150,35 +301,75 @@ def _variance(rows: pd.DataFrame) -> float:
     return np.cov(middle, fweights=rows["count"].astype(int)).item()
 
 
-def histogram_figure(histograms: pd.DataFrame,  # family, series, factor (number or 'total'), low, high, count, density
-                     factor: int | str | None = None,  # of models with several; None: the one whose norms vary most
-                     ) -> Drawing:
+def histogram_figure(
+    histograms: pd.DataFrame,  # family, series, factor (number or 'total'), low, high, count, density
+    factor: int | str | None = None,  # of models with several; None: the one whose norms vary most
+) -> Drawing:
     "Norms of the series of each model, from counts."
-    rows = (histograms if "family" in histograms else histograms.assign(family="")).assign(factor=lambda f: f["factor"].astype(str))
+    rows = (histograms if "family" in histograms else histograms.assign(family="")).assign(
+        factor=lambda f: f["factor"].astype(str)
+    )
     shown = []
     for family, part in rows.groupby("family", sort=False):
         single = part[part["factor"].ne("total")]
         if single["factor"].nunique() > 1:
-            varied = single.groupby(["factor", "series"]).apply(_variance).groupby(level=0).mean().idxmax()
+            varied = (
+                single.groupby(["factor", "series"])
+                .apply(_variance)
+                .groupby(level=0)
+                .mean()
+                .idxmax()
+            )
             chosen = str(varied if factor is None else factor)
-            if chosen not in set(single["factor"]): raise ValueError(f"factor: known are 0…{single['factor'].nunique() - 1}, got {factor!r}")
-            shown.append((f"{FAMILIES.get(family, family)}, factor {chosen}".strip(", "), part[part["factor"].eq(chosen)]))
-            shown.append((f"{FAMILIES.get(family, family)}, sum over factors".strip(", "), part[part["factor"].eq("total")]))
-        else: shown.append((FAMILIES.get(family, family), part[part["factor"].eq("total")]))
+            if chosen not in set(single["factor"]):
+                raise ValueError(
+                    f"factor: known are 0…{single['factor'].nunique() - 1}, got {factor!r}"
+                )
+            shown.append(
+                (
+                    f"{FAMILIES.get(family, family)}, factor {chosen}".strip(", "),
+                    part[part["factor"].eq(chosen)],
+                )
+            )
+            shown.append(
+                (
+                    f"{FAMILIES.get(family, family)}, sum over factors".strip(", "),
+                    part[part["factor"].eq("total")],
+                )
+            )
+        else:
+            shown.append((FAMILIES.get(family, family), part[part["factor"].eq("total")]))
     with style():
-        figure, axes = panels(len(shown), width=3., height=2.5)
+        figure, axes = panels(len(shown), width=3.0, height=2.5)
         for axis, (title, part) in zip(axes[0], shown):
             for name in sorted(set(part["series"]), key=[*SERIES, *part["series"]].index):
                 bins, colour = part[part["series"].eq(name)], SERIES.get(name, (name, ".4"))[1]
                 edges = [*bins["low"], bins["high"].iloc[-1]]
-                axis.stairs(bins["density"], edges, fill=True, color=colour, alpha=.18)
+                axis.stairs(bins["density"], edges, fill=True, color=colour, alpha=0.18)
                 axis.stairs(bins["density"], edges, color=colour, lw=1.3)
-            axis.set(title=title, xlabel="distance to the origin", ylabel="density" if axis is axes[0, 0] else "", ylim=(0, None))
+            axis.set(
+                title=title,
+                xlabel="distance to the origin",
+                ylabel="density" if axis is axes[0, 0] else "",
+                ylim=(0, None),
+            )
         drawn = pd.concat([part.assign(panel=title) for title, part in shown], ignore_index=True)
-        known = {name: (label, colour) for name, (label, colour) in SERIES.items() if name in set(drawn["series"])} | {name: (name, ".4") for name in drawn["series"] if name not in SERIES}
-        count = drawn.groupby(["series", "panel"])["count"].sum().groupby("series").agg(["min", "max"])
-        size = {name: f"{a:,}" if a == b else f"{a:,}–{b:,}" for name, (a, b) in zip(count.index, count.to_numpy())}
-        handles = [Patch(color=colour, alpha=.7, label=f"{label} (n = {size[name]})") for name, (label, colour) in known.items()]
+        known = {
+            name: (label, colour)
+            for name, (label, colour) in SERIES.items()
+            if name in set(drawn["series"])
+        } | {name: (name, ".4") for name in drawn["series"] if name not in SERIES}
+        count = (
+            drawn.groupby(["series", "panel"])["count"].sum().groupby("series").agg(["min", "max"])
+        )
+        size = {
+            name: f"{a:,}" if a == b else f"{a:,}–{b:,}"
+            for name, (a, b) in zip(count.index, count.to_numpy())
+        }
+        handles = [
+            Patch(color=colour, alpha=0.7, label=f"{label} (n = {size[name]})")
+            for name, (label, colour) in known.items()
+        ]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return Drawing(figure, drawn)
 
@@ -189,31 +380,53 @@ def _activation_panels(upper, lower, statistics: pd.DataFrame, order: list) -> l
     for i, name in enumerate(names):
         label, colour = SERIES.get(name, (name, ".3"))
         part = statistics[statistics["series"].eq(name)].set_index("factor").loc[order]
-        x = np.arange(len(order)) + (i - (len(names) - 1) / 2) * .8 / len(names)
-        upper.vlines(x, part["low"], part["high"], color=colour, lw=1.1, alpha=.6)
+        x = np.arange(len(order)) + (i - (len(names) - 1) / 2) * 0.8 / len(names)
+        upper.vlines(x, part["low"], part["high"], color=colour, lw=1.1, alpha=0.6)
         upper.plot(x, part["mean"], "o", color=colour, ms=3)
-        lower.bar(x, 100 * part["dominant"], .8 / len(names), color=colour, linewidth=0)
+        lower.bar(x, 100 * part["dominant"], 0.8 / len(names), color=colour, linewidth=0)
         handles.append(Line2D([], [], color=colour, marker="o", ms=3, lw=1.1, label=label))
-    for axis in (upper, lower): axis.grid(axis="x", visible=False); axis.set(xlim=(-.6, len(order) - .4), ylim=(0, None))
+    for axis in (upper, lower):
+        axis.grid(axis="x", visible=False)
+        axis.set(xlim=(-0.6, len(order) - 0.4), ylim=(0, None))
     small = {"fontsize": 8 if len(order) <= 24 else 6.5, "rotation": 0 if len(order) <= 40 else 90}
-    upper.set_xticks([]); lower.set_xticks(range(len(order)), [str(f) for f in order], **small)
-    upper.set(ylabel="distance to\nthe origin"); lower.set(ylabel="largest\nfactor, %", xlabel="factor, sorted by its mean")
+    upper.set_xticks([])
+    lower.set_xticks(range(len(order)), [str(f) for f in order], **small)
+    upper.set(ylabel="distance to\nthe origin")
+    lower.set(ylabel="largest\nfactor, %", xlabel="factor, sorted by its mean")
     return handles
 
 
-def activation_figure(statistics: pd.DataFrame,  # series, factor, mean, low, high, dominant of one model
-                      pictures: Mapping[int, Sequence[np.ndarray]] | None = None,  # factor → images [H, W, 3] that activate it
-                      ) -> Drawing:
+def activation_figure(
+    statistics: pd.DataFrame,  # series, factor, mean, low, high, dominant of one model
+    pictures: Mapping[int, Sequence[np.ndarray]]
+    | None = None,  # factor → images [H, W, 3] that activate it
+) -> Drawing:
     "Use of every factor, with images of the top share of some."
     statistics = statistics if "series" in statistics else statistics.assign(series="image")
-    first = statistics[statistics["series"].eq(statistics["series"].iloc[0])].sort_values("mean", ascending=False)
-    order, strips = first["factor"].tolist(), [(f, images) for f, images in (pictures or {}).items() if len(images)]
+    first = statistics[statistics["series"].eq(statistics["series"].iloc[0])].sort_values(
+        "mean", ascending=False
+    )
+    order, strips = (
+        first["factor"].tolist(),
+        [(f, images) for f, images in (pictures or {}).items() if len(images)],
+    )
     unknown = [f for f, _ in strips if f not in order]
-    if unknown: raise ValueError(f"pictures: known factors are {sorted(order)}, got {unknown[0]!r}")
+    if unknown:
+        raise ValueError(f"pictures: known factors are {sorted(order)}, got {unknown[0]!r}")
     with style():
-        figure = Figure(figsize=(min(9.2, 4.5 + .09 * len(order)), 3.2 + .95 * len(strips)), layout="constrained")
-        grid = figure.add_gridspec(2 + len(strips), 1, height_ratios=[1.5, 1.] + [.9] * len(strips))
-        handles = _activation_panels(figure.add_subplot(grid[0]), figure.add_subplot(grid[1]), statistics, order)
-        for i, (factor, images) in enumerate(strips): _thumbnails(figure, grid[2 + i], images, f"images far out in factor {factor}", "#0072B2")
+        figure = Figure(
+            figsize=(min(9.2, 4.5 + 0.09 * len(order)), 3.2 + 0.95 * len(strips)),
+            layout="constrained",
+        )
+        grid = figure.add_gridspec(
+            2 + len(strips), 1, height_ratios=[1.5, 1.0] + [0.9] * len(strips)
+        )
+        handles = _activation_panels(
+            figure.add_subplot(grid[0]), figure.add_subplot(grid[1]), statistics, order
+        )
+        for i, (factor, images) in enumerate(strips):
+            _thumbnails(
+                figure, grid[2 + i], images, f"images far out in factor {factor}", "#0072B2"
+            )
         figure.legend(handles=handles, loc="outside upper right", ncols=4, frameon=False)
     return Drawing(figure, statistics.reset_index(drop=True))

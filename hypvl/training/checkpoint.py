@@ -32,37 +32,54 @@ def get_generators() -> dict:  # plain data for `set_generators`
     name, keys, *rest = np.random.get_state()
     version, words, gauss = random.getstate()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-    return dict(python=[version, list(words), gauss], numpy=[name, keys.tolist(), *rest], torch=torch.get_rng_state(), cuda=cuda)
+    return dict(
+        python=[version, list(words), gauss],
+        numpy=[name, keys.tolist(), *rest],
+        torch=torch.get_rng_state(),
+        cuda=cuda,
+    )
+
 
 def set_generators(
-    state: Mapping, # what `get_generators` returned
+    state: Mapping,  # what `get_generators` returned
 ):
     "Put all global generators back into an earlier state."
-    version, words, gauss = state['python']
+    version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
-    name, keys, *rest = state['numpy']
+    name, keys, *rest = state["numpy"]
     np.random.set_state((name, np.array(keys, dtype=np.uint32), *rest))
-    torch.set_rng_state(state['torch'].cpu())
-    if state['cuda'] and torch.cuda.is_available(): torch.cuda.set_rng_state_all([s.cpu() for s in state['cuda']])
+    torch.set_rng_state(state["torch"].cpu())
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state_all([s.cpu() for s in state["cuda"]])
+
 
 @contextlib.contextmanager
 def preserve_generators():
     "Leave the global generators as they were found."
     state = get_generators()
-    try: yield
-    finally: set_generators(state)
+    try:
+        yield
+    finally:
+        set_generators(state)
 
 # %% ../../nbs/training/503_checkpoint.ipynb #f5cc0241
 _PLAIN = (type(None), bool, int, float, str, bytes)
 
+
 def _check_plain(value, where):
     "Raise if `value` holds something that `weights_only` would not load."
     if type(value) in (dict, OrderedDict):
-        for k, v in value.items(): _check_plain(k, where); _check_plain(v, f'{where}[{k!r}]')
+        for k, v in value.items():
+            _check_plain(k, where)
+            _check_plain(v, f"{where}[{k!r}]")
     elif type(value) in (list, tuple):
-        for i, v in enumerate(value): _check_plain(v, f'{where}[{i}]')
+        for i, v in enumerate(value):
+            _check_plain(v, f"{where}[{i}]")
     elif type(value) not in _PLAIN and not isinstance(value, Tensor):
-        raise TypeError(f"{where}: a checkpoint holds tensors and plain values, got a {type(value).__name__}; convert it, for example with .tolist()")
+        raise TypeError(
+            f"{where}: a checkpoint holds tensors and plain values, got a {type(value).__name__}; convert it, for example with .tolist()"
+        )
+
 
 def _tensors(tensors):
     "Contiguous copies on the CPU of tensors that share no memory, as safetensors needs them."
@@ -78,83 +95,119 @@ def _tensors(tensors):
 class CheckpointError(OSError):
     "A checkpoint could not be written or read; earlier ones are intact."
 
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk full, quota, file size limit
+
 
 def _sync(path):
     fd = os.open(path, os.O_RDONLY)
-    try: os.fsync(fd)
-    finally: os.close(fd)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
 
 def _write(path, data):
-    with open(path, 'wb') as f:
-        f.write(data); f.flush(); os.fsync(f.fileno())
+    with open(path, "wb") as f:
+        f.write(data)
+        f.flush()
+        os.fsync(f.fileno())
+
 
 def _is_whole(path):
     "Whether all files of a checkpoint have the size that they were written with."
-    try: sizes = json.loads((path/'meta.json').read_text())['sizes']
-    except (OSError, ValueError, KeyError): return False
-    return all((path/n).is_file() and (path/n).stat().st_size == s for n, s in sizes.items())
+    try:
+        sizes = json.loads((path / "meta.json").read_text())["sizes"]
+    except (OSError, ValueError, KeyError):
+        return False
+    return all((path / n).is_file() and (path / n).stat().st_size == s for n, s in sizes.items())
+
 
 def checkpoints(
-    folder: str | Path, # a run's checkpoints folder
-) -> list[Path]:        # whole checkpoints, oldest first
+    folder: str | Path,  # a run's checkpoints folder
+) -> list[Path]:  # whole checkpoints, oldest first
     "All whole checkpoints in a folder; a damaged one is named in a warning."
-    found = sorted((p for p in Path(folder).glob('step_*') if p.is_dir()), key=lambda p: int(p.name[5:]))
+    found = sorted(
+        (p for p in Path(folder).glob("step_*") if p.is_dir()), key=lambda p: int(p.name[5:])
+    )
     damaged = [p for p in found if not _is_whole(p)]
-    if damaged: warnings.warn(f"damaged checkpoints are left out: {', '.join(p.name for p in damaged)}", stacklevel=2)
+    if damaged:
+        warnings.warn(
+            f"damaged checkpoints are left out: {', '.join(p.name for p in damaged)}", stacklevel=2
+        )
     return [p for p in found if p not in damaged]
 
+
 def latest_checkpoint(
-    folder: str | Path, # a run's checkpoints folder
-) -> Path | None:       # the folder of the newest whole checkpoint
+    folder: str | Path,  # a run's checkpoints folder
+) -> Path | None:  # the folder of the newest whole checkpoint
     "The newest whole checkpoint, None if there is none."
     return (checkpoints(folder) or [None])[-1]
 
 # %% ../../nbs/training/503_checkpoint.ipynb #4f41363d
 def _remove(path):
     "Delete a folder so that at no time half of it stands under its name."
-    hidden = path.with_name(f'.{path.name}.old') if not path.name.startswith('.') else path
-    if hidden != path: shutil.rmtree(hidden, ignore_errors=True); os.replace(path, hidden)
+    hidden = path.with_name(f".{path.name}.old") if not path.name.startswith(".") else path
+    if hidden != path:
+        shutil.rmtree(hidden, ignore_errors=True)
+        os.replace(path, hidden)
     shutil.rmtree(hidden, ignore_errors=True)
+
 
 def _link_latest(path):
     "Point `latest` at a checkpoint, where the file system has links."
-    temp = path.with_name(f'.latest.{os.getpid()}')
+    temp = path.with_name(f".latest.{os.getpid()}")
     with contextlib.suppress(OSError):
-        temp.unlink(missing_ok=True); temp.symlink_to(path.name, target_is_directory=True); os.replace(temp, path.with_name('latest'))
+        temp.unlink(missing_ok=True)
+        temp.symlink_to(path.name, target_is_directory=True)
+        os.replace(temp, path.with_name("latest"))
+
 
 def _fill(temp, files):
     "Write all files and their sizes into a new folder, and sync them."
     temp.mkdir(parents=True)
-    for name, data in files.items(): _write(temp/name, data)
+    for name, data in files.items():
+        _write(temp / name, data)
     _sync(temp)
 
 # %% ../../nbs/training/503_checkpoint.ipynb #a08df10e
 def save_checkpoint(
-    folder: str | Path,             # a run's checkpoints folder
-    step: int,                      # updates done; names the checkpoint
-    weights: Mapping[str, Mapping[str, Tensor]], # name -> state dict; each becomes NAME.safetensors
-    state: Mapping[str, Any],       # the rest: tensors and plain values
-    keep: int = 2,                  # how many of the newest stay
+    folder: str | Path,  # a run's checkpoints folder
+    step: int,  # updates done; names the checkpoint
+    weights: Mapping[
+        str, Mapping[str, Tensor]
+    ],  # name -> state dict; each becomes NAME.safetensors
+    state: Mapping[str, Any],  # the rest: tensors and plain values
+    keep: int = 2,  # how many of the newest stay
 ) -> Path:
     "Write a checkpoint, whole or not at all, then delete all but the newest `keep`."
-    if keep < 1: raise ValueError(f"keep: 1 or more, got {keep}")
+    if keep < 1:
+        raise ValueError(f"keep: 1 or more, got {keep}")
     folder, state, buffer = Path(folder), dict(state), io.BytesIO()
-    _check_plain(state, 'state')
+    _check_plain(state, "state")
     torch.save(state, buffer)
-    files = {f'{n}.safetensors': save(_tensors(t)) for n, t in weights.items()} | {'state.pt': buffer.getvalue()}
-    files['meta.json'] = json.dumps(dict(step=step, sizes={n: len(d) for n, d in files.items()}), indent=1).encode()
-    final = folder/f'step_{step:07d}'
-    temp = folder/f'.{final.name}.tmp'
+    files = {f"{n}.safetensors": save(_tensors(t)) for n, t in weights.items()} | {
+        "state.pt": buffer.getvalue()
+    }
+    files["meta.json"] = json.dumps(
+        dict(step=step, sizes={n: len(d) for n, d in files.items()}), indent=1
+    ).encode()
+    final = folder / f"step_{step:07d}"
+    temp = folder / f".{final.name}.tmp"
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        for stale in folder.glob('.step_*'): _remove(stale)
+        for stale in folder.glob(".step_*"):
+            _remove(stale)
         _fill(temp, files)
-    except OSError as e: raise _explain(e, folder, temp, step, sum(map(len, files.values()))) from e
-    if final.exists(): _remove(final)
+    except OSError as e:
+        raise _explain(e, folder, temp, step, sum(map(len, files.values()))) from e
+    if final.exists():
+        _remove(final)
     os.replace(temp, final)
-    _sync(folder); _link_latest(final)
-    for old in checkpoints(folder)[:-keep]: _remove(old)
+    _sync(folder)
+    _link_latest(final)
+    for old in checkpoints(folder)[:-keep]:
+        _remove(old)
     return final
 
 # %% ../../nbs/training/503_checkpoint.ipynb #210d6874
@@ -162,42 +215,70 @@ def _explain(e, folder, temp, step, needed):
     "Remove a failed checkpoint and say what stands."
     shutil.rmtree(temp, ignore_errors=True)
     before = latest_checkpoint(folder)
-    stands = f"The checkpoint of step {int(before.name[5:])} is intact" if before else "There is no earlier checkpoint"
+    stands = (
+        f"The checkpoint of step {int(before.name[5:])} is intact"
+        if before
+        else "There is no earlier checkpoint"
+    )
     free = shutil.disk_usage(folder).free / 2**20
-    why = f"no room for {needed / 2**20:.1f} MB ({free:.1f} MB free)" if e.errno in _FULL else "cannot write"
-    return CheckpointError(e.errno, f"checkpoint of step {step}: {why}: {e.strerror}. {stands}; free some space and resume", str(folder))
+    why = (
+        f"no room for {needed / 2**20:.1f} MB ({free:.1f} MB free)"
+        if e.errno in _FULL
+        else "cannot write"
+    )
+    return CheckpointError(
+        e.errno,
+        f"checkpoint of step {step}: {why}: {e.strerror}. {stands}; free some space and resume",
+        str(folder),
+    )
 
 # %% ../../nbs/training/503_checkpoint.ipynb #b96a180d
 @dataclass(frozen=True)
 class Checkpoint:
     "What `save_checkpoint` wrote."
-    step: int                            # updates done
-    weights: dict[str, dict[str, Tensor]] # name -> state dict, on the CPU
-    state: dict[str, Any]                # the rest
+
+    step: int  # updates done
+    weights: dict[str, dict[str, Tensor]]  # name -> state dict, on the CPU
+    state: dict[str, Any]  # the rest
+
 
 def load_checkpoint(
-    path: str | Path, # one checkpoint's folder
+    path: str | Path,  # one checkpoint's folder
 ) -> Checkpoint:
     "Read a checkpoint without running any code from it."
     path = Path(path)
-    if not path.is_dir(): raise CheckpointError(errno.ENOENT, "no such checkpoint", str(path))
-    if not _is_whole(path): raise CheckpointError(errno.EIO, "the checkpoint is damaged: a file is missing or cut short", str(path))
-    meta = json.loads((path/'meta.json').read_text())
-    weights = {n.removesuffix('.safetensors'): load_file(path/n) for n in meta['sizes'] if n.endswith('.safetensors')}
-    return Checkpoint(meta['step'], weights, torch.load(path/'state.pt', map_location='cpu', weights_only=True))
+    if not path.is_dir():
+        raise CheckpointError(errno.ENOENT, "no such checkpoint", str(path))
+    if not _is_whole(path):
+        raise CheckpointError(
+            errno.EIO, "the checkpoint is damaged: a file is missing or cut short", str(path)
+        )
+    meta = json.loads((path / "meta.json").read_text())
+    weights = {
+        n.removesuffix(".safetensors"): load_file(path / n)
+        for n in meta["sizes"]
+        if n.endswith(".safetensors")
+    }
+    return Checkpoint(
+        meta["step"], weights, torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+    )
+
 
 def load_weights(
-    model: nn.Module,      # receives the weights, in place
-    path: str | Path,      # a checkpoint, a folder of checkpoints, or a run that has one
-    name: str = 'model',   # 'model', or 'ema' for the averaged weights
-) -> int:                  # the step at which they were saved
+    model: nn.Module,  # receives the weights, in place
+    path: str | Path,  # a checkpoint, a folder of checkpoints, or a run that has one
+    name: str = "model",  # 'model', or 'ema' for the averaged weights
+) -> int:  # the step at which they were saved
     "Load the weights of a checkpoint, by default the newest, into a model."
     path = Path(path)
-    if not (path/'meta.json').is_file():
-        found = latest_checkpoint(path) or latest_checkpoint(path/'checkpoints')
-        if not found: raise CheckpointError(errno.ENOENT, "no checkpoint in this folder", str(path))
+    if not (path / "meta.json").is_file():
+        found = latest_checkpoint(path) or latest_checkpoint(path / "checkpoints")
+        if not found:
+            raise CheckpointError(errno.ENOENT, "no checkpoint in this folder", str(path))
         path = found
-    if not (path/f'{name}.safetensors').is_file():
-        raise ValueError(f"name: {path.name} has no weights {name!r}, only {', '.join(sorted(p.stem for p in path.glob('*.safetensors')))}")
-    model.load_state_dict(load_file(path/f'{name}.safetensors'))
-    return json.loads((path/'meta.json').read_text())['step']
+    if not (path / f"{name}.safetensors").is_file():
+        raise ValueError(
+            f"name: {path.name} has no weights {name!r}, only {', '.join(sorted(p.stem for p in path.glob('*.safetensors')))}"
+        )
+    model.load_state_dict(load_file(path / f"{name}.safetensors"))
+    return json.loads((path / "meta.json").read_text())["step"]

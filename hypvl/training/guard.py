@@ -10,7 +10,7 @@ __all__ = ['spread', 'GuardConfig', 'CollapseWarning', 'CollapseGuard', 'row_gra
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,181 +20,280 @@ from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from .checkpoint import get_generators, preserve_generators, save_checkpoint, set_generators
+from hypvl.training.checkpoint import (
+    get_generators,
+    preserve_generators,
+    save_checkpoint,
+    set_generators,
+)
 from .update import join_stream, to_device
 
 # %% ../../nbs/training/504_guard.ipynb #608bf08a
 def spread(
-    points: Float[Tensor, "B D"], # points or features of one stream
-) -> Float[Tensor, ""]:           # 0: all the same, 1: their mean is zero
+    points: Float[Tensor, "B D"],  # points or features of one stream
+) -> Float[Tensor, ""]:  # 0: all the same, 1: their mean is zero
     "Root mean square distance from the mean, relative to the root mean square norm."
     x = points.detach().float()
-    return ((x - x.mean(0)).square().sum() / x.square().sum().clamp(min=torch.finfo(x.dtype).tiny)).sqrt()
+    return (
+        (x - x.mean(0)).square().sum() / x.square().sum().clamp(min=torch.finfo(x.dtype).tiny)
+    ).sqrt()
 
 # %% ../../nbs/training/504_guard.ipynb #b4030fe8
 @dataclass(frozen=True)
 class GuardConfig:
     "When to warn and when to stop."
-    every: int = 10        # look every so many steps; 0 is off
-    grace: int = 20        # no warning before this step
-    patience: int = 3      # looks in a row with the same sign before a warning
-    spread: float = .05    # relative spread below this is a sign
-    near: float = .02      # contrastive rows within this fraction of chance are a sign
-    gradient: float = .01  # gradient of a stream below this fraction of the run's largest is a sign
-    explode: float = 10.   # stop when the loss exceeds this multiple of its start (mean of the first 10 steps); 0 is off
+
+    every: int = 10  # look every so many steps; 0 is off
+    grace: int = 20  # no warning before this step
+    patience: int = 3  # looks in a row with the same sign before a warning
+    spread: float = 0.05  # relative spread below this is a sign
+    near: float = 0.02  # contrastive rows within this fraction of chance are a sign
+    gradient: float = (
+        0.01  # gradient of a stream below this fraction of the run's largest is a sign
+    )
+    explode: float = 10.0  # stop when the loss exceeds this multiple of its start (mean of the first 10 steps); 0 is off
+
 
 class CollapseWarning(UserWarning):
     "Training is on its way into a collapse."
 
+
 _CURES = {
-    'spread': "start the entailment rows later (Schedule(delay='plateau', ramp=300)), or calibrate the features before training",
-    'plateau': "normal at the start; if it lasts, use a longer warm-up, features without a common component, or a delay of the entailment rows",
-    'gradient': "go back to an earlier checkpoint: entailment acted before contrast had left chance, or the learning rate is too high",
+    "spread": "start the entailment rows later (Schedule(delay='plateau', ramp=300)), or calibrate the features before training",
+    "plateau": "normal at the start; if it lasts, use a longer warm-up, features without a common component, or a delay of the entailment rows",
+    "gradient": "go back to an earlier checkpoint: entailment acted before contrast had left chance, or the learning rate is too high",
 }
 
 # %% ../../nbs/training/504_guard.ipynb #7e2fd4ef
 class _Signs:
     "Configuration, memory and words of the guard."
-    def __init__(self,
+
+    def __init__(
+        self,
         config: GuardConfig = GuardConfig(),
-        rows=(),                             # rows of the objective, for their values at chance
-        processes: int = 1,                  # processes that bring keys
+        rows=(),  # rows of the objective, for their values at chance
+        processes: int = 1,  # processes that bring keys
     ):
         self.config, self.processes = config, processes
-        self.rows = [r for r in rows if hasattr(r, 'chance')]
+        self.rows = [r for r in rows if hasattr(r, "chance")]
         self.counts, self.largest, self.start = dict.fromkeys(_CURES, 0), {}, []
 
-    def state_dict(self) -> dict: return dict(counts=dict(self.counts), largest=dict(self.largest), start=list(self.start))
+    def state_dict(self) -> dict:
+        return dict(counts=dict(self.counts), largest=dict(self.largest), start=list(self.start))
 
-    def load_state_dict(self, state: Mapping): self.counts, self.largest, self.start = dict(state['counts']), dict(state['largest']), list(state['start'])
+    def load_state_dict(self, state: Mapping):
+        self.counts, self.largest, self.start = (
+            dict(state["counts"]),
+            dict(state["largest"]),
+            list(state["start"]),
+        )
 
     def _signs(self, seen):
         "The signs that hold now, each with what to say."
-        grads = {k: v for k, v in seen.items() if k.startswith('grad/')}
-        self.largest = {k: max(v, self.largest.get(k, 0.)) for k, v in grads.items()}
-        flat = [k[7:] for k, v in seen.items() if k.startswith('spread/') and v < self.config.spread]
+        grads = {k: v for k, v in seen.items() if k.startswith("grad/")}
+        self.largest = {k: max(v, self.largest.get(k, 0.0)) for k, v in grads.items()}
+        flat = [
+            k[7:] for k, v in seen.items() if k.startswith("spread/") and v < self.config.spread
+        ]
         dead = [k[5:] for k, v in grads.items() if v < self.config.gradient * self.largest[k]]
-        signs = {'spread': f"points of {', '.join(flat)} run together"} if flat else {}
-        if abs(seen.get('chance', 0) - 1) < self.config.near: signs['plateau'] = "contrast is no better than guessing"
-        return signs | ({'gradient': f"the gradient of {', '.join(dead)} has died"} if dead else {})
+        signs = {"spread": f"points of {', '.join(flat)} run together"} if flat else {}
+        if abs(seen.get("chance", 0) - 1) < self.config.near:
+            signs["plateau"] = "contrast is no better than guessing"
+        return signs | ({"gradient": f"the gradient of {', '.join(dead)} has died"} if dead else {})
 
     def _warn(self, sign, step, what, seen):
-        numbers = ', '.join(f'{k} {v:.3g}' for k, v in seen.items())
-        warnings.warn(f"step {step}: {what} ({numbers}). What to do: {_CURES[sign]}.", CollapseWarning, stacklevel=3)
+        numbers = ", ".join(f"{k} {v:.3g}" for k, v in seen.items())
+        warnings.warn(
+            f"step {step}: {what} ({numbers}). What to do: {_CURES[sign]}.",
+            CollapseWarning,
+            stacklevel=3,
+        )
 
 # %% ../../nbs/training/504_guard.ipynb #8ac2b14e
 class CollapseGuard(_Signs):
     "Watches the streams of a model in training and warns early."
+
     def due(self, step: int) -> bool:
         "Whether to look at this step."
         return bool(self.config.every) and step % self.config.every == 0
 
-    def observe(self,
-        step: int,                     # updates done
+    def observe(
+        self,
+        step: int,  # updates done
         points: Mapping[str, Tensor],  # stream -> points
-        grads: Mapping[str, Tensor | None], # stream -> gradient of the loss with respect to them
+        grads: Mapping[str, Tensor | None],  # stream -> gradient of the loss with respect to them
         values: Mapping[str, Tensor],  # row name -> value
-    ) -> dict[str, float | str]:       # columns spread/STREAM, grad/STREAM, chance, guard
+    ) -> dict[str, float | str]:  # columns spread/STREAM, grad/STREAM, chance, guard
         "Measure, warn if needed, and return columns for the metrics."
-        seen = {f'spread/{s}': spread(p) for s, p in points.items()}
-        seen |= {f'grad/{s}': g.detach().float().norm() for s, g in grads.items() if g is not None}
-        ratios = [torch.as_tensor(values[r.name]).detach().float() / r.chance(points, self.processes) for r in self.rows if r.name in values]
-        if ratios: seen['chance'] = torch.stack([r.to(next(iter(seen.values())).device) for r in ratios]).min()
+        seen = {f"spread/{s}": spread(p) for s, p in points.items()}
+        seen |= {f"grad/{s}": g.detach().float().norm() for s, g in grads.items() if g is not None}
+        ratios = [
+            torch.as_tensor(values[r.name]).detach().float() / r.chance(points, self.processes)
+            for r in self.rows
+            if r.name in values
+        ]
+        if ratios:
+            seen["chance"] = torch.stack(
+                [r.to(next(iter(seen.values())).device) for r in ratios]
+            ).min()
         seen = dict(zip(seen, torch.stack(list(seen.values())).tolist()))  # one transfer
         signs = self._signs(seen)
         for sign in _CURES:
-            self.counts[sign] = self.counts[sign] + 1 if sign in signs and step >= self.config.grace else 0
-            if self.counts[sign] == self.config.patience: self._warn(sign, step, signs[sign], seen)
-        return seen | {'guard': '+'.join(signs)}
+            self.counts[sign] = (
+                self.counts[sign] + 1 if sign in signs and step >= self.config.grace else 0
+            )
+            if self.counts[sign] == self.config.patience:
+                self._warn(sign, step, signs[sign], seen)
+        return seen | {"guard": "+".join(signs)}
 
 # %% ../../nbs/training/504_guard.ipynb #95eb59f8
 def row_gradients(
-    rows,                          # rows of an objective
+    rows,  # rows of an objective
     points: Mapping[str, Tensor],  # stream -> points
-    geometry,                      # what the rows measure with
-    gather=None,                   # brings keys of other processes
-) -> dict[str, Tensor]:            # row name -> norm of its gradient
+    geometry,  # what the rows measure with
+    gather=None,  # brings keys of other processes
+) -> dict[str, Tensor]:  # row name -> norm of its gradient
     "Norm of the gradient of each row with respect to all points."
     out = {}
     for row in rows:
         leaves = {s: p.detach().requires_grad_(p.is_floating_point()) for s, p in points.items()}
-        with torch.enable_grad(): value = row(leaves, geometry, gather)
-        grads = torch.autograd.grad(value, [p for p in leaves.values() if p.requires_grad], allow_unused=True) if value.requires_grad else ()
-        out[row.name] = torch.stack([g.float().square().sum() for g in grads if g is not None] or [torch.zeros(())]).sum().sqrt()
+        with torch.enable_grad():
+            value = row(leaves, geometry, gather)
+        grads = (
+            torch.autograd.grad(
+                value, [p for p in leaves.values() if p.requires_grad], allow_unused=True
+            )
+            if value.requires_grad
+            else ()
+        )
+        out[row.name] = (
+            torch.stack(
+                [g.float().square().sum() for g in grads if g is not None] or [torch.zeros(())]
+            )
+            .sum()
+            .sqrt()
+        )
     return out
 
 # %% ../../nbs/training/504_guard.ipynb #25190da9
 class TrainingDiverged(RuntimeError):
     "The loss or a gradient is not finite, or the loss exploded."
-    def __init__(self,
-        step: int,         # update that would have followed
-        row: str,          # row of the objective that is to blame, or 'loss'
-        reason: str,       # what was seen
-        path: Path | None = None, # where the batch was saved
+
+    def __init__(
+        self,
+        step: int,  # update that would have followed
+        row: str,  # row of the objective that is to blame, or 'loss'
+        reason: str,  # what was seen
+        path: Path | None = None,  # where the batch was saved
     ):
         self.step, self.row, self.reason, self.path = step, row, reason, path
-        super().__init__(f"step {step}: {reason} in row {row!r}. " + (f"Batch and weights are saved in {path}; look at them with hypvl.training.guard.replay" if path else "Nothing was saved"))
+        super().__init__(
+            f"step {step}: {reason} in row {row!r}. "
+            + (
+                f"Batch and weights are saved in {path}; look at them with hypvl.training.guard.replay"
+                if path
+                else "Nothing was saved"
+            )
+        )
+
 
 def exploded(
-    guard: CollapseGuard, # remembers the first losses
-    loss: float,          # this step's loss
-) -> str:                 # '' or what is wrong
+    guard: CollapseGuard,  # remembers the first losses
+    loss: float,  # this step's loss
+) -> str:  # '' or what is wrong
     "Say what is wrong with a loss: not finite, or many times what it was at the start."
-    if not math.isfinite(loss): return f"loss is {loss}"
-    if len(guard.start) < 10: guard.start.append(loss)
+    if not math.isfinite(loss):
+        return f"loss is {loss}"
+    if len(guard.start) < 10:
+        guard.start.append(loss)
     limit = guard.config.explode * abs(sum(guard.start) / len(guard.start))
-    return f"loss {loss:.4g} is over {guard.config.explode:g} times its start" if guard.config.explode and len(guard.start) == 10 and loss > limit else ''
+    return (
+        f"loss {loss:.4g} is over {guard.config.explode:g} times its start"
+        if guard.config.explode and len(guard.start) == 10 and loss > limit
+        else ""
+    )
+
 
 def save_replay(
-    folder: str | Path,      # where to make the replay's folder
-    step: int,               # update that would have followed
-    batch: Any,              # one batch, or the micro-batches of one update
-    model: nn.Module,        # its weights are saved
-    state: Mapping = {},     # more to keep: state of the objective, generators at the start of the step
+    folder: str | Path,  # where to make the replay's folder
+    step: int,  # update that would have followed
+    batch: Any,  # one batch, or the micro-batches of one update
+    model: nn.Module,  # its weights are saved
+    state: Mapping = {},  # more to keep: state of the objective, generators at the start of the step
 ) -> Path:
     "Save what is needed to evaluate a step again."
-    batch = [to_device(b, 'cpu') for b in ([batch] if isinstance(batch, Mapping) else batch)]
-    batch = [{k: v for k, v in b.items() if isinstance(v, (Tensor, str, int, float)) or _strings(v)} for b in batch]
-    return save_checkpoint(folder, step, {'model': model.state_dict()}, dict(batch=batch, generators=get_generators()) | dict(state))
+    batch = [to_device(b, "cpu") for b in ([batch] if isinstance(batch, Mapping) else batch)]
+    batch = [
+        {k: v for k, v in b.items() if isinstance(v, (Tensor, str, int, float)) or _strings(v)}
+        for b in batch
+    ]
+    return save_checkpoint(
+        folder,
+        step,
+        {"model": model.state_dict()},
+        dict(batch=batch, generators=get_generators()) | dict(state),
+    )
 
-def _strings(v): return type(v) in (list, tuple) and all(type(x) in (str, int, float) for x in v)
+
+def _strings(v):
+    return type(v) in (list, tuple) and all(type(x) in (str, int, float) for x in v)
 
 # %% ../../nbs/training/504_guard.ipynb #4e385905
 def diagnose(
     model: nn.Module,  # with `embed` and `geometry`
-    objective,         # with `rows` and `streams`
-    batch: Any,        # one batch, or the micro-batches of one update
-) -> pd.DataFrame:     # a line for each stream and row: kind, name, value, finite, gradient
+    objective,  # with `rows` and `streams`
+    batch: Any,  # one batch, or the micro-batches of one update
+) -> pd.DataFrame:  # a line for each stream and row: kind, name, value, finite, gradient
     "Evaluate a step again and say which streams and rows are not finite."
     batch = [batch] if isinstance(batch, Mapping) else batch
     device = next(model.parameters()).device
     with torch.no_grad():
         parts = [model.embed(to_device(b, device), objective.streams) for b in batch]
     points = {s: join_stream(parts, s) for s in parts[0]}
-    lines = [dict(kind='stream', name=s, value=p.norm(dim=-1).mean().item(), gradient=math.nan, finite=p.isfinite().all().item())
-             for s, p in points.items() if p.is_floating_point()]
+    lines = [
+        dict(
+            kind="stream",
+            name=s,
+            value=p.norm(dim=-1).mean().item(),
+            gradient=math.nan,
+            finite=p.isfinite().all().item(),
+        )
+        for s, p in points.items()
+        if p.is_floating_point()
+    ]
     gradients = row_gradients(objective.rows, points, model.geometry)
     for row in objective.rows:
-        with torch.no_grad(): value, gradient = row(points, model.geometry).item(), gradients[row.name].item()
-        lines.append(dict(kind='row', name=row.name, value=value, gradient=gradient, finite=math.isfinite(value) and math.isfinite(gradient)))
+        with torch.no_grad():
+            value, gradient = row(points, model.geometry).item(), gradients[row.name].item()
+        lines.append(
+            dict(
+                kind="row",
+                name=row.name,
+                value=value,
+                gradient=gradient,
+                finite=math.isfinite(value) and math.isfinite(gradient),
+            )
+        )
     return pd.DataFrame(lines)
 
+
 def culprit(
-    table: pd.DataFrame, # what `diagnose` returned
-) -> str:                # a row's name, or 'loss' if every row is finite
+    table: pd.DataFrame,  # what `diagnose` returned
+) -> str:  # a row's name, or 'loss' if every row is finite
     "The first row with a value or gradient that is not finite."
-    bad = table[(table['kind'] == 'row') & ~table['finite']]
-    return bad['name'].iloc[0] if len(bad) else 'loss'
+    bad = table[(table["kind"] == "row") & ~table["finite"]]
+    return bad["name"].iloc[0] if len(bad) else "loss"
+
 
 def replay(
     path: str | Path,  # the folder that `TrainingDiverged` names
     model: nn.Module,  # gets the weights of that step
-    objective,         # the objective of the run
-) -> pd.DataFrame:     # see `diagnose`
+    objective,  # the objective of the run
+) -> pd.DataFrame:  # see `diagnose`
     "Evaluate the step that diverged again, with its weights, batch and generators."
     path = Path(path)
-    state = torch.load(path/'state.pt', map_location='cpu', weights_only=True)
-    model.load_state_dict(load_file(path/'model.safetensors'))
+    state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+    model.load_state_dict(load_file(path / "model.safetensors"))
     with preserve_generators():
-        set_generators(state['generators'])
-        return diagnose(model, objective, state['batch'])
+        set_generators(state["generators"])
+        return diagnose(model, objective, state["batch"])

@@ -26,87 +26,157 @@ from ..config import suggest, to_dict, write_atomic
 class LaunchError(RuntimeError):
     "A job could not be started, or failed."
 
+
 def resolve(
-    function: str,   # 'package.module:name'
+    function: str,  # 'package.module:name'
 ) -> Callable:
     "The function that a name stands for."
-    module, _, name = function.partition(':')
-    if not module or not name: raise ValueError(f"function: 'package.module:name' is needed, got {function!r}")
-    try: found = importlib.import_module(module)
-    except ModuleNotFoundError as e: raise ValueError(f"function: no module {module!r} ({e})") from e
+    module, _, name = function.partition(":")
+    if not module or not name:
+        raise ValueError(f"function: 'package.module:name' is needed, got {function!r}")
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as e:
+        raise ValueError(f"function: no module {module!r} ({e})") from e
     if not callable(getattr(found, name, None)):
-        raise ValueError(f"function: {module} has no function {name!r}.{suggest(name, [n for n in dir(found) if callable(getattr(found, n)) and n[0] != '_'])}")
+        raise ValueError(
+            f"function: {module} has no function {name!r}.{suggest(name, [n for n in dir(found) if callable(getattr(found, n)) and n[0] != '_'])}"
+        )
     return getattr(found, name)
 
+
 def name_of(
-    function: Callable | str, # a function, or its name
-) -> str:                     # 'package.module:name'
+    function: Callable | str,  # a function, or its name
+) -> str:  # 'package.module:name'
     "The name by which another process can import a function."
-    return function if isinstance(function, str) else f'{function.__module__}:{function.__qualname__}'
+    return (
+        function if isinstance(function, str) else f"{function.__module__}:{function.__qualname__}"
+    )
 
 # %% ../../nbs/training/506_launch.ipynb #9d8ad460
-def _dump(path, data): write_atomic(path, json.dumps(data, indent=2, sort_keys=True) + '\n')
+def _dump(path, data):
+    write_atomic(path, json.dumps(data, indent=2, sort_keys=True) + "\n")
+
 
 def finished(
-    out: str | Path,   # a job's folder
-) -> dict | None:      # function, config, result and seconds; None if the job has not finished
+    out: str | Path,  # a job's folder
+) -> dict | None:  # function, config, result and seconds; None if the job has not finished
     "What a finished job left in its folder."
-    path = Path(out)/'finished.json'
+    path = Path(out) / "finished.json"
     return json.loads(path.read_text()) if path.is_file() else None
 
+
 def run_job(
-    out: str | Path,                     # a folder with a job.json
-    function: Callable | None = None,    # None: the one that job.json names
-) -> Any:                                # what the function returned
+    out: str | Path,  # a folder with a job.json
+    function: Callable | None = None,  # None: the one that job.json names
+) -> Any:  # what the function returned
     "Run the job of a folder in this process and leave a record."
     out, start = Path(out), time.time()
-    job = json.loads((out/'job.json').read_text())
-    result = (function or resolve(job['function']))(job['config'], out)
-    if int(os.environ.get('RANK', 0)) == 0:
-        try: _dump(out/'finished.json', job | dict(result=result, seconds=round(time.time() - start, 1)))
-        except TypeError as e: raise TypeError(f"function: {job['function']} must return plain data, got {result!r}") from e
+    job = json.loads((out / "job.json").read_text())
+    result = (function or resolve(job["function"]))(job["config"], out)
+    if int(os.environ.get("RANK", 0)) == 0:
+        try:
+            _dump(
+                out / "finished.json",
+                job | dict(result=result, seconds=round(time.time() - start, 1)),
+            )
+        except TypeError as e:
+            raise TypeError(
+                f"function: {job['function']} must return plain data, got {result!r}"
+            ) from e
     return result
 
 # %% ../../nbs/training/506_launch.ipynb #fb48291a
 @dataclass(frozen=True)
 class Cluster:
     "What to ask the scheduler for."
-    timeout_min: int = 24 * 60      # time limit
+
+    timeout_min: int = 24 * 60  # time limit
     partition: str | None = None
-    gpus: int = 1                   # of the node
-    cpus: int = 16                  # of the task
+    gpus: int = 1  # of the node
+    cpus: int = 16  # of the task
     mem_gb: int | None = None
-    kind: str = 'slurm'             # 'slurm'; 'local' and 'debug' are submitit's stand-ins on this machine
-    extra: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # more parameters of submitit, for example slurm_account
+    kind: str = "slurm"  # 'slurm'; 'local' and 'debug' are submitit's stand-ins on this machine
+    extra: Mapping[str, Any] = dataclasses.field(
+        default_factory=dict
+    )  # more parameters of submitit, for example slurm_account
+
 
 def _processes(processes, device):
     "How many processes: one for each GPU, one on a CPU."
     if processes is not None:
-        if processes < 1: raise ValueError(f"processes: 1 or more, got {processes}")
+        if processes < 1:
+            raise ValueError(f"processes: 1 or more, got {processes}")
         return processes
     import torch
-    return max(1, torch.cuda.device_count()) if device != 'cpu' else 1
+
+    return max(1, torch.cuda.device_count()) if device != "cpu" else 1
+
 
 def accelerate_command(
-    out: str | Path,               # a folder with a job.json
+    out: str | Path,  # a folder with a job.json
     processes: int | None = None,  # None: one for each GPU, one on a CPU
-    device: str | None = None,     # 'cpu' to stay there
+    device: str | None = None,  # 'cpu' to stay there
 ) -> list[str]:
     "The command that runs a folder's job in processes that find each other: `accelerate launch`, or torchrun where there is no GPU."
     import torch
-    n, gpu = _processes(processes, device), device != 'cpu' and torch.cuda.is_available()
-    if n > 1 and not gpu: return [sys.executable, '-m', 'torch.distributed.run', '--standalone', '--nproc_per_node', str(n), '-m', 'hypvl.training.launch', '--job', str(out)]
-    command = [sys.executable, '-m', 'accelerate.commands.launch', '--num_processes', str(n), '--num_machines', '1',
-               '--mixed_precision', 'no', '--dynamo_backend', 'no', '--main_process_port', '0']
-    return command + ([] if gpu else ['--cpu']) + (['--multi_gpu'] if gpu and n > 1 else []) + ['-m', 'hypvl.training.launch', '--job', str(out)]
+
+    n, gpu = _processes(processes, device), device != "cpu" and torch.cuda.is_available()
+    if n > 1 and not gpu:
+        return [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node",
+            str(n),
+            "-m",
+            "hypvl.training.launch",
+            "--job",
+            str(out),
+        ]
+    command = [
+        sys.executable,
+        "-m",
+        "accelerate.commands.launch",
+        "--num_processes",
+        str(n),
+        "--num_machines",
+        "1",
+        "--mixed_precision",
+        "no",
+        "--dynamo_backend",
+        "no",
+        "--main_process_port",
+        "0",
+    ]
+    return (
+        command
+        + ([] if gpu else ["--cpu"])
+        + (["--multi_gpu"] if gpu and n > 1 else [])
+        + ["-m", "hypvl.training.launch", "--job", str(out)]
+    )
+
 
 def _run_accelerate(out, processes=None, device=None, path=None):
     "Run a folder's job under accelerate, wait, and raise with the end of its log."
-    env = {**os.environ, **({'ACCELERATE_USE_CPU': 'true'} if device == 'cpu' else {}), 'PYTHONPATH': os.pathsep.join(path or [p for p in sys.path if p])}
-    with open(Path(out)/'log.txt', 'wb') as log: code = subprocess.run(accelerate_command(out, processes, device), stdout=log, stderr=subprocess.STDOUT, env=env).returncode
+    env = {
+        **os.environ,
+        **({"ACCELERATE_USE_CPU": "true"} if device == "cpu" else {}),
+        "PYTHONPATH": os.pathsep.join(path or [p for p in sys.path if p]),
+    }
+    with open(Path(out) / "log.txt", "wb") as log:
+        code = subprocess.run(
+            accelerate_command(out, processes, device),
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=env,
+        ).returncode
     if code or not finished(out):
-        tail = '\n'.join((Path(out)/'log.txt').read_text(errors='replace').splitlines()[-25:])
-        raise LaunchError(f"how='accelerate': the job in {out} ended with code {code}; the end of its log.txt:\n{tail}")
+        tail = "\n".join((Path(out) / "log.txt").read_text(errors="replace").splitlines()[-25:])
+        raise LaunchError(
+            f"how='accelerate': the job in {out} ended with code {code}; the end of its log.txt:\n{tail}"
+        )
 
 # %% ../../nbs/training/506_launch.ipynb #826fbae2
 def _on_node(out, gpus, path):
@@ -114,70 +184,121 @@ def _on_node(out, gpus, path):
     sys.path[:0] = [p for p in path if p not in sys.path]
     _run_accelerate(out, gpus, path=path) if gpus > 1 else run_job(out)
 
+
 def _submit(out, cluster):
     "Hand a folder's job to the scheduler."
     import submitit
-    if cluster.kind not in ('slurm', 'local', 'debug'): raise ValueError(f"cluster.kind: unknown {cluster.kind!r}.{suggest(cluster.kind, ('slurm', 'local', 'debug'))}")
-    if cluster.kind == 'slurm' and not shutil.which('sbatch'):
-        raise LaunchError("how='slurm': there is no sbatch on this machine. Start this on a login node of the cluster, or use how='accelerate'")
-    executor = submitit.AutoExecutor(folder=out/'slurm', cluster=cluster.kind)
-    wanted = dict(timeout_min=cluster.timeout_min, gpus_per_node=cluster.gpus, cpus_per_task=cluster.cpus, mem_gb=cluster.mem_gb, slurm_partition=cluster.partition)
-    executor.update_parameters(tasks_per_node=1, **{k: v for k, v in wanted.items() if v is not None}, **cluster.extra)
+
+    if cluster.kind not in ("slurm", "local", "debug"):
+        raise ValueError(
+            f"cluster.kind: unknown {cluster.kind!r}.{suggest(cluster.kind, ('slurm', 'local', 'debug'))}"
+        )
+    if cluster.kind == "slurm" and not shutil.which("sbatch"):
+        raise LaunchError(
+            "how='slurm': there is no sbatch on this machine. Start this on a login node of the cluster, or use how='accelerate'"
+        )
+    executor = submitit.AutoExecutor(folder=out / "slurm", cluster=cluster.kind)
+    wanted = dict(
+        timeout_min=cluster.timeout_min,
+        gpus_per_node=cluster.gpus,
+        cpus_per_task=cluster.cpus,
+        mem_gb=cluster.mem_gb,
+        slurm_partition=cluster.partition,
+    )
+    executor.update_parameters(
+        tasks_per_node=1, **{k: v for k, v in wanted.items() if v is not None}, **cluster.extra
+    )
     job = executor.submit(_on_node, str(out), cluster.gpus, [p for p in sys.path if p])
-    _dump(out/'submitted.json', dict(job_id=str(job.job_id), kind=cluster.kind))
+    _dump(out / "submitted.json", dict(job_id=str(job.job_id), kind=cluster.kind))
     return job
+
 
 def _wait(job, out):
     "Wait for a submitted job."
     import submitit
-    try: job.result()
-    except (submitit.core.utils.FailedJobError, submitit.core.utils.UncompletedJobError, subprocess.SubprocessError) as e:
-        (out/'submitted.json').unlink(missing_ok=True)
-        raise LaunchError(f"how='slurm': job {job.job_id} in {out} failed: {str(e).strip()[-2000:]}") from e
+
+    try:
+        job.result()
+    except (
+        submitit.core.utils.FailedJobError,
+        submitit.core.utils.UncompletedJobError,
+        subprocess.SubprocessError,
+    ) as e:
+        (out / "submitted.json").unlink(missing_ok=True)
+        raise LaunchError(
+            f"how='slurm': job {job.job_id} in {out} failed: {str(e).strip()[-2000:]}"
+        ) from e
 
 # %% ../../nbs/training/506_launch.ipynb #ad3954ce
 def launch(
-    function: Callable | str,          # called as function(config, out); 'package.module:name' or the function
-    config: Any,                       # a dataclass or plain data
-    out: str | Path,                   # the job's folder
-    how: str = 'inline',               # 'inline', 'accelerate' or 'slurm'
-    processes: int | None = None,      # of accelerate; None: one for each GPU
-    device: str | None = None,         # of accelerate: 'cpu' to stay there
-    cluster: Cluster = Cluster(),      # of slurm
-    wait: bool = True,                 # of slurm: until the job is done
-    again: bool = False,               # run although the folder is finished or submitted
-    identity: str | None = None,       # what tells jobs apart, for instance a hash; None: function and config, to the letter
-) -> Any:                              # what the function returned; None if it has not finished
+    function: Callable
+    | str,  # called as function(config, out); 'package.module:name' or the function
+    config: Any,  # a dataclass or plain data
+    out: str | Path,  # the job's folder
+    how: str = "inline",  # 'inline', 'accelerate' or 'slurm'
+    processes: int | None = None,  # of accelerate; None: one for each GPU
+    device: str | None = None,  # of accelerate: 'cpu' to stay there
+    cluster: Cluster = Cluster(),  # of slurm
+    wait: bool = True,  # of slurm: until the job is done
+    again: bool = False,  # run although the folder is finished or submitted
+    identity: str
+    | None = None,  # what tells jobs apart, for instance a hash; None: function and config, to the letter
+) -> Any:  # what the function returned; None if it has not finished
     "Run a job, or find its result in its folder."
-    ways = ('inline', 'accelerate', 'slurm')
-    if how not in ways: raise ValueError(f"how: unknown {how!r}.{suggest(how, ways)}")
-    out, plain = Path(out).absolute(), to_dict(config) if dataclasses.is_dataclass(config) else config
-    job = json.loads(json.dumps(dict(function=name_of(function), config=plain) | (dict(identity=identity) if identity else {})))
-    if how != 'inline':
-        if job['function'].startswith('__main__') or '<' in job['function']: raise ValueError(f"function: how={how!r} needs one that another process can import, got {job['function']!r}")
-        resolve(job['function'])
-    if (out/'job.json').is_file():
-        old = json.loads((out/'job.json').read_text())
-        differ = [k for k in (('function', 'identity') if identity else ('function', 'config')) if old.get(k, job[k]) != job[k]]
-        if differ: raise ValueError(f"out: {out} belongs to a job with another {' and '.join(differ)}")
-    if (done := finished(out)) and not again: return done['result']
-    if (out/'submitted.json').is_file() and not again: return None  # not twice
+    ways = ("inline", "accelerate", "slurm")
+    if how not in ways:
+        raise ValueError(f"how: unknown {how!r}.{suggest(how, ways)}")
+    out, plain = (
+        Path(out).absolute(),
+        to_dict(config) if dataclasses.is_dataclass(config) else config,
+    )
+    job = json.loads(
+        json.dumps(
+            dict(function=name_of(function), config=plain)
+            | (dict(identity=identity) if identity else {})
+        )
+    )
+    if how != "inline":
+        if job["function"].startswith("__main__") or "<" in job["function"]:
+            raise ValueError(
+                f"function: how={how!r} needs one that another process can import, got {job['function']!r}"
+            )
+        resolve(job["function"])
+    if (out / "job.json").is_file():
+        old = json.loads((out / "job.json").read_text())
+        differ = [
+            k
+            for k in (("function", "identity") if identity else ("function", "config"))
+            if old.get(k, job[k]) != job[k]
+        ]
+        if differ:
+            raise ValueError(f"out: {out} belongs to a job with another {' and '.join(differ)}")
+    if (done := finished(out)) and not again:
+        return done["result"]
+    if (out / "submitted.json").is_file() and not again:
+        return None  # not twice
     out.mkdir(parents=True, exist_ok=True)
-    (out/'finished.json').unlink(missing_ok=True); _dump(out/'job.json', job)
-    if how == 'inline': return run_job(out, None if isinstance(function, str) else function)
-    if how == 'accelerate': _run_accelerate(out, processes, device)
+    (out / "finished.json").unlink(missing_ok=True)
+    _dump(out / "job.json", job)
+    if how == "inline":
+        return run_job(out, None if isinstance(function, str) else function)
+    if how == "accelerate":
+        _run_accelerate(out, processes, device)
     else:
         submitted = _submit(out, cluster)
-        if wait: _wait(submitted, out)
-    return (finished(out) or {}).get('result')
+        if wait:
+            _wait(submitted, out)
+    return (finished(out) or {}).get("result")
 
 # %% ../../nbs/training/506_launch.ipynb #aa26a42b
 def main(
-    arguments: list[str] | None = None, # of the command line
+    arguments: list[str] | None = None,  # of the command line
 ):
     "Command line: run the job of a folder."
     parser = argparse.ArgumentParser(description="Run the job of a folder.")
-    parser.add_argument('--job', required=True, help="folder with a job.json")
+    parser.add_argument("--job", required=True, help="folder with a job.json")
     run_job(parser.parse_args(arguments).job)
 
-if __name__ == '__main__' and '--job' in sys.argv: main()
+
+if __name__ == "__main__" and "--job" in sys.argv:
+    main()

@@ -24,226 +24,410 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.std import tqdm
 
 from ..config import load_config, save_config
-from .checkpoint import get_generators, latest_checkpoint, load_checkpoint, preserve_generators, save_checkpoint, set_generators
-from .guard import CollapseGuard, GuardConfig, TrainingDiverged, culprit, diagnose, exploded, row_gradients, save_replay
+from hypvl.training.checkpoint import (
+    get_generators,
+    latest_checkpoint,
+    load_checkpoint,
+    preserve_generators,
+    save_checkpoint,
+    set_generators,
+)
+from hypvl.training.guard import (
+    CollapseGuard,
+    GuardConfig,
+    TrainingDiverged,
+    culprit,
+    diagnose,
+    exploded,
+    row_gradients,
+    save_replay,
+)
 from .metrics import Metrics, fetch, measure
 from .optim import lr_at, make_optimizer, set_lr
 from .update import Step, backward, generator_state, make_accelerator, to_device
 
 # %% ../../nbs/training/505_loop.ipynb #1f1fab41
-def _free(default): return field(default=default, metadata={'hash': False})
+def _free(default):
+    return field(default=default, metadata={"hash": False})
+
+
 @dataclass(frozen=True)
 class TrainConfig:
     "How a model is trained."
-    steps: int = 1000                       # updates
-    batch_size: int = 192                   # samples of one update, all processes and micro-batches together
-    lr: float = 5e-4                        # peak learning rate
-    betas: tuple[float, float] = (.9, .98)
+
+    steps: int = 1000  # updates
+    batch_size: int = 192  # samples of one update, all processes and micro-batches together
+    lr: float = 5e-4  # peak learning rate
+    betas: tuple[float, float] = (0.9, 0.98)
     eps: float = 1e-8
-    weight_decay: float = .2
-    decay_variant: Literal['paper', 'official'] = 'paper'      # see `parameter_groups`
-    warmup: int = 100                       # updates of the linear rise
-    schedule: Literal['cosine', 'cos2', 'constant'] = 'cosine'
-    clip_grad: float | None = None          # largest norm of the gradient; None is off, as published
-    precision: Literal['no', 'bf16', 'fp16'] = 'no'
-    accumulate: int = 1                     # micro-batches of an update, with the gradient of the whole batch
-    ema: float = 0.                         # decay of the averaged weights; 0 is off
-    seed: int = 0                           # of all global generators, plus the rank of the process
-    log_every: int = 10                     # updates between rows of the metrics
-    checkpoint_every: int = _free(500)      # updates between checkpoints; 0: only at the end
-    keep: int = _free(2)                    # checkpoints that stay
-    workers: int = _free(0)                 # processes of the loader
-    progress: bool = _free(True)            # show a bar
-    tensorboard: bool = _free(True)         # write events
+    weight_decay: float = 0.2
+    decay_variant: Literal["paper", "official"] = "paper"  # see `parameter_groups`
+    warmup: int = 100  # updates of the linear rise
+    schedule: Literal["cosine", "cos2", "constant"] = "cosine"
+    clip_grad: float | None = None  # largest norm of the gradient; None is off, as published
+    precision: Literal["no", "bf16", "fp16"] = "no"
+    accumulate: int = 1  # micro-batches of an update, with the gradient of the whole batch
+    ema: float = 0.0  # decay of the averaged weights; 0 is off
+    seed: int = 0  # of all global generators, plus the rank of the process
+    log_every: int = 10  # updates between rows of the metrics
+    checkpoint_every: int = _free(500)  # updates between checkpoints; 0: only at the end
+    keep: int = _free(2)  # checkpoints that stay
+    workers: int = _free(0)  # processes of the loader
+    progress: bool = _free(True)  # show a bar
+    tensorboard: bool = _free(True)  # write events
     guard: GuardConfig = _free(GuardConfig())
 
     def __post_init__(self):
-        for name, least in dict(steps=1, batch_size=1, accumulate=1, log_every=1, keep=1, checkpoint_every=0, warmup=0, ema=0.).items():
-            if getattr(self, name) < least: raise ValueError(f"{name}: {least} or more, got {getattr(self, name)}")
-        if self.ema >= 1: raise ValueError(f"ema: below 1, got {self.ema}")
+        for name, least in dict(
+            steps=1,
+            batch_size=1,
+            accumulate=1,
+            log_every=1,
+            keep=1,
+            checkpoint_every=0,
+            warmup=0,
+            ema=0.0,
+        ).items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name}: {least} or more, got {getattr(self, name)}")
+        if self.ema >= 1:
+            raise ValueError(f"ema: below 1, got {self.ema}")
         lr_at(0, lr=self.lr, steps=self.steps, warmup=self.warmup, schedule=self.schedule)
 
-    def micro_batch(self,
-        processes: int = 1, # that train together
+    def micro_batch(
+        self,
+        processes: int = 1,  # that train together
     ) -> int:
         "Samples that the loader of one process gives at a time."
         if self.batch_size % (processes * self.accumulate):
-            raise ValueError(f"batch_size: {self.batch_size} cannot be split over {processes} processes x {self.accumulate} micro-batches")
+            raise ValueError(
+                f"batch_size: {self.batch_size} cannot be split over {processes} processes x {self.accumulate} micro-batches"
+            )
         return self.batch_size // (processes * self.accumulate)
 
 # %% ../../nbs/training/505_loop.ipynb #02326363
 def _same_config(out, config):
     "Raise if the run in this folder was made with another config."
-    old = load_config(TrainConfig, out/'config.json')
-    other = [f"{f.name}={getattr(old, f.name)!r}, now {getattr(config, f.name)!r}" for f in fields(TrainConfig)
-             if f.metadata.get('hash', True) and getattr(old, f.name) != getattr(config, f.name)]
-    if other: raise ValueError(f"config: {out} holds a run with {'; '.join(other)}. Take another folder, or resume=False to start again")
+    old = load_config(TrainConfig, out / "config.json")
+    other = [
+        f"{f.name}={getattr(old, f.name)!r}, now {getattr(config, f.name)!r}"
+        for f in fields(TrainConfig)
+        if f.metadata.get("hash", True) and getattr(old, f.name) != getattr(config, f.name)
+    ]
+    if other:
+        raise ValueError(
+            f"config: {out} holds a run with {'; '.join(other)}. Take another folder, or resume=False to start again"
+        )
 
 # %% ../../nbs/training/505_loop.ipynb #d5bdc68e
 class _Start:
     "Everything up to the first update."
-    def __init__(self,
-        model: nn.Module,                          # with `embed` and `geometry`; is trained in place
-        objective,                                 # a table of rows
-        loader: Iterable,                          # gives batches for ever; `state_dict` and `load_state_dict` make it resumable
+
+    def __init__(
+        self,
+        model: nn.Module,  # with `embed` and `geometry`; is trained in place
+        objective,  # a table of rows
+        loader: Iterable,  # gives batches for ever; `state_dict` and `load_state_dict` make it resumable
         config: TrainConfig,
-        out: str | Path,                           # the run's folder
-        accelerator: Accelerator | None = None,    # None: made from the config
-        callbacks: Sequence[Callable] = (),        # each is called with (trainer, row) after a row is measured and may return more columns
+        out: str | Path,  # the run's folder
+        accelerator: Accelerator | None = None,  # None: made from the config
+        callbacks: Sequence[
+            Callable
+        ] = (),  # each is called with (trainer, row) after a row is measured and may return more columns
     ):
         self.model, self.objective, self.loader, self.config = model, objective, loader, config
         self.out, self.callbacks, self.step = Path(out), tuple(callbacks), 0
         self.accelerator = accelerator or make_accelerator(config.precision)
         processes, gather = self.accelerator.num_processes, None
-        if processes > 1: from hypvl.losses.contrast import gather_processes as gather
+        if processes > 1:
+            from hypvl.losses.contrast import gather_processes as gather
         step = Step(model, objective, gather, processes).to(self.accelerator.device)
-        optimizer = make_optimizer(step, config.lr, config.betas, config.eps, config.weight_decay, config.decay_variant)
-        self.params = [p for g in optimizer.param_groups for p in g['params']]
+        optimizer = make_optimizer(
+            step, config.lr, config.betas, config.eps, config.weight_decay, config.decay_variant
+        )
+        self.params = [p for g in optimizer.param_groups for p in g["params"]]
         self.module, self.optimizer = self.accelerator.prepare(step, optimizer)
-        if self.accelerator.scaler is None: self.optimizer = optimizer  # nothing to scale: step without the wrapper
-        self.ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema)) if config.ema else None
-        self.guard = CollapseGuard(config.guard, getattr(objective, 'rows', ()), processes)
-        self._seconds, self._size = 0., config.micro_batch(processes)
+        if self.accelerator.scaler is None:
+            self.optimizer = optimizer  # nothing to scale: step without the wrapper
+        self.ema = (
+            AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
+            if config.ema
+            else None
+        )
+        self.guard = CollapseGuard(config.guard, getattr(objective, "rows", ()), processes)
+        self._seconds, self._size = 0.0, config.micro_batch(processes)
 
     def _begin(self, resume):
         "Start anew or continue from the latest checkpoint."
-        folder = self.out/'checkpoints'
+        folder = self.out / "checkpoints"
         found = latest_checkpoint(folder) if resume else None
-        if resume is True and not found: raise ValueError(f"resume: no checkpoint in {folder}")
-        if found: _same_config(self.out, self.config); self._load(found)
+        if resume is True and not found:
+            raise ValueError(f"resume: no checkpoint in {folder}")
+        if found:
+            _same_config(self.out, self.config)
+            self._load(found)
         else:
             set_seed(self.config.seed, device_specific=True)
             if self.accelerator.is_main_process:
-                for old in (folder, self.out/'tensorboard'): shutil.rmtree(old, ignore_errors=True)
-                (self.out/'metrics.csv').unlink(missing_ok=True)
-        if self.accelerator.is_main_process: self.out.mkdir(parents=True, exist_ok=True); save_config(self.config, self.out/'config.json')
+                for old in (folder, self.out / "tensorboard"):
+                    shutil.rmtree(old, ignore_errors=True)
+                (self.out / "metrics.csv").unlink(missing_ok=True)
+        if self.accelerator.is_main_process:
+            self.out.mkdir(parents=True, exist_ok=True)
+            save_config(self.config, self.out / "config.json")
         self.accelerator.wait_for_everyone()
 
 # %% ../../nbs/training/505_loop.ipynb #23e1e8b3
 class _Save(_Start):
     "State of a run, to and from a checkpoint."
+
     def _state(self):
         "All that the next update depends on besides weights, of all processes."
-        ranks = gather_object([dict(generators=get_generators(), loader=self.loader.state_dict() if hasattr(self.loader, 'state_dict') else None)])
+        ranks = gather_object(
+            [
+                dict(
+                    generators=get_generators(),
+                    loader=self.loader.state_dict() if hasattr(self.loader, "state_dict") else None,
+                )
+            ]
+        )
         scaler, objective = self.accelerator.scaler, self.objective
-        return dict(optimizer=self.optimizer.state_dict(), scaler=scaler.state_dict() if scaler else None, guard=self.guard.state_dict(),
-                    objective=objective.state_dict() if hasattr(objective, 'state_dict') else None, ranks=ranks, seconds=self._seconds,
-                    averaged=int(self.ema.n_averaged) if self.ema else 0)
+        return dict(
+            optimizer=self.optimizer.state_dict(),
+            scaler=scaler.state_dict() if scaler else None,
+            guard=self.guard.state_dict(),
+            objective=objective.state_dict() if hasattr(objective, "state_dict") else None,
+            ranks=ranks,
+            seconds=self._seconds,
+            averaged=int(self.ema.n_averaged) if self.ema else 0,
+        )
 
-    def save(self) -> Path | None: # the checkpoint, in the main process
+    def save(self) -> Path | None:  # the checkpoint, in the main process
         "Write a checkpoint of this moment."
         state, path = self._state(), None
-        weights = {'model': self.model.state_dict()} | ({'ema': self.ema.module.state_dict()} if self.ema else {})
-        if self.accelerator.is_main_process: path = save_checkpoint(self.out/'checkpoints', self.step, weights, state, self.config.keep)
+        weights = {"model": self.model.state_dict()} | (
+            {"ema": self.ema.module.state_dict()} if self.ema else {}
+        )
+        if self.accelerator.is_main_process:
+            path = save_checkpoint(
+                self.out / "checkpoints", self.step, weights, state, self.config.keep
+            )
         self.accelerator.wait_for_everyone()
         return path
 
     def _load(self, path):
         "Continue from a checkpoint."
         checkpoint = load_checkpoint(path)
-        state, n, rank = checkpoint.state, self.accelerator.num_processes, self.accelerator.process_index
-        if len(state['ranks']) != n: raise ValueError(f"accelerator: the checkpoint {path.name} is of {len(state['ranks'])} processes, now there are {n}")
-        mine = state['ranks'][rank]
-        if mine['loader'] is None or not hasattr(self.loader, 'load_state_dict'):
-            raise ValueError(f"loader: {type(self.loader).__name__} cannot continue at a position, it needs state_dict and load_state_dict")
-        self.model.load_state_dict(checkpoint.weights['model'])
-        self.optimizer.load_state_dict(state['optimizer'])
-        if self.accelerator.scaler and state['scaler']: self.accelerator.scaler.load_state_dict(state['scaler'])
-        if self.ema: self.ema.module.load_state_dict(checkpoint.weights['ema']); self.ema.n_averaged.fill_(state['averaged'])
-        if state['objective'] is not None: self.objective.load_state_dict(state['objective'])
-        self.guard.load_state_dict(state['guard'])
-        self.loader.load_state_dict(mine['loader'])
-        self.step, self._seconds = checkpoint.step, state['seconds']
-        set_generators(mine['generators'])
+        state, n, rank = (
+            checkpoint.state,
+            self.accelerator.num_processes,
+            self.accelerator.process_index,
+        )
+        if len(state["ranks"]) != n:
+            raise ValueError(
+                f"accelerator: the checkpoint {path.name} is of {len(state['ranks'])} processes, now there are {n}"
+            )
+        mine = state["ranks"][rank]
+        if mine["loader"] is None or not hasattr(self.loader, "load_state_dict"):
+            raise ValueError(
+                f"loader: {type(self.loader).__name__} cannot continue at a position, it needs state_dict and load_state_dict"
+            )
+        self.model.load_state_dict(checkpoint.weights["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.accelerator.scaler and state["scaler"]:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        if self.ema:
+            self.ema.module.load_state_dict(checkpoint.weights["ema"])
+            self.ema.n_averaged.fill_(state["averaged"])
+        if state["objective"] is not None:
+            self.objective.load_state_dict(state["objective"])
+        self.guard.load_state_dict(state["guard"])
+        self.loader.load_state_dict(mine["loader"])
+        self.step, self._seconds = checkpoint.step, state["seconds"]
+        set_generators(mine["generators"])
 
 # %% ../../nbs/training/505_loop.ipynb #3228a1f5
 class _Log(_Save):
     "What a turn leaves in the metrics."
+
     def _log(self, result, more, write, watch):
         "Let the guard look, and add a row to the metrics."
         step, row = self.accelerator.unwrap_model(self.module), {}
-        points = {s: p for s, p in result.points.items() if isinstance(p, Tensor) and p.dim() == 2 and p.is_floating_point()}
+        points = {
+            s: p
+            for s, p in result.points.items()
+            if isinstance(p, Tensor) and p.dim() == 2 and p.is_floating_point()
+        }
         values = {k: v / step.scale if isinstance(v, Tensor) else v for k, v in result.logs.items()}
-        seen = self.guard.observe(self.step, points, {s: g for s, g in result.grads.items() if s in points}, values) if watch else {}
-        if watch and write: row = {f'grad/{n}': g for n, g in row_gradients(self.objective.rows, result.points, self.model.geometry, step.gather).items()}
-        if not write: return
+        seen = (
+            self.guard.observe(
+                self.step, points, {s: g for s, g in result.grads.items() if s in points}, values
+            )
+            if watch
+            else {}
+        )
+        if watch and write:
+            row = {
+                f"grad/{n}": g
+                for n, g in row_gradients(
+                    self.objective.rows, result.points, self.model.geometry, step.gather
+                ).items()
+            }
+        if not write:
+            return
         row = fetch(measure(self.model, result) | more | row, self.accelerator)
         spent = time.perf_counter() - self._clock
         self._rate, self._seconds = self._samples / spent, self._seconds + spent
-        row = dict(step=self.step) | row | seen | dict(samples_per_s=self._rate, seconds=self._seconds)
+        row = (
+            dict(step=self.step)
+            | row
+            | seen
+            | dict(samples_per_s=self._rate, seconds=self._seconds)
+        )
         for callback in self.callbacks:
-            with preserve_generators(): row |= callback(self, row) or {}
-        if self.metrics: self.metrics.add(row)
+            with preserve_generators():
+                row |= callback(self, row) or {}
+        if self.metrics:
+            self.metrics.add(row)
         self.module.train()
         self._clock, self._samples = time.perf_counter(), 0
 
 # %% ../../nbs/training/505_loop.ipynb #9297a244
 class _Turn(_Log):
     "The pieces of a turn."
+
     def _next(self, source):
         "The micro-batches of one update, on the device."
         batches = []
         for _ in range(self.config.accumulate):
-            try: batches.append(to_device(next(source), self.accelerator.device))
-            except StopIteration: raise RuntimeError(f"loader: ended before the batch of update {self._given + 1}, it must give batches for ever") from None
+            try:
+                batches.append(to_device(next(source), self.accelerator.device))
+            except StopIteration:
+                raise RuntimeError(
+                    f"loader: ended before the batch of update {self._given + 1}, it must give batches for ever"
+                ) from None
         self._given += 1
         n = len(batches[0][self.objective.streams[0]])
-        if n != self._size: raise ValueError(f"loader: gives {n} samples at a time, batch_size={self.config.batch_size} asks for {self._size}")
+        if n != self._size:
+            raise ValueError(
+                f"loader: gives {n} samples at a time, batch_size={self.config.batch_size} asks for {self._size}"
+            )
         return batches
 
     def _norm(self):
         "Norm of the gradient, which is clipped if the config says so."
-        if self.config.clip_grad: return self.accelerator.clip_grad_norm_(self.params, self.config.clip_grad)
-        if self.accelerator.scaler: self.accelerator.unscale_gradients()
+        if self.config.clip_grad:
+            return self.accelerator.clip_grad_norm_(self.params, self.config.clip_grad)
+        if self.accelerator.scaler:
+            self.accelerator.unscale_gradients()
         return nn.utils.get_total_norm([p.grad for p in self.params if p.grad is not None])
 
     def _check(self, result, norm, batches, start):
         "This update's loss as a number; stop if the update must not be made."
         loss, size = torch.stack([result.loss.float(), norm.float()]).tolist()
-        reason = exploded(self.guard, loss) or ('' if math.isfinite(size) or self.accelerator.scaler else f'norm of the gradient is {size}')
-        if not reason: return loss
+        reason = exploded(self.guard, loss) or (
+            ""
+            if math.isfinite(size) or self.accelerator.scaler
+            else f"norm of the gradient is {size}"
+        )
+        if not reason:
+            return loss
         torch.set_rng_state(start[0])
         generators, rows = get_generators(), self.objective.rows
         row = culprit(diagnose(self.model, self.objective, batches))
-        if row == 'loss' and math.isfinite(loss) and rows: row = max(rows, key=lambda r: abs(r.weight * float(result.logs[r.name]))).name
-        folder = self.out/'diverged'/(f'rank{self.accelerator.process_index}' if self.accelerator.num_processes > 1 else '')
-        raise TrainingDiverged(self.step, row, reason, save_replay(folder, self.step, batches, self.model, dict(generators=generators)))
+        if row == "loss" and math.isfinite(loss) and rows:
+            row = max(rows, key=lambda r: abs(r.weight * float(result.logs[r.name]))).name
+        folder = (
+            self.out
+            / "diverged"
+            / (
+                f"rank{self.accelerator.process_index}"
+                if self.accelerator.num_processes > 1
+                else ""
+            )
+        )
+        raise TrainingDiverged(
+            self.step,
+            row,
+            reason,
+            save_replay(folder, self.step, batches, self.model, dict(generators=generators)),
+        )
 
 # %% ../../nbs/training/505_loop.ipynb #9e47d6ae
 class Trainer(_Turn):
     "Trains a model in place: `Trainer(model, objective, loader, config, out).fit()`."
-    def fit(self,
-        resume: str | bool = 'auto', # 'auto': continue if there is a checkpoint; True: there must be one; False: start again
-    ) -> pd.DataFrame:               # the metrics
+
+    def fit(
+        self,
+        resume: str
+        | bool = "auto",  # 'auto': continue if there is a checkpoint; True: there must be one; False: start again
+    ) -> pd.DataFrame:  # the metrics
         "Train to the last step and return the metrics."
-        if resume not in ('auto', True, False): raise ValueError(f"resume: 'auto', True or False, got {resume!r}")
+        if resume not in ("auto", True, False):
+            raise ValueError(f"resume: 'auto', True or False, got {resume!r}")
         with preserve_generators():
             self._begin(resume)
             main = self.accelerator.is_main_process
-            with closing(Metrics(self.out, self.step, self.config.tensorboard)) if main else nullcontext() as self.metrics:
-                with tqdm(total=self.config.steps, initial=self.step, disable=not (self.config.progress and main), unit='step', dynamic_ncols=True, mininterval=.5) as bar: self._turns(bar)
+            with (
+                closing(Metrics(self.out, self.step, self.config.tensorboard))
+                if main
+                else nullcontext() as self.metrics
+            ):
+                with tqdm(
+                    total=self.config.steps,
+                    initial=self.step,
+                    disable=not (self.config.progress and main),
+                    unit="step",
+                    dynamic_ncols=True,
+                    mininterval=0.5,
+                ) as bar:
+                    self._turns(bar)
                 return self.metrics.frame() if main else pd.DataFrame()
 
     def _turns(self, bar):
         "One turn for each update."
-        config, source, batches, was_training = self.config, iter(self.loader), None, self.model.training
-        self._clock, self._samples, self._rate, self._given = time.perf_counter(), 0, 0., self.step
-        self.module.train(); self.optimizer.zero_grad()
+        config, source, batches, was_training = (
+            self.config,
+            iter(self.loader),
+            None,
+            self.model.training,
+        )
+        self._clock, self._samples, self._rate, self._given = time.perf_counter(), 0, 0.0, self.step
+        self.module.train()
+        self.optimizer.zero_grad()
         while self.step < config.steps:
             batches, done = batches or self._next(source), self.step + 1
-            save = done == config.steps or bool(config.checkpoint_every and done % config.checkpoint_every == 0)
+            save = done == config.steps or bool(
+                config.checkpoint_every and done % config.checkpoint_every == 0
+            )
             write, watch = save or done == 1 or done % config.log_every == 0, self.guard.due(done)
-            if clamp := getattr(getattr(self.model, 'geometry', None), 'clamp_parameters', None): clamp()
+            if clamp := getattr(getattr(self.model, "geometry", None), "clamp_parameters", None):
+                clamp()
             start = generator_state(self.accelerator.device)
             result = backward(self.module, batches, self.step, self.accelerator, grads=watch)
             norm = self._norm()
             upcoming = None if save else self._next(source)
             loss = self._check(result, norm, batches, start)
-            set_lr(self.optimizer, lr := lr_at(self.step, lr=config.lr, steps=config.steps, warmup=config.warmup, schedule=config.schedule))
-            self.optimizer.step(); self.optimizer.zero_grad()
-            if self.ema: self.ema.update_parameters(self.model)
+            set_lr(
+                self.optimizer,
+                lr := lr_at(
+                    self.step,
+                    lr=config.lr,
+                    steps=config.steps,
+                    warmup=config.warmup,
+                    schedule=config.schedule,
+                ),
+            )
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            if self.ema:
+                self.ema.update_parameters(self.model)
             self.step, batches, self._samples = done, upcoming, self._samples + config.batch_size
-            if write or watch: self._log(result, dict(lr=lr, grad_norm=norm), write, watch)
-            bar.set_postfix_str(f'loss {loss:.4f}, {self._rate:.0f} samples/s', refresh=False); bar.update()
-            if save: self.save(); self._clock = time.perf_counter()
+            if write or watch:
+                self._log(result, dict(lr=lr, grad_norm=norm), write, watch)
+            bar.set_postfix_str(f"loss {loss:.4f}, {self._rate:.0f} samples/s", refresh=False)
+            bar.update()
+            if save:
+                self.save()
+                self._clock = time.perf_counter()
         self.module.train(was_training)

@@ -21,55 +21,73 @@ from .update import Result
 
 # %% ../../nbs/training/501_metrics.ipynb #9a5f9248
 def read_metrics(
-    out: str | Path, # the run's folder
+    out: str | Path,  # the run's folder
 ) -> pd.DataFrame:
     "The metrics of a run, every number as it was written."
-    path = Path(out)/'metrics.csv'
-    if not path.is_file(): raise FileNotFoundError(f"out: no metrics.csv in {out}")
-    if not path.stat().st_size: return pd.DataFrame()
+    path = Path(out) / "metrics.csv"
+    if not path.is_file():
+        raise FileNotFoundError(f"out: no metrics.csv in {out}")
+    if not path.stat().st_size:
+        return pd.DataFrame()
     table = pd.read_csv(path)
-    return table.assign(guard=table['guard'].astype(object).fillna('')) if 'guard' in table else table
+    return (
+        table.assign(guard=table["guard"].astype(object).fillna("")) if "guard" in table else table
+    )
+
 
 def _rows(path):
     "The whole rows of a table, as text."
-    if not path.is_file(): return []
-    with open(path, newline='', encoding='utf-8') as f: return [r for r in csv.DictReader(f) if r['step'] and None not in r.values()]
+    if not path.is_file():
+        return []
+    with open(path, newline="", encoding="utf-8") as f:
+        return [r for r in csv.DictReader(f) if r["step"] and None not in r.values()]
+
 
 def _board(folder, step):
     "A TensorBoard writer that forgets what came after `step`."
     from torch.utils.tensorboard import SummaryWriter
+
     return SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
 # %% ../../nbs/training/501_metrics.ipynb #86e3b987
 class Metrics:
     "The metrics of a run as `metrics.csv` and, if wanted, TensorBoard events."
-    def __init__(self,
-        out: str | Path,           # the run's folder
-        step: int = 0,             # rows past this step are dropped: they will come again
+
+    def __init__(
+        self,
+        out: str | Path,  # the run's folder
+        step: int = 0,  # rows past this step are dropped: they will come again
         tensorboard: bool = True,  # write events to OUT/tensorboard
     ):
-        self.path, self.columns = Path(out)/'metrics.csv', []
+        self.path, self.columns = Path(out) / "metrics.csv", []
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._rewrite([r for r in _rows(self.path) if int(r['step']) <= step])
-        self.board = _board(Path(out)/'tensorboard', step) if tensorboard else None
+        self._rewrite([r for r in _rows(self.path) if int(r["step"]) <= step])
+        self.board = _board(Path(out) / "tensorboard", step) if tensorboard else None
 
     def _rewrite(self, rows):
         "Write the whole table, with all columns that any row has."
         self.columns = list(dict.fromkeys([*self.columns, *(c for r in rows for c in r)]))
-        table = csv.DictWriter(text := io.StringIO(newline=''), self.columns, lineterminator='\n')
-        if rows: table.writeheader(); table.writerows(rows)
+        table = csv.DictWriter(text := io.StringIO(newline=""), self.columns, lineterminator="\n")
+        if rows:
+            table.writeheader()
+            table.writerows(rows)
         write_atomic(self.path, text.getvalue())
 
-    def add(self,
+    def add(
+        self,
         row: Mapping[str, float | str | None],  # 'step' and any other columns
     ):
         "Append a row."
-        if 'step' not in row: raise ValueError(f"row: a 'step' is needed, got {', '.join(row)}")
-        if set(row) - set(self.columns): self._rewrite([*_rows(self.path), row])
+        if "step" not in row:
+            raise ValueError(f"row: a 'step' is needed, got {', '.join(row)}")
+        if set(row) - set(self.columns):
+            self._rewrite([*_rows(self.path), row])
         else:
-            with open(self.path, 'a', newline='', encoding='utf-8') as f: csv.DictWriter(f, self.columns, lineterminator='\n').writerow(row)
+            with open(self.path, "a", newline="", encoding="utf-8") as f:
+                csv.DictWriter(f, self.columns, lineterminator="\n").writerow(row)
         for k, v in row.items() if self.board else ():
-            if k != 'step' and isinstance(v, (int, float)): self.board.add_scalar(k, v, row['step'])
+            if k != "step" and isinstance(v, (int, float)):
+                self.board.add_scalar(k, v, row["step"])
 
     def frame(self) -> pd.DataFrame:
         "The table so far."
@@ -77,30 +95,40 @@ class Metrics:
 
     def close(self):
         "Flush the TensorBoard events."
-        if self.board: self.board.close()
+        if self.board:
+            self.board.close()
 
 # %% ../../nbs/training/501_metrics.ipynb #25761f91
 @torch.no_grad()
 def measure(
-    model: nn.Module, # its geometry is read
-    result: Result,   # of an update
-) -> dict:            # numbers and tensors of one number
+    model: nn.Module,  # its geometry is read
+    result: Result,  # of an update
+) -> dict:  # numbers and tensors of one number
     "Columns of the metrics for one update."
-    row, geometry = dict(loss=result.loss) | result.logs, getattr(model, 'geometry', None)
-    if isinstance(scale := getattr(geometry, 'logit_scale', None), Tensor): row['temperature'] = (-scale.float()).exp()
-    if getattr(geometry, 'has_cones', False):
+    row, geometry = dict(loss=result.loss) | result.logs, getattr(model, "geometry", None)
+    if isinstance(scale := getattr(geometry, "logit_scale", None), Tensor):
+        row["temperature"] = (-scale.float()).exp()
+    if getattr(geometry, "has_cones", False):
         c = geometry.curvature.detach().float()
         row |= dict(curvature=c.mean(), curvature_min=c.min(), curvature_max=c.max())
-    if hasattr(geometry, 'norm'): row |= {f'norm/{s}': geometry.norm(p).float().mean() for s, p in result.points.items() if isinstance(p, Tensor) and p.dim() == 2 and p.is_floating_point()}
+    if hasattr(geometry, "norm"):
+        row |= {
+            f"norm/{s}": geometry.norm(p).float().mean()
+            for s, p in result.points.items()
+            if isinstance(p, Tensor) and p.dim() == 2 and p.is_floating_point()
+        }
     return row
 
+
 def fetch(
-    row: Mapping,                            # numbers, text, and tensors of one number
+    row: Mapping,  # numbers, text, and tensors of one number
     accelerator: Accelerator | None = None,  # averages over its processes
 ) -> dict:
     "The same row without tensors, in one transfer from the device."
     names = [k for k, v in row.items() if isinstance(v, Tensor)]
-    if not names: return dict(row)
+    if not names:
+        return dict(row)
     values = torch.stack([row[k].detach().float() for k in names])
-    if accelerator and accelerator.num_processes > 1: values = accelerator.reduce(values, 'mean')
+    if accelerator and accelerator.num_processes > 1:
+        values = accelerator.reduce(values, "mean")
     return dict(row) | dict(zip(names, values.tolist()))

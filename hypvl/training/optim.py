@@ -15,78 +15,112 @@ from torch import nn
 from ..config import suggest
 
 # %% ../../nbs/training/502_optim.ipynb #24cd647c
-_SCALARS = ('log_', 'logit_scale', 'logit_bias')  # how learned logarithms and temperatures are called
+_SCALARS = (
+    "log_",
+    "logit_scale",
+    "logit_bias",
+)  # how learned logarithms and temperatures are called
+
 
 def _decays(module, name, p, variant):
     "Whether parameter `name` of `module` decays."
-    if name.startswith(_SCALARS): return variant == 'official' and p.numel() > 1
-    gain_or_bias = p.ndim <= 1 and ('Norm' in type(module).__name__ or name.endswith('bias') or p.ndim == 0)
-    return not gain_or_bias or (variant == 'official' and p.ndim == 1)
+    if name.startswith(_SCALARS):
+        return variant == "official" and p.numel() > 1
+    gain_or_bias = p.ndim <= 1 and (
+        "Norm" in type(module).__name__ or name.endswith("bias") or p.ndim == 0
+    )
+    return not gain_or_bias or (variant == "official" and p.ndim == 1)
+
 
 def parameter_groups(
-    model: nn.Module,            # any module; frozen parameters are left out
-    weight_decay: float = .2,    # for the parameters that decay
-    variant: str = 'paper',      # 'paper': no decay of biases, gains and scalars; 'official': what the code does
-) -> list[dict]:                 # two groups for an optimiser, with the names of their parameters
+    model: nn.Module,  # any module; frozen parameters are left out
+    weight_decay: float = 0.2,  # for the parameters that decay
+    variant: str = "paper",  # 'paper': no decay of biases, gains and scalars; 'official': what the code does
+) -> list[dict]:  # two groups for an optimiser, with the names of their parameters
     "Split the trainable parameters of a model into those that decay and those that do not."
-    if variant not in ('paper', 'official'): raise ValueError(f"variant: unknown {variant!r}.{suggest(variant, ('paper', 'official'))}")
-    if weight_decay < 0: raise ValueError(f"weight_decay: 0 or more, got {weight_decay}")
+    if variant not in ("paper", "official"):
+        raise ValueError(f"variant: unknown {variant!r}.{suggest(variant, ('paper', 'official'))}")
+    if weight_decay < 0:
+        raise ValueError(f"weight_decay: 0 or more, got {weight_decay}")
     groups, seen = {True: {}, False: {}}, set()
     for prefix, module in model.named_modules():
         for name, p in module.named_parameters(recurse=False):
             if p.requires_grad and id(p) not in seen:
-                seen.add(id(p)); groups[_decays(module, name, p, variant)][f'{prefix}.{name}'.lstrip('.')] = p
-    if not seen: raise ValueError(f"model: {type(model).__name__} has no trainable parameter")
-    return [dict(params=list(g.values()), names=list(g), weight_decay=weight_decay if decays else 0.) for decays, g in groups.items() if g]
+                seen.add(id(p))
+                groups[_decays(module, name, p, variant)][f"{prefix}.{name}".lstrip(".")] = p
+    if not seen:
+        raise ValueError(f"model: {type(model).__name__} has no trainable parameter")
+    return [
+        dict(params=list(g.values()), names=list(g), weight_decay=weight_decay if decays else 0.0)
+        for decays, g in groups.items()
+        if g
+    ]
 
 # %% ../../nbs/training/502_optim.ipynb #c5e359f9
 def group_table(
-    groups: list[dict], # what `parameter_groups` returned
-) -> pd.DataFrame:      # one row a parameter
+    groups: list[dict],  # what `parameter_groups` returned
+) -> pd.DataFrame:  # one row a parameter
     "Every trainable parameter with its shape and its weight decay."
-    return pd.DataFrame([dict(parameter=n, shape=tuple(p.shape), weight_decay=g['weight_decay'])
-                         for g in groups for n, p in zip(g['names'], g['params'])])
+    return pd.DataFrame(
+        [
+            dict(parameter=n, shape=tuple(p.shape), weight_decay=g["weight_decay"])
+            for g in groups
+            for n, p in zip(g["names"], g["params"])
+        ]
+    )
 
 # %% ../../nbs/training/502_optim.ipynb #172e61d9
 def make_optimizer(
-    model: nn.Module,                   # any module
-    lr: float = 5e-4,                   # peak learning rate
-    betas: tuple[float, float] = (.9, .98),
+    model: nn.Module,  # any module
+    lr: float = 5e-4,  # peak learning rate
+    betas: tuple[float, float] = (0.9, 0.98),
     eps: float = 1e-8,
-    weight_decay: float = .2,           # for the parameters that decay
-    variant: str = 'paper',             # see `parameter_groups`
-    fused: bool | None = None,          # one kernel a step; None: where the device has it
+    weight_decay: float = 0.2,  # for the parameters that decay
+    variant: str = "paper",  # see `parameter_groups`
+    fused: bool | None = None,  # one kernel a step; None: where the device has it
 ) -> torch.optim.AdamW:
     "AdamW with the parameter groups of the paper or of the published code."
     groups = parameter_groups(model, weight_decay, variant)
-    if fused is None: fused = all(p.device.type in ('cpu', 'cuda') and p.is_floating_point() for g in groups for p in g['params'])
+    if fused is None:
+        fused = all(
+            p.device.type in ("cpu", "cuda") and p.is_floating_point()
+            for g in groups
+            for p in g["params"]
+        )
     return torch.optim.AdamW(groups, lr=lr, betas=tuple(betas), eps=eps, fused=fused)
 
 # %% ../../nbs/training/502_optim.ipynb #0239f661
 _SCHEDULES = {
-    'cosine': lambda u: .5 * (1 + math.cos(math.pi * u)),
-    'cos2': lambda u: math.cos(.5 * math.pi * u) ** 2,
-    'constant': lambda u: 1.,
+    "cosine": lambda u: 0.5 * (1 + math.cos(math.pi * u)),
+    "cos2": lambda u: math.cos(0.5 * math.pi * u) ** 2,
+    "constant": lambda u: 1.0,
 }
 
+
 def lr_at(
-    step: int,                 # updates done so far; past `steps` the last value stays
+    step: int,  # updates done so far; past `steps` the last value stays
     *,
-    lr: float,                 # peak
-    steps: int,                # updates of the whole run
-    warmup: int = 0,           # updates of the linear rise from 0
-    schedule: str = 'cosine',  # 'cosine', 'cos2' (the same curve) or 'constant'
+    lr: float,  # peak
+    steps: int,  # updates of the whole run
+    warmup: int = 0,  # updates of the linear rise from 0
+    schedule: str = "cosine",  # 'cosine', 'cos2' (the same curve) or 'constant'
 ) -> float:
     "Learning rate of the update that follows `step` updates."
-    if schedule not in _SCHEDULES: raise ValueError(f"schedule: unknown {schedule!r}.{suggest(schedule, _SCHEDULES)}")
-    if not 0 <= warmup <= steps: raise ValueError(f"warmup: between 0 and steps={steps}, got {warmup}")
-    if step < 0: raise ValueError(f"step: 0 or more, got {step}")
-    if step < warmup: return lr * step / warmup
-    return lr * _SCHEDULES[schedule](min(1., (step - warmup) / max(1, steps - warmup)))
+    if schedule not in _SCHEDULES:
+        raise ValueError(f"schedule: unknown {schedule!r}.{suggest(schedule, _SCHEDULES)}")
+    if not 0 <= warmup <= steps:
+        raise ValueError(f"warmup: between 0 and steps={steps}, got {warmup}")
+    if step < 0:
+        raise ValueError(f"step: 0 or more, got {step}")
+    if step < warmup:
+        return lr * step / warmup
+    return lr * _SCHEDULES[schedule](min(1.0, (step - warmup) / max(1, steps - warmup)))
+
 
 def set_lr(
     optimizer: torch.optim.Optimizer,
-    lr: float, # for all its groups; a group with an `lr_scale` takes that multiple
+    lr: float,  # for all its groups; a group with an `lr_scale` takes that multiple
 ):
     "Set the learning rate of an optimiser."
-    for g in optimizer.param_groups: g['lr'] = lr * g.get('lr_scale', 1.)
+    for g in optimizer.param_groups:
+        g["lr"] = lr * g.get("lr_scale", 1.0)

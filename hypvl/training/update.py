@@ -19,84 +19,132 @@ from torch import Tensor, nn
 
 # %% ../../nbs/training/500_update.ipynb #8828a263
 def check_reductions(
-    rows,               # rows of an objective
-    processes: int = 1, # how many processes compute a part of the batch
-) -> int:               # factor of the loss in each process
+    rows,  # rows of an objective
+    processes: int = 1,  # how many processes compute a part of the batch
+) -> int:  # factor of the loss in each process
     "Factor that makes the average over processes the loss of the whole batch: 1 for means, the number of processes for sums."
-    kinds = {getattr(r, 'reduction', 'mean') for r in rows}
-    if processes > 1 and len(kinds) > 1: raise ValueError(f"rows: means and sums cannot be mixed on {processes} processes, got {', '.join(r.name + ' ' + r.reduction for r in rows)}")
-    return processes if kinds == {'sum'} else 1
+    kinds = {getattr(r, "reduction", "mean") for r in rows}
+    if processes > 1 and len(kinds) > 1:
+        raise ValueError(
+            f"rows: means and sums cannot be mixed on {processes} processes, got {', '.join(r.name + ' ' + r.reduction for r in rows)}"
+        )
+    return processes if kinds == {"sum"} else 1
 
-def _full(x): return x if x.dtype == torch.float64 else x.float()
 
-def _like(grad, x): return grad[:, :x.shape[1]] if x.dim() == 3 else grad  # words of a micro-batch may be fewer than the batch's
+def _full(x):
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _like(grad, x):
+    return (
+        grad[:, : x.shape[1]] if x.dim() == 3 else grad
+    )  # words of a micro-batch may be fewer than the batch's
+
 
 class Step(nn.Module):
     "A model and its objective as one module: batch in, loss out."
-    def __init__(self,
-        model: nn.Module,    # has `embed(batch, streams)` and `geometry`
-        objective,           # has `streams`, `rows` and is called with (points, geometry, step)
-        gather=None,         # brings the keys of other processes, with gradient; needed if there are any
+
+    def __init__(
+        self,
+        model: nn.Module,  # has `embed(batch, streams)` and `geometry`
+        objective,  # has `streams`, `rows` and is called with (points, geometry, step)
+        gather=None,  # brings the keys of other processes, with gradient; needed if there are any
         processes: int = 1,
     ):
         super().__init__()
         self.model, self.objective, self.gather = model, objective, gather
-        self.scale = check_reductions(getattr(objective, 'rows', ()), processes)
+        self.scale = check_reductions(getattr(objective, "rows", ()), processes)
 
     def head(self, points: Mapping[str, Any], step: int) -> tuple[Tensor, dict]:
         "The objective on points, in full precision."
-        hook = {'gather': self.gather} if self.gather else {}
+        hook = {"gather": self.gather} if self.gather else {}
         device = next(v for v in points.values() if isinstance(v, Tensor)).device
-        with torch.autocast(device.type, enabled=False): loss, logs = self.objective(points, self.model.geometry, step, **hook)
-        return loss * self.scale, {k: v * self.scale if isinstance(v, Tensor) else v for k, v in logs.items()}
+        with torch.autocast(device.type, enabled=False):
+            loss, logs = self.objective(points, self.model.geometry, step, **hook)
+        return loss * self.scale, {
+            k: v * self.scale if isinstance(v, Tensor) else v for k, v in logs.items()
+        }
 
-    def forward(self, batch: Mapping[str, Any], step: int, cached: Mapping[str, Tensor] | None = None, own: Sequence = ()):
+    def forward(
+        self,
+        batch: Mapping[str, Any],
+        step: int,
+        cached: Mapping[str, Tensor] | None = None,
+        own: Sequence = (),
+    ):
         "Loss, log and points of a batch; with `cached` gradients only their product with the points."
         points = self.model.embed(batch, self.objective.streams)
-        if cached is None: return *self.head(points, step), points
-        return sum((_full(points[s]) * _like(g, points[s])).sum() for s, g in cached.items()) + sum((p * g).sum() for p, g in own)
+        if cached is None:
+            return *self.head(points, step), points
+        return sum((_full(points[s]) * _like(g, points[s])).sum() for s, g in cached.items()) + sum(
+            (p * g).sum() for p, g in own
+        )
 
 # %% ../../nbs/training/500_update.ipynb #f6622971
 @dataclass
 class Result:
     "What an update leaves behind besides gradients."
-    loss: Float[Tensor, ""]           # detached
-    logs: dict[str, Any]              # the objective's log
-    points: dict[str, Any]            # detached points of the whole local batch
-    grads: dict[str, Tensor]          # gradient of the loss with respect to the points, if asked for
+
+    loss: Float[Tensor, ""]  # detached
+    logs: dict[str, Any]  # the objective's log
+    points: dict[str, Any]  # detached points of the whole local batch
+    grads: dict[str, Tensor]  # gradient of the loss with respect to the points, if asked for
+
 
 def generator_state(device: torch.device) -> list[Tensor]:
     "State of torch's generators that a forward pass on `device` may use."
-    return [torch.get_rng_state()] + ([torch.cuda.get_rng_state(device)] if device.type == 'cuda' else [])
+    return [torch.get_rng_state()] + (
+        [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    )
+
 
 def _set_generator_state(state, device):
     torch.set_rng_state(state[0])
-    if device.type == 'cuda': torch.cuda.set_rng_state(state[1], device)
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state[1], device)
 
-def _is_points(v): return isinstance(v, Tensor) and v.is_floating_point()
 
+def _is_points(v):
+    return isinstance(v, Tensor) and v.is_floating_point()
 
 # %% ../../nbs/training/500_update.ipynb #c3d4e5f6
 def join_stream(
-    parts: Sequence[Mapping[str, Any]], # entries of several micro-batches
-    name: str,                          # the one to join
-) -> Any:                               # rows of words are padded to the longest: points with 0, indices with -1
+    parts: Sequence[Mapping[str, Any]],  # entries of several micro-batches
+    name: str,  # the one to join
+) -> Any:  # rows of words are padded to the longest: points with 0, indices with -1
     "One entry of all micro-batches."
     values = [p[name] for p in parts]
     if isinstance(values[0], Tensor):
-        words = max(v.shape[1] for v in values) if values[0].dim() == 3 or values[0].dtype == torch.int16 else None
-        if words is None: return torch.cat(values)
+        words = (
+            max(v.shape[1] for v in values)
+            if values[0].dim() == 3 or values[0].dtype == torch.int16
+            else None
+        )
+        if words is None:
+            return torch.cat(values)
         rest, fill = values[0].dim() - 2, 0 if _is_points(values[0]) else -1
-        return torch.cat([nn.functional.pad(v, (0, 0) * rest + (0, words - v.shape[1]), value=fill) for v in values])
+        return torch.cat(
+            [
+                nn.functional.pad(v, (0, 0) * rest + (0, words - v.shape[1]), value=fill)
+                for v in values
+            ]
+        )
     return sum((list(v) for v in values), []) if isinstance(values[0], (list, tuple)) else values[0]
 
+
 def to_device(
-    batch: Mapping[str, Any],   # streams and other entries
+    batch: Mapping[str, Any],  # streams and other entries
     device: torch.device | str,
 ) -> dict[str, Any]:
     "A batch with its tensors on a device; all else as it is."
-    ahead = torch.device(device).type != 'cpu'  # a copy that one may read at once must not be asynchronous
-    return {k: v.to(device, non_blocking=ahead) if isinstance(v, Tensor) else v for k, v in batch.items()}
+    ahead = (
+        torch.device(device).type != "cpu"
+    )  # a copy that one may read at once must not be asynchronous
+    return {
+        k: v.to(device, non_blocking=ahead) if isinstance(v, Tensor) else v
+        for k, v in batch.items()
+    }
+
 
 def _differentiate(loss, accelerator):
     "Through the loss scale of mixed precision where there is one; accelerate's own way costs half a millisecond."
@@ -104,22 +152,31 @@ def _differentiate(loss, accelerator):
 
 # %% ../../nbs/training/500_update.ipynb #2a7ef3e2
 def backward(
-    module: nn.Module,           # a `Step`, maybe prepared by accelerate
+    module: nn.Module,  # a `Step`, maybe prepared by accelerate
     batches: Sequence[Mapping],  # one batch, or micro-batches that count as one
-    step: int,                   # updates done, for the schedules of the objective
+    step: int,  # updates done, for the schedules of the objective
     accelerator: Accelerator,
-    grads: bool = False,         # also return the gradient of the points
+    grads: bool = False,  # also return the gradient of the points
 ) -> Result:
     "Add the gradient of one batch to the parameters, in micro-batches if there are several."
-    if not batches: raise ValueError("batches: at least one is needed, got none")
-    if len(batches) > 1: return _cached_backward(module, batches, step, accelerator)
+    if not batches:
+        raise ValueError("batches: at least one is needed, got none")
+    if len(batches) > 1:
+        return _cached_backward(module, batches, step, accelerator)
     loss, logs, points = module(batches[0], step)
-    watched = {s: p for s, p in points.items() if _is_points(p) and p.requires_grad} if grads else {}
-    for p in watched.values(): p.retain_grad()
+    watched = (
+        {s: p for s, p in points.items() if _is_points(p) and p.requires_grad} if grads else {}
+    )
+    for p in watched.values():
+        p.retain_grad()
     _differentiate(loss, accelerator)
     unscale = 1 / accelerator.scaler.get_scale() if accelerator.scaler is not None and grads else 1
-    return Result(loss.detach(), logs, {s: p.detach() if isinstance(p, Tensor) else p for s, p in points.items()},
-                  {s: p.grad * unscale for s, p in watched.items() if p.grad is not None})
+    return Result(
+        loss.detach(),
+        logs,
+        {s: p.detach() if isinstance(p, Tensor) else p for s, p in points.items()},
+        {s: p.grad * unscale for s, p in watched.items() if p.grad is not None},
+    )
 
 # %% ../../nbs/training/500_update.ipynb #cd0c5c27
 def _cached_backward(module, batches, step, accelerator):
@@ -127,32 +184,58 @@ def _cached_backward(module, batches, step, accelerator):
     plain, states, parts = accelerator.unwrap_model(module), [], []
     for batch in batches:
         states.append(generator_state(accelerator.device))
-        with torch.no_grad(), accelerator.autocast(): parts.append(plain.model.embed(batch, plain.objective.streams))
+        with torch.no_grad(), accelerator.autocast():
+            parts.append(plain.model.embed(batch, plain.objective.streams))
     points = {s: join_stream(parts, s) for s in parts[0]}
-    watched = {s: _full(p).requires_grad_() for s, p in points.items() if _is_points(p) and p is not batches[0].get(s)}
+    watched = {
+        s: _full(p).requires_grad_()
+        for s, p in points.items()
+        if _is_points(p) and p is not batches[0].get(s)
+    }
     loss, logs = plain.head(points | watched, step)
-    heads = [p for m in (plain.model.geometry, plain.objective) if isinstance(m, nn.Module) for p in m.parameters() if p.requires_grad]
+    heads = [
+        p
+        for m in (plain.model.geometry, plain.objective)
+        if isinstance(m, nn.Module)
+        for p in m.parameters()
+        if p.requires_grad
+    ]
     found = torch.autograd.grad(loss, [*watched.values(), *heads], allow_unused=True)
-    found = [torch.zeros_like(p) if g is None else g for p, g in zip([*watched.values(), *heads], found)]
-    cached, own = dict(zip(watched, found)), list(zip(heads, found[len(watched):]))
+    found = [
+        torch.zeros_like(p) if g is None else g for p, g in zip([*watched.values(), *heads], found)
+    ]
+    cached, own = dict(zip(watched, found)), list(zip(heads, found[len(watched) :]))
     starts = dict.fromkeys(watched, 0)
     for i, (batch, state, part) in enumerate(zip(batches, states, parts)):
         _set_generator_state(state, accelerator.device)
-        pieces = {s: cached[s][starts[s]:starts[s] + len(part[s])] for s in watched}
+        pieces = {s: cached[s][starts[s] : starts[s] + len(part[s])] for s in watched}
         starts = {s: n + len(part[s]) for s, n in starts.items()}
         last = i == len(batches) - 1
         with nullcontext() if last else accelerator.no_sync(module):
             _differentiate(module(batch, step, pieces, own if last else ()), accelerator)
-    return Result(loss.detach(), logs, {s: p.detach() if isinstance(p, Tensor) else p for s, p in points.items()}, cached)
+    return Result(
+        loss.detach(),
+        logs,
+        {s: p.detach() if isinstance(p, Tensor) else p for s, p in points.items()},
+        cached,
+    )
 
 # %% ../../nbs/training/500_update.ipynb #837f61e3
 def make_accelerator(
-    precision: str = 'no',      # 'no', 'bf16' or 'fp16'
+    precision: str = "no",  # 'no', 'bf16' or 'fp16'
     device: str | None = None,  # 'cpu' to stay there; None: the best there is
 ) -> Accelerator:
     "Devices and processes as the environment has them."
-    if device not in (None, 'cpu', 'cuda', 'auto'): raise ValueError(f"device: 'cpu', 'cuda', 'auto' or None, got {device!r}")
-    if device == 'cuda' and not torch.cuda.is_available(): raise ValueError("device: 'cuda' is not available on this machine")
-    if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision: AcceleratorState._reset_state()
+    if device not in (None, "cpu", "cuda", "auto"):
+        raise ValueError(f"device: 'cpu', 'cuda', 'auto' or None, got {device!r}")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device: 'cuda' is not available on this machine")
+    if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
+        AcceleratorState._reset_state()
     ddp = DistributedDataParallelKwargs(broadcast_buffers=False, gradient_as_bucket_view=True)
-    return Accelerator(mixed_precision=precision, cpu=True if device == 'cpu' else None, kwargs_handlers=[ddp], step_scheduler_with_optimizer=False)
+    return Accelerator(
+        mixed_precision=precision,
+        cpu=True if device == "cpu" else None,
+        kwargs_handlers=[ddp],
+        step_scheduler_with_optimizer=False,
+    )

@@ -1,4 +1,5 @@
 """Fixtures of the end-to-end tests: the repository, and one smoke reproduction that several tests look at."""
+
 import os
 import subprocess
 import sys
@@ -7,7 +8,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-ENV = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"), "MPLBACKEND": "Agg", "HF_HUB_OFFLINE": "1"}
+ENV = {
+    **os.environ,
+    "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
+    "MPLBACKEND": "Agg",
+    "HF_HUB_OFFLINE": "1",
+}
 
 
 def pytest_addoption(parser):
@@ -27,12 +33,24 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.skip(reason="needs real data: HYPVL_DATA=folder"))
 
 
-def papermill(notebook: str, out: Path, timeout: int = 600, **parameters) -> subprocess.CompletedProcess:
+def papermill(
+    notebook: str, out: Path, timeout: int = 600, **parameters
+) -> subprocess.CompletedProcess:
     "Run a reproduction notebook as a user does, from the repository's root."
     out.mkdir(parents=True, exist_ok=True)
     words = [w for k, v in {"out": str(out), **parameters}.items() for w in ("-p", k, str(v))]
-    command = [sys.executable, "-m", "papermill", f"papers_repro/{notebook}", str(out / notebook), "--no-progress-bar", *words]
-    return subprocess.run(command, cwd=ROOT, env=ENV, capture_output=True, text=True, timeout=timeout)
+    command = [
+        sys.executable,
+        "-m",
+        "papermill",
+        f"papers_repro/{notebook}",
+        str(out / notebook),
+        "--no-progress-bar",
+        *words,
+    ]
+    return subprocess.run(
+        command, cwd=ROOT, env=ENV, capture_output=True, text=True, timeout=timeout
+    )
 
 
 @pytest.fixture(scope="session")

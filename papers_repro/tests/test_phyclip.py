@@ -1,4 +1,5 @@
 """The PHyCLIP notebook as a user runs it."""
+
 import json
 
 import pandas as pd
@@ -9,11 +10,23 @@ from conftest import papermill
 def test_smoke_renders_every_table_figure_and_claim(smoke):
     for number in (1, 2, 3):
         table = pd.read_csv(smoke / "tables" / f"table{number}.csv")
-        assert {"this run", "paper"} <= {s.split(" (")[0] for s in table["source"]}, table["source"].unique()
-    for name in ("figure3_norms", "figure4a_factors", "figure4b_disks", "figure7_retrieval", "training", "claims"):
+        assert {"this run", "paper"} <= {s.split(" (")[0] for s in table["source"]}, table[
+            "source"
+        ].unique()
+    for name in (
+        "figure3_norms",
+        "figure4a_factors",
+        "figure4b_disks",
+        "figure7_retrieval",
+        "training",
+        "claims",
+    ):
         assert (smoke / "figures" / f"{name}.png").stat().st_size > 5_000, name
     claims = pd.read_csv(smoke / "tables" / "claims.csv")
-    assert set(claims["verdict"]) <= {"supports", "does not support", "inconclusive", "not run"} and len(claims) > 20
+    assert (
+        set(claims["verdict"]) <= {"supports", "does not support", "inconclusive", "not run"}
+        and len(claims) > 20
+    )
     assert json.loads((smoke / "tables" / "provenance.json").read_text())["preset"] == "smoke"
 
 
@@ -32,9 +45,14 @@ def test_second_run_trains_nothing(smoke):
     assert stamps == {p: p.stat().st_mtime_ns for p in smoke.glob("runs/*/finished.json")}
 
 
-@pytest.mark.parametrize("wrong, message", [
-    ({"sedes": "1"}, "unknown parameter 'sedes'"), ({"preset": "tiny"}, "preset='tiny' is none of"),
-    ({"data_root": "no/such/folder"}, "no prepared shards")])
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"sedes": "1"}, "unknown parameter 'sedes'"),
+        ({"preset": "tiny"}, "preset='tiny' is none of"),
+        ({"data_root": "no/such/folder"}, "no prepared shards"),
+    ],
+)
 def test_wrong_parameters_are_errors(tmp_path, wrong, message):
     done = papermill("phyclip.ipynb", tmp_path, **{"preset": "smoke", **wrong})
     assert done.returncode != 0 and message in done.stderr + done.stdout

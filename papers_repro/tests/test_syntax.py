@@ -1,4 +1,5 @@
 """The syntax notebook as a user runs it."""
+
 import pandas as pd
 from conftest import papermill
 
@@ -13,16 +14,24 @@ def test_smoke_renders_every_table_figure_and_claim(tmp_path):
         assert {"this run", "paper (ViT-S/16, GRIT)"} == set(table["source"])
         ours = table[table["source"].eq("this run") & table["value"].notna()]
         assert {"MERU", "MERU + syntax"} <= set(ours["row"]), number
-        if number == 3: assert set(ours["dataset"]) == set(CHECKLIST)  # the world fills all thirteen columns
+        if number == 3:
+            assert set(ours["dataset"]) == set(CHECKLIST)  # the world fills all thirteen columns
     for name in ("figure1_terms", "figure2_loss", "recovery", "claims"):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000, name
     claims = pd.read_csv(tmp_path / "tables" / "claims.csv").set_index("id")
     assert claims.loc["falls", "seeds"] == "0, 1" and claims.loc["product", "verdict"] == "not run"
-    loss = pd.read_csv(tmp_path / "figures" / "figure2_loss.csv").query("panel.str.startswith('syntax')")
-    last = loss[loss["step"] == loss["step"].max()].pivot(index="seed", columns="model", values="value")
+    loss = pd.read_csv(tmp_path / "figures" / "figure2_loss.csv").query(
+        "panel.str.startswith('syntax')"
+    )
+    last = loss[loss["step"] == loss["step"].max()].pivot(
+        index="seed", columns="model", values="value"
+    )
     assert (last["MERU"] != last["MERU + syntax"]).all()  # the rows acted
 
 
 def test_wrong_section_is_an_error(tmp_path):
     done = papermill("syntax.ipynb", tmp_path, preset="smoke", sections="ablation")
-    assert done.returncode != 0 and "sections: 'ablation' is none of all, main, weights" in done.stderr + done.stdout
+    assert (
+        done.returncode != 0
+        and "sections: 'ablation' is none of all, main, weights" in done.stderr + done.stdout
+    )
