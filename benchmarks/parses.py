@@ -25,10 +25,10 @@ from pathlib import Path
 import spacy
 from spacy.training import Example
 
-from hypvl.data.alignment import clean_text
-from hypvl.data.parses import load_parser, parse_shards, parser_identity, sidecar
-from hypvl.data.shards import write_shard
-from hypvl.data.world import World, caption, things
+from hypvl.data.grit.shards import write_shard
+from hypvl.data.parses.pipelines import load_parser, parse_shards, parser_identity, sidecar
+from hypvl.data.parses.word_pieces import clean_text
+from hypvl.data.world.scenes import World, caption, things
 
 
 def world_parses(count):
@@ -96,7 +96,7 @@ def start_up(name, processes):
                 [
                     sys.executable,
                     "-c",
-                    f"from hypvl.data.parses import load_parser; load_parser({name!r})",
+                    f"from hypvl.data.parses.pipelines import load_parser; load_parser({name!r})",
                 ],
                 check=True,
             )

@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from hypvl.data.grit import GritConfig, GritLoader
+from hypvl.data.grit.loader import GritConfig, GritLoader
 from hypvl.evaluation.retrieval import recall_at_k
 from hypvl.evaluation.zero_shot import inference
 from hypvl.models.registry import load_model

@@ -10,8 +10,8 @@ import argparse
 import tempfile
 import time
 
-from hypvl.data.formats import write_grit
-from hypvl.data.world import World, WorldConfig, sample
+from hypvl.data.world.scenes import World, WorldConfig, sample
+from hypvl.data.world.writers import write_grit
 
 
 def best(do, repeats):

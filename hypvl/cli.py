@@ -180,7 +180,7 @@ def _processes(device: str):
     "Device of this process, and its share of the work."
     import torch
 
-    from hypvl.evaluation.features import Share
+    from hypvl.evaluation.suites.features import Share
 
     cpu = device == "cpu" or not torch.cuda.is_available()
     if device == "cuda" and cpu:
@@ -197,7 +197,7 @@ def _processes(device: str):
 # %% ../nbs/001_cli.ipynb #62e154d4
 def _evaluate(args: argparse.Namespace) -> int:
     "Run `hypvl evaluate`."
-    from hypvl.evaluation.protocols import Protocol
+    from hypvl.evaluation.suites.protocols import Protocol
     from hypvl.papers.report import evaluate_checkpoint
 
     if not args.data_root.is_dir():

@@ -9,8 +9,8 @@ __all__ = ['PRESETS', 'FAMILIES', 'SECTIONS', 'DataConfig', 'Recipe', 'recipe', 
 from dataclasses import dataclass, field, replace
 
 from ..config import config_hash, override, suggest
-from ..data.formats import SuiteConfig
-from ..data.world import WorldConfig
+from ..data.world.scenes import WorldConfig
+from ..data.world.writers import SuiteConfig
 from ..losses.objective import ObjectiveConfig
 from ..models.registry import ModelConfig, model_config
 from ..training.loop import TrainConfig

@@ -18,11 +18,11 @@ from torch import nn
 
 import hypvl
 from ..config import config_hash, suggest, to_dict, write_atomic
-from ..data.benchmarks import BENCHMARKS
-from ..evaluation.features import Share, model_fingerprint
-from ..evaluation.protocols import Protocol
-from ..evaluation.suite import evaluate_suite, save_frames
-from ..evaluation.tasks import default_suite
+from ..data.benchmarks.registry import BENCHMARKS
+from ..evaluation.suites.evaluate import evaluate_suite, save_frames
+from ..evaluation.suites.features import Share, model_fingerprint
+from ..evaluation.suites.protocols import Protocol
+from ..evaluation.suites.tasks import default_suite
 from ..models import from_open_clip, load_model, load_official
 from ..models.interop import open_clip_config
 from .provenance import git_state, save_provenance, short_commit, stamp, versions

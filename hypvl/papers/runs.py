@@ -16,20 +16,20 @@ import pandas as pd
 import torch
 
 from ..config import config_hash, from_dict, to_dict, write_atomic
-from ..data.formats import write_grit, write_suite
-from ..data.grit import GritConfig, GritLoader
-from ..data.grit_prepare import PrepareConfig, prepare
-from ..data.parses import attachment_score, load_parser, parse_shards, shard_parses
-from ..data.photographs import photo_sprites
-from ..data.schema import Parse
-from ..data.shards import find_shards, read_shard
-from ..data.small_parser import train_parser
-from ..data.sprites import DrawnSprites
-from ..data.world import World
-from ..evaluation.parse_recovery import parse_report
-from ..evaluation.protocols import Protocol
+from ..data.grit.loader import GritConfig, GritLoader
+from ..data.grit.prepare import PrepareConfig, prepare
+from ..data.grit.shards import find_shards, read_shard
+from ..data.parses.pipelines import attachment_score, load_parser, parse_shards, shard_parses
+from ..data.parses.small_parser import train_parser
+from ..data.records import Parse
+from ..data.world.photographs import photo_sprites
+from ..data.world.scenes import World
+from ..data.world.sprites import DrawnSprites
+from ..data.world.writers import write_grit, write_suite
+from ..evaluation.order.parse_recovery import parse_report
 from ..evaluation.retrieval import recall_at_k
-from ..evaluation.suite import evaluate_suite, load_frames, save_frames
+from ..evaluation.suites.evaluate import evaluate_suite, load_frames, save_frames
+from ..evaluation.suites.protocols import Protocol
 from ..evaluation.zero_shot import inference
 from ..losses.objective import make_objective
 from ..models.registry import create_model, load_model

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ..evaluation.parse_recovery import CHAINS
+from ..evaluation.order.parse_recovery import CHAINS
 from hypvl.papers.claims import (
     Claim,
     Compare,

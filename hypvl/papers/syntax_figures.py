@@ -12,7 +12,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.patches import FancyArrowPatch
 
-from ..data.schema import Parse
+from ..data.records import Parse
 from .figures import Drawing, panels, style
 from .syntax_claims import syntax_loss
 

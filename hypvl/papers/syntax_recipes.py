@@ -9,7 +9,7 @@ __all__ = ['SHARE', 'WEIGHT', 'SYNTAX_SECTIONS', 'syntax_recipe', 'syntax_settin
 from dataclasses import replace
 
 from ..config import override, suggest
-from ..data.world import WorldConfig
+from ..data.world.scenes import WorldConfig
 from ..losses.syntax import SyntaxConfig
 from .recipes import Recipe, recipe
 

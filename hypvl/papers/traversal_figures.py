@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from ..evaluation.traversal import METRICS, RELATIONS, distinct_texts
+from ..evaluation.order.traversal import METRICS, RELATIONS, distinct_texts
 from .figures import FAMILY_COLOURS, SERIES, Drawing, panels, style
 from .pictures import _thumbnails
 from .reference import FAMILIES

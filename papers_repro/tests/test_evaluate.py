@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from hypvl.cli import main
-from hypvl.data.formats import SuiteConfig
-from hypvl.data.layouts import write_data_root
-from hypvl.data.world import World
+from hypvl.data.world.published import write_data_root
+from hypvl.data.world.scenes import World
+from hypvl.data.world.writers import SuiteConfig
 from hypvl.models import create_model
 
 ENV = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hypvl.data.grit_prepare import PrepareConfig, prepare
+from hypvl.data.grit.prepare import PrepareConfig, prepare
 from hypvl.papers.recipes import recipe
 from hypvl.papers.runs import prepare_data, train
 

@@ -92,22 +92,23 @@ def test_arrows_point_one_way(root):
         "evaluation": {"config", "geometry", "data", "models"},
     }
     for path in (root / "hypvl").rglob("*.py"):
-        package = path.relative_to(root / "hypvl").parts[0].removesuffix(".py")
-        if package not in allowed:
+        place = path.relative_to(root / "hypvl").with_suffix("").parts
+        if place[0] not in allowed:
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            target = None
-            if (
-                isinstance(node, ast.ImportFrom)
-                and node.module
-                and node.module.startswith("hypvl.")
-            ):
-                target = node.module.split(".")[1]
-            elif isinstance(node, ast.ImportFrom) and node.level == 2:
-                target = (node.module or "").split(".")[0]
-            assert target in (None, "", package) or target in allowed[package], (
-                f"{path.relative_to(root)} imports {target}"
-            )
+        for name in imported_modules(path, place):
+            room = name.split(".")[0]
+            assert room in {"", place[0]} | allowed[place[0]], f"{'/'.join(place)} imports {name}"
+
+
+def imported_modules(path, place):
+    "Modules of hypvl that a file imports, relative to the package; '' is the package itself."
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (a.name.removeprefix("hypvl.") for a in node.names if "hypvl." in a.name)
+        elif isinstance(node, ast.ImportFrom) and node.level:
+            yield ".".join([*place[: -node.level], *filter(None, [node.module])])
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hypvl"):
+            yield node.module.removeprefix("hypvl").lstrip(".")
 
 
 def test_requirements_are_locked(root):

@@ -3,7 +3,7 @@
 import pandas as pd
 from conftest import papermill
 
-from hypvl.data.checklist import CHECKLIST
+from hypvl.data.benchmarks.checklist import CHECKLIST
 
 
 def test_smoke_renders_every_table_figure_and_claim(tmp_path):
