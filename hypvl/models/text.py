@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float, Int
 from open_clip.tokenizer import SimpleTokenizer
 from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ..config import ByKind, suggest
+from .towers import recomputed
 
 # %% ../../nbs/models/301_text_towers.ipynb #df83d227
 _plain_pieces = regex.compile(
@@ -181,11 +181,15 @@ def init_text_tower(
     if config.mark_std is not None:
         nn.init.normal_(tower.token_embed.weight[-2:], std=config.mark_std)
     nn.init.normal_(tower.posit_embed, std=config.position_std)
+    deviations = {
+        "attn.in_proj_weight": width**-0.5,
+        "attn.out_proj.weight": into_stream,
+        "mlp.c_fc.weight": (2 * width) ** -0.5,
+        "mlp.c_proj.weight": into_stream,
+    }
     for block in tower.resblocks:
-        nn.init.normal_(block.attn.in_proj_weight, std=width**-0.5)
-        nn.init.normal_(block.attn.out_proj.weight, std=into_stream)
-        nn.init.normal_(block.mlp.c_fc.weight, std=(2 * width) ** -0.5)
-        nn.init.normal_(block.mlp.c_proj.weight, std=into_stream)
+        for name, deviation in deviations.items():
+            nn.init.normal_(block.get_parameter(name), std=deviation)
 
 # %% ../../nbs/models/301_text_towers.ipynb #1ba7c2e7
 class TextTower(nn.Module):
@@ -273,7 +277,7 @@ class TextTower(nn.Module):
         states = {"token": embedded, "init": x}
         for n, block in enumerate(self.resblocks, 1):
             if recompute:
-                h, a, x = checkpoint(block, x, mask, padding, use_reentrant=False)
+                h, a, x = recomputed(block, x, mask, padding)
             else:
                 h, a, x = block(x, mask, padding)
             for name, state in ((f"ln1.{n}", h), (f"attn_out.{n}", a), (f"block.{n}", x)):
