@@ -32,7 +32,6 @@ from hypvl.training.update import (
     Step,
     embedded_streams,
     join_points,
-    sample_streams,
     to_device,
 )
 
