@@ -35,7 +35,8 @@ def _owner(note: Path) -> str:
 def folder_lock(folder: str | Path, timeout: float = 24 * 3600) -> Iterator[None]:
     """Keep other processes from filling `folder` meanwhile; those that come second wait and say so.
 
-    The folder is made if it does not exist. After `timeout` seconds of waiting it is a `TimeoutError` which names the owner.
+    The folder is made if it does not exist. After `timeout` seconds of waiting it is a
+    `TimeoutError` which names the owner.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

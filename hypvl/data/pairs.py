@@ -9,7 +9,6 @@ __all__ = ['SUFFIXES', 'read_pairs_csv', 'read_pairs_folder', 'PairLoader']
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
-
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +119,7 @@ class _Visits(Dataset):
 
 # %% ../../nbs/data/204_pairs.ipynb #a92f333c
 class PairLoader:
-    """Batches `image` (uint8 [B, 3, S, S]), `text` (ids [B, L]) and `key` from pictures with captions.
+    """Batches `image` (uint8 [B, 3, S, S]), `text` (ids [B, L]), `key` of pictures with captions.
 
     `source` is a CSV file with columns named by `columns`, a folder of pictures with .txt files, or
     anything with a length whose items are (image, caption), such as a torch Dataset; an image is a

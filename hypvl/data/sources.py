@@ -69,11 +69,11 @@ class DataSource(ByKind):
         world_size: int = 1,
         workers: int = 0,
     ) -> Any:
-        """Batches of process `rank` of `world_size`, `batch_size` samples each, images of `size` pixels.
+        """Batches of `batch_size` samples with images of `size` pixels.
 
         `data` is what `prepare` gave; `tokenizer` makes ids [B, L] of strings; `split` is 'train',
-        endless and shuffled, or 'val', one pass in order; `workers` is the number of reading
-        processes. The loader has `kinds` (see `hypvl.streams`), and `state_dict` and
+        endless and shuffled, or 'val', one pass in order; this process is `rank` of `world_size`
+        that train together; `workers` is the number of reading processes. The loader has `kinds` (see `hypvl.streams`), and `state_dict` and
         `load_state_dict` if its training is to be resumed.
         """
         raise NotImplementedError
