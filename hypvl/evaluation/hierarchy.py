@@ -74,10 +74,11 @@ def hierarchical_metrics(
     lca: str = "official",  # 'official': from the prediction's side; 'max': the larger distance
     include_self: bool = False,  # count a node among its own ancestors
 ) -> dict[str, Float[ndarray, "n"]]:
-    """How far predictions are from the truth in a tree: tie, lca, jaccard, precision and recall of each pair.
+    """How far predictions are from the truth in a tree.
 
-    `lca='official'` is 1 where the class is right, `lca='max'` is 0. `include_self` changes the
-    ancestors that jaccard, precision and recall compare, not the distances tie and lca.
+    One value a pair for tie, lca, jaccard, precision and recall. `lca='official'` is 1 where the
+    class is right, `lca='max'` is 0. `include_self` changes the ancestors that jaccard, precision
+    and recall compare, not the distances tie and lca.
     """
     if lca not in ("official", "max"):
         raise ValueError(f"lca must be 'official' or 'max', got {lca!r}")
