@@ -18,7 +18,7 @@ from accelerate.state import AcceleratorState
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..losses.context import Context
+from ..losses.rows import Context
 from ..streams import join_parts, stream_kind
 
 # %% ../../nbs/training/500_update.ipynb #8828a263
