@@ -37,7 +37,7 @@ from hypvl.training.update import (
 )
 
 # %% ../../nbs/training/504_guard.ipynb #608bf08a
-def _summed(value, accelerator):
+def _summed(value: Tensor, accelerator: Any) -> Tensor:
     "The sum of a tensor over all processes."
     if accelerator is None or accelerator.num_processes == 1:
         return value
@@ -330,8 +330,10 @@ def culprit(
     table: pd.DataFrame,  # what `diagnose` returned
 ) -> str:  # a row's name, or 'loss' if every row is finite
     "The first row with a value or gradient that is not finite."
-    bad = table[(table["kind"] == "row") & ~table["finite"]]
-    return bad["name"].iloc[0] if len(bad) else "loss"
+    for line in table.to_dict("records"):
+        if line["kind"] == "row" and not line["finite"]:
+            return line["name"]
+    return "loss"
 
 
 def replay(

@@ -198,15 +198,11 @@ def _submit(out, cluster):
 
 def _wait_for(job, out):
     "Wait for a submitted job."
-    import submitit
+    from submitit.core.utils import FailedJobError, UncompletedJobError
 
     try:
         job.result()
-    except (
-        submitit.core.utils.FailedJobError,
-        submitit.core.utils.UncompletedJobError,
-        subprocess.SubprocessError,
-    ) as e:
+    except (FailedJobError, UncompletedJobError, subprocess.SubprocessError) as e:
         (out / "submitted.json").unlink(missing_ok=True)
         reason = str(e).strip()[-2000:]
         raise LaunchError(f"how='slurm': job {job.job_id} in {out} failed: {reason}") from e
@@ -339,7 +335,7 @@ def launch(
     if how not in WAYS:
         raise ValueError(f"how: unknown {how!r}.{suggest(how, WAYS)}")
     out = Path(out).absolute()
-    job = dict(function=function_name(function), config=config)
+    job: dict[str, Any] = dict(function=function_name(function), config=config)
     if dataclasses.is_dataclass(config):
         job["config"] = to_dict(config)
     if identity:

@@ -419,7 +419,7 @@ class Trainer:
         "This update's loss as a number; stop if the update must not be made."
         values = torch.stack([result.loss.float(), norm.float().to(result.loss.device)])
         if self.accelerator.num_processes > 1:
-            values = self.accelerator.reduce(values, "mean")
+            values: Any = self.accelerator.reduce(values, "mean")
         loss, size = values.tolist()
         reason = exploded(self.guard, loss)
         if not reason and not math.isfinite(size) and self.accelerator.scaler is None:

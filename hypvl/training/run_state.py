@@ -56,7 +56,7 @@ def describe(
     return str(value) if isinstance(value, Path) else type(value).__name__
 
 
-def _described(value):
+def _described(value: Any) -> dict[str, Any]:
     "What an object says of itself, or its class."
     if callable(getattr(value, "identity", None)):
         return describe(value.identity())
