@@ -89,9 +89,11 @@ class Metrics:
         else:
             with open(self.path, "a", newline="", encoding="utf-8") as f:
                 csv.DictWriter(f, self.columns, lineterminator="\n").writerow(row)
-        for k, v in row.items() if self.board else ():
-            if k != "step" and isinstance(v, (int, float)):
-                self.board.add_scalar(k, v, row["step"])
+        if self.board is None:
+            return
+        for name, value in row.items():
+            if name != "step" and isinstance(value, (int, float)):
+                self.board.add_scalar(name, value, row["step"])
 
     def frame(self) -> pd.DataFrame:
         "The table so far."
