@@ -18,7 +18,7 @@ from joblib.externals.loky import get_reusable_executor
 from tqdm.std import tqdm
 
 from .recipes import Recipe
-from .runs import Run, prepare_data, run
+from .runs import PROBES, Probe, Run, prepare_data, run
 from ..training.launch import LaunchError, finished
 from ..training.metrics import read_metrics
 
@@ -55,8 +55,11 @@ def _progress_bar(steps: Mapping[Path, int], show: bool) -> Iterator[None]:
             watcher.join()
 
 # %% ../../nbs/papers/803_parallel_runs.ipynb #f89947b5
-def _one_of_several(recipe: Recipe, out: str | Path, how: str, device: str) -> None:
+def _one_of_several(
+    recipe: Recipe, out: str | Path, how: str, device: str, probes: Mapping[str, Probe]
+) -> None:
     "A run without a bar and without processes of its own; a fault names the run."
+    PROBES.update(probes)  # also those that a notebook has registered
     try:
         run(recipe, out, how, device, progress=False, workers=1)
     except Exception as error:
@@ -111,7 +114,9 @@ def run_all(
     for data, size in wanted:
         prepare_data(data, size, Path(out) / "data", min(8, cores), progress)
     steps = {r.folder: r.recipe.train.steps for r in missing}
+    probes = {name: PROBES[name] for r in missing for name in r.recipe.probes if name in PROBES}
     one = joblib.delayed(_one_of_several)
+    jobs = [one(r.recipe, out, how, device, probes) for r in missing]
     with (
         _progress_bar(steps, progress),
         _worker_pool(at_once, how),
@@ -119,5 +124,5 @@ def run_all(
     ):
         # joblib replaces a process whose memory has grown
         warnings.filterwarnings("ignore", "A worker stopped while some jobs")
-        joblib.Parallel(at_once, batch_size=1)(one(r.recipe, out, how, device) for r in missing)
+        joblib.Parallel(at_once, batch_size=1)(jobs)
     return made
