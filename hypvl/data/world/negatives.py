@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .grammar import ADJECTIVES, RELATIONS, VERBS, Mention, Speaker, mention
+from .grammar import ADJECTIVES, OPPOSITES, VERBS, Mention, Speaker, mention
 from .scenes import Caption, Thing, World, caption, things, true_deed, true_relation
 from .sprites import ACTIONS, MATERIALS
 
@@ -125,7 +125,7 @@ def replace_relation(world, items, c, rng):
     "left becomes right, above becomes below, and one verb another."
     if c.template == "action":
         return replace(c, relation=str(rng.choice([v for v in VERBS if v != c.relation])))
-    return replace(c, relation=RELATIONS[c.relation]) if c.relation else None
+    return replace(c, relation=OPPOSITES[c.relation]) if c.relation else None
 
 
 def swap_object(world, items, c, rng):
