@@ -87,8 +87,13 @@ VERBS = ("pulls", "lights", "sprays")
 
 
 def _list(mentions, dep: str, offset: int = 0) -> Word:
-    "a, b and c: each hangs on the one before it (conj), commas and the conjunction on the left neighbour."
-    nouns = [noun_phrase(m, dep if i == 0 else "conj", i + offset) for i, m in enumerate(mentions)]
+    """a, b and c: each hangs on the one before it (conj).
+
+    Commas and the conjunction hang on their left neighbour.
+    """
+    nouns = []
+    for i, m in enumerate(mentions):
+        nouns.append(noun_phrase(m, "conj" if i else dep, i + offset))
     for i in range(len(nouns) - 1, 0, -1):
         joint = Word("and", "cc") if i == len(nouns) - 1 else Word(",", "punct")
         nouns[i - 1].right += [joint, nouns[i]]
