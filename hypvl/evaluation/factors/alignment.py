@@ -147,7 +147,8 @@ def _jackknife_half_width(one_hot, present, null, factors: int, group) -> float:
     values = []
     for left_out in range(groups):
         keep = group != left_out
-        bits = _information(one_hot[keep], present[keep], factors)
+        held = present[keep].astype(np.float32)
+        bits = _information(one_hot[keep], held, factors)
         null_of_part = null * n / keep.sum()
         values.append(_assigned_mean((bits - null_of_part) / _entropy(present[keep])))
     values = np.array(values)
@@ -174,12 +175,12 @@ def factor_alignment(
     for _ in range(permutations):
         draws.append(_information(one_hot, held[_shuffle_within(rng, strata)], factors))
     draws = np.stack(draws)
-    bits, null, entropy = _information(one_hot, held, factors), draws.mean(0), _entropy(held)
+    bits, null, entropy = _information(one_hot, held, factors), draws.mean(0), _entropy(present)
     normalised = (bits - null) / entropy
     value = _assigned_mean(normalised)
     by_chance = np.array([_assigned_mean((draw - null) / entropy) for draw in draws])
     group = rng.permutation(n) % groups
-    half = _jackknife_half_width(one_hot, held, null, factors, group)
+    half = _jackknife_half_width(one_hot, present, null, factors, group)
     columns = dict(bits=bits, null=null, excess=bits - null, normalised=normalised)
     columns["p"] = (1 + (draws >= bits).sum(0)) / (1 + permutations)
     columns["auc"] = presence_auc(norms, present)
