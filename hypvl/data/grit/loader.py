@@ -397,6 +397,15 @@ class GritLoader(_Position):
             max(1, self.num_workers),
         )
 
+    @property
+    def kinds(self) -> dict[str, str]:
+        "What each entry of a batch is: name → kind, as in `hypvl.streams`."
+        kinds = {"image": "image", "box_image": "image", "text": "text", "box_text": "text"}
+        kinds |= {"box_index": "labels", "key": "meta"}
+        if self.config.parses:
+            kinds |= dict.fromkeys(("piece_word", "head", "dep"), "labels")
+        return kinds | {name.removesuffix(".json"): "meta" for name in self.config.extras}
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if self.config.mode == "epoch":
             self.batches, self.cursors = 0, [(0, 0)] * len(self.cursors)

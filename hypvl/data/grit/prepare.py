@@ -13,16 +13,14 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 from PIL import Image
-from tqdm import tqdm
 
 from ...config import atomic_path
 from .shards import Faults, find_shards, read_shard, write_shard
+from ..jobs import folder_lock, run_jobs
 from ..records import square_pad
 
 _log = logging.getLogger(__name__)
@@ -212,24 +210,14 @@ def prepare(
 ) -> dict[str, int]:
     "Prepare all shards; returns the total counts, which `counts.json` in the folder holds too."
     shards, out = find_shards(shards), Path(out)
-    out.mkdir(parents=True, exist_ok=True)
-    jobs, total = ([*shards], [out / n for n in _output_names(shards)]), Counter()
-    run = partial(prepare_shard, config=config)
-    pool = ProcessPoolExecutor(workers) if workers > 1 else None
-    try:
-        for counts, lines in tqdm(
-            (pool.map if pool else map)(run, *jobs),
-            total=len(shards),
-            desc="shards",
-            disable=not progress,
-        ):
+    jobs = [(path, out / name, config) for path, name in zip(shards, _output_names(shards))]
+    total = Counter()
+    with folder_lock(out):
+        for counts, lines in run_jobs(prepare_shard, jobs, workers, "shards", progress, "fork"):
             total.update(counts)
             for line in lines:
                 _log.warning("%s", line)
-    finally:
-        if pool:
-            pool.shutdown(cancel_futures=True)
-    total = dict(sorted(total.items()))
-    with atomic_path(out / "counts.json") as part:
-        part.write_text(json.dumps(total, indent=1))
+        total = dict(sorted(total.items()))
+        with atomic_path(out / "counts.json") as part:
+            part.write_text(json.dumps(total, indent=1))
     return total
