@@ -107,7 +107,7 @@ class Syntax(Row, kind="syntax"):
         geometry,  # with `cones(general, specific)` where it has cones
         context: Context,  # of the step
     ) -> Float[Tensor, ""]:
-        """Mean or sum of the violations, not weighted; 0 with a gradient path where there is no pair.
+        """Mean or sum of the violations, not weighted; 0 with a gradient where there is no pair.
 
         Reports, where there are cones: share of violated pairs, mean angle and aperture in radians;
         of edges also the share whose head stands to the right. NaN where there is no pair.
