@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from ..geometry.spaces import GeometryConfig, ProductConfig
 from .dual_encoder import make_projection
-from .hub import HubModel, ModelDescription
+from .hub import HubModel
+from .towers import ModelDescription
 from ..streams import stream_kind
 
 # %% ../../nbs/models/310_head.ipynb #c5b63ec1
