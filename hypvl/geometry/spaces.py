@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..config import ByKind, suggest
-from .cones import cone_violation, pairwise_exterior_angle
+from .cones import exterior_angle, half_aperture, pairwise_exterior_angle
 from hypvl.geometry.fused import (
     Gather,
     product_cross_entropy,
@@ -189,6 +189,7 @@ class Geometry(nn.Module):
         keys: Float[Tensor, "K D"],  # the key of query i is row i + offset
         offset: int = 0,
         side: Side = "image",  # of the queries
+        memo: dict | None = None,  # of the step: what rows share, for instance a router's weights
     ) -> Float[Tensor, "Q"]:
         "Cross-entropy of each query against all keys."
         target = torch.arange(len(queries), device=queries.device) + offset
@@ -392,6 +393,7 @@ class Product(Geometry):
         keys: Float[Tensor, "K D"],
         offset: int = 0,
         side: Side = "image",
+        memo: dict | None = None,
     ) -> Float[Tensor, "Q"]:
         "Cross-entropy of each query against all keys, tile by tile; literal: by its logits."
         if self.mode == "literal":
@@ -422,12 +424,21 @@ class Product(Geometry):
         return product_dist(self.split(a), self.split(b), c=self.curvature, metric=self.metric)
 
     @fp32_geometry
+    def cones(
+        self, general: Float[Tensor, "*B D"], specific: Float[Tensor, "*B D"]
+    ) -> tuple[Float[Tensor, "*B k"], Float[Tensor, "*B k"]]:
+        "Exterior angle of each pair and half-aperture of the general point, by factor, radians."
+        apex, form = self.split(general), self._form
+        angle = exterior_angle(apex, self.split(specific), **form)
+        return angle, half_aperture(apex, min_radius=self.min_radius, **form)
+
+    @fp32_geometry
     def entail(
         self, general: Float[Tensor, "*B D"], specific: Float[Tensor, "*B D"], eta: float = 1.0
     ) -> Float[Tensor, "*B"]:
         "Cone violation, mean over factors; `eta` widens the cone."
-        form = dict(eta=eta, min_radius=self.min_radius, **self._form)
-        return cone_violation(self.split(general), self.split(specific), **form).mean(-1)
+        angle, aperture = self.cones(general, specific)
+        return (angle - eta * aperture).clamp(min=0).mean(-1)
 
     @fp32_geometry
     def angles(

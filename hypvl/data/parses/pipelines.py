@@ -13,17 +13,16 @@ import logging
 import mmap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from functools import lru_cache, partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
 from webdataset.tariterators import base_plus_ext
 
 from ...config import atomic_path, suggest
 from ..grit.shards import Faults, find_shards, read_shard
+from ..jobs import folder_lock, run_jobs
 from .word_pieces import clean_text
 from ..records import Parse
 
@@ -263,33 +262,24 @@ def parse_shards(
     if remote:
         raise ValueError(f"shards: parses are written beside a local file, got {remote[0]!r}")
     nlp, total = load_parser(name), Counter()
-    pool = (
-        ProcessPoolExecutor(n_process, get_context("spawn"))
-        if n_process > 1 and len(names) > 1
-        else None
-    )
-    run = partial(
-        _parse_shard,
+    several = n_process > 1 and len(names) > 1
+    settings = dict(
         name=str(name),
         identity=parser_identity(nlp),
         batch_size=batch_size,
         overwrite=overwrite,
         max_bad=max_bad,
-        nlp=None if pool else nlp,
+        nlp=None if several else nlp,
     )
-    try:
-        for counts, lines in tqdm(
-            (pool.map if pool else map)(run, names),
-            total=len(names),
-            desc="parsed shards",
-            disable=not progress,
-        ):
+    parse = partial(_parse_shard, **settings)
+    jobs = [(path,) for path in names]
+    with ExitStack() as locks:
+        for folder in sorted({Path(path).parent for path in names}):
+            locks.enter_context(folder_lock(folder))
+        for counts, lines in run_jobs(parse, jobs, n_process, "parsed shards", progress):
             total.update(counts)
             for line in lines:
                 _log.warning("%s", line)
-    finally:
-        if pool:
-            pool.shutdown(cancel_futures=True)
     return dict(sorted(total.items()))
 
 # %% ../../../nbs/data/parses/231_pipelines.ipynb #8fd4f05d
