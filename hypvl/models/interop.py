@@ -147,7 +147,7 @@ class ClipText(nn.Module):
 
     def __init__(
         self,
-        model: open_clip.CLIP,  # gives its modules, not copies
+        model: Any,  # open_clip.CLIP; gives its modules, not copies
     ):
         super().__init__()
         for name in (
@@ -251,7 +251,7 @@ def _assemble(module: Any, cfg, geometry, config=None):
     size = getattr(module.visual, "image_size", cfg["size"])
     sides = {size} if isinstance(size, int) else {*size}
     if len(sides) > 1:
-        raise ValueError(f"model: its images must be square, got {tuple(size)}")
+        raise ValueError(f"model: its images must be square, got {size}")
     side = sides.pop()
     width = config.model_cfg["embed_dim"] if config else _width(module, side)
     as_trained = geometry is None or geometry == SphereConfig(dim=width)
