@@ -150,10 +150,10 @@ def retrieval_ranks(
         index = torch.arange(len(images), device=device)
 
         def text_asks(queries, keys):
-            return model.geometry.score(queries, keys, kind=kind)
+            return model.geometry.score(queries, keys, "text", kind=kind)
 
         def image_asks(queries, keys):
-            return model.geometry.score(queries, keys, kind=kind)
+            return model.geometry.score(queries, keys, "image", kind=kind)
 
         def own_image(part):
             return owners[part, None] == index

@@ -133,24 +133,25 @@ def _why_no_norms(points: Float[Tensor, "N D"], geometry: nn.Module) -> str | No
     except TypeError as error:  # a geometry that lacks a norm says so
         return str(error)
     if np.ptp(norms) == 0:
-        return f"{type(geometry).__name__}: all points are equally far from the root"
+        return f"{geometry.describe()}: all points are equally far from the root"
     return None
 
 
 def _why_no_disks(geometry: nn.Module) -> str | None:
     "Why the factors of a geometry cannot be drawn as disks; None where they can."
     if not hasattr(geometry, "curvature"):
-        return f"{type(geometry).__name__}: its factors state no curvature"
-    if geometry.split(torch.zeros(1, geometry.dim)).shape[-1] < 2:
-        return f"{type(geometry).__name__}: its factors have one dimension"
+        return f"{geometry.describe()}: its factors state no curvature"
+    if geometry.dim // geometry.factors < 2:
+        return f"{geometry.describe()}: its factors have one dimension"
     return None
 
 
 def _lacking_rows(geometry: nn.Module, no_norms: str | None) -> pd.DataFrame:
     "What cannot be measured, and why: columns part, reason."
-    rows, name = [], type(geometry).__name__
+    rows = []
     if not hasattr(geometry, "max_compose"):
-        rows.append(("conjunctions by the maximum", f"{name}: no factors to choose from"))
+        reason = f"{geometry.describe()}: no factors to choose from"
+        rows.append(("conjunctions by the maximum", reason))
     no_disks = _why_no_disks(geometry)
     if no_norms is not None:
         rows.append((NORM_FRAMES, no_norms))
