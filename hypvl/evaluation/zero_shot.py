@@ -168,8 +168,8 @@ def class_prototypes(
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #1b788d77
 def classify(
-    scores: Float[Tensor, "N C"],  # higher is better
-    targets: Sequence[int] | Int[Tensor, "N"],  # index of the right class
+    scores: Float[Tensor, "N C"] | Float[np.ndarray, "N C"],  # higher is better
+    targets: Sequence[int] | Int[Tensor, "N"] | Int[np.ndarray, "N"],  # index of the right class
 ) -> pd.DataFrame:  # columns target, predicted, rank
     "What happened to each image."
     scores, targets = np.asarray(scores, dtype=np.float64), np.asarray(targets, dtype=np.int64)

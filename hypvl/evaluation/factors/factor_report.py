@@ -35,6 +35,7 @@ from hypvl.evaluation.factors.factor_norms import (
 )
 from .horopca import taxonomy_disks
 from ..zero_shot import encode_texts, inference
+from ...geometry.spaces import Geometry
 
 # %% ../../../nbs/evaluation/factors/615_factor_report.ipynb #94fe58d9
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def norm_series(
 NORM_FRAMES = "norms, prompts, alignment, activating, disks"
 
 
-def _why_no_norms(points: Float[Tensor, "N D"], geometry: nn.Module) -> str | None:
+def _why_no_norms(points: Float[Tensor, "N D"], geometry: Geometry) -> str | None:
     "Why norms say nothing about points of a geometry; None where they do."
     try:
         norms = factor_norms(points, geometry)
@@ -137,7 +138,7 @@ def _why_no_norms(points: Float[Tensor, "N D"], geometry: nn.Module) -> str | No
     return None
 
 
-def _why_no_disks(geometry: nn.Module) -> str | None:
+def _why_no_disks(geometry: Geometry) -> str | None:
     "Why the factors of a geometry cannot be drawn as disks; None where they can."
     if not hasattr(geometry, "curvature"):
         return f"{geometry.describe()}: its factors state no curvature"
@@ -146,7 +147,7 @@ def _why_no_disks(geometry: nn.Module) -> str | None:
     return None
 
 
-def _lacking_rows(geometry: nn.Module, no_norms: str | None) -> pd.DataFrame:
+def _lacking_rows(geometry: Geometry, no_norms: str | None) -> pd.DataFrame:
     "What cannot be measured, and why: columns part, reason."
     rows = []
     if not hasattr(geometry, "max_compose"):

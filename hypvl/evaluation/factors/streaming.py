@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from .factor_norms import factor_norms, shares_of_total
 from ..zero_shot import inference
+from ...geometry.spaces import Geometry
 from ...streams import streams_of_kind
 
 # %% ../../../nbs/evaluation/factors/614_streaming.ipynb #eb803fd2
@@ -336,7 +337,7 @@ class NormStream:
 
 def stream_norms(
     batches: Iterable[Mapping],  # of `point_batches`
-    geometry: nn.Module,  # of the points
+    geometry: Geometry,  # of the points
     kind: str = "hyperbolic",  # norm: or 'euclidean', as in the published figures
     capacity: int = 1000,  # top items kept for each factor: 0.1 % of a million
 ) -> NormStream:

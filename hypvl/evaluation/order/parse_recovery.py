@@ -9,6 +9,7 @@ __all__ = ['CHAINS', 'Caption', 'LabelledCaption', 'cone_margins', 'decode_tree'
 # %% ../../../nbs/evaluation/order/621_parse_recovery.ipynb #38a38b81
 import copy
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,10 +21,11 @@ from ...data.parses.word_pieces import DEPS, align, collate_aligned
 from ...data.records import Parse
 from ..suites.results import item_values
 from ..zero_shot import inference
+from ...geometry.spaces import Product
 
 # %% ../../../nbs/evaluation/order/621_parse_recovery.ipynb #7e5d0f36
 def cone_margins(
-    geometry: nn.Module,  # with cones
+    geometry: Product,  # or another with `cones`
     points: Float[Tensor, "N D"],  # one a word
 ) -> Float[Tensor, "N N"]:  # radians; row: dependant (apex), column: candidate head
     "By how much each word lies outside the cone of each other; negative inside."
@@ -111,7 +113,7 @@ def chain_tree(
 
 
 def cone_tree(
-    geometry: nn.Module,  # with cones
+    geometry: Product,  # or another with `cones`
     points: Float[Tensor, "N D"],  # one a word
     inverted: bool = False,  # read cones the wrong way round, as a control
 ) -> list[int]:
@@ -125,7 +127,7 @@ Caption = tuple[Float[Tensor, "N D"], Sequence[int]]  # points and gold heads of
 
 
 def recovery(
-    geometry: nn.Module,  # with cones
+    geometry: Product,  # or another with `cones`
     captions: Iterable[Caption],  # points and gold heads of each caption's words
     seed: int = 0,  # of random trees
     dataset: str = "captions",  # for the rows
@@ -158,7 +160,7 @@ LabelledCaption = tuple[Float[Tensor, "N D"], Sequence[int], Sequence[str]]  # â
 
 
 def edge_table(
-    geometry: nn.Module,  # with cones
+    geometry: Product,  # or another with `cones`
     captions: Iterable[LabelledCaption],  # points, heads and dependency labels of the words
     seed: int = 0,  # of the control pairs
 ) -> pd.DataFrame:
@@ -176,7 +178,7 @@ def edge_table(
             others = [other for other in range(len(heads)) if other not in (word, head)]
             control = margins[word, rng.choice(others)] if others else np.nan
             side = "head to the right" if head > word else "head to the left"
-            row = dict(item=item, word=word, label=labels[word], side=side)
+            row: dict[str, Any] = dict(item=item, word=word, label=labels[word], side=side)
             row |= dict(margin=margins[word, head], inside=margins[word, head] <= 0)
             row["control_margin"] = control
             row["control_inside"] = control <= 0 if others else np.nan

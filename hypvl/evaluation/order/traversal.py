@@ -22,11 +22,12 @@ from ...data.taxonomy import Taxonomy
 from ..statistics import bootstrap_mean
 from ..zero_shot import class_prototypes, encode_texts
 from ...geometry.lorentz import exp0, log0
+from ...geometry.spaces import Geometry
 
 # %% ../../../nbs/evaluation/order/620_traversal.ipynb #9bad69ee
 @torch.no_grad()
 def root_point(
-    geometry: nn.Module,  # of the points
+    geometry: Geometry,  # of the points
     points: Float[Tensor, "N D"] | None = None,  # embeddings to estimate the root of a sphere from
 ) -> Float[Tensor, "D"]:  # on the CPU
     """The most general point.
@@ -53,7 +54,7 @@ def _unit_length(x):
     return F.normalize(x, dim=-1)
 
 
-def _path_maps(geometry: nn.Module) -> tuple[Callable, Callable]:
+def _path_maps(geometry: Geometry) -> tuple[Callable, Callable]:
     "To the flat space in which a path is straight, and back."
     if hasattr(geometry, "root"):
         return _unchanged, _unit_length
@@ -73,7 +74,7 @@ def _path_maps(geometry: nn.Module) -> tuple[Callable, Callable]:
 @torch.no_grad()
 def path_to_root(
     points: Float[Tensor, "N D"],  # of images, or of anything else
-    geometry: nn.Module,  # of the points
+    geometry: Geometry,  # of the points
     steps: int = 50,  # on each path, both ends included
     root: Float[Tensor, "D"] | None = None,  # where paths end; None: `root_point`
 ) -> Float[Tensor, "N steps D"]:  # on the geometry's device
@@ -93,7 +94,7 @@ def path_to_root(
 def cone_violations(
     steps: Float[Tensor, "S D"],  # points that should lie in the cones
     texts: Float[Tensor, "M D"],  # apexes of the cones
-    geometry: nn.Module,  # of both
+    geometry: Geometry,  # of both
     eta: float = 1.0,  # factor on the half-aperture
 ) -> Float[Tensor, "S M"]:  # radians; 0 inside of the cones of all factors
     "By how much every step lies outside of the cone of every text."
@@ -106,7 +107,7 @@ def cone_violations(
 def nearest_texts(
     steps: Float[Tensor, "S D"],  # points on paths
     texts: Float[Tensor, "M D"],  # candidates
-    geometry: nn.Module,  # of both
+    geometry: Geometry,  # of both
     root: Float[Tensor, "D"] | None = None,  # competes with the texts; None: `root_point`
     kind: str = "paper",  # score: 'paper' or 'official'
     cones: bool = False,  # leave out texts whose cone misses the step; never the root
@@ -155,8 +156,9 @@ def text_candidates(
 ) -> Candidates:
     "Embed captions and the nodes of a taxonomy."
     node_of = {}  # name → node
-    for node in taxonomy.nodes if taxonomy else ():
-        node_of.setdefault(taxonomy.name(node), node)
+    if taxonomy is not None:
+        for node in taxonomy.nodes:
+            node_of.setdefault(taxonomy.name(node), node)
     captions = [text for text in dict.fromkeys(captions) if text not in node_of]
     points = []
     if node_of:
@@ -182,7 +184,7 @@ def _walk_columns(table: pd.DataFrame) -> list[str]:
 def traverse(
     points: Float[Tensor, "N D"],  # of images
     candidates: Candidates,  # texts to retrieve
-    geometry: nn.Module,  # of both
+    geometry: Geometry,  # of both
     images: Sequence[Hashable] | None = None,  # a key of each image; None: 0, 1, …
     targets: Sequence[str] | None = None,  # true node of each image
     steps: int = 50,  # of each path
