@@ -149,7 +149,7 @@ def test_a_plugin_brings_a_geometry(folder):  # finding D.7
 @pytest.mark.full
 def test_a_run_on_real_data_is_evaluated_on_it(folder):
     "A recipe with `data.root` trains on its shards, and its folder decides the suite."
-    from hypvl.papers.recipes import recipe
+    from hypvl.papers.phyclip.recipes import recipe
     from hypvl.papers.runs import prepare_data, run
 
     small = {
