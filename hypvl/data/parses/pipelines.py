@@ -108,7 +108,8 @@ def parser_identity(
     weights = hashlib.sha1(
         b"".join(m.to_bytes() for m in models if hasattr(m, "to_bytes"))
     ).hexdigest()[:12]
-    return f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']}, spaCy {spacy.__version__}, weights {weights}"
+    name = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']}"
+    return f"{name}, spaCy {spacy.__version__}, weights {weights}"
 
 # %% ../../../nbs/data/parses/231_pipelines.ipynb #40058c1c
 def _plain_texts(path):
@@ -189,7 +190,7 @@ def _read_bin(path):
 
 
 def _state(path, facts, overwrite):
-    "'finished', 'parsed' or 'replaced': what becomes of a shard whose parses should have these facts."
+    "What becomes of a shard whose parses should have these facts: finished, parsed or replaced."
     if not sidecar(path).exists():
         return "parsed"
     try:
