@@ -78,7 +78,7 @@ def cpu():
 
 
 def start_up(name, processes):
-    "What loading costs: the parser here, or all imports and the parser in each of several processes."
+    "What loading costs: the parser here, or imports and parser in each of several processes."
     start = cpu()
     load_parser(name)
     if processes > 1:

@@ -7,6 +7,7 @@ __all__ = ['paired_scores', 'score_pairs', 'equal_words', 'evaluate_pairs', 'bli
 
 # %% ../../nbs/evaluation/604_hard_negatives.ipynb #80edc828
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -27,13 +28,12 @@ def paired_scores(
     kind: str = "paper",  # 'paper': −distance, 'official': sum of Lorentz inner products
 ) -> Float[torch.Tensor, "N"]:  # higher is closer, on the CPU
     "Score of each image with its text."
+    scores = []
     with inference(model) as device:
-        return torch.cat(
-            [
-                model.geometry.score(i.to(device), t.to(device), kind).diagonal().cpu()
-                for i, t in zip(images.split(16), texts.split(16))
-            ]
-        )
+        for some_images, some_texts in zip(images.split(16), texts.split(16)):
+            block = model.geometry.score(some_images.to(device), some_texts.to(device), kind=kind)
+            scores.append(block.diagonal().cpu())
+    return torch.cat(scores)
 
 # %% ../../nbs/evaluation/604_hard_negatives.ipynb #2ac010ea
 def score_pairs(
@@ -42,38 +42,36 @@ def score_pairs(
     scores: Sequence[str] = ("paper", "official"),  # score functions, side by side
     image_points: Callable | None = None,  # paths → points; None: `encode_images` with `reading`
     **reading,  # batch_size, transform, progress, workers of `encode_images`
-) -> (
-    pd.DataFrame
-):  # columns score, item, image, positive, negative, score_positive, score_negative, correct
-    "Both scores of every pair."
+) -> pd.DataFrame:
+    """Both scores of every pair.
+
+    Columns: score, item, image, positive, negative, score_positive, score_negative, correct.
+    """
     if not pairs.paths:
         raise ValueError("pairs: expected at least one pair whose image exists, got none")
-    frame = pd.DataFrame(
-        {"image": pairs.paths, "positive": pairs.positive, "negative": pairs.negative}
-    )
+    columns = {"image": pairs.paths, "positive": pairs.positive, "negative": pairs.negative}
+    frame = pd.DataFrame(columns)
     which, files = pd.factorize(frame["image"])
-    images = (image_points or (lambda paths: encode_images(model, paths, **reading)))(list(files))[
-        which
-    ]
+    points = image_points or partial(encode_images, model, **reading)
+    images = points(list(files))[which]
     texts = [*dict.fromkeys([*frame["positive"], *frame["negative"]])]
-    points = encode_texts(model, texts)
-    of = {text: i for i, text in enumerate(texts)}
+    text_points = encode_texts(model, texts)
+    place = {text: i for i, text in enumerate(texts)}
+    positive = text_points[frame["positive"].map(place).tolist()]
+    negative = text_points[frame["negative"].map(place).tolist()]
+    shown = frame.assign(image=frame["image"].map(str))
     tables = []
     for kind in scores:
-        true, false = (
-            paired_scores(model, images, points[frame[side].map(of).tolist()], kind).numpy()
-            for side in ("positive", "negative")
+        score_positive = paired_scores(model, images, positive, kind).numpy()
+        score_negative = paired_scores(model, images, negative, kind).numpy()
+        table = shown.assign(
+            score=kind,
+            item=frame.index,
+            score_positive=score_positive,
+            score_negative=score_negative,
+            correct=score_positive > score_negative,
         )
-        tables.append(
-            frame.assign(
-                image=frame["image"].map(str),
-                score=kind,
-                item=frame.index,
-                score_positive=true,
-                score_negative=false,
-                correct=true > false,
-            )
-        )
+        tables.append(table)
     return pd.concat(tables, ignore_index=True)
 
 # %% ../../nbs/evaluation/604_hard_negatives.ipynb #c1c224d5
@@ -81,10 +79,23 @@ def equal_words(
     pairs: PairData,
 ) -> Bool[np.ndarray, "N"]:
     "Which pairs have as many words in the true as in the false text."
-    return np.array(
-        [len(p.split()) == len(n.split()) for p, n in zip(pairs.positive, pairs.negative)],
-        dtype=bool,
-    )
+    lengths_true = [len(text.split()) for text in pairs.positive]
+    lengths_false = [len(text.split()) for text in pairs.negative]
+    return np.equal(lengths_true, lengths_false)
+
+
+def _bucket_items(table: pd.DataFrame, pairs: PairData, names: dict) -> list[pd.DataFrame]:
+    "Item values of one bucket under one score function."
+    frames, even = [], equal_words(pairs)
+    if len(table):
+        frames.append(item_values({"accuracy": table["correct"]}, items=table["item"], **names))
+    if even.any():
+        values = {"accuracy_equal_words": table["correct"][even]}
+        frames.append(item_values(values, items=table["item"][even], **names))
+    if pairs.missing:
+        lost = np.repeat([0, 1], [len(table), len(pairs.missing)])
+        frames.append(item_values({"missing": lost}, **names))
+    return frames
 
 
 def evaluate_pairs(
@@ -94,36 +105,21 @@ def evaluate_pairs(
     suite: str,  # 'vl_checklist' or 'sugarcrepe', for the rows
     scores: Sequence[str] = ("paper", "official"),  # score functions, side by side
     **images,  # image_points, or what `encode_images` takes
-) -> tuple[
-    pd.DataFrame, pd.DataFrame
-]:  # item values; pairs (dataset, score, item, image, …, correct)
-    "Hard-negative classification, bucket by bucket."
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Hard-negative classification, bucket by bucket: item values, and the pairs.
+
+    The pairs have columns dataset, score, item, image, …, correct.
+    """
     items, tables = [], []
-    for name, pairs in buckets.items():
-        missing, even = len(pairs.missing), equal_words(pairs)
-        table = (
-            score_pairs(model, pairs, scores, **images)
-            if pairs.paths
-            else pd.DataFrame(columns=["score", "item", "correct"])
-        )
-        tables.append(table.assign(dataset=name))
+    for dataset, pairs in buckets.items():
+        if pairs.paths:
+            table = score_pairs(model, pairs, scores, **images)
+        else:
+            table = pd.DataFrame(columns=["score", "item", "correct"])
+        tables.append(table.assign(dataset=dataset))
         for kind in scores:
-            of = table[table["score"] == kind]
-            columns = dict(suite=suite, dataset=name, score=kind)
-            if len(of):
-                items.append(item_values({"accuracy": of["correct"]}, items=of["item"], **columns))
-            if even.any():
-                items.append(
-                    item_values(
-                        {"accuracy_equal_words": of["correct"][even]},
-                        items=of["item"][even],
-                        **columns,
-                    )
-                )
-            if missing:
-                items.append(
-                    item_values({"missing": np.repeat([0, 1], [len(of), missing])}, **columns)
-                )
+            names = dict(suite=suite, dataset=dataset, score=kind)
+            items += _bucket_items(table[table["score"] == kind], pairs, names)
     if not any(map(len, tables)):
         raise ValueError(f"buckets: no pair with an image in {list(buckets)}")
     return pd.concat(items, ignore_index=True), pd.concat(tables, ignore_index=True)
@@ -140,30 +136,27 @@ def blind_pairs(
     parts = []
     for name, pairs in buckets.items():
         rows = pair_baselines(pairs.positive, pairs.negative, bag)
-        even = rows[rows["item"].isin(np.flatnonzero(equal_words(pairs)))].assign(
-            metric="accuracy_equal_words"
-        )
+        is_even = rows["item"].isin(np.flatnonzero(equal_words(pairs)))
+        even = rows[is_even].assign(metric="accuracy_equal_words")
         parts.append(pd.concat([rows, even]).assign(suite=suite, dataset=name, score=score))
-    return pd.concat(parts, ignore_index=True).assign(cluster=lambda rows: rows["item"])
+    together = pd.concat(parts, ignore_index=True)
+    return together.assign(cluster=together["item"])
 
 # %% ../../nbs/evaluation/604_hard_negatives.ipynb #c0dc6a68
 def average_weights(
     buckets: Sequence[str],  # bucket of each item, 'source/file' where buckets have sources
-    average: str = "micro",  # 'micro': items count the same; 'macro': files of a source do, then sources
+    average: str = "micro",  # 'micro': items count alike; 'macro': files of a source, then sources
 ) -> Float[np.ndarray, "N"]:  # mean 1
     "Weights that turn a mean over items into an average over buckets."
     if average not in ("micro", "macro"):
         raise ValueError(f"average: expected 'micro' or 'macro', got {average!r}")
     if average == "micro":
         return np.ones(len(buckets))
-    frame = pd.DataFrame(
-        {"bucket": list(buckets), "source": [b.rpartition("/")[0] for b in buckets]}
-    )
+    sources = [bucket.rpartition("/")[0] for bucket in buckets]
+    frame = pd.DataFrame({"bucket": list(buckets), "source": sources})
     files = frame.groupby("source")["bucket"].transform("nunique")
-    return (
-        len(frame)
-        / (frame["source"].nunique() * files * frame.groupby("bucket")["bucket"].transform("size"))
-    ).to_numpy()
+    items = frame.groupby("bucket")["bucket"].transform("size")
+    return (len(frame) / (frame["source"].nunique() * files * items)).to_numpy()
 
 
 def with_overall(
@@ -173,16 +166,16 @@ def with_overall(
     average: str = "micro",  # 'micro' or 'macro', see `average_weights`
 ) -> pd.DataFrame:  # `items` and the added rows
     "Add the average over buckets as one more data set."
-    part = items[
-        items["dataset"].isin(datasets) & items["metric"].isin(["accuracy", "accuracy_equal_words"])
-    ]
-    together = [
-        group.assign(
+    counts = items["metric"].isin(["accuracy", "accuracy_equal_words"])
+    part = items[items["dataset"].isin(datasets) & counts]
+    together = [items]
+    keys = ["score", "model", "metric"]
+    for _, group in part.groupby(keys, dropna=False, sort=False):
+        added = group.assign(
             dataset=name,
             item=range(len(group)),
             cluster=range(len(group)),
             value=group["value"] * average_weights(group["dataset"], average),
         )
-        for _, group in part.groupby(["score", "model", "metric"], dropna=False, sort=False)
-    ]
-    return pd.concat([items, *together], ignore_index=True)
+        together.append(added)
+    return pd.concat(together, ignore_index=True)

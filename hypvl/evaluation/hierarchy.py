@@ -15,27 +15,37 @@ from numpy import ndarray
 from ..config import suggest
 
 # %% ../../nbs/evaluation/603_hierarchy.ipynb #96ec7983
+def _path_from_root(node, parents: Mapping, longest: int) -> list:
+    "A node and all above it, the root first."
+    path = [node]
+    above = parents.get(node, node)
+    while above != path[-1]:
+        if len(path) > longest:
+            raise ValueError(f"parents: node {node!r} is its own ancestor (a cycle)")
+        path.append(above)
+        above = parents.get(above, above)
+    return path[::-1]
+
+
 def _paths(parents, nodes):
-    "Row of each node and the [nodes, depth] array of its path from the root, itself included, padded with -1."
+    "Row of each node and the [nodes, depth] array of its path from the root, padded with -1."
     parents = getattr(parents, "parents", parents)
     known = {*parents, *parents.values()}
     paths = {}
-    for v in dict.fromkeys(nodes):
-        if v not in known:
-            raise ValueError(f"parents: unknown node {v!r} among {len(known)}.{suggest(v, known)}")
-        path = [v]
-        while (up := parents.get(path[-1], path[-1])) != path[-1]:
-            if len(path) > len(known):
-                raise ValueError(f"parents: node {v!r} is its own ancestor (a cycle)")
-            path.append(up)
-        paths[v] = path[::-1]
-    if len(roots := {p[0] for p in paths.values()}) > 1:
+    for node in dict.fromkeys(nodes):
+        if node not in known:
+            raise ValueError(
+                f"parents: unknown node {node!r} among {len(known)}.{suggest(node, known)}"
+            )
+        paths[node] = _path_from_root(node, parents, len(known))
+    roots = {path[0] for path in paths.values()}
+    if len(roots) > 1:
         raise ValueError(f"parents: all nodes need one root, got {sorted(map(str, roots))}")
-    ids = {v: i for i, v in enumerate(known)}
+    number = {node: i for i, node in enumerate(known)}
     table = np.full((len(paths), max(map(len, paths.values()))), -1)
     for row, path in zip(table, paths.values()):
-        row[: len(path)] = [ids[v] for v in path]
-    return {v: i for i, v in enumerate(paths)}, table
+        row[: len(path)] = [number[node] for node in path]
+    return {node: i for i, node in enumerate(paths)}, table
 
 
 def _depths(
@@ -50,35 +60,48 @@ def _depths(
             f"predicted and target: one node a pair needed, got {len(predicted)} and {len(target)}"
         )
     row, table = _paths(parents, predicted + target)
-    p, t = (table[[row[v] for v in nodes]] for nodes in (predicted, target))
-    shared = np.logical_and.accumulate((p == t) & (p >= 0), axis=1).sum(1)
-    return (p >= 0).sum(1) - 1, (t >= 0).sum(1) - 1, shared - 1
+    path_predicted = table[[row[node] for node in predicted]]
+    path_target = table[[row[node] for node in target]]
+    same = (path_predicted == path_target) & (path_predicted >= 0)
+    shared = np.logical_and.accumulate(same, axis=1).sum(1)
+    return (path_predicted >= 0).sum(1) - 1, (path_target >= 0).sum(1) - 1, shared - 1
 
 # %% ../../nbs/evaluation/603_hierarchy.ipynb #7963171c
 def hierarchical_metrics(
     predicted: Sequence[str] | ndarray,  # predicted node of each item
     target: Sequence[str] | ndarray,  # true node of each item
-    parents: Mapping[
-        str, str
-    ],  # child -> parent, the root maps to itself or is absent; or a `Taxonomy`
-    lca: str = "official",  # 'official': from the prediction's side, 1 when right; 'max': larger distance, 0 when right
-    include_self: bool = False,  # count a node among its own ancestors in jaccard, precision and recall
-) -> dict[str, Float[ndarray, "n"]]:  # tie, lca, jaccard, precision, recall: one value a pair
-    "How far predictions are from the truth in a tree."
+    parents: Mapping[str, str],  # child → parent, the root to itself or absent; or a `Taxonomy`
+    lca: str = "official",  # 'official': from the prediction's side; 'max': the larger distance
+    include_self: bool = False,  # count a node among its own ancestors
+) -> dict[str, Float[ndarray, "n"]]:
+    """How far predictions are from the truth in a tree.
+
+    One value a pair for tie, lca, jaccard, precision and recall. `lca='official'` is 1 where the
+    class is right, `lca='max'` is 0. `include_self` changes the ancestors that jaccard, precision
+    and recall compare, not the distances tie and lca.
+    """
     if lca not in ("official", "max"):
         raise ValueError(f"lca must be 'official' or 'max', got {lca!r}")
-    p, t, common = _depths(predicted, target, parents)
-    above = np.minimum(
-        common + 1, np.minimum(p, t)
-    )  # proper ancestors shared: the common ancestor only if it lies above both
-    shared, size_p, size_t = (common + 1, p + 1, t + 1) if include_self else (above, p, t)
-    share = lambda of: np.where(of > 0, shared / np.maximum(of, 1), 1.0)
+    depth_p, depth_t, depth_common = _depths(predicted, target, parents)
+    # the common ancestor is a proper one only if it lies above both
+    proper_shared = np.minimum(depth_common + 1, np.minimum(depth_p, depth_t))
+    shared, size_p, size_t = proper_shared, depth_p, depth_t
+    if include_self:
+        shared, size_p, size_t = depth_common + 1, depth_p + 1, depth_t + 1
+    if lca == "official":
+        lca_distance = depth_p - proper_shared + 1
+    else:
+        lca_distance = np.maximum(depth_p, depth_t) - depth_common
+
+    def shared_of(size):
+        return np.where(size > 0, shared / np.maximum(size, 1), 1.0)
+
     return {
-        "tie": (p + t - 2 * common).astype(float),
-        "lca": (p - above + 1 if lca == "official" else np.maximum(p, t) - common).astype(float),
-        "jaccard": share(size_p + size_t - shared),
-        "precision": share(size_p),
-        "recall": share(size_t),
+        "tie": (depth_p + depth_t - 2 * depth_common).astype(float),
+        "lca": lca_distance.astype(float),
+        "jaccard": shared_of(size_p + size_t - shared),
+        "precision": shared_of(size_p),
+        "recall": shared_of(size_t),
     }
 
 # %% ../../nbs/evaluation/603_hierarchy.ipynb #59d16a3b
@@ -92,8 +115,7 @@ def chance_level(
     classes = list(classes)
     if not classes:
         raise ValueError("classes: at least one class needed, got none")
-    pairs = [classes * len(classes), [v for v in classes for _ in classes]]
-    return {
-        n: float(v.mean())
-        for n, v in hierarchical_metrics(*pairs, parents, lca, include_self).items()
-    }
+    predicted = classes * len(classes)
+    target = [node for node in classes for _ in classes]
+    values = hierarchical_metrics(predicted, target, parents, lca, include_self)
+    return {name: float(value.mean()) for name, value in values.items()}

@@ -31,33 +31,40 @@ Relevant = (
 )
 
 
+def _mask_of_indices(relevant, n: int) -> Bool[Tensor, "Q N"]:
+    "A mask from one index, or several, a query."
+    mask = torch.zeros(len(relevant), n, dtype=torch.bool)
+    for query, items in enumerate(relevant):
+        items = np.atleast_1d([*items] if np.iterable(items) else int(items)).astype(int)
+        if len(items) and not 0 <= items.min() <= items.max() < n:
+            raise ValueError(
+                f"relevant: indices of query {query} must be in 0..{n - 1}, got {items.tolist()}"
+            )
+        mask[query, items] = True
+    return mask
+
+
 def relevant_matrix(
     relevant: Relevant,  # mask, index sets, or one index a query
     n: int,  # number of items
 ) -> Bool[Tensor, "Q N"]:
     "Which items are relevant to which query."
-    if len(getattr(relevant, "shape", ())) == 2:
-        mask = torch.as_tensor(relevant)
-    else:
-        mask = torch.zeros(len(relevant), n, dtype=torch.bool)
-        for q, items in enumerate(relevant):
-            items = np.atleast_1d([*items] if np.iterable(items) else int(items)).astype(int)
-            if len(items) and not 0 <= items.min() <= items.max() < n:
-                raise ValueError(
-                    f"relevant: indices of query {q} must be in 0..{n - 1}, got {items.tolist()}"
-                )
-            mask[q, items] = True
+    is_mask = len(getattr(relevant, "shape", ())) == 2
+    mask = torch.as_tensor(relevant) if is_mask else _mask_of_indices(relevant, n)
     if mask.dtype != torch.bool or mask.shape[1] != n:
         raise ValueError(
-            f"relevant: a boolean array with {n} columns needed, got {mask.dtype} {tuple(mask.shape)}"
+            f"relevant: a boolean array with {n} columns needed, "
+            f"got {mask.dtype} {tuple(mask.shape)}"
         )
-    if (none := ~mask.any(1)).any():
+    without = (~mask.any(1)).nonzero().flatten().tolist()
+    if without:
         raise ValueError(
-            f"relevant: {int(none.sum())} of {len(mask)} queries have no relevant item, the first is query {int(none.int().argmax())}"
+            f"relevant: {len(without)} of {len(mask)} queries have no relevant item, "
+            f"the first is query {without[0]}"
         )
     return mask
 
-
+# %% ../../nbs/evaluation/602_retrieval.ipynb #b5d14737
 def first_hit_rank(
     scores: Scores,  # higher is better
     relevant: Relevant,  # mask, index sets, or one index a query
@@ -66,19 +73,20 @@ def first_hit_rank(
     scores = torch.as_tensor(scores)
     if scores.ndim != 2:
         raise ValueError(f"scores: queries by items needed, got shape {tuple(scores.shape)}")
-    if bad := scores.isnan().sum():
-        raise ValueError(f"scores: {int(bad)} of {scores.numel()} are not a number")
+    holes = int(scores.isnan().sum())
+    if holes:
+        raise ValueError(f"scores: {holes} of {scores.numel()} are not a number")
     mask = relevant_matrix(relevant, scores.shape[1]).to(scores.device)
     if len(mask) != len(scores):
         raise ValueError(
             f"relevant: one entry a query needed, got {len(mask)} for {len(scores)} queries"
         )
     best = scores.masked_fill(~mask, -torch.inf).amax(1, keepdim=True)
-    index = (
-        (mask & (scores == best)).int().argmax(1, keepdim=True)
-    )  # the first of the relevant items that are best
-    before = torch.arange(scores.shape[1], device=scores.device) < index
-    return ((scores > best) | ((scores == best) & before)).sum(1)
+    is_best_hit = mask & (scores == best)
+    first = is_best_hit.int().argmax(1, keepdim=True)
+    has_smaller_index = torch.arange(scores.shape[1], device=scores.device) < first
+    comes_before = (scores > best) | ((scores == best) & has_smaller_index)
+    return comes_before.sum(1)
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #162ae6b5
 def recall_at_k(
@@ -95,9 +103,7 @@ def recall_at_k(
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #a67c6d23
 def chunked_ranks(
-    score: Callable[
-        [Tensor, Tensor], Float[Tensor, "q N"]
-    ],  # queries [q, D] and keys [N, D] to scores
+    score: Callable[[Tensor, Tensor], Float[Tensor, "q N"]],  # of queries [q, D] and keys [N, D]
     queries: Float[Tensor, "Q D"],
     keys: Float[Tensor, "N D"],
     relevant: Callable[[slice], Bool[Tensor, "q N"]],  # mask of a slice of the queries
@@ -106,10 +112,25 @@ def chunked_ranks(
     "Rank of the first hit of each query, without the whole matrix of scores."
     if chunk < 1:
         raise ValueError(f"chunk must be positive, got {chunk}")
-    parts = [slice(i, min(i + chunk, len(queries))) for i in range(0, len(queries), chunk)]
-    return np.concatenate(
-        [first_hit_rank(score(queries[s], keys), relevant(s)).cpu().numpy() for s in parts]
-    )
+    ranks = []
+    for start in range(0, len(queries), chunk):
+        part = slice(start, min(start + chunk, len(queries)))
+        ranks.append(first_hit_rank(score(queries[part], keys), relevant(part)).cpu().numpy())
+    return np.concatenate(ranks)
+
+
+def _checked_owners(owners, captions: int, images: int) -> Int[Tensor, "T"]:
+    "One index of an image a caption."
+    owners = torch.as_tensor(owners)
+    if owners.shape != (captions,):
+        raise ValueError(
+            f"owners: one image a caption needed, got shape {tuple(owners.shape)} "
+            f"for {captions} captions"
+        )
+    low, high = int(owners.min()), int(owners.max())
+    if not 0 <= low <= high < images:
+        raise ValueError(f"owners: indices of {images} images needed, got {low}..{high}")
+    return owners
 
 
 def retrieval_ranks(
@@ -119,31 +140,30 @@ def retrieval_ranks(
     owners: Sequence[int],  # index of each caption's image
     kind: str = "paper",  # score function, 'paper' or 'official'
     chunk: int = 256,  # queries compared at once
-) -> dict[
-    str, Int[np.ndarray, "_"]
-]:  # 't2i': one rank a caption, 'i2t': one an image that has captions
-    "Ranks of the first hits in both directions."
-    owners = torch.as_tensor(owners)
-    if owners.shape != (len(text_points),):
-        raise ValueError(
-            f"owners: one image a caption needed, got shape {tuple(owners.shape)} for {len(text_points)} captions"
-        )
-    if not 0 <= owners.min() <= owners.max() < len(image_points):
-        raise ValueError(
-            f"owners: indices of {len(image_points)} images needed, got {int(owners.min())}..{int(owners.max())}"
-        )
+) -> dict[str, Int[np.ndarray, "_"]]:
+    "Ranks of the first hits: 't2i', one a caption, and 'i2t', one an image that has captions."
+    owners = _checked_owners(owners, len(text_points), len(image_points))
     asked = owners.unique()  # images without a caption are distractors, not queries
     with inference(model) as device:
-        images, texts, owners, asked = (
-            x.to(device) for x in (image_points, text_points, owners, asked)
-        )
+        images, texts = image_points.to(device), text_points.to(device)
+        owners, asked = owners.to(device), asked.to(device)
         index = torch.arange(len(images), device=device)
-        score = lambda q, k: model.geometry.score(q, k, kind)
+
+        def text_asks(queries, keys):
+            return model.geometry.score(queries, keys, kind=kind)
+
+        def image_asks(queries, keys):
+            return model.geometry.score(queries, keys, kind=kind)
+
+        def own_image(part):
+            return owners[part, None] == index
+
+        def own_captions(part):
+            return asked[part, None] == owners
+
         return {
-            "t2i": chunked_ranks(score, texts, images, lambda s: owners[s, None] == index, chunk),
-            "i2t": chunked_ranks(
-                score, images[asked], texts, lambda s: asked[s, None] == owners, chunk
-            ),
+            "t2i": chunked_ranks(text_asks, texts, images, own_image, chunk),
+            "i2t": chunked_ranks(image_asks, images[asked], texts, own_captions, chunk),
         }
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #6a48a750
@@ -156,8 +176,7 @@ def evaluate_retrieval(
     dataset: str,  # name of the set, for the rows
     ks: Sequence[int] = (1, 5, 10),  # lengths of the lists
     scores: Sequence[str] = ("paper", "official"),  # score functions, side by side
-    image_points: Callable
-    | None = None,  # paths -> points; None: `encode_images` of squeezed images with `reading`
+    image_points: Callable | None = None,  # paths → points; None: `encode_images` of squeezed ones
     chunk: int = 256,  # queries compared at once
     **reading,  # batch_size, transform, progress, workers of `encode_images`
 ) -> pd.DataFrame:  # item values of metrics t2i_R@K and i2t_R@K
@@ -167,19 +186,18 @@ def evaluate_retrieval(
             f"owners: one image a caption needed, got {len(owners)} for {len(captions)} captions"
         )
     if image_points is None:
-        reading.setdefault(
-            "transform", eval_transform(model.image_tower.config.image_size, "squeeze")
-        )
-        image_points = lambda files: encode_images(model, files, **reading)
-    points, texts, frames = image_points(paths), encode_texts(model, captions), []
+        size = model.image_tower.config.image_size
+        reading.setdefault("transform", eval_transform(size, "squeeze"))
+        images = encode_images(model, paths, **reading)
+    else:
+        images = image_points(paths)
+    texts = encode_texts(model, captions)
+    items = {"t2i": range(len(captions)), "i2t": np.unique(owners)}
+    frames = []
     for kind in scores:
-        ranks = retrieval_ranks(model, points, texts, owners, kind, chunk)
-        values = {
-            direction: {f"{direction}_R@{k}": r < k for k in ks} for direction, r in ranks.items()
-        }
-        items = {"t2i": range(len(captions)), "i2t": np.unique(owners)}
-        frames += [
-            item_values(v, suite="retrieval", dataset=dataset, score=kind, items=items[d])
-            for d, v in values.items()
-        ]
+        ranks = retrieval_ranks(model, images, texts, owners, kind, chunk)
+        names = dict(suite="retrieval", dataset=dataset, score=kind)
+        for direction, rank in ranks.items():
+            hits = {f"{direction}_R@{k}": rank < k for k in ks}
+            frames.append(item_values(hits, items=items[direction], **names))
     return pd.concat(frames, ignore_index=True)

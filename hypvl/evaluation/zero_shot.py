@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
@@ -49,36 +50,39 @@ class Pictures(Dataset):
         images: Any,  # image files, or an image set: `images` (PIL), `keys`, `fingerprint`
         transform: Callable | None = None,  # PIL image → tensor; None: the picture itself
     ):
-        self.source = images if hasattr(images, "fingerprint") else None
-        self.files = None if self.source is not None else [Path(p) for p in images]
-        self.names, self.transform = (
-            [str(n) for n in (self.files if self.source is None else images.keys)],
-            transform,
-        )
+        is_set = hasattr(images, "fingerprint")
+        self.source = images if is_set else None
+        self.files = [] if is_set else [Path(path) for path in images]
+        self.names = [str(name) for name in (images.keys if is_set else self.files)]
+        self.transform = transform
 
     def __len__(self):
         return len(self.names)
 
     def __getitem__(self, i):
-        if self.source is None:
-            image = load_image(self.files[i])
-        else:
-            try:
-                image = self.source.images[i].convert("RGB")
-            except Exception as error:
-                raise ValueError(f"image {self.names[i]!r} cannot be read: {error}") from error
+        image = self._open(i)
         return image if self.transform is None else self.transform(image)
+
+    def _open(self, i: int) -> Image.Image:
+        if self.source is None:
+            return load_image(self.files[i])
+        try:
+            return self.source.images[i].convert("RGB")
+        except Exception as error:
+            raise ValueError(f"image {self.names[i]!r} cannot be read: {error}") from error
 
     @property
     def ids(self) -> list[str]:
         "What identifies each picture."
         if self.source is not None:
             return [f"{self.source.fingerprint}|{name}" for name in self.names]
-        facts = {p: p.stat() for p in dict.fromkeys(self.files) if p.exists()}
-        return [
-            f"{p.absolute()}|{facts[p].st_size}|{facts[p].st_mtime_ns}" if p in facts else str(p)
-            for p in self.files
-        ]
+        identity = {}
+        for path in dict.fromkeys(self.files):
+            identity[path] = str(path)
+            if path.exists():
+                facts = path.stat()
+                identity[path] = f"{path.absolute()}|{facts.st_size}|{facts.st_mtime_ns}"
+        return [identity[path] for path in self.files]
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #421b3da4
 def encode_batches(
@@ -107,17 +111,9 @@ def encode_images(
     if not len(pictures):
         raise ValueError("images: expected at least one image, got none")
     batches = encode_batches(model, pictures, batch_size, workers)
-    return torch.cat(
-        [
-            *tqdm(
-                batches,
-                desc="images",
-                total=-(-len(pictures) // batch_size),
-                disable=not progress,
-                leave=False,
-            )
-        ]
-    )
+    count = -(-len(pictures) // batch_size)
+    bar = tqdm(batches, desc="images", total=count, disable=not progress, leave=False)
+    return torch.cat(list(bar))
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #df89c8da
 def encode_texts(
@@ -130,20 +126,13 @@ def encode_texts(
     "Points or features of texts, in their order."
     if isinstance(texts, str) or not len(texts):
         raise ValueError(f"texts: expected a non-empty list of strings, got {texts!r}")
+    starts = range(0, len(texts), batch_size)
+    parts = []
     with inference(model) as device:
-        starts = tqdm(
-            range(0, len(texts), batch_size), desc="texts", disable=not progress, leave=False
-        )
-        return torch.cat(
-            [
-                model.encode_text(
-                    model.tokenizer(list(texts[i : i + batch_size])).to(device), normalize=normalize
-                )
-                .float()
-                .cpu()
-                for i in starts
-            ]
-        )
+        for start in tqdm(starts, desc="texts", disable=not progress, leave=False):
+            tokens = model.tokenizer(list(texts[start : start + batch_size])).to(device)
+            parts.append(model.encode_text(tokens, normalize=normalize).float().cpu())
+    return torch.cat(parts)
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #a2ce48c5
 def score_matrix(
@@ -154,11 +143,12 @@ def score_matrix(
     chunk: int = 512,  # queries compared at once
 ) -> Float[Tensor, "Q K"]:  # higher is closer, on the CPU
     "Scores of all pairs."
+    parts = []
     with inference(model) as device:
         keys = keys.to(device)
-        return torch.cat(
-            [model.geometry.score(q.to(device), keys, kind).cpu() for q in queries.split(chunk)]
-        )
+        for some in queries.split(chunk):
+            parts.append(model.geometry.score(some.to(device), keys, kind=kind).cpu())
+    return torch.cat(parts)
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #8b856df5
 def class_prototypes(
@@ -169,9 +159,8 @@ def class_prototypes(
 ) -> Float[Tensor, "C D"]:  # points, on the CPU
     "One point a class, averaged over its prompts."
     prompts = [prompt for name in names for prompt in fill_templates(templates, name)]
-    features = encode_texts(model, prompts, batch_size, normalize=False).unflatten(
-        0, (len(names), len(templates))
-    )
+    features = encode_texts(model, prompts, batch_size, normalize=False)
+    features = features.unflatten(0, (len(names), len(templates)))
     with inference(model) as device:
         return model.geometry.prototype(features.to(device), side="text").float().cpu()
 
@@ -191,10 +180,11 @@ def classify(
         )
     if np.isnan(scores).any():
         raise ValueError(f"scores: {np.isnan(scores).sum()} of {scores.size} are not a number")
-    own = scores[np.arange(n), targets][:, None]
-    before = np.arange(classes) < targets[:, None]
-    rank = ((scores > own) | ((scores == own) & before)).sum(1)
-    return pd.DataFrame({"target": targets, "predicted": scores.argmax(1), "rank": rank})
+    of_target = scores[np.arange(n), targets][:, None]
+    has_smaller_index = np.arange(classes) < targets[:, None]
+    comes_before = (scores > of_target) | ((scores == of_target) & has_smaller_index)
+    predicted = scores.argmax(1)
+    return pd.DataFrame({"target": targets, "predicted": predicted, "rank": comes_before.sum(1)})
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #eb3eeefa
 def class_weights(
@@ -228,22 +218,20 @@ def evaluate_zero_shot(
     scores: Sequence[str] = ("paper", "official"),  # score functions, side by side
     image_points: Callable | None = None,  # images → points; None: `encode_images` with `reading`
     **reading,  # batch_size, transform, progress, workers of `encode_images`
-) -> tuple[
-    pd.DataFrame, pd.DataFrame
-]:  # item values; predictions (score, image, target, predicted, rank)
-    "Zero-shot classification of images."
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Zero-shot classification of images: item values, and predictions.
+
+    The predictions have columns score, image, target, predicted and rank.
+    """
     keys = Pictures(images).names
     if len(keys) != len(targets):
         raise ValueError(f"targets: expected {len(keys)} labels, one an image, got {len(targets)}")
-    points = (image_points or (lambda found: encode_images(model, found, **reading)))(images)
+    points = image_points(images) if image_points else encode_images(model, images, **reading)
     prototypes = class_prototypes(model, names, templates)
     items, predictions = [], []
     for kind in scores:
         found = classify(score_matrix(model, points, prototypes, kind), targets)
-        items.append(
-            item_values(
-                classification_values(found), suite="zero_shot", dataset=dataset, score=kind
-            )
-        )
+        values = classification_values(found)
+        items.append(item_values(values, suite="zero_shot", dataset=dataset, score=kind))
         predictions.append(found.assign(score=kind, image=keys))
     return pd.concat(items, ignore_index=True), pd.concat(predictions, ignore_index=True)

@@ -23,7 +23,7 @@ def check_points(
     metric: str = "l1",  # 'l1' or 'l2'
     reduce: str = "mean",  # 'mean' or 'sum'
 ) -> tuple[Tensor, Tensor, Float[Tensor, "k"]]:
-    "x and y in one dtype, and the curvatures as a tensor [k]; an error that names the argument that does not fit."
+    "x and y in one dtype and c as a tensor [k]; an error names the argument that does not fit."
     if metric not in ("l1", "l2"):
         raise ValueError(f"metric must be 'l1' or 'l2', got {metric!r}")
     if reduce not in ("mean", "sum"):
@@ -42,9 +42,8 @@ def check_points(
 
 
 def _wide(x):
-    return (
-        torch.float32 if x.device.type == "mps" else torch.float64
-    )  # float64 wherever the device has it
+    "float64 wherever the device has it."
+    return torch.float32 if x.device.type == "mps" else torch.float64
 
 # %% ../../nbs/geometry/103_product.ipynb #4260d43b
 @fp32_geometry
@@ -76,27 +75,27 @@ class DistanceTiles:
         c: Float[Tensor, "k"],  # curvature magnitudes
         metric: str = "l1",  # 'l1' or 'l2'
         reduce: str = "mean",  # 'mean' or 'sum'
-        pairs: int
-        | None = None,  # entries of a tile; by default what fits the cache of a core, or 2^22 on other devices
+        pairs: int | None = None,  # entries of a tile; None: a core's cache, 2^22 on other devices
     ):
-        self.metric, self.share = metric, 1 / x.shape[1] if reduce == "mean" else 1.0
-        self.dtype, self.pairs = x.dtype, pairs or (1 << 16 if x.device.type == "cpu" else 1 << 22)
-        self.x, self.y = (
-            t.detach().to(_wide(x)).permute(1, 2, 0).contiguous() for t in (x, y)
-        )  # [k, d, N], [k, d, M]
-        self.c = c.detach().to(_wide(x))
-        xs, ys = (t * self.c.sqrt()[:, None, None] for t in (self.x, self.y))
-        xt, yt = ((1 + t.square().sum(1, keepdim=True)).sqrt() for t in (xs, ys))
-        self.left, self.right = (
-            torch.cat([xt, -xs, -torch.ones_like(xt)], 1),
-            torch.cat([yt, ys, torch.ones_like(yt)], 1),
-        )
-        tolerance = 4 * torch.finfo(_wide(x)).eps / torch.finfo(self.dtype).eps
+        self.metric, self.dtype = metric, x.dtype
+        self.mean_weight = 1 / x.shape[1] if reduce == "mean" else 1.0  # of a factor
+        self.pairs = pairs or (1 << 16 if x.device.type == "cpu" else 1 << 22)
+        self.looks_for_near_pairs = x.device.type == "cpu"
+        wide = _wide(x)
+        self.x = x.detach().to(wide).permute(1, 2, 0).contiguous()  # [k, d, N]
+        self.y = y.detach().to(wide).permute(1, 2, 0).contiguous()  # [k, d, M]
+        self.c = c.detach().to(wide)
+        root = self.c.sqrt()[:, None, None]
+        xs, ys = self.x * root, self.y * root
+        xt = (1 + xs.square().sum(1, keepdim=True)).sqrt()
+        yt = (1 + ys.square().sum(1, keepdim=True)).sqrt()
+        self.left = torch.cat([xt, -xs, -torch.ones_like(xt)], 1)
+        self.right = torch.cat([yt, ys, torch.ones_like(yt)], 1)
+        tolerance = 4 * torch.finfo(wide).eps / torch.finfo(self.dtype).eps
         self.limit = (tolerance * xt * yt.amax(2, keepdim=True)).mT.to(self.dtype)  # [k, N, 1]
-        self.sums = tuple(
-            map(torch.zeros_like, (self.left, self.right, self.c))
-        )  # what `add_tile_gradient` gathers
-        self.near = tuple(map(torch.zeros_like, (self.x, self.y, self.c)))
+        # what `add_tile_gradient` gathers
+        self.sums = tuple(torch.zeros_like(t) for t in (self.left, self.right, self.c))
+        self.near = tuple(torch.zeros_like(t) for t in (self.x, self.y, self.c))
 
     def rows(self) -> list[slice]:
         "Slices of rows of about `pairs` entries."
@@ -117,7 +116,9 @@ def _tile(t, rows, factors):
     "Distances [b, T, M] of some factors, sinh of the scaled distances, and indices of near pairs."
     z = torch.bmm(t.left[factors, :, rows].mT, t.right[factors]).to(t.dtype)
     near, limit = None, t.limit[factors, rows]
-    if z.numel() and z.amin() < limit.amax():
+    if not t.looks_for_near_pairs:
+        z.clamp_(min=0)
+    elif z.numel() and z.amin() < limit.amax():
         near = (z < limit).nonzero(as_tuple=True)
     s = z.add(2).mul_(z).sqrt_()
     d = z.add_(s).log1p_().mul_(t.c[factors, None, None].rsqrt().to(t.dtype))
@@ -139,13 +140,13 @@ def tile_dist(
     rows: slice,  # which rows
 ) -> Float[Tensor, "T M"]:
     "Product distances of some rows to all columns."
-    total = 0
+    total = tiles.x.new_zeros((), dtype=tiles.dtype)
     for factors in tiles.factors(rows):
         d = _tile(tiles, rows, factors)[0]
         if tiles.metric == "l2":
             d = d.square_()
         total = total + (d.sum(0) if len(d) > 1 else d[0])
-    total = total * tiles.share
+    total = total * tiles.mean_weight
     return total.sqrt_() if tiles.metric == "l2" else total
 
 # %% ../../nbs/geometry/103_product.ipynb #6796c170
@@ -156,13 +157,17 @@ def add_tile_gradient(
     total: Float[Tensor, "T M"] | None = None,  # these distances; needed for l2
 ):
     "Add to the tiles' sums what these rows contribute to the gradient of `(grad * distance).sum()`."
-    grad = grad.to(tiles.dtype) * tiles.share
+    grad = grad.to(tiles.dtype) * tiles.mean_weight
     if tiles.metric == "l2":
+        if total is None:
+            raise ValueError("total: the distances of these rows are needed for l2, got None")
         grad = torch.where(total > 0, grad / total, 0)
     for factors in tiles.factors(rows):
         d, s, near = _tile(tiles, rows, factors)
         g = grad * d if tiles.metric == "l2" else grad.expand_as(d)
         weight = torch.div(g, s, out=torch.empty_like(s, dtype=tiles.c.dtype))
+        if not tiles.looks_for_near_pairs:  # s² is about 2z; below 1e-4 of the limit z is rounding
+            weight.masked_fill_(s.square() <= 2e-4 * tiles.limit[factors, rows], 0)
         if near is not None:
             _add_near_gradient(tiles, rows, factors, near, g[near])
             weight[near], d[near] = 0, 0

@@ -7,183 +7,137 @@ __all__ = ['edge_index', 'Syntax', 'SyntaxConfig', 'syntax_rows']
 
 # %% ../../nbs/losses/404_syntax.ipynb #729a857e
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from ..config import suggest
-from ..geometry.cones import exterior_angle, half_aperture
-from .contrast import Gather, read_stream
+from .rows import Context, Row, read_stream
 
 # %% ../../nbs/losses/404_syntax.ipynb #9ba6f6da
 def edge_index(
     head: Int[Tensor, "B N"],  # index of each word's head, its own for a root, −1 for padding
 ) -> tuple[Int[Tensor, "E"], Int[Tensor, "E"], Int[Tensor, "E"]]:
-    "Caption, dependant and head of every edge."
-    if head.numel() and int(head.max()) >= head.shape[1]:
-        raise ValueError(
-            f"head: names word {int(head.max())}, but there are {head.shape[1]} words in a row"
-        )
-    row, child = ((head >= 0) & (head != torch.arange(head.shape[1], device=head.device))).nonzero(
-        as_tuple=True
-    )
-    return row, child, head[row, child].long()
+    """Caption, dependant and head of every edge.
 
-# %% ../../nbs/losses/404_syntax.ipynb #fb1261e2
-def _means(values, weights, text, reduce):
-    "Weighted mean or sum of values that belong to texts."
-    if reduce == "sum":
-        return (values * weights).sum()
-    if reduce == "mean":
-        return (values * weights).sum() / weights.sum().clamp(min=torch.finfo(values.dtype).tiny)
-    texts = int(text.max()) + 1 if len(text) else 1
-    total, count = (
-        values.new_zeros(texts).index_add(0, text, x) for x in (values * weights, weights)
-    )
-    return (total / count.clamp(min=torch.finfo(values.dtype).tiny)).sum() / (
-        count > 0
-    ).sum().clamp(min=1)
+    How many edges there are is known only once they are counted, so this waits for a GPU.
+    """
+    words = head.shape[1]
+    is_edge = (head >= 0) & (head != torch.arange(words, device=head.device))
+    row, child = is_edge.nonzero(as_tuple=True)
+    parent = head[row, child].long()
+    if head.device.type == "cpu" and len(parent) and int(parent.max()) >= words:
+        raise ValueError(f"head: names word {int(parent.max())}, but there are {words} in a row")
+    return row, child, parent
 
 # %% ../../nbs/losses/404_syntax.ipynb #a2a8cf45
 @dataclass(frozen=True)
-class _SyntaxFields:
-    "What a syntax row is made of."
+class Syntax(Row, kind="syntax"):
+    "Cone violation along the edges of parses, or from words to words in context."
 
-    term: Literal["edge", "word", "text"] = (
-        "edge"  # dependant entails head; a word without context the word in context, or the caption
-    )
+    term: Literal["edge", "word", "text"] = "edge"  # which pairs; see `pairs`
     general: str = "words@final"  # word stream of the apexes
     specific: str = "words@final"  # word stream of the points that should lie inside
     eta: float = 1.0  # factor on the half-aperture, > 0
     weight: float = 1.0  # coefficient in the objective; 0 only logs
-    reduce: str = "mean"  # 'mean', 'per_text' or 'sum'
-    detach: str | None = None  # 'general' stops the gradient into the apexes
-    label_weights: tuple[
-        float, ...
-    ] = ()  # weight of an edge by the number of its dependency label; empty: all 1
+    reduce: Literal["mean", "per_text", "sum"] = "mean"  # over pairs of all processes
+    detach: Literal["general"] | None = None  # 'general' stops the gradient into the apexes
+    label_weights: tuple[float, ...] = ()  # of edges, by number of dependency label; empty: all 1
     name: str = ""  # column in the logs; made from the term if empty
     group: str = "syntax"  # rows of a group share a schedule
 
     def __post_init__(self):
         if not self.name:
             object.__setattr__(self, "name", f"{self.group}/{self.term}")
-        for name, known in (
-            ("term", ("edge", "word", "text")),
-            ("reduce", ("mean", "per_text", "sum")),
-            ("detach", (None, "general")),
-        ):
-            if (value := getattr(self, name)) not in known:
-                raise ValueError(
-                    f"{self.name}: unknown {name} {value!r}.{suggest(str(value), filter(None, known))}"
-                )
+        choices = {
+            "term": ("edge", "word", "text"),
+            "reduce": ("mean", "per_text", "sum"),
+            "detach": (None, "general"),
+        }
+        for name, known in choices.items():
+            value = getattr(self, name)
+            if value not in known:
+                hint = suggest(str(value), filter(None, known))
+                raise ValueError(f"{self.name}: unknown {name} {value!r}.{hint}")
         if not self.eta > 0:
             raise ValueError(f"{self.name}: eta must be positive, got {self.eta!r}")
         if self.label_weights and self.term != "edge":
             raise ValueError(f"{self.name}: label_weights weigh edges, the term is {self.term!r}")
 
     @property
-    def reduction(self) -> str:
-        "For the trainer: whether several processes add up or average."
-        return "sum" if self.reduce == "sum" else "mean"
-
-    @property
     def streams(self) -> tuple[str, ...]:
         "Streams that the row reads."
-        return (
-            tuple(dict.fromkeys((self.general, self.specific)))
-            + ("head",)
-            + ("dep",) * bool(self.label_weights)
-        )
-
-# %% ../../nbs/losses/404_syntax.ipynb #0a185c99
-class _SyntaxPairs(_SyntaxFields):
-    "Which points are compared."
+        words = dict.fromkeys((self.general, self.specific))
+        return (*words, "head", *(("dep",) if self.label_weights else ()))
 
     def pairs(
         self,
-        points: Mapping[
-            str, Tensor
-        ],  # word streams [B, N, D], 'head' [B, N], with label weights 'dep' [B, N]
+        points: Mapping[str, Tensor],  # word streams [B, N, D], 'head' [B, N], maybe 'dep' [B, N]
     ) -> tuple[Float[Tensor, "E D"], Float[Tensor, "E D"], Int[Tensor, "E"], Float[Tensor, "E"]]:
-        "General points, specific points, caption and weight of each pair."
-        apex, inside, head = (
-            read_stream(points, s, self.name) for s in (self.general, self.specific, "head")
-        )
-        if apex.shape[:2] != head.shape:
-            raise ValueError(
-                f"{self.name}: {self.general!r} has {list(apex.shape[:2])} words, 'head' {list(head.shape)}"
-            )
-        if self.term != "edge":
-            text, word = (head >= 0).nonzero(as_tuple=True)
-            general, specific, weights = (
-                apex[text, word],
-                inside[text, word] if self.term == "word" else inside[text],
-                apex.new_ones(len(text)),
-            )
-        else:
-            text, child, parent = edge_index(head)
-            general, specific, weights = (
-                apex[text, child],
-                inside[text, parent],
-                apex.new_ones(len(text)),
-            )
-            if self.label_weights:
-                weights = apex.new_tensor(self.label_weights)[
-                    read_stream(points, "dep", self.name)[text, child].long()
-                ]
-        return general.detach() if self.detach else general, specific, text, weights
+        """General points, specific points, caption and weight of each pair.
 
-# %% ../../nbs/losses/404_syntax.ipynb #8a5fe6af
-class Syntax(_SyntaxPairs):
-    "Cone violation along the edges of parses, or from words to words in context."
+        'edge': a dependant and its head. 'word': a word without context and the same in context.
+        'text': a word without context and its caption.
+        """
+        apex = read_stream(points, self.general, self.name)
+        inside = read_stream(points, self.specific, self.name)
+        head = read_stream(points, "head", self.name)
+        if apex.shape[:2] != head.shape:
+            found = f"{self.general!r} has {list(apex.shape[:2])} words, 'head' {list(head.shape)}"
+            raise ValueError(f"{self.name}: {found}")
+        if self.term == "edge":
+            text, child, parent = edge_index(head)
+            general, specific = apex[text, child], inside[text, parent]
+        else:
+            text, word = (head >= 0).nonzero(as_tuple=True)
+            general = apex[text, word]
+            specific = inside[text, word] if self.term == "word" else inside[text]
+        weights = apex.new_ones(len(text))
+        if self.label_weights:
+            label = read_stream(points, "dep", self.name)[text, child].long()
+            weights = apex.new_tensor(self.label_weights)[label]
+        return general.detach() if self.detach else general, specific, text, weights
 
     def __call__(
         self,
-        points: Mapping[
-            str, Tensor
-        ],  # word streams [B, N, D], 'head' [B, N], with label weights 'dep' [B, N]
-        geometry,  # gives `entail(general, specific, eta)`
-        gather: Gather | None = None,  # not used
+        points: Mapping[str, Tensor],  # word streams [B, N, D], 'head' [B, N], maybe 'dep' [B, N]
+        geometry,  # with `cones(general, specific)` where it has cones
+        context: Context,  # of the step
     ) -> Float[Tensor, ""]:
-        "Mean or sum of the violations, not weighted; 0 with a gradient path where there is no pair."
+        """Mean or sum of the violations, not weighted; 0 with a gradient path where there is no pair.
+
+        Reports, where there are cones: share of violated pairs, mean angle and aperture in radians;
+        of edges also the share whose head stands to the right. NaN where there is no pair.
+        """
         general, specific, text, weights = self.pairs(points)
-        if not len(text):
-            return 0 * (
-                read_stream(points, self.general).sum() + read_stream(points, self.specific).sum()
-            )
-        return _means(geometry.entail(general, specific, self.eta), weights, text, self.reduce)
+        if not geometry.has_cones:
+            violation = geometry.entail(general, specific, self.eta)
+        else:
+            angle, aperture = geometry.cones(general, specific)
+            excess = angle - self.eta * aperture
+            violation = excess.clamp(min=0).mean(-1)
+            self._report(points, context, angle, aperture, excess)
+        if self.reduce != "per_text":
+            return context.reduce(violation, self.reduce, weights)
+        texts = len(read_stream(points, "head", self.name))
+        total = violation.new_zeros(texts).index_add(0, text, violation * weights)
+        count = violation.new_zeros(texts).index_add(0, text, weights)
+        means = total / count.clamp(min=torch.finfo(count.dtype).tiny)
+        return context.reduce(means, "mean", (count > 0).to(means.dtype))
 
     @torch.no_grad()
-    def report(
-        self,
-        points: Mapping[str, Tensor],  # as above
-        geometry,  # with `split`, `curvature`, `min_radius` where it has cones
-    ) -> dict[str, Float[Tensor, ""]]:
-        "For the log: share of violated pairs, mean angle and aperture in radians; of edges also the share whose head stands to the right."
-        general, specific, text, _ = self.pairs(points)
-        if not (geometry.has_cones and len(text)):
-            return {}
-        g, s, c = (
-            geometry.split(general.float()),
-            geometry.split(specific.float()),
-            geometry.curvature.float(),
-        )
-        angle, aperture = (
-            exterior_angle(g, s, c=c),
-            half_aperture(g, c=c, min_radius=geometry.min_radius),
-        )
-        found = dict(
-            violated=(angle > self.eta * aperture).float().mean(),
-            angle=angle.mean(),
-            aperture=aperture.mean(),
-        )
+    def _report(self, points, context, angle, aperture, excess):
+        "Columns for the log; a mean over nothing is NaN."
+        context.report(f"{self.name}_violated", (excess > 0).to(angle.dtype).mean())
+        context.report(f"{self.name}_angle", angle.mean())
+        context.report(f"{self.name}_aperture", aperture.mean())
         if self.term == "edge":
             _, child, parent = edge_index(points["head"])
-            found["visible_edges"] = (parent > child).float().mean()
-        return {f"{self.name}_{name}": value for name, value in found.items()}
+            to_the_right = (parent > child).to(angle.dtype).mean()
+            context.report(f"{self.name}_visible_edges", to_the_right)
 
 # %% ../../nbs/losses/404_syntax.ipynb #51b6b8c5
 @dataclass(frozen=True)
@@ -216,34 +170,15 @@ def syntax_rows(
     config: SyntaxConfig,  # which states, pooling and weights
 ) -> list[Syntax]:  # the rows of edges and of words, in this order
     "The rows that a config describes."
-    stream, how = config.stream, dict(eta=config.eta, reduce=config.reduce, detach=config.detach)
-    return [
-        Syntax(
-            "edge",
-            stream(config.cont),
-            stream(config.cont),
-            weight=config.weight * config.edges,
-            label_weights=tuple(config.label_weights),
-            **how,
-        ),
-        Syntax(
-            "word",
-            stream(config.init),
-            stream(config.cont),
-            weight=config.weight * config.words,
-            **how,
-        ),
-        *(
-            [
-                Syntax(
-                    "text",
-                    stream(config.init),
-                    "text",
-                    weight=config.weight * config.word_to_text,
-                    **how,
-                )
-            ]
-            if config.word_to_text
-            else []
-        ),
+    init, cont = config.stream(config.init), config.stream(config.cont)
+    shared: dict[str, Any] = dict(eta=config.eta, reduce=config.reduce, detach=config.detach)
+    labels = tuple(config.label_weights)
+    edge = Syntax("edge", cont, cont, weight=config.weight * config.edges, **shared)
+    rows = [
+        replace(edge, label_weights=labels),
+        Syntax("word", init, cont, weight=config.weight * config.words, **shared),
     ]
+    if config.word_to_text:
+        weight = config.weight * config.word_to_text
+        rows.append(Syntax("text", init, "text", weight=weight, **shared))
+    return rows

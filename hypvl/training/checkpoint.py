@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['get_generators', 'set_generators', 'preserve_generators', 'CheckpointError', 'checkpoints', 'latest_checkpoint',
-           'save_checkpoint', 'Checkpoint', 'load_checkpoint', 'load_weights']
+           'save_checkpoint', 'save_best', 'Checkpoint', 'load_checkpoint', 'load_weights']
 
 # %% ../../nbs/training/503_checkpoint.ipynb #8e2821a6
 import contextlib
@@ -29,12 +29,12 @@ from torch import Tensor, nn
 # %% ../../nbs/training/503_checkpoint.ipynb #1f544da5
 def get_generators() -> dict:  # plain data for `set_generators`
     "States of the global generators of python, numpy, torch and all GPUs."
-    name, keys, *rest = np.random.get_state()
+    name, keys, *rest = np.random.get_state(legacy=True)
     version, words, gauss = random.getstate()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return dict(
         python=[version, list(words), gauss],
-        numpy=[name, keys.tolist(), *rest],
+        numpy=[name, np.asarray(keys).tolist(), *rest],
         torch=torch.get_rng_state(),
         cuda=cuda,
     )
@@ -77,7 +77,8 @@ def _check_plain(value, where):
             _check_plain(v, f"{where}[{i}]")
     elif type(value) not in _PLAIN and not isinstance(value, Tensor):
         raise TypeError(
-            f"{where}: a checkpoint holds tensors and plain values, got a {type(value).__name__}; convert it, for example with .tolist()"
+            f"{where}: a checkpoint holds tensors and plain values, got a "
+            f"{type(value).__name__}; convert it, for example with .tolist()"
         )
 
 
@@ -123,26 +124,44 @@ def _is_whole(path):
     return all((path / n).is_file() and (path / n).stat().st_size == s for n, s in sizes.items())
 
 
+def _step_of(path):
+    return int(path.name.removeprefix("step_"))
+
+
 def checkpoints(
     folder: str | Path,  # a run's checkpoints folder
 ) -> list[Path]:  # whole checkpoints, oldest first
     "All whole checkpoints in a folder; a damaged one is named in a warning."
-    found = sorted(
-        (p for p in Path(folder).glob("step_*") if p.is_dir()), key=lambda p: int(p.name[5:])
-    )
-    damaged = [p for p in found if not _is_whole(p)]
+    whole, damaged = [], []
+    for path in sorted(Path(folder).glob("step_*"), key=_step_of):
+        if path.is_dir():
+            (whole if _is_whole(path) else damaged).append(path)
     if damaged:
-        warnings.warn(
-            f"damaged checkpoints are left out: {', '.join(p.name for p in damaged)}", stacklevel=2
-        )
-    return [p for p in found if p not in damaged]
+        names = ", ".join(path.name for path in damaged)
+        warnings.warn(f"damaged checkpoints are left out: {names}", stacklevel=2)
+    return whole
 
 
 def latest_checkpoint(
     folder: str | Path,  # a run's checkpoints folder
 ) -> Path | None:  # the folder of the newest whole checkpoint
-    "The newest whole checkpoint, None if there is none."
-    return (checkpoints(folder) or [None])[-1]
+    """The newest whole checkpoint, None if there is none.
+
+    Where all are damaged this is a CheckpointError: whoever takes None for a new start would
+    write over what may still be rescued.
+    """
+    found = checkpoints(folder)
+    if found:
+        return found[-1]
+    damaged = sorted(p.name for p in Path(folder).glob("step_*") if p.is_dir())
+    if damaged:
+        raise CheckpointError(
+            errno.EIO,
+            f"every checkpoint is damaged ({', '.join(damaged)}). Nothing was deleted: restore one "
+            "from a copy, or start again with resume=False or in another folder",
+            str(folder),
+        )
+    return None
 
 # %% ../../nbs/training/503_checkpoint.ipynb #4f41363d
 def _remove(path):
@@ -171,32 +190,24 @@ def _fill(temp, files):
     _sync(temp)
 
 # %% ../../nbs/training/503_checkpoint.ipynb #a08df10e
-def save_checkpoint(
-    folder: str | Path,  # a run's checkpoints folder
-    step: int,  # updates done; names the checkpoint
-    weights: Mapping[
-        str, Mapping[str, Tensor]
-    ],  # name -> state dict; each becomes NAME.safetensors
-    state: Mapping[str, Any],  # the rest: tensors and plain values
-    keep: int = 2,  # how many of the newest stay
-) -> Path:
-    "Write a checkpoint, whole or not at all, then delete all but the newest `keep`."
-    if keep < 1:
-        raise ValueError(f"keep: 1 or more, got {keep}")
-    folder, state, buffer = Path(folder), dict(state), io.BytesIO()
+def _pack(step, weights, state):
+    "The files of a checkpoint as bytes, by name."
     _check_plain(state, "state")
+    buffer = io.BytesIO()
     torch.save(state, buffer)
-    files = {f"{n}.safetensors": save(_tensors(t)) for n, t in weights.items()} | {
-        "state.pt": buffer.getvalue()
-    }
-    files["meta.json"] = json.dumps(
-        dict(step=step, sizes={n: len(d) for n, d in files.items()}), indent=1
-    ).encode()
-    final = folder / f"step_{step:07d}"
+    files = {f"{name}.safetensors": save(_tensors(t)) for name, t in weights.items()}
+    files["state.pt"] = buffer.getvalue()
+    meta = dict(step=step, sizes={name: len(data) for name, data in files.items()})
+    return files | {"meta.json": json.dumps(meta, indent=1).encode()}
+
+
+def _place(final, files, step):
+    "Write a checkpoint under its final name, whole or not at all."
+    folder = final.parent
     temp = folder / f".{final.name}.tmp"
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        for stale in folder.glob(".step_*"):
+        for stale in (*folder.glob(".step_*"), *folder.glob(".best.*")):
             _remove(stale)
         _fill(temp, files)
     except OSError as e:
@@ -205,32 +216,50 @@ def save_checkpoint(
         _remove(final)
     os.replace(temp, final)
     _sync(folder)
+
+
+def save_checkpoint(
+    folder: str | Path,  # a run's checkpoints folder
+    step: int,  # updates done; names the checkpoint
+    weights: Mapping[str, Mapping[str, Tensor]],  # name → state dict, of NAME.safetensors
+    state: Mapping[str, Any],  # the rest: tensors and plain values
+    keep: int = 2,  # how many of the newest stay
+) -> Path:
+    "Write a checkpoint, whole or not at all, then delete all but the newest `keep`."
+    if keep < 1:
+        raise ValueError(f"keep: 1 or more, got {keep}")
+    final = Path(folder) / f"step_{step:07d}"
+    _place(final, _pack(step, weights, dict(state)), step)
     _link_latest(final)
     for old in checkpoints(folder)[:-keep]:
         _remove(old)
+    return final
+
+
+def save_best(
+    folder: str | Path,  # a run's checkpoints folder
+    step: int,  # updates done
+    weights: Mapping[str, Mapping[str, Tensor]],  # name → state dict
+    facts: Mapping[str, Any],  # plain values: which column, and its value
+) -> Path:
+    "Write the best weights so far as `FOLDER/best`, in place of the earlier ones."
+    final = Path(folder) / "best"
+    _place(final, _pack(step, weights, dict(facts)), step)
     return final
 
 # %% ../../nbs/training/503_checkpoint.ipynb #210d6874
 def _explain(e, folder, temp, step, needed):
     "Remove a failed checkpoint and say what stands."
     shutil.rmtree(temp, ignore_errors=True)
-    before = latest_checkpoint(folder)
-    stands = (
-        f"The checkpoint of step {int(before.name[5:])} is intact"
-        if before
-        else "There is no earlier checkpoint"
-    )
-    free = shutil.disk_usage(folder).free / 2**20
-    why = (
-        f"no room for {needed / 2**20:.1f} MB ({free:.1f} MB free)"
-        if e.errno in _FULL
-        else "cannot write"
-    )
-    return CheckpointError(
-        e.errno,
-        f"checkpoint of step {step}: {why}: {e.strerror}. {stands}; free some space and resume",
-        str(folder),
-    )
+    stands, before = "There is no earlier checkpoint", checkpoints(folder)
+    if before:
+        stands = f"The checkpoint of step {_step_of(before[-1])} is intact"
+    why = "cannot write"
+    if e.errno in _FULL:
+        free = shutil.disk_usage(folder).free / 2**20
+        why = f"no room for {needed / 2**20:.1f} MB ({free:.1f} MB free)"
+    what = f"checkpoint of step {step}: {why}: {e.strerror}. {stands}; free some space and resume"
+    return CheckpointError(e.errno, what, str(folder))
 
 # %% ../../nbs/training/503_checkpoint.ipynb #b96a180d
 @dataclass(frozen=True)
@@ -254,31 +283,40 @@ def load_checkpoint(
             errno.EIO, "the checkpoint is damaged: a file is missing or cut short", str(path)
         )
     meta = json.loads((path / "meta.json").read_text())
-    weights = {
-        n.removesuffix(".safetensors"): load_file(path / n)
-        for n in meta["sizes"]
-        if n.endswith(".safetensors")
-    }
-    return Checkpoint(
-        meta["step"], weights, torch.load(path / "state.pt", map_location="cpu", weights_only=True)
-    )
+    weights = {}
+    for name in meta["sizes"]:
+        if name.endswith(".safetensors"):
+            weights[name.removesuffix(".safetensors")] = load_file(path / name)
+    state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+    return Checkpoint(meta["step"], weights, state)
+
+
+def _find_checkpoint(path, name):
+    "The checkpoint that a path and a name of weights mean, and the name in its files."
+    if (path / "meta.json").is_file():
+        return path, "model" if name == "best" else name
+    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    if name == "best":
+        if not (folder / "best" / "meta.json").is_file():
+            raise CheckpointError(
+                errno.ENOENT, "no best checkpoint in this folder: nothing was validated", str(path)
+            )
+        return folder / "best", "model"
+    found = latest_checkpoint(folder)
+    if not found:
+        raise CheckpointError(errno.ENOENT, "no checkpoint in this folder", str(path))
+    return found, name
 
 
 def load_weights(
     model: nn.Module,  # receives the weights, in place
     path: str | Path,  # a checkpoint, a folder of checkpoints, or a run that has one
-    name: str = "model",  # 'model', or 'ema' for the averaged weights
+    name: str = "model",  # 'model', 'ema' for the averaged weights, 'best' for the best ones
 ) -> int:  # the step at which they were saved
     "Load the weights of a checkpoint, by default the newest, into a model."
-    path = Path(path)
-    if not (path / "meta.json").is_file():
-        found = latest_checkpoint(path) or latest_checkpoint(path / "checkpoints")
-        if not found:
-            raise CheckpointError(errno.ENOENT, "no checkpoint in this folder", str(path))
-        path = found
+    path, name = _find_checkpoint(Path(path), name)
     if not (path / f"{name}.safetensors").is_file():
-        raise ValueError(
-            f"name: {path.name} has no weights {name!r}, only {', '.join(sorted(p.stem for p in path.glob('*.safetensors')))}"
-        )
+        known = ", ".join(sorted(p.stem for p in path.glob("*.safetensors")))
+        raise ValueError(f"name: {path.name} has no weights {name!r}, only {known}")
     model.load_state_dict(load_file(path / f"{name}.safetensors"))
     return json.loads((path / "meta.json").read_text())["step"]

@@ -38,9 +38,8 @@ def model_fingerprint(
         digest.update(f"{name} {data.dtype} {tuple(data.shape)}\0".encode())
         digest.update(data.flatten().view(torch.uint8).numpy().tobytes())
     config = getattr(model, "config", None)
-    digest.update(
-        config_hash(config, 64).encode() if config is not None else type(model).__name__.encode()
-    )
+    description = type(model).__name__ if config is None else config_hash(config, 64)
+    digest.update(description.encode())
     return digest.hexdigest()[:length]
 
 # %% ../../../nbs/evaluation/suites/632_features.ipynb #5f0d6143
@@ -58,34 +57,34 @@ def image_transform(
         return model.preprocess
     if kind == "squeeze":
         return model.preprocess_squeeze
-    return transforms.Compose(
-        [model.preprocess_squeeze, transforms.Normalize([0.5] * 3, [0.5] * 3)]
-    )
+    once_more = transforms.Normalize([0.5] * 3, [0.5] * 3)
+    return transforms.Compose([model.preprocess_squeeze, once_more])
 
 
 def _describe(transform) -> str:
     "Six digits of what a transform says of itself, without addresses in memory."
-    return hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(transform)).encode()).hexdigest()[:6]
+    said = re.sub(r" at 0x[0-9a-f]+", "", repr(transform))
+    return hashlib.sha256(said.encode()).hexdigest()[:6]
 
 # %% ../../../nbs/evaluation/suites/632_features.ipynb #d05b5e2e
 class _Chunks:
     "Points by identity, in memory or in files."
 
     def __init__(self, folder: Path | None):
-        self.folder, self.places, self.points = (
-            folder,
-            {},
-            {},
-        )  # identity → (chunk, row); chunk → points, None where they are on disk
+        self.folder = folder
+        self.places: dict[str, tuple[str, int]] = {}  # identity → (chunk, row)
+        self.points: dict[str, Tensor | None] = {}  # chunk → points, None where they are on disk
 
     def keep(self, ids: Sequence[str], points: Tensor):
         "One more chunk."
         name = hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with atomic_path(self.folder / f"{name}.safetensors") as part:
-                save_file({"points": points.contiguous()}, part, {"ids": json.dumps(ids)})
-        self._note(name, ids, points if self.folder is None else None)
+        if self.folder is None:
+            self._note(name, ids, points)
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with atomic_path(self.folder / f"{name}.safetensors") as part:
+            save_file({"points": points.contiguous()}, part, {"ids": json.dumps(ids)})
+        self._note(name, ids, None)
 
     def _note(self, name, ids, points):
         self.points[name] = points
@@ -94,7 +93,9 @@ class _Chunks:
 
     def scan(self):
         "Take note of files that are new."
-        for path in sorted(self.folder.glob("*.safetensors")) if self.folder is not None else ():
+        if self.folder is None:
+            return
+        for path in sorted(self.folder.glob("*.safetensors")):
             if path.stem in self.points:
                 continue
             try:
@@ -102,37 +103,50 @@ class _Chunks:
                     self._note(path.stem, json.loads(file.metadata()["ids"]), None)
             except Exception as error:
                 raise ValueError(
-                    f"{path.name} among the stored points cannot be read ({error}); delete it and its points are made again"
+                    f"{path.name} among the stored points cannot be read ({error}); "
+                    "delete it and its points are made again"
                 ) from error
+
+    def _read(self, name: str) -> Tensor:
+        "Points of a chunk."
+        points = self.points[name]
+        if points is not None:
+            return points
+        with safe_open(self.folder / f"{name}.safetensors", "pt") as file:
+            return file.get_tensor("points")
 
     def fetch(self, ids: Sequence[str]) -> Float[Tensor, "N D"]:
         "Points in the order of the identities."
-        wanted, parts, order = {}, [], []
+        wanted = {}  # chunk → (row, place in the answer)
         for place, identity in enumerate(ids):
-            wanted.setdefault(self.places[identity][0], []).append(
-                (self.places[identity][1], place)
-            )
+            name, row = self.places[identity]
+            wanted.setdefault(name, []).append((row, place))
+        parts, places = [], []
         for name, pairs in wanted.items():
-            points = self.points[name]
-            if points is None:
-                with safe_open(self.folder / f"{name}.safetensors", "pt") as file:
-                    points = file.get_tensor("points")
-            rows, places = zip(*pairs)
-            parts.append(points[torch.tensor(rows)]), order.extend(places)
-        return torch.cat(parts)[torch.tensor(order).argsort()]
+            parts.append(self._read(name)[torch.tensor([row for row, _ in pairs])])
+            places += [place for _, place in pairs]
+        return torch.cat(parts)[torch.tensor(places).argsort()]
 
 # %% ../../../nbs/evaluation/suites/632_features.ipynb #00c9406e
+def _nobody_to_wait_for():
+    "One process waits for none."
+
+
 @dataclass(frozen=True)
 class Share:
     "Which part of the work this process does."
 
     rank: int = 0  # of this process
     world: int = 1  # processes
-    wait: Callable[[], None] = lambda: None  # until all are here
+    wait: Callable[[], None] = _nobody_to_wait_for  # until all are here
 
 # %% ../../../nbs/evaluation/suites/632_features.ipynb #1b87d89d
 class PointStore:
-    "Points of images; every image is embedded once."
+    """Points of images; every image is embedded once.
+
+    `transform` is one of `TRANSFORMS`. With a `folder`, points are kept in files of `chunk`
+    points each below it, and found there by any later store of the same model and transform.
+    """
 
     def __init__(
         self,
@@ -147,17 +161,14 @@ class PointStore:
     ):
         if chunk < 1:
             raise ValueError(f"chunk: 1 or more, got {chunk}")
-        self.model, self.transform, self.share = model, image_transform(model, transform), share
-        self.settings = dict(
-            batch_size=batch_size, workers=workers, chunk=chunk, label=transform if progress else ""
-        )
-        self.chunks = _Chunks(
-            None
-            if folder is None
-            else Path(folder)
-            / model_fingerprint(model)
-            / f"{transform}-{_describe(self.transform)}"
-        )
+        self.model, self.share = model, share
+        self.transform = image_transform(model, transform)
+        self.batch_size, self.workers, self.chunk = batch_size, workers, chunk
+        self.label = transform if progress else ""
+        if folder is not None:
+            name = f"{transform}-{_describe(self.transform)}"
+            folder = Path(folder) / model_fingerprint(model) / name
+        self.chunks = _Chunks(folder)
 
     def __call__(
         self,
@@ -170,29 +181,33 @@ class PointStore:
         self.chunks.scan()
         self.share.wait()
         ids = pictures.ids
-        first = {identity: i for i, identity in reversed([*enumerate(ids)])}
-        missing = sorted(i for identity, i in first.items() if identity not in self.chunks.places)
+        first = {}  # identity → its first place
+        for place, identity in enumerate(ids):
+            first.setdefault(identity, place)
+        places = [first[identity] for identity in first if identity not in self.chunks.places]
         if self.chunks.folder is not None:
-            missing = missing[self.share.rank :: self.share.world]
-        _embed(self.model, pictures, ids, missing, self.chunks, **self.settings)
+            places = places[self.share.rank :: self.share.world]
+        self._embed(pictures, ids, places)
         self.share.wait()
         self.chunks.scan()
         return self.chunks.fetch(ids)
 
-# %% ../../../nbs/evaluation/suites/632_features.ipynb #260a2e6f
-def _embed(model, pictures, ids, missing, chunks, batch_size, workers, chunk, label):
-    "Embed the pictures at the indices `missing` and keep their points chunk by chunk."
-    done, waiting = 0, []
-    with tqdm(
-        total=len(missing),
-        desc=f"images, {label}",
-        disable=None if label and missing else True,
-        leave=False,
-    ) as bar:  # None: only on a terminal
-        for points in encode_batches(model, Subset(pictures, missing), batch_size, workers):
-            waiting.append(points)
-            bar.update(len(points))
-            ready = sum(map(len, waiting))
-            if ready >= chunk or done + ready == len(missing):
-                chunks.keep([ids[i] for i in missing[done : done + ready]], torch.cat(waiting))
+    def _embed(self, pictures: Pictures, ids: Sequence[str], missing: Sequence[int]):
+        "Embed the pictures at the indices `missing` and keep their points chunk by chunk."
+        hidden = None if self.label and missing else True  # None: shown only on a terminal
+        batches = encode_batches(
+            self.model, Subset(pictures, missing), self.batch_size, self.workers
+        )
+        done, waiting = 0, []
+        with tqdm(
+            total=len(missing), desc=f"images, {self.label}", disable=hidden, leave=False
+        ) as bar:
+            for points in batches:
+                waiting.append(points)
+                bar.update(len(points))
+                ready = sum(map(len, waiting))
+                if ready < self.chunk and done + ready < len(missing):
+                    continue
+                part = [ids[i] for i in missing[done : done + ready]]
+                self.chunks.keep(part, torch.cat(waiting))
                 done, waiting = done + ready, []

@@ -35,15 +35,21 @@ from .results import item_values
 from ..zero_shot import evaluate_zero_shot
 
 # %% ../../../nbs/evaluation/suites/633_protocols.ipynb #5dc42be8
+_KNOWN_VALUES = {
+    "variant": ("official", "paper"),
+    "preprocess": ("clean", "official"),
+    "corpora": ("vg", "all"),
+    "negatives": ("all", "phrases"),
+}
+
+
 @dataclass(frozen=True)
 class Protocol:
     "What two evaluations of a model on the same data may differ in."
 
     scores: tuple[str, ...] = ("paper", "official")  # score functions, side by side
     variant: str = "official"  # accuracy: 'official' mean over classes, 'paper' top-1
-    preprocess: str = (
-        "clean"  # of VL-CheckList: 'clean', or 'official' with pixels normalised twice
-    )
+    preprocess: str = "clean"  # of VL-CheckList: 'clean', or 'official', pixels normalised twice
     corpora: str = "vg"  # of VL-CheckList: 'vg' or 'all'
     max_pairs: int | None = 1000  # of a VL-CheckList file, the first so many; None: all
     negatives: str = "all"  # of VL-CheckList: 'all', or 'phrases' without bare nouns
@@ -52,38 +58,34 @@ class Protocol:
     seed: int = 0  # of bootstrap, permutations and draws
 
     def __post_init__(self):
-        for name, known in (
-            ("variant", ("official", "paper")),
-            ("preprocess", ("clean", "official")),
-            ("corpora", ("vg", "all")),
-            ("negatives", ("all", "phrases")),
-        ):
+        for name, known in _KNOWN_VALUES.items():
             value = getattr(self, name)
             if value not in known:
                 raise ValueError(f"{name}: unknown {value!r}.{suggest(value, known)}")
+        known = ("paper", "official")
         for score in self.scores:
-            if score not in ("paper", "official"):
-                raise ValueError(
-                    f"scores: unknown {score!r}.{suggest(score, ('paper', 'official'))}"
-                )
+            if score not in known:
+                raise ValueError(f"scores: unknown {score!r}.{suggest(score, known)}")
         if not self.scores:
             raise ValueError("scores: at least one of paper, official, got none")
         for name in ("max_pairs", "limit"):
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name}: 1 or more, or None, got {getattr(self, name)}")
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise ValueError(f"{name}: 1 or more, or None, got {count}")
 
 # %% ../../../nbs/evaluation/suites/633_protocols.ipynb #299089ae
 @dataclass
 class Run:
-    "One model on one folder of data."
+    """One model on one folder of data.
+
+    `reading` holds what `PointStore` takes: folder, batch_size, workers, progress, share.
+    """
 
     model: nn.Module  # with the `DualEncoder` interface
     root: Path  # the evaluation data
     protocol: Protocol = Protocol()
     bag: BagOfWords | None = None  # fitted on training captions, for the baseline
-    reading: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # folder, batch_size, workers, progress, share of `PointStore`
+    reading: Mapping[str, Any] = field(default_factory=dict)  # settings of `PointStore`
     frames: dict[str, list] = field(default_factory=dict)  # name → data frames
     _stores: dict[str, PointStore] = field(default_factory=dict)
 
@@ -93,24 +95,36 @@ class Run:
             self._stores[transform] = PointStore(self.model, transform, **self.reading)
         return self._stores[transform]
 
-    def add(self, name: str, frame: pd.DataFrame):
-        "Keep rows."
+    def relative(self, path: str | Path) -> str:
+        "A path as seen from the data; one that lies elsewhere stays as it is."
+        path = Path(path)
+        return (
+            path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
+        )
+
+    def add(self, name: str, frame: pd.DataFrame) -> None:
+        "Keep rows under a name."
         if "image" in frame:
-            inside = lambda p: (
-                Path(p).relative_to(self.root).as_posix()
-                if Path(p).is_relative_to(self.root)
-                else str(p)
-            )
-            frame = frame.assign(image=[inside(p) for p in frame["image"]])
+            frame = frame.assign(image=[self.relative(path) for path in frame["image"]])
         self.frames.setdefault(name, []).append(frame)
 
-    def add_blind(self, rows: pd.DataFrame, suite: str, dataset: str):
+    def add_items(
+        self,
+        values: Mapping[str, Sequence[float]],  # metric → value of each item
+        suite: str,
+        dataset: str,
+        score: str,
+        model: str | None = None,  # name of a baseline
+    ) -> None:
+        "Keep the values of items."
+        names = dict(suite=suite, dataset=dataset, score=score, model=model)
+        self.add("items", item_values(values, **names))
+
+    def add_blind(self, rows: pd.DataFrame, suite: str, dataset: str) -> None:
         "Baseline rows (model, metric, item, value) stand beside every score."
+        rows = rows.assign(suite=suite, dataset=dataset)
         for score in self.protocol.scores:
-            self.add(
-                "items",
-                rows.assign(suite=suite, dataset=dataset, score=score, cluster=rows["item"]),
-            )
+            self.add("items", rows.assign(score=score, cluster=rows["item"]))
 
     def take(self) -> dict[str, pd.DataFrame]:
         "The frames so far, joined by name; the run starts afresh."
@@ -124,24 +138,20 @@ TREE_METRICS = ("tie", "lca", "lca_max", "jaccard", "precision", "recall")
 
 def _tree_metrics(parents, predicted, target):
     "All hierarchical metrics, with both readings of LCA."
-    return hierarchical_metrics(predicted, target, parents) | {
-        "lca_max": hierarchical_metrics(predicted, target, parents, lca="max")["lca"]
-    }
+    metrics = hierarchical_metrics(predicted, target, parents)
+    larger = hierarchical_metrics(predicted, target, parents, lca="max")
+    return metrics | {"lca_max": larger["lca"]}
 
 
-def _accuracy(rows, metric):
-    "Rows in which `accuracy` is the mean over classes or over images."
+def _with_accuracy(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    "Rows in which `accuracy` is the mean over classes ('per_class') or over images ('top1')."
     if metric == "per_class":
         return rows
-    return pd.concat(
-        [
-            rows[rows["metric"] != "accuracy"],
-            rows[rows["metric"] == "accuracy_micro"].assign(metric="accuracy"),
-        ],
-        ignore_index=True,
-    )
+    others = rows[rows["metric"] != "accuracy"]
+    over_images = rows[rows["metric"] == "accuracy_micro"].assign(metric="accuracy")
+    return pd.concat([others, over_images], ignore_index=True)
 
-
+# %% ../../../nbs/evaluation/suites/633_protocols.ipynb #d2b6efa2
 def add_classification(
     run: Run,
     dataset: str,  # name for the rows
@@ -149,14 +159,13 @@ def add_classification(
     labels: Sequence[int],  # class of each image
     names: Sequence[str],  # class names for the prompts
     templates: Sequence[str],  # prompts with one slot each
-    nodes: Sequence[str]
-    | None = None,  # what the classes are called in `predictions` and in the tree; None: their names
+    nodes: Sequence[str] | None = None,  # classes in `predictions` and in the tree; None: `names`
     parents: Mapping[str, str] | None = None,  # child → parent; None: no hierarchical metrics
     tree: str = "",  # data set of the hierarchical rows
     metric: str = "per_class",  # what `accuracy` is: 'per_class' or 'top1'
-):
+) -> None:
     "Zero-shot classification, and how wrong the wrong classes are."
-    nodes, scores = list(nodes or names), run.protocol.scores
+    nodes = list(nodes or names)
     items, predictions = evaluate_zero_shot(
         run.model,
         images,
@@ -164,38 +173,40 @@ def add_classification(
         names,
         templates,
         dataset=dataset,
-        scores=scores,
+        scores=run.protocol.scores,
         image_points=run.points("crop"),
     )
-    predictions = predictions.assign(
-        dataset=dataset,
-        **{side: [nodes[i] for i in predictions[side]] for side in ("target", "predicted")},
-    )
-    run.add("items", _accuracy(items, metric))
+    for side in ("target", "predicted"):
+        predictions[side] = [nodes[i] for i in predictions[side]]
+    predictions = predictions.assign(dataset=dataset)
+    blind = class_baselines(labels, names, run.bag)
+    run.add("items", _with_accuracy(items, metric))
     run.add("predictions", predictions)
-    run.add_blind(_accuracy(class_baselines(labels, names, run.bag), metric), "zero_shot", dataset)
-    if parents is None:
-        return
+    run.add_blind(_with_accuracy(blind, metric), "zero_shot", dataset)
+    if parents is not None:
+        _add_hierarchy(run, tree, predictions, labels, names, nodes, parents)
+
+
+def _add_hierarchy(run: Run, tree: str, predictions, labels, names, nodes, parents):
+    "How far predictions are from the truth, for the model and for the blind."
+
+    def of_indices(predicted, target):
+        said, true = [nodes[i] for i in predicted], [nodes[i] for i in target]
+        return _tree_metrics(parents, said, true)
+
     for score, part in predictions.groupby("score", sort=False):
-        run.add(
-            "items",
-            item_values(
-                _tree_metrics(parents, part["predicted"], part["target"]),
-                suite="hierarchy",
-                dataset=tree,
-                score=score,
-            ),
-        )
-    of_indices = lambda p, t: _tree_metrics(parents, [nodes[i] for i in p], [nodes[i] for i in t])
-    run.add_blind(hierarchy_baselines(labels, names, of_indices, run.bag), "hierarchy", tree)
+        values = _tree_metrics(parents, part["predicted"], part["target"])
+        run.add_items(values, "hierarchy", tree, score)
+    blind = hierarchy_baselines(labels, names, of_indices, run.bag)
+    run.add_blind(blind, "hierarchy", tree)
 
 # %% ../../../nbs/evaluation/suites/633_protocols.ipynb #fdcb3060
 def add_retrieval(
     run: Run,
     dataset: str,  # name for the rows
     data: CaptionData,
-):
-    "Recall in both directions."
+) -> None:
+    "Recall in both directions; captions of one image are a cluster of the bootstrap."
     scores, owners = run.protocol.scores, pd.Series(data.owners)
     items = evaluate_retrieval(
         run.model,
@@ -206,47 +217,35 @@ def add_retrieval(
         scores=scores,
         image_points=run.points("squeeze"),
     )
-    blind = retrieval_baselines(data.owners, len(data.paths), data.captions, run.bag).assign(
-        suite="retrieval", dataset=dataset
-    )
+    blind = retrieval_baselines(data.owners, len(data.paths), data.captions, run.bag)
+    blind = blind.assign(suite="retrieval", dataset=dataset)
     for rows in (items, *(blind.assign(score=score) for score in scores)):
-        from_text = rows["metric"].str.startswith("t2i")
-        run.add(
-            "items",
-            rows.assign(
-                cluster=rows["item"].where(~from_text, rows["item"].map(owners)).astype(int)
-            ),
-        )
+        asks_by_image = ~rows["metric"].str.startswith("t2i")
+        cluster = rows["item"].where(asks_by_image, rows["item"].map(owners)).astype(int)
+        run.add("items", rows.assign(cluster=cluster))
     if data.missing:
         lost = np.repeat([0, 1], [len(data.paths), len(data.missing)])
         for score in scores:
-            run.add(
-                "items",
-                item_values({"missing": lost}, suite="retrieval", dataset=dataset, score=score),
-            )
+            run.add_items({"missing": lost}, "retrieval", dataset, score)
 
 # %% ../../../nbs/evaluation/suites/633_protocols.ipynb #232e02d8
 def _add_pairs(
-    run: Run, suite: str, buckets: Mapping[str, PairData], transform: str, average: tuple | None
+    run: Run,
+    suite: str,
+    buckets: Mapping[str, PairData],
+    transform: str,
+    average: tuple | None,  # data sets, name and kind of an average; None: none
 ):
+    "Pairs by bucket, the blind beside them, and an average over buckets."
+    scores = run.protocol.scores
     items, pairs = evaluate_pairs(
-        run.model,
-        buckets,
-        suite=suite,
-        scores=run.protocol.scores,
-        image_points=run.points(transform),
+        run.model, buckets, suite=suite, scores=scores, image_points=run.points(transform)
     )
     filled = {name: data for name, data in buckets.items() if data.paths}
-    rows = pd.concat(
-        [
-            items,
-            *(
-                blind_pairs(filled, suite=suite, score=score, bag=run.bag)
-                for score in run.protocol.scores
-            ),
-        ],
-        ignore_index=True,
-    )
+    parts = [items]
+    for score in scores:
+        parts.append(blind_pairs(filled, suite=suite, score=score, bag=run.bag))
+    rows = pd.concat(parts, ignore_index=True)
     run.add("items", rows if average is None else with_overall(rows, *average))
     run.add("pairs", pairs.assign(suite=suite))
 
@@ -255,23 +254,20 @@ def add_checklist(
     run: Run,
     column: str,  # name of the column, for the rows
     files: Mapping[str, PairData],  # 'source/corpus' → pairs
-):
-    "One column of VL-CheckList."
-    several = len(files) > 1
-    buckets = {f"{column}/{name}" if several else column: pairs for name, pairs in files.items()}
-    _add_pairs(
-        run,
-        "vl_checklist",
-        buckets,
-        "squeeze" if run.protocol.preprocess == "clean" else "double",
-        (list(buckets), column, "macro") if several else None,
-    )
+) -> None:
+    "One column of VL-CheckList; of several files also their average."
+    transform = "squeeze" if run.protocol.preprocess == "clean" else "double"
+    if len(files) == 1:
+        _add_pairs(run, "vl_checklist", {column: next(iter(files.values()))}, transform, None)
+        return
+    buckets = {f"{column}/{name}": pairs for name, pairs in files.items()}
+    _add_pairs(run, "vl_checklist", buckets, transform, (list(buckets), column, "macro"))
 
 
 def add_sugarcrepe(
     run: Run,
     kinds: Mapping[str, PairData],  # kind of edit → pairs
-):
+) -> None:
     "All kinds of edits, and overall."
     _add_pairs(run, "sugarcrepe", kinds, "squeeze", (SUGARCREPE, "overall", "micro"))
 
@@ -282,11 +278,23 @@ def drawn(
     seed: int,
 ) -> Int[np.ndarray, "m"]:  # in order
     "Which items are drawn."
-    return (
-        np.arange(n)
-        if limit is None or limit >= n
-        else np.sort(np.random.default_rng(seed).permutation(n)[:limit])
-    )
+    if limit is None or limit >= n:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(seed).permutation(n)[:limit])
+
+
+def _pick(values: Sequence, which: Sequence[int]) -> tuple:
+    "Some of the values."
+    return tuple(values[i] for i in which)
+
+
+def _part_of_captions(data: CaptionData, which: Sequence[int]) -> CaptionData:
+    "Some images, with all their captions."
+    place = {int(image): k for k, image in enumerate(which)}
+    kept = [i for i, owner in enumerate(data.owners) if owner in place]
+    owners = tuple(place[data.owners[i]] for i in kept)
+    images, captions = _pick(data.paths, which), _pick(data.captions, kept)
+    return CaptionData(images, captions, owners, data.missing)
 
 
 def part_of(
@@ -295,30 +303,15 @@ def part_of(
     seed: int = 0,
 ) -> Any:  # of the same kind
     "A drawn part of a data set."
-    pick = lambda values, which: tuple(values[i] for i in which)
+    count = len(data.paths) if hasattr(data, "paths") else len(data.keys)
+    which = drawn(count, limit, seed)
     if isinstance(data, CaptionData):
-        which = drawn(len(data.paths), limit, seed)
-        place = {int(i): k for k, i in enumerate(which)}
-        kept = [i for i, owner in enumerate(data.owners) if owner in place]
-        return CaptionData(
-            pick(data.paths, which),
-            pick(data.captions, kept),
-            tuple(place[data.owners[i]] for i in kept),
-            data.missing,
-        )
+        return _part_of_captions(data, which)
     if isinstance(data, PairData):
-        which = drawn(len(data.paths), limit, seed)
-        return PairData(
-            *(pick(v, which) for v in (data.paths, data.positive, data.negative, data.keys)),
-            data.missing,
-        )
+        columns = (data.paths, data.positive, data.negative, data.keys)
+        return PairData(*(_pick(column, which) for column in columns), data.missing)
     if isinstance(data, FolderData):
-        which = drawn(len(data.paths), limit, seed)
-        return replace(data, paths=pick(data.paths, which), labels=pick(data.labels, which))
-    which = drawn(len(data.keys), limit, seed)
-    return replace(
-        data,
-        images=Subset(data.images, which.tolist()),
-        labels=pick(data.labels, which),
-        keys=pick(data.keys, which),
-    )
+        return replace(data, paths=_pick(data.paths, which), labels=_pick(data.labels, which))
+    images = Subset(data.images, which.tolist())
+    labels, keys = _pick(data.labels, which), _pick(data.keys, which)
+    return replace(data, images=images, labels=labels, keys=keys)

@@ -29,28 +29,20 @@ def item_values(
     clusters: Sequence[int] | None = None,  # what each item belongs to; None: items are independent
 ) -> pd.DataFrame:  # columns suite, dataset, metric, score, model, item, cluster, value
     "Long rows of per-item results."
+    names = dict(suite=suite, dataset=dataset, score=score, model=model)
     frames = []
-    for metric, v in values.items():
-        v = np.asarray(v, dtype=float)
-        if v.ndim != 1 or np.isnan(v).any():
+    for metric, numbers in values.items():
+        numbers = np.asarray(numbers, dtype=float)
+        holes = int(np.isnan(numbers).sum())
+        if numbers.ndim != 1 or holes:
             raise ValueError(
-                f"values: {metric!r} needs one number an item, got shape {v.shape} with {np.isnan(v).sum()} NaN"
+                f"values: {metric!r} needs one number an item, "
+                f"got shape {numbers.shape} with {holes} NaN"
             )
-        item = np.arange(len(v)) if items is None else np.asarray(items)
-        frames.append(
-            pd.DataFrame(
-                dict(
-                    suite=suite,
-                    dataset=dataset,
-                    metric=metric,
-                    score=score,
-                    model=model,
-                    item=item,
-                    cluster=item if clusters is None else np.asarray(clusters),
-                    value=v,
-                )
-            )
-        )
+        item = np.arange(len(numbers)) if items is None else np.asarray(items)
+        cluster = item if clusters is None else np.asarray(clusters)
+        rows = names | dict(metric=metric, item=item, cluster=cluster, value=numbers)
+        frames.append(pd.DataFrame(rows, columns=[*NAMES, "item", "cluster", "value"]))
     return pd.concat(frames, ignore_index=True).astype({"model": object})
 
 # %% ../../../nbs/evaluation/suites/630_results.ipynb #5a858e28
@@ -66,13 +58,13 @@ def summarise(
         raise ValueError(f"items: columns {missing} are missing, got {list(items.columns)}")
     rows = []
     for names, group in items.groupby([*NAMES], sort=False, dropna=False):
+        row = {
+            column: name if isinstance(name, str) else None for column, name in zip(NAMES, names)
+        }
         values, clusters = group["value"].to_numpy(), group["cluster"].to_numpy()
-        clusters = clusters if len(np.unique(clusters)) < len(clusters) else None
-        value, low, high = bootstrap_mean(
-            values, np.random.default_rng(seed), clusters, level, resamples
-        )
-        rows.append(
-            dict(zip(NAMES, (n if isinstance(n, str) else None for n in names)))
-            | dict(value=value, n=len(values), low=low, high=high)
-        )
+        if len(np.unique(clusters)) == len(clusters):
+            clusters = None  # every item for itself
+        rng = np.random.default_rng(seed)
+        value, low, high = bootstrap_mean(values, rng, clusters, level, resamples)
+        rows.append(row | dict(value=value, n=len(values), low=low, high=high))
     return pd.DataFrame(rows).astype({"model": object})
