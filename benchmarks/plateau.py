@@ -17,7 +17,7 @@ from hypvl.data.grit.loader import GritConfig, GritLoader
 from hypvl.evaluation.retrieval import recall_at_k
 from hypvl.evaluation.zero_shot import inference
 from hypvl.models.registry import load_model
-from hypvl.papers.recipes import recipe
+from hypvl.papers.phyclip.recipes import recipe
 from hypvl.papers.runs import prepare_data, train
 
 NOW = {"objective.delay": 0, "objective.ramp": 0}

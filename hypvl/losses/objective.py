@@ -136,6 +136,8 @@ class Objective:
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"rows: names must differ, got {name!r} twice")
+            if name in self.groups:
+                raise ValueError(f"rows: {name!r} is the name of a row and of a group")
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -120,7 +120,8 @@ def measure(
     if getattr(geometry, "has_cones", False):
         c = geometry.curvature.detach().float()
         row |= dict(curvature=c.mean(), curvature_min=c.min(), curvature_max=c.max())
-    if hasattr(geometry, "norm"):
+    lacks = geometry.lacks() if hasattr(geometry, "lacks") else []
+    if hasattr(geometry, "norm") and "norm" not in lacks:
         for stream in sample_streams(result.points, kinds):
             row[f"norm/{stream}"] = geometry.norm(result.points[stream]).float().mean()
     return row

@@ -97,7 +97,7 @@ def test_a_killed_run_goes_on(folder, capsys):
 @pytest.mark.full
 def test_a_run_on_real_data_is_evaluated_on_it(folder):
     "A recipe with `data.root` trains on its shards and takes PHyCLIP's suite where the folder holds no world."
-    from hypvl.papers.recipes import recipe
+    from hypvl.papers.phyclip.recipes import recipe
     from hypvl.papers.runs import prepare_data, run
 
     small = {

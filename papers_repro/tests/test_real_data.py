@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hypvl.data.grit.prepare import PrepareConfig, prepare
-from hypvl.papers.recipes import recipe
+from hypvl.papers.phyclip.recipes import recipe
 from hypvl.papers.runs import prepare_data, train
 
 
