@@ -20,8 +20,9 @@ def _find_root(parents):
     roots = [v for v in nodes if parents.get(v, v) == v]
     if len(roots) != 1:
         if not roots:
+            example = _cycle(parents, min(nodes)) if nodes else nodes
             raise ValueError(
-                f"parents: no root, every node has another parent (a cycle), e.g. {_cycle(parents, min(nodes)) if nodes else nodes}"
+                f"parents: no root, every node has another parent (a cycle), e.g. {example}"
             )
         raise ValueError(f"parents: one root needed, found {len(roots)}: {sorted(roots)[:5]}")
     safe = {roots[0]}
@@ -44,10 +45,10 @@ def _cycle(parents, v):
         v = parents[v]
     return " > ".join([*seen[seen.index(v) :], v])
 
-# %% ../../nbs/data/201_taxonomy.ipynb #7a363e32
+# %% ../../nbs/data/201_taxonomy.ipynb #ad44c1eb
 @dataclass(frozen=True, eq=False)
-class _Tree:
-    "Storage and checks: what a tree is, without the walks."
+class Taxonomy:
+    "A rooted tree of concepts."
 
     parents: Mapping[str, str]  # child -> parent; the root maps to itself or is absent
     root: str | None = None  # most general node; None finds it
@@ -60,10 +61,9 @@ class _Tree:
         root = _find_root(parents)
         if self.root not in (None, root):
             raise ValueError(f"root is {root!r} by the edges, got root={self.root!r}")
-        for k, v in dict(
-            parents={v: p for v, p in parents.items() if v != p}, root=root, names=dict(self.names)
-        ).items():
-            object.__setattr__(self, k, v)
+        edges = {child: parent for child, parent in parents.items() if child != parent}
+        for name, value in {"parents": edges, "root": root, "names": dict(self.names)}.items():
+            object.__setattr__(self, name, value)
         for v in self.names:
             self._check(v, "names: ")
 
@@ -98,18 +98,15 @@ class _Tree:
         return v in self._kids
 
     def __eq__(self, other):
-        return isinstance(other, _Tree) and (self.parents, self.root, self.names) == (
-            other.parents,
-            other.root,
-            other.names,
-        )
+        if not isinstance(other, Taxonomy):
+            return False
+        same_tree = (self.parents, self.root) == (other.parents, other.root)
+        return same_tree and self.names == other.names
 
     def __repr__(self):
-        return f"{type(self).__name__}({len(self)} nodes, {len(self.leaves)} leaves, root {self.root!r}, depth {max(self._depths.values())})"
-
-# %% ../../nbs/data/201_taxonomy.ipynb #7774c030
-class _Walks(_Tree):
-    "Questions that a tree answers."
+        depth = max(self._depths.values())
+        size = f"{len(self)} nodes, {len(self.leaves)} leaves"
+        return f"Taxonomy({size}, root {self.root!r}, depth {depth})"
 
     def path_to_root(self, v: str) -> tuple[str, ...]:
         "`v`, its parent, and so on up to the root."
@@ -145,10 +142,6 @@ class _Walks(_Tree):
     def distance(self, u: str, v: str) -> int:
         "Edges on the shortest path between `u` and `v`."
         return self.depth(u) + self.depth(v) - 2 * self.depth(self.lca(u, v))
-
-# %% ../../nbs/data/201_taxonomy.ipynb #ad44c1eb
-class Taxonomy(_Walks):
-    "A rooted tree of concepts."
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -212,39 +205,41 @@ def single_parents(
     for p, v in edges:
         if parents.setdefault(v, p) != p and parent == "error":
             raise ValueError(
-                f"node {v!r} has several parents, {parents[v]!r} and {p!r}: this is a graph, not a tree. parent='first' keeps the first of each"
+                f"node {v!r} has several parents, {parents[v]!r} and {p!r}: this is a graph, "
+                "not a tree. parent='first' keeps the first of each"
             )
     return parents
 
 
 def read_edges(
-    path: str
-    | Path,  # is-a file, `parent child` a line; empty lines and lines that begin with # are skipped
+    path: str | Path,  # is-a file, `parent child` a line
 ) -> list[tuple[str, str]]:
-    "The (parent, child) pairs of an is-a file."
-    lines = enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1)
-    pairs = [(i, line.split()) for i, line in lines if line.strip() and not line.startswith("#")]
-    for i, words in pairs:
+    "The (parent, child) pairs of an is-a file; empty lines and those that begin with # are skipped."
+    pairs = []
+    for i, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        words = line.split()
         if len(words) != 2:
             raise ValueError(
                 f"{Path(path).name}, line {i}: `parent child` needed, got {' '.join(words)!r}"
             )
-    return [(p, v) for _, (p, v) in pairs]
+        pairs.append((words[0], words[1]))
+    return pairs
 
 
 def read_names(
     path: str | Path,  # `node<TAB>name` a line
 ) -> dict[str, str]:
     "Display names of nodes."
-    rows = [
-        line.split("\t")
-        for line in Path(path).read_text(encoding="utf-8").splitlines()
-        if line.strip()
-    ]
-    for i, row in enumerate(rows, 1):
+    names = {}
+    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    for i, line in enumerate((line for line in lines if line.strip()), 1):
+        row = line.split("\t")
         if len(row) != 2:
             raise ValueError(f"{Path(path).name}, row {i}: `node<TAB>name` needed, got {row}")
-    return dict(map(tuple, rows))
+        names[row[0]] = row[1]
+    return names
 
 # %% ../../nbs/data/201_taxonomy.ipynb #157cc0ce
 def restrict(
@@ -266,17 +261,20 @@ def contract(
     taxonomy: Taxonomy,
     keep: Iterable[str] = (),  # nodes that stay even with a single child
 ) -> Taxonomy:
-    "Remove inner nodes with a single child; their child moves up to their parent. A root with a single child is removed too."
-    keep, parents = {*keep}, dict(taxonomy.parents)
+    """Remove inner nodes with a single child; their child moves up to their parent.
+
+    A root with a single child is removed too.
+    """
+    keep = {*keep}
     single = {v for v in taxonomy.nodes if len(taxonomy.children(v)) == 1 and v not in keep}
-    up = lambda v: next((a for a in taxonomy.ancestors(v) if a not in single), None)
-    parents = {v: up(v) for v in parents if v not in single}
+    parents = {}
+    for node in taxonomy.parents:
+        above = [a for a in taxonomy.ancestors(node) if a not in single]
+        if node not in single and above:
+            parents[node] = above[0]
     root = next(v for v in taxonomy.nodes if v not in single)
-    return Taxonomy(
-        {v: p for v, p in parents.items() if p is not None},
-        root=root,
-        names={v: n for v, n in taxonomy.names.items() if v not in single},
-    )
+    names = {v: name for v, name in taxonomy.names.items() if v not in single}
+    return Taxonomy(parents, root=root, names=names)
 
 # %% ../../nbs/data/201_taxonomy.ipynb #8cb6400b
 def draw_taxonomy(
@@ -288,46 +286,25 @@ def draw_taxonomy(
     import matplotlib.pyplot as plt
 
     if ax is None:
-        _, ax = plt.subplots(
-            figsize=(
-                1.6 * (1 + max(map(taxonomy.depth, taxonomy.leaves))),
-                0.3 * len(taxonomy.leaves) + 0.4,
-            )
-        )
+        width = 1.6 * (1 + max(map(taxonomy.depth, taxonomy.leaves)))
+        _, ax = plt.subplots(figsize=(width, 0.3 * len(taxonomy.leaves) + 0.4))
     height, highlight = {}, {*highlight}
 
     def place(v):
-        kids = [place(u) for u in taxonomy.children(v)]
-        height[v] = (
-            sum(kids) / len(kids) if kids else -sum(not taxonomy.children(u) for u in height)
-        )
+        below = [place(u) for u in taxonomy.children(v)]
+        leaves_so_far = sum(not taxonomy.children(u) for u in height)
+        height[v] = sum(below) / len(below) if below else -leaves_so_far
         return height[v]
 
     place(taxonomy.root)
     for v in taxonomy.nodes:
         x, y = taxonomy.depth(v), height[v]
         for u in taxonomy.children(v):
-            ax.plot(
-                [x, x + 0.5, x + 0.5, x + 1],
-                [y, y, height[u], height[u]],
-                color="0.7",
-                lw=1,
-                zorder=1,
-            )
-        ax.text(
-            x,
-            y,
-            taxonomy.name(v),
-            va="center",
-            ha="left" if not taxonomy.children(v) else "center",
-            fontsize=8,
-            zorder=2,
-            bbox=dict(
-                fc="#fde0c5" if v in highlight else "white",
-                ec="0.7",
-                lw=0.5,
-                boxstyle="round,pad=.25",
-            ),
-        )
+            steps = ([x, x + 0.5, x + 0.5, x + 1], [y, y, height[u], height[u]])
+            ax.plot(*steps, color="0.7", lw=1, zorder=1)
+        colour = "#fde0c5" if v in highlight else "white"
+        frame = dict(fc=colour, ec="0.7", lw=0.5, boxstyle="round,pad=.25")
+        side = "center" if taxonomy.children(v) else "left"
+        ax.text(x, y, taxonomy.name(v), va="center", ha=side, fontsize=8, zorder=2, bbox=frame)
     ax.axis("off")
     return ax

@@ -189,6 +189,7 @@ class Geometry(nn.Module):
         keys: Float[Tensor, "K D"],  # the key of query i is row i + offset
         offset: int = 0,
         side: Side = "image",  # of the queries
+        memo: dict | None = None,  # of the step: what rows share, for instance a router's weights
     ) -> Float[Tensor, "Q"]:
         "Cross-entropy of each query against all keys."
         target = torch.arange(len(queries), device=queries.device) + offset
@@ -392,6 +393,7 @@ class Product(Geometry):
         keys: Float[Tensor, "K D"],
         offset: int = 0,
         side: Side = "image",
+        memo: dict | None = None,
     ) -> Float[Tensor, "Q"]:
         "Cross-entropy of each query against all keys, tile by tile; literal: by its logits."
         if self.mode == "literal":

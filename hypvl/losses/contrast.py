@@ -132,7 +132,7 @@ class Contrast(Row, kind="contrast"):
                 return self._from_both(points, geometry, context)
         keys, offset = context.gathered(points, self.key, self.name)
         if self.similarity == "score":
-            return geometry.contrast(queries, keys, offset, side)
+            return geometry.contrast(queries, keys, offset, side, memo=context.memo)
         target = torch.arange(len(queries), device=queries.device) + offset
         logits = self._logits(geometry, queries, keys, side)
         return F.cross_entropy(logits, target, reduction="none")

@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +20,8 @@ from ..config import atomic_path, suggest
 from .dual_encoder import DualEncoder
 from .hub import read_checkpoint
 from .registry import ModelConfig, create_model, families, family_geometry
-from .text import TextConfig
-from .towers import VisionConfig
+from .text import TransformerConfig
+from .towers import ViTConfig
 
 # %% ../../nbs/models/305_official.ipynb #7dc33f4a
 @dataclass(frozen=True)
@@ -28,12 +29,8 @@ class OfficialFile:
     "What a model remembers of the checkpoint it was read from."
 
     family: str  # one of `families`
-    extras: dict[str, Tensor] = field(
-        default_factory=dict
-    )  # tensors of the state dict that the model does not read
-    beside: dict[str, Tensor] = field(
-        default_factory=dict
-    )  # tensors that stood beside the state dict
+    extras: dict[str, Tensor] = field(default_factory=dict)  # of the state dict, not read
+    beside: dict[str, Tensor] = field(default_factory=dict)  # tensors beside the state dict
     ignored: tuple[str, ...] = ()  # what else stood there: optimizer, iteration, …
 
 
@@ -43,36 +40,16 @@ _parts = {
     "visual_proj.": "image_projection.",
     "textual_proj.": "text_projection.",
 }
-_scalars = {
+_scalars = {  # of MERU and HyCoCLIP
     "curv": "log_curvature",
     "visual_alpha": "log_scale_image",
     "textual_alpha": "log_scale_text",
-}  # MERU, HyCoCLIP
-_lists = {
+}
+_lists = {  # of PHyCLIP
     "curvs": "log_curvature",
     "visual_concept_alphas": "log_scale_image",
     "textual_concept_alphas": "log_scale_text",
-}  # PHyCLIP
-
-
-def _family(model, family):
-    "Family whose layout fits a model."
-    g = model.geometry
-    family = family or (
-        model.official.family
-        if model.official
-        else "clip"
-        if not g.has_cones
-        else "meru"
-        if g.k == 1
-        else "phyclip"
-    )
-    _known(family)
-    if (family == "clip") == g.has_cones or (family in ("meru", "hycoclip") and g.k > 1):
-        raise ValueError(
-            f"family: a {type(g).__name__} geometry with {g.k} factors does not fit {family!r}"
-        )
-    return family
+}
 
 
 def _known(family):
@@ -80,53 +57,71 @@ def _known(family):
         raise KeyError(f"unknown family {family!r}.{suggest(family, families)}")
     return family
 
+
+def _family(model, family):
+    "The family whose layout fits a model: as asked, as in its file, or by its geometry."
+    geometry = model.geometry
+    tensors = set(geometry.state_dict())
+    if tensors == {"logit_scale", "root"}:
+        fitting = ["clip"]
+    elif tensors != {"logit_scale", *_scalars.values()}:
+        fitting = []
+    elif geometry.factors == 1:
+        fitting = ["meru", "hycoclip", "phyclip"]
+    else:
+        fitting = ["phyclip"]
+    if family is None and model.official:
+        family = model.official.family
+    if family is None and fitting:
+        family = fitting[0]
+    if _known(family) not in fitting:
+        raise ValueError(f"family: {geometry.describe()} does not fit {family!r}")
+    return family
+
 # %% ../../nbs/models/305_official.ipynb #b0e41c99
 def official_state(
     model: DualEncoder,  # with a ViT and a causal text tower
-    family: str
-    | None = None,  # layout; None: that of the file the model came from, or what its geometry suggests
+    family: str | None = None,  # layout; None: that of the model's file, or of its geometry
 ) -> dict[str, Tensor]:
     "The tensors of a model under the names of the published code."
-    vision, text = (
-        getattr(tower.config, name, None)
-        for tower, name in ((model.image_tower, "kind"), (model.text_tower, "attention"))
-    )
+    vision = getattr(model.image_tower.config, "kind", None)
+    attention = getattr(model.text_tower.config, "attention", None)
     if vision != "vit":
         raise ValueError(f"model: the published layout needs image tower 'vit', got {vision!r}")
-    if text != "causal":
+    if attention != "causal":
         raise ValueError(
-            f"model: the published layout needs attention 'causal' in the text tower, got {text!r}"
+            "model: the published layout needs attention 'causal' in the text tower, "
+            f"got {attention!r}"
         )
-    family, g = _family(model, family), model.geometry
+    family = _family(model, family)
+    own = model.state_dict()
     state = {
-        "logit_scale": g.logit_scale,
-        "pixel_mean": model.pixel_mean,
-        "pixel_std": model.pixel_std,
+        "logit_scale": own["geometry.logit_scale"],
+        "pixel_mean": own["pixel_mean"],
+        "pixel_std": own["pixel_std"],
     }
-    state |= {
-        theirs + name.removeprefix(ours): t
-        for name, t in model.state_dict().items()
-        for theirs, ours in _parts.items()
-        if name.startswith(ours)
-    }
-    state["textual.attn_mask"] = model.text_tower.attn_mask
-    idle = lambda value: torch.full((), value, device=g.logit_scale.device)
+    for theirs, ours in _parts.items():
+        inside = {name: t for name, t in own.items() if name.startswith(ours)}
+        state |= {theirs + name.removeprefix(ours): t for name, t in inside.items()}
+    state["textual.attn_mask"] = model.text_tower.get_buffer("attn_mask")
     if family in ("meru", "hycoclip"):
-        state |= {theirs: getattr(g, ours)[0] for theirs, ours in _scalars.items()}
+        state |= {theirs: own[f"geometry.{ours}"][0] for theirs, ours in _scalars.items()}
     if family == "phyclip":
-        state |= {
-            "curv": idle(0.0),
-            "visual_alpha": idle(-0.5 * math.log(g.dim)),
-            "textual_alpha": idle(-0.5 * math.log(g.dim)),
-        }
-        state |= {
-            f"{theirs}.{i}": t
-            for theirs, ours in _lists.items()
-            for i, t in enumerate(getattr(g, ours).expand(g.k))
-        }
+        state |= _idle_scalars(model.geometry)
+        for theirs, ours in _lists.items():
+            values = own[f"geometry.{ours}"].expand(model.geometry.factors)
+            state |= {f"{theirs}.{i}": value for i, value in enumerate(values)}
     if model.official and model.official.family == family:
         state |= model.official.extras
     return {name: t.detach() for name, t in state.items()}
+
+
+def _idle_scalars(geometry):
+    "MERU's three scalars, which PHyCLIP's files carry and nothing reads, at their initial values."
+    values = {"curv": 0.0, "visual_alpha": -0.5 * math.log(geometry.dim)}
+    values["textual_alpha"] = values["visual_alpha"]
+    device = geometry.logit_scale.device
+    return {name: torch.full((), value, device=device) for name, value in values.items()}
 
 # %% ../../nbs/models/305_official.ipynb #b37cf9f6
 def guess_family(
@@ -153,7 +148,9 @@ def _shape(state, name, axes):
 
 
 def _heads(argument, width, wanted, usual):
-    heads = wanted or usual.get(width) or (width // 64 if width % 64 == 0 else None)
+    heads = wanted or usual.get(width)
+    if heads is None and width % 64 == 0:
+        heads = width // 64
     if heads is None:
         raise ValueError(f"{argument}: the number of heads for width {width} is not known, give it")
     if width % heads:
@@ -161,112 +158,119 @@ def _heads(argument, width, wanted, usual):
     return heads
 
 
-def _blocks(state, prefix):
-    return 1 + max(
-        (int(m[1]) for name in state if (m := re.match(re.escape(prefix) + r"\.(\d+)\.", name))),
-        default=-1,
-    )
+def _count_blocks(state, prefix):
+    "One more than the largest number behind a prefix."
+    numbers = [-1]
+    for name in state:
+        found = re.match(re.escape(prefix) + r"\.(\d+)\.", name)
+        if found:
+            numbers.append(int(found[1]))
+    return 1 + max(numbers)
 
 # %% ../../nbs/models/305_official.ipynb #557aee38
 def official_config(
     state: Mapping[str, Tensor],  # names and tensors of a checkpoint
     family: str,  # one of `families`
-    visual_heads: int
-    | None = None,  # attention heads of the image tower; None: as published for its width
+    visual_heads: int | None = None,  # of the image tower; None: as published for its width
     text_heads: int | None = None,  # the same for the text tower
 ) -> ModelConfig:
     "The description of a model whose tensors have these shapes."
-    width, patch = (
-        _shape(state, "visual.cls_token", 3)[2],
-        _shape(state, "visual.patch_embed.proj.weight", 4)[2],
-    )
-    places, dim = _shape(state, "visual.pos_embed", 3)[1], _shape(state, "visual_proj.weight", 2)[0]
-    if math.isqrt(places - 1) ** 2 != places - 1:
+    dim = _shape(state, "visual_proj.weight", 2)[0]
+    k = 1
+    if family == "phyclip":
+        k = max(1, sum(name.startswith("curvs.") for name in state))
+    if dim % k:
+        raise ValueError(f"tensor 'visual_proj.weight': {k} factors must divide its {dim} rows")
+    geometry = family_geometry(family, k, dim // k)
+    vision, text = _vision_config(state, visual_heads), _text_config(state, text_heads)
+    return ModelConfig(vision, text, geometry, family=family)
+
+
+def _vision_config(state, heads):
+    width = _shape(state, "visual.cls_token", 3)[2]
+    patch = _shape(state, "visual.patch_embed.proj.weight", 4)[2]
+    places = _shape(state, "visual.pos_embed", 3)[1]
+    side = math.isqrt(places - 1)
+    if side**2 != places - 1:
         raise ValueError(
-            f"tensor 'visual.pos_embed' must have rows for a square of patches and a class token, got {places}"
+            "tensor 'visual.pos_embed' must have rows for a square of patches and a class "
+            f"token, got {places}"
         )
-    vocabulary, text_width = _shape(state, "textual.token_embed.weight", 2)
-    hidden, text_hidden = (
-        _shape(state, "visual.blocks.0.mlp.fc1.weight", 2)[0],
-        _shape(state, "textual.resblocks.0.mlp.c_fc.weight", 2)[0],
-    )
+    pixels = {}
     for name in ("pixel_mean", "pixel_std"):
         _shape(state, name, 3)
-    mean, std = (tuple(state[name].flatten().tolist()) for name in ("pixel_mean", "pixel_std"))
-    vision = VisionConfig(
-        image_size=math.isqrt(places - 1) * patch,
+        pixels[name] = tuple(state[name].flatten().tolist())
+    hidden = _shape(state, "visual.blocks.0.mlp.fc1.weight", 2)[0]
+    return ViTConfig(
+        image_size=side * patch,
         width=width,
         patch_size=patch,
-        depth=_blocks(state, "visual.blocks"),
+        depth=_count_blocks(state, "visual.blocks"),
         mlp_ratio=hidden / width,
-        heads=_heads("visual_heads", width, visual_heads, {384: 12, 768: 12, 1024: 16}),
-        pixel_mean=mean,
-        pixel_std=std,
+        heads=_heads("visual_heads", width, heads, {384: 12, 768: 12, 1024: 16}),
+        **pixels,
     )
-    text = TextConfig(
-        width=text_width,
-        layers=_blocks(state, "textual.resblocks"),
-        heads=_heads("text_heads", text_width, text_heads, {}),
-        mlp_ratio=text_hidden / text_width,
+
+
+def _text_config(state, heads):
+    vocabulary, width = _shape(state, "textual.token_embed.weight", 2)
+    hidden = _shape(state, "textual.resblocks.0.mlp.c_fc.weight", 2)[0]
+    return TransformerConfig(
+        width=width,
+        layers=_count_blocks(state, "textual.resblocks"),
+        heads=_heads("text_heads", width, heads, {}),
+        mlp_ratio=hidden / width,
         context_length=_shape(state, "textual.posit_embed", 2)[0],
         vocab_size=vocabulary,
     )
-    k = max(1, sum(name.startswith("curvs.") for name in state)) if family == "phyclip" else 1
-    if dim % k:
-        raise ValueError(f"tensor 'visual_proj.weight': {k} factors must divide its {dim} rows")
-    return ModelConfig(vision, text, family_geometry(family, k, dim // k))
 
 # %% ../../nbs/models/305_official.ipynb #c08414e3
 def _read(path):
     "State dict of a checkpoint file, tensors beside it, names of all else beside it."
+    name = Path(path).name
     content = read_checkpoint(path)
     if not isinstance(content, Mapping):
-        raise ValueError(
-            f"path: {Path(path).name!r} holds a {type(content).__name__}, not a dictionary of tensors"
-        )
-    state = content.get("model", content)
+        kind = type(content).__name__
+        raise ValueError(f"path: {name!r} holds a {kind}, not a dictionary of tensors")
+    beside, ignored = {}, []
+    state = content
+    if "model" in content:
+        state = content["model"]
+        for key, value in content.items():
+            if isinstance(value, Tensor):
+                beside[key] = value
+            elif key != "model":
+                ignored.append(key)
     if not isinstance(state, Mapping):
-        raise ValueError(
-            f"path: 'model' in {Path(path).name!r} is a {type(state).__name__}, not a dictionary of tensors"
-        )
-    beside = (
-        {k: t for k, t in content.items() if k != "model" and isinstance(t, Tensor)}
-        if state is not content
-        else {}
-    )
-    ignored = (
-        tuple(k for k in content if k != "model" and k not in beside)
-        if state is not content
-        else ()
-    )
-    for name, t in state.items():
+        kind = type(state).__name__
+        raise ValueError(f"path: 'model' in {name!r} is a {kind}, not a dictionary of tensors")
+    for key, t in state.items():
         if not isinstance(t, Tensor):
-            raise ValueError(f"tensor {name!r} is a {type(t).__name__}")
-    if state and all(name.startswith("module.") for name in state):
-        state = {name.removeprefix("module."): t for name, t in state.items()}
-    return dict(state), beside, ignored
+            raise ValueError(f"tensor {key!r} is a {type(t).__name__}")
+    if state and all(key.startswith("module.") for key in state):
+        state = {key.removeprefix("module."): t for key, t in state.items()}
+    return dict(state), beside, tuple(ignored)
+
+
+def _short(names):
+    "A list of names, or its first eight."
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    return f"{names[:8]}{more}"
 
 
 def _compare(state, expected, family, name):
     "Raise if names or shapes differ."
-    missing, unexpected = (
-        sorted(expected.keys() - state.keys()),
-        sorted(state.keys() - expected.keys() - ({"root"} if family == "clip" else set())),
-    )
+    unread = {"root"} if family == "clip" else set()
+    missing = sorted(expected.keys() - state.keys())
+    unexpected = sorted(state.keys() - expected.keys() - unread)
     if missing or unexpected:
-        guess, short = (
-            guess_family(state, name),
-            lambda names: (
-                f"{names[:8]}" + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-            ),
-        )
-        hint = (
-            f" Its layout is that of {guess!r}."
-            if guess != family and not {"meru", "hycoclip"} == {guess, family}
-            else ""
-        )
+        guess = guess_family(state, name)
+        hint = ""
+        if guess != family and {guess, family} != {"meru", "hycoclip"}:
+            hint = f" Its layout is that of {guess!r}."
         raise ValueError(
-            f"path: {name!r} is no complete {family} checkpoint; missing: {short(missing)}; unexpected: {short(unexpected)}.{hint}"
+            f"path: {name!r} is no complete {family} checkpoint; missing: {_short(missing)}; "
+            f"unexpected: {_short(unexpected)}.{hint}"
         )
     for key, t in expected.items():
         if state[key].shape != t.shape:
@@ -275,44 +279,48 @@ def _compare(state, expected, family, name):
             )
 
 # %% ../../nbs/models/305_official.ipynb #2b30c4e4
-def _ours(state, model, family):
+def _ours(state, geometry, family):
     "The tensors of a checkpoint under the names of our model."
-    ours = {
-        new + name.removeprefix(old): t
-        for name, t in state.items()
-        for old, new in _parts.items()
-        if name.startswith(old)
-    }
+    ours = {}
+    for old, new in _parts.items():
+        inside = {name: t for name, t in state.items() if name.startswith(old)}
+        ours |= {new + name.removeprefix(old): t for name, t in inside.items()}
     del ours["text_tower.attn_mask"]
-    ours |= {
-        "pixel_mean": state["pixel_mean"],
-        "pixel_std": state["pixel_std"],
-        "geometry.logit_scale": state["logit_scale"],
-    }
+    ours |= {name: state[name] for name in ("pixel_mean", "pixel_std")}
+    ours["geometry.logit_scale"] = state["logit_scale"]
     if family == "clip":
-        ours["geometry.root"] = torch.zeros(model.geometry.dim)
+        ours["geometry.root"] = torch.zeros(geometry.dim)
     elif family == "phyclip":
-        ours |= {
-            f"geometry.{new}": torch.stack([state[f"{old}.{i}"] for i in range(model.geometry.k)])
-            for old, new in _lists.items()
-        }
+        for old, new in _lists.items():
+            values = [state[f"{old}.{i}"] for i in range(geometry.factors)]
+            ours[f"geometry.{new}"] = torch.stack(values)
     else:
         ours |= {f"geometry.{new}": state[old][None] for old, new in _scalars.items()}
     return ours
 
 
 def load_official(
-    path: str | Path,  # a .pth file of the published code, or of `export_official`
-    family: str | None = None,  # one of `families`; None: by the layout
-    visual_heads: int
-    | None = None,  # attention heads of the image tower; None: as published for its width
-    text_heads: int | None = None,  # the same for the text tower
+    path: str | Path,
+    family: str | None = None,
+    visual_heads: int | None = None,
+    text_heads: int | None = None,
 ) -> DualEncoder:
-    "A published model, in evaluation mode; `model.official` says what of the file it does not use."
-    (state, beside, ignored), name = _read(path), Path(path).name
+    """A published model, in evaluation mode; `model.official` says what of its file is not used.
+
+    path: a .pth file of the published code, or of `export_official`. No code of it is run.
+    family: 'clip', 'meru', 'hycoclip' or 'phyclip'; None: by the layout, and between MERU and
+        HyCoCLIP by the file name.
+    visual_heads, text_heads: attention heads of the towers; None: as published for their widths.
+
+    Raises ValueError for a file that is damaged, incomplete or of another family, and names
+    the tensors.
+    """
+    name = Path(path).name
+    state, beside, ignored = _read(path)
     if {"visual.conv1.weight", "positional_embedding"} & state.keys():
         raise ValueError(
-            f"path: {name!r} has the layout of open_clip; load it with from_open_clip(name, pretrained=path)"
+            f"path: {name!r} has the layout of open_clip; "
+            "load it with from_open_clip(name, pretrained=path)"
         )
     family = _known(family or guess_family(state, name))
     model = create_model(official_config(state, family, visual_heads, text_heads), device="meta")
@@ -320,33 +328,44 @@ def load_official(
     mask = state["textual.attn_mask"].bool()
     if not torch.equal(mask, torch.ones_like(mask).triu(1)):
         raise ValueError("tensor 'textual.attn_mask' is not the causal mask")
-    model.to_empty(device="cpu").load_state_dict(_ours(state, model, family))
+    model.to_empty(device="cpu").load_state_dict(_ours(state, model.geometry, family))
     model.text_tower.attn_mask.copy_(mask)
     unused = {"clip": ("root",), "phyclip": tuple(_scalars)}.get(family, ())
-    model.official = OfficialFile(
-        family, {k: state[k] for k in unused if k in state}, beside, ignored
-    )
-    root = (beside | state).get("root") if family == "clip" else None
-    if root is not None and root.numel() != model.geometry.dim:
-        raise ValueError(
-            f"tensor 'root' must have {model.geometry.dim} entries, got shape {list(root.shape)}"
-        )
-    if root is not None:
-        model.geometry.set_root(root.reshape(1, -1))
+    extras = {name: state[name] for name in unused if name in state}
+    model.official = OfficialFile(family, extras, beside, ignored)
+    if family == "clip":
+        _set_root(model.geometry, (beside | state).get("root"))
     return model.eval()
+
+
+def _set_root(geometry: Any, root):
+    "The root of a sphere from the mean of training features, if the file has one."
+    if root is None:
+        return
+    if root.numel() != geometry.dim:
+        raise ValueError(
+            f"tensor 'root' must have {geometry.dim} entries, got shape {list(root.shape)}"
+        )
+    geometry.set_root(root.reshape(1, -1))
 
 # %% ../../nbs/models/305_official.ipynb #c34e82ed
 def export_official(
-    model: DualEncoder,  # with a ViT and a causal text tower
-    path: str | Path,  # the .pth file; its folder must exist
-    family: str
-    | None = None,  # layout; None: that of the file the model came from, or what its geometry suggests
+    model: DualEncoder,
+    path: str | Path,
+    family: str | None = None,
 ) -> Path:
-    "Write a model in the layout of the published code: a dictionary with the state dict under `model`."
-    state = {
-        name: t.cpu().clone() if t.dim() == 0 else t.cpu().contiguous()
-        for name, t in official_state(model, family).items()
-    }
+    """Write a model in the layout of the published code; returns the path.
+
+    model: with a ViT and a causal text tower, on a sphere or a product of hyperbolic spaces.
+    path: the .pth file; its folder must exist.
+    family: layout; None: that of the file the model came from, or what its geometry suggests.
+
+    The file is a dictionary with the state dict under `model`, and what stood beside it in the
+    file that the model came from.
+    """
+    state = {}
+    for name, t in official_state(model, family).items():
+        state[name] = t.cpu().contiguous() if t.dim() else t.cpu().clone()
     beside = model.official.beside if model.official else {}
     with atomic_path(path) as part:
         torch.save({"model": state} | beside, part)

@@ -10,28 +10,38 @@ __all__ = ['families', 'model_configs', 'ModelConfig', 'family_geometry', 'list_
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 from ..config import override, suggest
-from ..geometry.spaces import GeometryConfig, make_geometry
+from ..geometry.spaces import GeometryConfig, ProductConfig, SphereConfig
 from .dual_encoder import DualEncoder
-from .hub import register_kind
-from .interop import OpenClipConfig, build_open_clip, open_clip_config, open_clip_names
-from .text import TextConfig, make_text_tower, text_configs
-from .towers import VisionConfig, make_vision_tower, vision_configs
+from .hub import HubModel, ModelDescription
+from .interop import OpenClipConfig, open_clip_config, open_clip_names
+from .text import TextConfig, TransformerConfig, make_text_tower, text_configs
+from .towers import VisionConfig, ViTConfig, make_vision_tower, vision_configs
 
 # %% ../../nbs/models/303_registry.ipynb #0fb7b1ed
 @dataclass(frozen=True)
-class ModelConfig:
-    "A dual encoder as data."
+class ModelConfig(ModelDescription, kind="towers"):
+    """A dual encoder as data.
 
-    vision: VisionConfig = field(default_factory=VisionConfig)  # the image tower
-    text: TextConfig = field(default_factory=TextConfig)  # the text tower
-    geometry: GeometryConfig = field(default_factory=GeometryConfig)  # where the two meet
-    words: str = field(
-        default="sentence", metadata={"hash": "changed"}
-    )  # projection of single words: 'sentence', 'own' or 'none', see `word_projection`
+    `words` says how states of words reach the geometry ('sentence', 'own' or 'none', see
+    `word_projection`). `family` is a label for people, such as 'meru'; nothing depends on it.
+    """
+
+    vision: VisionConfig = field(default_factory=ViTConfig)  # the image tower
+    text: TextConfig = field(default_factory=TransformerConfig)  # the text tower
+    geometry: GeometryConfig = field(default_factory=ProductConfig)  # where the two meet
+    words: str = field(default="sentence", metadata={"hash": "changed"})
+    family: str = field(default="", metadata={"hash": False})
+
+    def make(self) -> DualEncoder:
+        "The model, with random weights from the global generator."
+        image_tower, text_tower = make_vision_tower(self.vision), make_text_tower(self.text)
+        return DualEncoder(image_tower, text_tower, self.geometry.make(), self)
 
 # %% ../../nbs/models/303_registry.ipynb #dc0945e6
 families = ("clip", "meru", "hycoclip", "phyclip")
@@ -45,59 +55,54 @@ def family_geometry(
     "The geometry of a family at total width k·d."
     if family not in families:
         raise KeyError(f"unknown family {family!r}.{suggest(family, families)}")
+    if family == "clip":
+        return SphereConfig(dim=k * d)
     if family == "phyclip":
-        return GeometryConfig(kind="product", k=k, d=d)
-    return GeometryConfig(kind="sphere" if family == "clip" else "product", k=1, d=k * d)
+        return ProductConfig(k=k, d=d)
+    return ProductConfig(k=1, d=k * d)
 
 # %% ../../nbs/models/303_registry.ipynb #b807b4ed
-_published = {
-    size: (size, "text_base", 64, 8) for size in ("vit_small_16", "vit_base_16", "vit_large_16")
-}
-_tiny = {
-    size: (tower, "text_tiny", 8, 8)
-    for size, tower in (
-        ("tiny_s", "conv_tiny_s"),
-        ("tiny", "conv_tiny"),
-        ("tiny_l", "conv_tiny_l"),
-        ("tiny_vit", "vit_tiny"),
-    )
-}
-model_configs = {
-    f"{family}_{size}": ModelConfig(
-        vision_configs[vision], text_configs[text], family_geometry(family, k, d)
-    )
-    for family in families
-    for size, (vision, text, k, d) in (_published | _tiny).items()
-}
+def _family_models(family):
+    "The models of a family, by name."
+    towers = {size: (size, "text_base") for size in vision_configs if size.endswith("_16")}
+    towers |= {"tiny_s": ("conv_tiny_s", "text_tiny"), "tiny": ("conv_tiny", "text_tiny")}
+    towers |= {"tiny_l": ("conv_tiny_l", "text_tiny"), "tiny_vit": ("vit_tiny", "text_tiny")}
+    models = {}
+    for size, (vision, text) in towers.items():
+        geometry = family_geometry(family, k=64 if text == "text_base" else 8)
+        config = ModelConfig(vision_configs[vision], text_configs[text], geometry, family=family)
+        models[f"{family}_{size}"] = config
+    return models
+
+
+model_configs: dict[str, ModelConfig] = {}
+for _family in families:
+    model_configs |= _family_models(_family)
 
 
 def list_models(
-    contains: str = "",  # only names with this part; 'open_clip:' and a part of a name for those of open_clip
+    contains: str = "",  # only names with this part; 'open_clip:' and a part for open_clip's
 ) -> list[str]:
     "Names that `create_model` knows."
     if contains.startswith("open_clip:"):
-        return [
-            f"open_clip:{name}" for name in open_clip_names(contains.removeprefix("open_clip:"))
-        ]
+        names = open_clip_names(contains.removeprefix("open_clip:"))
+        return [f"open_clip:{name}" for name in names]
     return [name for name in model_configs if contains in name]
 
 # %% ../../nbs/models/303_registry.ipynb #774f9c66
 def model_config(
-    name_or_config: str
-    | ModelConfig
-    | OpenClipConfig,  # a name of `list_models()`, or a description
-    **overrides,  # dotted fields, or vision='conv_tiny_s' and text='text_tiny' for a whole tower
-) -> ModelConfig | OpenClipConfig:
+    name_or_config: str | ModelDescription,  # a name of `list_models()`, or a description
+    **overrides: Any,  # dotted fields, or vision='conv_tiny_s' and text='text_tiny'
+) -> Any:
     "The resolved description of a model."
     config = name_or_config
     if isinstance(config, str):
         config = _named(config)
-    if isinstance(config, OpenClipConfig):
-        return override(config, overrides)
-    if not isinstance(config, ModelConfig):
-        raise TypeError(f"name_or_config must be a name or a ModelConfig, got {config!r}")
+    if not isinstance(config, ModelDescription):
+        raise TypeError(f"name_or_config must be a name or a description, got {config!r}")
     for part, known in (("vision", vision_configs), ("text", text_configs)):
-        if not isinstance(name := overrides.get(part), str):
+        name = overrides.get(part)
+        if not isinstance(config, ModelConfig) or not isinstance(name, str):
             continue
         if name not in known:
             raise KeyError(f"unknown {part} tower {name!r}.{suggest(name, known)}")
@@ -118,38 +123,50 @@ def _named(name):
 
 # %% ../../nbs/models/303_registry.ipynb #ade775d0
 def create_model(
-    name_or_config: str
-    | ModelConfig
-    | OpenClipConfig,  # a name of `list_models()`, or a description
+    name_or_config: str | ModelDescription,
     *,
-    seed: int | None = None,  # seed of the initial weights; the global generator stays as it was
-    device: str | torch.device | None = None,  # where the model is built; 'meta' costs no memory
-    **overrides,  # as in `model_config`
-) -> DualEncoder:
-    "A freshly initialised model."
+    pretrained: bool = False,
+    seed: int | None = None,
+    device: str | torch.device | None = None,
+    **overrides: Any,
+) -> Any:
+    """A model by its name or description, with random weights.
+
+    name_or_config: a name of `list_models()`, or a description such as `ModelConfig`.
+    pretrained: True asks for weights that come with the library; only names that have them.
+    seed: of the weights; the global generator stays as it was. None: draws from it.
+    device: where the model is built; 'meta' costs no memory.
+    overrides: dotted fields, such as **{'geometry.k': 16}, or whole towers by their names,
+        vision='conv_tiny_s', text='text_tiny'.
+
+    Returns a `DualEncoder` (or what an own description makes) in training mode. Raises KeyError
+    for an unknown name, UnknownKey for an unknown field, each with a suggestion.
+    """
     config = model_config(name_or_config, **overrides)
-    with (
-        torch.random.fork_rng(enabled=seed is not None),
-        torch.device(device) if device else nullcontext(),
-    ):
+    if pretrained:
+        raise ValueError(
+            f"pretrained: no weights come with {name_or_config!r}; load_model(folder), "
+            "load_official(path) and from_open_clip(name, pretrained) read weights"
+        )
+    where = torch.device(device) if device else nullcontext()
+    with torch.random.fork_rng(enabled=seed is not None), where:
         if seed is not None:
             torch.manual_seed(seed)
-        if isinstance(config, OpenClipConfig):
-            return build_open_clip(config)
-        return DualEncoder(
-            make_vision_tower(config.vision),
-            make_text_tower(config.text),
-            make_geometry(config.geometry),
-            config,
-        )
-
-
-register_kind("towers", ModelConfig, create_model)
+        return config.make()
 
 # %% ../../nbs/models/303_registry.ipynb #ee7a543c
 def load_model(
-    folder: str | Path,  # written by `DualEncoder.save_pretrained`, or the name of a repository
-    device: str | torch.device | None = None,  # where the model goes
-) -> DualEncoder:
-    "A saved model in evaluation mode: `DualEncoder.from_pretrained`."
-    return DualEncoder.from_pretrained(folder, map_location=device or "cpu")
+    folder: str | Path,
+    device: str | torch.device | None = None,
+    towers: dict[str, str | Path | nn.Module] | None = None,
+) -> Any:
+    """A saved model in evaluation mode; the same as `DualEncoder.from_pretrained`.
+
+    folder: written by `save_pretrained`, the folder of a run that holds one, or the name of a
+        repository on the Hub, user/model.
+    device: where the model goes; None: the CPU.
+    towers: frozen tower → where its weights are now, if not where the model was saved.
+
+    Raises FileNotFoundError at once for a folder that is not there.
+    """
+    return HubModel.from_pretrained(folder, map_location=device or "cpu", towers=towers)

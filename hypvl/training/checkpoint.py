@@ -29,12 +29,12 @@ from torch import Tensor, nn
 # %% ../../nbs/training/503_checkpoint.ipynb #1f544da5
 def get_generators() -> dict:  # plain data for `set_generators`
     "States of the global generators of python, numpy, torch and all GPUs."
-    name, keys, *rest = np.random.get_state()
+    name, keys, *rest = np.random.get_state(legacy=True)
     version, words, gauss = random.getstate()
     cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
     return dict(
         python=[version, list(words), gauss],
-        numpy=[name, keys.tolist(), *rest],
+        numpy=[name, np.asarray(keys).tolist(), *rest],
         torch=torch.get_rng_state(),
         cuda=cuda,
     )

@@ -155,6 +155,11 @@ class Feed:
         found = []
         for _ in range(self.accumulate):
             batch = next(self._source)
+            if not isinstance(batch, Mapping):
+                raise TypeError(
+                    f"loader: a batch is a mapping of names to entries, got a "
+                    f"{type(batch).__name__}; give the loader a collate_fn that names them"
+                )
             samples = count_samples(batch, self.kinds)
             if samples != self.size:
                 raise ValueError(

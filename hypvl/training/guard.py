@@ -32,11 +32,12 @@ from hypvl.training.update import (
     Step,
     embedded_streams,
     join_points,
+    sample_streams,
     to_device,
 )
 
 # %% ../../nbs/training/504_guard.ipynb #608bf08a
-def _summed(value, accelerator):
+def _summed(value: Tensor, accelerator: Any) -> Tensor:
     "The sum of a tensor over all processes."
     if accelerator is None or accelerator.num_processes == 1:
         return value
@@ -110,7 +111,8 @@ class CollapseGuard:
     ):
         self.config = config
         self.accelerator = accelerator
-        self.rows = [row for row in rows if hasattr(row, "chance")]
+        self.all_rows = tuple(rows)
+        self.rows = [row for row in rows if hasattr(row, "chance")]  # that can be at chance
         self.counts = dict.fromkeys(_CURES, 0)  # looks in a row with each sign
         self.largest: dict[str, float] = {}  # norm of a stream's gradient
         self.start: list[float] = []  # the first losses
@@ -136,25 +138,31 @@ class CollapseGuard:
 
     def measure(
         self,
-        points: Mapping[str, Tensor],  # stream → points, one a sample
-        grads: Mapping[str, Tensor | None],  # stream → gradient of the loss by them
-        values: Mapping[str, Tensor],  # row name → value, averaged over processes if there are any
+        points: Mapping[str, Any],  # entries by name, as the model's `embed` returned them
+        grads: Mapping[str, Tensor | None],  # stream → gradient of the loss by its points
+        values: Mapping[str, Any],  # row name → value for the whole batch
+        kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
     ) -> dict[str, float]:
         "Columns spread/STREAM, grad/STREAM and chance, of the whole batch."
-        seen = {f"spread/{s}": spread(p, self.accelerator) for s, p in points.items()}
-        for stream, grad in grads.items():
+        streams = sample_streams(points, kinds)
+        seen = {f"spread/{s}": spread(points[s], self.accelerator) for s in streams}
+        for stream in streams:
+            grad = grads.get(stream)
             if grad is not None:
                 seen[f"grad/{stream}"] = whole_norm(grad, self.accelerator)
         ratios = []
         for row in self.rows:
             if row.name in values:
-                value = torch.as_tensor(values[row.name]).detach().float()
-                ratios.append(value.cpu() / row.chance(points, self.processes))
+                value = torch.as_tensor(values[row.name]).item()
+                ratio = value / row.chance(points, self.processes)
+                if math.isfinite(ratio):
+                    ratios.append(ratio)
+        found = {}
+        if seen:
+            found = dict(zip(seen, torch.stack(list(seen.values())).tolist()))  # one transfer
         if ratios:
-            seen["chance"] = torch.stack(ratios).min().to(next(iter(seen.values())).device)
-        if not seen:
-            return {}
-        return dict(zip(seen, torch.stack(list(seen.values())).tolist()))  # one transfer
+            found["chance"] = min(ratios)
+        return found
 
     def signs(self, seen: Mapping[str, float]) -> dict[str, str]:
         "The signs that hold now, each with what to say."
@@ -178,12 +186,13 @@ class CollapseGuard:
     def observe(
         self,
         step: int,  # updates done
-        points: Mapping[str, Tensor],  # stream → points, one a sample
-        grads: Mapping[str, Tensor | None],  # stream → gradient of the loss by them
-        values: Mapping[str, Tensor],  # row name → value
+        points: Mapping[str, Any],  # entries by name, as the model's `embed` returned them
+        grads: Mapping[str, Tensor | None],  # stream → gradient of the loss by its points
+        values: Mapping[str, Any],  # row name → value for the whole batch
+        kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
     ) -> dict[str, float | str]:  # columns spread/STREAM, grad/STREAM, chance, guard
-        "Measure, warn if needed, and return columns for the metrics."
-        seen = self.measure(points, grads, values)
+        "Measure the streams with one point a sample, warn if needed, and return columns."
+        seen = self.measure(points, grads, values, kinds)
         signs = self.signs(seen)
         for sign in _CURES:
             held = sign in signs and step >= self.config.grace
@@ -321,8 +330,10 @@ def culprit(
     table: pd.DataFrame,  # what `diagnose` returned
 ) -> str:  # a row's name, or 'loss' if every row is finite
     "The first row with a value or gradient that is not finite."
-    bad = table[(table["kind"] == "row") & ~table["finite"]]
-    return bad["name"].iloc[0] if len(bad) else "loss"
+    for line in table.to_dict("records"):
+        if line["kind"] == "row" and not line["finite"]:
+            return line["name"]
+    return "loss"
 
 
 def replay(

@@ -89,9 +89,11 @@ class Metrics:
         else:
             with open(self.path, "a", newline="", encoding="utf-8") as f:
                 csv.DictWriter(f, self.columns, lineterminator="\n").writerow(row)
-        for k, v in row.items() if self.board else ():
-            if k != "step" and isinstance(v, (int, float)):
-                self.board.add_scalar(k, v, row["step"])
+        if self.board is None:
+            return
+        for name, value in row.items():
+            if name != "step" and isinstance(value, (int, float)):
+                self.board.add_scalar(name, value, row["step"])
 
     def frame(self) -> pd.DataFrame:
         "The table so far."
@@ -118,7 +120,8 @@ def measure(
     if getattr(geometry, "has_cones", False):
         c = geometry.curvature.detach().float()
         row |= dict(curvature=c.mean(), curvature_min=c.min(), curvature_max=c.max())
-    if hasattr(geometry, "norm"):
+    lacks = geometry.lacks() if hasattr(geometry, "lacks") else []
+    if hasattr(geometry, "norm") and "norm" not in lacks:
         for stream in sample_streams(result.points, kinds):
             row[f"norm/{stream}"] = geometry.norm(result.points[stream]).float().mean()
     return row

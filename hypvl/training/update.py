@@ -86,8 +86,8 @@ class Step(nn.Module):
         processes: int = 1,
     ):
         super().__init__()
-        self.model = model
-        self.objective = objective
+        self.model: Any = model
+        self.objective: Any = objective
         self.kinds = dict(kinds or {})
         self.gather = gather
         self.processes = processes
@@ -300,7 +300,7 @@ def make_accelerator(
     )
     return Accelerator(
         mixed_precision=precision,
-        cpu=True if device == "cpu" else None,
+        cpu=device == "cpu",
         kwargs_handlers=[ddp],
         step_scheduler_with_optimizer=False,
     )

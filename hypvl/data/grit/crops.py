@@ -23,10 +23,8 @@ def crop_rectangle(
 ) -> tuple[int, int, int, int]:
     "Top, left, height and width of a random crop."
     for _ in range(10):
-        area, r = (
-            height * width * rng.uniform(*scale),
-            math.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1]))),
-        )
+        area = height * width * rng.uniform(*scale)
+        r = math.exp(rng.uniform(math.log(ratio[0]), math.log(ratio[1])))
         w, h = round(math.sqrt(area * r)), round(math.sqrt(area / r))
         if 0 < w <= width and 0 < h <= height:
             return rng.randint(0, height - h), rng.randint(0, width - w), h, w

@@ -39,19 +39,15 @@ class GritConfig:
 
     size: int = 224  # side of the images in pixels
     batch_size: int = 768  # samples a batch, on this rank
-    mode: str = "train"  # 'train': endless, shuffled, augmented; 'epoch': once, in order, first box, no augmentation
+    mode: str = "train"  # endless, shuffled, cropped; 'epoch': once, in order, first box, whole
     shuffle: int = 4000  # samples in the shuffle buffer of each worker
     seed: int = 0  # of everything that is drawn
     scale: tuple[float, float] = (0.5, 1.0)  # least and largest share of the area in a crop
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # least and largest width / height of a crop
     max_bad: float = 0.01  # largest share of broken samples before it is an error
-    cache_decoded: bool = (
-        False  # keep decoded images in memory (3 size^2 bytes each): for small data
-    )
+    cache_decoded: bool = False  # keep decoded images in memory (3 size² bytes each)
     extras: tuple[str, ...] = ()  # JSON members to hand over, such as ('parse.json', 'nodes.json')
-    parses: str = (
-        ""  # trees of the captions: 'gold' from the shard, 'spacy' from the file beside it, '' none
-    )
+    parses: str = ""  # trees of captions: 'gold' in the shard, 'spacy' in the file beside it, or ''
     drop: tuple[str, ...] = ("punct", "space")  # words that leave the trees
     shuffle_heads: bool = False  # a control: exchange the words of each tree
 
@@ -81,8 +77,8 @@ class _Fault(Exception):
         self.kind = kind
 
 
-def _boxes(raw):
-    "Number of boxes; raises if a member is missing."
+def _count_boxes(raw) -> int:
+    "Number of boxes of a raw sample; raises if a member is missing."
     try:
         count = int(raw["numparents.txt"])
     except KeyError:
@@ -104,16 +100,10 @@ class _Item:
     __slots__ = "shard", "number", "raw", "count", "fault", "keep"
 
     def __init__(self, shard, number, raw, keep):
-        self.shard, self.number, self.raw, self.count, self.fault, self.keep = (
-            shard,
-            number,
-            raw,
-            0,
-            None,
-            keep,
-        )
+        self.shard, self.number, self.raw, self.keep = shard, number, raw, keep
+        self.count, self.fault = 0, None
         try:
-            self.count = _boxes(raw)
+            self.count = _count_boxes(raw)
         except _Fault as fault:
             self.fault = fault
 
@@ -122,59 +112,66 @@ class _Item:
         rng = random.Random(f"{seed}/{epoch}/{self.shard}/{self.number}")
         return rng, rng.randrange(self.count)
 
+    def drop_other_boxes(self, seed, epoch):
+        "Keep only what the visit of this epoch needs."
+        _, box = self.draw(seed, epoch)
+        drawn, members = f"parent{box:03d}", {}
+        for name, content in self.raw.items():
+            if name.startswith(drawn) or not name.startswith("parent"):
+                members[name] = content
+        self.raw = members
+
     def image(self, name):
+        "Pixels [3, H, W] of a member, decoded at the first visit."
         data = self.raw[name]
         if isinstance(data, Tensor):
             return data
         try:
-            image = decode_image(
-                torch.frombuffer(bytearray(data), dtype=torch.uint8), ImageReadMode.RGB
-            )
+            encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
+            image = decode_image(encoded, ImageReadMode.RGB)
         except (RuntimeError, ValueError) as error:
-            raise _Fault(
-                "broken image",
-                f"{name}: {str(error).split('.cpp:')[-1].split(', ', 1)[-1].split('. ')[0]}",
-            )
+            reason = str(error).split(".cpp:")[-1].split(", ", 1)[-1].split(". ")[0]
+            raise _Fault("broken image", f"{name}: {reason}")
         if self.keep:
             self.raw[name] = image
         return image
 
 # %% ../../../nbs/data/grit/223_loader.ipynb #55c1d20c
-def _fit(image, size):
+def _fit(image: Tensor, size: int) -> Tensor:
+    "The whole picture in a square of `size` pixels."
     if image.shape[1:] == (size, size):
         return image
-    return torch.from_numpy(
-        np.array(square_pad(Image.fromarray(image.permute(1, 2, 0).numpy()), size))
-    ).permute(2, 0, 1)
+    square = square_pad(Image.fromarray(image.permute(1, 2, 0).numpy()), size)
+    return torch.from_numpy(np.array(square)).permute(2, 0, 1)
 
 
-def _visit(item, epoch, config):
+def _visit(item: _Item, epoch: int, config: GritConfig) -> dict[str, Any]:
     "The sample of one visit."
     if item.fault:
         raise item.fault
     rng, box = item.draw(config.seed, epoch)
-    if config.mode == "epoch":
-        box, crop = 0, lambda image: _fit(image, config.size)
-    else:
-        crop = lambda image: random_resized_crop(
-            image, config.size, rng, config.scale, config.ratio
-        )
+
+    def cut(image):
+        if config.mode == "epoch":
+            return _fit(image, config.size)
+        return random_resized_crop(image, config.size, rng, config.scale, config.ratio)
+
+    box = 0 if config.mode == "epoch" else box
     raw, name = item.raw, f"parent{box:03d}"
-    out = dict(
-        key=raw["__key__"],
-        box_index=box,
-        image=crop(item.image("child.jpg")),
-        box_image=crop(item.image(f"{name}.jpg")),
-    )
+    out = {"key": raw["__key__"], "box_index": box}
+    out["image"] = cut(item.image("child.jpg"))  # first, as its crop takes the first numbers
+    out["box_image"] = cut(item.image(f"{name}.jpg"))
     try:
-        out |= dict(text=raw["child.txt"].decode(), box_text=raw[f"{name}.txt"].decode())
+        out["text"] = raw["child.txt"].decode()
+        out["box_text"] = raw[f"{name}.txt"].decode()
     except UnicodeDecodeError as error:
         raise _Fault("broken text", error)
     try:
-        out |= {k: json.loads(raw[k]) if k in raw else None for k in config.extras}
+        for extra in config.extras:
+            out[extra] = json.loads(raw[extra]) if extra in raw else None
     except ValueError as error:
         raise _Fault("broken json", error)
-    return out | dict(tree=raw.get("tree"))
+    return out | {"tree": raw.get("tree")}
 
 
 def _tree(raw, stored):
@@ -185,61 +182,62 @@ def _tree(raw, stored):
         return fault
 
 
-def _collate(samples, tokens, extras, trees=None):
-    batch = {k: torch.stack([s[k] for s in samples]) for k in ("image", "box_image")}
-    batch |= {k: tokens([s[k] for s in samples]) for k in ("text", "box_text")}
-    batch["box_index"] = torch.tensor([s["box_index"] for s in samples])
+def _collate(samples: list[dict], tokens, extras, trees=None) -> dict[str, Any]:
+    "A batch of visits; `trees` adds the streams of their parses."
+
+    def column(name):
+        return [sample[name] for sample in samples]
+
+    batch = {name: torch.stack(column(name)) for name in ("image", "box_image")}
+    batch |= {name: tokens(column(name)) for name in ("text", "box_text")}
+    batch["box_index"] = torch.tensor(column("box_index"))
     if trees:
-        batch |= trees(batch["text"], *([s[k] for s in samples] for k in ("text", "tree", "key")))
-    return batch | {k.removesuffix(".json"): [s[k] for s in samples] for k in ("key", *extras)}
+        batch |= trees(batch["text"], column("text"), column("tree"), column("key"))
+    for name in ("key", *extras):
+        batch[name.removesuffix(".json")] = column(name)
+    return batch
 
 # %% ../../../nbs/data/grit/223_loader.ipynb #f4551234
-class _Order(IterableDataset):
-    "The samples of one worker, epoch after epoch."
+class _Stream(IterableDataset):
+    "Batches of one worker, epoch after epoch, with the position after each."
 
     def __init__(
         self, shards, config, tokenizer, rank=0, workers=1, first=0, cursors=((0, 0),), cache=None
     ):
-        self.shards, self.config, self.rank, self.workers, self.first, self.cursors = (
-            shards,
-            config,
-            rank,
-            workers,
-            first,
-            cursors,
-        )
-        self.tokens, self.cache = TokenCache(tokenizer), {} if cache is None else cache
-        self.trees = (
-            TreeStreams(config.drop, config.seed if config.shuffle_heads else None)
-            if config.parses
-            else None
-        )
+        self.shards, self.config, self.rank, self.workers = shards, config, rank, workers
+        self.first, self.cursors = first, cursors  # whose turn it is, where each worker stands
+        self.tokens, self.cache, self.trees = TokenCache(tokenizer), cache, None
+        if cache is None:
+            self.cache = {}
+        if config.parses:
+            shuffle_seed = config.seed if config.shuffle_heads else None
+            self.trees = TreeStreams(config.drop, shuffle_seed)
+
+    def read(self, number, path, epoch, faults):
+        "The samples of one shard from its file."
+        config = self.config
+        stored = read_parses(path) if config.parses == "spacy" else None
+        for place, raw in enumerate(read_shard(path, faults.add)):
+            item = _Item(number, place, raw, config.cache_decoded)
+            if config.parses and not item.fault:
+                raw["tree"] = _tree(raw, stored)
+            if not item.keep and not item.fault and config.mode == "train":
+                item.drop_other_boxes(config.seed, epoch)  # the buffer holds many samples
+            yield item
 
     def items(self, shards, epoch, faults):
-        "The samples of shards [(number, path)] in order."
+        "The samples of shards [(number, path)] in order, from memory where they are."
         for number, path in shards:
-            if (items := self.cache.get(path)) is None:
-                items, stored = [], read_parses(path) if self.config.parses == "spacy" else None
-                for place, raw in enumerate(read_shard(path, faults.add)):
-                    item = _Item(number, place, raw, self.config.cache_decoded)
-                    if self.config.parses and not item.fault:
-                        raw["tree"] = _tree(raw, stored)
-                    if item.keep:
-                        items.append(item)
-                    elif (
-                        not item.fault and self.config.mode == "train"
-                    ):  # only what is needed goes into the buffer
-                        drawn = f"parent{item.draw(self.config.seed, epoch)[1]:03d}"
-                        item.raw = {
-                            k: v
-                            for k, v in raw.items()
-                            if not k.startswith("parent") or k.startswith(drawn)
-                        }
-                    yield item
-                if self.config.cache_decoded:
-                    self.cache[path] = items
-            else:
-                yield from items
+            if path in self.cache:
+                yield from self.cache[path]
+                continue
+            kept = []
+            for item in self.read(number, path, epoch, faults):
+                if item.keep:
+                    kept.append(item)
+                yield item
+            if self.config.cache_decoded:
+                self.cache[path] = kept
 
     def order(self, shards, worker, epoch, faults):
         "The samples of one epoch."
@@ -247,13 +245,26 @@ class _Order(IterableDataset):
             return self.items(shards, epoch, faults)
         rng = random.Random(f"{self.config.seed}/{epoch}/{self.rank}/{worker}")
         shards = rng.sample(shards, len(shards))
-        return wds.shuffle(self.config.shuffle, initial=min(self.config.shuffle, 1000), rng=rng)(
-            self.items(shards, epoch, faults)
-        )
+        size = self.config.shuffle
+        buffer = wds.shuffle(size, initial=min(size, 1000), rng=rng)
+        return buffer(self.items(shards, epoch, faults))
 
-# %% ../../../nbs/data/grit/223_loader.ipynb #a929375d
-class _Stream(_Order):
-    "Batches of one worker with the position after each."
+    def visit(self, item, epoch, faults):
+        "The sample of one visit, or None where it is broken; a broken tree is left out."
+        where = f"{Path(item.raw['__url__']).name} sample {item.raw['__key__']}"
+        try:
+            sample = _visit(item, epoch, self.config)
+        except _Fault as fault:
+            faults.add(fault.kind, where, fault)
+            faults.check()
+            return None
+        tree = sample["tree"]
+        if isinstance(tree, ParseFault):
+            faults.add(tree.kind, where, tree)
+            faults.check()
+            return sample | {"tree": None}  # a caption without edges
+        faults.seen += 1
+        return sample
 
     def samples(self, shards, worker, faults):
         "Samples of all epochs with the position after each."
@@ -262,21 +273,8 @@ class _Stream(_Order):
             for i, item in enumerate(self.order(shards, worker, epoch, faults), 1):
                 if i <= skip:
                     faults.seen += 1
-                    continue
-                where = f"{Path(item.raw['__url__']).name} sample {item.raw['__key__']}"
-                try:
-                    sample = _visit(item, epoch, self.config)
-                except _Fault as fault:
-                    faults.add(fault.kind, where, fault)
-                    faults.check()
-                    continue
-                if isinstance(tree := sample["tree"], ParseFault):
-                    faults.add(tree.kind, where, tree)
-                    faults.check()
-                    sample["tree"] = None  # a caption without edges
-                else:
-                    faults.seen += 1
-                yield (epoch, i), sample
+                elif sample := self.visit(item, epoch, faults):
+                    yield (epoch, i), sample
             if not faults.seen:
                 raise TooManyFaults(
                     f"no sample in {len(shards)} shards, the first is {shards[0][1]!r}"
@@ -287,68 +285,45 @@ class _Stream(_Order):
             epoch, skip = epoch + 1, 0
 
     def __iter__(self):
-        worker = ((get_worker_info().id if get_worker_info() else 0) + self.first) % self.workers
-        shards, faults, rows = self.shards[worker :: self.workers], Faults(self.config.max_bad), []
-        report = lambda **more: dict(
-            worker=worker,
-            seen=faults.seen,
-            counts=dict(faults.counts),
-            lines=[faults.lines.pop(0) for _ in faults.lines[:]],
-            **more,
-        )
+        info = get_worker_info()
+        worker = ((info.id if info else 0) + self.first) % self.workers
+        shards, faults = self.shards[worker :: self.workers], Faults(self.config.max_bad)
+
+        def report(**more):
+            lines, faults.lines = faults.lines, []
+            facts = dict(worker=worker, seen=faults.seen, counts=dict(faults.counts), lines=lines)
+            return {"_report": facts | more}
+
+        def batch(rows, cursor):
+            made = _collate(rows, self.tokens, self.config.extras, self.trees)
+            return made | report(cursor=cursor)
+
+        rows = []
         try:
             for cursor, sample in self.samples(shards, worker, faults) if shards else ():
                 rows.append(sample)
                 if len(rows) == self.config.batch_size:
-                    yield _collate(rows, self.tokens, self.config.extras, self.trees) | dict(
-                        _report=report(cursor=cursor)
-                    )
+                    yield batch(rows, cursor)
                     rows = []
             if rows:
-                yield _collate(rows, self.tokens, self.config.extras, self.trees) | dict(
-                    _report=report(cursor=cursor)
-                )
+                yield batch(rows, cursor)
         except TooManyFaults as error:
-            yield dict(_report=report(error=str(error)))
-
-# %% ../../../nbs/data/grit/223_loader.ipynb #8028581c
-class _Position:
-    "What a loader depends on and how far it has come."
-
-    def __init__(self, facts, workers):
-        self._facts = json.loads(json.dumps(facts | dict(workers=workers)))
-        self.batches, self.cursors, self.faults = 0, [(0, 0)] * workers, Counter()
-
-    @property
-    def epoch(self) -> int:
-        "The number of complete passes of the slowest worker."
-        return min(e for e, _ in self.cursors)
-
-    def state_dict(self) -> dict[str, Any]:
-        "The position after the last batch that was handed out, for JSON or torch.save."
-        return dict(
-            facts=self._facts,
-            batches=self.batches,
-            cursors=[list(c) for c in self.cursors],
-            faults=dict(self.faults),
-        )
-
-    def load_state_dict(self, state: dict[str, Any]):
-        "Go on from a position; the next `iter` begins there."
-        for k, v in self._facts.items():
-            if state["facts"].get(k) != v:
-                raise ValueError(
-                    f"state_dict: {k} was {state['facts'].get(k)!r} when it was saved and is {v!r} now, so the batches would differ"
-                )
-        self.batches, self.cursors, self.faults = (
-            state["batches"],
-            [tuple(c) for c in state["cursors"]],
-            Counter(state["faults"]),
-        )
+            yield report(error=str(error))
 
 # %% ../../../nbs/data/grit/223_loader.ipynb #1ba9a5dc
-class GritLoader(_Position):
-    "Batches for ever, with `state_dict` and `load_state_dict`; in mode 'epoch' one pass each time."
+def _missing_parses(shards, source: str) -> list[str]:
+    "Names of the shards that lack the file of parses beside them."
+    if source != "spacy":
+        return []
+    return [Path(path).name for _, path in shards if not sidecar(path).exists()]
+
+
+class GritLoader:
+    """Batches of images, captions, box crops and phrases from prepared GRIT shards.
+
+    In mode 'train' they go on for ever, in mode 'epoch' for one pass at each `iter`. `kinds` says
+    what the entries are; `state_dict` and `load_state_dict` carry a training over an interruption.
+    """
 
     def __init__(
         self,
@@ -369,33 +344,48 @@ class GritLoader(_Position):
         )
         self.shards, self._cache = split_shards([*enumerate(names)], rank, world_size), {}
         self.num_workers = min(num_workers, len(self.shards))
-        missing = [
-            Path(n).name
-            for _, n in self.shards
-            if config.parses == "spacy" and not sidecar(n).exists()
-        ]
-        if missing:
+        if missing := _missing_parses(self.shards, config.parses):
             raise FileNotFoundError(
-                f"parses: {len(missing)} of {len(self.shards)} shards have none, the first is {missing[0]}: make them with `hypvl.data.parses.pipelines.parse_shards`"
+                f"parses: {len(missing)} of {len(self.shards)} shards have none, the first is "
+                f"{missing[0]}: make them with `hypvl.data.parses.pipelines.parse_shards`"
             )
-        facts = {
-            k: asdict(config)[k]
-            for k in (
-                "size",
-                "batch_size",
-                "mode",
-                "shuffle",
-                "seed",
-                "scale",
-                "ratio",
-                *(("parses", "drop", "shuffle_heads") if config.parses else ()),
-            )
-        }
-        digest = hashlib.sha1(" ".join(Path(n).name for n in names).encode()).hexdigest()[:8]
-        super().__init__(
-            facts | dict(rank=rank, world_size=world_size, shards=f"{len(names)} shards {digest}"),
-            max(1, self.num_workers),
-        )
+        workers = max(1, self.num_workers)
+        self._facts = self._what_decides(names, world_size) | {"workers": workers}
+        self.batches, self.cursors, self.faults = 0, [(0, 0)] * workers, Counter()
+
+    def _what_decides(self, names, world_size) -> dict[str, Any]:
+        "What the order of the batches depends on, as JSON has it."
+        settings = asdict(self.config)
+        fields = ["size", "batch_size", "mode", "shuffle", "seed", "scale", "ratio"]
+        if self.config.parses:
+            fields += ["parses", "drop", "shuffle_heads"]
+        facts = {name: settings[name] for name in fields}
+        digest = hashlib.sha1(" ".join(Path(name).name for name in names).encode()).hexdigest()[:8]
+        shards = f"{len(names)} shards {digest}"
+        facts |= {"rank": self.rank, "world_size": world_size, "shards": shards}
+        return json.loads(json.dumps(facts))
+
+    @property
+    def epoch(self) -> int:
+        "The number of complete passes of the slowest worker."
+        return min(epoch for epoch, _ in self.cursors)
+
+    def state_dict(self) -> dict[str, Any]:
+        "The position after the last batch that was handed out, for JSON or torch.save."
+        cursors = [list(cursor) for cursor in self.cursors]
+        state = dict(facts=self._facts, batches=self.batches, cursors=cursors)
+        return state | {"faults": dict(self.faults)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        "Go on from a position; the next `iter` begins there."
+        for name, value in self._facts.items():
+            if state["facts"].get(name) != value:
+                raise ValueError(
+                    f"state_dict: {name} was {state['facts'].get(name)!r} when it was saved "
+                    f"and is {value!r} now, so the batches would differ"
+                )
+        self.batches, self.faults = state["batches"], Counter(state["faults"])
+        self.cursors = [tuple(cursor) for cursor in state["cursors"]]
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -414,15 +404,14 @@ class GritLoader(_Position):
             self.config,
             self.tokenizer,
             self.rank,
-            len(self.cursors),
-            self.batches % len(self.cursors),
-            list(self.cursors),
-            self._cache,
+            workers=len(self.cursors),
+            first=self.batches % len(self.cursors),
+            cursors=list(self.cursors),
+            cache=self._cache,
         )
         before, counts = self.faults, {}
-        for batch in DataLoader(
-            stream, batch_size=None, num_workers=self.num_workers, pin_memory=self.pin_memory
-        ):
+        settings = dict(num_workers=self.num_workers, pin_memory=self.pin_memory)
+        for batch in DataLoader(stream, batch_size=None, **settings):
             report = batch.pop("_report")
             for line in report["lines"]:
                 _log.warning("%s", line)

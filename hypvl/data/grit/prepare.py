@@ -76,10 +76,8 @@ class PrepareConfig:
     size: int = 224  # side of the squares in pixels
     min_area: int = 32 * 32  # boxes need more pixels than that
     quality: int = 95  # of the JPEG files
-    subsampling: int = 2  # of the JPEG colours: 2 halves both sides as usual, 0 keeps them whole (for small sprites)
-    carry: tuple[
-        str, ...
-    ] = ()  # further members that go through unchanged, such as ('parse.json', 'nodes.json')
+    subsampling: int = 2  # of the JPEG colours: 2 halves both sides as usual, 0 keeps them whole
+    carry: tuple[str, ...] = ()  # members that go through unchanged, such as ('parse.json',)
 
     def __post_init__(self):
         for name, low in dict(size=1, min_area=0, quality=1, subsampling=0).items():
@@ -98,19 +96,15 @@ class _Fault(Exception):
 def _decode(raw):
     "The picture and the description of a raw sample."
     if "json" not in raw or "jpg" not in raw:
-        raise _Fault(
-            "missing member",
-            f"has {sorted(k for k in raw if not k.startswith('__'))}, needs jpg and json",
-        )
+        members = sorted(k for k in raw if not k.startswith("__"))
+        raise _Fault("missing member", f"has {members}, needs jpg and json")
     try:
         meta = json.loads(raw["json"])
     except ValueError as error:
         raise _Fault("broken json", error)
     if not isinstance(meta, dict) or not isinstance(meta.get("caption"), str):
-        raise _Fault(
-            "missing key",
-            f"json needs 'caption', has {sorted(meta) if isinstance(meta, dict) else type(meta).__name__}",
-        )
+        found = sorted(meta) if isinstance(meta, dict) else type(meta).__name__
+        raise _Fault("missing key", f"json needs 'caption', has {found}")
     try:
         return Image.open(io.BytesIO(raw["jpg"])).convert("RGB"), meta
     except Exception as error:
@@ -141,11 +135,12 @@ def prepare_sample(
         "numparents.txt": str(len(boxes)),
     }
     for i, (phrase, corners) in enumerate(boxes):
-        out |= {
-            f"parent{i:03d}.jpg": _jpeg(image.crop(corners), config),
-            f"parent{i:03d}.txt": phrase,
-        }
-    return out | {k: raw[k] for k in config.carry if k in raw}, counts
+        out[f"parent{i:03d}.jpg"] = _jpeg(image.crop(corners), config)
+        out[f"parent{i:03d}.txt"] = phrase
+    for member in config.carry:
+        if member in raw:
+            out[member] = raw[member]
+    return out, counts
 
 # %% ../../../nbs/data/grit/222_prepare.ipynb #3902ce6d
 def _prepared(path, config, stats, faults):
@@ -169,33 +164,33 @@ def prepare_shard(
     config: PrepareConfig = PrepareConfig(),
 ) -> tuple[dict[str, int], list[str]]:
     "Write one training shard unless it is finished; returns its counts and the lines for the log."
-    out, wanted = (
-        Path(out),
-        dict(source=Path(path).name, config=json.loads(json.dumps(asdict(config)))),
-    )
-    beside = out.with_suffix(".json")
+    out, beside = Path(out), Path(out).with_suffix(".json")
+    wanted = {"source": Path(path).name, "config": json.loads(json.dumps(asdict(config)))}
     if beside.exists() and out.exists():
         found = json.loads(beside.read_text())
-        for k, v in wanted.items():
-            if found[k] != v:
+        for name, value in wanted.items():
+            if found[name] != value:
                 raise ValueError(
-                    f"{k} of the finished shard {out.name} is {found[k]}, got {v}: choose another folder or delete it"
+                    f"{name} of the finished shard {out.name} is {found[name]}, got {value}: "
+                    "choose another folder or delete it"
                 )
         return found["counts"], []
     stats, faults = Counter(), Faults()
     write_shard(out, _prepared(path, config, stats, faults))
-    counts = dict(
-        sorted((stats + Counter({f"faults: {k}": n for k, n in faults.counts.items()})).items())
-    )
+    for kind, count in faults.counts.items():
+        stats[f"faults: {kind}"] = count
+    counts = dict(sorted((+stats).items()))
     with atomic_path(beside) as part:
-        part.write_text(json.dumps(wanted | dict(counts=counts), indent=1))
+        part.write_text(json.dumps(wanted | {"counts": counts}, indent=1))
     return counts, faults.lines
 
 # %% ../../../nbs/data/grit/222_prepare.ipynb #7895af9c
 def _output_names(shards):
     "Five-digit names from the numbers that raw names end in, else from their order."
-    numbers = [re.search(r"(\d+)$", Path(s).name.split(".")[0]) for s in shards]
-    numbers = [int(m[1]) if m else None for m in numbers]
+    numbers = []
+    for shard in shards:
+        digits = re.search(r"(\d+)$", Path(shard).name.split(".")[0])
+        numbers.append(int(digits[1]) if digits else None)
     if None in numbers or len({*numbers}) < len(numbers):
         numbers = range(len(shards))
     return [f"{n:05d}.tar" for n in numbers]
@@ -208,7 +203,10 @@ def prepare(
     workers: int = 1,  # processes
     progress: bool = True,  # show a bar
 ) -> dict[str, int]:
-    "Prepare all shards; returns the total counts, which `counts.json` in the folder holds too."
+    """Prepare all shards; returns the total counts, which `counts.json` in the folder holds too.
+
+    Finished shards are kept, and a folder that another process is filling is waited for.
+    """
     shards, out = find_shards(shards), Path(out)
     jobs = [(path, out / name, config) for path, name in zip(shards, _output_names(shards))]
     total = Counter()

@@ -16,9 +16,7 @@ from .writers import SuiteConfig, jpeg, write_sugarcrepe, write_vl_checklist
 # %% ../../../nbs/data/world/216_published.ipynb #89337a83
 def _write(path: Path, content: bytes | str):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content) if isinstance(content, bytes) else path.write_text(
-        content, encoding="utf-8"
-    )
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
 def write_class_folders(
@@ -26,8 +24,8 @@ def write_class_folders(
     folder: str | Path,  # holds the class folders
     names: Sequence[str],  # of the folders
     per_class: int = 2,  # images
-) -> dict[str, str]:  # name → leaf
-    "Pictures of single things in folders of other names, as far as there are things."
+) -> dict[str, str]:
+    "Pictures of single things in folders of other names, as far as there are things; name → leaf."
     number, folder = 0, Path(folder)
     for name in names:
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -36,10 +34,8 @@ def write_class_folders(
             number += 1
             rng = world.rng("single", number)
             items = things(world, rng, "single", count=1, leaf=leaf)
-            _write(
-                folder / name / f"ILSVRC2012_val_{number:08d}.JPEG",
-                jpeg(render(world, items, rng, "single")),
-            )
+            picture = jpeg(render(world, items, rng, "single"))
+            _write(folder / name / f"ILSVRC2012_val_{number:08d}.JPEG", picture)
     return dict(zip(names, sorted(world.paths)))
 
 # %% ../../../nbs/data/world/216_published.ipynb #1e9296f0
@@ -62,24 +58,16 @@ def write_coco(
     folder, images, annotations, karpathy = Path(folder), [], [], []
     for i, (picture, texts) in enumerate(_captioned(world, "seen", count, captions), 1):
         official, old = f"{i:012d}.jpg", f"COCO_val2014_{i:012d}.jpg"
-        _write(folder / "val2017" / official, picture), _write(folder / "val2014" / old, picture)
+        _write(folder / "val2017" / official, picture)
+        _write(folder / "val2014" / old, picture)
         images.append({"id": i, "file_name": official})
-        annotations += [
-            {"id": len(annotations) + n, "image_id": i, "caption": t} for n, t in enumerate(texts)
-        ]
-        karpathy.append(
-            {
-                "filename": old,
-                "filepath": "val2014",
-                "split": "test",
-                "imgid": i,
-                "sentences": [{"raw": t, "tokens": t.split()} for t in texts],
-            }
-        )
-    _write(
-        folder / "annotations/captions_val2017.json",
-        json.dumps({"images": images, "annotations": annotations}),
-    )
+        for text in texts:
+            annotations.append({"id": len(annotations), "image_id": i, "caption": text})
+        entry = {"filename": old, "filepath": "val2014", "split": "test", "imgid": i}
+        entry["sentences"] = [{"raw": text, "tokens": text.split()} for text in texts]
+        karpathy.append(entry)
+    content = json.dumps({"images": images, "annotations": annotations})
+    _write(folder / "annotations/captions_val2017.json", content)
     _write(folder / "dataset_coco.json", json.dumps({"images": karpathy, "dataset": "coco"}))
 
 

@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 from PIL import Image, ImageDraw
 
-from ..records import Box, Sample
+from ..records import Box, Parse, Sample
 from .grammar import VERBS, Mention, Speaker, compose, linearise, mention
 from .sprites import ACTIONS, MATERIALS, DrawnSprites, surface
 
@@ -51,14 +51,12 @@ class WorldConfig:
     )  # share of things that do something, and of scenes in which one does something to another
 
     def __post_init__(self):
-        if not 0 <= self.held_out_pairs < 1 or not 0 <= self.held_out_positions < 1:
-            raise ValueError(
-                f"held_out_pairs={self.held_out_pairs}, held_out_positions={self.held_out_positions} must be in [0, 1)"
-            )
-        if not 0 <= self.materials <= 1 or not 0 <= self.actions <= 1:
-            raise ValueError(
-                f"materials={self.materials}, actions={self.actions} must be in [0, 1]"
-            )
+        for name in ("held_out_pairs", "held_out_positions"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be in [0, 1)")
+        for name in ("materials", "actions"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be in [0, 1]")
         if self.image_size < 16:
             raise ValueError(f"image_size={self.image_size} is below 16 pixels")
 
@@ -77,18 +75,13 @@ class Thing:
     instance: int  # which photograph, for photographic sprites
     material: str | None = None
     action: str | None = None  # what it does by itself
-    deed: tuple[str, int] | None = (
-        None  # a verb, and the place in the scene's list of the thing that it is done to
-    )
+    deed: tuple[str, int] | None = None  # a verb, and the place in the scene of whom it is done to
 
     @property
     def box(self) -> tuple[float, float, float, float]:
         "x1, y1, x2, y2 as fractions, cut at the image."
-        r = self.diameter / 2
-        return tuple(
-            float(np.clip(v, 0, 1))
-            for v in (self.xy[0] - r, self.xy[1] - r, self.xy[0] + r, self.xy[1] + r)
-        )
+        (x, y), r = self.xy, self.diameter / 2
+        return tuple(float(np.clip(v, 0, 1)) for v in (x - r, y - r, x + r, y + r))
 
     @property
     def attributes(self) -> dict[str, str | None]:
@@ -115,20 +108,29 @@ class World:
         self.sprites = sprites if sprites is not None else DrawnSprites(32)
         self.taxonomy, self.words = self.sprites.taxonomy, self.sprites.words
         self.families = self.sprites.families()
-        self.paths = {
-            leaf: self._path(leaf, family)
-            for family, leaves in self.families.items()
-            for leaf in leaves
-        }
-        self.genus = {leaf: path[min(1, len(path) - 1)] for leaf, path in self.paths.items()}
+        self.paths, self.genus = {}, {}  # leaf → (leaf, ..., family), leaf → the node above it
+        for family, leaves in self.families.items():
+            for leaf in leaves:
+                path = self._path(leaf, family)
+                self.paths[leaf], self.genus[leaf] = path, path[min(1, len(path) - 1)]
         rng = np.random.default_rng([config.seed, 99])
-        genera = sorted({(f, self.genus[s]) for f, leaves in self.families.items() for s in leaves})
-        pairs = [frozenset((g, h)) for (f, g), (e, h) in combinations(genera, 2) if f != e]
-        chosen = rng.permutation(len(pairs))[: round(config.held_out_pairs * len(pairs))]
-        self.held_out = {pairs[i] for i in chosen}
-        places = [(s, q) for s in sorted(self.paths) for q in range(4)]
-        chosen = rng.permutation(len(places))[: round(config.held_out_positions * len(places))]
-        self.held_out_places = {places[i] for i in chosen}
+        self.held_out = self._some(self._pairs_of_genera(), config.held_out_pairs, rng)
+        places = [(leaf, corner) for leaf in sorted(self.paths) for corner in range(4)]
+        self.held_out_places = self._some(places, config.held_out_positions, rng)
+
+    @staticmethod
+    def _some(things: list, share: float, rng: np.random.Generator) -> set:
+        "A random share of a list."
+        return {things[i] for i in rng.permutation(len(things))[: round(share * len(things))]}
+
+    def _pairs_of_genera(self) -> list[frozenset[str]]:
+        "All pairs of genera of different families, in order."
+        genera = sorted({(path[-1], self.genus[leaf]) for leaf, path in self.paths.items()})
+        pairs = []
+        for (family, genus), (other_family, other) in combinations(genera, 2):
+            if family != other_family:
+                pairs.append(frozenset((genus, other)))
+        return pairs
 
     def _path(self, leaf: str, family: str) -> tuple[str, ...]:
         up = (leaf, *self.taxonomy.ancestors(leaf))
@@ -148,33 +150,42 @@ class World:
         )
 
 # %% ../../../nbs/data/world/213_scenes.ipynb #7abc2b8a
+def _pick(rng: np.random.Generator, options, share: float | None = None) -> str | None:
+    "One of some words, or None where there are none; with `share`, None otherwise as well."
+    if share is not None and not (share and rng.random() < share):
+        return None
+    return str(options[int(rng.integers(len(options)))]) if options else None
+
+
 def _thing(world: World, rng, leaf: str, centre, size: str | None = None) -> Thing:
-    "Draw the looks of one object at a place."
-    source, low_high = world.sprites, size or list(SIZES)[int(rng.integers(len(SIZES)))]
-    pick = lambda options: str(options[int(rng.integers(len(options)))]) if options else None
-    condition = pick(source.conditions) if rng.random() < 0.5 else (source.conditions or (None,))[0]
-    a, b = SIZES[low_high]
-    looks = (
-        pick(source.colours),
-        condition,
-        low_high,
-        centre,
-        float(rng.uniform(a, b)) / 48,
-        float(rng.uniform(-10, 10)),
-        int(rng.integers(1 << 30)),
-    )
-    some = lambda share, options: pick(options) if share and rng.random() < share else None
+    "Draw the looks of one object at a place; the order of the draws is part of the world."
+    size = size or list(SIZES)[int(rng.integers(len(SIZES)))]
+    conditions = world.sprites.conditions
+    if rng.random() < 0.5:
+        condition = _pick(rng, conditions)
+    else:
+        condition = conditions[0] if conditions else None
     return Thing(
-        leaf,
-        *looks,
-        some(world.config.materials, MATERIALS),
-        some(world.config.actions, tuple(ACTIONS)),
+        leaf=leaf,
+        colour=_pick(rng, world.sprites.colours),
+        condition=condition,
+        size=size,
+        xy=centre,
+        diameter=float(rng.uniform(*SIZES[size])) / 48,
+        angle=float(rng.uniform(-10, 10)),
+        instance=int(rng.integers(1 << 30)),
+        material=_pick(rng, MATERIALS, world.config.materials),
+        action=_pick(rng, tuple(ACTIONS), world.config.actions),
     )
 
 
 def true_deed(items: tuple[Thing, ...]) -> tuple[int, int, str | None]:
     "Who does something to whom in a scene, and the verb; None where nobody does."
-    return next(((i, t.deed[1], t.deed[0]) for i, t in enumerate(items) if t.deed), (-1, -1, None))
+    for who, thing in enumerate(items):
+        if thing.deed:
+            verb, whom = thing.deed
+            return who, whom, verb
+    return -1, -1, None
 
 
 def _acting(world: World, rng, items: tuple[Thing, ...]) -> tuple[Thing, ...]:
@@ -182,12 +193,46 @@ def _acting(world: World, rng, items: tuple[Thing, ...]) -> tuple[Thing, ...]:
     if not world.config.actions or len(items) < 2 or rng.random() >= world.config.actions:
         return items
     who, whom = rng.permutation(len(items))[:2]
-    return tuple(
-        replace(t, deed=(str(rng.choice(VERBS)), int(whom))) if i == who else t
-        for i, t in enumerate(items)
-    )
+    acting = replace(items[who], deed=(str(rng.choice(VERBS)), int(whom)))
+    return (*items[:who], acting, *items[who + 1 :])
 
 # %% ../../../nbs/data/world/213_scenes.ipynb #5d9eb0f2
+def _draw_count(world: World, rng, split: str) -> int:
+    "How many objects a scene has; two at least where a pair has to be new."
+    odds = np.array(world.config.objects) / sum(world.config.objects)
+    if split == "unseen":
+        odds = np.where(np.arange(len(odds)) < 1, 0, odds) / odds[1:].sum()
+    return int(rng.choice(len(odds), p=odds)) + 1
+
+
+def _draw_leaves(world: World, rng, count: int, first: str | None) -> list[str]:
+    "Leaves of different families, the first of which may be given."
+    names = list(world.families)
+    families = [names[i] for i in rng.permutation(len(names))]
+    if first is not None:
+        own = world.paths[first][-1]
+        families = [own, *(family for family in families if family != own)]
+    leaves = []
+    for family in families[:count]:
+        kin = world.families[family]
+        leaves.append(kin[int(rng.integers(len(kin)))])
+    return [first or leaves[0], *leaves[1:]]
+
+
+def _draw_centres(rng, count: int) -> list[tuple[float, float]]:
+    "Places in different quadrants; of a single object anywhere."
+    if count == 1:
+        shift, corners = rng.uniform(-0.03, 0.53, (4, 2)), [0]
+    else:
+        shift, corners = rng.uniform(-0.1, 0.1, (4, 2)), rng.permutation(4)[:count]
+    centres = []
+    for corner in corners:
+        x = 0.25 + 0.5 * (corner % 2) + shift[corner, 0]
+        y = 0.25 + 0.5 * (corner // 2) + shift[corner, 1]
+        centres.append((float(x), float(y)))
+    return centres
+
+
 def things(
     world: World,
     rng: np.random.Generator,
@@ -196,64 +241,67 @@ def things(
     leaf: str | None = None,
     size: str | None = None,
 ) -> tuple[Thing, ...]:
-    "Contents of a scene; `leaf` fixes the first object, `count` how many there are, `size` how large the first is."
-    unseen, odds = split == "unseen", np.array(world.config.objects) / sum(world.config.objects)
-    if unseen:
-        odds = np.where(np.arange(len(odds)) < 1, 0, odds) / odds[1:].sum()
-    names = list(world.families)
-    n = count or int(rng.choice(len(odds), p=odds)) + 1
-    if not 1 <= n <= min(4, len(names)):
+    """Contents of a scene.
+
+    `leaf` fixes the first object, `count` how many there are, `size` how large the first is.
+    """
+    count = count or _draw_count(world, rng, split)
+    most = min(4, len(world.families))
+    if not 1 <= count <= most:
         raise ValueError(
-            f"count={n} must be between 1 and {min(4, len(names))} (four places, one object a family)"
+            f"count={count} must be between 1 and {most} (four places, one object a family)"
         )
     for _ in range(2000):
-        families = [names[i] for i in rng.permutation(len(names))]
-        if leaf is not None:
-            own = world.paths[leaf][-1]
-            families = [own, *(f for f in families if f != own)]
-        leaves = [
-            world.families[f][int(rng.integers(len(world.families[f])))] for f in families[:n]
-        ]
-        leaves[0] = leaf or leaves[0]
-        if world.is_unseen(leaves) != unseen:
+        leaves = _draw_leaves(world, rng, count, leaf)
+        if world.is_unseen(leaves) != (split == "unseen"):
             continue
-        shift = rng.uniform(-0.1, 0.1, (4, 2)) if n > 1 else rng.uniform(-0.03, 0.53, (4, 2))
-        spots = rng.permutation(4)[:n] if n > 1 else [0]
-        centres = [
-            (0.25 + 0.5 * (s % 2) + shift[s, 0], 0.25 + 0.5 * (s // 2) + shift[s, 1]) for s in spots
-        ]
-        if split != "train" or not any(
-            (s, quadrant(c)) in world.held_out_places for s, c in zip(leaves, centres)
-        ):
-            made = (
-                _thing(world, rng, s, (float(x), float(y)), size if i == 0 else None)
-                for i, (s, (x, y)) in enumerate(zip(leaves, centres))
-            )
-            return _acting(world, rng, tuple(made))
+        centres = _draw_centres(rng, count)
+        places = {(leaf, quadrant(centre)) for leaf, centre in zip(leaves, centres)}
+        if split == "train" and places & world.held_out_places:
+            continue
+        made = []
+        for i, (name, centre) in enumerate(zip(leaves, centres)):
+            made.append(_thing(world, rng, name, centre, size if i == 0 else None))
+        return _acting(world, rng, tuple(made))
     raise ValueError(
-        f"split={split!r}: no scene of {n} objects found in 2000 draws; lower held_out_pairs or held_out_positions"
+        f"split={split!r}: no scene of {count} objects found in 2000 draws; "
+        "lower held_out_pairs or held_out_positions"
     )
 
 # %% ../../../nbs/data/world/213_scenes.ipynb #05b2d8eb
+def _disc(centre: np.ndarray, radius: float) -> tuple[float, float, float, float]:
+    "The box of a circle, as PIL wants it."
+    return (*(centre - radius), *(centre + radius))
+
+
 def _paint_deed(pen: ImageDraw.ImageDraw, verb: str, a, b, r: float) -> None:
     "What a thing at `a` does to one at `b` of radius `r`, in pixels."
-    way = (b - a) / np.linalg.norm(b - a)
-    disc = lambda at, r: (*(at - r), *(at + r))
     if verb == "pulls":
         pen.line((*a, *b), fill=(70, 40, 20), width=2)
-        pen.ellipse(disc(b, 1.2 * r), outline=(70, 40, 20), width=2)
+        pen.ellipse(_disc(b, 1.2 * r), outline=(70, 40, 20), width=2)
     elif verb == "lights":
+        way = (b - a) / np.linalg.norm(b - a)
         far, side = b + 1.2 * r * way, 1.4 * r * np.array((-way[1], way[0]))
         pen.polygon((*a, *(far + side), *(far - side)), fill=(250, 245, 190))
     else:
-        drops = [(a + s * (b - a), 0.6 + 1.8 * s) for s in np.linspace(0.2, 0.8, 6)]
-        for at, size in drops + [
-            (b + 1.25 * r * np.array((np.cos(v), np.sin(v))), 1.6)
-            for v in np.linspace(0, 2 * np.pi, 9)[:-1]
-        ]:
-            pen.ellipse(disc(at, size), fill=(150, 225, 255))
+        for share in np.linspace(0.2, 0.8, 6):  # drops on the way, which grow
+            pen.ellipse(_disc(a + share * (b - a), 0.6 + 1.8 * share), fill=(150, 225, 255))
+        for turn in np.linspace(0, 2 * np.pi, 9)[:-1]:  # and around the thing
+            at = b + 1.25 * r * np.array((np.cos(turn), np.sin(turn)))
+            pen.ellipse(_disc(at, 1.6), fill=(150, 225, 255))
 
 # %% ../../../nbs/data/world/213_scenes.ipynb #88a403a9
+def _posed_sprite(world: World, thing: Thing, side: int, split: str) -> Image.Image:
+    "The picture of one thing with its surface, turned, `side` pixels wide."
+    looks = (thing.colour, thing.condition, thing.instance)
+    sprite = world.sprites.sprite(thing.leaf, *looks, split)
+    if thing.material:
+        sprite = surface(sprite, thing.material)
+    turn = thing.angle + ACTIONS.get(thing.action, 0.0)
+    sprite = sprite.rotate(turn, Image.Resampling.BILINEAR)
+    return sprite.resize((side, side), Image.Resampling.BILINEAR, reducing_gap=2.0)
+
+
 def render(
     world: World, items: tuple[Thing, ...], rng: np.random.Generator, split: str = "train"
 ) -> np.ndarray:
@@ -264,36 +312,28 @@ def render(
     pen = ImageDraw.Draw(image)
     who, whom, verb = true_deed(items)
     if verb:
-        _paint_deed(
-            pen,
-            verb,
-            *(side * np.array(items[i].xy) for i in (who, whom)),
-            items[whom].diameter * side / 2,
-        )
-    for t in items:
-        sprite = world.sprites.sprite(t.leaf, t.colour, t.condition, t.instance, split)
-        if t.material:
-            sprite = surface(sprite, t.material)
-        d = max(4, round(t.diameter * side))
-        if t.action == "hovering":
-            x, y = t.xy[0] * side, t.xy[1] * side + 0.55 * d
-            pen.ellipse((x - 0.4 * d, y - 0.1 * d, x + 0.4 * d, y + 0.1 * d), fill=(30, 30, 30))
-        sprite = sprite.rotate(
-            t.angle + ACTIONS.get(t.action, 0.0), Image.Resampling.BILINEAR
-        ).resize((d, d), Image.Resampling.BILINEAR, reducing_gap=2.0)
-        image.paste(sprite, (round(t.xy[0] * side - d / 2), round(t.xy[1] * side - d / 2)), sprite)
+        start, end = side * np.array(items[who].xy), side * np.array(items[whom].xy)
+        _paint_deed(pen, verb, start, end, items[whom].diameter * side / 2)
+    for thing in items:
+        x, y, d = thing.xy[0] * side, thing.xy[1] * side, max(4, round(thing.diameter * side))
+        if thing.action == "hovering":
+            low = y + 0.55 * d
+            shadow = (x - 0.4 * d, low - 0.1 * d, x + 0.4 * d, low + 0.1 * d)
+            pen.ellipse(shadow, fill=(30, 30, 30))
+        sprite = _posed_sprite(world, thing, d, split)
+        image.paste(sprite, (round(x - d / 2), round(y - d / 2)), sprite)
     noise = rng.standard_normal((side, side, 1), dtype=np.float32) * world.config.noise
     return np.clip(np.asarray(image, np.float32) + noise, 0, 255).astype(np.uint8)
 
 # %% ../../../nbs/data/world/213_scenes.ipynb #5966cbf8
 def true_relation(a: Thing, b: Thing, margin: float = 0.2) -> str | None:
-    "How a stands to b along the axis on which they are further apart, or None where that is less than `margin`."
+    "How a stands to b along the axis on which they are further apart; None below `margin`."
     dx, dy = a.xy[0] - b.xy[0], a.xy[1] - b.xy[1]
     if max(abs(dx), abs(dy)) < margin:
         return None
-    return (
-        ("left" if dx < 0 else "right") if abs(dx) > abs(dy) else ("above" if dy < 0 else "below")
-    )
+    if abs(dx) > abs(dy):
+        return "left" if dx < 0 else "right"
+    return "above" if dy < 0 else "below"
 
 
 @dataclass(frozen=True)
@@ -305,8 +345,8 @@ class Caption:
     template: str
     relation: str | None = None
 
-    def read(self):
-        "Parse and the span of every mention."
+    def read(self) -> tuple[Parse, dict[int, tuple[int, int]]]:
+        "Parse, and the characters (first, past the last) of every mention's phrase."
         return linearise(compose(self.mentions, self.template, self.relation))
 
 
@@ -321,19 +361,20 @@ def caption(
     who, whom, verb = true_deed(items)
     acts = who in order and whom in order and rng.random() < speaker.deed
     if acts:
-        order = np.array([who, whom, *(i for i in order if i not in (who, whom))])
-    said = tuple(
-        mention(world.paths[items[i].leaf], items[i].attributes, world.words, rng, speaker)
-        for i in order
-    )
+        order = [who, whom, *(i for i in order if i not in (who, whom))]
+    objects, said = tuple(int(i) for i in order), []
+    for i in objects:
+        path, attributes = world.paths[items[i].leaf], items[i].attributes
+        said.append(mention(path, attributes, world.words, rng, speaker))
     if acts:
-        return Caption(said, tuple(int(i) for i in order), "action", verb)
-    relation = true_relation(items[order[0]], items[order[1]]) if len(order) > 1 else None
+        return Caption(tuple(said), objects, "action", verb)
+    relation = None
+    if len(objects) > 1:
+        relation = true_relation(items[objects[0]], items[objects[1]])
     if relation and rng.random() < speaker.relation:
-        return Caption(said, tuple(int(i) for i in order), "relation", relation)
-    return Caption(
-        said, tuple(int(i) for i in order), ("bare", "photo", "there")[int(rng.integers(3))]
-    )
+        return Caption(tuple(said), objects, "relation", relation)
+    template = ("bare", "photo", "there")[int(rng.integers(3))]
+    return Caption(tuple(said), objects, template)
 
 # %% ../../../nbs/data/world/213_scenes.ipynb #6b62c41c
 def sample(world: World, split: str, index: int, **fixed) -> Sample:
@@ -342,17 +383,16 @@ def sample(world: World, split: str, index: int, **fixed) -> Sample:
     items = things(world, rng, split, **fixed)
     said = caption(world, items, rng)
     parse, spans = said.read()
-    boxes = tuple(
-        Box(items[o].box, parse.text[a:b], a, b, said.mentions[m].node)
-        for m, o in enumerate(said.objects)
-        for a, b in [spans[m]]
-    )
+    boxes = []
+    for number, (place, told) in enumerate(zip(said.objects, said.mentions)):
+        start, end = spans[number]
+        boxes.append(Box(items[place].box, parse.text[start:end], start, end, told.node))
     return Sample(
-        f"{split}{index:07d}",
-        render(world, items, rng, split),
-        parse.text,
-        boxes,
-        parse,
-        tuple(t.leaf for t in items),
-        {"things": items, "caption": said},
+        key=f"{split}{index:07d}",
+        image=render(world, items, rng, split),
+        text=parse.text,
+        boxes=tuple(boxes),
+        parse=parse,
+        nodes=tuple(thing.leaf for thing in items),
+        meta={"things": items, "caption": said},
     )

@@ -112,20 +112,20 @@ _STRETCH = [(1.0, 1.0), (0.68, 1.0), (1.0, 0.7)]
 
 def _draw(pen: ImageDraw.ImageDraw, kind: str, xy, fill, size: int, stretch=(1.0, 1.0)) -> None:
     "One primitive in coordinates of [-1, 1]."
-    pts = [
-        ((x * stretch[0] + 1) / 2 * size, (y * stretch[1] + 1) / 2 * size)
-        for x, y in zip(xy[::2], xy[1::2])
-    ]
-    {"ellipse": pen.ellipse, "box": pen.rectangle, "poly": pen.polygon}[kind](pts, fill=fill)
+    points = []
+    for x, y in zip(xy[::2], xy[1::2]):
+        points.append(((x * stretch[0] + 1) / 2 * size, (y * stretch[1] + 1) / 2 * size))
+    draw = {"ellipse": pen.ellipse, "box": pen.rectangle, "poly": pen.polygon}[kind]
+    draw(points, fill=fill)
 
 # %% ../../../nbs/data/world/210_sprites.ipynb #20ce0449
 def _mark(pen: ImageDraw.ImageDraw, which: int, size: int, stretch) -> None:
     "The marking of a species: white with a dark rim, in the middle of the body."
     bars = {0: (-0.5, -0.02, 0.5, 0.2), 1: (-0.12, -0.32, 0.12, 0.5)}
-    dark, white = (35, 35, 35, 255), (250, 250, 250, 255)
-    grow = lambda b, e: (b[0] - e, b[1] - e, b[2] + e, b[3] + e)
+    dark, white, rim = (35, 35, 35, 255), (250, 250, 250, 255), 0.07
     if which in bars:
-        _draw(pen, "box", grow(bars[which], 0.07), dark, size, stretch)
+        x1, y1, x2, y2 = bars[which]
+        _draw(pen, "box", (x1 - rim, y1 - rim, x2 + rim, y2 + rim), dark, size, stretch)
         _draw(pen, "box", bars[which], white, size, stretch)
     else:
         _draw(pen, "ellipse", (-0.34, -0.24, 0.34, 0.44), dark, size, stretch)
@@ -134,34 +134,30 @@ def _mark(pen: ImageDraw.ImageDraw, which: int, size: int, stretch) -> None:
             _draw(pen, "ellipse", (-0.14, -0.04, 0.14, 0.24), dark, size, stretch)
 
 
+_CRACK = np.array(  # corners, as shares of the side
+    [
+        (0.6, 0),
+        (0.74, 0),
+        (0.52, 0.48),
+        (0.62, 0.5),
+        (0.34, 1),
+        (0.22, 1),
+        (0.42, 0.56),
+        (0.34, 0.54),
+    ]
+)
+
+
 def _finish(image: Image.Image, condition: str) -> Image.Image:
     "Cut a crack through a broken thing, put a halo around a glowing one."
-    size = image.width
+    size, alpha = image.width, image.getchannel("A")
     if condition == "broken":
-        alpha = image.getchannel("A")
-        ImageDraw.Draw(alpha).polygon(
-            [
-                (size * a, size * b)
-                for a, b in (
-                    (0.60, 0),
-                    (0.74, 0),
-                    (0.52, 0.48),
-                    (0.62, 0.5),
-                    (0.34, 1),
-                    (0.22, 1),
-                    (0.42, 0.56),
-                    (0.34, 0.54),
-                )
-            ],
-            fill=0,
-        )
+        crack = [(size * x, size * y) for x, y in _CRACK.tolist()]
+        ImageDraw.Draw(alpha).polygon(crack, fill=0)
         image.putalpha(alpha)
     if condition == "glowing":
-        halo = (
-            image.getchannel("A")
-            .filter(ImageFilter.GaussianBlur(size / 14))
-            .point(lambda v: min(255, int(v * 1.8)))
-        )
+        halo = alpha.filter(ImageFilter.GaussianBlur(size / 14))
+        halo = halo.point(lambda value: min(255, int(value * 1.8)))
         glow = Image.new("RGBA", image.size, (255, 250, 170, 0))
         glow.putalpha(halo)
         image = Image.alpha_composite(glow, image)
@@ -169,11 +165,7 @@ def _finish(image: Image.Image, condition: str) -> Image.Image:
 
 # %% ../../../nbs/data/world/210_sprites.ipynb #c1d55ef8
 MATERIALS = ("metal", "wooden", "woollen")
-ACTIONS = {
-    "leaning": 40.0,
-    "tumbling": 180.0,
-    "hovering": 0.0,
-}  # and the degrees by which they turn a thing
+ACTIONS = {"leaning": 40.0, "tumbling": 180.0, "hovering": 0.0}  # degrees that they turn a thing
 
 
 @lru_cache(maxsize=None)
@@ -185,7 +177,8 @@ def _pattern(material: str, size: int) -> tuple[np.ndarray, np.ndarray]:
     if material == "metal":
         shine = 0.8 * np.clip(1.2 * np.cos(2 * np.pi * 2.2 * (x + y)), 0, 1)[..., None]
         return 1 - shine, 255 * shine
-    dark = y % 0.25 < 0.1 if material == "wooden" else (x % 0.22 < 0.11) & (y % 0.22 < 0.11)
+    planks, stitches = y % 0.25 < 0.1, (x % 0.22 < 0.11) & (y % 0.22 < 0.11)
+    dark = planks if material == "wooden" else stitches
     return np.where(dark, 0.4, 1.0)[..., None], np.zeros((size, size, 1))
 
 
@@ -195,9 +188,8 @@ def surface(
 ) -> Image.Image:
     "The picture made of a material; its outline stays."
     pixels, (factor, summand) = np.asarray(image), _pattern(material, image.width)
-    return Image.fromarray(
-        np.dstack([(pixels[..., :3] * factor + summand).astype(np.uint8), pixels[..., 3]])
-    )
+    colours = (pixels[..., :3] * factor + summand).astype(np.uint8)
+    return Image.fromarray(np.dstack([colours, pixels[..., 3]]))
 
 # %% ../../../nbs/data/world/210_sprites.ipynb #d27394ed
 @lru_cache(maxsize=None)
@@ -223,18 +215,18 @@ class DrawnSprites:
         parents, self.words = lexicon()
         self.taxonomy, self.size = Taxonomy(parents, "thing"), size
         self._looks = {}  # leaf -> family, number of its genus, marking
-        genera = [g for g in parents if parents[g] in _SHAPES]
-        for g, genus in enumerate(genera):
-            for leaf, marking in zip(
-                self.taxonomy.children(genus), np.random.default_rng(g).permutation(4)
-            ):
-                self._looks[leaf] = parents[genus], g, int(marking)
+        genera = [node for node in parents if parents[node] in _SHAPES]
+        for number, genus in enumerate(genera):
+            markings = np.random.default_rng(number).permutation(4)
+            for leaf, marking in zip(self.taxonomy.children(genus), markings):
+                self._looks[leaf] = parents[genus], number, int(marking)
 
     def families(self) -> dict[str, tuple[str, ...]]:
         "family -> its leaves."
-        return {
-            f: tuple(s for s, (family, _, _) in self._looks.items() if family == f) for f in _SHAPES
-        }
+        leaves = {family: [] for family in _SHAPES}
+        for leaf, (family, _, _) in self._looks.items():
+            leaves[family].append(leaf)
+        return {family: tuple(below) for family, below in leaves.items()}
 
     def sprite(
         self, leaf: str, colour: str, condition: str, instance: int = 0, split: str = "train"

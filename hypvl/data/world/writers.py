@@ -26,11 +26,14 @@ from .scenes import World, WorldConfig, caption, render, sample, things
 def _save(path: Path, data: bytes | str) -> None:
     "Write a file and the folders above it; text replaces the old file at once."
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data) if isinstance(data, bytes) else write_atomic(path, data)
+    if isinstance(data, bytes):
+        path.write_bytes(data)
+    else:
+        write_atomic(path, data)
 
 
 def jpeg(image: np.ndarray, quality: int = 95) -> bytes:
-    "JPEG bytes of a uint8 picture, colours at full resolution (the details of a small sprite are its colours)."
+    "JPEG bytes of a uint8 picture, colours at full resolution: small sprites are told by them."
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "JPEG", quality=quality, subsampling=0)
     return buffer.getvalue()
@@ -69,13 +72,16 @@ def write_raw_shard(world: World, split: str, first: int, count: int, path: Path
 def write_grit(
     world: World,
     split: str,
-    count: int,
-    out: str | Path,
-    shard_size: int = 1000,
-    workers: int = 1,
-    progress: bool = True,
+    count: int,  # samples
+    out: str | Path,  # folder of the shards
+    shard_size: int = 1000,  # samples a shard
+    workers: int = 1,  # processes
+    progress: bool = True,  # show a bar
 ) -> list[Path]:
-    "Raw GRIT shards `00000.tar`, ... of a split; finished shards are kept, so an interrupted run goes on."
+    """Raw GRIT shards `00000.tar`, ... of `count` samples of a split in the folder `out`.
+
+    Finished shards are kept, so an interrupted run goes on.
+    """
     if count < 1 or shard_size < 1:
         raise ValueError(f"count={count} and shard_size={shard_size} must be at least 1")
     starts = range(0, count, shard_size)
@@ -111,32 +117,34 @@ def _scene(world: World, split: str, index: int, **fixed):
     return items, rng
 
 
+def _class_jobs(world: World, config: SuiteConfig):
+    "(set, class, its leaves, images, what is fixed in them), in the order that seeds the images."
+    leaves, families = sorted(world.paths), sorted(world.families)
+    below = {node: [] for node in {*world.genus.values(), *families}}
+    for leaf in leaves:
+        for node in {world.genus[leaf], world.paths[leaf][-1]}:
+            below[node].append(leaf)
+    alone, among = {"count": 1}, {"count": min(4, len(families)), "size": "large"}
+    for leaf in leaves:
+        yield "species", leaf, [leaf], config.per_species, alone
+    for genus in sorted({*world.genus.values()} - {*leaves}):
+        yield "genus", genus, below[genus], config.per_genus, alone
+    for family in families:
+        yield "family", family, below[family], config.per_family, alone
+    for leaf in leaves:
+        yield "clutter", leaf, [leaf], config.clutter, among
+
+
 def write_classes(world: World, root: Path, config: SuiteConfig) -> None:
     "Class folders `zero_shot/{species,genus,family,clutter}/<node>/<n>.jpg`."
-    leaves = sorted(world.paths)
-    genera, families = sorted(set(world.genus.values()) - set(leaves)), sorted(world.families)
-    under = lambda node, at: [s for s in leaves if at(s) == node]
-    jobs = [("species", s, [s], config.per_species, {"count": 1}) for s in leaves]
-    jobs += [
-        ("genus", g, under(g, world.genus.get), config.per_genus, {"count": 1}) for g in genera
-    ]
-    jobs += [
-        ("family", f, under(f, lambda s: world.paths[s][-1]), config.per_family, {"count": 1})
-        for f in families
-    ]
-    jobs += [
-        ("clutter", s, [s], config.clutter, {"count": min(4, len(families)), "size": "large"})
-        for s in leaves
-    ]
     index = 0
-    for name, node, members, count, fixed in jobs:
+    for name, node, members, count, fixed in _class_jobs(world, config):
+        split = "clutter" if name == "clutter" else "single"
         for n in range(count):
-            split, index = "clutter" if name == "clutter" else "single", index + 1
+            index += 1
             items, rng = _scene(world, split, index, leaf=members[n % len(members)], **fixed)
-            _save(
-                root / "zero_shot" / name / node / f"{n:03d}.jpg",
-                jpeg(render(world, items, rng, split)),
-            )
+            path = root / "zero_shot" / name / node / f"{n:03d}.jpg"
+            _save(path, jpeg(render(world, items, rng, split)))
 
 # %% ../../../nbs/data/world/215_writers.ipynb #b076259b
 def write_captions(world: World, root: Path, config: SuiteConfig) -> None:
@@ -147,74 +155,60 @@ def write_captions(world: World, root: Path, config: SuiteConfig) -> None:
             items, rng = _scene(world, split, i)
             name = f"{split}_{i:05d}.jpg"
             _save(root / "images" / split / name, jpeg(render(world, items, rng, split)))
-            texts = [caption(world, items, rng).read()[0] for _ in range(config.captions)]
-            rows = [
-                {"raw": p.text, "tokens": list(p.words), "imgid": i, "sentid": sentid + n}
-                for n, p in enumerate(texts)
-            ]
-            sentid += len(rows)
-            images.append(
-                {
-                    "filename": name,
-                    "filepath": split,
-                    "split": "test",
-                    "imgid": i,
-                    "sentids": [r["sentid"] for r in rows],
-                    "sentences": rows,
-                }
-            )
-        _save(
-            root / "captions" / f"{split}.json", json.dumps({"images": images, "dataset": "world"})
-        )
+            rows = []
+            for _ in range(config.captions):
+                said, _ = caption(world, items, rng).read()
+                row = {"raw": said.text, "tokens": list(said.words), "imgid": i, "sentid": sentid}
+                rows.append(row)
+                sentid += 1
+            image = {"filename": name, "filepath": split, "split": "test", "imgid": i}
+            image |= {"sentids": [row["sentid"] for row in rows], "sentences": rows}
+            images.append(image)
+        content = json.dumps({"images": images, "dataset": "world"})
+        _save(root / "captions" / f"{split}.json", content)
 
 # %% ../../../nbs/data/world/215_writers.ipynb #c31106dc
 def _checklist_file(bucket: str) -> str:
     "Where a bucket lies below `vl_checklist/data`."
     part, name = bucket.split("_")
-    return (
-        f"Object/{part.title()}/vg_{part}/vg_obj_{name}.json"
-        if part in ("location", "size")
-        else f"{part.title()}/vg/{name}.json"
-    )
+    if part in ("location", "size"):
+        return f"Object/{part.title()}/vg_{part}/vg_obj_{name}.json"
+    return f"{part.title()}/vg/{name}.json"
 
 
 def write_vl_checklist(world: World, root: Path, config: SuiteConfig) -> list[str]:
     "One file a bucket; those that this world leaves empty are left out and returned."
     left_out, base = list(empty_checks(world)), root / "vl_checklist"
-    for bucket in (b for b in CHECKS if b not in left_out):
+    for bucket in CHECKS:
+        if bucket in left_out:
+            continue
         folder = "VG_100K" if bucket.startswith(("location", "size")) else "VG_100K_2"
-        pairs = [checklist_pair(world, bucket, i) for i in range(config.checklist)]
-        rows = [
-            [f"{folder}/{bucket}_{i:05d}.jpg", {"POS": [true], "NEG": [false]}]
-            for i, (_, true, false, _) in enumerate(pairs)
-        ]
-        for (name, _), (items, _, _, rng) in zip(rows, pairs):
+        rows = []
+        for i in range(config.checklist):
+            items, true, false, rng = checklist_pair(world, bucket, i)
+            name = f"{folder}/{bucket}_{i:05d}.jpg"
             _save(base / "images" / "vg" / name, jpeg(render(world, items, rng, "checklist")))
+            rows.append([name, {"POS": [true], "NEG": [false]}])
         _save(base / "data" / _checklist_file(bucket), json.dumps(rows))
     return left_out
 
 # %% ../../../nbs/data/world/215_writers.ipynb #ca491efe
 def write_sugarcrepe(world: World, root: Path, config: SuiteConfig) -> list[str]:
     "One file a kind of edit; kinds that this world has no words for are left out and returned."
-    left_out = []
+    left_out, base = [], root / "sugarcrepe"
     for kind in EDITS:
         rows = {}
         try:
             for i in range(config.crepe):
                 items, true, false, rng = hard_negative(world, kind, i)
-                name = f"{kind}_{i:05d}.jpg"
-                _save(
-                    root / "sugarcrepe" / "images" / name, jpeg(render(world, items, rng, "crepe"))
-                )
-                rows[str(i)] = {
-                    "filename": name,
-                    "caption": true.read()[0].text,
-                    "negative_caption": false.read()[0].text,
-                }
+                name, texts = f"{kind}_{i:05d}.jpg", [c.read()[0].text for c in (true, false)]
+                _save(base / "images" / name, jpeg(render(world, items, rng, "crepe")))
+                row = {"filename": name, "caption": texts[0], "negative_caption": texts[1]}
+                rows[str(i)] = row
         except ValueError:
             left_out.append(kind)
             continue
-        _save(root / "sugarcrepe" / f"{kind}.json", json.dumps(rows))
+        _save(base / f"{kind}.json", json.dumps(rows))
     return left_out
 
 

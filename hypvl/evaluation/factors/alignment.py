@@ -28,13 +28,10 @@ def quantile_bins(
             f"values: expected [N, k] and bins >= 2, got shape {values.shape} and bins={bins}"
         )
     edges = np.quantile(values, np.arange(1, bins) / bins, axis=0)
-    return np.stack(
-        [
-            np.searchsorted(np.unique(e), column, side="right")
-            for e, column in zip(edges.T, values.T)
-        ],
-        1,
-    )
+    columns = []
+    for column, column_edges in zip(values.T, edges.T):
+        columns.append(np.searchsorted(np.unique(column_edges), column, side="right"))
+    return np.stack(columns, 1)
 
 # %% ../../../nbs/evaluation/factors/611_alignment.ipynb #273fa5a6
 def information_bits(
@@ -49,24 +46,25 @@ def information_bits(
 
 
 def _one_hot(codes):
-    return (
-        (codes[:, :, None] == np.arange(codes.max() + 1)).reshape(len(codes), -1).astype(np.float32)
-    )
+    "A column for each bin of each factor."
+    is_in_bin = codes[:, :, None] == np.arange(codes.max() + 1)
+    return is_in_bin.reshape(len(codes), -1).astype(np.float32)
 
 
-def _information(one_hot, present, k):
-    both = (one_hot.T @ present / len(present)).reshape(k, -1, present.shape[1]).astype(float)
-    of_bin, of_family = (
-        one_hot.mean(0).reshape(k, -1, 1).astype(float),
-        present.mean(0).astype(float),
-    )
+def _information_term(joint, product):
+    "p log p/q, zero where p is."
+    return xlogy(joint, joint / np.where(product > 0, product, 1))
 
-    def term(joint, product):
-        return xlogy(joint, joint / np.where(product > 0, product, 1))
 
-    bits = term(both, of_bin * of_family) + term(
-        (of_bin - both).clip(min=0), of_bin * (1 - of_family)
-    )
+def _information(one_hot, present, factors):
+    "Bits between the bins of each factor and the presence of each family."
+    families = present.shape[1]
+    both = (one_hot.T @ present / len(present)).reshape(factors, -1, families).astype(float)
+    of_bin = one_hot.mean(0).reshape(factors, -1, 1).astype(float)
+    of_family = present.mean(0).astype(float)
+    without = (of_bin - both).clip(min=0)
+    bits = _information_term(both, of_bin * of_family)
+    bits = bits + _information_term(without, of_bin * (1 - of_family))
     return bits.sum(1).clip(min=0) / np.log(2)
 
 # %% ../../../nbs/evaluation/factors/611_alignment.ipynb #0d884bf3
@@ -84,13 +82,15 @@ def presence_auc(
 # %% ../../../nbs/evaluation/factors/611_alignment.ipynb #636ebd47
 @dataclass(frozen=True)
 class Alignment:
-    "How well factors match families."
+    """How well factors match families.
 
-    table: (
-        pd.DataFrame
-    )  # one row a factor and concept: bits, null, excess, normalised, p, auc, assigned
+    `table` has one row a factor and concept: bits, null, excess, normalised, p, auc, assigned.
+    `low` and `high` are a 95 % interval of `value` by a delete-a-group jackknife over items.
+    """
+
+    table: pd.DataFrame
     value: float  # mean normalised information of the assigned pairs, null subtracted
-    low: float  # 95 % interval of value, delete-a-group jackknife over items
+    low: float
     high: float
     null_high: float  # 95 % quantile of value when factors and families are unrelated
     p: float  # share of permutations that reach the value
@@ -102,23 +102,59 @@ class Alignment:
 
 # %% ../../../nbs/evaluation/factors/611_alignment.ipynb #da5a3694
 def _entropy(present):
+    "Bits of the presence of each family."
     p = present.mean(0).astype(float)
     return -(xlogy(p, p) + xlogy(1 - p, 1 - p)) / np.log(2)
 
 
-def _matched(excess):
-    "Rows and columns of the best assignment, and its mean over columns (families without a factor count 0)."
-    rows, columns = linear_sum_assignment(-excess)
-    return rows, columns, excess[rows, columns].sum() / excess.shape[1]
+def _best_assignment(information):
+    "Factors and families of the best one-to-one assignment."
+    return linear_sum_assignment(-information)
 
 
-def _shuffle(rng, within):
-    order = rng.permutation(len(within))
+def _assigned_mean(information):
+    "Mean over families of the best assignment; families without a factor count 0."
+    factors, families = _best_assignment(information)
+    return information[factors, families].sum() / information.shape[1]
+
+
+def _shuffle_within(rng, strata):
+    "A permutation that keeps the stratum of every row."
+    order = rng.permutation(len(strata))
     shuffled = np.empty_like(order)
-    shuffled[np.argsort(within, kind="stable")] = order[np.argsort(within[order], kind="stable")]
+    by_stratum = np.argsort(strata, kind="stable")
+    shuffled[by_stratum] = order[np.argsort(strata[order], kind="stable")]
     return shuffled
 
 # %% ../../../nbs/evaluation/factors/611_alignment.ipynb #d37aab8a
+def _checked_presence(present, families: Sequence[str], n: int) -> Bool[np.ndarray, "N F"]:
+    "Presence of the right shape, with families that are in some items and not in others."
+    present = np.asarray(present, dtype=bool)
+    if present.shape != (n, len(families)):
+        raise ValueError(f"present: expected shape {(n, len(families))}, got {present.shape}")
+    constant = [name for name, part in zip(families, present.mean(0)) if part in (0, 1)]
+    if constant:
+        raise ValueError(
+            f"present: families {constant} are in all items or in none, "
+            "so nothing can be told about them"
+        )
+    return present
+
+
+def _jackknife_half_width(one_hot, present, null, factors: int, group) -> float:
+    "Half of a 95 % interval of the alignment, from leaving out one group of items at a time."
+    n, groups = len(present), group.max() + 1
+    values = []
+    for left_out in range(groups):
+        keep = group != left_out
+        held = present[keep].astype(np.float32)
+        bits = _information(one_hot[keep], held, factors)
+        null_of_part = null * n / keep.sum()
+        values.append(_assigned_mean((bits - null_of_part) / _entropy(present[keep])))
+    values = np.array(values)
+    return 1.96 * np.sqrt((groups - 1) / groups * ((values - values.mean()) ** 2).sum())
+
+# %% ../../../nbs/evaluation/factors/611_alignment.ipynb #ba029b25
 def factor_alignment(
     norms: Float[np.ndarray, "N k"],  # norms per factor
     present: Bool[np.ndarray, "N F"],  # which families are in which item
@@ -130,54 +166,26 @@ def factor_alignment(
     groups: int = 20,  # groups of the jackknife
 ) -> Alignment:
     "Information between factors and families, with the best assignment and a permutation null."
-    codes, present = quantile_bins(norms, bins), np.asarray(present, dtype=bool)
-    n, k = codes.shape
-    if present.shape != (n, len(families)):
-        raise ValueError(f"present: expected shape {(n, len(families))}, got {present.shape}")
-    flat = [f for f, share in zip(families, present.mean(0)) if share in (0, 1)]
-    if flat:
-        raise ValueError(
-            f"present: families {flat} are in all items or in none, so nothing can be told about them"
-        )
-    one_hot, binary, within = (
-        _one_hot(codes),
-        present.astype(np.float32),
-        np.zeros(n, int) if within is None else np.asarray(within),
-    )
-    bits, entropy = _information(one_hot, binary, k), _entropy(present)
-    draws = np.stack(
-        [_information(one_hot, binary[_shuffle(rng, within)], k) for _ in range(permutations)]
-    )
-    null = draws.mean(0)
-    rows, columns, value = _matched((bits - null) / entropy)
-    by_chance = np.array([_matched((draw - null) / entropy)[2] for draw in draws])
+    codes = quantile_bins(norms, bins)
+    n, factors = codes.shape
+    present = _checked_presence(present, families, n)
+    one_hot, held = _one_hot(codes), present.astype(np.float32)
+    strata = np.zeros(n, int) if within is None else np.asarray(within)
+    draws = []
+    for _ in range(permutations):
+        draws.append(_information(one_hot, held[_shuffle_within(rng, strata)], factors))
+    draws = np.stack(draws)
+    bits, null, entropy = _information(one_hot, held, factors), draws.mean(0), _entropy(present)
+    normalised = (bits - null) / entropy
+    value = _assigned_mean(normalised)
+    by_chance = np.array([_assigned_mean((draw - null) / entropy) for draw in draws])
     group = rng.permutation(n) % groups
-    left = np.array(
-        [
-            _matched(
-                (_information(one_hot[keep], binary[keep], k) - null * n / keep.sum())
-                / _entropy(present[keep])
-            )[2]
-            for keep in (group != g for g in range(groups))
-        ]
-    )
-    half = 1.96 * np.sqrt((groups - 1) / groups * ((left - left.mean()) ** 2).sum())
-    table = pd.DataFrame(
-        {
-            "factor": np.repeat(np.arange(k), len(families)),
-            "concept": np.tile(families, k),
-            "bits": bits.ravel(),
-            "null": null.ravel(),
-            "excess": (bits - null).ravel(),
-            "normalised": ((bits - null) / entropy).ravel(),
-            "p": ((1 + (draws >= bits).sum(0)) / (1 + permutations)).ravel(),
-            "auc": presence_auc(norms, present).ravel(),
-            "assigned": False,
-        }
-    )
-    table.loc[rows * len(families) + columns, "assigned"] = True
+    half = _jackknife_half_width(one_hot, present, null, factors, group)
+    columns = dict(bits=bits, null=null, excess=bits - null, normalised=normalised)
+    columns["p"] = (1 + (draws >= bits).sum(0)) / (1 + permutations)
+    columns["auc"] = presence_auc(norms, present)
     return Alignment(
-        table,
+        _alignment_table(columns, families, normalised),
         value,
         value - half,
         value + half,
@@ -185,3 +193,15 @@ def factor_alignment(
         (1 + (by_chance >= value).sum()) / (1 + permutations),
         n,
     )
+
+
+def _alignment_table(columns: dict, families: Sequence[str], normalised) -> pd.DataFrame:
+    "One row a factor and concept, from arrays [k, F]."
+    factors = len(normalised)
+    names = dict(factor=np.repeat(np.arange(factors), len(families)))
+    names["concept"] = np.tile(families, factors)
+    flat = {name: array.ravel() for name, array in columns.items()}
+    table = pd.DataFrame(names | flat).assign(assigned=False)
+    assigned_factors, assigned_families = _best_assignment(normalised)
+    table.loc[assigned_factors * len(families) + assigned_families, "assigned"] = True
+    return table

@@ -23,12 +23,13 @@ def conjunction_pairs(
     minimum: int = 10,  # images that must hold both
 ) -> list[tuple[int, int]]:  # pairs of columns
     "Pairs of concepts that occur together often enough."
-    together = (counts := np.asarray(present, dtype=float)).T @ counts
-    return [
-        (i, j)
-        for i, j in combinations(range(len(together)), 2)
-        if minimum <= together[i, j] < len(present)
-    ]
+    counts = np.asarray(present, dtype=float)
+    together = counts.T @ counts
+    pairs = []
+    for i, j in combinations(range(len(together)), 2):
+        if minimum <= together[i, j] < len(counts):
+            pairs.append((i, j))
+    return pairs
 
 # %% ../../../nbs/evaluation/factors/612_conjunction.ipynb #d491c74d
 def top_k(
@@ -42,6 +43,21 @@ def top_k(
     return np.argsort(-scores, axis=-1, kind="stable")[..., :k]
 
 # %% ../../../nbs/evaluation/factors/612_conjunction.ipynb #2892c311
+def _conjunction_queries(model, names: Sequence[tuple[str, str]], single: str, both: str) -> dict:
+    "Points of the ways to ask for two concepts, a row a pair; 'max' only where there are factors."
+    joint = [both.format(a, b) for a, b in names]
+    concepts = list(dict.fromkeys(name for pair in names for name in pair))
+    alone = encode_texts(model, [single.format(name) for name in concepts])
+    first = alone[[concepts.index(a) for a, _ in names]]
+    second = alone[[concepts.index(b) for _, b in names]]
+    queries = {"conjunctive": encode_texts(model, joint), "first": first, "second": second}
+    if hasattr(model.geometry, "max_compose"):
+        with inference(model) as device:
+            composed = model.geometry.max_compose(first.to(device), second.to(device))
+        queries["max"] = composed.cpu()
+    return queries
+
+
 def conjunction_retrieval(
     model: nn.Module,  # with `encode_text`, `tokenizer`, `geometry`
     image_points: Float[torch.Tensor, "N D"],  # points of the images
@@ -55,45 +71,24 @@ def conjunction_retrieval(
 ) -> pd.DataFrame:  # columns score, pair, a, b, method, value, prevalence, top
     "Precision at k of four ways to ask for two concepts."
     present = np.asarray(present, dtype=bool)
-    if present.shape != (len(image_points), len(concepts)):
-        raise ValueError(
-            f"present: expected shape {(len(image_points), len(concepts))}, got {present.shape}"
-        )
+    expected = (len(image_points), len(concepts))
+    if present.shape != expected:
+        raise ValueError(f"present: expected shape {expected}, got {present.shape}")
     pairs = conjunction_pairs(present) if pairs is None else list(pairs)
     if not pairs:
         raise ValueError("pairs: no two concepts occur together often enough")
-    left, right = (np.array(side) for side in zip(*pairs))
-    alone = encode_texts(model, [single.format(name) for name in concepts])
-    queries = {
-        "conjunctive": encode_texts(
-            model, [both.format(concepts[i], concepts[j]) for i, j in pairs]
-        ),
-        "first": alone[left],
-        "second": alone[right],
-    }
-    if hasattr(model.geometry, "max_compose"):
-        with inference(model) as device:
-            queries["max"] = model.geometry.max_compose(
-                alone[left].to(device), alone[right].to(device)
-            ).cpu()
-    relevant = present[:, left] & present[:, right]
+    names = [(concepts[i], concepts[j]) for i, j in pairs]
+    queries = _conjunction_queries(model, names, single, both)
     rows = []
     for kind in scores:
         for method, points in queries.items():
             best = top_k(score_matrix(model, points, image_points, kind).numpy(), k)
-            rows += [
-                dict(
-                    score=kind,
-                    pair=f"{concepts[i]} + {concepts[j]}",
-                    a=concepts[i],
-                    b=concepts[j],
-                    method=method,
-                    value=relevant[best[q], q].mean(),
-                    prevalence=relevant[:, q].mean(),
-                    top=best[q].tolist(),
-                )
-                for q, (i, j) in enumerate(pairs)
-            ]
+            for (i, j), (a, b), top in zip(pairs, names, best):
+                holds_both = present[:, i] & present[:, j]
+                row = dict(score=kind, pair=f"{a} + {b}", a=a, b=b, method=method)
+                row["value"] = holds_both[top].mean()
+                row["prevalence"] = holds_both.mean()
+                rows.append(row | dict(top=top.tolist()))
     return pd.DataFrame(rows)
 
 # %% ../../../nbs/evaluation/factors/612_conjunction.ipynb #a48bde5d
@@ -122,19 +117,11 @@ def conjunction_hits(
 ) -> pd.DataFrame:  # columns score, query, method, rank, image, holds
     "The retrieved images, best first, and what they hold."
     column = {name: i for i, name in enumerate(concepts)}
-    held = np.asarray(present, dtype=int)
-    return pd.DataFrame(
-        [
-            dict(
-                score=row.score,
-                query=row.pair,
-                method=row.method,
-                rank=rank,
-                image=image,
-                holds=held[image, column[row.a]] + held[image, column[row.b]],
-            )
-            for row in found.itertuples()
-            if row.method in methods
-            for rank, image in enumerate(row.top, 1)
-        ]
-    )
+    present = np.asarray(present, dtype=int)
+    rows = []
+    for row in found[found["method"].isin(methods)].itertuples():
+        held = present[:, column[row.a]] + present[:, column[row.b]]
+        names = dict(score=row.score, query=row.pair, method=row.method)
+        for rank, image in enumerate(row.top, 1):
+            rows.append(names | dict(rank=rank, image=image, holds=held[image]))
+    return pd.DataFrame(rows)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pandas as pd
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...data.taxonomy import Taxonomy
 from ..suites.prompts import fill_templates
@@ -60,12 +60,11 @@ def horo_project(
     *,
     c: float,  # curvature magnitude, > 0
 ) -> Float[Tensor, "*B d"]:  # points in the plane of the directions, float64
-    "Horospherical projection to the hyperbolic plane through the origin that holds both directions."
+    "Horospherical projection to the hyperbolic plane through the origin and both directions."
     q = q.double()
-    if q.shape[0] != 2 or not torch.allclose(
-        q @ q.T, torch.eye(2, dtype=q.dtype, device=q.device), atol=1e-6
-    ):
-        raise ValueError(f"q: expected two orthonormal rows, got Gram matrix {(q @ q.T).tolist()}")
+    gram = q @ q.T
+    if len(q) != 2 or not torch.allclose(gram, torch.eye(2).to(gram), atol=1e-6):
+        raise ValueError(f"q: expected two orthonormal rows, got Gram matrix {gram.tolist()}")
     b, a = busemann(x, q, c=c).exp().unbind(-1)
     s = torch.sqrt((2 * a * b - 1).clamp(min=1e-24))
     plane = torch.stack([a - s, b - s], -1)
@@ -99,15 +98,22 @@ def _variance(x, c):
     return dist(x[i], x[j], c=c).square().mean()
 
 
+def _orthonormal(free):
+    "Two orthonormal rows from a free matrix [d, 2]."
+    return torch.linalg.qr(free).Q.T
+
+
 def _climb(x, c, steps, lr, start):
+    "The variance that one climb reaches, and its directions."
     free = start.clone().requires_grad_()
     adam = torch.optim.Adam([free], lr=lr)
     for _ in range(steps):
         adam.zero_grad()
-        (-_variance(horo_project(x, torch.linalg.qr(free).Q.T, c=c), c)).backward()
+        spread = _variance(horo_project(x, _orthonormal(free), c=c), c)
+        (-spread).backward()
         adam.step()
-    q = torch.linalg.qr(free.detach()).Q.T
-    return _variance(horo_project(x, q, c=c), c).item(), q
+    directions = _orthonormal(free.detach())
+    return _variance(horo_project(x, directions, c=c), c).item(), directions
 
 # %% ../../../nbs/evaluation/factors/613_horopca.ipynb #91942cf6
 def fit_horopca(
@@ -130,22 +136,24 @@ def fit_horopca(
         raise ValueError(f"most: expected at least 3 points, got {most}")
     x, c = x.detach().double(), float(c)
     if len(x) > most:
-        x = x[torch.randperm(len(x), generator=generator)[:most].to(x.device)]
+        chosen = torch.randperm(len(x), generator=generator)[:most]
+        x = x[chosen.to(x.device)]
     middle = frechet_mean(x, c=c) if centre else torch.zeros_like(x[0])
     moved = mobius_add(-middle.expand_as(x), x, c=c)
-    draws = [
-        torch.randn(x.shape[1], 2, generator=generator, dtype=torch.float64).to(x.device)
-        for _ in range(starts)
-    ]
-    best, q = max(
-        (_climb(moved, c, steps, lr, draw) for draw in draws), key=lambda result: result[0]
-    )
-    return HoroPCA(middle, q, c, best / _variance(x, c).item())
+    draws = []
+    for _ in range(starts):
+        draws.append(torch.randn(x.shape[1], 2, generator=generator, dtype=torch.float64))
+    best_spread, best_directions = -math.inf, draws[0]
+    for draw in draws:
+        spread, directions = _climb(moved, c, steps, lr, draw.to(x.device))
+        if spread > best_spread:
+            best_spread, best_directions = spread, directions
+    return HoroPCA(middle, best_directions, c, best_spread / _variance(x, c).item())
 
 # %% ../../../nbs/evaluation/factors/613_horopca.ipynb #dd53b57b
 def factor_disks(
-    points: Float[Tensor, "N D"],  # flat points of a product geometry
-    geometry,  # their geometry: `k`, `d`, `curvature`
+    points: Float[Tensor, "N D"],  # flat points
+    geometry: nn.Module,  # of the points, with a `curvature` for each factor
     terms: Sequence[str],  # a name for each point
     groups: Sequence[str],  # the family of each point
     factors: Sequence[int],  # which factors
@@ -157,67 +165,50 @@ def factor_disks(
         raise ValueError(
             f"terms: expected {len(points)} terms and groups, got {len(terms)} and {len(groups)}"
         )
+    by_factor = geometry.split(points.detach().cpu()).unbind(-2)
     tables = []
     for factor in factors:
-        if not 0 <= factor < geometry.k:
-            raise ValueError(f"factors: expected indices in 0…{geometry.k - 1}, got {factor}")
-        x = points.detach().cpu().unflatten(-1, (geometry.k, geometry.d))[:, factor]
-        found = fit_horopca(x, c=geometry.curvature[factor].item(), generator=generator, **fit)
+        if not 0 <= factor < len(by_factor):
+            raise ValueError(f"factors: expected indices in 0…{len(by_factor) - 1}, got {factor}")
+        x, c = by_factor[factor], geometry.curvature[factor].item()
+        found = fit_horopca(x, c=c, generator=generator, **fit)
         place = found(x).numpy()
-        tables.append(
-            pd.DataFrame(
-                {
-                    "factor": factor,
-                    "term": terms,
-                    "group": groups,
-                    "x": place[:, 0],
-                    "y": place[:, 1],
-                    "explained": found.explained,
-                }
-            )
-        )
+        columns = {"factor": factor, "term": terms, "group": groups}
+        columns |= {"x": place[:, 0], "y": place[:, 1], "explained": found.explained}
+        tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
 # %% ../../../nbs/evaluation/factors/613_horopca.ipynb #fec3127c
 def taxonomy_disks(
-    model,  # with `encode_text`, `tokenizer`, `geometry`
+    model: nn.Module,  # with `encode_text`, `tokenizer`, `geometry`
     taxonomy: Taxonomy,  # any tree of concepts
     factors: Sequence[int],  # which factors
     generator: torch.Generator,  # draws the starts of the fits
-    families: Sequence[str]
-    | None = None,  # nodes, drawn with all below them; None: the children of the root
+    families: Sequence[str] | None = None,  # nodes, with all below; None: children of the root
     template: str = "a photo of a {}",  # prompt of a node, one slot
     **fit,  # centre, steps, lr, starts, most of `fit_horopca`
-) -> tuple[
-    pd.DataFrame, pd.DataFrame
-]:  # terms (factor, term, group, x, y, explained) and edges (child, parent)
-    "Disk coordinates of the nodes of some families, and their is-a edges."
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Disk coordinates of the nodes of some families, and their is-a edges.
+
+    The first frame has columns factor, term, group, x, y and explained, the second has child
+    and parent.
+    """
     families = taxonomy.children(taxonomy.root) if families is None else families
-    nodes = {
-        node: family
-        for family in families
-        for node in taxonomy.descendants(family, include_self=True)
-    }
-    if not nodes:
+    family_of = {}
+    for family in families:
+        for node in taxonomy.descendants(family, include_self=True):
+            family_of[node] = family
+    if not family_of:
         raise ValueError(f"families: expected nodes of the taxonomy, got {families!r}")
-    terms = {}
-    for node in nodes:
-        terms.setdefault(taxonomy.name(node), node)
-    points = encode_texts(model, [fill_templates([template], term)[0] for term in terms])
-    places = factor_disks(
-        points,
-        model.geometry,
-        [*terms],
-        [taxonomy.name(nodes[node]) for node in terms.values()],
-        factors,
-        generator,
-        **fit,
-    )
-    edges = [
-        (term, taxonomy.name(taxonomy.parents[node]))
-        for term, node in terms.items()
-        if taxonomy.parents.get(node) in nodes
-    ]
-    return places, pd.DataFrame(
-        [(child, parent) for child, parent in edges if child != parent], columns=["child", "parent"]
-    )
+    node_of = {}  # nodes of one name are one term
+    for node in family_of:
+        node_of.setdefault(taxonomy.name(node), node)
+    points = encode_texts(model, [fill_templates([template], term)[0] for term in node_of])
+    groups = [taxonomy.name(family_of[node]) for node in node_of.values()]
+    places = factor_disks(points, model.geometry, [*node_of], groups, factors, generator, **fit)
+    edges = []
+    for term, node in node_of.items():
+        above = taxonomy.parents.get(node)
+        if above in family_of and taxonomy.name(above) != term:
+            edges.append((term, taxonomy.name(above)))
+    return places, pd.DataFrame(edges, columns=["child", "parent"])

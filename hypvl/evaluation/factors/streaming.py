@@ -6,6 +6,7 @@
 __all__ = ['point_batches', 'NormHistogram', 'TopItems', 'NormStream', 'stream_norms']
 
 # %% ../../../nbs/evaluation/factors/614_streaming.ipynb #ac8f863b
+import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,137 +18,163 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .factor_norms import factor_norms
+from .factor_norms import factor_norms, shares_of_total
 from ..zero_shot import inference
 
 # %% ../../../nbs/evaluation/factors/614_streaming.ipynb #eb803fd2
-def _slices(source, streams, batch_size):
+def _slices(source: Mapping[str, Sequence], streams: Sequence[str], batch_size: int):
+    "Cached points, some rows at a time."
     missing = [name for name in streams if name not in source]
     if missing:
         raise KeyError(f"streams {missing} are not in the source; it has {sorted(source)}")
-    length = {name: len(source[name]) for name in (*streams, *(["key"] if "key" in source else []))}
+    wanted = [*streams, "key"] if "key" in source else [*streams]
+    length = {name: len(source[name]) for name in wanted}
     if len({*length.values()}) > 1:
         raise ValueError(f"source: streams need the same number of rows, got {length}")
     for start in range(0, length[streams[0]], batch_size):
-        rows = slice(start, start + batch_size)
-        parts = {name: source[name][rows] for name in length}
-        yield {
-            name: part
-            if name == "key" or isinstance(part, Tensor)
-            else torch.as_tensor(np.array(part))
-            for name, part in parts.items()
-        }
+        batch = {}
+        for name in wanted:
+            rows = source[name][start : start + batch_size]
+            is_ready = name == "key" or isinstance(rows, Tensor)
+            batch[name] = rows if is_ready else torch.as_tensor(np.array(rows))
+        yield batch
 
 
 def point_batches(
-    source: Mapping[str, Sequence]
-    | Iterable[Mapping],  # cached points by stream (and key), or batches
+    source: Mapping[str, Sequence] | Iterable[Mapping],  # cached points by stream, or batches
     model: nn.Module | None = None,  # embeds batches, with `embed`; None: the source holds points
     streams: Sequence[str] = ("image",),  # which streams
     batch_size: int = 4096,  # rows of cached points at once
     limit: int | None = None,  # so many batches at most; needed for loaders that never end
 ) -> Iterator[dict]:  # stream → points [B, D], and key → list where the source has keys
-    "Points of a large set, batch by batch."
-    for batch in islice(
-        _slices(source, streams, batch_size) if isinstance(source, Mapping) else source, limit
-    ):
+    "Points of a large set, batch by batch; an entry `key` names the items."
+    is_cache = isinstance(source, Mapping)
+    batches = _slices(source, streams, batch_size) if is_cache else source
+    for batch in islice(batches, limit):
         if model is None:
             points = {name: batch[name] for name in streams}
         else:
             with inference(model) as device:
-                points = model.embed({name: batch[name].to(device) for name in streams}, streams)
-        yield points | ({"key": list(batch["key"])} if "key" in batch else {})
+                read = {name: batch[name].to(device) for name in streams}
+                points = model.embed(read, streams)
+        if "key" in batch:
+            points = points | {"key": list(batch["key"])}
+        yield points
 
 # %% ../../../nbs/evaluation/factors/614_streaming.ipynb #3cad3e79
-def _checked(norms, k):
+def _checked_norms(norms, factors: int) -> Float[np.ndarray, "N k"]:
+    "Finite norms from 0 on."
     norms = np.asarray(norms, dtype=float)
-    if norms.ndim != 2 or norms.shape[1] != k:
-        raise ValueError(f"norms: expected [N, {k}], got shape {norms.shape}")
-    if len(wrong := norms[~(np.isfinite(norms) & (norms >= 0))]):
+    if norms.ndim != 2 or norms.shape[1] != factors:
+        raise ValueError(f"norms: expected [N, {factors}], got shape {norms.shape}")
+    wrong = norms[~(np.isfinite(norms) & (norms >= 0))]
+    if len(wrong):
         raise ValueError(f"norms: expected finite numbers from 0, got {wrong[0]}")
     return norms
 
 
-class _Counts:
-    "Counts and moments of k columns and of their sum."
+def _filled_range(counts: np.ndarray) -> np.ndarray:
+    "Indices from the first to the last bin that holds something."
+    filled = np.flatnonzero(counts)
+    return np.arange(filled[0], filled[-1] + 1) if len(filled) else filled
+
+
+def _fold(counts: np.ndarray) -> np.ndarray:
+    "Counts of neighbouring bins added up: half as many bins, twice as wide."
+    even = np.pad(counts, (0, len(counts) % 2))
+    return even.reshape(-1, 2).sum(1)
+
+# %% ../../../nbs/evaluation/factors/614_streaming.ipynb #2a33dd1b
+class NormHistogram:
+    """Histograms and statistics of norms per factor and in total, gathered in constant memory.
+
+    Row i of `counts` belongs to factor i, the last one to the sum over factors; bins of row i are
+    `width[i]` wide and begin at 0.
+    """
 
     def __init__(
         self,
-        k: int,  # factors
+        factors: int,
         bins: int = 4096,  # of each histogram, even
-        width: float = 2.0**-12,
-    ):  # of a bin at the start, a power of two
+        width: float = 2.0**-12,  # of a bin at the start, a power of two
+    ):
         if bins < 2 or bins % 2 or math.frexp(width)[0] != 0.5:
             raise ValueError(f"bins must be even and width a power of two, got {bins} and {width}")
-        self.k, self.counts, self.width = (
-            k,
-            np.zeros((k + 1, bins), dtype=np.int64),
-            np.full(k + 1, float(width)),
-        )
-        self.n, self.mean, self.squares = 0, np.zeros(k + 1), np.zeros(k + 1)
-        self.share, self.dominant = np.zeros(k), np.zeros(k, dtype=np.int64)
+        self.factors = factors
+        self.counts = np.zeros((factors + 1, bins), dtype=np.int64)
+        self.width = np.full(factors + 1, float(width))
+        self.n = 0  # items
+        self.mean = np.zeros(factors + 1)
+        self.squares = np.zeros(factors + 1)  # sums of squared deviations
+        self.shares = np.zeros(factors)  # sums of the shares in the total
+        self.dominant = np.zeros(factors, dtype=np.int64)  # how often a factor is the largest
 
-    def _fold(self, row):
-        pairs = self.counts[row].reshape(-1, 2).sum(1)
-        self.counts[row], self.width[row] = [*pairs, *0 * pairs], 2 * self.width[row]
+    def _widen(self, row: int):
+        "Double the width of the bins of one histogram."
+        folded = _fold(self.counts[row])
+        self.counts[row] = [*folded, *0 * folded]
+        self.width[row] *= 2
 
-    def _add(self, n, mean, squares, share, dominant):
-        both, delta = self.n + n, mean - self.mean
-        self.squares += squares + delta**2 * self.n * n / both
-        self.mean, self.n = self.mean + delta * n / both, both
-        self.share += share
+    def _add_moments(self, n, mean, squares, shares, dominant):
+        "Moments of other items, by Chan's formula."
+        both, apart = self.n + n, mean - self.mean
+        self.squares += squares + apart**2 * self.n * n / both
+        self.mean = self.mean + apart * n / both
+        self.n = both
+        self.shares += shares
         self.dominant += dominant
 
-    def update(self, norms: Float[np.ndarray, "N k"]):
+    def update(self, norms: Float[np.ndarray, "N k"]) -> None:
         "Count a batch."
-        norms = _checked(norms, self.k)
+        norms = _checked_norms(norms, self.factors)
         if not len(norms):
             return
-        total = norms.sum(1, keepdims=True)
-        values, bins = np.concatenate([norms, total], 1), self.counts.shape[1]
-        for row in range(self.k + 1):
+        values = np.concatenate([norms, norms.sum(1, keepdims=True)], 1)
+        bins = self.counts.shape[1]
+        for row in range(self.factors + 1):
             while values[:, row].max() >= bins * self.width[row]:
-                self._fold(row)
-        at = (values / self.width).astype(np.int64) + bins * np.arange(self.k + 1)
-        self.counts += np.bincount(at.ravel(), minlength=self.counts.size).reshape(
-            self.counts.shape
-        )
-        self._add(
-            len(values),
-            values.mean(0),
-            ((values - values.mean(0)) ** 2).sum(0),
-            (norms / np.where(total > 0, total, 1)).sum(0),
-            np.bincount(norms.argmax(1), minlength=self.k),
-        )
+                self._widen(row)
+        bin_of = (values / self.width).astype(np.int64) + bins * np.arange(self.factors + 1)
+        added = np.bincount(bin_of.ravel(), minlength=self.counts.size)
+        self.counts += added.reshape(self.counts.shape)
+        mean = values.mean(0)
+        squares = ((values - mean) ** 2).sum(0)
+        dominant = np.bincount(norms.argmax(1), minlength=self.factors)
+        self._add_moments(len(values), mean, squares, shares_of_total(norms).sum(0), dominant)
 
-# %% ../../../nbs/evaluation/factors/614_streaming.ipynb #2a33dd1b
-class _Summary(_Counts):
-    "What the counts say."
+    def merge(self, other: "NormHistogram") -> None:
+        "Add what another process has counted; the other stays as it is."
+        if other.counts.shape != self.counts.shape:
+            raise ValueError(
+                f"other: expected counts of shape {self.counts.shape}, got {other.counts.shape}"
+            )
+        if not other.n:
+            return
+        other = copy.deepcopy(other)
+        for row in range(self.factors + 1):
+            while self.width[row] < other.width[row]:
+                self._widen(row)
+            while other.width[row] < self.width[row]:
+                other._widen(row)
+        self.counts += other.counts
+        self._add_moments(other.n, other.mean, other.squares, other.shares, other.dominant)
 
     def table(
         self,
         most: int = 80,  # bins between the smallest and the largest value, at most
     ) -> pd.DataFrame:  # factor (a number or 'total'), low, high, count, density
         "Bins from the smallest to the largest value, neighbours joined until they are few."
-        rows = []
+        tables = []
         for row, (counts, width) in enumerate(zip(self.counts, self.width)):
-            while len(at := _span(counts)) > most:
-                counts, width = (
-                    np.pad(counts, (0, len(counts) % 2)).reshape(-1, 2).sum(1),
-                    2 * width,
-                )
-            rows.append(
-                pd.DataFrame(
-                    {
-                        "factor": "total" if row == self.k else str(row),
-                        "low": at * width,
-                        "high": (at + 1) * width,
-                        "count": counts[at],
-                        "density": counts[at] / (max(1, self.n) * width),
-                    }
-                )
-            )
-        return pd.concat(rows, ignore_index=True)
+            while len(_filled_range(counts)) > most:
+                counts, width = _fold(counts), 2 * width
+            filled = _filled_range(counts)
+            columns = {"factor": "total" if row == self.factors else str(row)}
+            columns |= {"low": filled * width, "high": (filled + 1) * width}
+            columns["count"] = counts[filled]
+            columns["density"] = counts[filled] / (max(1, self.n) * width)
+            tables.append(pd.DataFrame(columns))
+        return pd.concat(tables, ignore_index=True)
 
     def quantile(self, q: float) -> Float[np.ndarray, "k+1"]:
         "Norm below which a share `q` of the items lies, per factor and in total; right to a bin."
@@ -155,55 +182,28 @@ class _Summary(_Counts):
             raise ValueError(f"q: expected 0…1, got {q}")
         if not self.n:
             raise ValueError("q: nothing was counted yet")
-        return np.array(
-            [
-                np.interp(q * self.n, [0, *counts[at].cumsum()], [at[0] * width, *(at + 1) * width])
-                for counts, width, at in zip(self.counts, self.width, map(_span, self.counts))
-            ]
-        )
+        values = []
+        for counts, width in zip(self.counts, self.width):
+            filled = _filled_range(counts)
+            below = [0, *counts[filled].cumsum()]
+            edges = [filled[0] * width, *(filled + 1) * width]
+            values.append(np.interp(q * self.n, below, edges))
+        return np.array(values)
 
     def statistics(self) -> pd.DataFrame:  # factor, mean, std, low, high, share, dominant
-        "What `factors.activation_statistics` says about norms in memory."
-        k, n, (low, high) = self.k, self.n, (self.quantile(q) for q in (0.05, 0.95))
+        "What `activation_statistics` says about norms in memory."
+        factors = self.factors
         return pd.DataFrame(
             {
-                "factor": np.arange(k),
-                "mean": self.mean[:k],
-                "std": np.sqrt(self.squares[:k] / n),
-                "low": low[:k],
-                "high": high[:k],
-                "share": self.share / n,
-                "dominant": self.dominant / n,
+                "factor": np.arange(factors),
+                "mean": self.mean[:factors],
+                "std": np.sqrt(self.squares[:factors] / self.n),
+                "low": self.quantile(0.05)[:factors],
+                "high": self.quantile(0.95)[:factors],
+                "share": self.shares / self.n,
+                "dominant": self.dominant / self.n,
             }
         )
-
-
-def _span(counts):
-    "Indices from the first to the last bin that holds something."
-    filled = np.flatnonzero(counts)
-    return np.arange(filled[0], filled[-1] + 1) if len(filled) else filled
-
-# %% ../../../nbs/evaluation/factors/614_streaming.ipynb #5a180475
-class NormHistogram(_Summary):
-    "Histograms and statistics of norms per factor and in total, gathered in constant memory."
-
-    def merge(self, other: "NormHistogram"):
-        "Add what another process has counted."
-        if other.counts.shape != self.counts.shape:
-            raise ValueError(
-                f"other: expected counts of shape {self.counts.shape}, got {other.counts.shape}"
-            )
-        if not other.n:
-            return
-        theirs = _Counts(self.k, self.counts.shape[1])
-        theirs.counts, theirs.width = other.counts.copy(), other.width.copy()
-        for row in range(self.k + 1):
-            while self.width[row] < theirs.width[row]:
-                self._fold(row)
-            while theirs.width[row] < self.width[row]:
-                theirs._fold(row)
-        self.counts += theirs.counts
-        self._add(other.n, other.mean, other.squares, other.share, other.dominant)
 
 # %% ../../../nbs/evaluation/factors/614_streaming.ipynb #1e6aae4c
 class TopItems:
@@ -211,34 +211,34 @@ class TopItems:
 
     def __init__(
         self,
-        k: int,  # factors
-        capacity: int = 1000,
-    ):  # items kept for each factor
+        factors: int,
+        capacity: int = 1000,  # items kept for each factor
+    ):
         if capacity < 1:
             raise ValueError(f"capacity must be at least 1, got {capacity}")
-        self.k, self.capacity, self.n, self.keys = k, capacity, 0, {}
-        self.norms, self.items = np.zeros((k, 0)), np.zeros((k, 0), dtype=np.int64)
+        self.factors, self.capacity = factors, capacity
+        self.n = 0  # items that passed
+        self.keys = {}  # item → its key, of those that are kept
+        self.norms = np.zeros((factors, 0))  # largest first
+        self.items = np.zeros((factors, 0), dtype=np.int64)
 
-    def update(self, norms: Float[np.ndarray, "N k"], keys: Sequence | None = None):
+    def update(self, norms: Float[np.ndarray, "N k"], keys: Sequence | None = None) -> None:
         "Look at a batch; `keys` name its items."
-        norms = _checked(norms, self.k)
+        norms = _checked_norms(norms, self.factors)
         if keys is not None and len(keys) != len(norms):
             raise ValueError(f"keys: expected {len(norms)}, one an item, got {len(keys)}")
-        start, self.n = self.n, self.n + len(norms)
-        fresh = np.broadcast_to(start + np.arange(len(norms)), (self.k, len(norms)))
-        norms, items = (
-            np.concatenate([self.norms, norms.T], 1),
-            np.concatenate([self.items, fresh], 1),
-        )
-        order = np.argsort(-norms, axis=1, kind="stable")[:, : self.capacity]
-        self.norms, self.items = (
-            np.take_along_axis(norms, order, 1),
-            np.take_along_axis(items, order, 1),
-        )
+        start = self.n
+        self.n += len(norms)
+        fresh = np.broadcast_to(start + np.arange(len(norms)), (self.factors, len(norms)))
+        all_norms = np.concatenate([self.norms, norms.T], 1)
+        all_items = np.concatenate([self.items, fresh], 1)
+        order = np.argsort(-all_norms, axis=1, kind="stable")[:, : self.capacity]
+        self.norms = np.take_along_axis(all_norms, order, 1)
+        self.items = np.take_along_axis(all_items, order, 1)
         kept = set(self.items.ravel().tolist())
-        self.keys = {i: key for i, key in self.keys.items() if i in kept} | (
-            {} if keys is None else {i: keys[i - start] for i in kept if i >= start}
-        )
+        self.keys = {item: key for item, key in self.keys.items() if item in kept}
+        if keys is not None:
+            self.keys |= {item: keys[item - start] for item in kept if item >= start}
 
     def table(
         self,
@@ -249,18 +249,18 @@ class TopItems:
         count = min(self.n, max(least, math.ceil(share * self.n)))
         if count > self.items.shape[1]:
             raise ValueError(
-                f"share: the top {share:g} of {self.n} items are {count}, but only {self.capacity} were kept"
+                f"share: the top {share:g} of {self.n} items are {count}, "
+                f"but only {self.capacity} were kept"
             )
         items = self.items[:, :count].ravel()
-        return pd.DataFrame(
-            {
-                "factor": np.repeat(np.arange(self.k), count),
-                "rank": np.tile(np.arange(1, count + 1), self.k),
-                "item": items,
-                "key": [self.keys.get(i, i) for i in items.tolist()],
-                "norm": self.norms[:, :count].ravel(),
-            }
-        )
+        columns = {
+            "factor": np.repeat(np.arange(self.factors), count),
+            "rank": np.tile(np.arange(1, count + 1), self.factors),
+            "item": items,
+            "key": [self.keys.get(item, item) for item in items.tolist()],
+            "norm": self.norms[:, :count].ravel(),
+        }
+        return pd.DataFrame(columns)
 
     def draw(
         self,
@@ -271,14 +271,16 @@ class TopItems:
         "Random items from the top share, as in Figure 4(a) of PHyCLIP."
         if count > self.n:
             raise ValueError(f"count: there are {self.n} items, got {count}")
-        return (
-            self.table(share, count)
-            .groupby("factor")
-            .sample(count, random_state=rng)
-            .reset_index(drop=True)
-        )
+        by_factor = self.table(share, count).groupby("factor")
+        return by_factor.sample(count, random_state=rng).reset_index(drop=True)
 
 # %% ../../../nbs/evaluation/factors/614_streaming.ipynb #1fa85750
+def _by_series(frames: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    "Frames of several streams as one, with the stream in column `series`."
+    named = [frame.assign(series=name) for name, frame in frames.items()]
+    return pd.concat(named, ignore_index=True)
+
+
 @dataclass
 class NormStream:
     "What has been gathered about each stream."
@@ -286,19 +288,35 @@ class NormStream:
     histograms: dict[str, NormHistogram] = field(default_factory=dict)
     tops: dict[str, TopItems] = field(default_factory=dict)
 
+    def update(
+        self,
+        stream: str,
+        norms: Float[np.ndarray, "N k"],
+        keys: Sequence | None = None,  # name the items
+        capacity: int = 1000,  # top items kept for each factor
+    ) -> None:
+        "Count a batch of one stream."
+        if stream not in self.histograms:
+            self.histograms[stream] = NormHistogram(norms.shape[1])
+            self.tops[stream] = TopItems(norms.shape[1], capacity)
+        self.histograms[stream].update(norms)
+        self.tops[stream].update(norms, keys)
+
     def frames(
         self,
         most: int = 80,  # bins of each histogram, about
         share: float = 1e-3,  # of the items, the top
     ) -> dict[str, pd.DataFrame]:
         "Data frames `histograms`, `statistics` and `top`."
-        joined = lambda parts: pd.concat(
-            [part.assign(series=name) for name, part in parts.items()], ignore_index=True
-        )
+        histograms, statistics, tops = {}, {}, {}
+        for name, histogram in self.histograms.items():
+            histograms[name] = histogram.table(most)
+            statistics[name] = histogram.statistics()
+            tops[name] = self.tops[name].table(share)
         return {
-            "histograms": joined({name: h.table(most) for name, h in self.histograms.items()}),
-            "statistics": joined({name: h.statistics() for name, h in self.histograms.items()}),
-            "top": joined({name: t.table(share) for name, t in self.tops.items()}),
+            "histograms": _by_series(histograms),
+            "statistics": _by_series(statistics),
+            "top": _by_series(tops),
         }
 
 
@@ -311,14 +329,10 @@ def stream_norms(
     "Histograms, statistics and top items of every stream."
     gathered = NormStream()
     for batch in batches:
-        for name in batch:
-            if name == "key":
-                continue
+        streams = [name for name in batch if name != "key"]
+        for name in streams:
             norms = factor_norms(batch[name], geometry, kind)
-            gathered.histograms.setdefault(name, NormHistogram(norms.shape[1])).update(norms)
-            gathered.tops.setdefault(name, TopItems(norms.shape[1], capacity)).update(
-                norms, batch.get("key")
-            )
+            gathered.update(name, norms, batch.get("key"), capacity)
     if not gathered.histograms:
         raise ValueError("batches: expected at least one batch, got none")
     return gathered

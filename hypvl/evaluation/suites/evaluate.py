@@ -10,6 +10,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -65,76 +66,106 @@ def gap_rows(
 ) -> pd.DataFrame:  # columns `GAP_COLUMNS`
     "Rows without a value that say why."
     reason = str(error).replace(str(root), "data_root")
-    return pd.DataFrame(
-        [(*cell, score, float("nan"), 0, reason) for cell in task.cells for score in scores],
-        columns=list(GAP_COLUMNS),
-    )
+    rows = []
+    for cell in task.cells:
+        rows += [(*cell, score, float("nan"), 0, reason) for score in scores]
+    return pd.DataFrame(rows, columns=list(GAP_COLUMNS))
 
 # %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #29e7d7b9
 def _chosen(tasks: list[Task], sections: Sequence[str] | None) -> list[Task]:
     "Tasks of the wanted sections, given as 'retrieval' or 'retrieval/COCO'."
-    known = [*dict.fromkeys(t.section for t in tasks), *(t.name for t in tasks)]
-    for name in sections or ():
+    if sections is None:
+        return tasks
+    known = [*dict.fromkeys(task.section for task in tasks), *(task.name for task in tasks)]
+    for name in sections:
         if name not in known:
             raise ValueError(f"sections: unknown name {name!r}.{suggest(name, known)}")
-    return [t for t in tasks if sections is None or t.section in sections or t.name in sections]
+    return [task for task in tasks if task.section in sections or task.name in sections]
 
 
-def _run_task(
-    task: Task, data, run: Run, key: str, fingerprint: str, done: Path | None, share: Share
-) -> tuple[dict, bool]:
-    "Frames of a task, and whether they were there."
-    folder = (
-        None if done is None else done / f"{task.name.replace('/', '-').replace(' ', '_')}-{key}"
-    )
-    if folder is not None and folder.is_dir():
-        return load_frames(folder), True
+def _silent(line: str):
+    "Say nothing."
+
+
+@dataclass
+class _FinishedTasks:
+    "Frames of tasks in a folder, found again by the hash of all that they depend on."
+
+    folder: Path | None  # None: nothing is kept
+    same: list  # what all tasks depend on
+    writes: bool = True  # whether this process does
+
+    def place(self, task: Task, fingerprint: str) -> Path | None:
+        "The folder of a task on data with this fingerprint."
+        if self.folder is None:
+            return None
+        name = task.name.replace("/", "-").replace(" ", "_")
+        return self.folder / f"{name}-{config_hash([task.name, fingerprint, self.same])}"
+
+    def keep(self, place: Path | None, frames: Mapping[str, pd.DataFrame]):
+        "Write the frames of a task."
+        if place is not None and self.writes:
+            _save_whole(frames, place)
+
+
+def _scored(task: Task, run: Run, data, fingerprint: str) -> dict[str, pd.DataFrame]:
+    "Frames of a task: its results first, where it has items."
     task.add(run, data)
     frames = run.take()
-    if "items" in frames:
-        frames = {
-            "results": summarise(frames["items"], run.protocol.seed).assign(
-                reason="", fingerprint=fingerprint
-            )
-        } | frames
-    if folder is not None and share.rank == 0:
-        _save_whole(frames, folder)
-    return frames, False
+    if "items" not in frames:
+        return frames
+    results = summarise(frames["items"], run.protocol.seed)
+    return {"results": results.assign(reason="", fingerprint=fingerprint)} | frames
+
+
+def _joined(parts: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
+    "Frames by name, one after the other; empty ones only where there are no others."
+    by_name = {}
+    for part in parts:
+        for name, frame in part.items():
+            by_name.setdefault(name, []).append(frame)
+    joined = {}
+    for name, frames in by_name.items():
+        filled = [frame for frame in frames if len(frame)]
+        joined[name] = pd.concat(filled or frames[:1], ignore_index=True)
+    return joined
 
 # %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #d516554d
 def evaluate_suite(
     model: nn.Module,  # any model with the `DualEncoder` interface
     root: str | Path,  # the data
-    suite: str
-    | None = None,  # a name of `SUITES`; None: the world's where `root` has its layout, else PHyCLIP's
+    suite: str | None = None,  # a name of `SUITES`; None: by the layout of `root`
     sections: Sequence[str] | None = None,  # 'retrieval' or 'retrieval/COCO', several; None: all
     protocol: Protocol = Protocol(),  # scores, limits and variants
     *,
-    captions: Iterable[str]
-    | None = None,  # training captions for the bag-of-words baseline; None: no such rows
+    captions: Iterable[str] | None = None,  # of the training, for the bag of words; None: no rows
     done: str | Path | None = None,  # where finished tasks are kept and found; None: nowhere
-    say: Callable[[str], None] = lambda line: None,  # told a line for each task
+    say: Callable[[str], None] = _silent,  # told a line for each task
     **reading,  # folder, batch_size, workers, progress, share of `PointStore`
-) -> dict[
-    str, pd.DataFrame
-]:  # results, items, predictions, pairs, and the frames of `factor_report`
-    "All protocols of a suite."
-    root, done, share = (
-        Path(root).absolute(),
-        None if done is None else Path(done),
-        reading.get("share", Share()),
-    )
+) -> dict[str, pd.DataFrame]:
+    """All protocols of a suite on one model.
+
+    `suite` is 'phyclip', 'syntax', 'agr', 'official' or 'world'; without it the world's is taken
+    where `root` has its layout, else PHyCLIP's. A data set that is not there becomes rows without
+    a value and with a `reason`; a broken image is an error that names it.
+
+    Returned are frames by name: `results` (suite, dataset, metric, score, model, value, n, low,
+    high, reason, fingerprint; `model` is empty for the evaluated model), `items` (the values
+    behind them), `predictions`, `pairs`, and the frames of `factor_report`, among them `lacking`:
+    what could not be measured because of the model's geometry.
+    """
+    root = Path(root).absolute()
     if not root.is_dir():
         raise FileNotFoundError(f"root: {root.name!r} is no folder")
     tasks = _chosen(tasks_of(root, suite), sections)
     if not tasks:
         raise ValueError(f"root: {root.name!r} has nothing to evaluate in the layout of the world")
-    run = Run(model, root, protocol, None if captions is None else BagOfWords(captions), reading)
-    same = [
-        protocol,
-        None if run.bag is None else sorted(run.bag.counts.items()),
-        None if done is None else model_fingerprint(model),
-    ]
+    bag = None if captions is None else BagOfWords(captions)
+    run = Run(model, root, protocol, bag, reading)
+    same = [protocol, None if bag is None else sorted(bag.counts.items())]
+    same.append(None if done is None else model_fingerprint(model))
+    rank = reading.get("share", Share()).rank
+    finished = _FinishedTasks(None if done is None else Path(done), same, writes=rank == 0)
     parts = []
     for number, task in enumerate(tasks, 1):
         start, head = time.monotonic(), f"{number}/{len(tasks)} {task.name}"
@@ -145,14 +176,16 @@ def evaluate_suite(
             say(f"{head}: missing, see the reason in the results")
             continue
         fingerprint = data_hash(data, root)
-        frames, found = _run_task(
-            task, data, run, config_hash([task.name, fingerprint, same]), fingerprint, done, share
-        )
+        place = finished.place(task, fingerprint)
+        if place is not None and place.is_dir():
+            frames, took = load_frames(place), "found finished"
+        else:
+            frames = _scored(task, run, data, fingerprint)
+            finished.keep(place, frames)
+            took = f"{time.monotonic() - start:.0f} s"
         parts.append(frames)
-        say(f"{head}: {'found finished' if found else f'{time.monotonic() - start:.0f} s'}")
-    names = dict.fromkeys(name for part in parts for name in part)
-    joined = {name: [part[name] for part in parts if name in part] for name in names}
-    return {
-        name: pd.concat([f for f in frames if len(f)] or frames[:1], ignore_index=True)
-        for name, frames in joined.items()
-    }
+        say(f"{head}: {took}")
+        if "lacking" in frames:
+            for part, reason in frames["lacking"].itertuples(index=False):
+                say(f"  without {part}: {reason}")
+    return _joined(parts)

@@ -6,10 +6,10 @@
 __all__ = ['SUITES', 'Task', 'data_hash', 'default_suite', 'tasks_of', 'node_names']
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #d7ebec92
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -38,7 +38,6 @@ from hypvl.evaluation.suites.protocols import (
     add_sugarcrepe,
     part_of,
 )
-from .results import item_values
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #a3ee3559
 @dataclass(frozen=True)
@@ -49,12 +48,11 @@ class Task:
     dataset: str  # its name in the results
     open: Callable[[Run], Any]  # raises `MissingData` where the data are not there
     add: Callable[[Run, Any], None]  # adds the rows of what was opened
-    cells: tuple[
-        tuple[str, str, str], ...
-    ] = ()  # suite, data set and metric of the cells that it fills
+    cells: tuple[tuple[str, str, str], ...] = ()  # suite, data set and metric that it fills
 
     @property
     def name(self) -> str:
+        "Section and data set, as the command takes them."
         return f"{self.section}/{self.dataset}"
 
 
@@ -64,140 +62,141 @@ def data_hash(
 ) -> str:
     "Twelve digits that name the data of a task."
     if isinstance(data, Mapping):
-        return config_hash({str(k): data_hash(v, root) for k, v in data.items()})
+        return config_hash({str(name): data_hash(part, root) for name, part in data.items()})
     if hasattr(data, "fingerprint"):
-        return config_hash([data.fingerprint, [str(k) for k in data.keys]])
-    relative = lambda p: (
-        Path(p).relative_to(root).as_posix() if Path(p).is_relative_to(root) else Path(p).name
-    )
-    files = [[relative(p), Path(p).stat().st_size] for p in data.paths]
-    return config_hash(
-        [
-            files,
-            *(
-                [*map(str, v)]
-                for name, v in vars(data).items()
-                if name not in ("paths", "taxonomy")
-            ),
-        ]
-    )
+        return config_hash([data.fingerprint, [str(key) for key in data.keys]])
+    files = []
+    for path in map(Path, data.paths):
+        inside = path.is_relative_to(root)
+        name = path.relative_to(root).as_posix() if inside else path.name
+        files.append([name, path.stat().st_size])
+    facts = []
+    for name, values in vars(data).items():
+        if name not in ("paths", "taxonomy"):
+            facts.append([str(value) for value in values])
+    return config_hash([files, *facts])
+
+
+def _part(run: Run, data: Any) -> Any:
+    "As much of a data set as the protocol asks for."
+    return part_of(data, run.protocol.limit, run.protocol.seed)
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #e43746e3
-def _benchmark_task(name: str) -> Task:
-    tree = name == "ImageNet"
-    cells = (
-        ("zero_shot", name, "accuracy"),
-        *(("hierarchy", "WordNet", m) for m in TREE_METRICS * tree),
-    )
-    return Task(
-        "zero_shot",
-        name,
-        lambda run: part_of(open_benchmark(name, run.root), run.protocol.limit, run.protocol.seed),
-        _add_benchmark,
-        cells,
-    )
+def _open_benchmark(name: str, run: Run):
+    return _part(run, open_benchmark(name, run.root))
 
 
 def _add_benchmark(run: Run, data):
     known = BENCHMARKS[data.name]
-    tree = (
-        dict(nodes=known.folders, parents=imagenet_taxonomy().parents, tree="WordNet")
-        if data.name == "ImageNet"
-        else {}
-    )
-    add_classification(
-        run,
-        data.name,
-        data,
-        data.labels,
-        data.classes,
-        known.templates,
-        metric=known.metric(run.protocol.variant),
-        **tree,
-    )
+    tree = {}
+    if data.name == "ImageNet":
+        tree = dict(nodes=known.folders, parents=imagenet_taxonomy().parents, tree="WordNet")
+    metric = known.metric(run.protocol.variant)
+    facts = (data.name, data, data.labels, data.classes, known.templates)
+    add_classification(run, *facts, metric=metric, **tree)
 
 
+def _benchmark_task(name: str) -> Task:
+    cells = [("zero_shot", name, "accuracy")]
+    if name == "ImageNet":
+        cells += [("hierarchy", "WordNet", metric) for metric in TREE_METRICS]
+    return Task("zero_shot", name, partial(_open_benchmark, name), _add_benchmark, tuple(cells))
+
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #0ebc6392
 _RECALLS = tuple(f"{direction}_R@{k}" for direction in ("t2i", "i2t") for k in (1, 5, 10))
 
 
+def _open_captions(source: str, run: Run):
+    return _part(run, open_captions(source, run.root))
+
+
+def _add_captions(dataset: str, run: Run, data):
+    add_retrieval(run, dataset, data)
+
+
 def _caption_task(name: str, source: str | None = None) -> Task:
-    return Task(
-        "retrieval",
-        name,
-        lambda run: part_of(
-            open_captions(source or name, run.root), run.protocol.limit, run.protocol.seed
-        ),
-        lambda run, data: add_retrieval(run, name, data),
-        tuple(("retrieval", name, m) for m in _RECALLS),
-    )
+    "Retrieval on a set of captioned images; `source` is its name in the registry, if another."
+    cells = tuple(("retrieval", name, metric) for metric in _RECALLS)
+    opened = partial(_open_captions, source or name)
+    return Task("retrieval", name, opened, partial(_add_captions, name), cells)
+
+
+def _open_column(column: str, run: Run):
+    protocol = run.protocol
+    limits = [count for count in (protocol.max_pairs, protocol.limit) if count is not None]
+    most = min(limits, default=None)
+    return open_checklist(column, run.root, protocol.corpora, most, protocol.negatives)
+
+
+def _add_column(column: str, run: Run, data):
+    add_checklist(run, column, data)
 
 
 def _checklist_task(column: str) -> Task:
-    def opened(run):
-        p = run.protocol
-        return open_checklist(
-            column,
-            run.root,
-            p.corpora,
-            min((n for n in (p.max_pairs, p.limit) if n is not None), default=None),
-            p.negatives,
-        )
+    cells = (("vl_checklist", column, "accuracy"),)
+    opened, added = partial(_open_column, column), partial(_add_column, column)
+    return Task("vl_checklist", column, opened, added, cells)
 
-    return Task(
-        "vl_checklist",
-        column,
-        opened,
-        lambda run, data: add_checklist(run, column, data),
-        (("vl_checklist", column, "accuracy"),),
-    )
+
+def _open_crepe(run: Run):
+    kinds = open_sugarcrepe(run.root)
+    return {kind: _part(run, pairs) for kind, pairs in kinds.items()}
 
 
 def _sugarcrepe_task() -> Task:
-    opened = lambda run: {
-        kind: part_of(pairs, run.protocol.limit, run.protocol.seed)
-        for kind, pairs in open_sugarcrepe(run.root).items()
-    }
-    return Task(
-        "sugarcrepe",
-        "SugarCrepe",
-        opened,
-        add_sugarcrepe,
-        tuple(("sugarcrepe", kind, "accuracy") for kind in (*SUGARCREPE, "overall")),
-    )
+    cells = tuple(("sugarcrepe", kind, "accuracy") for kind in (*SUGARCREPE, "overall"))
+    return Task("sugarcrepe", "SugarCrepe", _open_crepe, add_sugarcrepe, cells)
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #9818da65
-def _real(
-    sets: str, coco: str, checklist: tuple[str, ...] = (), sugarcrepe: bool = False
+def _real_suite(
+    sets: str,  # key of `BENCHMARK_LISTS`
+    coco: str,  # name of the source of COCO's captions
+    checklist: Sequence[str] = (),  # columns of VL-CheckList
+    sugarcrepe: bool = False,
 ) -> list[Task]:
-    return [
-        *map(_benchmark_task, BENCHMARK_LISTS[sets]),
-        _caption_task("COCO", coco),
-        _caption_task("Flickr30K"),
-        *map(_checklist_task, checklist),
-        *[_sugarcrepe_task()] * sugarcrepe,
-    ]
+    tasks = [_benchmark_task(name) for name in BENCHMARK_LISTS[sets]]
+    tasks += [_caption_task("COCO", coco), _caption_task("Flickr30K")]
+    tasks += [_checklist_task(column) for column in checklist]
+    if sugarcrepe:
+        tasks.append(_sugarcrepe_task())
+    return tasks
 
 
-SUITES: Mapping[str, Callable[[Path], list[Task]]] = MappingProxyType(
-    {  # name → tasks on a folder
-        "phyclip": lambda root: _real("phyclip", "COCO", OBJECT_COLUMNS, True),
-        "syntax": lambda root: _real("syntax", "COCO Karpathy", tuple(CHECKLIST)),
-        "agr": lambda root: _real("agr", "COCO Karpathy"),
-        "official": lambda root: _real("meru", "COCO"),
-        "world": lambda root: _world(Path(root)),
-    }
-)
+def _phyclip_suite(root: Path) -> list[Task]:
+    return _real_suite("phyclip", "COCO", OBJECT_COLUMNS, sugarcrepe=True)
+
+
+def _syntax_suite(root: Path) -> list[Task]:
+    return _real_suite("syntax", "COCO Karpathy", tuple(CHECKLIST))
+
+
+def _agr_suite(root: Path) -> list[Task]:
+    return _real_suite("agr", "COCO Karpathy")
+
+
+def _official_suite(root: Path) -> list[Task]:
+    return _real_suite("meru", "COCO")
+
+
+def _world_suite(root: Path) -> list[Task]:
+    return _world(Path(root))
+
+
+SUITES: dict[str, Callable[[Path], list[Task]]] = {  # name → tasks on a folder
+    "phyclip": _phyclip_suite,
+    "syntax": _syntax_suite,
+    "agr": _agr_suite,
+    "official": _official_suite,
+    "world": _world_suite,
+}
 
 
 def default_suite(
     root: str | Path,  # the data
 ) -> str:
     "'world' where the folder has its layout, else 'phyclip'."
-    return (
-        "world"
-        if any((Path(root) / name).exists() for name in ("world.json", *_WORLD))
-        else "phyclip"
-    )
+    is_world = any((Path(root) / name).exists() for name in ("world.json", *_WORLD))
+    return "world" if is_world else "phyclip"
 
 
 def tasks_of(
@@ -213,105 +212,100 @@ def tasks_of(
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #e7098cbb
 _WORLD = ("zero_shot", "captions", "factors.json")
-_TREES = {
-    "species": "species",
-    "clutter": "clutter",
-}  # zero-shot set → data set of the hierarchical rows
+_TREES = {"species": "species", "clutter": "clutter"}  # zero-shot set → hierarchical data set
+
+
+def _open_folder(path: Path, run: Run):
+    return _part(run, read_image_folder(path))
+
+
+def _add_folder(dataset: str, run: Run, data):
+    is_a = run.root / "taxonomy.is_a.txt"
+    tree = {}
+    if dataset in _TREES and is_a.exists():
+        tree = dict(parents=Taxonomy.from_file(is_a).parents, tree=_TREES[dataset])
+    name = node_names(run.root)
+    names = [name(node) for node in data.classes]
+    facts = (data.paths, data.labels, names, run.protocol.templates, data.classes)
+    add_classification(run, dataset, *facts, **tree)
+
+
+def _open_world_captions(path: Path, run: Run):
+    return _part(run, read_karpathy(path, run.root / "images"))
+
+
+def _open_world_crepe(paths: Sequence[Path], run: Run):
+    images = run.root / "sugarcrepe/images"
+    return {path.stem: _part(run, read_sugarcrepe(path, images)) for path in paths}
+
+
+def _open_scenes(run: Run):
+    return read_scenes(run.root / "factors.json")
+
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #31c1a616
+def _by_kind_of_edit(path: Path):
+    "Published kinds first."
+    return path.stem not in SUGARCREPE, path.stem
 
 
 def _world(root: Path) -> list[Task]:
-    sets, lists = (
-        [p for p in sorted((root / d).glob("*")) if good(p)]
-        for d, good in (("zero_shot", Path.is_dir), ("captions", lambda p: p.suffix == ".json"))
-    )
-    columns = [
-        c
-        for c, files in CHECKLIST.items()
-        if (root / "vl_checklist/data" / files[0].path).is_file()
-    ]
-    limited = lambda run, data: part_of(data, run.protocol.limit, run.protocol.seed)
-    kinds = sorted(
-        (root / "sugarcrepe").glob("*.json"), key=lambda p: (p.stem not in SUGARCREPE, p.stem)
-    )
-    opened = lambda run: {
-        p.stem: limited(run, read_sugarcrepe(p, root / "sugarcrepe/images")) for p in kinds
-    }
-    return [
-        *(
-            Task(
-                "zero_shot",
-                p.name,
-                lambda run, p=p: limited(run, read_image_folder(p)),
-                lambda run, data, p=p: _add_folder(run, p.name, data),
-            )
-            for p in sets
-        ),
-        *(
-            Task(
-                "retrieval",
-                p.stem,
-                lambda run, p=p: limited(run, read_karpathy(p, root / "images")),
-                lambda run, data, p=p: add_retrieval(run, p.stem, data),
-            )
-            for p in lists
-        ),
-        *map(_checklist_task, columns),
-        *[Task("sugarcrepe", "SugarCrepe", opened, add_sugarcrepe)] * bool(kinds),
-        *[Task("factors", "scenes", lambda run: read_scenes(root / "factors.json"), _add_factors)]
-        * (root / "factors.json").exists(),
-    ]
+    "The tasks of what a folder in the world's layout holds."
+    tasks = []
+    for path in sorted((root / "zero_shot").glob("*")):
+        if path.is_dir():
+            opened, added = partial(_open_folder, path), partial(_add_folder, path.name)
+            tasks.append(Task("zero_shot", path.name, opened, added))
+    for path in sorted((root / "captions").glob("*.json")):
+        opened, added = partial(_open_world_captions, path), partial(_add_captions, path.stem)
+        tasks.append(Task("retrieval", path.stem, opened, added))
+    for column, files in CHECKLIST.items():
+        if (root / "vl_checklist/data" / files[0].path).is_file():
+            tasks.append(_checklist_task(column))
+    kinds = sorted((root / "sugarcrepe").glob("*.json"), key=_by_kind_of_edit)
+    if kinds:
+        opened = partial(_open_world_crepe, kinds)
+        tasks.append(Task("sugarcrepe", "SugarCrepe", opened, add_sugarcrepe))
+    if (root / "factors.json").exists():
+        tasks.append(Task("factors", "scenes", _open_scenes, _add_factors))
+    return tasks
 
 
-def node_names(root: Path) -> Callable[[str], str]:
+def node_names(
+    root: Path,  # the data, with names.tsv where nodes have names of their own
+) -> Callable[[str], str]:  # node → name
     "Display names of nodes, from the folder's names.tsv."
     file = root / "names.tsv"
-    names = (
-        dict(line.split("\t", 1) for line in file.read_text(encoding="utf-8").splitlines())
-        if file.exists()
-        else {}
-    )
-    return lambda node: names.get(node) or clean_name(node)
+    names = {}
+    if file.exists():
+        for line in file.read_text(encoding="utf-8").splitlines():
+            node, name = line.split("\t", 1)
+            names[node] = name
 
+    def name_of(node):
+        return names.get(node) or clean_name(node)
 
-def _add_folder(run: Run, dataset: str, data):
-    is_a = run.root / "taxonomy.is_a.txt"
-    tree = (
-        dict(parents=Taxonomy.from_file(is_a).parents, tree=_TREES[dataset])
-        if dataset in _TREES and is_a.exists()
-        else {}
-    )
-    add_classification(
-        run,
-        dataset,
-        data.paths,
-        data.labels,
-        [node_names(run.root)(node) for node in data.classes],
-        run.protocol.templates,
-        data.classes,
-        **tree,
-    )
+    return name_of
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #b545db88
 def _add_factors(run: Run, scenes):
     "Norms, alignment, disks and conjunctions on scenes whose content is known."
-    is_a, p = run.root / "taxonomy.is_a.txt", run.protocol
+    is_a = run.root / "taxonomy.is_a.txt"
     report = factor_report(
         run.model,
         scenes,
         run.points("crop"),
         name=node_names(run.root),
-        scores=p.scores,
-        seed=p.seed,
+        scores=run.protocol.scores,
+        seed=run.protocol.seed,
         taxonomy=Taxonomy.from_file(is_a) if is_a.exists() else None,
     )
     for name, frame in report.items():
         run.add(name, frame)
-    for (score, method), part in report.get(
-        "conjunctions", pd.DataFrame(columns=["score", "method"])
-    ).groupby(["score", "method"], sort=False):
-        columns = dict(suite="factors", dataset="conjunctions", score=score)
-        run.add("items", item_values({f"precision_{method}": part["value"]}, **columns))
-        run.add(
-            "items",
-            item_values({f"precision_{method}": part["prevalence"]}, model="chance", **columns),
-        )
+    if "conjunctions" not in report:
+        return
+    found = report["conjunctions"].groupby(["score", "method"], sort=False)
+    for (score, method), part in found:
+        metric = f"precision_{method}"
+        run.add_items({metric: part["value"]}, "factors", "conjunctions", score)
+        by_chance = {metric: part["prevalence"]}
+        run.add_items(by_chance, "factors", "conjunctions", score, model="chance")

@@ -1,0 +1,229 @@
+"""Three papers to come, as toys on the vocabulary: twenty steps each through the real trainer.
+
+A router over two geometries whose weights two rows and a regulariser share, candidates that
+depend on the image, and two towers of pictures without any text. Each is a geometry, a row or a
+model of its own; nothing of the package is changed for it.
+"""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from hypvl.geometry.spaces import Euclidean, Geometry, Lorentz, Sphere
+from hypvl.losses.contrast import Contrast, Index, Same
+from hypvl.losses.entailment import Entail
+from hypvl.losses.objective import Objective, Schedule
+from hypvl.losses.rows import Row, read_stream
+from hypvl.streams import KINDS, Kind, register_kind
+from hypvl.training.config import TrainConfig
+from hypvl.training.loop import Trainer
+
+WIDTH, SAMPLES = 12, 64
+CONFIG = TrainConfig(
+    steps=20, batch_size=16, lr=1e-2, log_every=1, progress=False, tensorboard=False
+)
+
+
+class Views(torch.utils.data.Dataset):
+    "Two views of a latent vector in one of four classes, as pictures of one row."
+
+    def __init__(self, names):
+        generator = torch.Generator().manual_seed(0)
+        self.label = torch.arange(SAMPLES) % 4
+        centre = torch.randn(4, WIDTH, generator=generator)[self.label]
+        draws = torch.randn(2, SAMPLES, WIDTH, generator=generator)
+        self.views = dict(zip(names, centre + 0.3 * draws))
+
+    def __len__(self):
+        return SAMPLES
+
+    def __getitem__(self, i):
+        pixels = {n: v[i].view(3, 1, WIDTH // 3) for n, v in self.views.items()}
+        return pixels | {"label": self.label[i]}
+
+
+def train(model, rows, names, kinds, out, schedules=None):
+    "Twenty steps; the metrics."
+    torch.manual_seed(0)
+    loader = DataLoader(Views(names), batch_size=16, shuffle=True, drop_last=True)
+    objective = Objective(rows, schedules)
+    with pytest.warns(UserWarning, match="state_dict"):
+        trainer = Trainer(model, objective, loader, CONFIG, out, kinds=kinds)
+        return trainer.fit()
+
+
+def tower(width):
+    return nn.Sequential(nn.Flatten(), nn.Linear(WIDTH, 32), nn.GELU(), nn.Linear(32, width))
+
+
+class TwoViews(nn.Module):
+    "One tower for two streams of pictures."
+
+    def __init__(self, geometry):
+        super().__init__()
+        self.geometry, self.tower = geometry, tower(geometry.feature_dim)
+
+    def embed(self, batch, streams, kinds=None):
+        found = {s: batch[s] for s in streams if kinds[s] == "labels"}
+        pictures = [s for s in streams if kinds[s] == "image"]
+        points = self.geometry.lift(self.tower(torch.cat([batch[s] for s in pictures])))
+        return found | dict(zip(pictures, points.chunk(len(pictures))))
+
+
+@pytest.mark.parametrize("space", [Lorentz, Euclidean])
+def test_pictures_without_text(space, tmp_path):
+    "Visual hierarchies: angles in both directions, several positives, no text anywhere."
+    torch.manual_seed(0)
+    positives = dict(query="label", key="label")
+    rows = [
+        Contrast("parent", "child", positives=Same(**positives), similarity="angle_to_specific"),
+        Contrast("child", "parent", positives=Same(**positives), similarity="angle_to_general"),
+    ]
+    kinds = {"parent": "image", "child": "image", "label": "labels"}
+    model = TwoViews(space(8, modalities=("image",)))
+    unused = {n for n, _ in model.named_parameters() if "text" in n}
+    metrics = train(model, rows, ("parent", "child"), kinds, tmp_path)
+    assert not unused
+    assert metrics["loss"].iloc[-1] < 0.7 * metrics["loss"].iloc[0]
+
+
+class WithCandidates(nn.Module):
+    "Texts of classes that each picture refines: the keys of a query are its own [B, T, D]."
+
+    def __init__(self, geometry):
+        super().__init__()
+        self.geometry, self.tower = geometry, tower(geometry.feature_dim)
+        self.classes = nn.Parameter(torch.randn(4, geometry.feature_dim))
+        self.refine = nn.Linear(geometry.feature_dim, geometry.feature_dim)
+
+    def embed(self, batch, streams, kinds=None):
+        features = self.tower(batch["image"])
+        refined = self.classes + 0.1 * self.refine(features)[:, None]
+        points = {
+            "image": self.geometry.lift(features, "image"),
+            "candidates": self.geometry.lift(refined, "text"),
+            "root_class": self.geometry.lift(self.classes.mean(0).expand_as(features), "text"),
+            "label": batch["label"],
+        }
+        return {s: points[s] for s in streams}
+
+
+def test_candidates_that_depend_on_the_image(tmp_path):
+    "H2EM: cross-entropy over a picture's own candidates, and entailment by a taxonomy."
+    register_kind(Kind("candidates", "points [B, T, D]", "text", one_per_sample=False))
+    try:
+        torch.manual_seed(0)
+        kinds = {"candidates": "candidates", "root_class": "text", "label": "labels"}
+        rows = [
+            Contrast("image", "candidates", positives=Index("label")),
+            Entail("root_class", "image", weight=0.1),
+        ]
+        metrics = train(WithCandidates(Lorentz(8)), rows, ("image", "text"), kinds, tmp_path)
+    finally:
+        del KINDS["candidates"]
+    contrast = metrics["contrast/image_candidates"]
+    assert contrast.iloc[-1] < 0.3 * contrast.iloc[0]
+
+
+class Routed(Geometry):
+    "A sphere and a hyperboloid side by side; a small network weighs them for each pair."
+
+    symmetric = False
+
+    def __init__(self, width):
+        super().__init__(2 * width)
+        self.width, self.sphere, self.hyperbolic = width, Sphere(width), Lorentz(width)
+        self.router = nn.Sequential(nn.Linear(2, 8), nn.GELU(), nn.Linear(8, 1))
+        self.throttle, self.routed = 0.0, 0
+
+    @property
+    def heads(self):
+        return {"sphere": self.width, "hyperbolic": self.width}
+
+    def begin_step(self, step):
+        self.throttle = min(1.0, step / 10)
+
+    def lift(self, features, side="image"):
+        first, second = features.split(self.width, -1)
+        return torch.cat([self.sphere.lift(first, side), self.hyperbolic.lift(second, side)], -1)
+
+    def weights(self, images, texts, memo=None):
+        "Both scores and the weight of the sphere [I, T]; once for all rows of a step."
+        memo = {} if memo is None else memo
+        key = ("router", id(images), id(texts))
+        if key not in memo:
+            self.routed += 1
+            (a, x), (b, y) = (t.split(self.width, -1) for t in (images, texts))
+            scores = torch.stack([self.sphere.score(a, b), self.hyperbolic.score(x, y)], -1)
+            memo[key] = scores, self.router(scores.detach())[..., 0].sigmoid()
+        return memo[key]
+
+    def score(self, queries, keys, side="image", *, kind="paper", memo=None):
+        images, texts = (queries, keys) if side == "image" else (keys, queries)
+        scores, weight = self.weights(images, texts, memo)
+        mixed = scores[..., 1] + self.throttle * weight * (scores[..., 0] - scores[..., 1])
+        return mixed if side == "image" else mixed.mT
+
+    def contrast(self, queries, keys, offset=0, side="image", memo=None):
+        logits = self.logit_scale.exp() * self.score(queries, keys, side, memo=memo)
+        target = torch.arange(len(queries)) + offset
+        return nn.functional.cross_entropy(logits, target, reduction="none")
+
+
+@dataclass(frozen=True)
+class Balance(Row, kind="toy_balance"):
+    "Squared distance of the mean weight from one half."
+
+    weight: float = 0.1
+    name: str = "router/balance"
+    group: str = "router"
+    streams = ("image", "text")
+
+    def __call__(self, points, geometry, context):
+        images = read_stream(points, "image")
+        texts, _ = context.gathered(points, "text")
+        _, weight = geometry.weights(images, texts, context.memo)
+        context.report("router/weight", weight.mean())
+        return (weight.mean() - 0.5).square()
+
+
+class TwoTowers(nn.Module):
+    "A tower for each side and a projection for each head."
+
+    def __init__(self, geometry):
+        super().__init__()
+        self.geometry = geometry
+        self.towers = nn.ModuleDict({side: tower(16) for side in ("image", "text")})
+        self.heads = nn.ModuleDict()
+        for side in ("image", "text"):
+            heads = {n: geometry.make_head(n, 16, side) for n in geometry.heads}
+            self.heads[side] = nn.ModuleDict(heads)
+
+    def embed(self, batch, streams, kinds=None):
+        points = {}
+        for side in streams:
+            features = self.towers[side](batch[side])
+            parts = [head(features) for head in self.heads[side].values()]
+            points[side] = self.geometry.lift(torch.cat(parts, -1), side)
+        return points
+
+
+def test_a_router_whose_weights_rows_share(tmp_path):
+    "Adaptive routing: three rows, one router pass a step; a curriculum; a schedule that falls."
+    torch.manual_seed(0)
+    geometry = Routed(8)
+    rows = [Contrast("image", "text", 0.5), Contrast("text", "image", 0.5), Balance()]
+    schedules = {"router": Schedule(hold=0, fall=10)}
+    model = TwoTowers(geometry)
+    kinds = {"image": "image", "text": "image", "label": "labels"}
+    kinds_of_sides = kinds | {"text": "text"}
+    metrics = train(model, rows, ("image", "text"), kinds_of_sides, tmp_path, schedules)
+    assert metrics["loss"].iloc[-1] < 0.8 * metrics["loss"].iloc[0]
+    assert geometry.throttle == 1.0
+    assert metrics["weight/router"].iloc[[0, 5, -1]].tolist() == [1.0, 0.5, 0.0]
+    assert metrics["router/weight"].between(0, 1).all()
+    looks = CONFIG.steps // CONFIG.guard.every  # the guard asks each row for its own gradient
+    assert geometry.routed <= CONFIG.steps + 3 * looks
