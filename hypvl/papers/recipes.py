@@ -14,8 +14,7 @@ from ..config import config_hash, suggest
 from ..data.sources import DataSource, WorldSource
 from ..data.world.writers import SuiteConfig
 from ..losses.objective import ObjectiveConfig
-from ..models.interop import OpenClipConfig
-from ..models.registry import ModelConfig
+from ..models.hub import ModelDescription
 from ..training.loop import TrainConfig
 
 # %% ../../nbs/papers/801_recipes.ipynb #be66c52c
@@ -25,7 +24,7 @@ class Recipe:
 
     family: str  # groups models in tables and claims
     preset: str  # smoke, mini, gpu or paper
-    model: ModelConfig | OpenClipConfig
+    model: ModelDescription
     objective: ObjectiveConfig
     data: DataSource
     train: TrainConfig

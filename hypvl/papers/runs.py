@@ -61,7 +61,7 @@ def train(
     progress: bool = True,
     resume: str | bool = "auto",
 ) -> pd.DataFrame:
-    "Train the model of a recipe in the folder `out`; an interrupted training goes on."
+    "Train the model of a recipe in the folder `out`, `model` in it; an interrupted one goes on."
     out = Path(out)
     accelerator = make_accelerator(recipe.train.precision, device)
     model = create_model(recipe.model, seed=recipe.train.seed)
@@ -71,8 +71,6 @@ def train(
     config = replace(recipe.train, progress=progress and recipe.train.progress)
     trainer = Trainer(model, recipe.objective.make(), loader, config, out, accelerator)
     history = trainer.fit(resume=resume)
-    if accelerator.is_main_process:
-        model.cpu().save_pretrained(out / "model")
     accelerator.wait_for_everyone()
     return history
 
