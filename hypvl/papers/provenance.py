@@ -37,10 +37,10 @@ def _git(folder, *args) -> str | None:
 
 
 def git_state(
-    folder: str | os.PathLike | None = None,  # folder of the code; default: the installed package
+    folder: str | os.PathLike | None = None,  # of the code; default: the installed package
     file: str = "__init__.py",  # a file below `folder` that must be tracked
 ) -> dict:
-    "Commit of the code and whether tracked files differ from it; `unknown` and None outside of a checkout."
+    "Commit of the code, and whether tracked files differ from it; `unknown` outside of a checkout."
     folder = (
         Path(folder)
         if folder is not None
