@@ -92,7 +92,7 @@ def _items(value):
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 # %% ../nbs/000_config.ipynb #6dddd541
-def _cast_union(options, value, key):
+def _cast_union(options: list, value: Any, key: str) -> Any:
     "Read `value` as the first of `options` that it fits; an option that it already is comes first."
     if value is None or (
         isinstance(value, str) and value.lower() in ("none", "null") and str not in options
@@ -117,7 +117,7 @@ def _cast_union(options, value, key):
     _fail(key, value, " or ".join(names) or "any of its types")
 
 
-def _cast(kind, value, key):
+def _cast(kind: Any, value: Any, key: str) -> Any:
     "Read `value` as the declared type `kind` of field `key`."
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any or isinstance(kind, TypeVar):
@@ -179,7 +179,7 @@ def _is_union(kind):
     return isinstance(kind, type) and issubclass(kind, ByKind) and not kind.kind
 
 
-def _member(family, kind, key):
+def _member(family: Any, kind: str, key: str) -> Any:
     "The class of a kind, or an error that suggests one."
     if kind not in family.members:
         base = next(c for c in family.__mro__ if ByKind in c.__bases__)
@@ -199,7 +199,7 @@ def _types(cls):
     return typing.get_type_hints(cls)
 
 
-def _build(cls, d, prefix=""):
+def _build(cls: Any, d: Mapping, prefix: str = "") -> Any:
     "Make `cls` from a mapping, with `prefix` in front of the keys in messages."
     if issubclass(cls, ByKind):
         d = dict(d)
@@ -221,7 +221,7 @@ def _build(cls, d, prefix=""):
     return cls(**{k: _cast(_types(cls)[k], v, prefix + str(k)) for k, v in d.items()})
 
 
-def _plain(value, key=""):
+def _plain(value: Any, key: str = "") -> Any:
     "`value` as what JSON can hold."
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         plain = {"kind": value.kind} if isinstance(value, ByKind) else {}
@@ -262,7 +262,7 @@ def from_dict(
     return _build(cls, d)
 
 # %% ../nbs/000_config.ipynb #3998e410
-def _dotted(cfg, prefix=""):
+def _dotted(cfg: Any, prefix: str = "") -> Iterator[str]:
     "All dotted keys of a config."
     if isinstance(cfg, ByKind):
         yield prefix + "kind"
@@ -272,14 +272,14 @@ def _dotted(cfg, prefix=""):
             yield from _dotted(v, f"{prefix}{f.name}.")
 
 
-def _other_member(cfg, kind, key):
+def _other_member(cfg: Any, kind: str, key: str) -> Any:
     "The member `kind` of the family of `cfg`; fields that both have carry over."
     cls = _member(type(cfg), kind, key)
     shared = {f.name for f in dataclasses.fields(cls)} & {f.name for f in dataclasses.fields(cfg)}
     return cls(**{name: getattr(cfg, name) for name in shared})
 
 
-def _override(cfg, changes, prefix, root):
+def _override(cfg: Any, changes: Mapping, prefix: str, root: Any) -> Any:
     "Apply nested `changes` to `cfg`."
     if isinstance(cfg, ByKind) and "kind" in changes:
         changes = dict(changes)

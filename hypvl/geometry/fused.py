@@ -38,7 +38,8 @@ class _ProductCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, y, c, scale, how, offset, both, gather, pairs, keep):
-        tiles, s = DistanceTiles(x, y, c, *how, pairs), scale.to(x.dtype)
+        metric, reduce = how
+        tiles, s = DistanceTiles(x, y, c, metric, reduce, pairs), scale.to(x.dtype)
         lse, positive = x.new_empty(len(x)), x.new_empty(len(x))
         column = x.new_full((len(y) if both else 0,), -torch.inf)
         kept = x.new_empty(len(x), len(y)) if len(x) * len(y) <= keep else None
@@ -62,7 +63,8 @@ class _ProductCrossEntropy(torch.autograd.Function):
     def backward(ctx, grad, column_grad):
         x, y, c, scale, lse, column, *kept = ctx.saved_tensors
         how, offset, both, gather, pairs = ctx.settings
-        tiles, s = DistanceTiles(x, y, c, *how, pairs), scale.to(x.dtype)
+        metric, reduce = how
+        tiles, s = DistanceTiles(x, y, c, metric, reduce, pairs), scale.to(x.dtype)
         slope = torch.zeros_like(c[:1])
         on_diagonal = grad
         if both:

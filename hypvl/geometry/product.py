@@ -140,7 +140,7 @@ def tile_dist(
     rows: slice,  # which rows
 ) -> Float[Tensor, "T M"]:
     "Product distances of some rows to all columns."
-    total = 0
+    total = tiles.x.new_zeros((), dtype=tiles.dtype)
     for factors in tiles.factors(rows):
         d = _tile(tiles, rows, factors)[0]
         if tiles.metric == "l2":
@@ -159,6 +159,8 @@ def add_tile_gradient(
     "Add to the tiles' sums what these rows contribute to the gradient of `(grad * distance).sum()`."
     grad = grad.to(tiles.dtype) * tiles.mean_weight
     if tiles.metric == "l2":
+        if total is None:
+            raise ValueError("total: the distances of these rows are needed for l2, got None")
         grad = torch.where(total > 0, grad / total, 0)
     for factors in tiles.factors(rows):
         d, s, near = _tile(tiles, rows, factors)

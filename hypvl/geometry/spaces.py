@@ -232,6 +232,8 @@ class Geometry(nn.Module):
 class Sphere(Geometry):
     "Unit vectors compared by their cosine: CLIP."
 
+    root: Tensor  # direction of the most general point; zero while none is set
+
     def __init__(
         self,
         dim: int,  # width of a point

@@ -126,7 +126,7 @@ class Contrast(Row, kind="contrast"):
                 f"got {len(queries)} of {self.query!r}, {len(local)} of {self.key!r}"
             )
         if isinstance(self.positives, Same):
-            return self._among_several(points, geometry, context, queries, side)
+            return self._among_several(self.positives, points, geometry, context, side)
         if self.similarity == "score" and geometry.symmetric:
             if any(self.mirrors(row) for row in context.rows):
                 return self._from_both(points, geometry, context)
@@ -158,16 +158,17 @@ class Contrast(Row, kind="contrast"):
 
         return context.once(("contrast_both", pair), both)[self.query]
 
-    def _among_several(self, points, geometry, context, queries, side):
+    def _among_several(self, positives: Same, points, geometry, context: Context, side: str):
         "With several right keys for a query."
+        queries = read_stream(points, self.query, self.name)
         keys, offset = context.gathered(points, self.key, self.name)
-        labels = read_stream(points, self.positives.query, self.name)
-        key_labels, _ = context.gathered(points, self.positives.key, self.name)
+        labels = read_stream(points, positives.query, self.name)
+        key_labels, _ = context.gathered(points, positives.key, self.name)
         right = shared_labels(labels, key_labels)
         target = torch.arange(len(queries), device=queries.device) + offset
         right[torch.arange(len(queries)), target] = True
         logits = self._logits(geometry, queries, keys, side)
-        if self.positives.several == "average":
+        if positives.several == "average":
             log_p = logits.log_softmax(1).masked_fill(~right, 0.0)
             return -log_p.sum(1) / right.sum(1)
         others = right.scatter(1, target[:, None], False)

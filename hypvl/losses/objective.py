@@ -73,7 +73,7 @@ class Plateau:
 
     def __init__(
         self,
-        rows: Sequence[Row],  # whose values are watched
+        rows: Sequence[Any],  # with `chance`, whose values are watched
         decay: float = 0.95,  # of the running mean
     ):
         self.rows, self.decay, self.running = tuple(rows), decay, 1.0
@@ -116,7 +116,9 @@ class Objective:
                 raise ValueError(
                     f"schedules: no row belongs to group {name!r}, or has that name.{hint}"
                 )
-        watched = [row for row in self.rows if row.group == "contrast" and hasattr(row, "chance")]
+        watched: list[Any] = [
+            row for row in self.rows if row.group == "contrast" and hasattr(row, "chance")
+        ]
         waits = [name for name, s in self.schedules.items() if s.delay == "plateau"]
         if "contrast" in waits:
             raise ValueError(

@@ -109,13 +109,13 @@ class Context:
         row: str = "gathered",  # who asks
     ) -> tuple[Tensor, int]:
         "A stream of all processes, with gradient, and the index of its first local row."
-        local = read_stream(points, expression, row)
-        if self.gather is None:
+        local, gather = read_stream(points, expression, row), self.gather
+        if gather is None:
             return local, 0
         if local.dim() > 1 and not stream_kind(stream_names(expression)[0], self.kinds).embedded:
-            widths, _ = self.gather(torch.tensor([local.shape[1]], device=local.device))
+            widths, _ = gather(torch.tensor([local.shape[1]], device=local.device))
             local = pad_axis(local, int(widths.max()), -1)
-        return self.once(("gathered", expression), lambda: self.gather(local))
+        return self.once(("gathered", expression), lambda: gather(local))
 
     def total(self, x: Float[Tensor, ""]) -> Float[Tensor, ""]:
         "Sum of a number over processes, without gradient."

@@ -8,7 +8,7 @@ __all__ = ['edge_index', 'Syntax', 'SyntaxConfig', 'syntax_rows']
 # %% ../../nbs/losses/404_syntax.ipynb #729a857e
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -171,7 +171,7 @@ def syntax_rows(
 ) -> list[Syntax]:  # the rows of edges and of words, in this order
     "The rows that a config describes."
     init, cont = config.stream(config.init), config.stream(config.cont)
-    shared = dict(eta=config.eta, reduce=config.reduce, detach=config.detach)
+    shared: dict[str, Any] = dict(eta=config.eta, reduce=config.reduce, detach=config.detach)
     labels = tuple(config.label_weights)
     edge = Syntax("edge", cont, cont, weight=config.weight * config.edges, **shared)
     rows = [
