@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Curvature', 'MAX_SCALED_RADIUS', 'RADII', 'SEPARATIONS', 'CURVATURES', 'tiny_norm', 'ball_margin', 'fp32_geometry',
-           'precise', 'pair_grid']
+           'precise', 'pair_grid', 'run_without_values']
 
 # %% ../../nbs/geometry/107_precision.ipynb #dd4fd8b5
 import functools
@@ -190,3 +190,19 @@ def pair_grid(
     y = s.cosh() * x + s.sinh() * direction
     root = c[..., None].sqrt()
     return (x / root).float(), (y / root).float(), c
+
+# %% ../../nbs/geometry/107_precision.ipynb #64223e5f
+def run_without_values(
+    f: Callable,  # from tensors to a tensor
+    *shapes: tuple[int, ...],  # of its arguments
+) -> tuple[int, ...]:  # shape of the result
+    "Run `f` and its gradient on shapes alone; raises RuntimeError where a number would be read."
+    arguments = [torch.empty(shape, device="meta", requires_grad=True) for shape in shapes]
+    result = f(*arguments)
+    gradients = torch.autograd.grad(result.sum(), arguments)
+    for argument, gradient in zip(arguments, gradients):
+        if argument.shape != gradient.shape:
+            raise RuntimeError(
+                f"gradient of an argument {list(argument.shape)} has shape {list(gradient.shape)}"
+            )
+    return tuple(result.shape)
