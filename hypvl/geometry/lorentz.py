@@ -8,6 +8,7 @@ __all__ = ['TILE', 'time', 'inner', 'pairwise_inner', 'exp0', 'log0', 'dist0', '
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #2c17c7e3
 import math
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -39,114 +40,160 @@ def _lift(x: Tensor, c: Tensor) -> Tensor:
 
 @fp32_geometry
 def time(
-    x: Float[Tensor, "*B D"],
-    *,  # points
+    x: Float[Tensor, "*B D"],  # points
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
 ) -> Float[Tensor, "*B"]:
-    "Time component, sqrt(1/c + |x|^2)."
+    """Time component sqrt(1/c + |x|²) of points; at least 1/sqrt(c), the time of the root.
+
+    `x` [*B, D] are space components, `c` > 0 is a number or a tensor that broadcasts against *B.
+    Raises ValueError where `c` is not positive (a tensor on a GPU is not looked at).
+    """
     return (1 / _curvature(c, x) + _norm(x).square()).sqrt().to(x.dtype)
 
 
 @fp32_geometry
 def inner(
-    x: Float[Tensor, "*B D"],
-    y: Float[Tensor, "*B D"],
-    *,  # points
+    x: Float[Tensor, "*B D"],  # points
+    y: Float[Tensor, "*B D"],  # points, paired with x
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
     mode: str = "stable",  # 'stable' or 'literal'
 ) -> Float[Tensor, "*B"]:
-    "Lorentz inner product, at most -1/c."
+    """Lorentz inner product x·y - x0·y0 of paired points, at most -1/c (PHyCLIP, equation 9).
+
+    `x` and `y` are space components [*B, D], `c` > 0 a number or a tensor that broadcasts
+    against *B. With `mode='literal'` everything stays in the type of the input, as published.
+    Raises ValueError where the last axes differ, `c` is not positive or `mode` is unknown.
+    """
     _check(x, y)
     if _is_literal(mode):
         return literal.inner(x, y, c=c)
-    dtype, c = torch.promote_types(x.dtype, y.dtype), _curvature(c, x)
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    c = _curvature(c, x)
     x, y = x.to(c.dtype), y.to(c.dtype)
-    return (
-        (x * y).sum(-1) - ((1 / c + x.square().sum(-1)) * (1 / c + y.square().sum(-1))).sqrt()
-    ).to(dtype)
+    x0_square = 1 / c + x.square().sum(-1)
+    y0_square = 1 / c + y.square().sum(-1)
+    return ((x * y).sum(-1) - (x0_square * y0_square).sqrt()).to(dtype)
 
 
 @fp32_geometry
 def pairwise_inner(
-    x: Float[Tensor, "*B N D"],
-    y: Float[Tensor, "*B M D"],
-    *,  # points
+    x: Float[Tensor, "*B N D"],  # row points
+    y: Float[Tensor, "*B M D"],  # column points
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
     mode: str = "stable",  # 'stable' or 'literal'
 ) -> Float[Tensor, "*B N M"]:
-    "Lorentz inner product of every `x` with every `y`."
+    """Lorentz inner product of every `x` [*B, N, D] with every `y` [*B, M, D] → [*B, N, M].
+
+    One matrix product; everything else as in `inner`, with one `c` for each entry of *B.
+    """
     _check(x, y)
     if _is_literal(mode):
         return literal.pairwise_inner(x, y, c=c)
-    x_lift, y_lift = (_lift(t, _curvature(c, x)) for t in (x, y))
+    x_lift = _lift(x, _curvature(c, x))
+    y_lift = _lift(y, _curvature(c, x))
     y_lift = torch.cat([y_lift[..., :-1], -y_lift[..., -1:]], -1)
     return (x_lift @ y_lift.mT).to(torch.promote_types(x.dtype, y.dtype))
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #349632ba
 @fp32_geometry
 def exp0(
-    v: Float[Tensor, "*B D"],
-    *,  # tangent vectors at the root
+    v: Float[Tensor, "*B D"],  # tangent vectors at the root
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
-    mode: str = "stable",
-    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+    mode: str = "stable",  # 'stable' or 'literal'
+    eps: float = 1e-8,  # guard of the literal mode
 ) -> Float[Tensor, "*B D"]:  # points, at most sinh(MAX_SCALED_RADIUS)/sqrt(c) long
-    "Exponential map at the root."
+    """Exponential map at the root: the point at distance |v| in the direction of `v`.
+
+    v·sinh(t)/t with t = sqrt(c)|v| (PHyCLIP, equation 12), stopped at t = MAX_SCALED_RADIUS;
+    the root and its gradient, the identity, need no guard. `v` and the points are [*B, D],
+    `c` > 0 is a number or a tensor that broadcasts against *B. `mode='literal'` is the published
+    form with its guard `eps`. Raises ValueError for `c` that is not positive, unknown `mode`.
+    """
     if _is_literal(mode):
         return literal.exp0(v, c=c, eps=eps)
     t = _curvature(c, v).sqrt() * _norm(v)
     away = t > tiny_norm(v.dtype)
     t = t.where(away, 1.0)
-    return v * (t.clamp(max=MAX_SCALED_RADIUS).sinh() / t).where(away, 1.0).to(v.dtype)[..., None]
+    stretch = (t.clamp(max=MAX_SCALED_RADIUS).sinh() / t).where(away, 1.0)
+    return v * stretch.to(v.dtype)[..., None]
 
 
 @fp32_geometry
 def log0(
-    x: Float[Tensor, "*B D"],
-    *,  # points
+    x: Float[Tensor, "*B D"],  # points
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
-    mode: str = "stable",
-    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+    mode: str = "stable",  # 'stable' or 'literal'
+    eps: float = 1e-8,  # guard of the literal mode
 ) -> Float[Tensor, "*B D"]:  # tangent vectors at the root
-    "Logarithmic map at the root, the inverse of `exp0`."
+    """Logarithmic map at the root, the inverse of `exp0`: x·asinh(t)/t with t = sqrt(c)|x|.
+
+    The length of the result is `dist0(x)`. Shapes, `c`, `mode`, `eps` and errors as in `exp0`.
+    """
     if _is_literal(mode):
         return literal.log0(x, c=c, eps=eps)
     t = _curvature(c, x).sqrt() * _norm(x)
     away = t > tiny_norm(x.dtype)
     t = t.where(away, 1.0)
-    return x * (t.asinh() / t).where(away, 1.0).to(x.dtype)[..., None]
+    shrink = (t.asinh() / t).where(away, 1.0)
+    return x * shrink.to(x.dtype)[..., None]
 
 
 @fp32_geometry
 def dist0(
-    x: Float[Tensor, "*B D"],
-    *,  # points
+    x: Float[Tensor, "*B D"],  # points
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
     mode: str = "stable",  # 'stable' or 'literal'
 ) -> Float[Tensor, "*B"]:
-    "Distance to the root: how specific a point is."
+    """Distance to the root, asinh(sqrt(c)|x|)/sqrt(c): how specific a point is.
+
+    `x` [*B, D] are space components; the distance is in units of the space of curvature -c, so
+    sqrt(c)·dist0 is the scaled radius. The gradient at the root is 0. `mode='literal'` is the
+    published acosh of the time. Raises ValueError for `c` that is not positive, unknown `mode`.
+    """
     if _is_literal(mode):
         return literal.dist0(x, c=c)
     root = _curvature(c, x).sqrt()
     return ((root * _norm(x)).asinh() / root).to(x.dtype)
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #e556cce8
-def _pair(x: Tensor, y: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-    "Wide x, y, c, then delta, w, scaled times, m and u of the text; all keep the last axis."
+class _Pair(NamedTuple):
+    "Paired wide points with the quantities of the text; all keep the last axis."
+
+    x: Tensor
+    y: Tensor
+    c: Tensor
+    delta: Tensor  # x - y
+    w: Tensor
+    x_time: Tensor  # scaled: sqrt(1 + c|x|²)
+    y_time: Tensor
+    m: Tensor
+    u: Tensor  # sinh²(sqrt(c) d / 2)
+
+
+def _pair(x: Tensor, y: Tensor, c: Tensor) -> _Pair:
+    "The quantities of the text for x and y [*B, D] and c [*B]."
     x, y, c = x.to(c.dtype), y.to(c.dtype), c.unsqueeze(-1)
     delta, total = x - y, x + y
     w = c * (delta * total).sum(-1, keepdim=True)
-    xt, yt = ((1 + c * t.square().sum(-1, keepdim=True)).sqrt() for t in (x, y))
-    both = xt + yt
+    x_time = (1 + c * x.square().sum(-1, keepdim=True)).sqrt()
+    y_time = (1 + c * y.square().sum(-1, keepdim=True)).sqrt()
+    both = x_time + y_time
     m = delta - w / (both * (2 + both)) * total
-    u = c * (2 + both).square() / (16 * (1 + xt) * (1 + yt)) * m.square().sum(-1, keepdim=True)
-    return x, y, c, delta, w, xt, yt, m, u
+    weight = c * (2 + both).square() / (16 * (1 + x_time) * (1 + y_time))
+    u = weight * m.square().sum(-1, keepdim=True)
+    return _Pair(x, y, c, delta, w, x_time, y_time, m, u)
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #19d64886
 class _Dist(Function):
     @staticmethod
     def forward(x, y, c):
-        u = _pair(x, y, c)[-1].squeeze(-1)
+        u = _pair(x, y, c).u.squeeze(-1)
         return (2 * u.sqrt().asinh() / c.sqrt()).to(torch.promote_types(x.dtype, y.dtype))
 
     @staticmethod
@@ -155,31 +202,40 @@ class _Dist(Function):
 
     @staticmethod
     def backward(ctx, grad):
-        xyc = ctx.saved_tensors
-        x, y, c, delta, w, xt, yt, _, u = _pair(*xyc)
-        grad, s = grad.to(u.dtype).unsqueeze(-1), 2 * (u * (1 + u)).sqrt()
-        scale = (grad * c.sqrt() / s.where(s > 0, 1.0)).where(s > 0, 0.0)
-        to_x, to_y = (delta - w / (t * (xt + yt)) * point for t, point in ((xt, x), (yt, y)))
-        gc = None
+        inputs = ctx.saved_tensors
+        x, y, c, delta, w, x_time, y_time, _, u = _pair(*inputs)
+        grad = grad.to(u.dtype).unsqueeze(-1)
+        s = 2 * (u * (1 + u)).sqrt()  # sinh(sqrt(c) d)
+        apart = s > 0
+        scale = (grad * c.sqrt() / s.where(apart, 1.0)).where(apart, 0.0)
+        both = x_time + y_time
+        to_x = delta - w / (x_time * both) * x
+        to_y = delta - w / (y_time * both) * y
+        for_c = None
         if ctx.needs_input_grad[2]:
-            flow = (
-                scale * yt / xt * to_y.square().sum(-1, keepdim=True)
-                - grad * 2 * u.sqrt().asinh() / c.sqrt()
-            )
-            gc = _reduce((flow / (2 * c)).squeeze(-1), xyc[2])
-        return _reduce(scale * to_x, xyc[0]), _reduce(-scale * to_y, xyc[1]), gc
+            moved = scale * y_time / x_time * to_y.square().sum(-1, keepdim=True)
+            flow = moved - grad * 2 * u.sqrt().asinh() / c.sqrt()
+            for_c = _reduce((flow / (2 * c)).squeeze(-1), inputs[2])
+        return _reduce(scale * to_x, inputs[0]), _reduce(-scale * to_y, inputs[1]), for_c
 
 
 @fp32_geometry
 def dist(
-    x: Float[Tensor, "*B D"],
-    y: Float[Tensor, "*B D"],
-    *,  # points
+    x: Float[Tensor, "*B D"],  # points
+    y: Float[Tensor, "*B D"],  # points, paired with x
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
-    mode: str = "stable",
-    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+    mode: str = "stable",  # 'stable' or 'literal'
+    eps: float = 1e-8,  # guard of the literal mode
 ) -> Float[Tensor, "*B"]:
-    "Geodesic distance."
+    """Geodesic distance of paired points, in units of the space of curvature -c.
+
+    The value of PHyCLIP's equation 10 by a form in which nothing cancels: in float32 right to
+    2e-7 for scaled radii up to 6 and any separation; the gradient is 0 where x = y. `x` and `y`
+    are space components [*B, D], `c` > 0 is a number or a tensor that broadcasts against *B.
+    `mode='literal'` is the published acosh with its guard `eps`. Raises ValueError where the
+    last axes differ, `c` is not positive or `mode` is unknown.
+    """
     _check(x, y)
     if _is_literal(mode):
         return literal.dist(x, y, c=c, eps=eps)
@@ -187,48 +243,67 @@ def dist(
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #73a9b7e2
 TILE = 2**17  # pairs worked on at a time on a CPU: their float64 intermediates fit the cache
+_ROUNDING = 64 * torch.finfo(torch.float64).eps  # relative: a square below it has no digit left
 
 
 def _tiles(x: Tensor, y: Tensor, c: Tensor) -> list[slice]:
     "Slices of the rows of x that keep a tile of pairs small."
     batch = math.prod(torch.broadcast_shapes(x.shape[:-2], y.shape[:-2], c.shape))
-    rows = (TILE if x.device.type == "cpu" else 64 * TILE) // max(1, batch * y.shape[-2])
-    return [slice(i, i + max(1, rows)) for i in range(0, max(1, x.shape[-2]), max(1, rows))]
+    pairs = TILE if x.device.type == "cpu" else 64 * TILE
+    rows = max(1, pairs // max(1, batch * y.shape[-2]))
+    return [slice(start, start + rows) for start in range(0, max(1, x.shape[-2]), rows)]
 
 
 def _near(dtype: torch.dtype) -> float:
-    "Squared distance in the unit ball below which a matrix product is too coarse: relative error 1e-6 there."
+    "Squared distance in the ball below which a matrix product is off by some 1e-6 and more."
     return 1e6 * torch.finfo(dtype).eps
 
 
-def _gap(p: Tensor, q: Tensor, method: str) -> Tensor:
+def _gap(p: Tensor, q: Tensor, method: str, looks_for_near_pairs: bool) -> Tensor:
     "Euclidean distance of every p to every q."
-    if method == "direct":
+    if method == "direct" or p.dtype == torch.float32:
         return torch.cdist(p, q, compute_mode="donot_use_mm_for_euclid_dist")
-    square = (p.square().sum(-1, keepdim=True) + q.square().sum(-1)[..., None, :]).sub_(
-        p @ q.mT, alpha=2
-    )
+    total = p.square().sum(-1, keepdim=True) + q.square().sum(-1)[..., None, :]
+    if not looks_for_near_pairs:
+        rounding = total * _ROUNDING
+        square = total.sub_(p @ q.mT, alpha=2)
+        return square.masked_fill_(square < rounding, 0).sqrt_()
+    square = total.sub_(p @ q.mT, alpha=2)
     if square.numel() and square.min() < _near(p.dtype):
-        *at, i, j = (square < _near(p.dtype)).nonzero(as_tuple=True)
-        p, q = (t.expand(*square.shape[:-2], -1, -1) for t in (p, q))
-        square[(*at, i, j)] = (p[(*at, i)] - q[(*at, j)]).square().sum(-1)
+        *batch, i, j = (square < _near(p.dtype)).nonzero(as_tuple=True)
+        p = p.expand(*square.shape[:-2], -1, -1)
+        q = q.expand(*square.shape[:-2], -1, -1)
+        difference = p[(*batch, i)] - q[(*batch, j)]
+        square[(*batch, i, j)] = difference.square().sum(-1)
     return square.sqrt_()
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #cdac9d82
+def _asinh_(s: Tensor) -> Tensor:
+    "asinh of s >= 0 in place, several times faster than torch's."
+    tail = torch.hypot(s, s.new_ones(())).add_(1).reciprocal_().mul_(s).mul_(s)
+    return s.add_(tail).log1p_()
+
+
 class _PairwiseDist(Function):
+    "Saves the points and the distances, and nothing else that grows with N x M."
+
     @staticmethod
-    def forward(ctx, x, y, c, method):
-        dtype, c_ = torch.promote_types(x.dtype, y.dtype), c[..., None, None]
-        points = [t.to(c.dtype) for t in (x, y)]
-        xt, yt = (1 + (1 + c_ * t.square().sum(-1, keepdim=True)).sqrt() for t in points)
-        p, q = (c_.sqrt() * t / tt for t, tt in zip(points, (xt, yt)))
-        xt, yt = xt.sqrt() / 2, yt.sqrt().mT
+    def forward(ctx, x, y, c, method, looks_for_near_pairs):
+        dtype = torch.promote_types(x.dtype, y.dtype)
+        c_ = c[..., None, None]
+        wide_x, wide_y = x.to(c.dtype), y.to(c.dtype)
+        x_part = 1 + (1 + c_ * wide_x.square().sum(-1, keepdim=True)).sqrt()
+        y_part = 1 + (1 + c_ * wide_y.square().sum(-1, keepdim=True)).sqrt()
+        p = c_.sqrt() * wide_x / x_part
+        q = c_.sqrt() * wide_y / y_part
+        x_stretch = x_part.sqrt() / 2
+        y_stretch = y_part.sqrt().mT
         batch = torch.broadcast_shapes(p.shape[:-2], q.shape[:-2])
         out = x.new_empty(*batch, x.shape[-2], y.shape[-2], dtype=dtype)
         for rows in _tiles(x, y, c):
-            s = _gap(p[..., rows, :], q, method).mul_(xt[..., rows, :]).mul_(yt).to(dtype)
-            tail = torch.hypot(s, s.new_ones(())).add_(1).reciprocal_().mul_(s).mul_(s)
-            out[..., rows, :] = s.add_(tail).log1p_()  # asinh s, several times faster
+            gap = _gap(p[..., rows, :], q, method, looks_for_near_pairs)
+            half_sinh = gap.mul_(x_stretch[..., rows, :]).mul_(y_stretch).to(dtype)
+            out[..., rows, :] = _asinh_(half_sinh)
         out *= (2 / c_.sqrt()).to(dtype)
         ctx.save_for_backward(x, y, c, out)
         return out
@@ -236,49 +311,48 @@ class _PairwiseDist(Function):
     @staticmethod
     def backward(ctx, grad):
         x, y, c, d = ctx.saved_tensors
-        xx, yy, root, wy, wx = (
-            _lift(x, c),
-            _lift(y, c),
-            c[..., None, None].sqrt().to(d.dtype),
-            [],
-            0,
-        )
+        x_lift, y_lift = _lift(x, c), _lift(y, c)
+        root = c[..., None, None].sqrt().to(d.dtype)
+        for_x, for_y = [], torch.zeros_like(y_lift[..., :0, :])
         for rows in _tiles(x, y, c):
             s = (root * d[..., rows, :]).sinh_()
-            w = (
-                (grad[..., rows, :] * root)
-                .div_(s)
-                .masked_fill_(s <= tiny_norm(d.dtype), 0)
-                .to(c.dtype)
-            )
-            wy.append(w @ yy)
-            wx = wx + w.mT @ xx[..., rows, :]
-        gx, gy = (
-            t[..., :-1] / t[..., -1:] * w[..., -1:] - w[..., :-1]
-            for t, w in ((xx, torch.cat(wy, -2)), (yy, wx))
-        )
+            weight = (grad[..., rows, :] * root).div_(s)
+            weight = weight.masked_fill_(s <= tiny_norm(d.dtype), 0).to(c.dtype)
+            for_x.append(weight @ y_lift)
+            part = weight.mT @ x_lift[..., rows, :]
+            for_y = part if rows.start == 0 else for_y + part
+        gx = _along_the_sheet(x_lift, torch.cat(for_x, -2))
+        gy = _along_the_sheet(y_lift, for_y)
         gc = None
         if ctx.needs_input_grad[2]:
-            flow = (
-                (xx[..., :-1] * gx).sum((-1, -2))
-                + (yy[..., :-1] * gy).sum((-1, -2))
-                - (grad * d).sum((-1, -2))
-            )
-            gc = _reduce(flow / (2 * c), c)
-        return _reduce(gx, x), _reduce(gy, y), gc, None
+            moved_x = (x_lift[..., :-1] * gx).sum((-1, -2))
+            moved_y = (y_lift[..., :-1] * gy).sum((-1, -2))
+            gc = _reduce((moved_x + moved_y - (grad * d).sum((-1, -2))) / (2 * c), c)
+        return _reduce(gx, x), _reduce(gy, y), gc, None, None
+
+
+def _along_the_sheet(lift: Tensor, flow: Tensor) -> Tensor:
+    "Gradient in the space components from sums over lifted points."
+    return lift[..., :-1] / lift[..., -1:] * flow[..., -1:] - flow[..., :-1]
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #c4ee9f68
 @fp32_geometry
 def pairwise_dist(
-    x: Float[Tensor, "*B N D"],
-    y: Float[Tensor, "*B M D"],
-    *,  # points
+    x: Float[Tensor, "*B N D"],  # row points
+    y: Float[Tensor, "*B M D"],  # column points
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
     method: str = "auto",  # 'direct', 'gemm', or 'auto'
-    mode: str = "stable",
-    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+    mode: str = "stable",  # 'stable' or 'literal'
+    eps: float = 1e-8,  # guard of the literal mode
 ) -> Float[Tensor, "*B N M"]:
-    "Geodesic distance of every `x` to every `y`."
+    """Geodesic distance of every `x` [*B, N, D] to every `y` [*B, M, D] → [*B, N, M].
+
+    Units, `c`, `mode`, `eps` and errors as in `dist`, with one `c` for each entry of *B.
+    `method='direct'` takes differences, 'gemm' a float64 matrix product, 'auto' the first up to
+    32 dimensions. In float32 both are right to about 1e-6, but for 'gemm' on a GPU, where pairs
+    closer than about 1e-5 are not looked for. Memory for one [N, M] result in both passes.
+    """
     _check(x, y)
     if _is_literal(mode):
         return literal.pairwise_dist(x, y, c=c, eps=eps)
@@ -286,41 +360,58 @@ def pairwise_dist(
         method = "direct" if x.shape[-1] <= 32 else "gemm"
     if method not in ("direct", "gemm"):
         raise ValueError(f"method must be 'auto', 'direct' or 'gemm', got {method!r}")
-    return _PairwiseDist.apply(x, y, _curvature(c, x), method)
+    looks_for_near_pairs = x.device.type == "cpu"
+    return _PairwiseDist.apply(x, y, _curvature(c, x), method, looks_for_near_pairs)
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #2287d7eb
 @fp32_geometry
 def mobius_add(
-    x: Float[Tensor, "*B D"],
-    y: Float[Tensor, "*B D"],
-    *,  # where the root goes; points to move
+    x: Float[Tensor, "*B D"],  # where the root goes
+    y: Float[Tensor, "*B D"],  # points to move
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
 ) -> Float[Tensor, "*B D"]:
-    "The boost that carries the root to `x`, applied to `y`."
+    """The boost that carries the root to `x`, applied to `y`: Möbius addition (Ungar 2008).
+
+    An isometry, not commutative; `mobius_add(-x, mobius_add(x, y))` is y. `x`, `y` and the result
+    are space components [*B, D] (not points of a ball), `c` > 0 a number or a tensor that
+    broadcasts against *B. Raises ValueError where the last axes differ or `c` is not positive.
+    """
     _check(x, y)
-    dtype, c = torch.promote_types(x.dtype, y.dtype), _curvature(c, x)[..., None]
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    c = _curvature(c, x)[..., None]
     x, y = x.to(c.dtype), y.to(c.dtype)
-    xt, yt = ((1 + c * t.square().sum(-1, keepdim=True)).sqrt() for t in (x, y))
-    return (y + x * (yt + c * (x * y).sum(-1, keepdim=True) / (1 + xt))).to(dtype)
+    x_time = (1 + c * x.square().sum(-1, keepdim=True)).sqrt()
+    y_time = (1 + c * y.square().sum(-1, keepdim=True)).sqrt()
+    return (y + x * (y_time + c * (x * y).sum(-1, keepdim=True) / (1 + x_time))).to(dtype)
 
 
 @fp32_geometry
 def to_poincare(
-    x: Float[Tensor, "*B D"],
-    *,  # points
+    x: Float[Tensor, "*B D"],  # points
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
 ) -> Float[Tensor, "*B D"]:
-    "Points of the unit Poincaré ball."
+    """Points [*B, D] of the unit Poincaré ball, sqrt(c)x / (1 + sqrt(1 + c|x|²)), for any `c`.
+
+    `x` are space components, `c` > 0 a number or a tensor that broadcasts against *B. The ball
+    has radius 1 whatever the curvature. Raises ValueError where `c` is not positive.
+    """
     root = _curvature(c, x).sqrt()
-    return x * (root / (1 + (1 + (root * _norm(x)).square()).sqrt())).to(x.dtype)[..., None]
+    time_part = 1 + (1 + (root * _norm(x)).square()).sqrt()
+    return x * (root / time_part).to(x.dtype)[..., None]
 
 
 @fp32_geometry
 def from_poincare(
-    p: Float[Tensor, "*B D"],
-    *,  # points of the unit ball
+    p: Float[Tensor, "*B D"],  # points of the unit ball
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
 ) -> Float[Tensor, "*B D"]:
-    "The inverse of `to_poincare`; points outside the ball count as next to its rim."
+    """Space components [*B, D] of points of the unit ball, the inverse of `to_poincare`.
+
+    Points on the rim and outside count as next to the rim, 1 - |p|² = `ball_margin`; gradients
+    stay finite. Raises ValueError where `c` is not positive.
+    """
     room = (1 - _norm(p).square()).clamp(min=ball_margin(p.dtype))
     return p * (2 / (_curvature(c, p).sqrt() * room)).to(p.dtype)[..., None]

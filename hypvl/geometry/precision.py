@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Curvature', 'MAX_SCALED_RADIUS', 'RADII', 'SEPARATIONS', 'CURVATURES', 'tiny_norm', 'ball_margin', 'fp32_geometry',
-           'precise', 'pair_grid']
+           'precise', 'pair_grid', 'run_without_values']
 
 # %% ../../nbs/geometry/107_precision.ipynb #dd4fd8b5
 import functools
@@ -39,18 +39,19 @@ def fp32_geometry(
 ) -> Callable:  # the same function, computed in float32 or better
     "Run `f` outside autocast, with float16 and bfloat16 tensors raised to float32; float64 stays."
 
-    def up(t):
-        return (
-            t.float() if isinstance(t, Tensor) and t.dtype in (torch.float16, torch.bfloat16) else t
-        )
+    def raised(value):
+        if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+            return value.float()
+        return value
 
     @functools.wraps(f)
     def wrapped(*args, **kwargs):
-        args, kwargs = [up(a) for a in args], {k: up(v) for k, v in kwargs.items()}
-        device = next(
-            (a.device.type for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), "cpu"
-        )
-        if not torch.is_autocast_enabled(device):
+        args = [raised(value) for value in args]
+        kwargs = {name: raised(value) for name, value in kwargs.items()}
+        tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+        first = next(tensors, None)
+        device = "cpu" if first is None else first.device.type
+        if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
             return f(*args, **kwargs)
         with torch.autocast(device, enabled=False):
             return f(*args, **kwargs)
@@ -75,11 +76,13 @@ def _curvature(c: Curvature, x: Tensor) -> Tensor:
 
 
 def _check(x: Tensor, y: Tensor):
+    "Points that are compared have the same number of dimensions."
     if x.shape[-1] != y.shape[-1]:
         raise ValueError(f"y must have the last axis of x, {x.shape[-1]}, got {y.shape[-1]}")
 
 
 def _norm(x: Tensor, keepdim: bool = False) -> Tensor:
+    "Wide norm along the last axis."
     return torch.linalg.vector_norm(x, dim=-1, keepdim=keepdim, dtype=_wide(x.device))
 
 
@@ -89,6 +92,7 @@ def _reduce(grad: Tensor, like: Tensor) -> Tensor:
 
 
 def _is_literal(mode: str) -> bool:
+    "Whether the published formulas are asked for."
     if mode not in ("stable", "literal"):
         raise ValueError(f"mode must be 'stable' or 'literal', got {mode!r}")
     return mode == "literal"
@@ -98,9 +102,11 @@ def _mp_quantity(quantity: str, x: list, y: list, c):
     "One distance or exterior angle of mpmath numbers."
     import mpmath as mp
 
-    xx, yy, xy = mp.fdot(x, x), mp.fdot(y, y), mp.fdot(x, y)
-    x0, y0 = mp.sqrt(1 / c + xx), mp.sqrt(1 / c + yy)
-    z = c * (x0 * y0 - xy)
+    xx = mp.fdot(x, x)
+    yy = mp.fdot(y, y)
+    x0 = mp.sqrt(1 / c + xx)
+    y0 = mp.sqrt(1 / c + yy)
+    z = c * (x0 * y0 - mp.fdot(x, y))
     if quantity == "dist":
         return mp.acosh(z) / mp.sqrt(c)
     if quantity == "exterior_angle":
@@ -110,74 +116,93 @@ def _mp_quantity(quantity: str, x: list, y: list, c):
 
 def precise(
     quantity: str,  # 'dist' or 'exterior_angle'
-    x: Float[Tensor, "*B D"],
-    y: Float[Tensor, "*B D"],
-    *,  # points, the apex first
+    x: Float[Tensor, "*B D"],  # points, or apexes of the angles
+    y: Float[Tensor, "*B D"],  # points
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
-    move: tuple[Tensor, Tensor, Tensor]
-    | None = None,  # directions of x, y and c: returns the derivative along them
+    move: tuple[Tensor, Tensor, Tensor] | None = None,  # directions of x, y and c
     digits: int = 50,  # working precision
 ) -> Float[Tensor, "*B"]:  # float64
-    "The textbook value of a quantity in high precision; needs mpmath."
+    """The textbook value of a quantity in high precision, or its derivative along `move`.
+
+    `move` has a tensor in the shape of x, one in that of y and one [*B]. Needs mpmath.
+    """
     import mpmath as mp
 
     c = torch.as_tensor(c, dtype=torch.float64).expand(x.shape[:-1])
-    parts = [x, y, c, *(move or (torch.zeros_like(x), torch.zeros_like(y), torch.zeros_like(c)))]
-    rows = zip(
-        *(
-            t.expand(x.shape if t.dim() == x.dim() else c.shape)
-            .double()
-            .flatten(0, c.dim() - 1)
-            .tolist()
-            for t in parts
-        )
-    )
+    if move is None:
+        along_x, along_y, along_c = torch.zeros_like(x), torch.zeros_like(y), torch.zeros_like(c)
+    else:
+        along_x, along_y, along_c = move
+    vectors = []
+    for t in (x, y, along_x, along_y):
+        vectors.append(t.expand(x.shape).double().reshape(-1, x.shape[-1]).tolist())
+    curvatures = [t.expand(c.shape).double().flatten().tolist() for t in (c, along_c)]
+    values = []
     with mp.workdps(digits):
-        h, out = mp.mpf(10) ** -15, []
-        for x_, y_, c_, u, v, w in rows:
-            at = lambda s: _mp_quantity(
-                quantity,
-                [mp.mpf(a) + s * b for a, b in zip(x_, u)],
-                [mp.mpf(a) + s * b for a, b in zip(y_, v)],
-                mp.mpf(c_) + s * w,
-            )
-            out.append(float((at(h) - at(-h)) / (2 * h) if move else at(0)))
-    return torch.tensor(out, dtype=torch.float64).reshape(c.shape)
+        h = mp.mpf(10) ** -15
+        for x_, y_, u, v, c_, w in zip(*vectors, *curvatures):
+
+            def at(step):
+                moved_x = [mp.mpf(a) + step * b for a, b in zip(x_, u)]
+                moved_y = [mp.mpf(a) + step * b for a, b in zip(y_, v)]
+                return _mp_quantity(quantity, moved_x, moved_y, mp.mpf(c_) + step * w)
+
+            value = at(0) if move is None else (at(h) - at(-h)) / (2 * h)
+            values.append(float(value))
+    return torch.tensor(values, dtype=torch.float64).reshape(c.shape)
 
 # %% ../../nbs/geometry/107_precision.ipynb #a1fda819
-RADII, SEPARATIONS, CURVATURES = (
-    (0.1, 0.5, 1.0, 3.0, 6.0),
-    (1e-4, 1e-2, 1e-1, 1.0),
-    (0.1, 1.0, 10.0),
-)
+RADII = (0.1, 0.5, 1.0, 3.0, 6.0)  # scaled: sqrt(c) times the distance to the root
+SEPARATIONS = (1e-4, 1e-2, 1e-1, 1.0)  # scaled: sqrt(c) times the distance of the pair
+CURVATURES = (0.1, 1.0, 10.0)
 
 
 def pair_grid(
     generator: torch.Generator,  # source of the directions
     pairs: int = 20,  # pairs of each kind of direction in a cell: random, along the ray, across it
     dim: int = 8,  # D
-    radii: tuple = RADII,
-    separations: tuple = SEPARATIONS,
-    curvatures: tuple = CURVATURES,  # R, S and C values, the first two scaled
+    radii: tuple = RADII,  # R values, scaled
+    separations: tuple = SEPARATIONS,  # S values, scaled
+    curvatures: tuple = CURVATURES,  # C values
 ) -> tuple[
     Float[Tensor, "C R S P D"], Float[Tensor, "C R S P D"], Float[Tensor, "C 1 1 1"]
 ]:  # x, y, c
-    "Pairs of float32 points at set scaled radius and separation, P = 3 pairs, and the float64 curvature of each."
-    value = lambda v, *shape: torch.tensor(v, dtype=torch.float64).reshape(shape)
-    r, s, c = (
-        value(radii, -1, 1, 1, 1),
-        value(separations, -1, 1, 1),
-        value(curvatures, -1, 1, 1, 1),
-    )
+    "Float32 pairs at set scaled radius and separation, P = 3 pairs a cell, and float64 curvatures."
+
+    def column(values, *shape):
+        return torch.tensor(values, dtype=torch.float64).reshape(shape)
+
+    r = column(radii, -1, 1, 1, 1)
+    s = column(separations, -1, 1, 1)
+    c = column(curvatures, -1, 1, 1, 1)
     shape = len(curvatures), len(radii), len(separations), 3 * pairs, dim
     ray, side = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
     ray = ray / ray.norm(dim=-1, keepdim=True)
     side = side - (side * ray).sum(-1, keepdim=True) * ray
     side = side / side.norm(dim=-1, keepdim=True)
     turn = torch.rand(shape[:-1], generator=generator, dtype=torch.float64) * torch.pi
-    turn[..., pairs : 2 * pairs] = torch.arange(pairs) % 2 * torch.pi
-    turn[..., 2 * pairs :] = torch.pi / 2
+    turn[..., pairs : 2 * pairs] = torch.arange(pairs) % 2 * torch.pi  # outward and inward
+    turn[..., 2 * pairs :] = torch.pi / 2  # across
     turn = turn[..., None]
     x = r.sinh() * ray
-    y = s.cosh() * x + s.sinh() * (turn.cos() * r.cosh() * ray + turn.sin() * side)
-    return (x / c[..., None].sqrt()).float(), (y / c[..., None].sqrt()).float(), c
+    direction = turn.cos() * r.cosh() * ray + turn.sin() * side
+    y = s.cosh() * x + s.sinh() * direction
+    root = c[..., None].sqrt()
+    return (x / root).float(), (y / root).float(), c
+
+# %% ../../nbs/geometry/107_precision.ipynb #64223e5f
+def run_without_values(
+    f: Callable,  # from tensors to a tensor
+    *shapes: tuple[int, ...],  # of its arguments
+) -> tuple[int, ...]:  # shape of the result
+    "Run `f` and its gradient on shapes alone; raises RuntimeError where a number would be read."
+    arguments = [torch.empty(shape, device="meta", requires_grad=True) for shape in shapes]
+    result = f(*arguments)
+    gradients = torch.autograd.grad(result.sum(), arguments)
+    for argument, gradient in zip(arguments, gradients):
+        if argument.shape != gradient.shape:
+            raise RuntimeError(
+                f"gradient of an argument {list(argument.shape)} has shape {list(gradient.shape)}"
+            )
+    return tuple(result.shape)
