@@ -31,7 +31,7 @@ from ..evaluation.zero_shot import inference
 from ..models.registry import create_model, load_model
 from .provenance import git_state, save_provenance, short_commit, stamp, versions
 from .recipes import Recipe
-from ..training.launch import find_function, finished, launch
+from ..training.launch import finished, launch, resolve
 from ..training.loop import Trainer
 from ..training.metrics import read_metrics
 from ..training.update import make_accelerator
@@ -101,7 +101,7 @@ def find_probe(
 ) -> Probe:
     "The probe of a name; papers register theirs when they are imported."
     if ":" in name:
-        return find_function(name)
+        return resolve(name)
     if name not in PROBES:
         for paper in paper_packages():
             importlib.import_module(f"hypvl.papers.{paper}")
