@@ -31,7 +31,7 @@ from ..evaluation.zero_shot import inference
 from ..models.registry import create_model, load_model
 from .provenance import git_state, save_provenance, short_commit, stamp, versions
 from .recipes import Recipe
-from ..training.launch import resolve, finished, launch
+from ..training.launch import finished, launch, resolve
 from ..training.loop import Trainer
 from ..training.metrics import read_metrics
 from ..training.update import make_accelerator
