@@ -29,9 +29,9 @@ def _time(x: Tensor, c: Tensor) -> Tensor:
 
 @fp32_geometry
 def inner(
-    x: Float[Tensor, "*B D"],
-    y: Float[Tensor, "*B D"],
-    *,  # points
+    x: Float[Tensor, "*B D"],  # points
+    y: Float[Tensor, "*B D"],  # points, paired with x
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
 ) -> Float[Tensor, "*B"]:
     "Lorentz inner product."
@@ -42,9 +42,9 @@ def inner(
 
 @fp32_geometry
 def pairwise_inner(
-    x: Float[Tensor, "*B N D"],
-    y: Float[Tensor, "*B M D"],
-    *,  # points
+    x: Float[Tensor, "*B N D"],  # row points
+    y: Float[Tensor, "*B M D"],  # column points
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
 ) -> Float[Tensor, "*B N M"]:
     "Lorentz inner product of every `x` with every `y`."
@@ -54,20 +54,18 @@ def pairwise_inner(
 
 # %% ../../nbs/geometry/101_literal.ipynb #a79d827c
 def _acosh(inner: Tensor, c: Tensor, eps: float) -> Tensor:
-    "acosh of the guarded argument; where the guard acts the slope is 0, also in float32, in which 1 + 1e-8 is 1."
+    "acosh of the guarded argument; its slope is 0 where the guard acts, in float32 too."
     z = -c * inner
-    free = z > z.new_tensor(1 + eps)
-    return (
-        torch.where(free, torch.where(free, z, 2.0).acosh(), z.new_tensor(1 + eps).acosh())
-        / c.sqrt()
-    )
+    least = z.new_tensor(1 + eps)  # 1 in float32 if eps is 1e-8
+    free = z > least
+    return torch.where(free, torch.where(free, z, 2.0).acosh(), least.acosh()) / c.sqrt()
 
 
 @fp32_geometry
 def dist(
-    x: Float[Tensor, "*B D"],
-    y: Float[Tensor, "*B D"],
-    *,  # points
+    x: Float[Tensor, "*B D"],  # points
+    y: Float[Tensor, "*B D"],  # points, paired with x
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
     eps: float = 1e-8,  # the argument of acosh is at least 1 + eps
 ) -> Float[Tensor, "*B"]:
@@ -78,9 +76,9 @@ def dist(
 
 @fp32_geometry
 def pairwise_dist(
-    x: Float[Tensor, "*B N D"],
-    y: Float[Tensor, "*B M D"],
-    *,  # points
+    x: Float[Tensor, "*B N D"],  # row points
+    y: Float[Tensor, "*B M D"],  # column points
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
     eps: float = 1e-8,  # the argument of acosh is at least 1 + eps
 ) -> Float[Tensor, "*B N M"]:
@@ -91,8 +89,8 @@ def pairwise_dist(
 
 @fp32_geometry
 def dist0(
-    x: Float[Tensor, "*B D"],
-    *,  # points
+    x: Float[Tensor, "*B D"],  # points
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
 ) -> Float[Tensor, "*B"]:
     "Distance to the root by acosh of the time."
@@ -102,8 +100,8 @@ def dist0(
 # %% ../../nbs/geometry/101_literal.ipynb #dc745d71
 @fp32_geometry
 def exp0(
-    v: Float[Tensor, "*B D"],
-    *,  # tangent vectors at the root
+    v: Float[Tensor, "*B D"],  # tangent vectors at the root
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
     eps: float = 1e-8,  # smallest scaled length
 ) -> Float[Tensor, "*B D"]:
@@ -114,32 +112,29 @@ def exp0(
 
 @fp32_geometry
 def log0(
-    x: Float[Tensor, "*B D"],
-    *,  # points
+    x: Float[Tensor, "*B D"],  # points
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
     eps: float = 1e-8,  # smallest scaled length; the argument of acosh is at least 1 + eps
 ) -> Float[Tensor, "*B D"]:
     "Logarithmic map at the root."
-    c, n = _curvature(c, x)[..., None], x.norm(dim=-1, keepdim=True)
-    return (
-        (1 + c * n.square()).sqrt().clamp(min=1 + eps).acosh() * x / (c.sqrt() * n).clamp(min=eps)
-    )
+    c = _curvature(c, x)[..., None]
+    n = x.norm(dim=-1, keepdim=True)
+    scaled_dist0 = (1 + c * n.square()).sqrt().clamp(min=1 + eps).acosh()
+    return scaled_dist0 * x / (c.sqrt() * n).clamp(min=eps)
 
 # %% ../../nbs/geometry/101_literal.ipynb #bd9d5893
 def _angle(norm: Tensor, x0: Tensor, y0: Tensor, z: Tensor, eps: float) -> Tensor:
     "The exterior angle from norms, times and z = c<x, y>."
-    return (
-        ((y0 + x0 * z) / (norm * (z.square() - 1).clamp(min=eps).sqrt() + eps))
-        .clamp(min=-1 + eps, max=1 - eps)
-        .acos()
-    )
+    below = norm * (z.square() - 1).clamp(min=eps).sqrt() + eps
+    return ((y0 + x0 * z) / below).clamp(min=-1 + eps, max=1 - eps).acos()
 
 
 @fp32_geometry
 def exterior_angle(
     x: Float[Tensor, "*B D"],  # apexes
-    y: Float[Tensor, "*B D"],
-    *,  # points
+    y: Float[Tensor, "*B D"],  # points
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
     eps: float = 1e-8,  # guard of root, quotient and acos
 ) -> Float[Tensor, "*B"]:
@@ -151,34 +146,28 @@ def exterior_angle(
 @fp32_geometry
 def pairwise_exterior_angle(
     x: Float[Tensor, "*B N D"],  # apexes
-    y: Float[Tensor, "*B M D"],
-    *,  # points
+    y: Float[Tensor, "*B M D"],  # points
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
     eps: float = 1e-8,  # guard of root, quotient and acos
 ) -> Float[Tensor, "*B N M"]:
     "Exterior angle at every `x` of every `y` by acos."
-    c, row = _curvature(c, x), _curvature(c, x)[..., None]
+    c = _curvature(c, x)
+    row = c[..., None]
     z = c[..., None, None] * pairwise_inner(x, y, c=c)
-    return _angle(
-        x.norm(dim=-1, keepdim=True),
-        _time(x, row)[..., :, None],
-        _time(y, row)[..., None, :],
-        z,
-        eps,
-    )
+    x0 = _time(x, row)[..., :, None]
+    y0 = _time(y, row)[..., None, :]
+    return _angle(x.norm(dim=-1, keepdim=True), x0, y0, z, eps)
 
 
 @fp32_geometry
 def half_aperture(
-    x: Float[Tensor, "*B D"],
-    *,  # apexes
+    x: Float[Tensor, "*B D"],  # apexes
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
     min_radius: float = 0.1,  # K
     eps: float = 1e-8,  # guard of quotient and asin
 ) -> Float[Tensor, "*B"]:
     "Half-aperture by asin."
-    return (
-        (2 * min_radius / (x.norm(dim=-1) * _curvature(c, x).sqrt() + eps))
-        .clamp(min=-1 + eps, max=1 - eps)
-        .asin()
-    )
+    scaled_norm = x.norm(dim=-1) * _curvature(c, x).sqrt()
+    return (2 * min_radius / (scaled_norm + eps)).clamp(min=-1 + eps, max=1 - eps).asin()
