@@ -34,7 +34,10 @@ export: .venv/.installed  ## write hypvl/ from the notebooks and clean their met
 	$(BIN)/nbdev_clean --fname nbs
 	$(BIN)/nbdev_clean --fname papers_repro
 
-test: .venv/.installed  ## check that the export is clean, then nbdev_test, pytest and the smoke reproductions
+test: .venv/.installed  ## formatter, linter, types, clean export, then nbdev_test, pytest and the smoke reproductions
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
 	@before=$$($(TREE)); $(MAKE) --no-print-directory export && $(BIN)/nbdev_export && \
 		test "$$before" = "$$($(TREE))" || { echo "hypvl/ or a notebook was not up to date: 'make export' has changed it, look at git diff"; exit 1; }
 	OMP_NUM_THREADS=1 $(BIN)/nbdev_test --n_workers 2 --do_print --pause 0

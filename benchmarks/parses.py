@@ -1,14 +1,16 @@
 #!/usr/bin/env python
 """Captions a second of `parse_shards` beside bare `nlp.pipe` on the same texts.
 
-    python benchmarks/parses.py                                   # a small parser that is trained on the spot
+    python benchmarks/parses.py          # a small parser that is trained on the spot
     python benchmarks/parses.py --parser en_core_web_sm --captions captions_val2017.json
     python benchmarks/parses.py --parser en_core_web_sm --processes 4 --count 40000
 
-Writes shards with pictures of noise, about 15 KB each and three a caption as in prepared GRIT, into a temporary folder.
-Bare means: clean texts in memory, Docs thrown away; with several processes `nlp.pipe(n_process=...)`. `parse_shards` reads
-and cleans the captions of the tars and writes the files of parses. Times are CPU times of all processes, so other programs
-matter less; best of `--repeats`, in turns. The last row leaves out what is paid once a process: imports and the parser's load.
+Writes shards with pictures of noise, about 15 KB each and three a caption as in prepared GRIT,
+into a temporary folder. Bare means: clean texts in memory, Docs thrown away; with several processes
+`nlp.pipe(n_process=...)`. `parse_shards` reads and cleans the captions of the tars and writes the
+files of parses. Times are CPU times of all processes, so other programs matter less; best of
+`--repeats`, in turns. The last row leaves out what is paid once a process: imports and the parser's
+load.
 """
 
 import argparse
@@ -57,24 +59,15 @@ def write_shards(folder, texts, size):
     picture, rng = os.urandom(15_000), random.Random(0)
 
     def sample(i, text):
-        images = {
-            f"{name}.jpg": picture[: rng.randint(8_000, 15_000)]
-            for name in ("child", "parent000", "parent001")
-        }
-        return {
-            "__key__": f"{i:08d}",
-            "child.txt": text,
-            "numparents.txt": "2",
-            "parent000.txt": "a",
-            "parent001.txt": "b",
-            **images,
-        }
+        made = {"__key__": f"{i:08d}", "child.txt": text, "numparents.txt": "2"}
+        made |= {"parent000.txt": "a", "parent001.txt": "b"}
+        for name in ("child", "parent000", "parent001"):
+            made[f"{name}.jpg"] = picture[: rng.randint(8_000, 15_000)]
+        return made
 
     for start in range(0, len(texts), size):
-        write_shard(
-            folder / f"{start // size:05d}.tar",
-            (sample(i, t) for i, t in enumerate(texts[start : start + size], start)),
-        )
+        part = enumerate(texts[start : start + size], start)
+        write_shard(folder / f"{start // size:05d}.tar", (sample(i, text) for i, text in part))
 
 
 def cpu():
@@ -85,21 +78,13 @@ def cpu():
 
 
 def start_up(name, processes):
-    "What loading costs: the parser here, or all imports and the parser in each of several processes."
+    "What loading costs: the parser here, or imports and parser in each of several processes."
     start = cpu()
-    if processes == 1:
-        load_parser(name)
-    else:
-        load_parser(name)
+    load_parser(name)
+    if processes > 1:
+        program = f"from hypvl.data.parses.pipelines import load_parser; load_parser({name!r})"
         for _ in range(processes):
-            subprocess.run(
-                [
-                    sys.executable,
-                    "-c",
-                    f"from hypvl.data.parses.pipelines import load_parser; load_parser({name!r})",
-                ],
-                check=True,
-            )
+            subprocess.run([sys.executable, "-c", program], check=True)
     return cpu() - start
 
 
@@ -147,9 +132,9 @@ def main():
             for path in stored:
                 path.unlink()
         load = start_up(name, args.processes)
-    print(
-        f"{parser_identity(nlp)}; {len(texts)} captions of {sum(len(t.split()) for t in clean) / len(clean):.1f} words, {args.processes} process(es), {size:.0f} bytes a caption\n"
-    )
+    words = sum(len(text.split()) for text in clean) / len(clean)
+    print(f"{parser_identity(nlp)}; {len(texts)} captions of {words:.1f} words,")
+    print(f"{args.processes} process(es), {size:.0f} bytes a caption\n")
     print("| | captions/s | of bare |\n|---|---:|---:|")
     rows = {**best, "parse_shards without the start": best["parse_shards"] - load}
     for what, seconds in rows.items():

@@ -168,9 +168,8 @@ class ByKind:
             known = cls.members.get(kind, cls)
             if known.__qualname__ != cls.__qualname__:
                 raise ValueError(f"kind: {kind!r} is taken by {known.__module__}.{known.__name__}")
-            if (
-                known is cls or cls.__module__ != "__main__"
-            ):  # a notebook leaves the package's class
+            packaged = known is not cls and known.__module__.startswith("hypvl.")
+            if not (packaged and cls.__module__ == "__main__"):  # notebooks leave the package's
                 cls.members[kind] = cls
 
 

@@ -73,8 +73,9 @@ class DataSource(ByKind):
 
         `data` is what `prepare` gave; `tokenizer` makes ids [B, L] of strings; `split` is 'train',
         endless and shuffled, or 'val', one pass in order; this process is `rank` of `world_size`
-        that train together; `workers` is the number of reading processes. The loader has `kinds` (see `hypvl.streams`), and `state_dict` and
-        `load_state_dict` if its training is to be resumed.
+        that train together; `workers` is the number of reading processes.
+        The loader has `kinds` (see `hypvl.streams`), and `state_dict` and `load_state_dict` if its
+        training is to be resumed.
         """
         raise NotImplementedError
 

@@ -214,7 +214,7 @@ def single_parents(
 def read_edges(
     path: str | Path,  # is-a file, `parent child` a line
 ) -> list[tuple[str, str]]:
-    "The (parent, child) pairs of an is-a file; empty lines and those that begin with # are skipped."
+    "The (parent, child) pairs of an is-a file; empty lines and comments (#) are skipped."
     pairs = []
     for i, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
         if not line.strip() or line.startswith("#"):

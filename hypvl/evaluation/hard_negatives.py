@@ -31,7 +31,8 @@ def paired_scores(
     scores = []
     with inference(model) as device:
         for some_images, some_texts in zip(images.split(16), texts.split(16)):
-            block = model.geometry.score(some_images.to(device), some_texts.to(device), kind=kind)
+            some_images, some_texts = some_images.to(device), some_texts.to(device)
+            block = model.geometry.score(some_images, some_texts, "image", kind=kind)
             scores.append(block.diagonal().cpu())
     return torch.cat(scores)
 

@@ -142,24 +142,24 @@ def retrieval_ranks(
     chunk: int = 256,  # queries compared at once
 ) -> dict[str, Int[np.ndarray, "_"]]:
     "Ranks of the first hits: 't2i', one a caption, and 'i2t', one an image that has captions."
-    owners = _checked_owners(owners, len(text_points), len(image_points))
-    asked = owners.unique()  # images without a caption are distractors, not queries
+    owner = _checked_owners(owners, len(text_points), len(image_points))
+    asked = owner.unique()  # images without a caption are distractors, not queries
     with inference(model) as device:
         images, texts = image_points.to(device), text_points.to(device)
-        owners, asked = owners.to(device), asked.to(device)
+        owner, asked = owner.to(device), asked.to(device)
         index = torch.arange(len(images), device=device)
 
         def text_asks(queries, keys):
-            return model.geometry.score(queries, keys, kind=kind)
+            return model.geometry.score(queries, keys, "text", kind=kind)
 
         def image_asks(queries, keys):
-            return model.geometry.score(queries, keys, kind=kind)
+            return model.geometry.score(queries, keys, "image", kind=kind)
 
         def own_image(part):
-            return owners[part, None] == index
+            return owner[part, None] == index
 
         def own_captions(part):
-            return asked[part, None] == owners
+            return asked[part, None] == owner
 
         return {
             "t2i": chunked_ranks(text_asks, texts, images, own_image, chunk),

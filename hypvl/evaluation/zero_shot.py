@@ -141,13 +141,15 @@ def score_matrix(
     keys: Float[Tensor, "K D"],  # points
     kind: str = "paper",  # 'paper': −distance, 'official': sum of Lorentz inner products
     chunk: int = 512,  # queries compared at once
+    side: str = "image",  # modality of the queries: 'image' or 'text'
 ) -> Float[Tensor, "Q K"]:  # higher is closer, on the CPU
     "Scores of all pairs."
     parts = []
     with inference(model) as device:
         keys = keys.to(device)
         for some in queries.split(chunk):
-            parts.append(model.geometry.score(some.to(device), keys, kind=kind).cpu())
+            scores = model.geometry.score(some.to(device), keys, side, kind=kind)
+            parts.append(scores.cpu())
     return torch.cat(parts)
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #8b856df5
@@ -166,8 +168,8 @@ def class_prototypes(
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #1b788d77
 def classify(
-    scores: Float[Tensor, "N C"],  # higher is better
-    targets: Sequence[int] | Int[Tensor, "N"],  # index of the right class
+    scores: Float[Tensor, "N C"] | Float[np.ndarray, "N C"],  # higher is better
+    targets: Sequence[int] | Int[Tensor, "N"] | Int[np.ndarray, "N"],  # index of the right class
 ) -> pd.DataFrame:  # columns target, predicted, rank
     "What happened to each image."
     scores, targets = np.asarray(scores, dtype=np.float64), np.asarray(targets, dtype=np.int64)

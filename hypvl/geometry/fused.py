@@ -132,7 +132,7 @@ def product_cross_entropy_both(
     pairs: int | None = None,
     keep: int = 1 << 20,
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
-    """Cross-entropy of the local queries against all keys, and of the local keys against all queries.
+    """Cross-entropy of local queries against all keys, and of local keys against all queries.
 
     Each distance is computed once. `gather` is called inside, in the same order on every process.
     """

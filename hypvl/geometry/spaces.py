@@ -8,8 +8,7 @@ __all__ = ['Side', 'Geometry', 'Sphere', 'Product', 'Lorentz', 'Euclidean', 'Geo
 
 # %% ../../nbs/geometry/105_spaces.ipynb #3e1f42ed
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -142,7 +141,7 @@ class Geometry(nn.Module):
         raise self._lacking("angles(general, specific): there is no outward direction")
 
     def search_vectors(self, points: Float[Tensor, "N D"], side: str) -> Tensor | None:
-        "Vectors whose inner product ranks like the score, as 'query' or 'key'; None: there are none."
+        "Vectors whose inner product ranks like the score, as 'query' or 'key'; None: none do."
         return None
 
     def entail(
@@ -202,7 +201,7 @@ class Geometry(nn.Module):
         offset: int = 0,
         gather: Gather | None = None,  # brings rows of all processes; None: this one is alone
     ) -> tuple[Float[Tensor, "Q"], Float[Tensor, "Q"]]:
-        "Cross-entropy of each query, and of each local key against all queries; scores are made once."
+        "Cross-entropy of each query, and of each local key; scores are made once."
         if not self.symmetric:
             raise TypeError(f"{type(self).__name__}: the score depends on who asks; use contrast")
         logits = self.logits(queries, keys)

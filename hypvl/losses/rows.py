@@ -137,7 +137,7 @@ class Context:
         return share / self.total(count).clamp(min=torch.finfo(values.dtype).tiny)
 
     def report(self, name: str, value: Tensor | float):
-        "A further column of the log; NaN where it has no meaning. The same columns on every process."
+        "A further column of the log; NaN where undefined. The same columns on every process."
         self.reports[name] = value.detach() if isinstance(value, Tensor) else value
 
     def side(self, expression: str) -> str:

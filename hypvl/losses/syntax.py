@@ -107,7 +107,7 @@ class Syntax(Row, kind="syntax"):
         geometry,  # with `cones(general, specific)` where it has cones
         context: Context,  # of the step
     ) -> Float[Tensor, ""]:
-        """Mean or sum of the violations, not weighted; 0 with a gradient path where there is no pair.
+        """Mean or sum of the violations, not weighted; 0 with a gradient where there is no pair.
 
         Reports, where there are cones: share of violated pairs, mean angle and aperture in radians;
         of edges also the share whose head stands to the right. NaN where there is no pair.
@@ -130,14 +130,15 @@ class Syntax(Row, kind="syntax"):
 
     @torch.no_grad()
     def _report(self, points, context, angle, aperture, excess):
-        "Columns for the log; a mean over nothing is NaN."
-        context.report(f"{self.name}_violated", (excess > 0).to(angle.dtype).mean())
-        context.report(f"{self.name}_angle", angle.mean())
-        context.report(f"{self.name}_aperture", aperture.mean())
+        "Columns for the log: shares of means over the pairs of all processes, NaN over nothing."
+        columns = dict(violated=(excess > 0).to(angle.dtype), angle=angle, aperture=aperture)
         if self.term == "edge":
             _, child, parent = edge_index(points["head"])
-            to_the_right = (parent > child).to(angle.dtype).mean()
-            context.report(f"{self.name}_visible_edges", to_the_right)
+            columns["visible_edges"] = (parent > child).to(angle.dtype)[:, None]
+        pairs = context.total(angle.new_tensor(len(angle)))
+        for name, values in columns.items():
+            share = context.reduce(values.mean(-1), "mean")
+            context.report(f"{self.name}_{name}", torch.where(pairs > 0, share, torch.nan))
 
 # %% ../../nbs/losses/404_syntax.ipynb #51b6b8c5
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ __all__ = ['DualEncoder', 'eval_transform', 'HyperbolicHead', 'OpenClipConfig', 
            'load_official', 'ModelConfig', 'create_model', 'list_models', 'load_model', 'model_config']
 
 # %% ../../nbs/models/304_models.ipynb #cd731335
-from .head import HyperbolicHead
-
 from .dual_encoder import DualEncoder, eval_transform
+from .head import HyperbolicHead
 from .interop import OpenClipConfig, from_open_clip
 from .official import export_official, load_official
 from .registry import ModelConfig, create_model, list_models, load_model, model_config

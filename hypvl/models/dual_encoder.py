@@ -143,8 +143,9 @@ class DualEncoder(HubModel):
         """
         self._check_points(image_points, "image_points", "image")
         self._check_points(text_points, "text_points", "text")
-        settings = {"kind": kind} if kind else {}
-        return self.geometry.score(image_points, text_points, **settings)
+        if kind is None:
+            return self.geometry.score(image_points, text_points)
+        return self.geometry.score(image_points, text_points, kind=kind)
 
     @torch.no_grad()
     def classify(

@@ -8,15 +8,16 @@ __all__ = ['HeadConfig', 'HyperbolicHead']
 # %% ../../nbs/models/310_head.ipynb #15829b26
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..geometry.spaces import GeometryConfig, ProductConfig
+from ..geometry.spaces import GeometryConfig, ProductConfig, Side
 from .dual_encoder import make_projection
-from .hub import HubModel, ModelDescription
+from .hub import HubModel
+from .towers import ModelDescription
 from ..streams import stream_kind
 
 # %% ../../nbs/models/310_head.ipynb #c5b63ec1
@@ -58,7 +59,7 @@ class HyperbolicHead(HubModel):
         self,
         width: int,
         geometry: GeometryConfig,
-        sides: Sequence[Literal["image", "text"] | str] = ("image", "text"),
+        sides: Sequence[str] = ("image", "text"),
     ):
         super().__init__()
         if width < 1:
@@ -76,7 +77,7 @@ class HyperbolicHead(HubModel):
     def encode(
         self,
         features: Float[Tensor, "*B W"],
-        side: str = "image",
+        side: Side = "image",
     ) -> Float[Tensor, "*B D"]:
         """Points of features, float32 [*B, geometry.dim].
 
@@ -125,7 +126,8 @@ class HyperbolicHead(HubModel):
             if not kind.embedded:
                 points[name] = batch[name]
             elif kind.name in ("image", "text", "image_features", "text_features"):
-                points[name] = self.encode(batch[name], kind.side or "image")
+                side = "text" if kind.side == "text" else "image"
+                points[name] = self.encode(batch[name], side)
             else:
                 raise LookupError(
                     f"stream {name!r}: a head embeds image_features and text_features, "

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import open_clip
 import torch
-from .adapters import tower_sources
 from jaxtyping import Float, Int
 from open_clip.transform import PreprocessCfg, image_transform_v2, merge_preprocess_dict
 from torch import Tensor, nn
@@ -22,9 +21,11 @@ from torchvision import transforms
 
 from ..config import suggest
 from ..geometry.spaces import GeometryConfig, SphereConfig
+from .adapters import tower_sources
 from .dual_encoder import DualEncoder
-from .hub import ModelDescription, explain_refusal
+from .hub import explain_refusal
 from .text import marks_as_text
+from .towers import ModelDescription
 
 # %% ../../nbs/models/306_interop.ipynb #af854123
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class ClipText(nn.Module):
 
     def __init__(
         self,
-        model: open_clip.CLIP,  # gives its modules, not copies
+        model: Any,  # open_clip.CLIP; gives its modules, not copies
     ):
         super().__init__()
         for name in (
@@ -250,7 +251,7 @@ def _assemble(module: Any, cfg, geometry, config=None):
     size = getattr(module.visual, "image_size", cfg["size"])
     sides = {size} if isinstance(size, int) else {*size}
     if len(sides) > 1:
-        raise ValueError(f"model: its images must be square, got {tuple(size)}")
+        raise ValueError(f"model: its images must be square, got {size}")
     side = sides.pop()
     width = config.model_cfg["embed_dim"] if config else _width(module, side)
     as_trained = geometry is None or geometry == SphereConfig(dim=width)
@@ -284,7 +285,7 @@ def random_module(
     model_cfg: Mapping[str, Any],  # of open_clip
 ) -> nn.Module:
     "The module that open_clip would build, with random weights; nothing is downloaded."
-    cfg = {k: dict(v) if isinstance(v, Mapping) else v for k, v in model_cfg.items()}
+    cfg: dict[str, Any] = _plain(model_cfg)
     custom = cfg.pop("custom_text", False) or "hf_model_name" in cfg["text_cfg"]
     if "timm_model_name" in cfg["vision_cfg"]:
         cfg["vision_cfg"]["timm_model_pretrained"] = False
@@ -361,7 +362,7 @@ def _module(source, config, pretrained) -> Any:
             f"pretrained: {source or 'a description'} has no tag {pretrained!r}, and there is no "
             f"such file.{suggest(pretrained, tags)}"
         )
-    module = random_module(config.model_cfg)
+    module: Any = random_module(config.model_cfg)
     with explain_refusal(path):
         open_clip.load_checkpoint(module, str(path))
     return module

@@ -103,7 +103,7 @@ def official_state(
     for theirs, ours in _parts.items():
         inside = {name: t for name, t in own.items() if name.startswith(ours)}
         state |= {theirs + name.removeprefix(ours): t for name, t in inside.items()}
-    state["textual.attn_mask"] = model.text_tower.get_buffer("attn_mask")
+    state["textual.attn_mask"] = model.get_buffer("text_tower.attn_mask")
     if family in ("meru", "hycoclip"):
         state |= {theirs: own[f"geometry.{ours}"][0] for theirs, ours in _scalars.items()}
     if family == "phyclip":
@@ -329,7 +329,7 @@ def load_official(
     if not torch.equal(mask, torch.ones_like(mask).triu(1)):
         raise ValueError("tensor 'textual.attn_mask' is not the causal mask")
     model.to_empty(device="cpu").load_state_dict(_ours(state, model.geometry, family))
-    model.text_tower.attn_mask.copy_(mask)
+    model.get_buffer("text_tower.attn_mask").copy_(mask)
     unused = {"clip": ("root",), "phyclip": tuple(_scalars)}.get(family, ())
     extras = {name: state[name] for name in unused if name in state}
     model.official = OfficialFile(family, extras, beside, ignored)

@@ -18,10 +18,16 @@ from torch import nn
 from ..config import override, suggest
 from ..geometry.spaces import GeometryConfig, ProductConfig, SphereConfig
 from .dual_encoder import DualEncoder
-from .hub import HubModel, ModelDescription
-from .interop import OpenClipConfig, open_clip_config, open_clip_names
+from .hub import HubModel
+from .interop import open_clip_config, open_clip_names
 from .text import TextConfig, TransformerConfig, make_text_tower, text_configs
-from .towers import VisionConfig, ViTConfig, make_vision_tower, vision_configs
+from hypvl.models.towers import (
+    ModelDescription,
+    VisionConfig,
+    ViTConfig,
+    make_vision_tower,
+    vision_configs,
+)
 
 # %% ../../nbs/models/303_registry.ipynb #0fb7b1ed
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
 
 from ..config import ByKind, suggest
-from .towers import recomputed
+from .towers import Tower, recomputed
 
 # %% ../../nbs/models/301_text_towers.ipynb #df83d227
 _plain_pieces = regex.compile(
@@ -96,7 +96,7 @@ class TextConfig(ByKind):
     width: int = 512  # width of the tokens and of the features
     context_length: int = 77  # longest sequence
 
-    def make(self) -> nn.Module:
+    def make(self) -> Tower:
         "The tower, with random weights from the global generator."
         raise NotImplementedError(f"{type(self).__name__} must say how to make its tower")
 
@@ -297,7 +297,7 @@ def _check(config):
 # %% ../../nbs/models/301_text_towers.ipynb #f735c211
 def make_text_tower(
     config: TextConfig | str,  # a description, or a name of `text_configs`
-) -> nn.Module:
+) -> Tower:
     "The text tower of a description; ids [B, L] in, features [B, W] out."
     if isinstance(config, str):
         if config not in text_configs:

@@ -8,6 +8,7 @@ __all__ = ['POOLS', 'pool_words', 'midpoint', 'word_states', 'word_projection', 
 # %% ../../nbs/models/308_words.ipynb #422f110c
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -61,7 +62,7 @@ def pool_words(
 
 # %% ../../nbs/models/308_words.ipynb #495ea92f
 def midpoint(
-    geometry: Geometry,  # a product of hyperbolic spaces
+    geometry: Any,  # a product of hyperbolic spaces: with `curvature` and `split`
     points: Float[Tensor, "B L D"],  # one point a piece
     piece_word: Int[Tensor, "B L"],  # index of the word of each piece, −1 for none
     words: int,  # N

@@ -50,7 +50,7 @@ def verdict(
 
 # %% ../../nbs/papers/809_claims.ipynb #f302b861
 def _item_draws(values: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:
-    "Bootstrap means of a vector. Equal values are drawn together: one multinomial in place of n indices."
+    "Bootstrap means of a vector; equal values are drawn together, by one multinomial."
     unique, counts = np.unique(values, return_counts=True)
     return rng.multinomial(len(values), counts / len(values), size=draws) @ unique / len(values)
 

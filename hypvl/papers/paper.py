@@ -21,6 +21,7 @@ from IPython.display import Markdown
 from PIL import Image
 
 from ..config import suggest
+from ..data.sources import DataPaths
 from .claims import Claim, Ledger, evaluate
 from .figures import Drawing, claims_figure
 from .parallel_runs import run_all
@@ -28,7 +29,7 @@ from .parameters import RunParameters, Seeds, read_parameters
 from .provenance import provenance, provenance_frame, save_provenance
 from .recipes import Recipe
 from .reference import Layout, Reference, Rows, reference_folder
-from .runs import PROBES, DataPaths, Probe, gather, paper_packages, prepare_data
+from .runs import PROBES, Probe, gather, paper_packages
 from .tables import Table, paper_table, save
 
 # %% ../../nbs/papers/800_paper.ipynb #573229b6
@@ -68,6 +69,7 @@ class Paper:
     printed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # default: main, all
     seeds: Seeds = Seeds()  # where none are given
     describe: Callable[[Recipe], Mapping[str, Any]] = _no_columns  # columns of the plan
+    real_data: str = "grit"  # kind of the data source that `data_root` names
     suites: tuple[str, ...] = ()  # of `hypvl evaluate`, whose results stand in its tables
     suite_tables: tuple[int, ...] = ()  # those tables
 
@@ -103,8 +105,9 @@ class Study:
         home = self.reference_folder.parents[1]
         self.out = Path(parameters.out or home / f"runs/{paper.name}-{parameters.preset}")
         self.runs = {}
-        settings = {"data.root": parameters.data_root, "data.sprites": parameters.sprites}
-        given = {key: value for key, value in settings.items() if value}
+        given = {"data.sprites": parameters.sprites} if parameters.sprites else {}
+        if parameters.data_root:
+            given = {"data.kind": paper.real_data, "data.root": parameters.data_root}
         self.recipes: dict[str, list[Recipe]] = {}
         for section in parameters.sections:
             self.recipes[section] = []
@@ -150,8 +153,7 @@ class Study:
     def data(self) -> DataPaths:
         "Where the data of the first run lie."
         first = self.recipes[self.parameters.sections[0]][0]
-        size = first.model.vision.image_size
-        return prepare_data(first.data, size, self.out / "data", progress=False)
+        return first.data.prepare(self.out / "data", first.image_size, progress=False)
 
     def image(self, name: str) -> np.ndarray:
         "An image of the suite, as [H, W, 3]."

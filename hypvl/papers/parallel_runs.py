@@ -18,7 +18,7 @@ from joblib.externals.loky import get_reusable_executor
 from tqdm.std import tqdm
 
 from .recipes import Recipe
-from .runs import PROBES, Probe, Run, prepare_data, run
+from .runs import PROBES, Probe, Run, run
 from ..training.launch import LaunchError, finished
 from ..training.metrics import read_metrics
 
@@ -110,9 +110,9 @@ def run_all(
             run(r.recipe, out, how, device, progress)
         return made
     cores = joblib.cpu_count()
-    wanted = dict.fromkeys((r.recipe.data, r.recipe.model.vision.image_size) for r in missing)
+    wanted = dict.fromkeys((r.recipe.data, r.recipe.image_size) for r in missing)
     for data, size in wanted:
-        prepare_data(data, size, Path(out) / "data", min(8, cores), progress)
+        data.prepare(Path(out) / "data", size, min(8, cores), progress)
     steps = {r.folder: r.recipe.train.steps for r in missing}
     probes = {name: PROBES[name] for r in missing for name in r.recipe.probes if name in PROBES}
     one = joblib.delayed(_one_of_several)

@@ -37,10 +37,10 @@ def _git(folder, *args) -> str | None:
 
 
 def git_state(
-    folder: str | os.PathLike | None = None,  # folder of the code; default: the installed package
-    file: str = "__init__.py",  # a file of the code, relative to `folder`, that must be tracked
+    folder: str | os.PathLike | None = None,  # of the code; default: the installed package
+    file: str = "__init__.py",  # a file below `folder` that must be tracked
 ) -> dict:
-    "Commit of the code and whether tracked files differ from it; `unknown` and None outside of a checkout."
+    "Commit of the code, and whether tracked files differ from it; `unknown` outside of a checkout."
     folder = (
         Path(folder)
         if folder is not None
@@ -153,7 +153,8 @@ def _no_paths(record: Mapping, prefix: str = "") -> None:
             _no_paths(value, f"{prefix}{key}.")
         elif _ABSOLUTE.search(str(value)):
             raise ValueError(
-                f"{prefix}{key}: an absolute path does not belong in a shared record, got {str(value)!r}"
+                f"{prefix}{key}: an absolute path does not belong in a shared record, "
+                f"got {str(value)!r}"
             )
 
 
@@ -220,7 +221,7 @@ def stamp(
     frame: pd.DataFrame,  # results of one run
     *,
     model: str,  # name of the model
-    family: str,  # clip, meru, hycoclip or phyclip
+    family: str,  # label of the recipe
     seed: int,  # seed of the run
     preset: str,  # name of the preset
     commit: str,  # from `short_commit`
@@ -228,7 +229,7 @@ def stamp(
     run: str,  # hash of the resolved config
     **more,  # further columns: boxes, k, d, product, size, …
 ) -> pd.DataFrame:
-    "A copy of the frame whose rows say where they came from; a `model` column of the frame (baseline rows) is kept."
+    "A copy of the frame whose rows say where they came from; `model` of baseline rows is kept."
     frame = frame.copy()
     facts = {
         "family": family,

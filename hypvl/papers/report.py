@@ -27,7 +27,7 @@ from ..models.interop import open_clip_config
 from .paper import find_paper
 from .provenance import git_state, save_provenance, short_commit, stamp, versions
 from .reference import MODEL_COLUMNS, Column, Layout, reference_folder, task_columns
-from .runs import geometry_facts, paper_packages
+from .runs import paper_packages
 from .tables import Table, paper_table, save
 
 # %% ../../nbs/papers/890_report.ipynb #5cc037c6
@@ -83,7 +83,7 @@ def family_of(
         return given
     if getattr(model, "official", None):
         return model.official.family
-    return type(model.geometry).__name__.lower()
+    return "hyperbolic" if model.geometry.has_cones else "flat"
 
 # %% ../../nbs/papers/890_report.ipynb #8e6328e5
 _NO_NUMBERS = pd.DataFrame(columns=["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value"])
@@ -246,7 +246,7 @@ def evaluate_checkpoint(
         preset=f"suite {suite}",
         run=checkpoint,
         **origin,
-        **geometry_facts(model.geometry),
+        **model.geometry.facts(),
     )
     files = _write_results(results, frames, out, suite, reference)
     facts = {"suite": suite, "protocol": to_dict(protocol), "versions": versions()}

@@ -91,6 +91,7 @@ class Step(nn.Module):
         self.kinds = dict(kinds or {})
         self.gather = gather
         self.processes = processes
+        self.watched: dict[str, Tensor] = {}
 
     def context(self, step: int) -> Context:
         "What the rows may know besides points: kinds, step, and how to reach other processes."
@@ -125,9 +126,16 @@ class Step(nn.Module):
         step: int,
         cached: Mapping[str, Tensor] | None = None,  # gradient of the loss by the points
         head_gradients: Sequence[tuple[Tensor, Tensor]] = (),  # parameter, its gradient
+        watch: bool = False,  # keep the gradients of the points, in `watched`
     ):
         "Loss, log and points of a batch; with `cached` only the product of gradients and points."
         points = self.embed(batch)
+        self.watched = {}
+        if watch:  # here, since several processes return copies of the points
+            for name in embedded_streams(points, self.kinds):
+                if points[name].requires_grad:
+                    points[name].retain_grad()
+                    self.watched[name] = points[name]
         if cached is None:
             return *self.head(points, step), points
         product = torch.zeros((), device=next(iter(self.model.parameters())).device)
@@ -215,16 +223,12 @@ def backward(
         raise ValueError("batches: at least one is needed, got none")
     if len(batches) > 1:
         return _cached_backward(module, batches, step, accelerator)
-    loss, logs, points = module(batches[0], step)
-    watched = {}
-    if grads:
-        for name in embedded_streams(points, accelerator.unwrap_model(module).kinds):
-            if points[name].requires_grad:
-                points[name].retain_grad()
-                watched[name] = points[name]
+    plain = accelerator.unwrap_model(module)
+    loss, logs, points = module(batches[0], step, watch=grads)
     _differentiate(loss, accelerator)
     scale = accelerator.scaler.get_scale() if accelerator.scaler is not None else 1.0
-    found = {s: p.grad / scale for s, p in watched.items() if p.grad is not None}
+    found = {s: p.grad / scale for s, p in plain.watched.items() if p.grad is not None}
+    plain.watched = {}
     return Result(loss.detach(), logs, _detached(points), found)
 
 # %% ../../nbs/training/500_update.ipynb #cd0c5c27

@@ -1,4 +1,8 @@
-"The command as a user calls it: two processes share the images, a killed run goes on, and the numbers are those of one process."
+"""The command as a user calls it.
+
+Two processes share the images, a killed run goes on, the numbers are those of one process, and a
+geometry of one's own is evaluated with what it has.
+"""
 
 import os
 import signal
@@ -94,9 +98,57 @@ def test_a_killed_run_goes_on(folder, capsys):
     pd.testing.assert_frame_equal(results(folder, "killed"), results(folder, "one"))
 
 
+TORUS = """
+from dataclasses import dataclass
+
+import torch
+
+from hypvl.geometry.spaces import Geometry, GeometryConfig
+
+
+class Torus(Geometry):
+    def lift(self, features, side="image"):
+        return torch.pi * torch.tanh(features)
+
+    def score(self, queries, keys, side="image", *, kind="paper"):
+        return (queries[:, None] - keys).cos().mean(-1)
+
+
+@dataclass(frozen=True)
+class TorusConfig(GeometryConfig, kind="torus"):
+    dim: int = 16
+    temperature: float = 0.07
+
+    def make(self):
+        return Torus(**vars(self))
+"""
+
+
+def test_a_plugin_brings_a_geometry(folder):  # finding D.7
+    "A model whose geometry is defined in a file: evaluated with the file, refused without it."
+    plugin = folder / "torus_plugin.py"
+    plugin.write_text(TORUS)
+    save = "import sys, torus_plugin; from hypvl.models import create_model; "
+    save += "create_model('clip_tiny', seed=0, geometry=torus_plugin.TorusConfig(16))"
+    save += ".save_pretrained(sys.argv[1])"
+    called = [sys.executable, "-c", save, f"{folder}/torus"]
+    env = ENV | {"PYTHONPATH": os.pathsep.join([str(folder), os.getcwd()])}
+    subprocess.run(called, env=env, check=True, timeout=120)
+    call = command(folder, "of_torus")
+    call[call.index("--checkpoint") + 1] = f"{folder}/torus"
+    without = subprocess.run([sys.executable, *call], env=ENV, capture_output=True, text=True)
+    assert without.returncode == 2 and "'torus'" in without.stderr, without.stderr
+    call += ["--plugin", str(plugin)]
+    done = subprocess.run([sys.executable, *call], env=ENV, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "torus, score 'paper'" in done.stdout
+    rows = results(folder, "of_torus")
+    assert rows[rows["model"] == "torus"]["value"].notna().all()
+
+
 @pytest.mark.full
 def test_a_run_on_real_data_is_evaluated_on_it(folder):
-    "A recipe with `data.root` trains on its shards and takes PHyCLIP's suite where the folder holds no world."
+    "A recipe with `data.root` trains on its shards, and its folder decides the suite."
     from hypvl.papers.phyclip.recipes import recipe
     from hypvl.papers.runs import prepare_data, run
 

@@ -33,5 +33,5 @@ def test_wrong_section_is_an_error(tmp_path):
     done = papermill("syntax.ipynb", tmp_path, preset="smoke", sections="ablation")
     assert (
         done.returncode != 0
-        and "sections: 'ablation' is none of all, main, weights" in done.stderr + done.stdout
+        and "sections='ablation' is none of all, main, weights" in done.stderr + done.stdout
     )

@@ -1,4 +1,7 @@
-"A model, an objective and a loader that train in milliseconds, importable by the processes of the tests beside it."
+"""A model, an objective and a loader that train in milliseconds.
+
+They are importable by the processes of the tests beside this file.
+"""
 
 import os
 import signal
@@ -9,48 +12,43 @@ from torch import nn
 
 from hypvl.config import from_dict
 from hypvl.geometry.spaces import Product
-from hypvl.losses.objective import Objective, family_rows
-from hypvl.training.loop import TrainConfig, Trainer, make_accelerator
+from hypvl.losses.objective import FamilyObjective
+from hypvl.training.config import TrainConfig
+from hypvl.training.loop import Trainer
+from hypvl.training.update import make_accelerator
 
 STREAMS = {"image": 10, "box_image": 10, "text": 7, "box_text": 7}
 
 
 class Linear2(nn.Module):
-    "Two linear towers with dropout before a product of two hyperbolic planes; boxes share the towers."
+    "Two linear towers with dropout before a product of two hyperbolic planes."
 
     def __init__(self, seed=0, dropout=0.0):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.image, self.text, self.drop, self.geometry = (
-            nn.Linear(10, 4),
-            nn.Linear(7, 4),
-            nn.Dropout(dropout),
-            Product(2, 2),
-        )
+        self.image, self.text = nn.Linear(10, 4), nn.Linear(7, 4)
+        self.drop, self.geometry = nn.Dropout(dropout), Product(2, 2)
         for p in (*self.image.parameters(), *self.text.parameters()):
             nn.init.normal_(p, std=0.4, generator=generator)
 
-    def embed(self, batch, streams):
-        towers = {s: self.image if "image" in s else self.text for s in streams}
-        return {
-            s: self.geometry.lift(
-                self.drop(towers[s](batch[s])), "image" if "image" in s else "text"
-            )
-            for s in streams
-        }
+    def embed(self, batch, streams, kinds=None):
+        points = {}
+        for stream in streams:
+            side = "image" if "image" in stream else "text"
+            tower = self.image if side == "image" else self.text
+            points[stream] = self.geometry.lift(self.drop(tower(batch[stream])), side)
+        return points
 
 
 class Batches:
-    "The same samples however many processes and micro-batches there are; each process takes its part."
+    """The same samples however many processes and micro-batches there are.
+
+    Each process takes its part.
+    """
 
     def __init__(self, whole, rank=0, processes=1, pieces=1):
-        self.whole, self.rank, self.processes, self.pieces, self.index = (
-            whole,
-            rank,
-            processes,
-            pieces,
-            0,
-        )
+        self.whole, self.rank, self.processes, self.pieces = whole, rank, processes, pieces
+        self.index = 0
 
     def batch(self, index):
         generator = torch.Generator().manual_seed(index)
@@ -59,10 +57,9 @@ class Batches:
     def __iter__(self):
         while True:
             update, piece = divmod(self.index, self.pieces)
-            parts = {
-                s: x.chunk(self.processes)[self.rank].chunk(self.pieces)[piece]
-                for s, x in self.batch(update).items()
-            }
+            parts = {}
+            for name, x in self.batch(update).items():
+                parts[name] = x.chunk(self.processes)[self.rank].chunk(self.pieces)[piece]
             self.index += 1
             yield parts
 
@@ -74,7 +71,7 @@ class Batches:
 
 
 def objective(variant="official"):
-    return Objective(family_rows("phyclip", boxes=True, variant=variant))
+    return FamilyObjective("phyclip", boxes=True, variant=variant).make()
 
 
 class Died(Exception):
@@ -84,25 +81,15 @@ class Died(Exception):
 def trainer(config, out, accelerator, callbacks=()):
     "A trainer of this process's part."
     settings = from_dict(TrainConfig, config["train"])
-    loader = Batches(
-        settings.batch_size,
-        accelerator.process_index,
-        accelerator.num_processes,
-        settings.accumulate,
-    )
-    return Trainer(
-        Linear2(dropout=config.get("dropout", 0.0)),
-        objective(config.get("variant", "official")),
-        loader,
-        settings,
-        out,
-        accelerator,
-        callbacks,
-    )
+    rank, processes = accelerator.process_index, accelerator.num_processes
+    loader = Batches(settings.batch_size, rank, processes, settings.accumulate)
+    model = Linear2(dropout=config.get("dropout", 0.0))
+    table = objective(config.get("variant", "official"))
+    return Trainer(model, table, loader, settings, out, accelerator, callbacks)
 
 
 def train(config, out):
-    "A job: train, and be killed after the step `kill`, if it is given and the run has not died before."
+    "A job: train, and be killed after the step `kill`, if the run has not died before."
     grave = Path(out) / "died"
 
     def kill(trainer, row):

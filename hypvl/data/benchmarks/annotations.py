@@ -45,7 +45,8 @@ class FolderData:
     @property
     def empty(self) -> tuple[str, ...]:
         "Classes without an image."
-        return tuple(c for i, c in enumerate(self.classes) if i not in {*self.labels})
+        used = {*self.labels}
+        return tuple(name for i, name in enumerate(self.classes) if i not in used)
 
 
 def read_image_folder(
@@ -64,21 +65,14 @@ def read_image_folder(
     unknown = [c for c in found.classes if taxonomy is not None and c not in taxonomy]
     if unknown:
         raise ValueError(
-            f"is_a: {Path(is_a).name} has no node for {len(unknown)} of {len(found.classes)} class folders, the first is {unknown[0]!r}"
+            f"is_a: {Path(is_a).name} has no node for {len(unknown)} of {len(found.classes)} "
+            f"class folders, the first is {unknown[0]!r}"
         )
-    data = FolderData(
-        tuple(Path(p) for p, _ in found.samples),
-        tuple(i for _, i in found.samples),
-        tuple(found.classes),
-        taxonomy,
-    )
+    paths, labels = zip(*found.samples)
+    data = FolderData(tuple(Path(p) for p in paths), labels, tuple(found.classes), taxonomy)
     if data.empty:
-        _log.warning(
-            "%s of %s class folders have no image, the first is %s",
-            len(data.empty),
-            len(data.classes),
-            data.empty[0],
-        )
+        facts = (len(data.empty), len(data.classes), data.empty[0])
+        _log.warning("%s of %s class folders have no image, the first is %s", *facts)
     return data
 
 # %% ../../../nbs/data/benchmarks/242_annotations.ipynb #427d0af7
@@ -105,42 +99,45 @@ def _value(entry, key, kind, where):
     if not isinstance(entry, Mapping) or key not in entry:
         raise ValueError(f"{where} has no key {key!r}, got {str(entry)[:80]}")
     if not isinstance(entry[key], kind):
-        raise ValueError(
-            f"{where}: {key!r} is no {getattr(kind, '__name__', kind)}, got {str(entry[key])[:80]!r}"
-        )
+        wanted = getattr(kind, "__name__", kind)
+        raise ValueError(f"{where}: {key!r} is no {wanted}, got {str(entry[key])[:80]!r}")
     return entry[key]
 
 
 def _locate(names, where):
-    "{name: existing path} and the missing names, from (name, candidate paths); an error if all are missing."
-    found = {n: next((p for p in paths if p.is_file()), None) for n, paths in names.items()}
-    missing = tuple(n for n, p in found.items() if p is None)
-    if missing:
-        first = [*names[missing[0]]][0]
-        if len(missing) == len(names):
-            raise FileNotFoundError(
-                f"{where}: none of its {len(names)} images was found, the first was looked for at {str(first)!r}"
-            )
-        _log.warning(
-            "%s: %s of %s images are missing, the first is %s",
-            where,
-            len(missing),
-            len(names),
-            missing[0],
+    """{name: existing path} and the missing names, from {name: candidate paths}.
+
+    It is an error if all are missing.
+    """
+    found, missing = {}, []
+    for name, paths in names.items():
+        path = next((p for p in paths if p.is_file()), None)
+        if path is None:
+            missing.append(name)
+        else:
+            found[name] = path
+    if missing and not found:
+        first = names[missing[0]][0]
+        raise FileNotFoundError(
+            f"{where}: none of its {len(names)} images was found, "
+            f"the first was looked for at {str(first)!r}"
         )
-    return {n: p for n, p in found.items() if p is not None}, missing
+    if missing:
+        facts = (where, len(missing), len(names), missing[0])
+        _log.warning("%s: %s of %s images are missing, the first is %s", *facts)
+    return found, tuple(missing)
 
 
 def _captions(entries, where):
     "`CaptionData` from [(name, candidate paths, captions)]."
-    found, missing = _locate({n: paths for n, paths, _ in entries}, where)
-    kept = [(found[n], texts) for n, _, texts in entries if n in found]
-    return CaptionData(
-        tuple(p for p, _ in kept),
-        tuple(t for _, texts in kept for t in texts),
-        tuple(i for i, (_, texts) in enumerate(kept) for _ in texts),
-        missing,
-    )
+    found, missing = _locate({name: places for name, places, _ in entries}, where)
+    paths, captions, owners = [], [], []
+    for name, _, texts in entries:
+        if name in found:
+            owners += [len(paths)] * len(texts)
+            paths.append(found[name])
+            captions += texts
+    return CaptionData(tuple(paths), tuple(captions), tuple(owners), missing)
 
 # %% ../../../nbs/data/benchmarks/242_annotations.ipynb #46663170
 def read_karpathy(
@@ -161,13 +158,8 @@ def read_karpathy(
         where = f"{name}, images[{i}]"
         file, sentences = _value(e, "filename", str, where), _value(e, "sentences", list, where)
         places = [Path(image_root) / e.get("filepath", "") / file, Path(image_root) / file]
-        entries.append(
-            (
-                f"{e.get('filepath', '')}/{file}".strip("/"),
-                places,
-                [_value(s, "raw", str, where) for s in sentences],
-            )
-        )
+        texts = [_value(sentence, "raw", str, where) for sentence in sentences]
+        entries.append((f"{e.get('filepath', '')}/{file}".strip("/"), places, texts))
     return _captions(entries, name)
 
 # %% ../../../nbs/data/benchmarks/242_annotations.ipynb #bed8766f
@@ -177,22 +169,22 @@ def read_coco_captions(
 ) -> CaptionData:
     "Captions in COCO's official layout; images without a caption are left out."
     name, data = Path(path).name, _read_json(path)
-    images, texts = _value(data, "images", list, name), {}
-    files = {
-        _value(e, "id", int, f"{name}, images[{i}]"): _value(
-            e, "file_name", str, f"{name}, images[{i}]"
-        )
-        for i, e in enumerate(images)
-    }
+    files, texts = {}, {}
+    for i, e in enumerate(_value(data, "images", list, name)):
+        where = f"{name}, images[{i}]"
+        number = _value(e, "id", int, where)
+        files[number] = _value(e, "file_name", str, where)
     for i, a in enumerate(_value(data, "annotations", list, name)):
         where = f"{name}, annotations[{i}]"
         owner = _value(a, "image_id", int, where)
         if owner not in files:
             raise ValueError(f"{where}: 'image_id' {owner} is not among the images")
         texts.setdefault(owner, []).append(_value(a, "caption", str, where))
-    return _captions(
-        [(f, [Path(image_root) / f], texts[i]) for i, f in files.items() if i in texts], name
-    )
+    entries = []
+    for number, file in files.items():
+        if number in texts:
+            entries.append((file, [Path(image_root) / file], texts[number]))
+    return _captions(entries, name)
 
 
 def read_flickr_tokens(
@@ -214,7 +206,8 @@ def read_flickr_tokens(
     unknown = [f for f in keep if f not in texts]
     if unknown:
         raise ValueError(
-            f"keep: {len(unknown)} of {len(keep)} images are not in {name}, the first is {unknown[0]!r}"
+            f"keep: {len(unknown)} of {len(keep)} images are not in {name}, "
+            f"the first is {unknown[0]!r}"
         )
     return _captions([(f, [Path(image_root) / f], texts[f]) for f in keep], name)
 
@@ -244,18 +237,19 @@ def _pairs(rows, image_root, where, limit):
         else:
             missing[file] = path
     if missing and not kept:
+        first = next(iter(missing.values()))
         raise FileNotFoundError(
-            f"{where}: none of its {len(missing)} images was found, the first was looked for at {str(next(iter(missing.values())))!r}"
+            f"{where}: none of its {len(missing)} images was found, "
+            f"the first was looked for at {str(first)!r}"
         )
     if missing:
-        _log.warning(
-            "%s: %s images are missing, %s pairs are left, the first missing is %s",
-            where,
-            len(missing),
-            len(kept),
-            next(iter(missing)),
-        )
-    return PairData(*map(tuple, zip(*kept)), tuple(missing)) if kept else PairData((), (), (), ())
+        facts = (where, len(missing), len(kept), next(iter(missing)))
+        message = "%s: %s images are missing, %s pairs are left, the first missing is %s"
+        _log.warning(message, *facts)
+    if not kept:
+        return PairData((), (), (), ())
+    paths, positive, negative, keys = zip(*kept)
+    return PairData(paths, positive, negative, keys, tuple(missing))
 
 # %% ../../../nbs/data/benchmarks/242_annotations.ipynb #2058a729
 def read_vl_checklist(
@@ -263,10 +257,9 @@ def read_vl_checklist(
     image_root: str | Path,  # folder of the images of its source
     limit: int | None = None,  # first pairs whose image exists; the published protocol has 1000
     strip: bool = False,  # remove blanks around the texts
-    keep: Callable[[str, str], bool]
-    | None = None,  # of the true and the false text: which pairs count at all; None: all
+    keep: Callable[[str, str], bool] | None = None,  # (true, false text): counts; None: all
 ) -> PairData:
-    "Pairs of one VL-CheckList file."
+    "Pairs of one VL-CheckList file, those that `keep` says count at all."
     name, data = Path(path).name, _read_json(path)
     if not isinstance(data, list):
         raise ValueError(f"{name} is no list, got {str(data)[:80]}")
@@ -275,11 +268,11 @@ def read_vl_checklist(
         where = f"{name}, entry {i}"
         if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)):
             raise ValueError(f"{where} is no [image, texts], got {str(entry)[:80]}")
-        texts = [_value(entry[1], k, list, where) for k in ("POS", "NEG")]
-        for k, t in zip(("POS", "NEG"), texts):
-            if not t or not isinstance(t[0], str):
-                raise ValueError(f"{where}: {k!r} holds no text, got {t}")
-        true, false = (t[0].strip() if strip else t[0] for t in texts)
+        texts = {side: _value(entry[1], side, list, where) for side in ("POS", "NEG")}
+        for side, found in texts.items():
+            if not found or not isinstance(found[0], str):
+                raise ValueError(f"{where}: {side!r} holds no text, got {found}")
+        true, false = (found[0].strip() if strip else found[0] for found in texts.values())
         if keep is None or keep(true, false):
             rows.append((i, entry[0], true, false))
     return _pairs(rows, image_root, name, limit)
@@ -290,10 +283,9 @@ def vl_checklist_files(
     pattern: str = "Object/*/vg_*/vg_obj_*.json",  # files below it; '**/*.json' for all
 ) -> dict[str, Path]:
     "The files by name without suffix, such as 'Object/Size/vg_size/vg_obj_small'."
-    files = {
-        p.relative_to(data_root).with_suffix("").as_posix(): p
-        for p in sorted(Path(data_root).glob(pattern))
-    }
+    files = {}
+    for path in sorted(Path(data_root).glob(pattern)):
+        files[path.relative_to(data_root).with_suffix("").as_posix()] = path
     if not files:
         raise FileNotFoundError(f"data_root: no {pattern!r} below {str(data_root)!r}")
     return files
@@ -318,14 +310,8 @@ def read_sugarcrepe(
     name, data = Path(path).name, _read_json(path)
     if not isinstance(data, Mapping):
         raise ValueError(f"{name} is no mapping, got {str(data)[:80]}")
-    rows = [
-        (
-            k,
-            *(
-                _value(e, f, str, f"{name}, entry {k!r}")
-                for f in ("filename", "caption", "negative_caption")
-            ),
-        )
-        for k, e in data.items()
-    ]
+    rows, fields = [], ("filename", "caption", "negative_caption")
+    for key, entry in data.items():
+        values = [_value(entry, field, str, f"{name}, entry {key!r}") for field in fields]
+        rows.append((key, *values))
     return _pairs(rows, image_root, name, None)

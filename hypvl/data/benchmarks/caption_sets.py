@@ -45,12 +45,11 @@ class CaptionSet:
 
 def _tokens(tokens: Path, split: Path, images: Path) -> CaptionData:
     "Flickr's token file, for the images that a split file lists."
-    names = [
-        line.strip() for line in split.read_text(encoding="utf-8").splitlines() if line.strip()
-    ]
-    return read_flickr_tokens(
-        tokens, images, [n if n.endswith(".jpg") else f"{n}.jpg" for n in names]
-    )
+    files = []
+    for line in split.read_text(encoding="utf-8").splitlines():
+        if name := line.strip():
+            files.append(name if name.endswith(".jpg") else f"{name}.jpg")
+    return read_flickr_tokens(tokens, images, files)
 
 
 _FLICKR = ("flickr30k/flickr30k-images", "flickr30k/flickr30k_images", "flickr30k/images")
@@ -70,7 +69,8 @@ CAPTION_SETS: Mapping[str, CaptionSet] = MappingProxyType(
         ),
         "COCO Karpathy": CaptionSet(
             (CaptionLayout(("coco/dataset_coco.json",), ("coco", "coco/images"), read_karpathy),),
-            "dataset_coco.json of Karpathy's caption_datasets.zip, and val2014.zip of cocodataset.org",
+            "dataset_coco.json of Karpathy's caption_datasets.zip, and val2014.zip of "
+            "cocodataset.org",
             5_000,
             25_010,
         ),
@@ -81,7 +81,8 @@ CAPTION_SETS: Mapping[str, CaptionSet] = MappingProxyType(
                     ("flickr30k/results_20130124.token", "flickr30k/test.txt"), _FLICKR, _tokens
                 ),
             ),
-            "the images from shannon.cs.illinois.edu/DenotationGraph, dataset_flickr30k.json of Karpathy's caption_datasets.zip",
+            "the images from shannon.cs.illinois.edu/DenotationGraph, dataset_flickr30k.json of "
+            "Karpathy's caption_datasets.zip",
             1_000,
             5_000,
         ),
@@ -115,29 +116,22 @@ def open_sugarcrepe(
 ) -> dict[str, PairData]:  # kind of edit → pairs, the seven published kinds first
     "The pairs of SugarCrepe."
     root = Path(data_root)
-    texts = next(
-        (
-            root / p
-            for p in ("sugarcrepe", "sugarcrepe/data")
-            if (root / p / f"{SUGARCREPE[0]}.json").is_file()
-        ),
-        root / "sugarcrepe",
-    )
+    texts = root / "sugarcrepe"
+    if not (texts / f"{SUGARCREPE[0]}.json").is_file() and (texts / "data").is_dir():
+        texts = texts / "data"
     images = next((root / p for p in SUGARCREPE_IMAGES if (root / p).is_dir()), None)
     obtain = (
         "the folder `data` of github.com/RAIVNLab/sugar-crepe, and val2017.zip of cocodataset.org"
     )
-    absent = [
-        texts / f"{kind}.json" for kind in SUGARCREPE if not (texts / f"{kind}.json").is_file()
-    ]
+    files = [texts / f"{kind}.json" for kind in SUGARCREPE]
+    absent = [file for file in files if not file.is_file()]
     if images is None:
         absent += [root / p for p in SUGARCREPE_IMAGES[:1]]
     if absent:
         raise lacks("SugarCrepe", absent, obtain)
     more = sorted(p.stem for p in texts.glob("*.json") if p.stem not in SUGARCREPE)
+    kinds = (*SUGARCREPE, *more)
     try:
-        return {
-            kind: read_sugarcrepe(texts / f"{kind}.json", images) for kind in (*SUGARCREPE, *more)
-        }
+        return {kind: read_sugarcrepe(texts / f"{kind}.json", images) for kind in kinds}
     except FileNotFoundError as error:
         raise lacks("SugarCrepe", [images], f"{obtain} ({error})") from error

@@ -42,20 +42,16 @@ _ROLES = ("agent", "destination", "item", "tool")
 
 
 def _object_files(group: str, bucket: str) -> tuple[ChecklistFile, ...]:
-    kind, base = group.lower(), f"Object/{group}"
-    return (
-        *(
-            ChecklistFile("vg", f"vg_{end}", f"{base}/vg_{kind}/vg_{end}_{bucket}.json")
-            for end in ("obj", "subj")
-        ),
-        *(
-            ChecklistFile(
-                "swig", f"swig_{r}", f"{base}/swig_{kind}/swig_{r}/swig_{r}_{bucket}.json"
-            )
-            for r in _ROLES
-        ),
-        ChecklistFile("hake", "hake", f"{base}/hake_{kind}/hake_obj_{bucket}.json"),
-    )
+    "The files of a bucket of objects: two of Visual Genome, one a role of SWiG, one of HAKE."
+    kind, base, found = group.lower(), f"Object/{group}", []
+    for corpus in ("vg_obj", "vg_subj"):
+        found.append(ChecklistFile("vg", corpus, f"{base}/vg_{kind}/{corpus}_{bucket}.json"))
+    for role in _ROLES:
+        corpus = f"swig_{role}"
+        path = f"{base}/swig_{kind}/{corpus}/{corpus}_{bucket}.json"
+        found.append(ChecklistFile("swig", corpus, path))
+    hake = ChecklistFile("hake", "hake", f"{base}/hake_{kind}/hake_obj_{bucket}.json")
+    return (*found, hake)
 
 
 def _attribute_files(bucket: str) -> tuple[ChecklistFile, ...]:
@@ -82,16 +78,11 @@ CHECKLIST: Mapping[str, tuple[ChecklistFile, ...]] = MappingProxyType(
     }
 )
 OBJECT_COLUMNS = tuple(CHECKLIST)[:6]  # those of PHyCLIP's Table 3
-MAX_PAIRS = (
-    1000  # the published protocol scores the first so many pairs of a file whose image exists
-)
+MAX_PAIRS = 1000  # the published protocol: the first so many pairs of a file whose image exists
 
 # %% ../../../nbs/data/benchmarks/244_checklist.ipynb #f030baf3
-CHECKLIST_ROOTS = (
-    "vl_checklist/data",
-    "VL-CheckList/data",
-    "vl_checklist",
-)  # below `data_root`, hold `Object`, `Attribute`, `Relation`
+# folders below `data_root` that may hold `Object`, `Attribute` and `Relation`
+CHECKLIST_ROOTS = ("vl_checklist/data", "VL-CheckList/data", "vl_checklist")
 IMAGE_ROOTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {  # source → folders below `data_root`
         "vg": ("visual_genome", "vg", "vl_checklist/images/vg"),
@@ -120,12 +111,16 @@ def is_bare(
     return len(negative.split()) == 1 < len(positive.split())
 
 
+def _is_phrase(positive: str, negative: str) -> bool:
+    "Whether the negative is no bare noun."
+    return not is_bare(positive, negative)
+
+
 def open_checklist(
     column: str,  # a name of `CHECKLIST`
     data_root: str | Path,  # see `CHECKLIST_ROOTS` and `IMAGE_ROOTS`
     corpora: str = "vg",  # 'vg': the first file; 'all': every file
-    max_pairs: int
-    | None = MAX_PAIRS,  # of a file, counted among those whose image exists; None: all
+    max_pairs: int | None = MAX_PAIRS,  # of a file, among those with an image; None: all
     negatives: str = "all",  # 'all' or 'phrases'
 ) -> dict[str, PairData]:  # 'source/corpus' → pairs
     "The pairs of a column."
@@ -138,43 +133,24 @@ def open_checklist(
             raise ValueError(f"{name}: unknown {value!r}.{suggest(value, known)}")
     if max_pairs is not None and max_pairs < 1:
         raise ValueError(f"max_pairs: 1 or more, or None for all, got {max_pairs}")
-    root, found = Path(data_root), {}
+    root, found, title = Path(data_root), {}, f"VL-CheckList {column}"
+    keep = None if negatives == "all" else _is_phrase
     for file in CHECKLIST[column] if corpora == "all" else CHECKLIST[column][:1]:
-        where, images = (
-            _folder(root, CHECKLIST_ROOTS, file.path),
-            _folder(root, IMAGE_ROOTS[file.images]),
-        )
+        where = _folder(root, CHECKLIST_ROOTS, file.path)
         if where is None:
-            raise lacks(
-                f"VL-CheckList {column}",
-                [root / n / file.path for n in CHECKLIST_ROOTS[:1]],
-                _OBTAIN["texts"],
-            )
+            raise lacks(title, [root / CHECKLIST_ROOTS[0] / file.path], _OBTAIN["texts"])
+        images, obtain = _folder(root, IMAGE_ROOTS[file.images]), _OBTAIN[file.images]
         if images is None:
-            raise lacks(
-                f"VL-CheckList {column}",
-                [root / n for n in IMAGE_ROOTS[file.images][:1]],
-                _OBTAIN[file.images],
-            )
-        keep = (
-            None
-            if negatives == "all"
-            else lambda positive, negative: not is_bare(positive, negative)
-        )
+            raise lacks(title, [root / IMAGE_ROOTS[file.images][0]], obtain)
         try:
             pairs = read_vl_checklist(where / file.path, images, max_pairs, keep=keep)
         except FileNotFoundError as error:
-            raise lacks(
-                f"VL-CheckList {column}", [images], f"{_OBTAIN[file.images]} ({error})"
-            ) from error
+            raise lacks(title, [images], f"{obtain} ({error})") from error
         if pairs.paths:
             found[file.name] = pairs
     if not found:
-        raise lacks(
-            f"VL-CheckList {column}",
-            [where / f.path for f in CHECKLIST[column][:1]],
-            f"{_OBTAIN['texts']} (no pair is left of its files)",
-        )
+        obtain = f"{_OBTAIN['texts']} (no pair is left of its files)"
+        raise lacks(title, [where / CHECKLIST[column][0].path], obtain)
     return found
 
 # %% ../../../nbs/data/benchmarks/244_checklist.ipynb #e2921820
@@ -182,10 +158,9 @@ def pair_flaws(
     pairs: PairData,
 ) -> pd.DataFrame:  # a row a pair; columns same, stray_blank, bare_noun, equal_words
     "What gives a pair away, pair by pair."
-    rows = [
-        (p == n, n != n.strip(), is_bare(p, n), len(p.split()) == len(n.split()))
-        for p, n in zip(pairs.positive, pairs.negative)
-    ]
-    return pd.DataFrame(
-        rows, columns=["same", "stray_blank", "bare_noun", "equal_words"], dtype=bool
-    )
+    rows = []
+    for true, false in zip(pairs.positive, pairs.negative):
+        equal_words = len(true.split()) == len(false.split())
+        rows.append((true == false, false != false.strip(), is_bare(true, false), equal_words))
+    columns = ["same", "stray_blank", "bare_noun", "equal_words"]
+    return pd.DataFrame(rows, columns=columns, dtype=bool)

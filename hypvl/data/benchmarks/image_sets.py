@@ -87,7 +87,8 @@ def _read_split(b, folder):
         rows = list(csv.DictReader(f))
     if not rows or not {"file", "label"} <= {*rows[0]}:
         raise ValueError(
-            f"{b.name}: {file.name} needs rows with the columns file and label, got {list(rows[0]) if rows else 'no row'}"
+            f"{b.name}: {file.name} needs rows with the columns file and label, got "
+            f"{list(rows[0]) if rows else 'no row'}"
         )
     _count(b, {*class_indices(b, [row["label"] for row in rows])}, f"in {file.name}")
     return [folder / row["file"] for row in rows], [row["label"] for row in rows]
@@ -97,14 +98,11 @@ def _read_list(b, folder):
     found = [folder / name for name in b.lists if (folder / name).is_file()]
     if not found:
         raise FileNotFoundError(" or ".join((f"{b.part}.csv", *b.lists)))
-    lines = [
-        line.strip().strip("/")
-        for line in found[0].read_text(encoding="utf-8").splitlines()
-        if line.strip()
-    ]
-    names = [
-        line.split("/", 1)[1].rsplit("/", 1)[0] for line in lines
-    ]  # a/abbey/sun_a.jpg: the first folder is the letter
+    lines, names = [], []
+    for line in found[0].read_text(encoding="utf-8").splitlines():
+        if line := line.strip().strip("/"):  # a/abbey/sun_a.jpg: the first folder is the letter
+            lines.append(line)
+            names.append(line.split("/", 1)[1].rsplit("/", 1)[0])
     _count(b, {*names}, f"in {found[0].name}")
     return [folder / line for line in lines], names
 
@@ -154,16 +152,14 @@ def _read_torchvision(b, folder):
     "Items of torchvision's class: paths or the data set, and names of classes."
     data = getattr(torchvision.datasets, b.reader)(folder.parent, **dict(b.options))
     pairs = _have(data, "_samples", "samples")
-    paths, labels = (
-        zip(*pairs)
-        if pairs
-        else (
-            _have(data, "_image_files", "_images"),
-            _pcam_labels(data)
-            if b.reader == "PCAM"
-            else _have(data, "_labels", "targets", "labels"),
-        )
-    )
+    if pairs:
+        paths, labels = zip(*pairs)
+    else:
+        paths, labels = _have(data, "_image_files", "_images"), None
+        if b.reader != "PCAM":
+            labels = _have(data, "_labels", "targets", "labels")
+        else:
+            labels = _pcam_labels(data)
     labels = [int(label) for label in labels]
     if b.reader in _COUNTS:
         paths, labels = paths[: b.n], labels[: b.n]
@@ -171,33 +167,35 @@ def _read_torchvision(b, folder):
         if not hasattr(data, "classes"):
             raise FileNotFoundError("no names of the classes")  # STL-10 without class_names.txt
         _count(b, data.classes, f"below {b.folder}")
-    names = (
-        labels
-        if b.reader in _SAME_ORDER
-        else [str(label) if b.reader in _COUNTS else data.classes[label] for label in labels]
-    )
+    if b.reader in _SAME_ORDER:
+        names = labels
+    elif b.reader in _COUNTS:
+        names = [str(label) for label in labels]
+    else:
+        names = [data.classes[label] for label in labels]
     return (_Decoded(data) if paths is None else [Path(p) for p in paths]), names
 
 # %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #2ca8b6fa
-def _table(file):
-    return [
-        line.split(maxsplit=1)
-        for line in file.read_text(encoding="utf-8").splitlines()
-        if line.strip()
-    ]
+def _table(file) -> dict[str, str]:
+    "First word of each line → the rest of it."
+    lines = file.read_text(encoding="utf-8").splitlines()
+    rows = [line.split(maxsplit=1) for line in lines if line.strip()]
+    return {key: value.strip() for key, value in rows}
 
 
 def _read_cub(b, folder):
     "Items of the test split by CUB's own text files."
-    of = {
-        name: dict(_table(folder / f"{name}.txt"))
+    images, labels, in_training, classes = (
+        _table(folder / f"{name}.txt")
         for name in ("images", "image_class_labels", "train_test_split", "classes")
-    }
-    _count(b, of["classes"], "in classes.txt")
-    test = [i for i in of["images"] if of["train_test_split"][i].strip() == "0"]
-    return [folder / "images" / of["images"][i] for i in test], [
-        of["classes"][of["image_class_labels"][i].strip()] for i in test
-    ]
+    )
+    _count(b, classes, "in classes.txt")
+    paths, names = [], []
+    for number, path in images.items():
+        if in_training[number] == "0":
+            paths.append(folder / "images" / path)
+            names.append(classes[labels[number]])
+    return paths, names
 
 
 def _read_layout(b, folder):
@@ -208,16 +206,16 @@ def _read_layout(b, folder):
 # %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #d9bd3171
 def _read_folders(b, folder):
     "Items of `<part>/<class>/*`, or of the class folders of the archive."
-    places = [folder / b.part] + ([folder / b.archive] if b.archive is not None else [])
-    found = [
-        place for place in places if place.is_dir() and any(p.is_dir() for p in place.iterdir())
-    ]
+    places = [folder / b.part]
+    if b.archive is not None:
+        places.append(folder / b.archive)
+    found = []
+    for place in places:
+        if place.is_dir() and any(p.is_dir() for p in place.iterdir()):
+            found.append(place)
     if not found:
-        raise FileNotFoundError(
-            " or ".join(
-                f"{place.relative_to(folder.parent).as_posix()}/<class>/*" for place in places
-            )
-        )
+        names = [place.relative_to(folder.parent).as_posix() for place in places]
+        raise FileNotFoundError(" or ".join(f"{name}/<class>/*" for name in names))
     data = ImageFolder(str(found[0]), allow_empty=True)
     _count(b, data.classes, f"below {found[0].relative_to(folder.parent).as_posix()}")
     class_indices(b, data.classes)
@@ -231,9 +229,11 @@ def open_benchmark(
     "The images that the papers evaluate, as far as they are there."
     b = benchmark if isinstance(benchmark, Benchmark) else find_benchmark(benchmark)
     folder, missed = Path(data_root) / b.folder, []
-    lacks = lambda what: MissingData(
-        f"{b.name}: {what} in {str(folder)!r}. To get it: {b.obtain}", str(folder), b.obtain
-    )
+
+    def lacks(what):
+        message = f"{b.name}: {what} in {str(folder)!r}. To get it: {b.obtain}"
+        return MissingData(message, str(folder), b.obtain)
+
     if not folder.is_dir():
         raise lacks("not found")
     for read in (_read_split, _read_layout, _read_folders):
@@ -249,27 +249,19 @@ def open_benchmark(
 def _image_set(b, folder, images, names, lacks):
     "Labels, keys and fingerprint of what a reader found; items with a path are sorted by it."
     spelled = list(dict.fromkeys(names))
-    label = dict(
-        zip(
-            spelled,
-            spelled if spelled and isinstance(spelled[0], int) else class_indices(b, spelled),
-        )
-    )
-    labels = [label[name] for name in names]
+    if spelled and isinstance(spelled[0], int):
+        labels = list(names)
+    else:
+        label = dict(zip(spelled, class_indices(b, spelled)))
+        labels = [label[name] for name in names]
     if len(labels) != b.n:
-        _log.warning(
-            "%s: %s images, the published protocol has %s (%s)", b.name, len(labels), b.n, b.split
-        )
+        facts = (b.name, len(labels), b.n, b.split)
+        _log.warning("%s: %s images, the published protocol has %s (%s)", *facts)
     if not isinstance(images, list):
         stored = sorted(p for p in folder.rglob("*") if p.is_file())
-        return ImageSet(
-            b.name,
-            images,
-            tuple(labels),
-            b.classes,
-            tuple(f"{b.part}/{i:05d}" for i in range(len(labels))),
-            _fingerprint(b.name, folder, stored),
-        )
+        keys = tuple(f"{b.part}/{i:05d}" for i in range(len(labels)))
+        content = _fingerprint(b.name, folder, stored)
+        return ImageSet(b.name, images, tuple(labels), b.classes, keys, content)
     gone = [p for p in images if not p.is_file()]
     if gone:
         raise lacks(
@@ -278,11 +270,5 @@ def _image_set(b, folder, images, names, lacks):
     order = sorted(range(len(images)), key=lambda i: images[i].as_posix())
     paths = [images[i] for i in order]
     keys = tuple(p.relative_to(folder).as_posix() for p in paths)
-    return ImageSet(
-        b.name,
-        _Files(paths),
-        tuple(labels[i] for i in order),
-        b.classes,
-        keys,
-        _fingerprint(b.name, folder, paths),
-    )
+    labels, content = tuple(labels[i] for i in order), _fingerprint(b.name, folder, paths)
+    return ImageSet(b.name, _Files(paths), labels, b.classes, keys, content)

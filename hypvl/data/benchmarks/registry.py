@@ -28,7 +28,7 @@ class Benchmark:
     name: str  # as in the papers' tables
     n: int  # images that the papers evaluate
     classes: tuple[str, ...]  # readable names, in the order of the labels
-    kind: str  # 'general', 'fine-grained' or 'specialized', the groups of PHyCLIP's Table 1; ours for the four sets that it lacks
+    kind: str  # 'general', 'fine-grained' or 'specialized', as in PHyCLIP's Table 1
     templates: tuple[str, ...]  # prompts with one slot {} each
     folder: str  # below the data root, named as torchvision or the archive names it
     obtain: str  # how to get it, from its official source
@@ -36,9 +36,7 @@ class Benchmark:
     options: tuple[tuple[str, object], ...] = ()  # keywords of torchvision's class
     split: str = "test"  # split that the papers evaluate, in their words
     part: str = "test"  # its name on disk: `<folder>/<part>/<class>/*` and `<folder>/<part>.csv`
-    archive: str | None = (
-        None  # folder of the class folders in the published archive, below `folder`
-    )
+    archive: str | None = None  # class folders of the published archive, below `folder`
     lists: tuple[str, ...] = ()  # text files of image paths that name the split, below `folder`
     folders: tuple[str, ...] = ()  # names of the class folders where `classes` do not tell them
 
@@ -68,7 +66,8 @@ _ROWS = (  # name, images, group, folder, how to get it, what differs from the d
         50_000,
         "general",
         "imagenet",
-        "ILSVRC2012_img_val.tar of https://image-net.org (registration), one folder a wnid below val/",
+        "ILSVRC2012_img_val.tar of https://image-net.org (registration), "
+        "one folder a wnid below val/",
         dict(split="val", part="val"),
     ),
     (
@@ -137,7 +136,9 @@ _ROWS = (  # name, images, group, folder, how to get it, what differs from the d
         8_041,
         "fine-grained",
         "stanford_cars",
-        "the original site is gone; cars_test.tgz, car_devkit.tgz and cars_test_annos_withlabels.mat from a mirror, laid out as torchvision.datasets.StanfordCars expects",
+        "the original site is gone; cars_test.tgz, car_devkit.tgz and "
+        "cars_test_annos_withlabels.mat from a mirror, laid out as "
+        "torchvision.datasets.StanfordCars expects",
         dict(reader="StanfordCars", options=(("split", "test"),)),
     ),
     (
@@ -243,13 +244,12 @@ def _registry():
         "classes": IMAGENET_CLASSNAMES,
         "folders": sorted(imagenet_taxonomy().leaves),
     }
-    text = lambda name: {key: tuple(values) for key, values in texts[name].items()}
-    return {
-        name: Benchmark(
-            name=name, n=n, kind=kind, folder=folder, obtain=obtain, **more, **text(name)
-        )
-        for name, n, kind, folder, obtain, more in _ROWS
-    }
+    records = {}
+    for name, n, kind, folder, obtain, more in _ROWS:
+        words = {key: tuple(values) for key, values in texts[name].items()}
+        facts = dict(name=name, n=n, kind=kind, folder=folder, obtain=obtain)
+        records[name] = Benchmark(**facts, **more, **words)
+    return records
 
 
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(_registry())
@@ -283,7 +283,8 @@ BENCHMARK_LISTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 def _plain(name):
     "Letters and digits, without a number such as `001.` in front."
     head, dot, tail = name.partition(".")
-    return "".join(filter(str.isalnum, (tail if dot and tail and head.isdigit() else name).lower()))
+    words = tail if dot and tail and head.isdigit() else name
+    return "".join(filter(str.isalnum, words.lower()))
 
 
 def find_benchmark(
@@ -298,30 +299,33 @@ def find_benchmark(
 
 def class_indices(
     benchmark: Benchmark,
-    names: Sequence[
-        str
-    ],  # how files or folders call the classes: readable names, folder names, or numbers from 0
-) -> list[int]:  # label of each name
-    "Labels of class names, in any spelling."
+    names: Sequence[str],  # readable names, names of folders, or numbers from 0
+) -> list[int]:
+    "The label of each class name, in any spelling, as files or folders call the classes."
     known = {}
     for words in (benchmark.classes, benchmark.folders):
         for i, word in enumerate(words):
             known.setdefault(_plain(word), set()).add(i)
-    if all(
-        str(name).isdigit()
-        and int(name) < len(benchmark.classes)
-        and _plain(str(name)) not in known
-        for name in names
-    ):
+
+    def is_number(name):
+        in_range = str(name).isdigit() and int(name) < len(benchmark.classes)
+        return in_range and _plain(str(name)) not in known
+
+    if all(is_number(name) for name in names):
         return [int(name) for name in names]
     unknown = [name for name in names if _plain(name) not in known]
     if unknown:
+        hint = suggest(unknown[0], [*benchmark.classes, *benchmark.folders])
         raise ValueError(
-            f"{benchmark.name}: {len(unknown)} of {len(names)} classes are unknown, the first is {unknown[0]!r}.{suggest(unknown[0], [*benchmark.classes, *benchmark.folders])}"
+            f"{benchmark.name}: {len(unknown)} of {len(names)} classes are unknown, "
+            f"the first is {unknown[0]!r}.{hint}"
         )
     twice = [name for name in names if len(known[_plain(name)]) > 1]
     if twice:
+        labels = sorted(known[_plain(twice[0])])
+        folders = ", ".join(benchmark.folders[i] for i in labels)
         raise ValueError(
-            f"{benchmark.name}: {twice[0]!r} is the name of several classes, {sorted(known[_plain(twice[0])])}; use names of folders: {', '.join(benchmark.folders[i] for i in sorted(known[_plain(twice[0])]))}"
+            f"{benchmark.name}: {twice[0]!r} is the name of several classes, {labels}; "
+            f"use names of folders: {folders}"
         )
     return [min(known[_plain(name)]) for name in names]

@@ -23,12 +23,8 @@ from ..taxonomy import Taxonomy, contract
 class Nouns:
     "Synsets of nouns."
 
-    hypernyms: Mapping[
-        str, tuple[str, ...]
-    ]  # wnid -> wnids of its hypernyms, in the order of the file
-    names: Mapping[str, str] = field(
-        default_factory=dict
-    )  # wnid -> its first word, where the file has words
+    hypernyms: Mapping[str, tuple[str, ...]]  # wnid -> its hypernyms, in the order of the file
+    names: Mapping[str, str] = field(default_factory=dict)  # wnid -> first word, where known
 
 
 def _lines(path):
@@ -40,18 +36,17 @@ def _lines(path):
 
 def _synset(line):
     "wnid, hypernyms and first word of a line of `data.noun`."
+    # offset, file, type, number of words (hexadecimal), word and sense of each, links
     words = line.split(" | ")[0].split()
-    start = 4 + 2 * int(
-        words[3], 16
-    )  # offset, file, type, number of words (hexadecimal), then word and sense
+    start = 4 + 2 * int(words[3], 16)
     links = [words[i : i + 4] for i in range(start + 1, start + 1 + 4 * int(words[start]), 4)]
     if words[2] != "n" or any(len(link) != 4 for link in links):
         raise ValueError(line)
-    return (
-        "n" + words[0],
-        tuple("n" + at for sign, at, kind, _ in links if sign in ("@", "@i") and kind == "n"),
-        words[4].replace("_", " "),
-    )
+    hypernyms = []
+    for sign, offset, kind, _ in links:
+        if sign in ("@", "@i") and kind == "n":
+            hypernyms.append("n" + offset)
+    return "n" + words[0], tuple(hypernyms), words[4].replace("_", " ")
 
 
 def read_data_noun(
@@ -91,7 +86,8 @@ def read_nouns(
     path: str | Path,  # either of the two files
 ) -> Nouns:
     "Nouns of a `data.noun` or of a table, whichever it is."
-    return (read_is_a_table if _lines(path)[0].startswith("parent\t") else read_data_noun)(path)
+    is_table = _lines(path)[0].startswith("parent\t")
+    return read_is_a_table(path) if is_table else read_data_noun(path)
 
 # %% ../../../nbs/data/benchmarks/245_wordnet.ipynb #0f614572
 PHYSICAL_ENTITY = "n00001930"
@@ -117,20 +113,19 @@ def longest_hypernyms(
     hypernyms: Mapping[str, Sequence[str]],  # wnid -> hypernyms
     leaves: Iterable[str],  # wnids of the classes
     root: str = PHYSICAL_ENTITY,  # most general node of the tree
-) -> dict[
-    str, tuple[str, ...]
-]:  # leaves and what is above them -> hypernyms on a longest path, lowest wnid first
-    "Which hypernyms begin a longest path to the root."
+) -> dict[str, tuple[str, ...]]:
+    """Which hypernyms begin a longest path to the root.
+
+    Leaves and what is above them -> hypernyms on a longest path, lowest wnid first.
+    """
 
     @cache
     def length(v):
-        return (
-            0
-            if v == root
-            else max(
-                (1 + n for n in map(length, hypernyms.get(v, ())) if n is not None), default=None
-            )
-        )
+        "Edges of the longest path to the root; None where there is none."
+        if v == root:
+            return 0
+        above = [length(p) for p in hypernyms.get(v, ())]
+        return max((1 + n for n in above if n is not None), default=None)
 
     found, todo = {}, list(leaves)
     for v in todo:
@@ -154,12 +149,14 @@ def imagenet_tree(
     leaves: Sequence[str],  # wnids of the classes
     root: str = PHYSICAL_ENTITY,  # most general node of the tree
     moved: Mapping[str, str] = MOVED,  # synset -> hypernym that replaces its own
-    preferred: Mapping[
-        str, str
-    ] = PREFERRED,  # synset -> which of its equally long hypernyms; of the others the lowest wnid
+    preferred: Mapping[str, str] = PREFERRED,  # synset -> which of its equally long hypernyms
     names: Mapping[str, str] = {},  # display names
 ) -> Taxonomy:
-    "Tree with the classes as leaves: longest paths, one parent a synset, no inner node with a single child."
+    """Tree with the classes as leaves: longest paths, one parent a synset.
+
+    Of equally long hypernyms that are not `preferred` the lowest wnid is taken. No inner node has a
+    single child.
+    """
     longest = longest_hypernyms({**hypernyms, **{v: (p,) for v, p in moved.items()}}, leaves, root)
     for v, p in preferred.items():
         if p not in longest.get(v, (p,)):
@@ -167,12 +164,10 @@ def imagenet_tree(
                 f"preferred: {p!r} is on no longest path of {v!r}, choose among {longest[v]}"
             )
     parents = {v: preferred.get(v, above[0]) for v, above in longest.items()}
-    keep, todo = (
-        {},
-        list(leaves),
-    )  # a parent that was not chosen by anybody is no longer part of the tree
+    keep, todo = {}, list(leaves)  # parents that nobody chose are no longer part of the tree
     while todo:
-        if (v := todo.pop()) != root and v not in keep:
+        v = todo.pop()
+        if v != root and v not in keep:
             keep[v] = parents[v]
             todo.append(keep[v])
     inner = [v for v in leaves if v in set(keep.values())]
@@ -190,7 +185,8 @@ def imagenet_classes() -> tuple[str, ...]:
 
 
 _HEADER = """# The 1000 classes of ILSVRC 2012 as leaves of a tree, `parent child` a line.
-# Made from WordNet 3.0 by `python -m hypvl.data.benchmarks.wordnet`; WordNet's licence is in WORDNET-LICENSE.
+# Made from WordNet 3.0 by `python -m hypvl.data.benchmarks.wordnet`.
+# WordNet's licence is in WORDNET-LICENSE.
 """
 
 
@@ -198,29 +194,23 @@ def main(
     args: Sequence[str] | None = None,  # arguments of the command; None: those of the process
 ):
     "Write the tree of ImageNet's classes from a file of WordNet's nouns."
-    parser = argparse.ArgumentParser(
-        prog="python -m hypvl.data.benchmarks.wordnet", description=main.__doc__
-    )
-    parser.add_argument(
-        "--nouns", required=True, help="data.noun of WordNet 3.0, or a table of parent, child, kind"
-    )
+    name = "python -m hypvl.data.benchmarks.wordnet"
+    parser = argparse.ArgumentParser(prog=name, description=main.__doc__)
+    nouns_help = "data.noun of WordNet 3.0, or a table of parent, child, kind"
+    parser.add_argument("--nouns", required=True, help=nouns_help)
     parser.add_argument("--out", required=True, help="is-a file to write, `parent child` a line")
-    parser.add_argument(
-        "--names", help="file of names to write, `node<TAB>name` a line; needs data.noun"
-    )
-    parser.add_argument(
-        "--classes", help="file of wnids, one a line; default: the 1000 of ILSVRC 2012"
-    )
+    names_help = "file of names to write, `node<TAB>name` a line; needs data.noun"
+    parser.add_argument("--names", help=names_help)
+    classes_help = "file of wnids, one a line; default: the 1000 of ILSVRC 2012"
+    parser.add_argument("--classes", help=classes_help)
     given = parser.parse_args(args)
     leaves = _lines(given.classes) if given.classes else imagenet_classes()
     nouns = read_nouns(given.nouns)
     tree = imagenet_tree(nouns.hypernyms, leaves, names=nouns.names)
     if given.names and not tree.names:
         parser.error(f"--names: {Path(given.nouns).name} has no words, only data.noun has")
-    write_atomic(
-        given.out,
-        _HEADER + "".join(f"{tree.parents[v]} {v}\n" for v in tree.nodes if v != tree.root),
-    )
+    edges = [f"{tree.parents[v]} {v}\n" for v in tree.nodes if v != tree.root]
+    write_atomic(given.out, _HEADER + "".join(edges))
     if given.names:
         write_atomic(given.names, "".join(f"{v}\t{tree.name(v)}\n" for v in tree.nodes))
     print(f"{tree}: {Path(given.out).name}")

@@ -37,7 +37,8 @@ def _gold_pipeline(parses):
     def look_up(text):
         if text not in known:
             raise ValueError(
-                f"parser 'gold' has no parse of {text!r}, it knows {len(known)} texts: give them as `parses`"
+                f"parser 'gold' has no parse of {text!r}, it knows {len(known)} texts: give them "
+                "as `parses`"
             )
         return known[text].to_doc(nlp.vocab)
 
@@ -58,7 +59,8 @@ def load_parser(
         nlp = spacy.load(name, exclude=["tagger", "attribute_ruler", "lemmatizer", "ner"])
     except (OSError, ImportError) as error:
         raise OSError(
-            f"parser {str(name)!r} cannot be loaded. Install it with `python -m spacy download {name}` or name another package or folder of a pipeline. "
+            f"parser {str(name)!r} cannot be loaded. Install it with `python -m spacy download "
+            f"{name}` or name another package or folder of a pipeline. "
             f"Offline, the world's own parses need no parser: parses='gold'. ({error})"
         ) from error
     if not any("token.head" in nlp.get_pipe_meta(n).assigns for n in nlp.pipe_names):
@@ -68,8 +70,9 @@ def load_parser(
 # %% ../../../nbs/data/parses/231_pipelines.ipynb #7d952563
 def _spans(parse):
     "(start, end) of each word -> (span of the head, label)."
-    span = [(s, s + len(w)) for s, w in zip(parse.starts, parse.words)]
-    return {a: (span[h], d) for a, h, d in zip(span, parse.heads, parse.deps)}
+    spans = [(start, start + len(word)) for start, word in zip(parse.starts, parse.words)]
+    rows = zip(spans, parse.heads, parse.deps)
+    return {span: (spans[head], label) for span, head, label in rows}
 
 
 def attachment_score(
@@ -87,11 +90,9 @@ def attachment_score(
             if dep in ignore:
                 continue
             other = found.get(span, (None, None))
-            words, right, labelled = (
-                words + 1,
-                right + (other[0] == head),
-                labelled + (other == (head, dep)),
-            )
+            words += 1
+            right += other[0] == head
+            labelled += other == (head, dep)
     if not words:
         raise ValueError(f"no words to score in {len(gold)} gold parses")
     return dict(uas=right / words, las=labelled / words, words=words)
@@ -107,22 +108,22 @@ def parser_identity(
     weights = hashlib.sha1(
         b"".join(m.to_bytes() for m in models if hasattr(m, "to_bytes"))
     ).hexdigest()[:12]
-    return f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']}, spaCy {spacy.__version__}, weights {weights}"
+    name = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']}"
+    return f"{name}, spaCy {spacy.__version__}, weights {weights}"
 
 # %% ../../../nbs/data/parses/231_pipelines.ipynb #40058c1c
 def _plain_texts(path):
-    "(key, bytes) of the captions of a tar with short names, else NotImplementedError; what lies between them is not read."
+    """(key, bytes) of the captions of a tar with short names, else NotImplementedError.
+
+    What lies between the captions is not read.
+    """
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as tar:
         at = 0
         while (head := tar[at : at + 512]) != bytes(512):
             if len(head) < 512:
                 raise EOFError("cut short: no end mark")
-            if (
-                head[257:262] != b"ustar"
-                or head[156:157] not in (b"0", b"\0", b"5")
-                or head[124] >= 128
-                or head[345]
-            ):
+            known = head[257:262] == b"ustar" and head[156:157] in (b"0", b"\0", b"5")
+            if not known or head[124] >= 128 or head[345]:  # large sizes, long names
                 raise NotImplementedError
             size, name = int(head[124:136].strip(b"\0 ") or b"0", 8), head[:100].rstrip(b"\0")
             if name.endswith(b"child.txt"):
@@ -139,11 +140,10 @@ def _captions(path, faults):
         for key, data in _plain_texts(path):
             found[key] = data
     except NotImplementedError:
-        found = {
-            raw["__key__"]: raw["child.txt"]
-            for raw in read_shard(path, faults.add)
-            if "child.txt" in raw
-        }
+        found = {}
+        for raw in read_shard(path, faults.add):
+            if "child.txt" in raw:
+                found[raw["__key__"]] = raw["child.txt"]
     except (EOFError, ValueError) as error:
         faults.add("broken shard", Path(path).name, error)
     for key, data in found.items():
@@ -176,17 +176,21 @@ def _read_bin(path):
             raise ValueError
         return docs, facts
     except FileNotFoundError:
+        shard = path.name.removesuffix(".parses.spacy") + ".tar"
         raise FileNotFoundError(
-            f"no parses beside {path.name.removesuffix('.parses.spacy')}.tar: make them with `hypvl.data.parses.pipelines.parse_shards`, or use the gold parses of the world, parses='gold'"
+            f"no parses beside {shard}: make them with "
+            "`hypvl.data.parses.pipelines.parse_shards`, or use the gold parses of the world, "
+            "parses='gold'"
         ) from None
     except Exception as error:
         raise ValueError(
-            f"parses in {path.name} cannot be read ({type(error).__name__}): run `hypvl.data.parses.pipelines.parse_shards` again, which replaces them"
+            f"parses in {path.name} cannot be read ({type(error).__name__}): run "
+            "`hypvl.data.parses.pipelines.parse_shards` again, which replaces them"
         ) from error
 
 
 def _state(path, facts, overwrite):
-    "'finished', 'parsed' or 'replaced': what becomes of a shard whose parses should have these facts."
+    "What becomes of a shard whose parses should have these facts: finished, parsed or replaced."
     if not sidecar(path).exists():
         return "parsed"
     try:
@@ -197,7 +201,8 @@ def _state(path, facts, overwrite):
     other = found.get("parser", facts["parser"])
     if other != facts["parser"] and not overwrite:
         raise ValueError(
-            f"parses in {sidecar(path).name} are of another parser, {other!r}, not {facts['parser']!r}: pass overwrite=True to replace them"
+            f"parses in {sidecar(path).name} are of another parser, {other!r}, not "
+            f"{facts['parser']!r}: pass overwrite=True to replace them"
         )
     return "finished" if found == (facts if facts["keys"] else dict(keys=[])) else "replaced"
 
@@ -220,27 +225,21 @@ def _parse_shard(path, name, identity, batch_size, overwrite, max_bad, nlp=None)
 
     faults = Faults(max_bad)
     keys, texts = _captions(path, faults)
-    facts = dict(
-        keys=keys,
-        parser=identity,
-        digest=hashlib.sha1(json.dumps([keys, texts]).encode()).hexdigest(),
-    )
-    state, counts = (
-        _state(path, facts, overwrite),
-        Counter({f"faults: {k}": n for k, n in faults.counts.items()}),
-    )
+    digest = hashlib.sha1(json.dumps([keys, texts]).encode()).hexdigest()
+    facts = dict(keys=keys, parser=identity, digest=digest)
+    state = _state(path, facts, overwrite)
     if state != "finished":
         docs, nlp = DocBin(attrs=("HEAD", "DEP")), nlp or _loaded(name, identity)
         with nlp.memory_zone():  # words of this shard are forgotten after it
             for doc in nlp.pipe(texts, batch_size=batch_size):
                 docs.add(doc)
-        docs.store_user_data, docs.user_data = (
-            True,
-            [msgpack_dumps(facts), *[None] * len(texts)][: len(texts)],
-        )
+        docs.store_user_data = True  # the first Doc carries the facts of all
+        docs.user_data = [msgpack_dumps(facts), *[None] * len(texts)][: len(texts)]
         with atomic_path(sidecar(path)) as part:
             part.write_bytes(docs.to_bytes())
-    return counts + Counter({f"shards: {state}": 1, f"captions: {state}": len(keys)}), faults.lines
+    counts = Counter({f"faults: {kind}": n for kind, n in faults.counts.items()})
+    counts += Counter({f"shards: {state}": 1, f"captions: {state}": len(keys)})
+    return counts, faults.lines
 
 # %% ../../../nbs/data/parses/231_pipelines.ipynb #88c9eabd
 def parse_shards(
@@ -255,7 +254,8 @@ def parse_shards(
     "Parse the captions of all shards that have no parses yet; returns counts."
     if str(name) == "gold":
         raise ValueError(
-            "name='gold': gold parses lie in the shards, read them with `shard_parses(shard, 'gold')`"
+            "name='gold': gold parses lie in the shards, read them with `shard_parses(shard, "
+            "'gold')`"
         )
     names = find_shards(shards)
     remote = [n for n in names if "://" in n or n.startswith("pipe:")]
@@ -314,10 +314,9 @@ def read_parses(
 
 def sample_parse(
     raw: Mapping[str, Any],  # a sample as `read_shard` gives it
-    stored: Mapping[str, Parse]
-    | None = None,  # what `read_parses` gave; None takes the gold parse of the sample
+    stored: Mapping[str, Parse] | None = None,  # what `read_parses` gave; None: gold
 ) -> Parse:
-    "The parse of the caption of one sample; raises `ParseFault`."
+    "The parse of the caption of one sample, stored or gold; raises `ParseFault`."
     if stored is not None:
         parse = stored.get(raw["__key__"])
     elif "parse.json" not in raw:
@@ -328,9 +327,8 @@ def sample_parse(
         except (ValueError, TypeError) as error:
             raise ParseFault("broken parse", error)
     if parse is None:
-        raise ParseFault(
-            "missing parse", "no parse.json" if stored is None else "not in the file of parses"
-        )
+        detail = "no parse.json" if stored is None else "not in the file of parses"
+        raise ParseFault("missing parse", detail)
     text = clean_text(raw["child.txt"].decode(errors="replace"))
     if parse.text != text:
         raise ParseFault("stale parse", f"of {parse.text!r}, the caption is {text!r}")
@@ -340,10 +338,12 @@ def sample_parse(
 def shard_parses(
     shard: str | Path,
     source: str = "gold",  # 'gold': members of the shard; 'spacy': the file beside it
-    on_fault: Callable[[str, str, Exception], None]
-    | None = None,  # called with (kind, sample, error), as in `read_shard`; None raises
+    on_fault: Callable[[str, str, Exception], None] | None = None,
 ) -> dict[str, Parse]:
-    "Key -> parse of the captions of a shard."
+    """Key -> parse of the captions of a shard.
+
+    `on_fault` is called with (kind, sample, error), as in `read_shard`; None raises.
+    """
     if source not in SOURCES:
         raise ValueError(f"source: unknown {source!r}.{suggest(source, SOURCES)}")
     stored, found = read_parses(shard) if source == "spacy" else None, {}

@@ -10,7 +10,7 @@ __all__ = ['DROPS', 'DEPS', 'clean_text', 'Pieces', 'pieces', 'keep_words', 'pru
 import random
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
 
@@ -39,7 +39,7 @@ def clean_text(
 # %% ../../../nbs/data/parses/230_word_pieces.ipynb #168d95f5
 @lru_cache
 def _bpe():
-    "CLIP's tokeniser, imported at its first use: parsing processes do not need it, and it takes seconds."
+    "CLIP's tokeniser, imported at its first use: it takes seconds, and parsers do not need it."
     from open_clip.tokenizer import SimpleTokenizer
 
     return SimpleTokenizer()
@@ -48,14 +48,15 @@ def _bpe():
 @lru_cache(maxsize=2**16)
 def _match(token: str) -> tuple[tuple[int, int, int], ...]:
     "(id, first character, one past the last) of the pieces of one match."
-    bpe, owner = _bpe(), [i for i, char in enumerate(token) for _ in char.encode()]
+    bpe = _bpe()
+    owner = [i for i, char in enumerate(token) for _ in char.encode()]  # character of each byte
     symbols = bpe.bpe("".join(bpe.byte_encoder[b] for b in token.encode())).split(" ")
-    ends = [
-        *accumulate(len(s.removesuffix("</w>")) for s in symbols)
-    ]  # a symbol has one letter a byte
-    return tuple(
-        (bpe.encoder[s], owner[a], owner[b - 1] + 1) for s, a, b in zip(symbols, [0, *ends], ends)
-    )
+    found, start = [], 0
+    for symbol in symbols:
+        end = start + len(symbol.removesuffix("</w>"))  # a symbol has one letter a byte
+        found.append((bpe.encoder[symbol], owner[start], owner[end - 1] + 1))
+        start = end
+    return tuple(found)
 
 
 @dataclass(frozen=True)
@@ -71,11 +72,10 @@ def pieces(
     text: str,  # cleaned, as `clean_text` returns it
 ) -> Pieces:
     "Pieces of a text with the characters that they stand for."
-    found = [
-        (i, m.start() + a, m.start() + b)
-        for m in _bpe().pat.finditer(text.lower())
-        for i, a, b in _match(m[0])
-    ]
+    found = []
+    for match in _bpe().pat.finditer(text.lower()):
+        for number, start, end in _match(match[0]):
+            found.append((number, match.start() + start, match.start() + end))
     return Pieces(*zip(*found)) if found else Pieces((), (), ())
 
 # %% ../../../nbs/data/parses/230_word_pieces.ipynb #98249909
@@ -98,13 +98,9 @@ def keep_words(
     def dropped(word):
         if word.isalnum() and not stops:
             return False
-        return (
-            word.lower() in stops
-            or space
-            and word.isspace()
-            or punct
-            and all(unicodedata.category(char)[0] == "P" for char in word)
-        )
+        if word.lower() in stops or (space and word.isspace()):
+            return True
+        return punct and all(unicodedata.category(char)[0] == "P" for char in word)
 
     return [not dropped(word) for word in words]
 
@@ -114,20 +110,25 @@ def prune(
     keep: Sequence[bool],  # words that stay
 ) -> tuple[list[int], list[int]]:  # kept words, and the head of each as an index into them
     "The tree over the kept words."
-    kept = [v for v, k in enumerate(keep) if k]
-    place, heir, new = {v: i for i, v in enumerate(kept)}, {}, []
-    for v in kept:
-        up = heads[v]
+    kept = [word for word, stays in enumerate(keep) if stays]
+    place = {word: i for i, word in enumerate(kept)}
+    heir, new_heads = {}, []  # lost root → the first of its kept words, which is a root now
+    for word in kept:
+        up = heads[word]
         while not keep[up] and heads[up] != up:
             up = heads[up]
-        new.append(place[up if keep[up] else heir.setdefault(up, v)])
-    return kept, new
+        if not keep[up]:
+            up = heir.setdefault(up, word)
+        new_heads.append(place[up])
+    return kept, new_heads
 
 # %% ../../../nbs/data/parses/230_word_pieces.ipynb #c47952b1
 DEPS = tuple(
-    """ROOT acl acomp advcl advmod agent amod appos attr aux auxpass case cc ccomp compound conj csubj csubjpass dative dep det dobj expl
-    intj mark meta neg nmod npadvmod nsubj nsubjpass nummod oprd parataxis pcomp pobj poss preconj predet prep prt punct quantmod relcl xcomp
-    clf cop discourse dislocated fixed flat goeswith iobj list obj obl orphan reparandum root vocative""".split()
+    """ROOT acl acomp advcl advmod agent amod appos attr aux auxpass case cc ccomp compound conj
+    csubj csubjpass dative dep det dobj expl intj mark meta neg nmod npadvmod nsubj nsubjpass nummod
+    oprd parataxis pcomp pobj poss preconj predet prep prt punct quantmod relcl xcomp
+    clf cop discourse dislocated fixed flat goeswith iobj list obj obl orphan reparandum root
+    vocative""".split()
 )
 _NUMBERS: Mapping[str, int] = {label: i for i, label in enumerate(DEPS)}
 
@@ -150,7 +151,7 @@ class Aligned:
     words: tuple[int, ...] = ()  # kept words as indices into the parse
 
 
-def _own_tokens(text, ids, context_length):
+def _own_tokens(text, context_length):
     "The tokeniser's ids of a raw text with marks."
     if context_length < 2:
         raise ValueError(f"context_length must be at least 2, got {context_length}")
@@ -162,17 +163,15 @@ def _words_of(found, parse, length):
     starts = np.array(found.starts[:length], dtype=np.int64)
     first = np.array(parse.starts, dtype=np.int64)
     word = np.searchsorted(first, starts, side="right") - 1
-    ends = np.array(
-        [s + len(w) for s, w in zip(parse.starts, parse.words)] + [0]
-    )  # word -1 ends at 0
+    ends = [s + len(w) for s, w in zip(parse.starts, parse.words)]
+    ends = np.array([*ends, 0])  # word -1 ends at 0
     return np.where(starts < ends[word], word, -1)
 
 # %% ../../../nbs/data/parses/230_word_pieces.ipynb #5153fad2
 def align(
     text: str,  # a raw caption
     parse: Parse | None,  # the parse of `clean_text(text)`; None leaves all pieces without a word
-    tokens: Sequence[int]
-    | None = None,  # ids of a tokeniser, with marks and without padding; None asks open_clip's
+    tokens: Sequence[int] | None = None,  # ids with marks, no padding; None asks open_clip's
     context_length: int = 77,  # longest sequence, marks included, where `tokens` is None
     drop: Iterable[str] = ("punct", "space"),  # words that leave the tree, as in `keep_words`
 ) -> Aligned:
@@ -181,35 +180,27 @@ def align(
     if parse is not None and parse.text != clean:
         raise ValueError(f"parse is of another text: {parse.text!r}, the caption is {clean!r}")
     found = pieces(clean)
-    tokens = (
-        _own_tokens(text, found.ids, context_length) if tokens is None else [int(i) for i in tokens]
-    )
+    if tokens is None:
+        tokens = _own_tokens(text, context_length)
+    tokens = [int(i) for i in tokens]
     own = [_bpe().sot_token_id, *found.ids[: len(tokens) - 2], _bpe().eot_token_id]
     if own != tokens:
         raise ValueError(f"tokens of {clean!r} are not CLIP's: {tokens}, expected {own}")
     head, dep, kept, word = [], [], (), np.full(len(tokens) - 2, -1)
     if parse is not None and len(parse.words):
         word = _words_of(found, parse, len(tokens) - 2)
-        has = np.zeros(len(parse.words) + 1, dtype=bool)
-        has[word] = True
-        kept, head = prune(
-            parse.heads, [k and h for k, h in zip(keep_words(parse.words, drop), has.tolist())]
-        )
-        place = np.full(len(has), -1)
+        has_piece = np.zeros(len(parse.words) + 1, dtype=bool)
+        has_piece[word] = True
+        stays = np.array(keep_words(parse.words, drop)) & has_piece[:-1]
+        kept, head = prune(parse.heads, stays.tolist())
+        place = np.full(len(has_piece), -1)  # in the tree, of each word of the parse
         place[kept] = np.arange(len(kept))
-        word, dep = (
-            place[word],
-            [
-                dep_number("ROOT" if h == i else parse.deps[v])
-                for i, (v, h) in enumerate(zip(kept, head))
-            ],
-        )
+        word = place[word]
+        for i, (v, up) in enumerate(zip(kept, head)):
+            dep.append(dep_number("ROOT" if up == i else parse.deps[v]))
     piece_word = np.concatenate([[-1], word, [-1]])
-    return Aligned(
-        np.array(tokens),
-        *(np.array(a, dtype=np.int16) for a in (piece_word, head, dep)),
-        tuple(kept),
-    )
+    rows = (np.array(row, dtype=np.int16) for row in (piece_word, head, dep))
+    return Aligned(np.array(tokens), *rows, tuple(kept))
 
 # %% ../../../nbs/data/parses/230_word_pieces.ipynb #4c271aa6
 def shuffle_tree(
@@ -228,20 +219,21 @@ def shuffle_tree(
 # %% ../../../nbs/data/parses/230_word_pieces.ipynb #ca47a4f8
 def collate_aligned(
     rows: Sequence[Aligned],
-) -> dict[
-    str, Int[Tensor, "B _"]
-]:  # `text` [B, L], padded with 0; `piece_word` [B, L], `head` [B, W], `dep` [B, W], padded with -1
-    "Streams of a batch."
-    pad = lambda name, value: pad_sequence(
-        [torch.from_numpy(getattr(r, name)) for r in rows], batch_first=True, padding_value=value
-    )
-    out = dict(text=pad("tokens", 0)) | {
-        name: pad(name, -1) for name in ("piece_word", "head", "dep")
-    }
+) -> dict[str, Int[Tensor, "B _"]]:
+    """Streams of a batch.
+
+    `text` [B, L] is padded with 0; `piece_word` [B, L], `head` [B, W] and `dep` [B, W] with -1.
+    """
+
+    def pad(name, value):
+        values = [torch.from_numpy(getattr(row, name)) for row in rows]
+        return pad_sequence(values, batch_first=True, padding_value=value)
+
+    streams = {"text": pad("tokens", 0), "piece_word": pad("piece_word", -1)}
     for name in ("head", "dep"):
-        if not out[name].shape[1]:
-            out[name] = out[name].new_full((len(rows), 1), -1)
-    return out
+        stream = pad(name, -1)
+        streams[name] = stream if stream.shape[1] else stream.new_full((len(rows), 1), -1)
+    return streams
 
 # %% ../../../nbs/data/parses/230_word_pieces.ipynb #8766cf79
 class TreeStreams:
@@ -266,28 +258,27 @@ class TreeStreams:
         "Streams of one batch."
         rows = [self._row(*args) for args in zip(tokens, texts, parses)]
         if self.shuffle_seed is not None:
-            rows = [
-                Aligned(
-                    r.tokens,
-                    r.piece_word,
-                    *shuffle_tree(r.head, r.dep, k, self.shuffle_seed),
-                    r.words,
-                )
-                for r, k in zip(rows, keys, strict=True)
-            ]
+            pairs = zip(rows, keys, strict=True)
+            rows = [self._shuffled(row, key) for row, key in pairs]
         batch = collate_aligned(rows)
-        wide = batch["piece_word"].new_full(
-            tokens.shape, -1
-        )  # as wide as the tokens, whose longest row may be padded
-        wide[:, : batch["piece_word"].shape[1]] = batch["piece_word"]
+        narrow = batch["piece_word"]
+        wide = narrow.new_full(tokens.shape, -1)  # the longest row of the tokens may be padded
+        wide[:, : narrow.shape[1]] = narrow
         return dict(piece_word=wide, head=batch["head"], dep=batch["dep"])
 
-    def _row(self, row, text, parse):
+    def _shuffled(self, row: Aligned, key: str) -> Aligned:
+        "The caption with the words of its tree exchanged."
+        head, dep = shuffle_tree(row.head, row.dep, key, self.shuffle_seed)
+        return replace(row, head=head, dep=dep)
+
+    def _row(self, row, text, parse) -> Aligned:
+        "One caption, aligned at its first sight."
         known = self.rows.get((text, parse))
         if known is None:
             if len(self.rows) >= self.limit:
                 self.rows.clear()
-            ids = row.tolist()
-            ids = ids[: ids.index(_bpe().eot_token_id) + 1] if _bpe().eot_token_id in ids else ids
+            ids, end = row.tolist(), _bpe().eot_token_id
+            if end in ids:
+                ids = ids[: ids.index(end) + 1]
             known = self.rows[text, parse] = align(text, parse, ids, drop=self.drop)
         return known

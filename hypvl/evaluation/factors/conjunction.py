@@ -82,7 +82,8 @@ def conjunction_retrieval(
     rows = []
     for kind in scores:
         for method, points in queries.items():
-            best = top_k(score_matrix(model, points, image_points, kind).numpy(), k)
+            found = score_matrix(model, points, image_points, kind, side="text")
+            best = top_k(found.numpy(), k)
             for (i, j), (a, b), top in zip(pairs, names, best):
                 holds_both = present[:, i] & present[:, j]
                 row = dict(score=kind, pair=f"{a} + {b}", a=a, b=b, method=method)

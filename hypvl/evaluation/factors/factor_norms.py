@@ -16,12 +16,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..zero_shot import encode_texts
+from ...geometry.spaces import Geometry
 
 # %% ../../../nbs/evaluation/factors/610_factor_norms.ipynb #cbf407a4
 @torch.no_grad()
 def factor_norms(
     points: Float[Tensor, "N D"],  # flat points
-    geometry: nn.Module,  # their geometry
+    geometry: Geometry,  # their geometry
     kind: str = "hyperbolic",  # or 'euclidean', as in the published figures
 ) -> Float[np.ndarray, "N k"]:
     """Norm of every point in every factor.
@@ -39,7 +40,7 @@ def factor_norms(
 # %% ../../../nbs/evaluation/factors/610_factor_norms.ipynb #66724660
 def norms_table(
     series: Mapping[str, Float[Tensor, "N D"]],  # points by name: image, box_image, text, box_text
-    geometry: nn.Module,  # their geometry
+    geometry: Geometry,  # their geometry
     factors: Sequence[int] | None = None,  # factors to list; None: all
     kind: str = "hyperbolic",  # or 'euclidean'
 ) -> pd.DataFrame:  # columns series, item, factor, norm

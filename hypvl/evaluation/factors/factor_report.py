@@ -35,6 +35,7 @@ from hypvl.evaluation.factors.factor_norms import (
 )
 from .horopca import taxonomy_disks
 from ..zero_shot import encode_texts, inference
+from ...geometry.spaces import Geometry
 
 # %% ../../../nbs/evaluation/factors/615_factor_report.ipynb #94fe58d9
 @dataclass(frozen=True)
@@ -126,31 +127,32 @@ def norm_series(
 NORM_FRAMES = "norms, prompts, alignment, activating, disks"
 
 
-def _why_no_norms(points: Float[Tensor, "N D"], geometry: nn.Module) -> str | None:
+def _why_no_norms(points: Float[Tensor, "N D"], geometry: Geometry) -> str | None:
     "Why norms say nothing about points of a geometry; None where they do."
     try:
         norms = factor_norms(points, geometry)
     except TypeError as error:  # a geometry that lacks a norm says so
         return str(error)
     if np.ptp(norms) == 0:
-        return f"{type(geometry).__name__}: all points are equally far from the root"
+        return f"{geometry.describe()}: all points are equally far from the root"
     return None
 
 
-def _why_no_disks(geometry: nn.Module) -> str | None:
+def _why_no_disks(geometry: Geometry) -> str | None:
     "Why the factors of a geometry cannot be drawn as disks; None where they can."
     if not hasattr(geometry, "curvature"):
-        return f"{type(geometry).__name__}: its factors state no curvature"
-    if geometry.split(torch.zeros(1, geometry.dim)).shape[-1] < 2:
-        return f"{type(geometry).__name__}: its factors have one dimension"
+        return f"{geometry.describe()}: its factors state no curvature"
+    if geometry.dim // geometry.factors < 2:
+        return f"{geometry.describe()}: its factors have one dimension"
     return None
 
 
-def _lacking_rows(geometry: nn.Module, no_norms: str | None) -> pd.DataFrame:
+def _lacking_rows(geometry: Geometry, no_norms: str | None) -> pd.DataFrame:
     "What cannot be measured, and why: columns part, reason."
-    rows, name = [], type(geometry).__name__
+    rows = []
     if not hasattr(geometry, "max_compose"):
-        rows.append(("conjunctions by the maximum", f"{name}: no factors to choose from"))
+        reason = f"{geometry.describe()}: no factors to choose from"
+        rows.append(("conjunctions by the maximum", reason))
     no_disks = _why_no_disks(geometry)
     if no_norms is not None:
         rows.append((NORM_FRAMES, no_norms))

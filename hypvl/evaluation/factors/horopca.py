@@ -19,6 +19,7 @@ from ...data.taxonomy import Taxonomy
 from ..suites.prompts import fill_templates
 from ..zero_shot import encode_texts
 from ...geometry.lorentz import dist, dist0, exp0, log0, mobius_add, pairwise_dist, to_poincare
+from ...geometry.spaces import Product
 
 # %% ../../../nbs/evaluation/factors/613_horopca.ipynb #fce8b735
 def frechet_mean(
@@ -153,7 +154,7 @@ def fit_horopca(
 # %% ../../../nbs/evaluation/factors/613_horopca.ipynb #dd53b57b
 def factor_disks(
     points: Float[Tensor, "N D"],  # flat points
-    geometry: nn.Module,  # of the points, with a `curvature` for each factor
+    geometry: Product,  # of the points, or another with a `curvature` for each factor
     terms: Sequence[str],  # a name for each point
     groups: Sequence[str],  # the family of each point
     factors: Sequence[int],  # which factors

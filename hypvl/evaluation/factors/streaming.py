@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 from .factor_norms import factor_norms, shares_of_total
 from ..zero_shot import inference
+from ...geometry.spaces import Geometry
+from ...streams import streams_of_kind
 
 # %% ../../../nbs/evaluation/factors/614_streaming.ipynb #eb803fd2
 def _slices(source: Mapping[str, Sequence], streams: Sequence[str], batch_size: int):
@@ -40,14 +42,26 @@ def _slices(source: Mapping[str, Sequence], streams: Sequence[str], batch_size: 
         yield batch
 
 
+def _entries_for(
+    batch: Mapping, streams: Sequence[str], kinds: Mapping[str, str] | None
+) -> dict[str, Tensor]:
+    "What a model reads to embed some streams: words are made from the text and its tree."
+    needed = list(streams)
+    if streams_of_kind(streams, kinds, "words"):
+        needed += ["text", "piece_word", "head"]
+    return {name: batch[name] for name in dict.fromkeys(needed) if name in batch}
+
+
 def point_batches(
     source: Mapping[str, Sequence] | Iterable[Mapping],  # cached points by stream, or batches
     model: nn.Module | None = None,  # embeds batches, with `embed`; None: the source holds points
     streams: Sequence[str] = ("image",),  # which streams
     batch_size: int = 4096,  # rows of cached points at once
     limit: int | None = None,  # so many batches at most; needed for loaders that never end
+    kinds: Mapping[str, str] | None = None,  # stream → kind; None: as the source declares them
 ) -> Iterator[dict]:  # stream → points [B, D], and key → list where the source has keys
     "Points of a large set, batch by batch; an entry `key` names the items."
+    kinds = getattr(source, "kinds", None) if kinds is None else kinds
     is_cache = isinstance(source, Mapping)
     batches = _slices(source, streams, batch_size) if is_cache else source
     for batch in islice(batches, limit):
@@ -55,8 +69,9 @@ def point_batches(
             points = {name: batch[name] for name in streams}
         else:
             with inference(model) as device:
-                read = {name: batch[name].to(device) for name in streams}
-                points = model.embed(read, streams)
+                entries = _entries_for(batch, streams, kinds)
+                read = {name: entry.to(device) for name, entry in entries.items()}
+                points = model.embed(read, streams, kinds)
         if "key" in batch:
             points = points | {"key": list(batch["key"])}
         yield points
@@ -322,7 +337,7 @@ class NormStream:
 
 def stream_norms(
     batches: Iterable[Mapping],  # of `point_batches`
-    geometry: nn.Module,  # of the points
+    geometry: Geometry,  # of the points
     kind: str = "hyperbolic",  # norm: or 'euclidean', as in the published figures
     capacity: int = 1000,  # top items kept for each factor: 0.1 % of a million
 ) -> NormStream:

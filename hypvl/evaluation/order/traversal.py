@@ -8,7 +8,7 @@ __all__ = ['ROOT', 'RELATIONS', 'METRICS', 'root_point', 'path_to_root', 'cone_v
            'traversal_measures']
 
 # %% ../../../nbs/evaluation/order/620_traversal.ipynb #036339c1
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,42 +21,60 @@ from torch import Tensor, nn
 from ...data.taxonomy import Taxonomy
 from ..statistics import bootstrap_mean
 from ..zero_shot import class_prototypes, encode_texts
-from ...geometry.cones import half_aperture, pairwise_exterior_angle
 from ...geometry.lorentz import exp0, log0
+from ...geometry.spaces import Geometry
 
 # %% ../../../nbs/evaluation/order/620_traversal.ipynb #9bad69ee
 @torch.no_grad()
 def root_point(
-    geometry: nn.Module,  # of the points
-    points: Float[Tensor, "N D"]
-    | None = None,  # embeddings of images and texts, to estimate the root of a sphere from
+    geometry: Geometry,  # of the points
+    points: Float[Tensor, "N D"] | None = None,  # embeddings to estimate the root of a sphere from
 ) -> Float[Tensor, "D"]:  # on the CPU
-    "The most general point: the origin; on a sphere the direction of the mean of `points`, or without them the stored root."
-    if geometry.has_cones:
+    """The most general point.
+
+    The origin; on a sphere, which has a `root`, the direction of the mean of `points` (embeddings
+    of images and texts), or without them the stored root.
+    """
+    if not hasattr(geometry, "root"):
         return torch.zeros(geometry.dim)
-    if points is None and not geometry.root.any():
+    if points is not None:
+        return F.normalize(points.float().mean(0).cpu(), dim=-1)
+    if not geometry.root.any():
         raise ValueError(
             "points: a sphere without a stored root needs embeddings to estimate one from, got None"
         )
-    return F.normalize(
-        geometry.root.float().cpu() if points is None else points.float().mean(0).cpu(), dim=-1
-    )
+    return F.normalize(geometry.root.float().cpu(), dim=-1)
 
 # %% ../../../nbs/evaluation/order/620_traversal.ipynb #2051dfab
-def _chart(geometry):
+def _unchanged(x):
+    return x
+
+
+def _unit_length(x):
+    return F.normalize(x, dim=-1)
+
+
+def _path_maps(geometry: Geometry) -> tuple[Callable, Callable]:
     "To the flat space in which a path is straight, and back."
-    if not geometry.has_cones:
-        return lambda x: x, lambda v: F.normalize(v, dim=-1)
-    how = dict(c=geometry.curvature, mode=geometry.mode, eps=geometry.eps)
-    return lambda x: log0(geometry.split(x), **how).flatten(-2), lambda v: exp0(
-        geometry.split(v), **how
-    ).flatten(-2)
+    if hasattr(geometry, "root"):
+        return _unchanged, _unit_length
+    if not hasattr(geometry, "curvature"):
+        return _unchanged, _unchanged
+    form = dict(c=geometry.curvature, mode=geometry.mode, eps=geometry.eps)
+
+    def to_flat(points):
+        return log0(geometry.split(points), **form).flatten(-2)
+
+    def to_points(vectors):
+        return exp0(geometry.split(vectors), **form).flatten(-2)
+
+    return to_flat, to_points
 
 
 @torch.no_grad()
 def path_to_root(
     points: Float[Tensor, "N D"],  # of images, or of anything else
-    geometry: nn.Module,  # of the points
+    geometry: Geometry,  # of the points
     steps: int = 50,  # on each path, both ends included
     root: Float[Tensor, "D"] | None = None,  # where paths end; None: `root_point`
 ) -> Float[Tensor, "N steps D"]:  # on the geometry's device
@@ -64,62 +82,55 @@ def path_to_root(
     if steps < 2:
         raise ValueError(f"steps: expected at least 2, got {steps}")
     device = geometry.logit_scale.device
-    to_flat, to_points = _chart(geometry)
-    start, end = (
-        to_flat(x.to(device).float())
-        for x in (points, root_point(geometry) if root is None else root)
-    )
-    share = torch.linspace(1, 0, steps, device=device)[:, None]
-    return to_points(torch.lerp(end, start[:, None], share))
+    root = root_point(geometry) if root is None else root
+    to_flat, to_points = _path_maps(geometry)
+    start = to_flat(points.to(device).float())
+    end = to_flat(root.to(device).float())
+    part_left = torch.linspace(1, 0, steps, device=device)[:, None]
+    return to_points(torch.lerp(end, start[:, None], part_left))
 
 # %% ../../../nbs/evaluation/order/620_traversal.ipynb #1f50b290
 @torch.no_grad()
 def cone_violations(
     steps: Float[Tensor, "S D"],  # points that should lie in the cones
     texts: Float[Tensor, "M D"],  # apexes of the cones
-    geometry: nn.Module,  # of both
+    geometry: Geometry,  # of both
     eta: float = 1.0,  # factor on the half-aperture
 ) -> Float[Tensor, "S M"]:  # radians; 0 inside of the cones of all factors
     "By how much every step lies outside of the cone of every text."
     if not geometry.has_cones:
-        raise ValueError(f"geometry: a {type(geometry).__name__} has no entailment cones")
-    how = dict(mode=geometry.mode, eps=geometry.eps)
-    apex, point = (geometry.split(t).movedim(-2, 0) for t in (texts, steps))
-    width = half_aperture(
-        apex, c=geometry.curvature[:, None], min_radius=geometry.min_radius, **how
-    )
-    angle = pairwise_exterior_angle(apex, point, c=geometry.curvature, **how)
-    return (angle - eta * width[..., None]).clamp(min=0).mean(0).T
+        raise ValueError(f"geometry: {geometry.describe()} has no entailment cones")
+    return geometry.entail(texts, steps[:, None], eta)
 
 # %% ../../../nbs/evaluation/order/620_traversal.ipynb #c5a85fd3
 @torch.no_grad()
 def nearest_texts(
     steps: Float[Tensor, "S D"],  # points on paths
     texts: Float[Tensor, "M D"],  # candidates
-    geometry: nn.Module,  # of both
+    geometry: Geometry,  # of both
     root: Float[Tensor, "D"] | None = None,  # competes with the texts; None: `root_point`
     kind: str = "paper",  # score: 'paper' or 'official'
     cones: bool = False,  # leave out texts whose cone misses the step; never the root
     eta: float = 1.0,  # factor on the half-aperture of the cones
     slack: float = 0.0,  # radians by which a cone may be missed, mean over factors
-) -> tuple[
-    Int[np.ndarray, "S"], Float[np.ndarray, "S"]
-]:  # index of the text, M for the root; its score
-    "The best text of every step."
+) -> tuple[Int[np.ndarray, "S"], Float[np.ndarray, "S"]]:
+    "The best text of every step, M for the root, and its score."
     root = root_point(geometry) if root is None else root
-    device, best = geometry.logit_scale.device, []
+    device = geometry.logit_scale.device
     texts = texts.to(device)
     keys = torch.cat([texts, root.to(texts)[None]])
-    for part in steps.to(device).split(max(1, 2**22 // (len(keys) * geometry.k))):
-        scores = geometry.score(part, keys, kind)
+    width = geometry.dim if cones else geometry.factors  # of what is held for a pair
+    at_once = max(1, 2**22 // (len(keys) * width))
+    parts = []
+    for some in steps.to(device).split(at_once):
+        scores = geometry.score(some, keys, "image", kind=kind)
         if cones:
-            scores[:, :-1].masked_fill_(
-                cone_violations(part, texts, geometry, eta) > slack, -torch.inf
-            )
-        best.append(scores.cpu().numpy())
-    best = np.concatenate(best)
-    chosen = best.argmax(1)
-    return chosen, best[np.arange(len(best)), chosen]
+            is_outside = cone_violations(some, texts, geometry, eta) > slack
+            scores[:, :-1].masked_fill_(is_outside, -torch.inf)
+        parts.append(scores.cpu().numpy())
+    scores = np.concatenate(parts)
+    chosen = scores.argmax(1)
+    return chosen, scores[np.arange(len(scores)), chosen]
 
 # %% ../../../nbs/evaluation/order/620_traversal.ipynb #fd374b4d
 ROOT = "[ROOT]"  # how the root is shown
@@ -144,33 +155,28 @@ def text_candidates(
     templates: Sequence[str] = ("a photo of a {}",),  # prompts of a node, one slot each
 ) -> Candidates:
     "Embed captions and the nodes of a taxonomy."
-    nodes = {}
-    for node in taxonomy.nodes if taxonomy else ():
-        nodes.setdefault(taxonomy.name(node), node)
-    captions = [text for text in dict.fromkeys(captions) if text not in nodes]
-    if not nodes and not captions:
-        raise ValueError("captions: expected texts or a taxonomy, got neither")
-    parts = [class_prototypes(model, [*nodes], templates)] if nodes else []
+    node_of = {}  # name → node
+    if taxonomy is not None:
+        for node in taxonomy.nodes:
+            node_of.setdefault(taxonomy.name(node), node)
+    captions = [text for text in dict.fromkeys(captions) if text not in node_of]
+    points = []
+    if node_of:
+        points.append(class_prototypes(model, [*node_of], templates))
     if captions:
-        parts.append(encode_texts(model, captions))
-    return Candidates(
-        (*nodes, *captions), (*nodes.values(), *[None] * len(captions)), torch.cat(parts)
-    )
+        points.append(encode_texts(model, captions))
+    if not points:
+        raise ValueError("captions: expected texts or a taxonomy, got neither")
+    no_node = [None] * len(captions)
+    return Candidates((*node_of, *captions), (*node_of.values(), *no_node), torch.cat(points))
 
 # %% ../../../nbs/evaluation/order/620_traversal.ipynb #3fe6e0bb
-_STEP = (
-    "step",
-    "position",
-    "norm",
-    "text",
-    "node",
-    "score",
-    "depth",
-    "relation",
-)  # columns of a step; all others name the walk
+# columns of a step; all others name the walk
+_STEP = ("step", "position", "norm", "text", "node", "score", "depth", "relation")
 
 
-def _walk(table):
+def _walk_columns(table: pd.DataFrame) -> list[str]:
+    "Columns that name a walk."
     return [name for name in table if name not in _STEP]
 
 
@@ -178,7 +184,7 @@ def _walk(table):
 def traverse(
     points: Float[Tensor, "N D"],  # of images
     candidates: Candidates,  # texts to retrieve
-    geometry: nn.Module,  # of both
+    geometry: Geometry,  # of both
     images: Sequence[Hashable] | None = None,  # a key of each image; None: 0, 1, …
     targets: Sequence[str] | None = None,  # true node of each image
     steps: int = 50,  # of each path
@@ -187,60 +193,67 @@ def traverse(
     **retrieval,  # kind, cones, eta, slack of `nearest_texts`
 ) -> pd.DataFrame:  # image[, target], step, position 0…1, norm, text, node, score
     "What is retrieved at every step from every image to the root."
-    for name, given in (("images", images), ("targets", targets)):
-        if given is not None and len(given) != len(points):
-            raise ValueError(f"{name}: expected {len(points)}, one an image, got {len(given)}")
-    root, tables = root_point(geometry) if root is None else root, []
-    texts, nodes = (
-        np.array([*values, last], dtype=object)
-        for values, last in ((candidates.texts, ROOT), (candidates.nodes, None))
-    )
+    names = {} if images is None else {"image": images}
+    if targets is not None:
+        names["target"] = targets
+    for name, given in names.items():
+        if len(given) != len(points):
+            raise ValueError(f"{name}s: expected {len(points)}, one an image, got {len(given)}")
+    names = {"image": np.arange(len(points))} | names
+    root = root_point(geometry) if root is None else root
+    texts = np.array([*candidates.texts, ROOT], dtype=object)
+    nodes = np.array([*candidates.nodes, None], dtype=object)
+    tables = []
     for start in range(0, len(points), batch_size):
         path = path_to_root(points[start : start + batch_size], geometry, steps, root).flatten(0, 1)
         chosen, score = nearest_texts(path, candidates.points, geometry, root, **retrieval)
-        norm = geometry.norm(path) if geometry.has_cones else geometry.dist(path, root.to(path))
-        who, step = start + np.arange(len(path)) // steps, np.arange(len(path)) % steps
-        names = {"image": who if images is None else np.asarray(images, dtype=object)[who]} | (
-            {} if targets is None else {"target": np.asarray(targets, dtype=object)[who]}
-        )
-        tables.append(
-            pd.DataFrame(
-                names
-                | {
-                    "step": step,
-                    "position": step / (steps - 1),
-                    "norm": norm.cpu().numpy(),
-                    "text": texts[chosen],
-                    "node": nodes[chosen],
-                    "score": score,
-                }
-            )
-        )
+        image, step = start + np.arange(len(path)) // steps, np.arange(len(path)) % steps
+        columns = {name: _given(values)[image] for name, values in names.items()}
+        columns |= {"step": step, "position": step / (steps - 1)}
+        columns["norm"] = _distance_to_root(path, geometry, root).cpu().numpy()
+        columns |= {"text": texts[chosen], "node": nodes[chosen], "score": score}
+        tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
+
+
+def _given(values) -> np.ndarray:
+    "What names the images, as an array; names stay what they are."
+    return values if isinstance(values, np.ndarray) else np.asarray(values, dtype=object)
+
+
+def _distance_to_root(path, geometry, root):
+    "Norms; on a sphere, whose root may be another than the stored one, the angle to it."
+    if hasattr(geometry, "root"):
+        return geometry.dist(path, root.to(path))
+    return geometry.norm(path)
 
 # %% ../../../nbs/evaluation/order/620_traversal.ipynb #d6576494
 def distinct_texts(
     table: pd.DataFrame,  # of `traverse`
-) -> (
-    pd.DataFrame
-):  # columns of the walk, text, node[, depth, relation], first, last, steps, norm, place
-    "The texts of every walk in the order of their first step, each once."
+) -> pd.DataFrame:
+    """The texts of every walk in the order of their first step, each once.
+
+    Columns: those of the walk, text, node[, depth, relation], first, last, steps, norm, place.
+    """
+    walk = _walk_columns(table)
     kept = {name: (name, "first") for name in ("node", "depth", "relation") if name in table}
-    found = (
-        table.groupby([*_walk(table), "text"], sort=False, dropna=False)
-        .agg(
-            **kept,
-            first=("step", "min"),
-            last=("step", "max"),
-            steps=("step", "size"),
-            norm=("norm", "max"),
-        )
-        .reset_index()
-    )
-    return found.assign(place=found.groupby(_walk(table), dropna=False).cumcount())
+    kept |= dict(first=("step", "min"), last=("step", "max"), steps=("step", "size"))
+    kept["norm"] = ("norm", "max")
+    texts = table.groupby([*walk, "text"], sort=False, dropna=False)
+    found = texts.agg(**kept).reset_index()
+    return found.assign(place=found.groupby(walk, dropna=False).cumcount())
 
 # %% ../../../nbs/evaluation/order/620_traversal.ipynb #0a3ad533
 RELATIONS = ("class", "ancestor", "other", "caption", "root")
+
+
+def _relation(text: str, node: str | None, target: str, above: Mapping[str, set]) -> str:
+    "What a retrieved text is to the true class of its image."
+    if pd.isna(node):
+        return "root" if text == ROOT else "caption"
+    if node == target:
+        return "class"
+    return "ancestor" if node in above[target] else "other"
 
 
 def step_relations(
@@ -253,34 +266,29 @@ def step_relations(
             f"table: a column target with the true nodes is needed, got {list(table.columns)}"
         )
     above = {target: {*taxonomy.ancestors(target)} for target in table["target"].unique()}
-
-    def relation(text, node, target):
-        if pd.isna(node):
-            return "root" if text == ROOT else "caption"
-        return "class" if node == target else "ancestor" if node in above[target] else "other"
-
-    depth = {node: taxonomy.depth(node) for node in table["node"].dropna().unique()}
-    return table.assign(
-        depth=table["node"].map(depth).astype(float),
-        relation=[*map(relation, *(table[name].tolist() for name in ("text", "node", "target")))],
-    )
+    relations = []
+    for text, node, target in zip(table["text"], table["node"], table["target"]):
+        relations.append(_relation(text, node, target, above))
+    depth_of = {node: taxonomy.depth(node) for node in table["node"].dropna().unique()}
+    depth = table["node"].map(depth_of).astype(float)
+    return table.assign(depth=depth, relation=relations)
 
 # %% ../../../nbs/evaluation/order/620_traversal.ipynb #b01023b8
 METRICS = ("texts", "root_share", "above_class", "upward", "shallower")
 
 
-def _moves(named, taxonomy):
+def _moves(named: pd.DataFrame, taxonomy: Taxonomy) -> pd.DataFrame:
     "Changes from one retrieved node to the next: walk, upward, shallower."
     before = named.groupby("walk")["node"].shift()
-    rows = named[before.notna() & (before != named["node"])]
-    pairs = [*zip(before[rows.index], rows["node"])]
-    judged = {
-        (a, b): (b in taxonomy.ancestors(a), taxonomy.depth(b) < taxonomy.depth(a))
-        for a, b in {*pairs}
-    }
-    return pd.DataFrame(
-        [judged[pair] for pair in pairs], columns=["upward", "shallower"], dtype=float
-    ).assign(walk=rows["walk"].to_numpy())
+    moved = before.notna() & (before != named["node"])
+    pairs = [*zip(before[moved], named["node"][moved])]
+    judged = {}
+    for start, end in {*pairs}:
+        is_upward = end in taxonomy.ancestors(start)
+        judged[start, end] = is_upward, taxonomy.depth(end) < taxonomy.depth(start)
+    rows = [judged[pair] for pair in pairs]
+    moves = pd.DataFrame(rows, columns=["upward", "shallower"], dtype=float)
+    return moves.assign(walk=named["walk"][moved].to_numpy())
 
 
 def traversal_values(
@@ -288,20 +296,17 @@ def traversal_values(
     taxonomy: Taxonomy,  # of the nodes
 ) -> pd.DataFrame:  # columns of the walk, then METRICS
     "How well each walk climbs the taxonomy."
-    keys, table = _walk(table), table.reset_index(drop=True)
-    table["walk"] = table.groupby(keys, sort=False, dropna=False).ngroup()
-    named, walks = (
-        table[table["node"].notna()],
-        table.drop_duplicates("walk").set_index("walk")[keys],
-    )
-    walks["texts"] = table[table["text"] != ROOT].groupby("walk")["text"].nunique()
-    walks["root_share"] = (table["text"] == ROOT).groupby(table["walk"]).mean()
-    true = (
-        step_relations(named, taxonomy)["relation"].isin(["class", "ancestor"])
-        if "target" in table
-        else pd.Series(np.nan, named.index)
-    )
-    walks["above_class"] = true.groupby(named["walk"]).mean()
+    columns, table = _walk_columns(table), table.reset_index(drop=True)
+    table["walk"] = table.groupby(columns, sort=False, dropna=False).ngroup()
+    walks = table.drop_duplicates("walk").set_index("walk")[columns]
+    is_root = table["text"] == ROOT
+    walks["texts"] = table[~is_root].groupby("walk")["text"].nunique()
+    walks["root_share"] = is_root.groupby(table["walk"]).mean()
+    named = table[table["node"].notna()]
+    is_above = pd.Series(np.nan, named.index)
+    if "target" in table:
+        is_above = step_relations(named, taxonomy)["relation"].isin(["class", "ancestor"])
+    walks["above_class"] = is_above.groupby(named["walk"]).mean()
     walks[["upward", "shallower"]] = _moves(named, taxonomy).groupby("walk").mean()
     return walks.fillna({"texts": 0}).reset_index(drop=True)
 
@@ -322,35 +327,40 @@ def shuffle_nodes(
     return table.assign(node=node, text=table["text"].where(node.isna(), node))
 
 
+def _chance_values(table, taxonomy, nodes, rng, shuffles: int) -> pd.DataFrame:
+    "Values of walks whose nodes have exchanged their names, many times."
+    parts = []
+    for _ in range(shuffles):
+        parts.append(traversal_values(shuffle_nodes(table, nodes, rng), taxonomy))
+    return pd.concat(parts)
+
+# %% ../../../nbs/evaluation/order/620_traversal.ipynb #353aa7be
 def traversal_measures(
-    table: pd.DataFrame,  # of `traverse`, with columns model, family, seed … where there are several
+    table: pd.DataFrame,  # of `traverse`, with model, family, seed … where there are several
     taxonomy: Taxonomy,  # of the nodes
     nodes: Sequence[str] | None = None,  # all candidate nodes; None: those of the taxonomy
     seed: int = 0,  # of shuffles and bootstrap
     shuffles: int = 20,  # of the names, for the level of chance
-) -> (
-    pd.DataFrame
-):  # columns of the walks without image and target, metric, value, low, high, n, chance
-    "Means over images, with 95 % intervals and the level of chance."
-    rng, values = np.random.default_rng(seed), traversal_values(table, taxonomy)
-    by = [name for name in _walk(table) if name not in ("image", "target")]
-    drawn = pd.concat(
-        [
-            traversal_values(shuffle_nodes(table, nodes or taxonomy.nodes, rng), taxonomy)
-            for _ in range(shuffles)
-        ]
-    )
-    groups = lambda frame: frame.groupby(by, sort=False, dropna=False) if by else [((), frame)]
-    chance, rows = {key: part[[*METRICS[2:]]].mean() for key, part in groups(drawn)}, []
-    for key, part in groups(values):
+) -> pd.DataFrame:
+    """Means over images, with 95 % intervals and the level of chance.
+
+    Columns: those of the walks without image and target, metric, value, low, high, n, chance.
+    """
+    by = [name for name in _walk_columns(table) if name not in ("image", "target")]
+
+    def groups(frame):
+        return frame.groupby(by, sort=False, dropna=False) if by else [((), frame)]
+
+    rng = np.random.default_rng(seed)
+    drawn = _chance_values(table, taxonomy, nodes or taxonomy.nodes, rng, shuffles)
+    chance = {key: part[[*METRICS[2:]]].mean() for key, part in groups(drawn)}
+    rows = []
+    for key, part in groups(traversal_values(table, taxonomy)):
         for metric in METRICS:
             kept = part[metric].dropna()
-            found = (
-                bootstrap_mean(kept, np.random.default_rng(seed)) if len(kept) else (np.nan,) * 3
-            )
-            rows.append(
-                dict(zip(by, key))
-                | dict(zip(("metric", "value", "low", "high"), (metric, *found)))
-                | dict(n=len(kept), chance=chance[key].get(metric, np.nan))
-            )
+            value = low = high = np.nan
+            if len(kept):
+                value, low, high = bootstrap_mean(kept, np.random.default_rng(seed))
+            row = dict(zip(by, key)) | dict(metric=metric, value=value, low=low, high=high)
+            rows.append(row | dict(n=len(kept), chance=chance[key].get(metric, np.nan)))
     return pd.DataFrame(rows)

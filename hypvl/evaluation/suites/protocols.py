@@ -7,14 +7,14 @@ __all__ = ['TREE_METRICS', 'Protocol', 'Run', 'add_classification', 'add_retriev
            'part_of']
 
 # %% ../../../nbs/evaluation/suites/633_protocols.ipynb #cd909e0d
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import nn
 from torch.utils.data import Subset
 
@@ -110,7 +110,7 @@ class Run:
 
     def add_items(
         self,
-        values: Mapping[str, Sequence[float]],  # metric → value of each item
+        values: Mapping[str, Sequence[float] | Float[np.ndarray, "N"]],  # metric → of each item
         suite: str,
         dataset: str,
         score: str,
@@ -283,12 +283,12 @@ def drawn(
     return np.sort(np.random.default_rng(seed).permutation(n)[:limit])
 
 
-def _pick(values: Sequence, which: Sequence[int]) -> tuple:
+def _pick(values: Sequence, which: Iterable[int]) -> tuple:
     "Some of the values."
     return tuple(values[i] for i in which)
 
 
-def _part_of_captions(data: CaptionData, which: Sequence[int]) -> CaptionData:
+def _part_of_captions(data: CaptionData, which: Iterable[int]) -> CaptionData:
     "Some images, with all their captions."
     place = {int(image): k for k, image in enumerate(which)}
     kept = [i for i, owner in enumerate(data.owners) if owner in place]

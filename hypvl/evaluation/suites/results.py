@@ -19,7 +19,7 @@ NAMES = ("suite", "dataset", "metric", "score", "model")
 
 
 def item_values(
-    values: Mapping[str, Float[np.ndarray, "N"]],  # metric → value of each item
+    values: Mapping[str, Sequence[float] | Float[np.ndarray, "N"]],  # metric → value of each item
     *,
     suite: str,  # zero_shot, retrieval, hierarchy, vl_checklist, sugarcrepe, …
     dataset: str,  # data set or subset

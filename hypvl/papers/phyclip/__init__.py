@@ -34,7 +34,6 @@ from .tables import LAYOUTS, REFERENCE
 from .traversal_figures import measures_figure, traversal_figure
 from ..recipes import Recipe
 from ..reference import Rows
-from ..runs import geometry_facts
 
 # %% ../../../nbs/papers/phyclip/817_phyclip.ipynb #b6029021
 def _first_seed(study: Study, frame: str, **where) -> pd.DataFrame:
@@ -130,8 +129,8 @@ FIGURES = {
 # %% ../../../nbs/papers/phyclip/817_phyclip.ipynb #3473ba24
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
     "What the plan says about a run besides its model."
-    facts = geometry_facts(recipe.model.geometry)
-    return {"geometry": recipe.model.geometry.kind, **facts, "tower": recipe.size}
+    geometry = recipe.model.geometry
+    return {"geometry": geometry.kind, **geometry.facts(), "tower": recipe.size}
 
 
 paper = Paper(

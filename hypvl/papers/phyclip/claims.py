@@ -122,10 +122,10 @@ class NotMonotone:
         triples = list(combinations(curve, 3))
         level = 1 - 0.05 / (2 * len(triples))
         bumps = []
-        for i, j, l in triples:
-            steps = [paired_difference(curve[end], curve[j]).to_numpy() for end in (i, l)]
+        for i, j, k in triples:
+            steps = [paired_difference(curve[end], curve[j]).to_numpy() for end in (i, k)]
             if not all(step.size for step in steps):
-                raise NotRun(f"{self.along} = {i}, {j}, {l} have no seed in common")
+                raise NotRun(f"{self.along} = {i}, {j}, {k} have no seed in common")
             for sign in (1, -1):
                 bumps.append(self._bump([sign * step for step in steps], rng, level))
         values, lows, highs = zip(*bumps)
@@ -146,10 +146,10 @@ class NotMonotone:
         curve = self._curve(printed[self.section].assign(seed=0))
         score = {setting: grid.to_numpy().mean() for setting, grid in curve.items()}
         depth = {}
-        for i, j, l in combinations(score, 3):
-            dip = min(score[i] - score[j], score[l] - score[j])
-            peak = min(score[j] - score[i], score[j] - score[l])
-            depth[i, j, l] = max(dip, peak)
+        for i, j, k in combinations(score, 3):
+            dip = min(score[i] - score[j], score[k] - score[j])
+            peak = min(score[j] - score[i], score[j] - score[k])
+            depth[i, j, k] = max(dip, peak)
         best = max(depth, key=depth.get)
         where = f"{self.along} = {', '.join(map(str, best))}"
         return depth[best], f"{depth[best]:+.2f} points, at {where}"

@@ -143,7 +143,7 @@ class FamilyInformation:
 def pair_lifts(
     prompts: pd.DataFrame,  # one model: pair, series (a, b, both), factor, norm
 ) -> pd.DataFrame:  # indexed by pair: effect, distinct
-    "For each pair, the smaller lift of its two factors above the growth of the others, in % of the mean peak."
+    "Of each pair the smaller lift of its factors above the growth of others, in % of the peak."
     wide = prompts.pivot(index="pair", columns=["series", "factor"], values="norm")
     a, b, both = (wide[name].to_numpy() for name in ("a", "b", "both"))
     usual, rows = np.concatenate([a, b]).mean(0), np.arange(len(wide))

@@ -18,13 +18,13 @@ from matplotlib.patches import Patch, Rectangle
 from torch import nn
 
 from ...data.benchmarks.annotations import read_image_folder, read_karpathy
+from ...data.sources import DataPaths
 from ...data.taxonomy import Taxonomy
 from ...evaluation.order import traversal
 from ...evaluation.zero_shot import encode_images
 from ..figures import Drawing, no_data, panels, style
 from .recipes import NAMES
 from ..recipes import Recipe
-from ..runs import DataPaths
 from ..tables import OUR_BLOCK, Table
 
 # %% ../../../nbs/papers/phyclip/814_figures.ipynb #6ea00197

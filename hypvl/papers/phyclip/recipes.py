@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from ...config import override, to_dict
-from ...losses.objective import VARIANTS, ObjectiveConfig
+from ...losses.objective import VARIANTS, FamilyObjective
 from ...models.registry import ModelConfig, model_config
 from ..recipes import PRESETS, Recipe, known_name, preset_scale
 
@@ -59,8 +59,8 @@ def _family_model(family: str, tower: str, k: int | None, metric: str) -> ModelC
         if k not in (None, 1):
             raise ValueError(f"k={k}: {family} has one space; only phyclip has factors")
         return model
-    facts = model.geometry
-    width, k = facts.k * facts.d, k or facts.k
+    facts = model.geometry.facts()
+    width, k = facts["k"] * facts["d"], k or facts["k"]
     if width % k:
         raise ValueError(f"k={k} does not divide the width {width}")
     shape = {"geometry.k": k, "geometry.d": width // k, "geometry.metric": metric}
@@ -87,7 +87,7 @@ def recipe(
         known_name("variant", variant, tuple(VARIANTS))
     data, train = preset_scale(preset)
     tower = _TOWERS["published" if preset == "paper" else "world"][size]
-    objective = ObjectiveConfig(family=family, boxes=boxes)
+    objective = FamilyObjective(family=family, boxes=boxes)
     if preset != "paper":
         objective = replace(objective, delay="plateau", ramp=min(150, train.steps // 4))
         if variant is None:

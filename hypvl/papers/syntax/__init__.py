@@ -91,7 +91,7 @@ def _describe(recipe: Recipe) -> Mapping[str, Any]:
     "What the plan says about a run besides its model."
     return {
         "μ": recipe.objective.syntax.weight,
-        "parses": recipe.data.parser or recipe.data.parses,
+        "parses": getattr(recipe.data, "parser", "") or recipe.data.parses,
         "text tower": recipe.model.text.attention,
         "words in context": recipe.objective.syntax.cont,
     }

@@ -15,12 +15,12 @@ from torch import nn
 from ...config import override
 from ...data.grit.shards import find_shards, read_shard
 from ...data.parses.pipelines import shard_parses
+from ...data.sources import DataPaths
 from ...data.world.scenes import WorldConfig
 from ...evaluation.order.parse_recovery import parse_report
 from ...losses.syntax import SyntaxConfig
 from ..phyclip.recipes import recipe
 from ..recipes import Recipe, known_name
-from ..runs import DataPaths
 
 # %% ../../../nbs/papers/syntax/820_recipes.ipynb #dc08b550
 # of things with a material, of things that do something, of scenes with a deed between two
@@ -37,6 +37,7 @@ def syntax_recipe(
     seed: int = 0,
     boxes: bool = False,  # the paper uses none
     parses: str = "gold",  # 'gold' (the world's grammar) or 'spacy'
+    parser: str = "",  # of 'spacy' in the world: an installed pipeline, or 'small'
     note: str = "",  # what sets it apart
     **overrides,  # dotted keys of the record, e.g. **{"objective.syntax.cont": "attn_out.1"}
 ) -> Recipe:
@@ -53,7 +54,7 @@ def syntax_recipe(
         data = replace(made.data, parses="spacy", parser="en_core_web_sm")
     else:
         world = WorldConfig(materials=SHARE, actions=SHARE)
-        data = replace(made.data, parses=parses, world=world)
+        data = replace(made.data, parses=parses, parser=parser, world=world)
     objective = replace(made.objective, syntax=SyntaxConfig(weight=weight))
     if preset == "smoke":  # twelve steps do not leave the plateau
         objective = replace(objective, delay=2, ramp=4)
@@ -82,7 +83,7 @@ def section_settings(section: str) -> list[dict]:
     if section == "layers":
         return [_FIRST, _FULL, _FULL | {"weight": 0.0}]
     if section == "parses":
-        predicted = {"note": "predicted parses", "parses": "spacy", "data.parser": "small"}
+        predicted = {"note": "predicted parses", "parses": "spacy", "parser": "small"}
         return [predicted, {"note": "shuffled parses", "data.shuffled": True}]
     return [{"family": "phyclip", "boxes": True, "weight": weight} for weight in (0.0, WEIGHT)]
 

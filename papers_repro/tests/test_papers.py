@@ -1,0 +1,40 @@
+"""A paper is one folder, and what all papers share knows none of them."""
+
+import json
+import re
+
+SHARED = ("runs", "tables", "claims", "report", "parameters", "reference", "parallel_runs")
+NAMES = re.compile("phyclip|syntax|PHyCLIP|meru", re.IGNORECASE)
+
+
+def exported(notebook):
+    "Code cells that become the module."
+    for cell in json.loads(notebook.read_text())["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "code" and source.startswith("#| export"):
+            yield source
+
+
+def test_shared_modules_hold_no_papers_name(root):
+    for name in (*SHARED, "paper", "recipes", "figures", "provenance"):
+        (notebook,) = (root / "nbs" / "papers").glob(f"8??_{name}.ipynb")
+        for source in exported(notebook):
+            named = [line for line in source.splitlines() if NAMES.search(line)]
+            assert not named, f"{notebook.name}: {named[0].strip()}"
+
+
+def test_each_paper_is_a_folder_of_recipes_tables_figures_and_claims(root):
+    folders = [p for p in (root / "hypvl" / "papers").iterdir() if (p / "__init__.py").is_file()]
+    assert {"phyclip", "syntax"} <= {folder.name for folder in folders}
+    for folder in folders:
+        modules = {path.stem for path in folder.glob("*.py")}
+        assert {"recipes", "tables", "figures", "claims"} <= modules, folder.name
+
+
+def test_reproduction_notebooks_define_nothing(root):
+    for name in ("phyclip", "syntax"):
+        notebook = json.loads((root / "papers_repro" / f"{name}.ipynb").read_text())
+        sources = ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
+        assert not [s for s in sources if re.search(r"^(def|class) |lambda", s, re.M)], name
+        lines = sum(len(source.splitlines()) for source in sources)
+        assert lines < 60, f"{name}: {lines} lines of code"
