@@ -1,8 +1,10 @@
-"""Time and error of the pairwise hyperbolic distance: published formula, matrix product, direct differences.
+#!/usr/bin/env python
+"""Time and error of the pairwise hyperbolic distance: published, matrix product, differences.
 
-Run by hand, for example `python benchmarks/geometry.py --n 192 --k 8 --d 8`; prints a markdown table.
-Row i of y lies `separation` away from row i of x, as in a trained contrastive batch; the other pairs are far apart.
-Errors are relative, against 50 digits.
+    python benchmarks/geometry.py --n 192 --k 8 --d 8
+
+Prints a markdown table. Row i of y lies `separation` away from row i of x, as in a trained
+contrastive batch; the other pairs are far apart. Errors are relative, against 50 digits.
 """
 
 import argparse
@@ -14,95 +16,91 @@ from hypvl.geometry.lorentz import exp0, mobius_add, pairwise_dist
 from hypvl.geometry.precision import precise
 
 FORMS = {
-    "published": dict(mode="literal"),
-    "gemm": dict(method="gemm"),
-    "direct": dict(method="direct"),
+    "published": {"mode": "literal"},
+    "gemm": {"method": "gemm"},
+    "direct": {"method": "direct"},
 }
 
 
-def points(n, k, d, radius, separation, device, generator):
+def make_points(args, radius):
     "x and y [k, n, d] at a scaled radius of `radius`, matching rows `separation` apart, c = 1."
-    v, w = (
-        t / t.norm(dim=-1, keepdim=True)
-        for t in torch.randn(2, k, n, d, generator=generator, dtype=torch.float64)
-    )
+    generator = torch.Generator().manual_seed(args.seed)
+    shape = (2, args.k, args.n, args.d)
+    directions = torch.randn(*shape, generator=generator, dtype=torch.float64)
+    v, w = directions / directions.norm(dim=-1, keepdim=True)
     x = exp0(v * radius, c=1.0)
-    return [t.float().to(device) for t in (x, mobius_add(x, exp0(w * separation, c=1.0), c=1.0))]
+    y = mobius_add(x, exp0(w * args.separation, c=1.0), c=1.0)
+    return x.float().to(args.device), y.float().to(args.device)
 
 
-def milliseconds(f, device, repeat):
-    "The best time of `f`, the least disturbed by other work."
-    sync = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+def milliseconds(do, device, repeat):
+    "The best time of `do`, the least disturbed by other work."
+
+    def now():
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
     times = []
     for _ in range(repeat + 2):
-        sync()
-        start = time.perf_counter()
-        f()
-        sync()
-        times.append(time.perf_counter() - start)
+        start = now()
+        do()
+        times.append(now() - start)
     return min(times[2:]) * 1e3
 
 
-def worst_errors(distance, x, y):
-    "Worst relative error of up to 200 pairs on the diagonal and off it."
-    errors = []
-    for shift in (0, 1):
-        got = distance.roll(-shift, -1).diagonal(dim1=-2, dim2=-1).flatten()[:200].double().cpu()
-        a, b = (t.flatten(0, 1)[:200].double().cpu() for t in (x, y.roll(-shift, 1)))
-        truth = precise("dist", a, b, c=1.0)
-        errors.append(((got - truth).abs() / truth).max().item())
-    return errors
+def worst_error(distances, x, y, shift):
+    "Worst relative error of up to 200 pairs of row i of x with row i + shift of y."
+    found = distances.roll(-shift, -1).diagonal(dim1=-2, dim2=-1).flatten()
+    a = x.flatten(0, 1)[:200].double().cpu()
+    b = y.roll(-shift, 1).flatten(0, 1)[:200].double().cpu()
+    truth = precise("dist", a, b, c=1.0)
+    return ((found[:200].double().cpu() - truth).abs() / truth).max().item()
+
+
+def print_rows(args, radius):
+    "A row for each form."
+    x, y = make_points(args, radius)
+    c = torch.ones(args.k, device=args.device)
+    leaves = [t.requires_grad_() for t in (x, y, c)]
+    for name, how in FORMS.items():
+
+        def forward():
+            return pairwise_dist(x, y, c=c, **how)
+
+        def forward_and_backward():
+            torch.autograd.grad(forward().sum(), leaves)
+
+        once = milliseconds(forward, args.device, args.repeat)
+        both = milliseconds(forward_and_backward, args.device, args.repeat)
+        distances = forward().detach()
+        near, far = [worst_error(distances, x.detach(), y.detach(), shift) for shift in (0, 1)]
+        print(f"| {radius:g} | {name} | {once:.2f} | {both:.2f} | {near:.0e} | {far:.0e} |")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--n", type=int, default=192, help="rows of x and of y")
-    parser.add_argument("--k", type=int, default=8, help="factors, a batch axis")
-    parser.add_argument("--d", type=int, default=8, help="dimensions of a factor")
-    parser.add_argument(
-        "--radius",
-        type=float,
-        nargs="+",
-        default=[1.0, 3.0, 6.0],
-        help="scaled radius of the points",
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--separation", type=float, default=1e-3, help="scaled distance of matching rows"
-    )
-    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
-    parser.add_argument("--repeat", type=int, default=20)
-    parser.add_argument("--seed", type=int, default=0)
+    add = parser.add_argument
+    add("--n", type=int, default=192, help="rows of x and of y")
+    add("--k", type=int, default=8, help="factors, a batch axis")
+    add("--d", type=int, default=8, help="dimensions of a factor")
+    radii = [1.0, 3.0, 6.0]
+    add("--radius", type=float, nargs="+", default=radii, help="scaled radius of the points")
+    add("--separation", type=float, default=1e-3, help="scaled distance of matching rows")
+    add("--device", type=torch.device, default=torch.device("cpu"))
+    add("--repeat", type=int, default=20)
+    add("--seed", type=int, default=0)
     args = parser.parse_args()
-    print(
-        f"n={args.n}, k={args.k}, d={args.d}, {args.device.type}, {torch.get_num_threads()} threads, torch {torch.__version__}\n"
-    )
-    print(
-        "| radius | form | forward ms | forward + backward ms | error, matching rows | error, other rows |"
-    )
-    print("|---|---|---|---|---|---|")
+    place = f"{args.device.type}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    print(f"n={args.n}, k={args.k}, d={args.d}, {place}\n")
+    columns = ["radius", "form", "forward ms", "forward + backward ms"]
+    columns += ["error, matching rows", "error, other rows"]
+    print(f"| {' | '.join(columns)} |")
+    print("|---" * len(columns) + "|")
     for radius in args.radius:
-        x, y = points(
-            args.n,
-            args.k,
-            args.d,
-            radius,
-            args.separation,
-            args.device,
-            torch.Generator().manual_seed(args.seed),
-        )
-        leaves = [
-            x.requires_grad_(),
-            y.requires_grad_(),
-            torch.ones(args.k, device=args.device, requires_grad=True),
-        ]
-        for name, how in FORMS.items():
-            f = lambda: pairwise_dist(*leaves[:2], c=leaves[2], **how)
-            forward = milliseconds(f, args.device, args.repeat)
-            both = milliseconds(
-                lambda: torch.autograd.grad(f().sum(), leaves), args.device, args.repeat
-            )
-            near, far = worst_errors(f().detach(), x.detach(), y.detach())
-            print(f"| {radius:g} | {name} | {forward:.2f} | {both:.2f} | {near:.0e} | {far:.0e} |")
+        print_rows(args, radius)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
+#!/usr/bin/env python
 """How hyperbolic contrast leaves its plateau, and what keeps it there.
 
-Trains PHyCLIP on the embedded world in several settings that differ in one thing each and writes every logged value:
+Trains PHyCLIP on the embedded world in several settings that differ in one thing each and writes
+every logged value:
 
     python benchmarks/plateau.py --steps 150 --out papers_repro/results/plateau
 
-Takes about a minute a setting on two cores. The curves are drawn in nbs/training/507_plateau.ipynb.
+Takes about a minute a setting on two cores. The curves are drawn in
+nbs/training/507_plateau.ipynb.
 """
 
 import argparse
@@ -13,39 +16,40 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from hypvl.data.grit.loader import GritConfig, GritLoader
 from hypvl.evaluation.retrieval import recall_at_k
 from hypvl.evaluation.zero_shot import inference
-from hypvl.models.registry import load_model
+from hypvl.models import load_model
 from hypvl.papers.phyclip.recipes import recipe
-from hypvl.papers.runs import prepare_data, train
+from hypvl.papers.runs import train
 
-NOW = {"objective.delay": 0, "objective.ramp": 0}
+AT_ONCE = {"objective.delay": 0, "objective.ramp": 0}
+RAMPED = {"objective.delay": 0, "objective.ramp": 150}
+WHOLE = {"objective.box_contrast": "full"}
 SETTINGS = {  # name -> family and what differs from the recipe
     "recipe": ("phyclip", {}),
-    "cones from step 0": ("phyclip", NOW),
-    "cones ramped from step 0": ("phyclip", {"objective.delay": 0, "objective.ramp": 150}),
-    "box queries against whole": ("phyclip", {"objective.box_contrast": "full"}),
-    "both, as published": ("phyclip", {**NOW, "objective.box_contrast": "full"}),
-    "group norm": ("phyclip", {"model.vision.norm": "group"}),
+    "cones from step 0": ("phyclip", AT_ONCE),
+    "cones ramped from step 0": ("phyclip", RAMPED),
+    "box queries against whole": ("phyclip", WHOLE),
+    "both, as published": ("phyclip", {**AT_ONCE, **WHOLE}),
+    "batch norm": ("phyclip", {"model.vision.norm": "batch"}),
     "HyCoCLIP, recipe": ("hycoclip", {}),
     "CLIP, recipe": ("clip", {}),
 }
 
 
 @torch.no_grad()
-def recall(folder: Path, data) -> float:
+def recall(folder: Path, made, data) -> float:
     "Text to image R@5 of the validation scenes."
-    model = load_model(folder / "model")
-    loader = GritLoader(
-        data.val, model.tokenizer, GritConfig(size=48, batch_size=100, mode="epoch")
-    )
+    model = load_model(folder)
+    loader = made.data.loader(data, model.tokenizer, made.image_size, 100, split="val")
+    images, texts = [], []
     with inference(model):
-        batches = [model.embed(batch, ("image", "text")) for batch in loader]
-        image, text = (torch.cat([b[s] for b in batches]) for s in ("image", "text"))
-        return recall_at_k(
-            model.score(image, text).T, torch.eye(len(text), dtype=torch.bool), (5,)
-        )[5]
+        for batch in loader:
+            points = model.embed(batch, ("image", "text"))
+            images.append(points["image"])
+            texts.append(points["text"])
+        scores = model.geometry.score(torch.cat(texts), torch.cat(images), "text")
+    return recall_at_k(scores, torch.eye(len(scores), dtype=torch.bool), (5,))[5]
 
 
 def main() -> None:
@@ -53,26 +57,26 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--preset", default="mini", help="scale of the data and the batches")
     parser.add_argument("--out", type=Path, default=Path("papers_repro/results/plateau"))
     parser.add_argument("--cache", type=Path, default=Path("runs/plateau"))
-    parser.add_argument("--only", nargs="*", help="names of settings")
+    parser.add_argument("--only", nargs="*", choices=SETTINGS, help="names of settings")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    frames, rows = [], []
+    curves, recalls = [], []
     for name in args.only or SETTINGS:
         family, changes = SETTINGS[name]
-        r = recipe(
-            family, "mini", **{"train.steps": args.steps, "train.schedule": "constant", **changes}
-        )
-        data = prepare_data(r.data, 48, args.cache / "data", workers=2)
-        history = train(r, data, args.cache / "runs" / r.hash)
-        frames.append(history.assign(setting=name, run=r.hash))
-        rows.append(
-            {"setting": name, "val R@5": recall(args.cache / "runs" / r.hash, data), "run": r.hash}
-        )
-        print(pd.DataFrame(rows).to_string(index=False), flush=True)
-        pd.concat(frames).to_csv(args.out / "curves.csv", index=False)
-        pd.DataFrame(rows).to_csv(args.out / "recall.csv", index=False)
+        changes = {"train.steps": args.steps, "train.schedule": "constant", **changes}
+        made = recipe(family, args.preset, **changes)
+        data = made.data.prepare(args.cache / "data", made.image_size, workers=2)
+        folder = args.cache / "runs" / made.hash
+        history = train(made, data, folder)
+        curves.append(history.assign(setting=name, run=made.hash))
+        found = recall(folder / "model", made, data)
+        recalls.append({"setting": name, "val R@5": found, "run": made.hash})
+        print(pd.DataFrame(recalls).to_string(index=False), flush=True)
+        pd.concat(curves).to_csv(args.out / "curves.csv", index=False)
+        pd.DataFrame(recalls).to_csv(args.out / "recall.csv", index=False)
 
 
 if __name__ == "__main__":

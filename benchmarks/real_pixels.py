@@ -1,34 +1,85 @@
+#!/usr/bin/env python
 """Lay out Tiny ImageNet as sprites for the world in real pixels.
 
-    python benchmarks/real_pixels.py --tiny tiny_imagenet --is_a imagenet_is_a.txt --out runs/sprites
-    papermill papers_repro/phyclip.ipynb out.ipynb -p preset mini -p sprites runs/sprites -p out runs/real_pixels
+    python benchmarks/real_pixels.py --tiny tiny_imagenet --is_a imagenet_is_a.txt --out sprites
+    papermill papers_repro/phyclip.ipynb out.ipynb -p preset mini -p sprites sprites -p out runs/x
 
-Reads `train.tar` and `val.tar` (the published layout), the is-a edges (`parent child` a line) and `words.txt`, crops every
-photograph to its box, and writes `train/<wnid>/`, `val/<wnid>/`, `taxonomy.is_a.txt` and `names.tsv`.
+Reads `train.tar` and `val.tar` (the published layout), the is-a edges (`parent child` a line) and
+`words.txt`, crops every photograph to its box, and writes `train/<wnid>/`, `val/<wnid>/`,
+`taxonomy.is_a.txt` and `names.tsv`. A `synsets.csv` beside the edges names the inner nodes.
 """
 
 import argparse
+import csv
 import io
+import re
 import tarfile
 from pathlib import Path
 
 from PIL import Image
 from tqdm import tqdm
 
+Box = tuple[str, list[int]]  # class; left, top, right, bottom
 
-def save(data: bytes, box: list[int], path: Path, margin: float = 0.1) -> None:
+
+def save_crop(data: bytes, box: list[int], path: Path, margin: float = 0.1) -> None:
     "Crop to the box with a margin and save."
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Image.open(io.BytesIO(data)).convert("RGB")
-    x1, y1, x2, y2 = box
-    dx, dy = margin * (x2 - x1), margin * (y2 - y1)
+    left, top, right, bottom = box
+    dx, dy = margin * (right - left), margin * (bottom - top)
     corners = (
-        max(0, int(x1 - dx)),
-        max(0, int(y1 - dy)),
-        min(image.width, int(x2 + dx) + 1),
-        min(image.height, int(y2 + dy) + 1),
+        max(0, int(left - dx)),
+        max(0, int(top - dy)),
+        min(image.width, int(right + dx) + 1),
+        min(image.height, int(bottom + dy) + 1),
     )
     image.crop(corners).save(path, quality=95)
+
+
+def read_tar(path: Path) -> dict[str, bytes]:
+    "All files of a tar by name."
+    files = {}
+    with tarfile.open(path) as tar:
+        for member in tar:
+            stream = tar.extractfile(member)
+            if stream is not None:
+                files[member.name] = stream.read()
+    return files
+
+
+def read_boxes(files: dict[str, bytes]) -> dict[str, Box]:
+    "Class and box of every picture: a table a class in train, one table in val."
+    boxes = {}
+    for name, data in files.items():
+        if not name.endswith(("_boxes.txt", "val_annotations.txt")):
+            continue
+        for line in data.decode().splitlines():
+            words = line.split()
+            if not words:
+                continue
+            if name.endswith("_boxes.txt"):
+                picture, wnid, corners = words[0], Path(name).parent.name, words[1:5]
+            else:
+                picture, wnid, corners = words[0], words[1], words[2:6]
+            boxes[picture] = wnid, [int(corner) for corner in corners]
+    return boxes
+
+
+def read_names(words: Path, synsets: Path) -> dict[str, str]:
+    "First name of every node; `words` wins over `synsets`."
+    lemmas = {}
+    if synsets.exists():
+        with synsets.open(newline="", encoding="utf-8") as file:
+            rows = csv.reader(file)
+            next(rows)  # the header
+            for wnid, names, *_ in rows:
+                lemmas[wnid] = names
+    for line in words.read_text().splitlines():
+        wnid, tab, names = line.partition("\t")
+        if tab:
+            lemmas[wnid] = names
+    return {wnid: re.split("[,;|]", names)[0] for wnid, names in lemmas.items()}
 
 
 def main() -> None:
@@ -39,43 +90,16 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     args = parser.parse_args()
     for split in ("train", "val"):
-        with tarfile.open(args.tiny / f"{split}.tar") as tar:
-            files = {m.name: tar.extractfile(m).read() for m in tar if m.isfile()}
-        boxes = {}  # file name -> class, box
-        for name, data in files.items():
-            if name.endswith("_boxes.txt"):
-                wnid = Path(name).parent.name
-                boxes |= {
-                    row[0]: (wnid, [int(v) for v in row[1:5]])
-                    for row in map(str.split, data.decode().splitlines())
-                    if row
-                }
-            if name.endswith("val_annotations.txt"):
-                boxes |= {
-                    row[0]: (row[1], [int(v) for v in row[2:6]])
-                    for row in map(str.split, data.decode().splitlines())
-                    if row
-                }
-        pictures = {Path(n).name: d for n, d in files.items() if n.endswith(".JPEG")}
-        for name, data in tqdm(pictures.items(), desc=split):
-            wnid, box = boxes[name]
-            save(data, box, args.out / split / wnid / f"{Path(name).stem}.jpg")
+        files = read_tar(args.tiny / f"{split}.tar")
+        boxes = read_boxes(files)
+        pictures = [name for name in files if name.endswith(".JPEG")]
+        for name in tqdm(pictures, desc=split):
+            wnid, box = boxes[Path(name).name]
+            save_crop(files[name], box, args.out / split / wnid / f"{Path(name).stem}.jpg")
     (args.out / "taxonomy.is_a.txt").write_text(args.is_a.read_text())
-    names = dict(
-        line.split("\t", 1)
-        for line in (args.tiny / "words.txt").read_text().splitlines()
-        if "\t" in line
-    )
-    synsets = args.is_a.with_name("synsets.csv")
-    if synsets.exists():
-        import pandas as pd
-
-        table = pd.read_csv(synsets)
-        names = dict(zip(table.iloc[:, 0], table.iloc[:, 1].astype(str))) | names
-    first = lambda lemmas: (
-        lemmas.split(",")[0].split(";")[0].split("|")[0].strip().replace("_", " ")
-    )
-    (args.out / "names.tsv").write_text("".join(f"{n}\t{first(w)}\n" for n, w in names.items()))
+    names = read_names(args.tiny / "words.txt", args.is_a.with_name("synsets.csv"))
+    lines = [f"{wnid}\t{name.strip().replace('_', ' ')}\n" for wnid, name in names.items()]
+    (args.out / "names.tsv").write_text("".join(lines))
 
 
 if __name__ == "__main__":

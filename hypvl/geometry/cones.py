@@ -6,6 +6,8 @@
 __all__ = ['APERTURE_MARGIN', 'half_aperture', 'exterior_angle', 'pairwise_exterior_angle', 'cone_violation']
 
 # %% ../../nbs/geometry/102_cones.ipynb #1c6b07f5
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -25,15 +27,14 @@ from hypvl.geometry.precision import (
 )
 
 # %% ../../nbs/geometry/102_cones.ipynb #2d416d3c
-APERTURE_MARGIN = (
-    1e-4  # the slope of the aperture is that of a scaled norm of at least 2K(1 + margin)
-)
+APERTURE_MARGIN = 1e-4  # the slope is that of a scaled norm of at least 2K(1 + APERTURE_MARGIN)
 
 
 class _Aperture(Function):
     @staticmethod
     def forward(r, edge):
-        return torch.atan2(torch.full_like(r, edge), ((r - edge).clamp(min=0) * (r + edge)).sqrt())
+        other_side = ((r - edge).clamp(min=0) * (r + edge)).sqrt()
+        return torch.atan2(torch.full_like(r, edge), other_side)
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -44,31 +45,39 @@ class _Aperture(Function):
     def backward(ctx, grad):
         (r,) = ctx.saved_tensors
         s = r.clamp(min=ctx.edge * (1 + APERTURE_MARGIN))
-        return (-grad * ctx.edge / (s * ((s - ctx.edge) * (s + ctx.edge)).sqrt())).where(
-            r > ctx.edge, 0.0
-        ), None
+        other_side = ((s - ctx.edge) * (s + ctx.edge)).sqrt()
+        for_r = -grad * ctx.edge / (s * other_side)
+        return for_r.where(r > ctx.edge, 0.0), None
 
 
 @fp32_geometry
 def half_aperture(
-    x: Float[Tensor, "*B D"],
-    *,  # apexes
+    x: Float[Tensor, "*B D"],  # apexes
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
     min_radius: float = 0.1,  # K: up to scaled norm 2K the cone is a half-space
-    mode: str = "stable",
-    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+    mode: str = "stable",  # 'stable' or 'literal'
+    eps: float = 1e-8,  # guard of the literal mode
 ) -> Float[Tensor, "*B"]:  # radians, at most pi/2
-    "Half-aperture of the cone of `x`."
+    """Half-aperture asin(2K / (sqrt(c)|x|)) of the cone of `x`, in radians (PHyCLIP, equation 13).
+
+    pi/2 up to scaled norm 2K, K being `min_radius`, with slope 0 there and a bounded slope just
+    outside. `x` [*B, D] are space components, `c` > 0 is a number or a tensor that broadcasts
+    against *B. `mode='literal'` is the published asin with its guard `eps`. Raises ValueError for
+    `min_radius` or `c` that is not positive and for an unknown `mode`.
+    """
     if not min_radius > 0:
         raise ValueError(f"min_radius must be positive, got {min_radius}")
     if _is_literal(mode):
         return literal.half_aperture(x, c=c, min_radius=min_radius, eps=eps)
-    r, edge = _curvature(c, x).sqrt() * _norm(x), 2.0 * min_radius
+    r = _curvature(c, x).sqrt() * _norm(x)
+    edge = 2.0 * min_radius
     r = r.where(r.to(x.dtype) > edge, 0.0)  # compared in the type of x, where 0.2 is 2K
     return _Aperture.apply(r, edge).to(x.dtype)
 
 # %% ../../nbs/geometry/102_cones.ipynb #c9017610
 def _unit(x: Tensor, n: Tensor) -> Tensor:
+    "x of length n as a unit vector; 0 where n is 0."
     return x / n.where(n > 0, 1.0)
 
 
@@ -76,33 +85,57 @@ def _across(delta: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
     "The part of `delta` across a direction, and its length; 0 where it is all rounding."
     part = delta - unit * (unit * delta).sum(-1, keepdim=True)
     length = _norm(part, keepdim=True)
-    return part, length.where(
-        length > 8 * torch.finfo(part.dtype).eps * _norm(delta, keepdim=True), 0.0
-    )
+    rounding = 8 * torch.finfo(part.dtype).eps * _norm(delta, keepdim=True)
+    return part, length.where(length > rounding, 0.0)
 
 
-def _angle_parts(x: Tensor, y: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-    "The pieces of the text; `known` is False where x = y or x = 0."
+class _Angle(NamedTuple):
+    "Paired wide points with the pieces of the text; all keep the last axis."
+
+    x: Tensor
+    y: Tensor
+    c: Tensor
+    delta: Tensor  # x - y
+    x_time: Tensor
+    y_time: Tensor
+    u: Tensor
+    x_norm: Tensor
+    y_norm: Tensor
+    x_unit: Tensor
+    y_unit: Tensor
+    side: Tensor  # the part of delta across the ray of x
+    side_length: Tensor
+    radial: Tensor  # R
+    back: Tensor  # R', its counterpart at y
+    known: Tensor  # False where x = y or x = 0
+
+
+def _angle_parts(x: Tensor, y: Tensor, c: Tensor) -> _Angle:
+    "The pieces of the text for x and y [*B, D] and c [*B]."
     tiny = tiny_norm(torch.promote_types(x.dtype, y.dtype))
-    x, y, c, delta, _, xt, yt, m, u = _pair(x, y, c)
-    nx, ny = (_norm(t, keepdim=True) for t in (x, y))
-    xh, yh, root, both = _unit(x, nx), _unit(y, ny), c.sqrt(), 2 + xt + yt
-    dx, tx = _across(delta, xh)
-    bend = c * both / (4 * (1 + xt) * (1 + yt)) * m.square().sum(-1, keepdim=True)
-    radial = -root * both / (2 * (1 + xt)) * ((m * xh).sum(-1, keepdim=True) + bend * nx)
-    back = root * both / (2 * (1 + yt)) * ((m * yh).sum(-1, keepdim=True) - bend * ny)
-    known = (torch.hypot(root * tx, radial) > tiny) & (root * nx > tiny)
-    return x, y, c, delta, xt, yt, u, nx, ny, xh, yh, dx, tx, radial, back, known
+    x, y, c, delta, _, x_time, y_time, m, u = _pair(x, y, c)
+    x_norm, y_norm = _norm(x, keepdim=True), _norm(y, keepdim=True)
+    x_unit, y_unit = _unit(x, x_norm), _unit(y, y_norm)
+    root, both = c.sqrt(), 2 + x_time + y_time
+    side, side_length = _across(delta, x_unit)
+    bend = c * both / (4 * (1 + x_time) * (1 + y_time)) * m.square().sum(-1, keepdim=True)
+    along_x = (m * x_unit).sum(-1, keepdim=True) + bend * x_norm
+    along_y = (m * y_unit).sum(-1, keepdim=True) - bend * y_norm
+    radial = -root * both / (2 * (1 + x_time)) * along_x
+    back = root * both / (2 * (1 + y_time)) * along_y
+    known = (torch.hypot(root * side_length, radial) > tiny) & (root * x_norm > tiny)
+    points = x, y, c, delta, x_time, y_time, u, x_norm, y_norm, x_unit, y_unit
+    return _Angle(*points, side, side_length, radial, back, known)
 
 # %% ../../nbs/geometry/102_cones.ipynb #a52ce35a
 class _ExteriorAngle(Function):
     @staticmethod
     def forward(x, y, c):
-        *_, tx, radial, _, known = _angle_parts(x, y, c)
-        angle = torch.atan2(
-            c.unsqueeze(-1).sqrt() * tx, radial + 0.0
-        )  # + 0.0: the angle of (0, -0.0) would be pi
-        return angle.where(known, 0.0).squeeze(-1).to(torch.promote_types(x.dtype, y.dtype))
+        parts = _angle_parts(x, y, c)
+        across = c.unsqueeze(-1).sqrt() * parts.side_length
+        angle = torch.atan2(across, parts.radial + 0.0)  # + 0.0: that of (0, -0.0) would be pi
+        angle = angle.where(parts.known, 0.0).squeeze(-1)
+        return angle.to(torch.promote_types(x.dtype, y.dtype))
 
     @staticmethod
     def setup_context(ctx, inputs, output):
@@ -110,99 +143,132 @@ class _ExteriorAngle(Function):
 
     @staticmethod
     def backward(ctx, grad):
-        xyc = ctx.saved_tensors
-        x, y, c, delta, xt, yt, u, nx, ny, xh, yh, dx, tx, radial, back, known = _angle_parts(*xyc)
-        dy, ty = _across(delta, yh)
-        square = (c * tx.square() + radial.square()).where(known, 1.0)
-        scale = (grad.to(u.dtype).unsqueeze(-1) * c.sqrt() / square).where(known, 0.0)
-        gx = scale * (
-            c.sqrt() * tx * (1 + 2 * u) / xt * xh
-            - ny * back * (_unit(_unit(dx, nx), tx) * (tx > 0))
-        )
-        gy = scale * (back * _unit(dy, ty) * (ty > 0) - c.sqrt() * ty / yt * yh) * (ny > 0)
+        inputs = ctx.saved_tensors
+        p = _angle_parts(*inputs)
+        root = p.c.sqrt()
+        y_side, y_side_length = _across(p.delta, p.y_unit)
+        square = (p.c * p.side_length.square() + p.radial.square()).where(p.known, 1.0)
+        scale = (grad.to(p.u.dtype).unsqueeze(-1) * root / square).where(p.known, 0.0)
+        outward = root * p.side_length * (1 + 2 * p.u) / p.x_time * p.x_unit
+        turn = _unit(_unit(p.side, p.x_norm), p.side_length) * (p.side_length > 0)
+        gx = scale * (outward - p.y_norm * p.back * turn)
+        turn = p.back * _unit(y_side, y_side_length) * (y_side_length > 0)
+        outward = root * y_side_length / p.y_time * p.y_unit
+        gy = scale * (turn - outward) * (p.y_norm > 0)
         gc = None
         if ctx.needs_input_grad[2]:
-            gc = _reduce(((x * gx + y * gy).sum(-1, keepdim=True) / (2 * c)).squeeze(-1), xyc[2])
-        return _reduce(gx, xyc[0]), _reduce(gy, xyc[1]), gc
+            flow = (p.x * gx + p.y * gy).sum(-1, keepdim=True)
+            gc = _reduce((flow / (2 * p.c)).squeeze(-1), inputs[2])
+        return _reduce(gx, inputs[0]), _reduce(gy, inputs[1]), gc
 
 
 @fp32_geometry
 def exterior_angle(
     x: Float[Tensor, "*B D"],  # apexes
-    y: Float[Tensor, "*B D"],
-    *,  # points
+    y: Float[Tensor, "*B D"],  # points, paired with x
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
-    mode: str = "stable",
-    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+    mode: str = "stable",  # 'stable' or 'literal'
+    eps: float = 1e-8,  # guard of the literal mode
 ) -> Float[Tensor, "*B"]:  # radians, 0 to pi
-    "Angle at `x` between the outward radial direction and the geodesic to `y`."
+    """Angle at `x` between the outward radial direction and the geodesic to `y`, in radians.
+
+    0 where y lies straight behind x, pi where it lies between x and the root (PHyCLIP, equation
+    14, by atan2); 0 at x = y and for an apex at the root, with gradient 0. `x` and `y` are space
+    components [*B, D], `c` > 0 is a number or a tensor that broadcasts against *B.
+    `mode='literal'` is the published acos with its guard `eps`. Raises ValueError where the last
+    axes differ, `c` is not positive or `mode` is unknown.
+    """
     _check(x, y)
     if _is_literal(mode):
         return literal.exterior_angle(x, y, c=c, eps=eps)
     return _ExteriorAngle.apply(x, y, _curvature(c, x))
 
 # %% ../../nbs/geometry/102_cones.ipynb #62754645
-def _angle_factors(x: Tensor, y: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-    "Unit vectors (0 at the root), scaled norms X, Y and scaled times: x's as columns, y's as rows."
-    c, (nx, ny) = c[..., None, None], (_norm(t, keepdim=True) for t in (x, y))
-    xt, yt = ((1 + c * n.square()).sqrt() for n in (nx, ny))
-    return (
-        _unit(x.to(c.dtype), nx),
-        _unit(y.to(c.dtype), ny),
-        c.sqrt() * nx,
-        (c.sqrt() * ny).mT,
-        xt,
-        yt.mT,
-    )
+class _Apexes(NamedTuple):
+    "What a matrix of angles needs of a batch of points [*B, N, D]; columns [*B, N, 1] or rows."
+
+    unit: Tensor  # 0 at the root
+    norm: Tensor  # scaled
+    time: Tensor  # scaled
+
+    def rows(self, rows: slice) -> "_Apexes":
+        return _Apexes(self.unit[..., rows, :], self.norm[..., rows, :], self.time[..., rows, :])
+
+    def transposed(self) -> "_Apexes":
+        "Norm and time as rows, to meet those of other points in columns."
+        return _Apexes(self.unit, self.norm.mT, self.time.mT)
 
 
-def _angle_tile(xh, yh, X, Y, xt, yt, tiny: float) -> tuple[Tensor, ...]:
-    "sin and cos of the angle at the root, T, R, -R' and where they are known, for a tile of pairs."
-    t = torch.cdist(xh, yh, compute_mode="donot_use_mm_for_euclid_dist")
-    sin, bend = t * (4 - t.square()).clamp(min=0).sqrt() / 2, t.square() / 2
+def _apexes(x: Tensor, c: Tensor) -> _Apexes:
+    "Unit vectors, scaled norms and scaled times, for c [*B]."
+    c = c[..., None, None]
+    norm = _norm(x, keepdim=True)
+    return _Apexes(_unit(x.to(c.dtype), norm), c.sqrt() * norm, (1 + c * norm.square()).sqrt())
+
+
+class _AngleTile(NamedTuple):
+    "A tile of pairs: sine and cosine of the angle at the root, T, R, -R', and where they mean it."
+
+    sin: Tensor
+    cos: Tensor
+    across: Tensor
+    radial: Tensor
+    back: Tensor
+    known: Tensor
+
+
+def _angle_tile(x: _Apexes, y: _Apexes, tiny: float) -> _AngleTile:
+    "The pieces for apexes x in columns and points y in rows."
+    t = torch.cdist(x.unit, y.unit, compute_mode="donot_use_mm_for_euclid_dist")
+    sin = t * (4 - t.square()).clamp(min=0).sqrt() / 2
     sin = sin.where(sin > 8 * torch.finfo(t.dtype).eps, 0.0)
-    rise = xt * Y - X * yt
-    across, radial, back = Y * sin, rise - xt * Y * bend, rise + X * yt * bend
-    return sin, 1 - bend, across, radial, back, (torch.hypot(across, radial) > tiny) & (X > tiny)
+    bend = t.square() / 2
+    rise = x.time * y.norm - x.norm * y.time
+    across = y.norm * sin
+    radial = rise - x.time * y.norm * bend
+    back = rise + x.norm * y.time * bend
+    known = (torch.hypot(across, radial) > tiny) & (x.norm > tiny)
+    return _AngleTile(sin, 1 - bend, across, radial, back, known)
 
 # %% ../../nbs/geometry/102_cones.ipynb #47f3e842
 class _PairwiseAngle(Function):
+    "Saves the points only."
+
     @staticmethod
     def forward(ctx, x, y, c):
-        dtype = torch.promote_types(x.dtype, y.dtype)
-        xh, yh, X, Y, xt, yt = _angle_factors(x, y, c)
         ctx.save_for_backward(x, y, c)
+        dtype = torch.promote_types(x.dtype, y.dtype)
+        apexes, points = _apexes(x, c), _apexes(y, c).transposed()
         out = []
         for rows in _tiles(x, y, c):
-            *_, across, radial, _, known = _angle_tile(
-                xh[..., rows, :], yh, X[..., rows, :], Y, xt[..., rows, :], yt, tiny_norm(dtype)
-            )
-            out.append(torch.atan2(across, radial + 0.0).where(known, 0.0).to(dtype))
+            tile = _angle_tile(apexes.rows(rows), points, tiny_norm(dtype))
+            angle = torch.atan2(tile.across, tile.radial + 0.0)
+            out.append(angle.where(tile.known, 0.0).to(dtype))
         return torch.cat(out, -2)
 
     @staticmethod
     def backward(ctx, grad):
         x, y, c = ctx.saved_tensors
-        xh, yh, X, Y, xt, yt = _angle_factors(x, y, c)
-        c_, gx, gy, tiny = c[..., None, None], [], 0, tiny_norm(grad.dtype)
+        apexes, points = _apexes(x, c), _apexes(y, c).transposed()
+        root, tiny = c[..., None, None].sqrt(), tiny_norm(grad.dtype)
+        for_x, gy = [], torch.zeros_like(points.unit)
         for rows in _tiles(x, y, c):
-            a, b, r = xh[..., rows, :], X[..., rows, :], xt[..., rows, :]
-            sin, cos, across, radial, back, known = _angle_tile(a, yh, b, Y, r, yt, tiny)
-            square = across.square() + radial.square()
-            scale = grad[..., rows, :].to(c.dtype) * c_.sqrt() / square.where(known, 1.0) * known
-            turn = scale * back / sin.where(sin > 0, 1.0) * (sin > 0)
-            push = (scale * across * (1 + square).sqrt()).sum(-1, keepdim=True)
-            gx.append(
-                push / r * a
-                + ((turn * Y * cos).sum(-1, keepdim=True) * a - (turn * Y) @ yh)
-                / b.where(b > tiny, 1.0)
-            )
-            gy = (
-                gy
-                + ((turn * cos - scale * b * sin / yt).sum(-2)[..., None] * yh - turn.mT @ a)
-                * (Y > 0).mT
-            )
-        gx, gc = torch.cat(gx, -2), None
+            some = apexes.rows(rows)
+            tile = _angle_tile(some, points, tiny)
+            square = tile.across.square() + tile.radial.square()
+            scale = grad[..., rows, :].to(c.dtype) * root
+            scale = scale / square.where(tile.known, 1.0) * tile.known
+            turn = scale * tile.back / tile.sin.where(tile.sin > 0, 1.0) * (tile.sin > 0)
+            push = (scale * tile.across * (1 + square).sqrt()).sum(-1, keepdim=True)
+            along = (turn * points.norm * tile.cos).sum(-1, keepdim=True) * some.unit
+            sideways = along - (turn * points.norm) @ points.unit
+            sideways = sideways / some.norm.where(some.norm > tiny, 1.0)
+            for_x.append(push / some.time * some.unit + sideways)
+            along = (turn * tile.cos - scale * some.norm * tile.sin / points.time).sum(-2)
+            sideways = along[..., None] * points.unit - turn.mT @ some.unit
+            gy = gy + sideways * (points.norm > 0).mT
+        gx, gc = torch.cat(for_x, -2), None
         if ctx.needs_input_grad[2]:
             gc = _reduce(((x * gx).sum((-1, -2)) + (y * gy).sum((-1, -2))) / (2 * c), c)
         return _reduce(gx, x), _reduce(gy, y), gc
@@ -211,13 +277,17 @@ class _PairwiseAngle(Function):
 @fp32_geometry
 def pairwise_exterior_angle(
     x: Float[Tensor, "*B N D"],  # apexes
-    y: Float[Tensor, "*B M D"],
-    *,  # points
+    y: Float[Tensor, "*B M D"],  # points
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
-    mode: str = "stable",
-    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+    mode: str = "stable",  # 'stable' or 'literal'
+    eps: float = 1e-8,  # guard of the literal mode
 ) -> Float[Tensor, "*B N M"]:  # radians, 0 to pi
-    "Exterior angle at every `x` of every `y`."
+    """Exterior angle at every `x` [*B, N, D] of every `y` [*B, M, D] → [*B, N, M], in radians.
+
+    Row i has apex i. Conventions, `c`, `mode`, `eps` and errors as in `exterior_angle`, with one
+    `c` for each entry of *B; no tensor [N, M, D] is made.
+    """
     _check(x, y)
     if _is_literal(mode):
         return literal.pairwise_exterior_angle(x, y, c=c, eps=eps)
@@ -227,16 +297,21 @@ def pairwise_exterior_angle(
 @fp32_geometry
 def cone_violation(
     general: Float[Tensor, "*B D"],  # apexes: the more general concepts
-    specific: Float[Tensor, "*B D"],
-    *,  # points that should lie in the cones
+    specific: Float[Tensor, "*B D"],  # points that should lie in the cones
+    *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
     eta: float = 1.0,  # factor on the half-aperture
     min_radius: float = 0.1,  # K: up to scaled norm 2K the cone is a half-space
-    mode: str = "stable",
-    eps: float = 1e-8,  # 'stable', or 'literal' with the guard `eps`
+    mode: str = "stable",  # 'stable' or 'literal'
+    eps: float = 1e-8,  # guard of the literal mode
 ) -> Float[Tensor, "*B"]:  # radians
-    "By how much `specific` lies outside the cone of `general`; 0 inside."
+    """By how much `specific` lies outside the cone of `general`, in radians; 0 inside.
+
+    max(0, exterior_angle - eta·half_aperture) at the apex `general` (PHyCLIP, equation 5). Both
+    are space components [*B, D]; `c` > 0 is a number or a tensor that broadcasts against *B;
+    `eta` narrows (< 1) or widens the cone, `min_radius` is K. Errors as in `exterior_angle` and
+    `half_aperture`.
+    """
     angle = exterior_angle(general, specific, c=c, mode=mode, eps=eps)
-    return (
-        angle - eta * half_aperture(general, c=c, min_radius=min_radius, mode=mode, eps=eps)
-    ).clamp(min=0)
+    aperture = half_aperture(general, c=c, min_radius=min_radius, mode=mode, eps=eps)
+    return (angle - eta * aperture).clamp(min=0)

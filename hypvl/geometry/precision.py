@@ -14,6 +14,7 @@ from typing import Callable
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.amp.autocast_mode import is_autocast_available
 
 # %% ../../nbs/geometry/107_precision.ipynb #f902d689
 Curvature = float | Float[Tensor, "..."]
@@ -51,7 +52,7 @@ def fp32_geometry(
         tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         first = next(tensors, None)
         device = "cpu" if first is None else first.device.type
-        if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        if not is_autocast_available(device) or not torch.is_autocast_enabled(device):
             return f(*args, **kwargs)
         with torch.autocast(device, enabled=False):
             return f(*args, **kwargs)

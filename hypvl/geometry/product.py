@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .lorentz import dist, time
-from .precision import fp32_geometry
+from .precision import _wide, fp32_geometry
 
 # %% ../../nbs/geometry/103_product.ipynb #11689263
 def check_points(
@@ -29,21 +29,22 @@ def check_points(
     if reduce not in ("mean", "sum"):
         raise ValueError(f"reduce must be 'mean' or 'sum', got {reduce!r}")
     if x.ndim < 2 or x.shape[-2:] != y.shape[-2:]:
-        raise ValueError(
-            f"x and y must end in the same [k, d], got {list(x.shape)} and {list(y.shape)}"
-        )
+        shapes = f"{list(x.shape)} and {list(y.shape)}"
+        raise ValueError(f"x and y must end in the same [k, d], got {shapes}")
     if not isinstance(c, Tensor) and not c > 0:
         raise ValueError(f"c must be a positive curvature magnitude, got {c}")
-    c = torch.as_tensor(c, dtype=_wide(x), device=x.device)
+    c = torch.as_tensor(c, dtype=_wide(x.device), device=x.device)
     if c.ndim and c.shape != x.shape[-2:-1]:
         raise ValueError(f"c must be a scalar or have shape [{x.shape[-2]}], got {list(c.shape)}")
     dtype = torch.promote_types(x.dtype, y.dtype)
     return x.to(dtype), y.to(dtype), c.expand(x.shape[-2])
 
 
-def _wide(x):
-    "float64 wherever the device has it."
-    return torch.float32 if x.device.type == "mps" else torch.float64
+def _check_batches(x: Tensor, y: Tensor):
+    "Every row is compared with every column: no leading axes but one."
+    if x.ndim != 3 or y.ndim != 3:
+        shapes = f"{list(x.shape)} and {list(y.shape)}"
+        raise ValueError(f"x and y must be [N, k, d] and [M, k, d], got {shapes}")
 
 # %% ../../nbs/geometry/103_product.ipynb #4260d43b
 @fp32_geometry
@@ -55,7 +56,14 @@ def product_dist(
     metric: str = "l1",  # 'l1' or 'l2'
     reduce: str = "mean",  # 'mean' or 'sum' over factors
 ) -> Float[Tensor, "*#B"]:
-    "Distance of paired points in a product of hyperbolic spaces."
+    """Distance of paired points in a product of k hyperbolic spaces (PHyCLIP, equation 2).
+
+    'l1' adds the distances of the factors, 'l2' takes the root of the sum of their squares, and
+    `reduce='mean'` has means in place of sums. `x` and `y` are [*B, k, d], space components of
+    each factor, and broadcast against each other; `c` is one curvature magnitude > 0 or a tensor
+    [k]. The gradient is 0 where factors coincide. Raises ValueError, which names the argument,
+    where shapes do not fit, `c` is not positive, or `metric` or `reduce` is unknown.
+    """
     x, y, c = check_points(x, y, c, metric, reduce)
     d = dist(*torch.broadcast_tensors(x, y), c=c)
     if metric == "l1":
@@ -81,18 +89,19 @@ class DistanceTiles:
         self.mean_weight = 1 / x.shape[1] if reduce == "mean" else 1.0  # of a factor
         self.pairs = pairs or (1 << 16 if x.device.type == "cpu" else 1 << 22)
         self.looks_for_near_pairs = x.device.type == "cpu"
-        wide = _wide(x)
+        wide = _wide(x.device)
         self.x = x.detach().to(wide).permute(1, 2, 0).contiguous()  # [k, d, N]
         self.y = y.detach().to(wide).permute(1, 2, 0).contiguous()  # [k, d, M]
         self.c = c.detach().to(wide)
         root = self.c.sqrt()[:, None, None]
-        xs, ys = self.x * root, self.y * root
-        xt = (1 + xs.square().sum(1, keepdim=True)).sqrt()
-        yt = (1 + ys.square().sum(1, keepdim=True)).sqrt()
-        self.left = torch.cat([xt, -xs, -torch.ones_like(xt)], 1)
-        self.right = torch.cat([yt, ys, torch.ones_like(yt)], 1)
+        scaled_x, scaled_y = self.x * root, self.y * root
+        x_time = (1 + scaled_x.square().sum(1, keepdim=True)).sqrt()
+        y_time = (1 + scaled_y.square().sum(1, keepdim=True)).sqrt()
+        self.left = torch.cat([x_time, -scaled_x, -torch.ones_like(x_time)], 1)
+        self.right = torch.cat([y_time, scaled_y, torch.ones_like(y_time)], 1)
         tolerance = 4 * torch.finfo(wide).eps / torch.finfo(self.dtype).eps
-        self.limit = (tolerance * xt * yt.amax(2, keepdim=True)).mT.to(self.dtype)  # [k, N, 1]
+        limit = tolerance * x_time * y_time.amax(2, keepdim=True)
+        self.limit = limit.mT.to(self.dtype)  # [k, N, 1]
         # what `add_tile_gradient` gathers
         self.sums = tuple(torch.zeros_like(t) for t in (self.left, self.right, self.c))
         self.near = tuple(torch.zeros_like(t) for t in (self.x, self.y, self.c))
@@ -103,36 +112,44 @@ class DistanceTiles:
 
     def factors(self, rows: slice) -> list[slice]:
         "Slices of factors of about `pairs` entries in all."
-        return _slices(
-            len(self.c), self.pairs // max(1, (rows.stop - rows.start) * self.y.shape[2])
-        )
+        of_one_factor = (rows.stop - rows.start) * self.y.shape[2]
+        return _slices(len(self.c), self.pairs // max(1, of_one_factor))
 
 
-def _slices(n, step):
-    return [slice(i, min(i + max(1, step), n)) for i in range(0, n, max(1, step))]
+def _slices(count: int, step: int) -> list[slice]:
+    "0 … count in steps of at least one; the last may be shorter."
+    step = max(1, step)
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 # %% ../../nbs/geometry/103_product.ipynb #c84035d2
-def _tile(t, rows, factors):
+def _tile(tiles, rows, factors):
     "Distances [b, T, M] of some factors, sinh of the scaled distances, and indices of near pairs."
-    z = torch.bmm(t.left[factors, :, rows].mT, t.right[factors]).to(t.dtype)
-    near, limit = None, t.limit[factors, rows]
-    if not t.looks_for_near_pairs:
+    product = torch.bmm(tiles.left[factors, :, rows].mT, tiles.right[factors])
+    z = product.to(tiles.dtype)
+    near, limit = None, tiles.limit[factors, rows]
+    if not tiles.looks_for_near_pairs:
         z.clamp_(min=0)
     elif z.numel() and z.amin() < limit.amax():
         near = (z < limit).nonzero(as_tuple=True)
-    s = z.add(2).mul_(z).sqrt_()
-    d = z.add_(s).log1p_().mul_(t.c[factors, None, None].rsqrt().to(t.dtype))
-    if near is not None and len(near[0]):
-        x, y, c = _near_points(t, rows, factors, near)[1]
-        d[near] = dist(x, y, c=c).to(t.dtype)
-        return d, s, near
-    return d, s, None
+    sinh = z.add(2).mul_(z).sqrt_()
+    d = z.add_(sinh).log1p_()
+    d.mul_(tiles.c[factors, None, None].rsqrt().to(tiles.dtype))
+    if near is None or not len(near[0]):
+        return d, sinh, None
+    x, y, c = _near_points(tiles, _in_the_batch(rows, factors, near))
+    d[near] = dist(x, y, c=c).to(tiles.dtype)
+    return d, sinh, near
 
 
-def _near_points(t, rows, factors, near):
-    "Indices of near pairs in the whole batch, and their points."
-    f, i, j = near[0] + factors.start, near[1] + rows.start, near[2]
-    return (f, i, j), [t.x.mT[f, i], t.y.mT[f, j], t.c[f]]
+def _in_the_batch(rows, factors, near):
+    "Factor, row and column in the whole batch of pairs that are near in a tile."
+    return near[0] + factors.start, near[1] + rows.start, near[2]
+
+
+def _near_points(tiles, index):
+    "Points and curvatures of pairs, by factor, row and column."
+    factor, row, column = index
+    return [tiles.x.mT[factor, row], tiles.y.mT[factor, column], tiles.c[factor]]
 
 
 def tile_dist(
@@ -142,7 +159,7 @@ def tile_dist(
     "Product distances of some rows to all columns."
     total = tiles.x.new_zeros((), dtype=tiles.dtype)
     for factors in tiles.factors(rows):
-        d = _tile(tiles, rows, factors)[0]
+        d, _, _ = _tile(tiles, rows, factors)
         if tiles.metric == "l2":
             d = d.square_()
         total = total + (d.sum(0) if len(d) > 1 else d[0])
@@ -156,53 +173,58 @@ def add_tile_gradient(
     grad: Float[Tensor, "T M"],  # derivative of the loss in the distances of these rows
     total: Float[Tensor, "T M"] | None = None,  # these distances; needed for l2
 ):
-    "Add to the tiles' sums what these rows contribute to the gradient of `(grad * distance).sum()`."
+    "Add what these rows contribute to the gradient of `(grad * distance).sum()`."
     grad = grad.to(tiles.dtype) * tiles.mean_weight
     if tiles.metric == "l2":
         if total is None:
             raise ValueError("total: the distances of these rows are needed for l2, got None")
         grad = torch.where(total > 0, grad / total, 0)
+    for_x, for_y, lengths = tiles.sums
     for factors in tiles.factors(rows):
-        d, s, near = _tile(tiles, rows, factors)
-        g = grad * d if tiles.metric == "l2" else grad.expand_as(d)
-        weight = torch.div(g, s, out=torch.empty_like(s, dtype=tiles.c.dtype))
-        if not tiles.looks_for_near_pairs:  # s² is about 2z; below 1e-4 of the limit z is rounding
-            weight.masked_fill_(s.square() <= 2e-4 * tiles.limit[factors, rows], 0)
+        d, sinh, near = _tile(tiles, rows, factors)
+        of_factor = grad * d if tiles.metric == "l2" else grad.expand_as(d)
+        weight = torch.div(of_factor, sinh, out=torch.empty_like(sinh, dtype=tiles.c.dtype))
+        if not tiles.looks_for_near_pairs:  # sinh² is about 2z, rounding below 1e-4 of the limit
+            rounding = sinh.square() <= 2e-4 * tiles.limit[factors, rows]
+            weight.masked_fill_(rounding, 0)
         if near is not None:
-            _add_near_gradient(tiles, rows, factors, near, g[near])
-            weight[near], d[near] = 0, 0
-        for_x, for_y, lengths = tiles.sums
+            _add_near_gradient(tiles, _in_the_batch(rows, factors, near), of_factor[near])
+            weight[near] = 0
+            d[near] = 0
         for_x[factors, :, rows] += torch.bmm(tiles.right[factors], weight.mT)
         for_y[factors] += torch.bmm(tiles.left[factors, :, rows], weight)
-        lengths[factors] += (
-            d.flatten(1) @ grad.flatten() if tiles.metric == "l1" else (d * g).sum((1, 2))
-        )
+        if tiles.metric == "l1":
+            lengths[factors] += d.flatten(1) @ grad.flatten()
+        else:
+            lengths[factors] += (d * of_factor).sum((1, 2))
 
 
-def _add_near_gradient(t, rows, factors, near, g):
+def _add_near_gradient(tiles, index, grad):
     "Near pairs go through the difference form."
-    (f, i, j), points = _near_points(t, rows, factors, near)
+    factor, row, column = index
     with torch.enable_grad():
-        points = [p.requires_grad_() for p in points]
-        parts = torch.autograd.grad(
-            dist(points[0], points[1], c=points[2]), points, g.to(t.c.dtype)
-        )
-    for total, index, part in zip(
-        (t.near[0].mT, t.near[1].mT, t.near[2]), ((f, i), (f, j), (f,)), parts
-    ):
-        total.index_put_(index, part, accumulate=True)
+        x, y, c = [t.requires_grad_() for t in _near_points(tiles, index)]
+        parts = torch.autograd.grad(dist(x, y, c=c), (x, y, c), grad.to(tiles.c.dtype))
+    for_x, for_y, for_c = tiles.near
+    for_x.mT.index_put_((factor, row), parts[0], accumulate=True)
+    for_y.mT.index_put_((factor, column), parts[1], accumulate=True)
+    for_c.index_put_((factor,), parts[2], accumulate=True)
 
 # %% ../../nbs/geometry/103_product.ipynb #b251f3c6
 def tile_gradients(
     tiles: DistanceTiles,  # the two batches, after `add_tile_gradient` for all rows
 ) -> tuple[Float[Tensor, "N k d"], Float[Tensor, "M k d"], Float[Tensor, "k"]]:
     "The gathered gradient in x, y and c."
-    left, right, (for_x, for_y, lengths) = tiles.left, tiles.right, tiles.sums
+    left, right = tiles.left, tiles.right
+    for_x, for_y, lengths = tiles.sums
     gx = -left[:, 1:-1] / left[:, :1] * for_x[:, :1] - for_x[:, 1:-1]
     gy = right[:, 1:-1] / right[:, :1] * for_y[:, :1] + for_y[:, 1:-1]
-    gc = ((tiles.x * gx).sum((1, 2)) + (tiles.y * gy).sum((1, 2)) - lengths) / (2 * tiles.c)
-    gx, gy, gc = (a + b for a, b in zip((gx, gy, gc), tiles.near))
-    return gx.permute(2, 0, 1).to(tiles.dtype), gy.permute(2, 0, 1).to(tiles.dtype), gc
+    moved = (tiles.x * gx).sum((1, 2)) + (tiles.y * gy).sum((1, 2))
+    gc = (moved - lengths) / (2 * tiles.c)
+    near_x, near_y, near_c = tiles.near
+    gx = (gx + near_x).permute(2, 0, 1).to(tiles.dtype)
+    gy = (gy + near_y).permute(2, 0, 1).to(tiles.dtype)
+    return gx, gy, gc + near_c
 
 # %% ../../nbs/geometry/103_product.ipynb #edcb92df
 class _PairwiseProduct(torch.autograd.Function):
@@ -210,7 +232,8 @@ class _PairwiseProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, x, y, c, metric, reduce):
-        tiles, total = DistanceTiles(x, y, c, metric, reduce), x.new_empty(len(x), len(y))
+        tiles = DistanceTiles(x, y, c, metric, reduce)
+        total = x.new_empty(len(x), len(y))
         for rows in tiles.rows():
             total[rows] = tile_dist(tiles, rows)
         ctx.save_for_backward(x, y, c, *([total] if metric == "l2" else []))
@@ -236,12 +259,14 @@ def pairwise_product_dist(
     metric: str = "l1",  # 'l1' or 'l2'
     reduce: str = "mean",  # 'mean' or 'sum' over factors
 ) -> Float[Tensor, "N M"]:
-    "Distance of every row point to every column point; memory for one [N, M] matrix in both passes, whatever k is."
+    """Distance of every row point [N, k, d] to every column point [M, k, d] → [N, M].
+
+    `c`, `metric`, `reduce` and errors as in `product_dist`. Memory for one [N, M] matrix in both
+    passes, whatever k is; in float32 right to 1e-6, on a GPU but for pairs closer than about
+    1e-5 in a factor, which are not looked for there.
+    """
     x, y, c = check_points(x, y, c, metric, reduce)
-    if x.ndim != 3 or y.ndim != 3:
-        raise ValueError(
-            f"x and y must be [N, k, d] and [M, k, d], got {list(x.shape)} and {list(y.shape)}"
-        )
+    _check_batches(x, y)
     return _PairwiseProduct.apply(x, y, c, metric, reduce)
 
 # %% ../../nbs/geometry/103_product.ipynb #74438a56
@@ -252,12 +277,14 @@ def sum_inner(
     *,
     c: float | Float[Tensor, "*k"],  # curvature magnitudes > 0: one, or one per factor
 ) -> Float[Tensor, "*#B"]:
-    "Sum of the factors' Lorentz inner products: the evaluation score of the published code, higher is closer."
+    """Sum of the factors' Lorentz inner products of paired points: higher is closer.
+
+    The evaluation score of the published code. Shapes, `c` and errors as in `product_dist`.
+    """
     x, y, c = check_points(x, y, c)
     x, y = x.to(c.dtype), y.to(c.dtype)
-    return ((x * y).sum((-2, -1)) - (time(x, c=c) * time(y, c=c)).sum(-1)).to(
-        torch.promote_types(x.dtype, y.dtype)
-    )
+    times = (time(x, c=c) * time(y, c=c)).sum(-1)
+    return ((x * y).sum((-2, -1)) - times).to(torch.promote_types(x.dtype, y.dtype))
 
 
 @fp32_geometry
@@ -267,9 +294,10 @@ def pairwise_sum_inner(
     *,
     c: float | Float[Tensor, "*k"],  # curvature magnitudes > 0: one, or one per factor
 ) -> Float[Tensor, "N M"]:
-    "`sum_inner` of every row point with every column point: one matrix product of width k(d+1)."
+    "`sum_inner` of every row point with every column point: a matrix product of width k(d+1)."
     x, y, c = check_points(x, y, c)
-    dtype, x, y = x.dtype, x.to(c.dtype), y.to(c.dtype)
-    return (
-        torch.cat([x.flatten(1), -time(x, c=c)], 1) @ torch.cat([y.flatten(1), time(y, c=c)], 1).mT
-    ).to(dtype)
+    dtype = x.dtype
+    x, y = x.to(c.dtype), y.to(c.dtype)
+    rows = torch.cat([x.flatten(1), -time(x, c=c)], 1)
+    columns = torch.cat([y.flatten(1), time(y, c=c)], 1)
+    return (rows @ columns.mT).to(dtype)

@@ -25,9 +25,8 @@ def distortion(
 ) -> float:  # at least 1
     "Largest over smallest ratio of two distance matrices, over all pairs."
     if measured.shape != target.shape:
-        raise ValueError(
-            f"measured and target differ in shape: {list(measured.shape)} and {list(target.shape)}"
-        )
+        shapes = f"{list(measured.shape)} and {list(target.shape)}"
+        raise ValueError(f"measured and target differ in shape: {shapes}")
     i, j = torch.triu_indices(*target.shape, offset=1)
     ratio = measured[i, j] / target[i, j]
     return (ratio.max() / ratio.min()).item()
@@ -37,7 +36,8 @@ def boolean_lattice(
     n: int,  # number of atomic concepts
 ) -> Float[Tensor, "2**{n} {n}"]:  # 1 where the concept is present
     "Indicators of all subsets of n concepts; row 0 is the empty set."
-    return torch.tensor([[s >> i & 1 for i in range(n)] for s in range(2**n)], dtype=torch.float64)
+    numbers, bits = torch.arange(2**n), torch.arange(n)
+    return (numbers[:, None] >> bits & 1).double()
 
 
 def hamming(
@@ -53,13 +53,12 @@ def embed_boolean_lattice(
     d: int = 2,  # dimension of a factor
     generator: torch.Generator | None = None,  # draws the directions
 ) -> Float[Tensor, "2**{n} k {d}"]:  # space components of each factor
-    "An isometric embedding of the Boolean lattice into the l1 product (the sum of distances) of hyperbolic spaces."
+    "An isometric embedding of the Boolean lattice into the l1 product (sum) of hyperbolic spaces."
     if len(c) < n:
         raise ValueError(f"c must have at least n={n} factors, got {len(c)}")
     direction = torch.randn(len(c), d, dtype=torch.float64, generator=generator)
-    unit = exp0(
-        direction / direction.norm(dim=-1, keepdim=True), c=c.double()
-    )  # at distance 1 of the origin
+    direction = direction / direction.norm(dim=-1, keepdim=True)
+    unit = exp0(direction, c=c.double())  # at distance 1 of the origin
     bits = torch.nn.functional.pad(boolean_lattice(n), (0, len(c) - n))
     return bits[..., None] * unit
 
@@ -88,9 +87,11 @@ def geodesic(
     return (((1 - t) * delta).sinh() * x + (t * delta).sinh() * y) / delta.sinh()
 
 # %% ../../nbs/geometry/106_trees.ipynb #0bf3d04c
-def _spread(log_ratio, temperature):
+def _smooth_spread(log_ratio: Tensor, temperature: float) -> Tensor:
     "A smooth version of the log distortion, from above."
-    return temperature * sum(torch.logsumexp(sign * log_ratio / temperature, 0) for sign in (1, -1))
+    largest = torch.logsumexp(log_ratio / temperature, 0)
+    smallest = torch.logsumexp(-log_ratio / temperature, 0)
+    return temperature * (largest + smallest)
 
 
 def best_distortion(
@@ -103,46 +104,52 @@ def best_distortion(
     temperatures: tuple = (3.0, 0.01),  # of the smooth maximum, first and last
     generator: torch.Generator | None = None,  # draws the starting points
 ) -> tuple[float, Float[Tensor, "N {k} {d}"]]:  # the distortion and the points
-    "Lowest distortion that Riemannian Adam finds for points in one space or in an l1 product of spaces."
+    "Lowest distortion that Riemannian Adam finds for points in one space or in an l1 product."
     if space not in ("hyperbolic", "euclid"):
         raise ValueError(f"space must be 'hyperbolic' or 'euclid', got {space!r}")
-    curved, (i, j) = space == "hyperbolic", torch.triu_indices(*target.shape, offset=1)
-    start = (
-        0.1
-        / math.sqrt(d)
-        * torch.randn(len(target), k, d, dtype=torch.float64, generator=generator)
-    )
-    points = geoopt.ManifoldParameter(
-        start, manifold=geoopt.PoincareBall() if curved else geoopt.Euclidean(1)
-    )
+    curved = space == "hyperbolic"
+    manifold = geoopt.PoincareBall() if curved else geoopt.Euclidean(1)
+    start = torch.randn(len(target), k, d, dtype=torch.float64, generator=generator)
+    start = 0.1 / math.sqrt(d) * start
+    # pyright sees the signature of torch's Parameter, not geoopt's
+    points = geoopt.ManifoldParameter(start, manifold=manifold)  # pyright: ignore[reportCallIssue]
     optimiser = geoopt.optim.RiemannianAdam([points], lr=lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    best = math.inf, start
+    i, j = torch.triu_indices(*target.shape, offset=1)
+    first, last = temperatures
+    lowest, best = math.inf, start
     for step in range(steps):
         x = from_poincare(points, c=1.0) if curved else points
-        pairs = dist(x[i], x[j], c=1.0) if curved else torch.linalg.vector_norm(x[i] - x[j], dim=-1)
-        log_ratio = (pairs.sum(-1) / target[i, j]).log()
+        if curved:
+            of_factors = dist(x[i], x[j], c=1.0)
+        else:
+            of_factors = torch.linalg.vector_norm(x[i] - x[j], dim=-1)
+        log_ratio = (of_factors.sum(-1) / target[i, j]).log()
         now = (log_ratio.max() - log_ratio.min()).exp().item()
-        if now < best[0]:
-            best = now, x.detach().clone()
+        if now < lowest:
+            lowest, best = now, x.detach().clone()
         optimiser.zero_grad()
-        _spread(
-            log_ratio, temperatures[0] * (temperatures[1] / temperatures[0]) ** (step / steps)
-        ).backward()
-        optimiser.step(), schedule.step()
-    return best
+        _smooth_spread(log_ratio, first * (last / first) ** (step / steps)).backward()
+        optimiser.step()
+        schedule.step()
+    return lowest, best
 
 # %% ../../nbs/geometry/106_trees.ipynb #bd75f603
-def _children(parents):
+def _children(parents: Sequence[int]) -> list[list[int]]:
+    "Children of every node; refuses what is no tree with parents before children."
     if not len(parents) or parents[0] != 0:
         raise ValueError(f"parents must begin with 0, the root, got {list(parents)[:1]}")
     children = [[] for _ in parents]
-    for v, p in enumerate(parents):
-        if v and not 0 <= p < v:
-            raise ValueError(f"parents[{v}] must be an earlier node, got {p}")
-        if v:
-            children[p].append(v)
+    for node, parent in _edges(parents):
+        if not 0 <= parent < node:
+            raise ValueError(f"parents[{node}] must be an earlier node, got {parent}")
+        children[parent].append(node)
     return children
+
+
+def _edges(parents: Sequence[int]) -> list[tuple[int, int]]:
+    "Every node but the root, with its parent."
+    return list(enumerate(parents))[1:]
 
 
 def balanced_tree(
@@ -150,8 +157,11 @@ def balanced_tree(
     depth: int,  # edges from the root to a leaf
 ) -> list[int]:  # parent of every node
     "Parents of a balanced tree, breadth first."
-    sizes = sum(branching**level for level in range(depth))
-    return [0] + [v for v in range(sizes) for _ in range(branching)]
+    inner_nodes = sum(branching**level for level in range(depth))
+    parents = [0]
+    for node in range(inner_nodes):
+        parents += [node] * branching
+    return parents
 
 
 def tree_distances(
@@ -160,14 +170,23 @@ def tree_distances(
     "Path lengths between all nodes of a tree."
     _children(parents)
     lengths = torch.zeros(len(parents), len(parents), dtype=torch.float64)
-    for v, p in list(enumerate(parents))[1:]:
-        lengths[v, :v] = lengths[:v, v] = lengths[p, :v] + 1
+    for node, parent in _edges(parents):
+        to_earlier = lengths[parent, :node] + 1
+        lengths[node, :node] = to_earlier
+        lengths[:node, node] = to_earlier
     return lengths
 
 # %% ../../nbs/geometry/106_trees.ipynb #d3396072
-def _turn(angle):
+def _turn(angle: float) -> Tensor:
     s, c = math.sin(angle / 2), math.cos(angle / 2)
     return torch.tensor([[c, s], [-s, c]], dtype=torch.float64)
+
+
+def _inverse(frames: Tensor) -> Tensor:
+    "Inverses of matrices [N, 2, 2] of determinant one."
+    a, b = frames[:, 0].unbind(-1)
+    c, d = frames[:, 1].unbind(-1)
+    return torch.stack([d, -b, -c, a], -1).unflatten(-1, (2, 2))
 
 
 def sarkar_frames(
@@ -177,21 +196,17 @@ def sarkar_frames(
     "Isometries that carry the frame of one node to that of another in Sarkar's drawing of a tree."
     if not tau > 0:
         raise ValueError(f"tau must be > 0, got {tau}")
-    children, step = (
-        _children(parents),
-        torch.diag(torch.tensor([tau / 2, -tau / 2], dtype=torch.float64).exp()),
-    )
+    children = _children(parents)
+    step = torch.diag(torch.tensor([tau / 2, -tau / 2], dtype=torch.float64).exp())
     frames = torch.eye(2, dtype=torch.float64).repeat(len(parents), len(parents), 1, 1)
-    for v, p in list(enumerate(parents))[1:]:
-        edges, place = (
-            len(children[p]) + (p > 0),
-            children[p].index(v) + (p > 0),
-        )  # edge 0 leads to the parent, at angle pi
-        to = frames[:v, p] @ (_turn(math.pi * (p > 0) + 2 * math.pi * place / edges) @ step)
-        frames[:v, v] = to
-        frames[v, :v] = torch.stack(
-            [to[:, 1, 1], -to[:, 0, 1], -to[:, 1, 0], to[:, 0, 0]], -1
-        ).unflatten(-1, (2, 2))  # inverse
+    for node, parent in _edges(parents):
+        has_parent = parent > 0  # then edge 0 leads to the parent, at angle pi
+        edges = len(children[parent]) + has_parent
+        place = children[parent].index(node) + has_parent
+        angle = math.pi * has_parent + 2 * math.pi * place / edges
+        to_node = frames[:node, parent] @ (_turn(angle) @ step)
+        frames[:node, node] = to_node
+        frames[node, :node] = _inverse(to_node)
     return frames
 
 # %% ../../nbs/geometry/106_trees.ipynb #a8f8d892
@@ -200,7 +215,9 @@ def sarkar_distances(
     tau: float,  # length of an edge
 ) -> Float[Tensor, "N N"]:
     "Hyperbolic distances in Sarkar's drawing, accurate for any edge length."
-    (a, b), (c, d) = (row.unbind(-1) for row in sarkar_frames(parents, tau).unbind(-2))
+    first, second = sarkar_frames(parents, tau).unbind(-2)
+    a, b = first.unbind(-1)
+    c, d = second.unbind(-1)
     return 2 * (torch.hypot(a - d, b + c) / 2).asinh()
 
 
