@@ -1,4 +1,7 @@
-"""Fixtures of the end-to-end tests: the repository, and one smoke reproduction that several tests look at."""
+"""Fixtures of the end-to-end tests.
+
+The repository, and one smoke reproduction that several tests look at.
+"""
 
 import os
 import subprocess
@@ -38,16 +41,10 @@ def papermill(
 ) -> subprocess.CompletedProcess:
     "Run a reproduction notebook as a user does, from the repository's root."
     out.mkdir(parents=True, exist_ok=True)
-    words = [w for k, v in {"out": str(out), **parameters}.items() for w in ("-p", k, str(v))]
-    command = [
-        sys.executable,
-        "-m",
-        "papermill",
-        f"papers_repro/{notebook}",
-        str(out / notebook),
-        "--no-progress-bar",
-        *words,
-    ]
+    command = [sys.executable, "-m", "papermill", f"papers_repro/{notebook}", str(out / notebook)]
+    command.append("--no-progress-bar")
+    for name, value in {"out": str(out), **parameters}.items():
+        command += ["-p", name, str(value)]
     return subprocess.run(
         command, cwd=ROOT, env=ENV, capture_output=True, text=True, timeout=timeout
     )

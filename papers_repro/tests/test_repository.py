@@ -8,15 +8,15 @@ from collections import Counter
 
 
 def notebooks(root):
-    found = [
-        p for folder in ("nbs", "papers_repro") for p in sorted((root / folder).rglob("*.ipynb"))
-    ]
-    return [
-        p
-        for p in found
-        if not any(part.startswith((".", "_")) for part in p.relative_to(root).parts)
-        and "results" not in p.parts
-    ]
+    "Notebooks that belong to the repository: none of checkpoints, results or hidden folders."
+    found = []
+    for folder in ("nbs", "papers_repro"):
+        for path in sorted((root / folder).rglob("*.ipynb")):
+            parts = path.relative_to(root).parts
+            hidden = any(part.startswith((".", "_")) for part in parts)
+            if not hidden and "results" not in parts:
+                found.append(path)
+    return found
 
 
 def code_cells(notebook):
@@ -32,52 +32,47 @@ def test_notebooks_are_short(root):
 
 
 def test_every_module_has_one_notebook(root):
-    names = Counter(
-        m[1]
-        for p in notebooks(root)
-        for m in re.finditer(
-            r"#\| ?default_exp (\S+)", "\n".join(code_cells(json.loads(p.read_text())))
-        )
-    )
+    names = Counter()
+    for path in notebooks(root):
+        code = "\n".join(code_cells(json.loads(path.read_text())))
+        names.update(re.findall(r"#\| ?default_exp (\S+)", code))
     assert max(names.values()) == 1, names
-    modules = {
-        ".".join(p.relative_to(root / "hypvl").with_suffix("").parts)
-        for p in (root / "hypvl").rglob("*.py")
-    }
-    handmade = {m for m in modules if m.split(".")[-1] in ("__init__", "_modidx")}
+    modules = set()
+    for path in (root / "hypvl").rglob("*.py"):
+        modules.add(".".join(path.relative_to(root / "hypvl").with_suffix("").parts))
+    handmade = {name for name in modules if name.split(".")[-1] in ("__init__", "_modidx")}
     assert modules - handmade == set(names) - handmade
 
 
 def test_sidebar_lists_the_notebooks_in_reading_order(root):
     listed = re.findall(r"- (\S+\.ipynb)", (root / "nbs" / "sidebar.yml").read_text())
-    here = [
-        p.relative_to(root / "nbs") for p in notebooks(root) if "nbs" in p.relative_to(root).parts
-    ]
-    assert listed == [
-        "index.ipynb",
-        *(p.as_posix() for p in sorted(here, key=lambda p: p.name) if p.name != "index.ipynb"),
-    ]
+    here = [path for path in notebooks(root) if "nbs" in path.relative_to(root).parts]
+    chapters = [path for path in here if path.name != "index.ipynb"]
+    chapters.sort(key=lambda path: path.name)
+    in_order = [path.relative_to(root / "nbs").as_posix() for path in chapters]
+    assert listed == ["index.ipynb", *in_order]
 
 
 def test_exporting_notebooks_assert_something(root):
     for path in notebooks(root):
-        cells = code_cells(json.loads(path.read_text()))
-        if any(re.search(r"^#\| ?export", s, re.M) for s in cells):
-            assert any(re.search(r"\bassert\b|\btest_\w+\(|raises\(|allclose", s) for s in cells), (
-                path
-            )
+        code = "\n".join(code_cells(json.loads(path.read_text())))
+        if re.search(r"^#\| ?export", code, re.M):
+            assert re.search(r"\bassert\b|\btest_\w+\(|raises\(|allclose", code), path
 
 
 def test_no_machine_paths_or_warnings_in_outputs(root):
+    unwanted = re.compile(r"/(home|root|tmp|Users|work)/|TqdmWarning|UserWarning")
     for path in notebooks(root):
-        text = json.dumps([c.get("outputs", []) for c in json.loads(path.read_text())["cells"]])
-        assert not re.search(r"/(home|root|tmp|Users|work)/|TqdmWarning|UserWarning", text), path
+        cells = json.loads(path.read_text())["cells"]
+        outputs = json.dumps([cell.get("outputs", []) for cell in cells])
+        assert not unwanted.search(outputs), path
 
 
 def test_reproduction_notebooks_have_parameters(root):
     for path in (root / "papers_repro").glob("*.ipynb"):
         cells = json.loads(path.read_text())["cells"]
-        assert [c for c in cells if "parameters" in c["metadata"].get("tags", [])], path
+        tags = [tag for cell in cells for tag in cell["metadata"].get("tags", [])]
+        assert "parameters" in tags, path
 
 
 def test_arrows_point_one_way(root):
@@ -105,24 +100,29 @@ def imported_modules(path, place):
     "Modules of hypvl that a file imports, relative to the package; '' is the package itself."
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (a.name.removeprefix("hypvl.") for a in node.names if "hypvl." in a.name)
+            for imported in node.names:
+                if "hypvl." in imported.name:
+                    yield imported.name.removeprefix("hypvl.")
         elif isinstance(node, ast.ImportFrom) and node.level:
-            yield ".".join([*place[: -node.level], *filter(None, [node.module])])
+            folder = place[: -node.level]
+            yield ".".join([*folder, node.module] if node.module else folder)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hypvl"):
             yield node.module.removeprefix("hypvl").lstrip(".")
+
+
+def distribution(requirement):
+    "Name of a distribution as pip compares it, without its version."
+    name = re.split(r"[<=>]", requirement)[0]
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def test_requirements_are_locked(root):
     ini = configparser.ConfigParser(delimiters=["="])
     ini.read(root / "settings.ini")
-    wanted = " ".join(ini["DEFAULT"][k] for k in ("requirements", "dev_requirements")).split()
-    normal = lambda name: re.sub(r"[-_.]+", "-", name).lower()
-    locked = {
-        normal(line.split("==")[0])
-        for line in (root / "constraints.txt").read_text().splitlines()
-        if "==" in line
-    }
-    assert {normal(re.split(r"[<=>]", w)[0]) for w in wanted} <= locked
+    wanted = " ".join(ini["DEFAULT"][key] for key in ("requirements", "dev_requirements")).split()
+    lines = (root / "constraints.txt").read_text().splitlines()
+    locked = {distribution(line) for line in lines if "==" in line}
+    assert {distribution(requirement) for requirement in wanted} <= locked
 
 
 def test_readme_names_what_exists(root):
