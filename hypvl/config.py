@@ -128,29 +128,43 @@ def _cast(kind: Any, value: Any, key: str) -> Any:
         for a in args:
             if value == a or (isinstance(value, str) and value == str(a)):
                 return a
-        _fail(key, value, f"one of {', '.join(map(repr, args))}", suggest(value, args))
+        return _fail(key, value, f"one of {', '.join(map(repr, args))}", suggest(value, args))
     if kind in (bool, int, float, str, Path):
         return _cast_plain(kind, value, key)
-    if dataclasses.is_dataclass(kind) or _is_union(kind):
-        if isinstance(value, kind):
-            return value
-        if not isinstance(value, Mapping):
-            _fail(key, value, kind.__name__)
-        return _build(kind, value, key + ".")
+    if _is_config(kind):
+        return _cast_config(kind, value, key)
     if (origin or kind) in (tuple, list):
         parts = _items(value)
         if origin is tuple and args and args[-1] is not Ellipsis:
             if len(parts) != len(args):
                 _fail(key, value, f"{len(args)} values")
             return tuple(_cast(a, v, f"{key}[{i}]") for i, (a, v) in enumerate(zip(args, parts)))
-        return (origin or kind)(
-            _cast(args[0] if args else Any, v, f"{key}[{i}]") for i, v in enumerate(parts)
-        )
-    if isinstance(origin or kind, type) and issubclass(origin or kind, Mapping):
-        if not isinstance(value, Mapping):
-            _fail(key, value, "mapping")
-        return {k: _cast(args[1] if args else Any, v, f"{key}.{k}") for k, v in value.items()}
-    return value
+        item = args[0] if args else Any
+        return (origin or kind)(_cast(item, v, f"{key}[{i}]") for i, v in enumerate(parts))
+    return _cast_mapping(origin or kind, args[1] if args else Any, value, key)
+
+
+def _cast_mapping(kind: Any, item: Any, value: Any, key: str) -> Any:
+    "Read the values of a mapping; any other type is left as it is."
+    if not (isinstance(kind, type) and issubclass(kind, Mapping)):
+        return value
+    if not isinstance(value, Mapping):
+        _fail(key, value, "mapping")
+    return {name: _cast(item, v, f"{key}.{name}") for name, v in value.items()}
+
+
+def _is_config(kind: Any) -> bool:
+    "Whether a declared type is a config, or a family of configs."
+    return dataclasses.is_dataclass(kind) or _is_union(kind)
+
+
+def _cast_config(kind: Any, value: Any, key: str) -> Any:
+    "Read `value` as a config: one already, or plain data."
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, Mapping):
+        _fail(key, value, kind.__name__)
+    return _build(kind, value, key + ".")
 
 # %% ../nbs/000_config.ipynb #9c460f12
 class ByKind:
@@ -173,9 +187,14 @@ class ByKind:
                 cls.members[kind] = cls
 
 
-def _is_union(kind):
+def _is_union(kind: Any) -> bool:
     "Whether a type is the base of a family of configs."
     return isinstance(kind, type) and issubclass(kind, ByKind) and not kind.kind
+
+
+def _has_kind(value: Any) -> bool:
+    "Whether a config, or a class of configs, belongs to a family."
+    return issubclass(value if isinstance(value, type) else type(value), ByKind)
 
 
 def _member(family: Any, kind: str, key: str) -> Any:
@@ -200,7 +219,7 @@ def _types(cls):
 
 def _build(cls: Any, d: Mapping, prefix: str = "") -> Any:
     "Make `cls` from a mapping, with `prefix` in front of the keys in messages."
-    if issubclass(cls, ByKind):
+    if _has_kind(cls):
         d = dict(d)
         kind = d.pop("kind", cls.kind)
         if _is_union(cls) or kind != cls.kind:
@@ -223,7 +242,7 @@ def _build(cls: Any, d: Mapping, prefix: str = "") -> Any:
 def _plain(value: Any, key: str = "") -> Any:
     "`value` as what JSON can hold."
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        plain = {"kind": value.kind} if isinstance(value, ByKind) else {}
+        plain = {"kind": value.kind} if _has_kind(value) else {}
         for f in dataclasses.fields(value):
             if f.init:
                 plain[f.name] = _plain(getattr(value, f.name), f"{key}.{f.name}".lstrip("."))
@@ -263,7 +282,7 @@ def from_dict(
 # %% ../nbs/000_config.ipynb #3998e410
 def _dotted(cfg: Any, prefix: str = "") -> Iterator[str]:
     "All dotted keys of a config."
-    if isinstance(cfg, ByKind):
+    if _has_kind(cfg):
         yield prefix + "kind"
     for f in dataclasses.fields(cfg):
         yield prefix + f.name
@@ -280,7 +299,7 @@ def _other_member(cfg: Any, kind: str, key: str) -> Any:
 
 def _override(cfg: Any, changes: Mapping, prefix: str, root: Any) -> Any:
     "Apply nested `changes` to `cfg`."
-    if isinstance(cfg, ByKind) and "kind" in changes:
+    if _has_kind(cfg) and "kind" in changes:
         changes = dict(changes)
         kind = changes.pop("kind")
         cfg = cfg if kind == cfg.kind else _other_member(cfg, kind, prefix.rstrip("."))
@@ -387,7 +406,7 @@ def _hashed(value):
     "`value` without the fields that do not count."
     if dataclasses.is_dataclass(value):
         kinds = _types(type(value))
-        hashed = {"kind": value.kind} if isinstance(value, ByKind) else {}
+        hashed = {"kind": value.kind} if _has_kind(value) else {}
         for f in dataclasses.fields(value):
             if _counts(f, getattr(value, f.name)):
                 hashed[f.name] = _hashed(_cast(kinds[f.name], getattr(value, f.name), f.name))
