@@ -197,6 +197,11 @@ def _has_kind(value: Any) -> bool:
     return issubclass(value if isinstance(value, type) else type(value), ByKind)
 
 
+def _kind_entry(value: Any) -> dict[str, Any]:
+    "The entry of a config's plain data that tells its kind; none outside a family."
+    return {"kind": value.kind} if _has_kind(value) else {}
+
+
 def _member(family: Any, kind: str, key: str) -> Any:
     "The class of a kind, or an error that suggests one."
     if kind not in family.members:
@@ -242,7 +247,7 @@ def _build(cls: Any, d: Mapping, prefix: str = "") -> Any:
 def _plain(value: Any, key: str = "") -> Any:
     "`value` as what JSON can hold."
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        plain = {"kind": value.kind} if _has_kind(value) else {}
+        plain = _kind_entry(value)
         for f in dataclasses.fields(value):
             if f.init:
                 plain[f.name] = _plain(getattr(value, f.name), f"{key}.{f.name}".lstrip("."))
@@ -406,7 +411,7 @@ def _hashed(value):
     "`value` without the fields that do not count."
     if dataclasses.is_dataclass(value):
         kinds = _types(type(value))
-        hashed = {"kind": value.kind} if _has_kind(value) else {}
+        hashed = _kind_entry(value)
         for f in dataclasses.fields(value):
             if _counts(f, getattr(value, f.name)):
                 hashed[f.name] = _hashed(_cast(kinds[f.name], getattr(value, f.name), f.name))
