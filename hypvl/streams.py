@@ -27,6 +27,7 @@ class Kind:
     ragged: bool = False  # axis 1 differs from batch to batch
     fill: int = 0  # what pads a ragged axis
     one_per_sample: bool = True  # row n belongs to sample n
+    shared: bool = False  # the same rows for every part of a batch, such as candidates
 
 
 KINDS: dict[str, Kind] = {}
@@ -113,6 +114,11 @@ def join_parts(
     Tensors are joined along axis 0, lists one after the other; anything else is that of the first.
     """
     first = parts[0]
+    if kind.shared:
+        shapes = {tuple(part.shape) for part in parts}
+        if len(shapes) > 1:
+            raise ValueError(f"{kind.name}: shared by all parts, but they differ: {sorted(shapes)}")
+        return first
     if isinstance(first, (list, tuple)):
         return [item for part in parts for item in part]
     if not isinstance(first, Tensor):
