@@ -177,6 +177,9 @@ class ByKind:
         super().__init_subclass__(**settings)
         if ByKind in cls.__bases__:
             cls.members = {}
+        elif cls.kind and not kind:
+            parent = cls.__mro__[1].__name__
+            raise TypeError(f"kind: {cls.__name__}, a {parent}, needs a kind of its own")
         elif kind:
             cls.kind = kind
             known = cls.members.get(kind, cls)

@@ -70,7 +70,7 @@ class Geometry(nn.Module):
     """
 
     has_cones = False  # whether `entail` can be other than zero
-    symmetric = True  # whether the score of a pair is the same whoever asks
+    symmetric = False  # True promises that the score of a pair is the same whoever asks
     factors = 1  # spaces that a point is made of
 
     def __init__(
@@ -211,6 +211,15 @@ class Geometry(nn.Module):
             return rows, F.cross_entropy(logits.mT, target, reduction="none")
         return rows, _ColumnCrossEntropy.apply(logits, offset, gather)
 
+    def answers_both(self) -> bool:
+        "Whether `contrast_both` says what `contrast` says, so that one pass can serve two rows."
+        classes = type(self).__mro__
+        owner = {
+            name: next(i for i, c in enumerate(classes) if name in vars(c))
+            for name in ("contrast", "contrast_both")
+        }
+        return self.symmetric and owner["contrast_both"] <= owner["contrast"]
+
     def begin_step(self, step: int):
         "Told before each update how many have been made: for curricula. Nothing by default."
 
@@ -231,6 +240,7 @@ class Geometry(nn.Module):
 class Sphere(Geometry):
     "Unit vectors compared by their cosine: CLIP."
 
+    symmetric = True
     root: Tensor  # direction of the most general point; zero while none is set
 
     def __init__(
@@ -245,6 +255,7 @@ class Sphere(Geometry):
     def lift(self, features: Float[Tensor, "*B D"], side: Side = "image") -> Float[Tensor, "*B D"]:
         "Points of projected features: unit length."
         _known("side", side, ("image", "text"))
+        super().check_points(features, "features")
         return F.normalize(features, dim=-1)
 
     @fp32_geometry
@@ -269,9 +280,7 @@ class Sphere(Geometry):
 
     def norm(self, points: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
         "Angle to `root`; a quarter turn for every point while no root is set."
-        if not self.root.any():
-            return torch.full_like(points[..., 0], math.pi / 2)
-        return self.dist(points, self.root)
+        return self.dist(points, self.root)  # to the zero vector it is a quarter turn
 
     @torch.no_grad()
     def set_root(self, points: Float[Tensor, "N D"]):
@@ -308,6 +317,7 @@ class Product(Geometry):
     "A product of k hyperbolic spaces of dimension d: PHyCLIP; MERU and HyCoCLIP with k = 1."
 
     has_cones = True
+    symmetric = True
 
     def __init__(
         self,
@@ -349,6 +359,11 @@ class Product(Geometry):
     @property
     def _form(self):
         return {"c": self.curvature, "mode": self.mode, "eps": self.eps}
+
+    def _is_fused(self):
+        "Whether the fused form says what `score` says: not for literal guards, nor a new score."
+        own = type(self).score is Product.score and type(self).logits is Geometry.logits
+        return own and self.mode == "stable"
 
     def _mean(self, factors):
         "Mean over factors, or root mean square with zero gradient at 0."
@@ -397,7 +412,7 @@ class Product(Geometry):
         memo: dict | None = None,
     ) -> Float[Tensor, "Q"]:
         "Cross-entropy of each query against all keys, tile by tile; literal: by its logits."
-        if self.mode == "literal":
+        if not self._is_fused():
             return super().contrast(queries, keys, offset, side)
         x, y = self.split(queries), self.split(keys)
         form = dict(c=self.curvature, scale=self.logit_scale.exp(), metric=self.metric)
@@ -411,7 +426,7 @@ class Product(Geometry):
         gather: Gather | None = None,
     ) -> tuple[Float[Tensor, "Q"], Float[Tensor, "Q"]]:
         "Both directions from one set of distances, tile by tile; literal: by its logits."
-        if self.mode == "literal":
+        if not self._is_fused():
             return super().contrast_both(queries, keys, offset, gather)
         x, y = self.split(queries), self.split(keys)
         form = dict(c=self.curvature, scale=self.logit_scale.exp(), metric=self.metric)
@@ -507,6 +522,8 @@ class Lorentz(Product):
 class Euclidean(Geometry):
     "Flat space with a root: points are scaled features, the score is minus the distance."
 
+    symmetric = True
+
     def __init__(
         self,
         dim: int,  # width of a point
@@ -522,6 +539,7 @@ class Euclidean(Geometry):
     @fp32_geometry
     def lift(self, features: Float[Tensor, "*B D"], side: Side = "image") -> Float[Tensor, "*B D"]:
         "Features times the scale of their modality."
+        self.check_points(features, "features")
         log_scale = getattr(self, f"log_scale_{_known('side', side, self.modalities)}")
         return features * log_scale.exp()
 

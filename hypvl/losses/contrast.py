@@ -44,6 +44,10 @@ class Same(Positives, kind="same"):
     key: str  # stream of the keys' labels, likewise
     several: Literal["mask", "average"] = "mask"  # what happens to further right keys
 
+    def __post_init__(self):
+        if self.several not in ("mask", "average"):
+            raise ValueError(f"several must be 'mask' or 'average', got {self.several!r}")
+
 
 def shared_labels(
     queries: Int[Tensor, "Q"] | Int[Tensor, "Q N"],  # labels, or sets of labels padded with -1
@@ -83,12 +87,22 @@ class Contrast(Row, kind="contrast"):
         known = ("score", "angle_to_specific", "angle_to_general")
         if self.similarity not in known:
             raise ValueError(f"{self.name}: similarity is none of {known}, got {self.similarity!r}")
+        if not isinstance(self.positives, (Diagonal, Index, Same)):
+            got = self.positives
+            raise TypeError(f"{self.name}: positives must be Diagonal, Index or Same, got {got!r}")
+        if self.side not in ("", "image", "text"):
+            raise ValueError(f"{self.name}: side must be 'image' or 'text', got {self.side!r}")
 
     @property
     def streams(self) -> tuple[str, ...]:
         "Streams that the row reads."
         labels = [v for n, v in vars(self.positives).items() if n != "several"]
-        return stream_names(self.query) + stream_names(self.key) + tuple(labels)
+        return tuple(name for e in (self.query, self.key, *labels) for name in stream_names(e))
+
+    @property
+    def has_chance(self) -> bool:
+        "Whether `chance` is known without looking at labels."
+        return not isinstance(self.positives, Same)
 
     def mirrors(self, other: Row) -> bool:
         "Whether another row asks the same question from the other side."
@@ -116,8 +130,10 @@ class Contrast(Row, kind="contrast"):
         side = self.side or context.side(self.query)
         if isinstance(self.positives, Index):
             keys = read_stream(points, self.key, self.name)
-            target = read_stream(points, self.positives.labels, self.name).long()
+            target = self._labels(points, self.positives.labels, len(queries))
             logits = self._logits(geometry, queries, keys, side)
+            if target.device.type == "cpu":
+                self._check_range(target, logits.shape[1])
             return F.cross_entropy(logits, target, reduction="none")
         local = read_stream(points, self.key, self.name)
         if len(queries) != len(local):
@@ -127,7 +143,7 @@ class Contrast(Row, kind="contrast"):
             )
         if isinstance(self.positives, Same):
             return self._among_several(self.positives, points, geometry, context, side)
-        if self.similarity == "score" and geometry.symmetric:
+        if self.similarity == "score" and geometry.answers_both():
             if any(self.mirrors(row) for row in context.rows):
                 return self._from_both(points, geometry, context)
         keys, offset = context.gathered(points, self.key, self.name)
@@ -146,6 +162,20 @@ class Contrast(Row, kind="contrast"):
             angles = math.pi - angles
         return geometry.logit_scale.exp() * angles
 
+    def _labels(self, points, expression, count):
+        "Integers, one or a set for each query."
+        labels = read_stream(points, expression, self.name)
+        if labels.is_floating_point() or len(labels) != count:
+            found = f"{len(labels)} of {labels.dtype}"
+            raise ValueError(f"{self.name}: {expression!r} must be {count} integers, got {found}")
+        return labels.long()
+
+    def _check_range(self, target, candidates):
+        "Every label is the number of a candidate."
+        if target.min() < 0 or target.max() >= candidates:
+            found = f"{target.min()} to {target.max()}"
+            raise ValueError(f"{self.name}: {candidates} candidates, labels are {found}")
+
     def _from_both(self, points, geometry, context):
         "One direction of a pass that serves both; the first row of a pair to be asked computes it."
         pair = tuple(sorted((self.query, self.key)))
@@ -162,7 +192,7 @@ class Contrast(Row, kind="contrast"):
         "With several right keys for a query."
         queries = read_stream(points, self.query, self.name)
         keys, offset = context.gathered(points, self.key, self.name)
-        labels = read_stream(points, positives.query, self.name)
+        labels = self._labels(points, positives.query, len(queries))
         key_labels, _ = context.gathered(points, positives.key, self.name)
         right = shared_labels(labels, key_labels)
         target = torch.arange(len(queries), device=queries.device) + offset

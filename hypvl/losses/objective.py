@@ -35,7 +35,8 @@ class Schedule:
     shape: Literal["linear", "cosine"] = "linear"  # of the fall
 
     def __post_init__(self):
-        if self.delay != "plateau" and not (isinstance(self.delay, int) and self.delay >= 0):
+        whole = isinstance(self.delay, int) and not isinstance(self.delay, bool)
+        if self.delay != "plateau" and not (whole and self.delay >= 0):
             raise ValueError(f"delay must be a number of steps or 'plateau', got {self.delay!r}")
         for name in ("ramp", "hold", "fall"):
             value = getattr(self, name)
@@ -44,6 +45,10 @@ class Schedule:
         if not 0 < self.plateau_fraction < 1:
             got = self.plateau_fraction
             raise ValueError(f"plateau_fraction must be between 0 and 1, got {got!r}")
+        if self.fall and self.hold is None:
+            raise ValueError(f"hold: the steps at 1 before fall={self.fall}; 0 falls at once")
+        if self.end < 0:
+            raise ValueError(f"end must be 0 or more, got {self.end!r}")
         if self.shape not in ("linear", "cosine"):
             raise ValueError(f"shape must be 'linear' or 'cosine', got {self.shape!r}")
 
@@ -90,6 +95,8 @@ class Plateau:
         share = torch.stack([row.weight * values[row.name].double() for row in self.rows]).sum()
         value = context.total(share).item() / context.processes
         chance = sum(row.weight * row.chance(points, context.processes) for row in self.rows)
+        if not chance > 0:  # one pair: nothing to choose from
+            return
         self.running = self.decay * self.running + (1 - self.decay) * value / chance
         for name, schedule in waiting.items():
             if self.running < schedule.plateau_fraction:
@@ -116,9 +123,11 @@ class Objective:
                 raise ValueError(
                     f"schedules: no row belongs to group {name!r}, or has that name.{hint}"
                 )
-        watched: list[Any] = [
-            row for row in self.rows if row.group == "contrast" and hasattr(row, "chance")
-        ]
+        watched: list[Any] = []
+        for row in self.rows:
+            known = hasattr(row, "chance") and getattr(row, "has_chance", True)
+            if row.group == "contrast" and known:
+                watched.append(row)
         waits = [name for name, s in self.schedules.items() if s.delay == "plateau"]
         if "contrast" in waits:
             raise ValueError(
@@ -138,6 +147,8 @@ class Objective:
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"rows: names must differ, got {name!r} twice")
+            if name == "loss" or name.startswith("weight/"):
+                raise ValueError(f"rows: {name!r} is a column of the log, and cannot name a row")
             if name in self.groups:
                 raise ValueError(f"rows: {name!r} is the name of a row and of a group")
 
