@@ -7,21 +7,33 @@ __version__ = "0.1.0"
 __all__ = ['NAMES']
 
 # %% ../nbs/004_api.ipynb #7e9311d5
-from importlib import import_module
+from importlib import import_module as _import_module
 
-from .config import suggest
+from .config import suggest as _suggest
 
 # %% ../nbs/004_api.ipynb #9ef7f6f3
+__doc__ = """Hyperbolic vision-language learning: geometries, losses, models, training, evaluation.
+
+create_model, list_models, load_model, load_official, from_open_clip   models
+HyperbolicHead                            a hyperbolic space on embeddings that you have
+SphereConfig, EuclideanConfig, ProductConfig                           geometries
+Contrast, Entail, Objective, FamilyObjective                           losses
+Trainer, TrainConfig, PairLoader                                       training
+
+Each is loaded when it is asked for, `hypvl.create_model`; its own help says more. Everything else
+is below hypvl.geometry, .data, .losses, .models, .training, .evaluation and .papers.
+"""
+
 NAMES = {
     "create_model": "models",
+    "list_models": "models",
     "load_model": "models",
     "load_official": "models",
     "from_open_clip": "models",
     "HyperbolicHead": "models",
-    "Sphere": "geometry.spaces",
-    "Euclidean": "geometry.spaces",
-    "Lorentz": "geometry.spaces",
-    "Product": "geometry.spaces",
+    "SphereConfig": "geometry.spaces",
+    "EuclideanConfig": "geometry.spaces",
+    "ProductConfig": "geometry.spaces",
     "Contrast": "losses.contrast",
     "Entail": "losses.entailment",
     "Objective": "losses.objective",
@@ -35,9 +47,9 @@ NAMES = {
 def __getattr__(name: str):
     "A name of `NAMES`, from the module that defines it."
     if name not in NAMES:
-        hint = "" if name.startswith("_") else suggest(name, NAMES)
+        hint = "" if name.startswith("_") else _suggest(name, NAMES)
         raise AttributeError(f"module 'hypvl' has no attribute {name!r}.{hint}")
-    return getattr(import_module(f"hypvl.{NAMES[name]}"), name)
+    return getattr(_import_module(f"hypvl.{NAMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

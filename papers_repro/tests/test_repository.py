@@ -131,3 +131,9 @@ def test_readme_names_what_exists(root):
         assert re.search(rf"^{target}:", (root / "Makefile").read_text(), re.M), target
     for path in re.findall(r"\]\(((?!http)[^)#]+)\)", text):
         assert (root / path).exists(), path
+
+
+def test_links_between_notebooks_lead_somewhere(root):
+    for path in [*notebooks(root), root / "README.md"]:
+        for link in re.findall(r"\]\(([^)#\s]+\.ipynb)", path.read_text()):
+            assert (path.parent / link).exists(), f"{path.relative_to(root)}: {link}"
