@@ -6,6 +6,7 @@
 __all__ = ['SUFFIXES', 'read_pairs_csv', 'read_pairs_folder', 'PairLoader']
 
 # %% ../../nbs/data/204_pairs.ipynb #ae3875e8
+import hashlib
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -118,6 +119,19 @@ class _Visits(Dataset):
         return str(place), image, item[1]
 
 # %% ../../nbs/data/204_pairs.ipynb #a92f333c
+def _digest(source: Any) -> str:
+    "Eight digits for the captions: all of a list, three of a dataset, which may be slow to read."
+    places = range(len(source))
+    if not isinstance(source, (list, tuple)):
+        places = sorted({0, len(source) // 2, len(source) - 1})
+    captions = []
+    for place in places:
+        item = source[place]
+        pair = isinstance(item, (tuple, list)) and len(item) == 2
+        captions.append(str(item[1]) if pair else type(item).__name__)
+    return hashlib.sha1("\n".join(captions).encode()).hexdigest()[:8]
+
+
 class PairLoader:
     """Batches `image` (uint8 [B, 3, S, S]), `text` (ids [B, L]), `key` of pictures with captions.
 
@@ -156,6 +170,7 @@ class PairLoader:
         self.visits = _Visits(source, size, seed, crop_scale if self.train else None)
         self._facts = dict(samples=len(source), batch_size=batch_size, seed=seed, size=size)
         self._facts |= dict(split=split, crop_scale=list(crop_scale), world_size=world_size)
+        self._facts["captions"] = _digest(source)
 
     def _places(self) -> Iterator[tuple[int, int]]:
         "(epoch, place) of all samples of all ranks."
@@ -187,6 +202,15 @@ class PairLoader:
             keys, images, texts = zip(*batch)
             self.batches += 1
             yield {"image": torch.stack(images), "text": self.tokens(texts), "key": list(keys)}
+
+    @property
+    def endless(self) -> bool:
+        "Whether the batches go on for ever."
+        return self.train
+
+    def identity(self) -> dict[str, Any]:
+        "What tells these data from others."
+        return dict(self._facts)
 
     def state_dict(self) -> dict[str, Any]:
         "The position after the last batch that was handed out."

@@ -318,6 +318,11 @@ def _missing_parses(shards, source: str) -> list[str]:
     return [Path(path).name for _, path in shards if not sidecar(path).exists()]
 
 
+def _size(shard: str | Path) -> int | None:
+    "Bytes of a shard in this file system; None elsewhere."
+    return Path(shard).stat().st_size if Path(shard).is_file() else None
+
+
 class GritLoader:
     """Batches of images, captions, box crops and phrases from prepared GRIT shards.
 
@@ -360,10 +365,20 @@ class GritLoader:
         if self.config.parses:
             fields += ["parses", "drop", "shuffle_heads"]
         facts = {name: settings[name] for name in fields}
-        digest = hashlib.sha1(" ".join(Path(name).name for name in names).encode()).hexdigest()[:8]
+        named = [f"{Path(name).name} {_size(name)}" for name in names]
+        digest = hashlib.sha1(" ".join(named).encode()).hexdigest()[:8]
         shards = f"{len(names)} shards {digest}"
         facts |= {"rank": self.rank, "world_size": world_size, "shards": shards}
         return json.loads(json.dumps(facts))
+
+    @property
+    def endless(self) -> bool:
+        "Whether the batches go on for ever."
+        return self.config.mode == "train"
+
+    def identity(self) -> dict[str, Any]:
+        "What tells these data from others, whichever process reads them."
+        return {k: v for k, v in self._facts.items() if k not in ("rank", "workers")}
 
     @property
     def epoch(self) -> int:
