@@ -210,7 +210,13 @@ class DualEncoder(HubModel):
         """
         missing = [s for s in streams if s not in batch and not s.startswith(WORDS)]
         if missing:
-            raise KeyError(f"streams {missing} are not in the batch; it has {sorted(batch)}")
+            hint = ""
+            if all(name in ("box_image", "box_text") for name in missing):
+                hint = (
+                    "; the objective compares boxes: FamilyObjective(boxes=False) does without, "
+                    "or take data with boxes"
+                )
+            raise KeyError(f"streams {missing} are not in the batch; it has {sorted(batch)}{hint}")
         encoders = self.encoders()
         points, passes = {}, {}
         for name in streams:
