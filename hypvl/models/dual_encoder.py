@@ -153,7 +153,11 @@ class DualEncoder(HubModel):
             evaluation code ranks by: the sum of Lorentz inner products); None leaves the choice
             to the geometry.
 
-        Raises ValueError for features that were not lifted, as far as that can be told.
+        Raises ValueError for another width, for rows on a sphere whose length is not 1, and for
+        the very tensors that `encode_image` and `encode_text` gave with normalize=False. Features
+        after an operation (torch.cat, an index, .detach(), .to(device)) are scored without an
+        error on hyperbolic and Euclidean geometries, where every vector is some point; the scores
+        mean nothing then.
         """
         self._check_points(image_points, "image_points", "image")
         self._check_points(text_points, "text_points", "text")
