@@ -164,7 +164,10 @@ class AdaptableTowers(nn.Module):
         self.train(self.training)
 
     def unfreeze(self, name: str) -> None:
-        "Train a frozen tower again; parameters that were fixed before `freeze` stay fixed."
+        """Train a frozen tower again; parameters that were fixed before `freeze` stay fixed.
+
+        name: 'image_tower' or 'text_tower'.
+        """
         self._tower(name)
         if name in self._care:
             self._care[name].frozen = False
@@ -206,6 +209,8 @@ class AdaptableTowers(nn.Module):
 
     def merge_adapter(self, name: str) -> None:
         """Add the adapters of a tower to its weights: the same outputs, an ordinary tower.
+
+        name: 'image_tower' or 'text_tower'.
 
         The weights are then new ones: a frozen tower is no longer that of its source, so it is
         unfrozen and saved whole.
@@ -266,10 +271,14 @@ class AdaptableTowers(nn.Module):
 
     def restore_towers(
         self,
-        notes: Mapping[str, Any],  # of `saved_state`
-        towers: Mapping[str, str | Path | nn.Module] | None = None,  # tower → where it is now
+        notes: Mapping[str, Any],
+        towers: Mapping[str, str | Path | nn.Module] | None = None,
     ) -> None:
-        "Find frozen towers, refuse other weights than those of the hash, and add the adapters."
+        """Find frozen towers, refuse other weights than those of the hash, and add the adapters.
+
+        notes: of `saved_state`.
+        towers: frozen tower → where it is now; others are looked for where the notes say.
+        """
         places = dict(towers or {})
         for name in places:
             if "sha256" not in notes.get(name, {}):
