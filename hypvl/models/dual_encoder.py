@@ -65,6 +65,11 @@ class DualEncoder(HubModel):
     normalize=True give points that `score` compares. `embed` does the same for the entries of a
     batch, each by its kind, and is what training calls. `preprocess` (centre crop) and
     `preprocess_squeeze` make pixels of a PIL image.
+
+    image_tower: normalised images [B, 3, H, W] → features [B, width].
+    text_tower: ids [B, L] → features [B, width].
+    geometry: where the two meet; owns dim, curvature, scales and temperature.
+    config: the description that rebuilds the model, written next to saved weights.
     """
 
     image_tower: Tower
@@ -77,10 +82,10 @@ class DualEncoder(HubModel):
 
     def __init__(
         self,
-        image_tower: Tower,  # normalised images [B, 3, H, W] → [B, width]
-        text_tower: Tower,  # ids [B, L] → [B, width]
-        geometry: Geometry,  # owns dim, curvature, scales and temperature
-        config: Any = None,  # description that rebuilds the model, written next to saved weights
+        image_tower: Tower,
+        text_tower: Tower,
+        geometry: Geometry,
+        config: Any = None,
     ):
         super().__init__()
         self.image_tower = image_tower
