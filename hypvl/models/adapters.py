@@ -164,7 +164,10 @@ class AdaptableTowers(nn.Module):
         self.train(self.training)
 
     def unfreeze(self, name: str) -> None:
-        "Train a frozen tower again; parameters that were fixed before `freeze` stay fixed."
+        """Train a frozen tower again; parameters that were fixed before `freeze` stay fixed.
+
+        name: 'image_tower' or 'text_tower'.
+        """
         self._tower(name)
         if name in self._care:
             self._care[name].frozen = False
@@ -179,19 +182,35 @@ class AdaptableTowers(nn.Module):
 
         Outputs do not change until the adapters are trained. `save_pretrained` keeps config and
         weights of the adapters, and of the tower unless it is frozen too.
+
+        Raises KeyError for an unknown tower and ValueError for a tower that has an adapter or a
+        config that does not fit it; the model is then as it was.
         """
         from peft import inject_adapter_in_model
 
         tower = self._tower(name)
         if name in self.adapters:
             raise ValueError(f"name: {name!r} has an adapter; merge_adapter it first")
+        before, known = _structure(tower), name in self._care
         care = self._care_for(name)
-        inject_adapter_in_model(config, tower)
+        try:
+            inject_adapter_in_model(config, tower)
+        except Exception as error:
+            _put_back(tower, *before)
+            if not known:
+                del self._care[name]
+            wanted = _plain(getattr(config, "target_modules", None))
+            raise ValueError(
+                f"config: target_modules={wanted} do not fit {name!r}, which stays as it was; "
+                f"its layers are named {_layer_names(tower)} ({error})"
+            ) from error
         care.adapter = config
         self.train(self.training)
 
     def merge_adapter(self, name: str) -> None:
         """Add the adapters of a tower to its weights: the same outputs, an ordinary tower.
+
+        name: 'image_tower' or 'text_tower'.
 
         The weights are then new ones: a frozen tower is no longer that of its source, so it is
         unfrozen and saved whole.
@@ -252,10 +271,14 @@ class AdaptableTowers(nn.Module):
 
     def restore_towers(
         self,
-        notes: Mapping[str, Any],  # of `saved_state`
-        towers: Mapping[str, str | Path | nn.Module] | None = None,  # tower → where it is now
+        notes: Mapping[str, Any],
+        towers: Mapping[str, str | Path | nn.Module] | None = None,
     ) -> None:
-        "Find frozen towers, refuse other weights than those of the hash, and add the adapters."
+        """Find frozen towers, refuse other weights than those of the hash, and add the adapters.
+
+        notes: of `saved_state`.
+        towers: frozen tower → where it is now; others are looked for where the notes say.
+        """
         places = dict(towers or {})
         for name in places:
             if "sha256" not in notes.get(name, {}):
@@ -286,6 +309,32 @@ class AdaptableTowers(nn.Module):
                 f"{part}: {where} holds other weights than the model was trained with "
                 f"(SHA-256 {found[:12]}…, expected {sha256[:12]}…)"
             )
+
+
+def _structure(tower):
+    "Children of every module, and which parameters have a gradient."
+    children = {module: dict(module.named_children()) for module in tower.modules()}
+    return children, {p: p.requires_grad for p in tower.parameters()}
+
+
+def _put_back(tower, children, gradients):
+    "Undo what an adapter that did not fit has done to a tower."
+    for module, own in children.items():
+        for name, child in own.items():
+            setattr(module, name, child)
+    for parameter, wanted in gradients.items():
+        parameter.requires_grad_(wanted)
+    if hasattr(tower, "peft_config"):
+        del tower.peft_config
+
+
+def _layer_names(tower):
+    "Last parts of the names of layers with a matrix, as `target_modules` takes them."
+    names = set()
+    for name, module in tower.named_modules():
+        if isinstance(module, (nn.Linear, nn.Conv2d, nn.Embedding)):
+            names.add(name.rpartition(".")[2])
+    return sorted(names)
 
 
 def _plain(value):

@@ -7,6 +7,7 @@ __all__ = ['eval_transform', 'DualEncoder', 'Heads', 'make_projection', 'normali
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #4546f900
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
@@ -46,6 +47,17 @@ def _to_rgb(image):
     return image.convert("RGB")
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #0ac28477
+@contextmanager
+def _modes_kept(module):
+    "Afterwards each part is in training or evaluation mode as it was before."
+    modes = {part: part.training for part in module.modules()}
+    try:
+        yield
+    finally:
+        for part, training in modes.items():
+            part.training = training
+
+
 class DualEncoder(HubModel):
     """An image tower and a text tower that meet on a geometry.
 
@@ -53,6 +65,11 @@ class DualEncoder(HubModel):
     normalize=True give points that `score` compares. `embed` does the same for the entries of a
     batch, each by its kind, and is what training calls. `preprocess` (centre crop) and
     `preprocess_squeeze` make pixels of a PIL image.
+
+    image_tower: normalised images [B, 3, H, W] → features [B, width].
+    text_tower: ids [B, L] → features [B, width].
+    geometry: where the two meet; owns dim, curvature, scales and temperature.
+    config: the description that rebuilds the model, written next to saved weights.
     """
 
     image_tower: Tower
@@ -65,10 +82,10 @@ class DualEncoder(HubModel):
 
     def __init__(
         self,
-        image_tower: Tower,  # normalised images [B, 3, H, W] → [B, width]
-        text_tower: Tower,  # ids [B, L] → [B, width]
-        geometry: Geometry,  # owns dim, curvature, scales and temperature
-        config: Any = None,  # description that rebuilds the model, written next to saved weights
+        image_tower: Tower,
+        text_tower: Tower,
+        geometry: Geometry,
+        config: Any = None,
     ):
         super().__init__()
         self.image_tower = image_tower
@@ -96,13 +113,14 @@ class DualEncoder(HubModel):
     ) -> Float[Tensor, "B D"]:
         """Features of images, or their points on the geometry.
 
-        images: [B, 3, H, W], floats in [0, 1] (what `preprocess` gives) or bytes (uint8, 0…255).
-            The model subtracts the mean and divides by the deviation itself.
+        images: [B, 3, H, W], floats of any type in [0, 1] (what `preprocess` gives) or bytes
+            (uint8, 0…255). The model subtracts the mean and divides by the deviation itself.
         normalize: False gives features [B, geometry.feature_dim] in the type of the tower;
             True lifts them to points [B, geometry.dim], float32 also inside autocast. Only
             points can be scored.
 
-        Raises ValueError for another shape or type, and for values that are not in [0, 1].
+        Raises ValueError for another shape or type, and for values that are not in [0, 1] or
+        no number.
         The interface is open_clip's; projection and lift are those of MERU, section 3.
         """
         features = self.image_projection(self.image_tower(self._pixels(images, "images")))
@@ -115,7 +133,8 @@ class DualEncoder(HubModel):
     ) -> Float[Tensor, "B D"]:
         """Features of texts, or their points on the geometry.
 
-        tokens: ids of `model.tokenizer` [B, L], any integer type, right-padded with 0.
+        tokens: ids of `model.tokenizer` [B, L], any integer type that can hold them,
+            right-padded with 0.
         normalize: False gives features [B, geometry.feature_dim] in the type of the tower;
             True lifts them to points [B, geometry.dim], float32 also inside autocast. Only
             points can be scored.
@@ -139,7 +158,11 @@ class DualEncoder(HubModel):
             evaluation code ranks by: the sum of Lorentz inner products); None leaves the choice
             to the geometry.
 
-        Raises ValueError for features that were not lifted, as far as that can be told.
+        Raises ValueError for another width, for rows on a sphere whose length is not 1, and for
+        the very tensors that `encode_image` and `encode_text` gave with normalize=False. Features
+        after an operation (torch.cat, an index, .detach(), .to(device)) are scored without an
+        error on hyperbolic and Euclidean geometries, where every vector is some point; the scores
+        mean nothing then.
         """
         self._check_points(image_points, "image_points", "image")
         self._check_points(text_points, "text_points", "text")
@@ -167,16 +190,14 @@ class DualEncoder(HubModel):
             raise ValueError(f"labels must be a list of names, got {labels!r}")
         if "{}" not in template:
             raise ValueError(f"template must have {{}} where the name goes, got {template!r}")
-        device, training = self.pixel_mean.device, self.training
+        device = self.pixel_mean.device
         if isinstance(images, Image.Image):
             images = self.preprocess(images)[None]
         tokens = self.tokenizer([template.replace("{}", label) for label in labels])
-        try:
+        with _modes_kept(self):
             self.eval()
             image_points = self.encode_image(images.to(device), normalize=True)
             text_points = self.encode_text(tokens.to(device), normalize=True)
-        finally:
-            self.train(training)
         return self.geometry.logits(image_points, text_points).softmax(dim=-1)
 
     def embed(
@@ -198,7 +219,13 @@ class DualEncoder(HubModel):
         """
         missing = [s for s in streams if s not in batch and not s.startswith(WORDS)]
         if missing:
-            raise KeyError(f"streams {missing} are not in the batch; it has {sorted(batch)}")
+            hint = ""
+            if all(name in ("box_image", "box_text") for name in missing):
+                hint = (
+                    "; the objective compares boxes: FamilyObjective(boxes=False) does without, "
+                    "or take data with boxes"
+                )
+            raise KeyError(f"streams {missing} are not in the batch; it has {sorted(batch)}{hint}")
         encoders = self.encoders()
         points, passes = {}, {}
         for name in streams:
@@ -370,6 +397,9 @@ class DualEncoder(HubModel):
             if self._calls_on_gpu % 100 != 1:
                 return
         low, high = (x.item() for x in torch.aminmax(images.detach()))
+        if low != low or high != high:
+            count = int(images.isnan().sum())
+            raise ValueError(f"{name} must be in [0, 1], got {count} values that are no number")
         if low < -0.25 or high > 1.25:
             if low >= -0.25 and high > 10:
                 hint = "0…255 is for bytes: images.to(torch.uint8), or divide by 255"
@@ -477,7 +507,7 @@ def normalise_pixels(
     images = _checked_images(images, "images")
     if images.dtype == torch.uint8:
         return torch.addcdiv(-mean / std, images.to(mean.dtype), 255 * std)
-    return (images - mean) / std
+    return (images.to(mean.dtype) - mean) / std
 
 
 def _what(entry):
@@ -501,14 +531,27 @@ def _checked_images(images, name):
     return images
 
 
+_ID_TYPES = (
+    torch.int64,
+    torch.int32,
+    torch.int16,
+    torch.int8,
+    torch.uint8,
+    torch.uint16,
+    torch.uint32,
+)
+
+
 def _checked_tokens(tokens, name):
-    if isinstance(tokens, str) or (
-        isinstance(tokens, (list, tuple)) and isinstance(tokens[0], str)
-    ):
+    some = tokens[:1] if isinstance(tokens, (list, tuple)) else [tokens]
+    if any(isinstance(text, str) for text in some):
         raise ValueError(f"{name} are strings; make ids of them, model.tokenizer(texts)")
-    if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.is_floating_point():
-        raise ValueError(f"{name} must be integer ids [B, L], got {_what(tokens)}")
-    return tokens
+    if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.dtype not in _ID_TYPES:
+        hint = ""
+        if not isinstance(tokens, Tensor):
+            hint = "; model.tokenizer(texts) gives a tensor, torch.tensor(ids) makes one of lists"
+        raise ValueError(f"{name} must be integer ids [B, L], got {_what(tokens)}{hint}")
+    return tokens.long()
 
 
 def _kind_or_none(name, kinds):
@@ -531,12 +574,11 @@ def _centre(tower, inputs, max_gain):
         )
     if len(inputs) < 2:
         raise ValueError(f"calibrate needs at least 2 rows of each kind, got {len(inputs)}")
-    norm, training = tower.final_norm, tower.training
+    norm = tower.final_norm
     norm.weight.fill_(1)
     norm.bias.zero_()
-    tower.train()
-    features = tower(inputs).float()
-    tower.train(training)
+    with _modes_kept(tower):
+        features = tower.train()(inputs).float()
     norm.weight.copy_((1 / features.std(dim=0)).clamp(max=max_gain))
     norm.bias.copy_(-features.mean(dim=0) * norm.weight)
 
@@ -569,11 +611,10 @@ def _tower_rows(tower, inputs):
             continue
         last = child[-1] if isinstance(child, (nn.ModuleList, nn.Sequential)) else child
         hooks.append(last.register_forward_hook(note(name, _size(child))))
-    training = tower.training
     try:
-        out = tower.eval()(inputs)
+        with _modes_kept(tower):
+            out = tower.eval()(inputs)
     finally:
-        tower.train(training)
         for hook in hooks:
             hook.remove()
     own = sum(p.numel() for p in stages.parameters(recurse=False))

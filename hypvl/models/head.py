@@ -44,12 +44,21 @@ class _Features:
         self.config = None
 
 
+def _what(features):
+    "What somebody has given, for a message."
+    if not hasattr(features, "shape"):
+        return type(features).__name__
+    return f"{type(features).__name__} of {features.dtype} {list(features.shape)}"
+
+
 class HyperbolicHead(HubModel):
     """Projections from features of any encoder to points of a geometry.
 
     width: of the features, W.
     geometry: a description such as ProductConfig(k=8, d=8) or SphereConfig(dim=64).
     sides: 'image', 'text' or both; each has a projection of its own.
+
+    Raises ValueError for a width below 1 or another side.
 
     `encode(features, side)` gives points, `score` compares them, `embed` is what a trainer calls.
     `save_pretrained` and `from_pretrained` work as for every model.
@@ -87,10 +96,12 @@ class HyperbolicHead(HubModel):
         """
         if side not in self.projections:
             raise ValueError(f"side must be one of {list(self.projections)}, got {side!r}")
-        if not features.is_floating_point() or features.shape[-1] != self.width:
-            shape = list(features.shape)
+        wanted = isinstance(features, Tensor) and features.is_floating_point()
+        if not wanted or features.shape[-1:] != (self.width,):
+            hint = "" if isinstance(features, Tensor) else "; torch.as_tensor(features) makes one"
             raise ValueError(
-                f"features must be floats [*B, {self.width}], got {features.dtype} {shape}"
+                f"features must be a tensor of floats [*B, {self.width}], "
+                f"got {_what(features)}{hint}"
             )
         weight = next(self.projections[side].parameters())
         return self.geometry.lift(self.projections[side](features.to(weight.dtype)), side)
@@ -100,7 +111,13 @@ class HyperbolicHead(HubModel):
         image_points: Float[Tensor, "N D"],
         text_points: Float[Tensor, "M D"],
     ) -> Float[Tensor, "N M"]:
-        "Scores of all pairs of points; higher is closer."
+        """Scores of all pairs of points [N, M]; higher is closer.
+
+        image_points, text_points: of `encode` for the two sides, [N, D] and [M, D].
+
+        Raises ValueError for another width. Features in the place of points are refused on a
+        sphere only, whose points have length 1.
+        """
         self.geometry.check_points(image_points, "image_points")
         self.geometry.check_points(text_points, "text_points")
         return self.geometry.score(image_points, text_points)

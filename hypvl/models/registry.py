@@ -86,10 +86,13 @@ for _family in families:
     model_configs |= _family_models(_family)
 
 
-def list_models(
-    contains: str = "",  # only names with this part; 'open_clip:' and a part for open_clip's
-) -> list[str]:
-    "Names that `create_model` knows."
+def list_models(contains: str = "") -> list[str]:
+    """Names that `create_model` knows.
+
+    contains: only names with this part, such as 'phyclip'; '' lists all models of the four
+        families. 'open_clip:' lists the names of open_clip, 'open_clip:RN50' those of them with
+        this part.
+    """
     if contains.startswith("open_clip:"):
         names = open_clip_names(contains.removeprefix("open_clip:"))
         return [f"open_clip:{name}" for name in names]
@@ -97,10 +100,18 @@ def list_models(
 
 # %% ../../nbs/models/303_registry.ipynb #774f9c66
 def model_config(
-    name_or_config: str | ModelDescription,  # a name of `list_models()`, or a description
-    **overrides: Any,  # dotted fields, or vision='conv_tiny_s' and text='text_tiny'
+    name_or_config: str | ModelDescription,
+    **overrides: Any,
 ) -> Any:
-    "The resolved description of a model."
+    """The resolved description of a model.
+
+    name_or_config: a name of `list_models()`, or a description such as `ModelConfig`.
+    overrides: dotted fields, such as **{'geometry.k': 16}, or whole towers by their names,
+        vision='conv_tiny_s', text='text_tiny'.
+
+    Raises KeyError for an unknown name, UnknownKey for an unknown field, ValueError for a value
+    that does not fit a field.
+    """
     config = name_or_config
     if isinstance(config, str):
         config = _named(config)
@@ -138,7 +149,8 @@ def create_model(
 ) -> Any:
     """A model by its name or description, with random weights.
 
-    name_or_config: a name of `list_models()`, or a description such as `ModelConfig`.
+    name_or_config: a name of `list_models()`, 'open_clip:NAME', or a description such as
+        `ModelConfig`.
     pretrained: True asks for weights that come with the library; only names that have them.
     seed: of the weights; the global generator stays as it was. None: draws from it.
     device: where the model is built; 'meta' costs no memory.
@@ -171,7 +183,8 @@ def load_model(
     folder: written by `save_pretrained`, the folder of a run that holds one, or the name of a
         repository on the Hub, user/model.
     device: where the model goes; None: the CPU.
-    towers: frozen tower → where its weights are now, if not where the model was saved.
+    towers: for a model with frozen towers, {'image_tower': place} where place is a file, a
+        folder or a model that has the weights; needed if they are not where `freeze` was told.
 
     Raises FileNotFoundError at once for a folder that is not there.
     """

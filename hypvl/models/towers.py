@@ -78,15 +78,22 @@ class ViTConfig(VisionConfig, kind="vit"):
 class ConvConfig(VisionConfig, kind="conv"):
     """A conv net for small pictures.
 
-    `norm='group'` normalises each picture on its own, so that a batch cut into micro-batches or
-    spread over processes has the gradient of the whole. `norm='batch'` normalises each channel
-    over the batch: a feature then depends on the other pictures of its micro-batch, gradients of
-    micro-batches are not those of the batch, and running statistics move once a micro-batch.
+    norm: after every convolution, see `ConvBlock`:
+        'group': each picture on its own, over channels and places; exact. Removes the brightness
+            of uniform pictures: normalised pixels x and 2x have the same feature.
+        'layer': each place on its own, over channels; exact. Keeps brightness, by a bias of the
+            convolutions.
+        'rms': each picture over one root mean square, means stay; exact. Keeps brightness, by a
+            bias of the convolutions.
+        'batch': each channel over the batch; not exact. A feature depends on the other pictures
+            of its micro-batch, and running statistics move once a micro-batch.
+
+    Exact: a batch cut into micro-batches or spread over processes has the gradient of the whole.
     """
 
     channels: tuple[int, ...] = (16, 32, 64, 128)  # of each stage
     blocks: tuple[int, ...] = (0, 1, 1, 0)  # 3×3 convolutions after the stride of each stage
-    norm: str = "group"  # 'group' or 'batch'
+    norm: str = "group"  # 'group', 'layer', 'rms' or 'batch'
 
     def make(self) -> "ConvTower":
         return ConvTower(self)
@@ -208,21 +215,55 @@ def _check_states(want, known):
             raise KeyError(f"unknown state {name!r} of this image tower.{suggest(name, known)}")
 
 # %% ../../nbs/models/300_towers.ipynb #3636ef18
+class _ChannelNorm(nn.LayerNorm):
+    "LayerNorm over the channels at each place."
+
+    def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        return super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+
+
+class _PictureRMS(nn.Module):
+    "A picture over its root mean square, then gain and bias of each channel."
+
+    def __init__(self, channels):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
+        size = x.float().square().mean((1, 2, 3), keepdim=True)
+        scale = torch.rsqrt(size + 1e-3).to(x.dtype)
+        return x * scale * self.weight.view(-1, 1, 1) + self.bias.view(-1, 1, 1)
+
+
 class ConvBlock(nn.Module):
-    "3×3 convolution, norm, ReLU."
+    """3×3 convolution, norm, ReLU.
+
+    before, channels: channels in and out.
+    stride: 2 halves the side.
+    norm: 'group' (each picture on its own; a uniform picture loses its brightness), 'layer'
+        (channels of each place), 'rms' (each picture over one root mean square, means stay) or
+        'batch' (over the batch; the only one that is not exact in micro-batches).
+    """
 
     def __init__(
         self,
-        before: int,  # channels in
-        channels: int,  # channels out
-        stride: int = 1,  # 2 halves the side
-        norm: str = "group",  # 'group' (each picture on its own) or 'batch' (over the batch)
+        before: int,
+        channels: int,
+        stride: int = 1,
+        norm: str = "group",
     ):
         super().__init__()
-        norms = {"batch": nn.BatchNorm2d, "group": partial(nn.GroupNorm, 1)}
+        norms = {
+            "batch": nn.BatchNorm2d,
+            "group": partial(nn.GroupNorm, 1),
+            "layer": _ChannelNorm,
+            "rms": _PictureRMS,
+        }
         if norm not in norms:
             raise ValueError(f"vision.norm must be one of {sorted(norms)}, got {norm!r}")
-        self.conv = nn.Conv2d(before, channels, 3, stride, 1, bias=False)
+        shift = norm in ("layer", "rms")  # these norms are blind to a factor, not to a shift
+        self.conv = nn.Conv2d(before, channels, 3, stride, 1, bias=shift)
         self.norm = norms[norm](channels)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
