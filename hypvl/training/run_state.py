@@ -191,6 +191,7 @@ def data_content(
         except Exception:  # whatever a data set may raise that is not indexed by numbers
             return None
 
+
 def data_identity(loader: Any) -> dict[str, Any]:
     "What the data are: what the loader says, or its config, data set, length and content."
     facts = _described(loader)
