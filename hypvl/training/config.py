@@ -6,6 +6,7 @@
 __all__ = ['TrainConfig']
 
 # %% ../../nbs/training/508_config.ipynb #b1d47e88
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -79,6 +80,13 @@ class TrainConfig:
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise ValueError(f"{name}: {least} or more, got {getattr(self, name)}")
+            if isinstance(least, int) and not isinstance(getattr(self, name), int):
+                raise ValueError(f"{name}: a whole number, got {getattr(self, name)!r}")
+        for name in ("lr", "eps"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise ValueError(f"{name}: above 0, got {getattr(self, name)}")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas: two numbers from 0 to below 1, got {self.betas}")
         if self.ema >= 1:
             raise ValueError(f"ema: below 1, got {self.ema}")
         if self.clip_grad is not None and not self.clip_grad > 0:

@@ -154,9 +154,9 @@ class CollapseGuard:
         for row in self.rows:
             if row.name in values:
                 value = torch.as_tensor(values[row.name]).item()
-                ratio = value / row.chance(points, self.processes)
-                if math.isfinite(ratio):
-                    ratios.append(ratio)
+                chance = float(row.chance(points, self.processes))
+                if chance != 0 and math.isfinite(value / chance):
+                    ratios.append(value / chance)
         found = {}
         if seen:
             found = dict(zip(seen, torch.stack(list(seen.values())).tolist()))  # one transfer

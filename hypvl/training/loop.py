@@ -186,16 +186,10 @@ def _is_due(done, every, last):
     return done == last or bool(every and done % every == 0)
 
 
-def _save_as_model(model, folder, done):
-    "What `load_model` reads: the description, and at the end the weights."
+def _save_as_model(model, folder):
+    "What `load_model` reads: the description and the weights."
     try:
-        if done:
-            model.save_pretrained(folder)
-        else:
-            from hypvl.models.hub import save_model_config
-
-            folder.mkdir(exist_ok=True)
-            save_model_config(model.config, folder / "config.json")
+        model.save_pretrained(folder)
     except (TypeError, ValueError, AttributeError) as e:
         warnings.warn(
             f"model: the folder of the run cannot be loaded as a model ({e}); "
@@ -307,7 +301,9 @@ class Trainer:
     def _begin(self, resume, more_steps):
         "Start anew or continue from the latest checkpoint."
         folder, main = self.out / "checkpoints", self.accelerator.is_main_process
-        identity = RunIdentity(self.config, self.model, self.objective, self.feed.loader)
+        identity = RunIdentity(
+            self.config, self.model, self.objective, self.feed.loader, self.feed.kinds
+        )
         found = None
         if resume:
             self._check_identity(identity, more_steps)
@@ -326,8 +322,8 @@ class Trainer:
         else:
             set_seed(self.config.seed, device_specific=True)
             if main:
-                for old in (folder, self.out / "tensorboard"):
-                    shutil.rmtree(old, ignore_errors=True)
+                for old in ("checkpoints", "model", "tensorboard"):
+                    shutil.rmtree(self.out / old, ignore_errors=True)
                 (self.out / "metrics.csv").unlink(missing_ok=True)
         if main:
             self.out.mkdir(parents=True, exist_ok=True)
@@ -508,5 +504,5 @@ class Trainer:
         "A checkpoint, and the folder that `load_model` reads."
         self.run.save(self.out / "checkpoints", self.config.keep)
         if self.accelerator.is_main_process and hasattr(self.model, "save_pretrained"):
-            _save_as_model(self.model, self.out / "model", self.run.step == self.config.steps)
+            _save_as_model(self.model, self.out / "model")
         self.accelerator.wait_for_everyone()

@@ -30,13 +30,18 @@ def embedded_streams(
     return [name for name in points if stream_kind(name, kinds).embedded]
 
 
+def _one_per_sample(name, kinds):
+    kind = stream_kind(name, kinds)
+    return kind.one_per_sample and not kind.shared
+
+
 def sample_streams(
     points: Mapping[str, Any],  # entries by name, as `embed` returned them
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
 ) -> list[str]:
     "Names of the embedded entries with one point a sample: what guard and metrics look at."
     names = embedded_streams(points, kinds)
-    return [name for name in names if stream_kind(name, kinds).one_per_sample]
+    return [name for name in names if _one_per_sample(name, kinds)]
 
 
 def count_samples(
@@ -47,7 +52,7 @@ def count_samples(
     known, unknown = [], []
     for name, value in batch.items():
         try:
-            if stream_kind(name, kinds).one_per_sample:
+            if _one_per_sample(name, kinds):
                 known.append(value)
         except LookupError:
             unknown.append(value)
@@ -267,19 +272,38 @@ def _head_backward(step_module, parts, step):
     return loss.detach(), logs, points, cached, own
 
 
+def _cut(cached, parts, kinds):
+    """The cached gradients of each micro-batch.
+
+    What all of them share stands once before the objective, as the first embeds it, which therefore
+    carries its gradient. The last, where processes meet, carries zeros.
+    """
+    starts, found = dict.fromkeys(cached, 0), []
+    for i, part in enumerate(parts):
+        pieces = {}
+        for name, gradient in cached.items():
+            if not stream_kind(name, kinds).shared:
+                end = starts[name] + len(part[name])
+                pieces[name] = gradient[starts[name] : end]
+                starts[name] = end
+            elif i == 0:
+                pieces[name] = gradient
+            elif i == len(parts) - 1:
+                pieces[name] = torch.zeros_like(gradient)
+        found.append(pieces)
+    return found
+
+
 def _cached_backward(module, batches, step, accelerator):
     "Points first, then the objective once, then the towers again with the cached gradient."
     plain = accelerator.unwrap_model(module)
     states, parts = _points_without_graph(plain, batches, accelerator)
     loss, logs, points, cached, own = _head_backward(plain, parts, step)
-    starts = dict.fromkeys(cached, 0)
-    for i, (batch, state, part) in enumerate(zip(batches, states, parts)):
+    if not cached and not own:  # every row rests; processes would wait for a gradient
+        return Result(loss, logs, _detached(points), cached)
+    cut = _cut(cached, parts, plain.kinds)
+    for i, (batch, state, pieces) in enumerate(zip(batches, states, cut)):
         _set_generator_state(state, accelerator.device)
-        pieces = {}
-        for name, gradient in cached.items():
-            end = starts[name] + len(part[name])
-            pieces[name] = gradient[starts[name] : end]
-            starts[name] = end
         last = i == len(batches) - 1
         with nullcontext() if last else accelerator.no_sync(module):
             product = module(batch, step, pieces, own if last else ())

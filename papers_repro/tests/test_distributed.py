@@ -16,7 +16,7 @@ import torch.multiprocessing as mp
 
 from hypvl.losses.contrast import Contrast, Index, Same
 from hypvl.losses.entailment import Entail
-from hypvl.losses.objective import FamilyObjective, Objective
+from hypvl.losses.objective import FamilyObjective, Objective, Schedule
 from hypvl.losses.rows import gather_processes
 from hypvl.losses.syntax import Syntax
 from hypvl.models.registry import create_model
@@ -97,6 +97,9 @@ def tables():
     ]
     rows["a row that rests"] = [Syntax("word", INIT, FINAL, weight=0.0), Contrast("image", "text")]
     found = {name: Objective(table) for name, table in rows.items()}
+    found["delayed"] = Objective(
+        [Contrast("image", "text"), Contrast("text", "image")], {"contrast": Schedule(delay=3)}
+    )
     for family, variant in (("phyclip", "official"), ("phyclip", "paper"), ("clip", "official")):
         found[f"{family} {variant}"] = FamilyObjective(family, variant=variant).make()
     return found
@@ -136,10 +139,12 @@ def samples(tokenizer, first, last, words=None):
     )
 
 
-def update(accelerator, towers, objective, pieces):
-    "Log and gradients of one update of the local part of the batch, in so many micro-batches."
+def update(accelerator, towers, objective, pieces, steps):
+    """Log and gradients of the last of some updates of the local part of the batch.
+
+    Each is made in so many micro-batches.
+    """
     rank, processes = accelerator.process_index, accelerator.num_processes
-    towers.zero_grad()
     gather = gather_processes if processes > 1 else None
     step = Step(towers, objective, KINDS, gather, processes)
     module = accelerator.prepare(step) if processes > 1 else step
@@ -147,7 +152,9 @@ def update(accelerator, towers, objective, pieces):
     starts = [rank * BATCH // processes + i * size for i in range(pieces)]
     words = 7 if "target" in objective.streams else None  # as many candidates everywhere
     batches = [samples(towers.tokenizer, start, start + size, words) for start in starts]
-    result = backward(module, batches, 0, accelerator)
+    for now in steps:
+        towers.zero_grad()
+        result = backward(module, batches, now, accelerator)
     grads = {n: p.grad.clone() for n, p in towers.named_parameters() if p.grad is not None}
     return dict(log=fetch(result.logs, accelerator), grads=grads)
 
@@ -157,7 +164,8 @@ def updates(accelerator, all_pieces):
     towers, found = model(), {}
     for name, objective in tables().items():
         for pieces in all_pieces:
-            found[name, pieces] = update(accelerator, towers, objective, pieces)
+            steps = (0, 1, 5) if name == "delayed" else (0,)  # every row rests in the first two
+            found[name, pieces] = update(accelerator, towers, objective, pieces, steps)
     return found
 
 
