@@ -74,7 +74,7 @@ def _described(value: Any) -> dict[str, Any]:
 
 def _without_gradient(model: nn.Module, front: str = "") -> dict[str, bool]:
     "The largest modules without any gradient, and such parameters of others, by name."
-    found = {}
+    found: dict[str, bool] = {}
     for name, p in model.named_parameters(recurse=False):
         if not p.requires_grad:
             found[front + name] = True
@@ -90,7 +90,7 @@ def _without_gradient(model: nn.Module, front: str = "") -> dict[str, bool]:
 def _trained_parts(model: nn.Module) -> dict[str, Any]:
     "What of a model is frozen, and its adapters, where there are any."
     adapters = describe(getattr(model, "adapters", None) or {})
-    frozen = dict.fromkeys(getattr(model, "frozen", ()), True)
+    frozen: dict[str, bool] = {name: True for name in getattr(model, "frozen", ())}
     for name in _without_gradient(model):
         if name.partition(".")[0] not in adapters:
             frozen[name] = True
@@ -136,7 +136,7 @@ def _hash_content(digest: Any, value: Any) -> None:
     elif isinstance(value, (list, tuple)):
         for part in value:
             _hash_content(digest, part)
-    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+    elif dataclasses.is_dataclass(value):
         _hash_content(digest, vars(value))
     elif callable(getattr(value, "tobytes", None)):  # an array or a picture
         digest.update(str(getattr(value, "shape", getattr(value, "size", ""))).encode())
