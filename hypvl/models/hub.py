@@ -6,6 +6,7 @@
 __all__ = ['save_model_config', 'read_model_config', 'explain_refusal', 'read_checkpoint', 'model_facts', 'is_local', 'HubModel']
 
 # %% ../../nbs/models/307_hub.ipynb #34bbd7fc
+import inspect
 import json
 import pickle
 import re
@@ -258,6 +259,9 @@ class HubModel(
     def _from_pretrained(
         cls, *, model_id, map_location="cpu", config=None, geometry=None, towers=None, **settings
     ):
+        # the mixin also hands over what config.json has under the names of `__init__`
+        from_config = set(inspect.signature(cls.__init__).parameters)
+        settings = {k: v for k, v in settings.items() if k not in from_config}
         for name in settings.keys() - set(_download_settings):
             known = ["map_location", "towers", *_download_settings]
             raise TypeError(f"from_pretrained: unknown setting {name!r}.{suggest(name, known)}")
