@@ -140,6 +140,9 @@ class Validation:
         module: Step,
         accelerator: Accelerator,
     ):
+        if getattr(loader, "endless", False):
+            name = type(loader).__name__
+            raise ValueError(f"validation: {name} never ends; one pass is needed (split='val')")
         self.loader = loader
         self.module = module
         self.accelerator = accelerator
@@ -214,6 +217,10 @@ class Trainer:
     from its name (see `hypvl.streams`). Any `DataLoader` will do; one with `state_dict` and
     `load_state_dict` continues at its position after a crash.
 
+    `validation` is looked at in one pass every `config.validate_every` updates, columns `val/…`.
+    The best weights stand in `out/checkpoints/best` (`load_weights(model, out, "best")`), the last
+    ones in `out/model` (`load_model(out)`).
+
     Each callback is called with (trainer, row) when a row of the metrics is complete, and may
     return more columns.
     """
@@ -230,6 +237,9 @@ class Trainer:
         kinds: Mapping[str, str] | None = None,  # name of an entry → its kind
         validation: Iterable[Mapping[str, Any]] | None = None,  # batches to look at, finite
     ):
+        if not hasattr(objective, "streams"):
+            name = type(objective).__name__
+            raise TypeError(f"objective: {name} has no streams; an objective config needs .make()")
         self.model = model
         self.objective = objective
         self.config = config
