@@ -280,7 +280,8 @@ class Sphere(Geometry):
 
     def norm(self, points: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
         "Angle to `root`; a quarter turn for every point while no root is set."
-        return self.dist(points, self.root)  # to the zero vector it is a quarter turn
+        angle = self.dist(points, self.root)
+        return torch.where(self.root.any(), angle, torch.full_like(angle, math.pi / 2))
 
     @torch.no_grad()
     def set_root(self, points: Float[Tensor, "N D"]):
