@@ -315,7 +315,14 @@ class Sphere(Geometry):
 
 # %% ../../nbs/geometry/105_spaces.ipynb #f74ecf1d
 class Product(Geometry):
-    "A product of k hyperbolic spaces of dimension d: PHyCLIP; MERU and HyCoCLIP with k = 1."
+    """A product of k hyperbolic spaces of dimension d: PHyCLIP; MERU and HyCoCLIP with k = 1.
+
+    A point [*B, k * d] holds the space components of each factor, whose curvature is -c.
+    metric: 'l1' (mean of the factors' distances) or 'l2' (root mean square), PHyCLIP, Eq. 2.
+    scale: of features before the exponential map, one a factor ('factor', published code) or
+    one a modality ('modality', paper). mode: 'stable', or 'literal' with the guard `eps` for
+    parity with published code. min_radius: K of the half-aperture, asin(2K / (sqrt(c) |x|)).
+    """
 
     has_cones = True
     symmetric = True

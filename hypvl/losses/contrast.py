@@ -68,7 +68,14 @@ def shared_labels(
 # %% ../../nbs/losses/401_contrast.ipynb #8bbbd7df
 @dataclass(frozen=True)
 class Contrast(Row, kind="contrast"):
-    "Cross-entropy of each query against its keys (PHyCLIP, Eq. 3)."
+    """Cross-entropy of each query against its keys (PHyCLIP, Eq. 3).
+
+    query, key: streams, or several joined by '+'; keys come from all processes.
+    weight: coefficient in the objective. reduction: 'mean' or 'sum' over all queries.
+    positives: `Diagonal()`, `Index(labels)` for candidates, `Same(query, key)` for several.
+    similarity: 'score', 'angle_to_specific' or 'angle_to_general' (both need `angles`).
+    side: modality that asks, 'image' or 'text'; empty: by the kind of the query's stream.
+    """
 
     query: str  # stream expression of the queries: local, never gathered
     key: str  # stream expression of the keys: gathered over processes, unless they are candidates

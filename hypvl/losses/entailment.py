@@ -17,7 +17,15 @@ from .rows import Context, Row, check_reduction, read_stream, stream_names
 # %% ../../nbs/losses/402_entailment.ipynb #e1454e4a
 @dataclass(frozen=True)
 class Entail(Row, kind="entail"):
-    "Cone violation of pairs: how far each specific point lies outside its general partner's cone."
+    """Cone violation of pairs, in radians (PHyCLIP, Eq. 5).
+
+    How far each specific point lies outside the cone of its general partner; 0 inside, and 0 on
+    a geometry without cones.
+
+    general, specific: streams of the same shape, or several joined by '+'.
+    eta: factor on the half-aperture, > 0; below 1 is stricter than membership.
+    weight: coefficient in the objective. reduction: 'mean' or 'sum' over all pairs.
+    """
 
     general: str  # stream expression of the apexes
     specific: str  # stream expression of the points that should lie inside

@@ -24,7 +24,12 @@ from .syntax import SyntaxConfig, syntax_rows
 # %% ../../nbs/losses/405_objective.ipynb #d2a9e1e4
 @dataclass(frozen=True)
 class Schedule:
-    "Factor of a row or group over the steps: a delay, a rise to 1, and maybe a fall."
+    """Factor of a row or group over the steps: a delay, a rise to 1, and maybe a fall.
+
+    delay: steps at 0, or 'plateau': until contrast falls below `plateau_fraction` of chance.
+    ramp: steps of the linear rise. hold: steps at 1 before the fall; None: it never falls.
+    fall: steps of the fall to `end`, on a line or (shape='cosine') on half a cosine.
+    """
 
     delay: int | Literal["plateau"] = 0  # steps at 0; 'plateau': until contrast leaves chance
     ramp: int = 0  # steps from 0 to 1
@@ -244,7 +249,14 @@ VARIANTS = {
 
 @dataclass(frozen=True)
 class FamilyObjective(ObjectiveConfig, kind="family"):
-    "A table of the CLIP line. None: what `variant` says."
+    """A table of the CLIP line; `make()` gives the objective.
+
+    family: 'clip', 'meru', 'hycoclip' or 'phyclip'. boxes: also read box_image and box_text;
+    False for plain pairs. gamma: weight of entailment. delay, ramp: its `Schedule`; at small
+    scale wait for the plateau. syntax: rows of words and parses.
+    variant: 'official' (published code) or 'paper' (PHyCLIP, Eq. 3-6) chooses box_contrast
+    ('full' or 'boxes'), reduction ('mean' or 'sum') and ent_scale where these are None.
+    """
 
     family: Literal["clip", "meru", "hycoclip", "phyclip"] = "phyclip"  # which table
     boxes: bool = True  # use the box streams
