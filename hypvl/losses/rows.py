@@ -112,10 +112,15 @@ class Context:
         local, gather = read_stream(points, expression, row), self.gather
         if gather is None:
             return local, 0
-        if local.dim() > 1 and not stream_kind(stream_names(expression)[0], self.kinds).embedded:
-            widths, _ = gather(torch.tensor([local.shape[1]], device=local.device))
-            local = pad_axis(local, int(widths.max()), -1)
-        return self.once(("gathered", expression), lambda: gather(local))
+
+        def rows_of_all():
+            rows, kinds = local, self.kinds
+            if rows.dim() > 1 and not stream_kind(stream_names(expression)[0], kinds).embedded:
+                widths, _ = gather(torch.tensor([rows.shape[1]], device=rows.device))
+                rows = pad_axis(rows, int(widths.max()), -1)
+            return gather(rows)
+
+        return self.once(("gathered", expression), rows_of_all)
 
     def total(self, x: Float[Tensor, ""]) -> Float[Tensor, ""]:
         "Sum of a number over processes, without gradient."
