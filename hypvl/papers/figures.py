@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'VERDICTS', 'style', 'palette', 'Drawing', 'panels', 'no_data', 'smoothed_curves', 'training_figure',
-           'claims_figure']
+           'budget_signs', 'budget_figure', 'claims_figure']
 
 # %% ../../nbs/papers/808_figures.ipynb #d94e6046
 import io
@@ -20,6 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from PIL import Image
+
+from ..evaluation.statistics import seed_interval
 
 # %% ../../nbs/papers/808_figures.ipynb #a45d6a86
 COLOURS = (
@@ -122,24 +124,30 @@ def no_data(
 
 # %% ../../nbs/papers/808_figures.ipynb #9f4aa7e4
 def _curve_panels(columns: Sequence[str]) -> dict[str, list[str]]:
-    "Panel title → columns."
-    panels_of = {
-        "loss": ["loss"],
-        "schedule: weight of entailment": ["weight/entailment"],
-        "curvature (mean over factors)": [c for c in columns if c.startswith("curvature")],
-        "spread of images": ["spread/image"],
-        "spread of texts": ["spread/text"],
-        "samples per second": ["samples_per_s"],
-    }
-    for column in columns:
-        if column.startswith(("contrast/", "entailment/")):
-            panels_of[column.replace("/", ": ")] = [column]
+    "Panel title → columns, in the order in which a run is read."
+    contrasts = [column for column in columns if column.startswith("contrast/")]
+    cones = [column for column in columns if column.startswith("entailment/")]
+    panels_of = {"loss": ["loss"]}
+    panels_of |= {_row_title(column): [column] for column in contrasts}
+    panels_of |= {"spread of images": ["spread/image"], "spread of texts": ["spread/text"]}
+    panels_of["schedule: weight of entailment"] = ["weight/entailment"]
+    panels_of |= {_row_title(column): [column] for column in cones}
+    curvatures = [column for column in columns if column == "curvature"]
+    panels_of["curvature (mean over factors)"] = curvatures
+    panels_of["samples per second"] = ["samples_per_s"]
     shown = {}
     for title, names in panels_of.items():
         kept = [name for name in names if name in columns]
         if kept:
-            shown[title] = kept
+            shown[f"{len(shown) + 1} {title}"] = kept
     return shown
+
+
+def _row_title(column: str) -> str:
+    "'contrast: box image → box text' for 'contrast/box_image_box_text'."
+    kind, streams = column.split("/")
+    words = streams.replace("box_", "box ").replace("_", " → ")
+    return f"{kind}: {words}"
 
 
 def smoothed_curves(
@@ -167,12 +175,20 @@ def _draw_curves(axis: Axes, curves: pd.DataFrame, colours: Mapping[str, str]) -
         axis.plot(mean.index, mean, color=colours[model], lw=1.6)
 
 
+def _draw_guessing(axis: Axes, level: float) -> None:
+    "The level of a contrast that cannot tell its candidates apart."
+    axis.axhline(level, color=".2", ls=":", lw=1.1)
+    where = {"xycoords": axis.get_yaxis_transform(), "va": "bottom", "ha": "right"}
+    axis.annotate("ln B", (0.99, level), fontsize=7, color=".2", **where)
+
+
 def training_figure(
     history: pd.DataFrame,  # step, model, seed and the columns of metrics.csv
     smooth: float = 0.03,  # width of the running mean, as a fraction of a run
     colours: Mapping[str, str] | None = None,  # of models
+    guessing: float | None = None,  # ln B, what a contrast costs that cannot tell B candidates
 ) -> Drawing:
-    "Loss rows, schedule, curvature and spread over the steps, one line a model."
+    "Loss rows, spread, schedule and curvature over the steps, one line a model."
     shown = _curve_panels(list(history))
     if not shown:
         raise ValueError(
@@ -181,11 +197,13 @@ def training_figure(
     colours = palette(list(dict.fromkeys(history["model"])), colours)
     across, drawn = min(4, len(shown)), []
     with style():
-        figure, axes = panels(across, -(-len(shown) // across), width=2.5, height=1.9)
+        figure, axes = panels(across, -(-len(shown) // across), width=2.6, height=1.75)
         for axis, (title, names) in zip(axes.flat, shown.items()):
             curves = smoothed_curves(history, names, smooth)
             _draw_curves(axis, curves, colours)
-            axis.set_title(title)
+            if guessing is not None and names[0].startswith("contrast/"):
+                _draw_guessing(axis, guessing)
+            axis.set_title(title, loc="left")
             drawn.append(curves.assign(panel=title))
         for axis in axes.flat[len(shown) :]:
             axis.set_visible(False)
@@ -194,6 +212,82 @@ def training_figure(
         handles = [Line2D([], [], color=c, lw=2, label=name) for name, c in colours.items()]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return Drawing(figure, pd.concat(drawn, ignore_index=True))
+
+# %% ../../nbs/papers/808_figures.ipynb #29abcf9c
+def budget_signs(
+    scores: pd.DataFrame,  # model, seed, budget, metric, value
+    ours: str,  # name of the model whose lead is asked for
+) -> pd.DataFrame:  # metric, model (the rival), budget, lead, low, high, seeds, sign
+    "How far a model leads each rival at each budget, over the seeds that both have."
+    keys = ["metric", "budget", "seed"]
+    wide = scores.pivot_table(index=keys, columns="model", values="value", sort=False)
+    if ours not in wide:
+        raise ValueError(f"ours: no model {ours!r} among the scores, got {list(wide.columns)}")
+    rows = []
+    for rival in wide.columns.drop(ours):
+        leads = (wide[ours] - wide[rival]).dropna()
+        for (metric, budget), values in leads.groupby(level=["metric", "budget"], sort=False):
+            lead, low, high = seed_interval(values.to_numpy())
+            sign = "+" if lead > 0 else "−"
+            sure = low > 0 or high < 0
+            row = {"metric": metric, "model": rival, "budget": budget, "lead": lead}
+            row |= {"low": low, "high": high, "seeds": len(values)}
+            rows.append(row | {"sign": sign if sure else f"({sign})"})
+    return pd.DataFrame(rows)
+
+# %% ../../nbs/papers/808_figures.ipynb #33c85d9f
+def _draw_budget(axis: Axes, rows: pd.DataFrame, colours: Mapping[str, str]) -> None:
+    "Marks for seeds, a line for their mean."
+    for model, part in rows.groupby("model", sort=False):
+        mean = part.groupby("budget")["value"].mean()
+        axis.plot(mean.index, 100 * mean, color=colours[model], lw=1.6)
+        axis.plot(part["budget"], 100 * part["value"], "o", color=colours[model], ms=3, alpha=0.6)
+
+
+def _draw_signs(axis: Axes, signs: pd.DataFrame, rivals: Sequence[str]) -> None:
+    "A row a rival, a sign a budget."
+    for row in signs.itertuples():
+        place = rivals.index(row.model)
+        axis.text(row.budget, place, row.sign, ha="center", va="center", fontsize=8)
+    axis.set(ylim=(len(rivals) - 0.4, -0.6), yticks=range(len(rivals)))
+    axis.grid(visible=False)
+
+
+def budget_figure(
+    # model, seed, budget (share of the planned steps), metric (a title), value (0 to 1)
+    scores: pd.DataFrame,
+    ours: str,  # name of the model whose lead the signs say
+    colours: Mapping[str, str] | None = None,  # of models
+    guessing: Mapping[str, float] | None = None,  # level of chance, by metric
+) -> Drawing:
+    "Scores over the share of the planned steps, and who leads at each."
+    signs = budget_signs(scores, ours)
+    models, metrics = list(dict.fromkeys(scores["model"])), list(dict.fromkeys(scores["metric"]))
+    rivals = [model for model in models if model != ours]
+    colours, budgets = palette(models, colours), sorted(scores["budget"].unique())
+    with style():
+        shape = {"sharex": True, "height_ratios": [2.4, 0.3 + 0.2 * len(rivals)]}
+        size = {"width": min(3.4, 10.4 / len(metrics)), "height": 1.35 + 0.1 * len(rivals)}
+        figure, axes = panels(len(metrics), 2, **size, **shape)
+        for (above, below), metric in zip(axes.T, metrics):
+            _draw_budget(above, scores[scores["metric"].eq(metric)], colours)
+            level = (guessing or {}).get(metric)
+            if level is not None:
+                above.axhline(100 * level, color=".2", ls=":", lw=1.1)
+            above.set(title=metric, ylim=(0, None))
+            _draw_signs(below, signs[signs["metric"].eq(metric)], rivals)
+            below.set_xscale("log", base=2)
+            below.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
+            below.minorticks_off()
+            below.set(xlabel="share of the planned steps", yticklabels=[])
+            below.set_xlim(budgets[0] / 1.3, budgets[-1] * 1.3)
+        axes[0, 0].set_ylabel("score, %")
+        axes[1, 0].set_yticklabels([f"{ours} − {rival}" for rival in rivals])
+        handles = [Line2D([], [], color=c, lw=2, label=name) for name, c in colours.items()]
+        if guessing:
+            handles.append(Line2D([], [], color=".2", ls=":", label="chance"))
+        figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
+    return Drawing(figure, scores.merge(signs, how="left"))
 
 # %% ../../nbs/papers/808_figures.ipynb #40ca8ec6
 VERDICTS = {
