@@ -7,7 +7,7 @@ __all__ = ['NORM_FRAMES', 'Scenes', 'read_scenes', 'presence', 'norm_series', 'f
 
 # %% ../../../nbs/evaluation/factors/615_factor_report.ipynb #646bdc28
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ...data.benchmarks.annotations import load_image
 from ...data.records import square_pad
 from ...data.taxonomy import Taxonomy
-from .alignment import factor_alignment
+from .alignment import aspect_answers, factor_alignment
 from hypvl.evaluation.factors.conjunction import (
     conjunction_hits,
     conjunction_pairs,
@@ -47,6 +47,7 @@ class Scenes:
     nodes: tuple[tuple[str, ...], ...]  # leaf nodes in the image
     families: tuple[tuple[str, ...], ...]  # their families
     boxes: tuple[tuple[tuple, ...], ...]  # (x1, y1, x2, y2, phrase); empty where the file has none
+    attributes: tuple[tuple[Mapping[str, str], ...], ...] = ()  # of each thing; empty: not known
 
     @property
     def counts(self) -> np.ndarray:
@@ -70,6 +71,7 @@ def read_scenes(
         nodes=tuple(tuple(row["nodes"]) for row in rows),
         families=tuple(tuple(row["families"]) for row in rows),
         boxes=tuple(tuple(map(tuple, row.get("boxes", ()))) for row in rows),
+        attributes=tuple(tuple(row["attributes"]) for row in rows if "attributes" in row),
     )
 
 # %% ../../../nbs/evaluation/factors/615_factor_report.ipynb #cd2a45cc
@@ -171,6 +173,23 @@ def _conjunctions(model, images, scenes: Scenes, present, words, pairs, **how) -
     return {"hits": hits, "conjunctions": found.drop(columns="top")}
 
 
+def _answers(norms, scenes: Scenes, families: pd.DataFrame, rng, permutations: int):
+    "Which family, colour or number of things each factor answers to best."
+    aspects, within = {"family": families}, {"family": scenes.counts}
+    numbers, kept = presence([[str(count)] for count in scenes.counts])
+    if kept:
+        aspects["number of things"] = pd.DataFrame(numbers, columns=kept)
+    if len(scenes.attributes) == len(scenes.paths):
+        colours = []
+        for things in scenes.attributes:
+            colours.append([thing["colour"] for thing in things if "colour" in thing])
+        painted, kept = presence(colours)
+        if kept:
+            aspects["colour"] = pd.DataFrame(painted, columns=kept)
+            within["colour"] = scenes.counts
+    return aspect_answers(norms, aspects, rng, within, permutations=permutations)
+
+
 def _activating(best: pd.DataFrame, norms, scenes: Scenes, name: Callable, rng) -> pd.DataFrame:
     "Images with a large norm in the factor of a family, for all assigned pairs."
     rows = []
@@ -244,6 +263,8 @@ def factor_report(
     frames["alignment"] = pd.DataFrame([facts])
     shown = found.table["concept"].map(dict(zip(families, words)))
     frames["alignment_table"] = found.table.assign(concept=shown)
+    held = pd.DataFrame(present, columns=words)
+    frames["answers"] = _answers(norms, scenes, held, np.random.default_rng(seed), permutations)
     best = found.table[found.table["assigned"]].sort_values("normalised", ascending=False)
     frames["activating"] = _activating(best, norms, scenes, name, rng)
     if taxonomy is not None and _why_no_disks(geometry) is None:
