@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['FEWEST_SEEDS', 'IDEAL', 'PAIR_SUITES', 'BLIND', 'VERDICTS', 'NotRun', 'Effect', 'Known', 'verdict',
            'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of', 'paired_difference',
-           'stratum_of', 'Bars', 'bars_of', 'limit_of', 'Contrast', 'contrasts', 'Compare', 'Claim', 'Untestable',
-           'split_budgets', 'evaluate', 'Committed', 'Ledger']
+           'stratum_of', 'Bars', 'bars_of', 'limit_of', 'Contrast', 'contrasts', 'Compare', 'GainGap', 'Claim',
+           'Untestable', 'split_budgets', 'evaluate', 'Committed', 'Ledger']
 
 # %% ../../nbs/papers/809_claims.ipynb #a8954d65
 import html as _html
@@ -207,9 +207,7 @@ _SAME_PICTURES = {"WordNet": "ImageNet"}  # a tree, and the set whose prediction
 def stratum_of(
     column: Column,
 ) -> tuple[str, str]:
-    "Columns of one stratum share their pictures: metrics of one prediction, pairs of one image."
-    if column.suite in PAIR_SUITES:
-        return "pairs", ""
+    "Columns of one stratum share their items: metrics of one prediction or of one ranking."
     suite = "zero_shot" if column.suite == "hierarchy" else column.suite
     return suite, _SAME_PICTURES.get(column.dataset, column.dataset)
 
@@ -386,13 +384,20 @@ class Compare:
         sides = self.model, self.rival, self.match, self.direction
         return contrasts(frame, blind, columns, *sides)
 
-    def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
+    def cells(
+        self,
+        data: Mapping[str, pd.DataFrame],  # frames by name
+    ) -> list[Contrast]:
+        "Both sides on every column, with the seeds that all have."
         cells = self._contrasts(frame_of(data, self.section), data.get(self.section + BLIND))
         seeds = sorted(set.intersection(*(set(c.ours.columns) for c in cells))) if cells else []
         if not seeds:
             sides = f"{describe(self.model)} and {describe(self.rival)}"
             raise NotRun(f"no results with a common seed of {sides} on {', '.join(self.tasks)}")
-        cells = [replace(c, ours=c.ours[seeds], theirs=c.theirs[seeds]) for c in cells]
+        return [replace(c, ours=c.ours[seeds], theirs=c.theirs[seeds]) for c in cells]
+
+    def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
+        cells = self.cells(data)
         limits = [cell.limit(rng) for cell in cells]
         kept = [cell for cell, limit in zip(cells, limits) if not limit]
         shown = kept or cells
@@ -402,7 +407,7 @@ class Compare:
         return Effect(
             estimate(samples, rng),
             n=sum(len(cell.ours) for cell in shown),
-            seeds=tuple(map(int, seeds)),
+            seeds=tuple(map(int, cells[0].ours.columns)),
             detail=_count_as_claimed(shown) + _left_out(cells, limits),
             limit="" if kept else max(limits, key=limits.count),
             ideal=float(weights @ [cell.most for cell in shown]),
@@ -427,6 +432,38 @@ def _left_out(cells: Sequence[Contrast], limits: Sequence[str]) -> str:
         if limit:
             words.append(f"{cell.column.dataset} {cell.column.metric} {limit}")
     return f"; left out: {', '.join(dict.fromkeys(words))}" if words else ""
+
+# %% ../../nbs/papers/809_claims.ipynb #65ab1e11
+@dataclass(frozen=True)
+class GainGap:
+    "By how much one gain exceeds another, in points."
+
+    larger: Compare
+    smaller: Compare
+    name = "difference of two paired differences, items × seeds"
+
+    def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
+        sides = [self.larger.cells(data), self.smaller.cells(data)]
+        both = [set(cells[0].ours.columns) for cells in sides]
+        seeds = sorted(both[0] & both[1])
+        if not seeds:
+            raise NotRun("the two gains have no seed in common")
+        samples, means = [], []
+        for cells, sign in zip(sides, (1, -1)):
+            part = []
+            for cell in cells:
+                shared = replace(cell, ours=cell.ours[seeds], theirs=cell.theirs[seeds])
+                part.append(shared.sample(sign / len(cells)))
+            means.append(sum(abs(one.weight) * one.values.mean() for one in part))
+            samples += part
+        detail = f"{means[0]:+.1f} against {means[1]:+.1f} points"
+        n = sum(len(one.values) for one in samples)
+        return Effect(estimate(samples, rng), "points", n, tuple(map(int, seeds)), detail)
+
+    def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
+        "The same on the printed numbers."
+        gap = self.larger.evidence(printed)[0] - self.smaller.evidence(printed)[0]
+        return gap, f"{gap:+.2f} points between both gains"
 
 # %% ../../nbs/papers/809_claims.ipynb #e10e0ff3
 @dataclass(frozen=True)
