@@ -18,6 +18,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from IPython.display import Markdown, display
 from PIL import Image
 
 from .claims import VERDICTS
@@ -65,6 +66,7 @@ class Drawing:
 
     figure: Figure  # matplotlib figure, not registered with pyplot
     data: pd.DataFrame  # what is drawn, tidy
+    reading: str = ""  # one sentence on what it shows, of `figure_sentence`
 
     def __post_init__(self):
         "Lay the figure out now and freeze it: the layout would move a little with every drawing."
@@ -83,6 +85,13 @@ class Drawing:
             undated = {"Date": None} if kind == "svg" else {"Software": None}
             self.figure.savefig(out, format=kind, dpi=dpi, metadata=undated)
         return out.getvalue()
+
+    def _ipython_display_(self):
+        "The figure, and below it its sentence."
+        png = {"image/png": self._repr_png_(), "text/plain": "Drawing"}
+        display(png, raw=True)
+        if self.reading:
+            display(Markdown(self.reading))
 
     def _repr_png_(self):
         "For the notebook: fewer dots and 200 colours, a third of the size."
