@@ -352,7 +352,16 @@ def _sizes() -> list[Claim]:
     return claims
 
 # %% ../../../nbs/papers/phyclip/813_claims.ipynb #791ebade
-_COARSE_SETS = ("genus", "family", "ImageNet", "CIFAR-10", "CIFAR-100", "SUN397", "Caltech-101", "STL-10")
+_COARSE_SETS = (
+    "genus",
+    "family",
+    "ImageNet",
+    "CIFAR-10",
+    "CIFAR-100",
+    "SUN397",
+    "Caltech-101",
+    "STL-10",
+)
 _FINE_SETS = ("species", "Food-101", "CUB", "Cars", "Aircraft", "Pets", "Flowers")
 _PLACES = ("location_center", "location_mid", "location_margin")
 _EXTENTS = ("size_large", "size_medium", "size_small")
