@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'style', 'palette', 'Drawing', 'panels', 'no_data', 'smoothed_curves', 'training_figure', 'budget_signs',
-           'budget_figure', 'claims_figure']
+           'budget_figure', 'budget_sentence', 'claims_figure']
 
 # %% ../../nbs/papers/808_figures.ipynb #d94e6046
 import io
@@ -300,6 +300,25 @@ def budget_figure(
             handles.append(Line2D([], [], color=".2", ls=":", label="chance"))
         figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
     return Drawing(figure, scores.merge(signs, how="left"))
+
+# %% ../../nbs/papers/808_figures.ipynb #05f242bb
+def budget_sentence(
+    data: pd.DataFrame,  # of `budget_figure`
+) -> str:
+    "Where longer training turned a lead round."
+    known = data.dropna(subset=["lead"]).drop_duplicates(["metric", "model", "budget"])
+    last = sorted(known["budget"].unique())[-2:]
+    if len(last) < 2:
+        return "One budget only: nothing is known of longer training."
+    pairs = list(known.groupby(["metric", "model"], sort=False))
+    turned = []
+    for (metric, rival), rows in pairs:
+        lead = rows.set_index("budget")["lead"]
+        if {*last} <= {*lead.index} and lead[last[0]] * lead[last[1]] < 0:
+            turned.append(f"{metric} against {rival}")
+    which = f": {', '.join(turned)}" if turned else ""
+    between = f"from {last[0]:g} to {last[1]:g} of the planned steps"
+    return f"{len(turned)} of {len(pairs)} leads change their sign {between}{which}."
 
 # %% ../../nbs/papers/808_figures.ipynb #40ca8ec6
 def _paper_number(row) -> str:

@@ -15,7 +15,7 @@ import pandas as pd
 from ...data.taxonomy import Taxonomy
 from ...evaluation.order.traversal import traversal_measures
 from ..claims import IDEAL
-from ..figures import Drawing, budget_figure, training_figure
+from ..figures import Drawing, budget_figure, budget_sentence, training_figure
 from ..paper import Figure, Paper, Study
 from .claims import CHANGED, CLAIMS
 from hypvl.papers.phyclip.figures import (
@@ -34,7 +34,11 @@ from hypvl.papers.phyclip.pictures import (
 )
 from .recipes import SECTIONS, section_recipes
 from .tables import LAYOUTS, REFERENCE
-from .traversal_figures import measures_figure, traversal_figure
+from hypvl.papers.phyclip.traversal_figures import (
+    measures_figure,
+    measures_sentence,
+    traversal_figure,
+)
 from ..recipes import Recipe
 from ..reference import BASELINES, Rows
 
@@ -173,14 +177,16 @@ def scores_compared(study: Study) -> pd.DataFrame:
 # %% ../../../nbs/papers/phyclip/817_phyclip.ipynb #adc5c936
 FIGURES = {
     "training": Figure(_training, "training", ("history",)),
-    "budget": Figure(_budget, "budget", ("results",), section="budget"),
+    "budget": Figure(_budget, "budget", ("results",), section="budget", read=budget_sentence),
     "ablation": Figure(_ablation, "ablation", section="ablation"),
     "3": Figure(_norms, "figure3_norms", ("norms",)),
     "4a": Figure(_conjunction, "figure4a_factors", ("prompts", "activating", "alignment_table")),
     "4b": Figure(_disks, "figure4b_disks", ("terms", "edges")),
     "7": Figure(_conjunctions, "figure7_retrieval", ("hits", "conjunctions")),
     "traversal": Figure(_ways, "traversal", ("steps",)),
-    "traversal measures": Figure(_way_measures, "traversal_measures", ("steps",)),
+    "traversal measures": Figure(
+        _way_measures, "traversal_measures", ("steps",), read=measures_sentence
+    ),
     "alignment": Figure(_alignment, "alignment", ("alignment_table",)),
     "answers": Figure(_answers, "answers", ("answers",)),
 }
