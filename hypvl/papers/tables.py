@@ -245,6 +245,12 @@ def _widths(block: Block) -> tuple[float, list[float]]:
     for place, (_, label) in enumerate(block.text.columns):
         longest = max(len(label), *block.text.iloc[:, place].map(len))
         columns.append(_LETTER * longest + _PADDING)
+    groups = block.text.columns.get_level_values(0)
+    for group in groups.unique():
+        inside = np.flatnonzero(groups == group)
+        lacking = _LETTER * len(group) + _PADDING - sum(columns[place] for place in inside)
+        for place in inside:
+            columns[place] += max(0.0, lacking) / len(inside)
     return _LETTER * names + _PADDING, columns
 
 

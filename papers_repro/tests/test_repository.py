@@ -6,6 +6,10 @@ import json
 import re
 from collections import Counter
 
+import pandas as pd
+
+from hypvl.papers.report import what_was_found
+
 
 def notebooks(root):
     "Notebooks that belong to the repository: none of checkpoints, results or hidden folders."
@@ -123,6 +127,15 @@ def test_requirements_are_locked(root):
     lines = (root / "constraints.txt").read_text().splitlines()
     locked = {distribution(line) for line in lines if "==" in line}
     assert {distribution(requirement) for requirement in wanted} <= locked
+
+
+def test_readme_opens_with_what_the_committed_ledger_says(root):
+    path = root / "papers_repro" / "results" / "mini" / "tables" / "claims.csv"
+    ledger = pd.read_csv(path) if path.is_file() else None
+    readme = (root / "README.md").read_text()
+    shown = readme.split("<!-- found -->\n")[1].split("<!-- end of found -->")[0]
+    assert shown == what_was_found(ledger)
+    assert len(shown.splitlines()) <= 10
 
 
 def test_readme_names_what_exists(root):

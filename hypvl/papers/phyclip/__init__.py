@@ -15,7 +15,13 @@ import pandas as pd
 from ...data.taxonomy import Taxonomy
 from ...evaluation.order.traversal import traversal_measures
 from ..claims import IDEAL
-from ..figures import Drawing, budget_figure, budget_sentence, training_figure
+from hypvl.papers.figures import (
+    Drawing,
+    budget_figure,
+    budget_sentence,
+    training_figure,
+    training_sentence,
+)
 from ..paper import Figure, Paper, Study
 from .claims import CHANGED, CLAIMS
 from hypvl.papers.phyclip.figures import (
@@ -30,6 +36,7 @@ from hypvl.papers.phyclip.pictures import (
     clearest_pair,
     disk_figure,
     factor_norm_figure,
+    idea_figure,
     retrieval_figure,
 )
 from .recipes import SECTIONS, section_recipes
@@ -46,6 +53,10 @@ from ..reference import BASELINES, Rows
 def _first_seed(study: Study, frame: str, **where) -> pd.DataFrame:
     "Rows of the study's first seed."
     return study.frame(frame, seed=study.parameters.seeds[0], **where)
+
+
+def _idea(study: Study) -> Drawing:
+    return idea_figure()
 
 
 def _training(study: Study) -> Drawing:
@@ -176,7 +187,8 @@ def scores_compared(study: Study) -> pd.DataFrame:
 
 # %% ../../../nbs/papers/phyclip/817_phyclip.ipynb #adc5c936
 FIGURES = {
-    "training": Figure(_training, "training", ("history",)),
+    "idea": Figure(_idea, "idea"),
+    "training": Figure(_training, "training", ("history",), read=training_sentence),
     "budget": Figure(_budget, "budget", ("results",), section="budget", read=budget_sentence),
     "ablation": Figure(_ablation, "ablation", section="ablation"),
     "3": Figure(_norms, "figure3_norms", ("norms",)),
