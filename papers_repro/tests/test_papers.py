@@ -2,6 +2,9 @@
 
 import json
 import re
+from datetime import date
+
+from hypvl.papers.paper import find_paper
 
 SHARED = ("runs", "tables", "claims", "report", "parameters", "reference", "parallel_runs")
 NAMES = re.compile("phyclip|syntax|PHyCLIP|meru", re.IGNORECASE)
@@ -38,3 +41,21 @@ def test_reproduction_notebooks_define_nothing(root):
         assert not [s for s in sources if re.search(r"^(def|class) |lambda", s, re.M)], name
         lines = sum(len(source.splitlines()) for source in sources)
         assert lines < 60, f"{name}: {lines} lines of code"
+
+
+def test_every_list_of_claims_is_dated_and_its_names_are_unique():
+    for name in ("phyclip", "syntax"):
+        paper = find_paper(name)
+        assert date.fromisoformat(paper.claims_changed), name
+        ids = [claim.id for claim in paper.claims]
+        assert len(set(ids)) == len(ids), name
+        assert "budget" in paper.sections, name
+
+
+def test_no_outcome_is_typed_into_a_reproduction_notebook(root):
+    outcome = re.compile(r"\d\s*%|R@5 of .* is|does not support|inconclusive")
+    for name in ("phyclip", "syntax"):
+        notebook = json.loads((root / "papers_repro" / f"{name}.ipynb").read_text())
+        for cell in notebook["cells"]:
+            text = "".join(cell["source"]) if cell["cell_type"] == "markdown" else ""
+            assert not outcome.search(text), f"{name}: {text[:80]}"
