@@ -41,6 +41,8 @@ _STYLE = {
     "axes.edgecolor": ".4",
     "grid.color": ".9",
     "savefig.facecolor": "white",
+    "text.hinting": "none",  # names as wide at all resolutions, so that the layout holds
+    "text.hinting_factor": 1,
     "figure.constrained_layout.w_pad": 0.08,  # inches; names at the edge are not cut
     "figure.constrained_layout.h_pad": 0.06,
 }
@@ -190,7 +192,8 @@ def _draw_curves(axis: Axes, curves: pd.DataFrame, colours: Mapping[str, str]) -
 def _draw_guessing(axis: Axes, level: float) -> None:
     "The level of a contrast that cannot tell its candidates apart."
     axis.axhline(level, color=".2", ls=":", lw=1.1)
-    where = {"xycoords": axis.get_yaxis_transform(), "va": "top", "ha": "right"}
+    side = "bottom" if level < np.mean(axis.get_ylim()) else "top"
+    where = {"xycoords": axis.get_yaxis_transform(), "va": side, "ha": "right"}
     axis.annotate("ln B", (0.99, level), fontsize=7, color=".2", **where)
 
 
