@@ -183,13 +183,33 @@ def _model_folder(place):
     if (folder / "config.json").is_file():
         raise FileNotFoundError(f"no model.safetensors in folder {folder.name!r}")
     if folder.is_dir():
-        raise FileNotFoundError(f"no config.json in folder {folder.name!r}")
-    beside = (
-        sorted(p.name for p in folder.parent.iterdir() if p.is_dir())
-        if folder.parent.is_dir()
-        else []
-    )
+        inside = sorted(p.parent.name for p in folder.glob("*/meta.json"))
+        hint = f"; it holds the checkpoints {', '.join(inside)}, name one of them" if inside else ""
+        raise FileNotFoundError(f"no config.json in folder {folder.name!r}{hint}")
+    beside = []
+    if folder.parent.is_dir():
+        beside = sorted(p.name for p in folder.parent.iterdir() if p.is_dir())
     raise FileNotFoundError(f"no folder {str(place)!r}.{suggest(folder.name, beside)}")
+
+
+def _is_checkpoint(place):
+    "Whether a folder is a checkpoint of a training, which holds weights and no description."
+    folder = Path(place)
+    has_weights = (folder / "model.safetensors").is_file() and (folder / "meta.json").is_file()
+    return has_weights and not (folder / "config.json").is_file()
+
+
+def _run_of_checkpoint(place):
+    "The folder of the run that a checkpoint RUN/checkpoints/NAME belongs to."
+    folder = Path(place).resolve()
+    run = folder.parent.parent
+    if not (run / "model" / "config.json").is_file():
+        raise FileNotFoundError(
+            f"checkpoint {folder.name!r} has weights only, and there is no description of the "
+            f"model in {run.name!r}/model; make the model and read the weights into it: "
+            "hypvl.training.checkpoint.load_weights(model, folder)"
+        )
+    return run
 
 
 def _find(place, name, settings):
@@ -245,12 +265,19 @@ class HubModel(
         """A model in evaluation mode, rebuilt from its config, with its weights.
 
         pretrained_model_name_or_path: a folder of `save_pretrained`, the folder of a run that
-            holds one, or the name of a repository, user/model.
+            holds one, a checkpoint of that run (RUN/checkpoints/best), or the name of a
+            repository, user/model.
         settings: map_location (a device); towers (frozen tower → where its weights are now, see
             `AdaptableTowers.freeze`); how to download: revision, token, cache_dir,
             local_files_only, force_download.
         """
         place = pretrained_model_name_or_path
+        if is_local(place) and _is_checkpoint(place):
+            model = cls.from_pretrained(_run_of_checkpoint(place), **settings)
+            weights = Path(place) / "model.safetensors"
+            with explain_refusal(weights):
+                model.load_state_dict(load_file(weights))
+            return model
         if is_local(place):
             place = _model_folder(place)
         return super().from_pretrained(place, **settings)

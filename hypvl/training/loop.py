@@ -218,8 +218,8 @@ class Trainer:
     `load_state_dict` continues at its position after a crash.
 
     `validation` is looked at in one pass every `config.validate_every` updates, columns `val/…`.
-    The best weights stand in `out/checkpoints/best` (`load_weights(model, out, "best")`), the last
-    ones in `out/model` (`load_model(out)`).
+    The best weights stand in `out/checkpoints/best` (`load_model(out / "checkpoints/best")`), the
+    last ones in `out/model` (`load_model(out)`).
 
     Each callback is called with (trainer, row) when a row of the metrics is complete, and may
     return more columns.
