@@ -35,13 +35,19 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n")
 
     def parse_known_args(self, args=None, namespace=None):
-        found, rest = super().parse_known_args(args, namespace)
+        if self._subparsers is None:
+            self._check_options(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def _check_options(self, words):
+        "Unknown options are named first: one that is misspelt looks as if it were missing."
         known = [name for action in self._actions for name in action.option_strings]
-        for word in rest:
+        for word in words:
             option = word.split("=")[0]
-            if word.startswith("-") and self._subparsers is None:
+            is_number = option.lstrip("-.")[:1].isdigit()
+            begins_one = any(name.startswith(option) for name in known)
+            if word.startswith("-") and not (is_number or begins_one):
                 self.error(f"unknown option {option!r}.{suggest(option, known)}")
-        return found, rest
 
 
 def _choice(*known: str) -> Callable[[str], str]:

@@ -10,7 +10,7 @@ import inspect
 import json
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from ..config import atomic_path, from_dict, suggest, to_dict, write_atomic
 from .adapters import AdaptableTowers
@@ -227,10 +228,31 @@ class HubModel(
     pipeline_tag="zero-shot-image-classification",
     model_card_template=_card,
 ):
-    "Saving, loading and sharing for a model with a `config`, the description that rebuilds it."
+    """Saving, loading and sharing for a model with a `config`, the description that rebuilds it.
+
+    A model has `embed(batch, streams, kinds)`; calling the model is the same.
+    """
 
     config: Any
     official: Any = None  # what `load_official` remembers of a published file
+
+    def embed(
+        self,
+        batch: Mapping[str, Any],
+        streams: Sequence[str] = ("image", "text"),
+        kinds: Mapping[str, str] | None = None,
+    ) -> dict[str, Tensor]:
+        "Points of entries of a batch: name → points, in the order of `streams`."
+        raise TypeError(f"{type(self).__name__} lacks embed(batch, streams, kinds)")
+
+    def forward(
+        self,
+        batch: Mapping[str, Any],
+        streams: Sequence[str] = ("image", "text"),
+        kinds: Mapping[str, str] | None = None,
+    ) -> dict[str, Tensor]:
+        "`embed`: a model that is wrapped for several processes is called, not asked."
+        return self.embed(batch, streams, kinds)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         state, towers = self.saved_state()

@@ -98,7 +98,7 @@ class TextConfig(ByKind):
 
     def make(self) -> Tower:
         "The tower, with random weights from the global generator."
-        raise NotImplementedError(f"{type(self).__name__} must say how to make its tower")
+        raise TypeError(f"{type(self).__name__} lacks make(): the tower that it describes")
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ from .tables import Table, paper_table, save
 
 # %% ../../nbs/papers/890_report.ipynb #5cc037c6
 def load_checkpoint(
-    # folder of `save_pretrained`, a published .pth, 'open_clip:NAME/TAG' or 'open_clip:NAME/FILE'
+    # folder of `save_pretrained`, a run's checkpoint, a published .pth, 'open_clip:NAME/TAG' or
+    # 'open_clip:NAME/FILE'
     source: str | Path,
     family: str | None = None,  # of a published file; None: by its layout
 ) -> nn.Module:
@@ -40,7 +41,7 @@ def load_checkpoint(
     text, path = str(source), Path(source)
     if text.startswith("open_clip:"):
         return _from_open_clip(text.removeprefix("open_clip:"))
-    if (path / "config.json").is_file():
+    if (path / "config.json").is_file() or (path / "meta.json").is_file():
         return load_model(path)
     if path.is_file():
         return load_official(path, family)
@@ -229,8 +230,9 @@ def evaluate_checkpoint(
     )
     results = frames["results"]
     if results["value"].isna().all():
-        reason = results["reason"].iloc[0]
-        raise FileNotFoundError(f"data_root: nothing of suite {suite!r} was found. {reason}")
+        reason = results["reason"].iloc[0].replace("data_root", str(data_root))
+        where = repr(str(data_root))
+        raise FileNotFoundError(f"data_root: nothing of suite {suite!r} in {where}. {reason}")
     if reading.get("share", Share()).rank != 0:
         return {}
     origin = {

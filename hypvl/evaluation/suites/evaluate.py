@@ -154,6 +154,12 @@ def evaluate_suite(
     behind them), `predictions`, `pairs`, and the frames of `factor_report`, among them `lacking`:
     what could not be measured because of the model's geometry.
     """
+    for method in ("encode_image", "encode_text"):
+        if not hasattr(model, method):
+            raise ValueError(
+                f"model: a suite shows pictures and texts, {type(model).__name__} lacks {method}; "
+                "wrap it with the encoder that its features come from"
+            )
     root = Path(root).absolute()
     if not root.is_dir():
         raise FileNotFoundError(f"root: {root.name!r} is no folder")
