@@ -98,7 +98,7 @@ def _add_places(parser: argparse.ArgumentParser):
         required=True,
         type=Path,
         help="folder with imagenet/, coco/, flickr30k/, visual_genome/, vl_checklist/, "
-        "sugarcrepe/ ...",
+        "sugarcrepe/ ...; or with sets of one's own, zero_shot/NAME/CLASS/*.jpg",
     )
     group.add_argument(
         "--captions",
@@ -465,13 +465,14 @@ def _evaluate(args: argparse.Namespace) -> int:
         batch_size=args.batch_size,
         workers=args.workers,
     )
-    if share.rank == 0:
-        _print_results(files, name, protocol.scores[0])
-    return 0
+    if share.rank != 0:
+        return 0
+    failed = _print_results(files, name, protocol.scores[0])
+    return 1 if failed else 0
 
 
-def _print_results(files: dict[str, Path], name: str, score: str):
-    "Where the results lie, and the main numbers among them."
+def _print_results(files: dict[str, Path], name: str, score: str) -> list[str]:
+    "Where the results lie, and the main numbers among them; gives what went wrong."
     import pandas as pd
 
     for kind, path in files.items():
@@ -481,14 +482,25 @@ def _print_results(files: dict[str, Path], name: str, score: str):
     for line in main_numbers(results, name, score):
         _say(f"  {line}")
     gaps = results[results["value"].isna()].drop_duplicates(["suite", "dataset"])
-    if len(gaps):
-        _say(f"  not found: {', '.join(gaps['dataset'])}; reasons in {files['gaps'].name}")
+    failed = gaps["reason"].astype(str).str.startswith("failed: ")
+    if not failed.all():
+        missing = ", ".join(gaps["dataset"][~failed])
+        _say(f"  not found: {missing}; reasons in {files['gaps'].name}")
+    faults = []
+    for row in gaps[failed].itertuples():
+        faults.append(f"{row.suite}/{row.dataset} {row.reason}")
+        print(f"hypvl evaluate: {faults[-1]}", file=sys.stderr)
+    return faults
 
 # %% ../nbs/001_cli.ipynb #9f4d3c0b
 def main(
     arguments: Sequence[str] | None = None,  # None: those of the process
 ) -> int:  # exit code
-    "The command `hypvl`: 0 where all went well, 2 where the user can put something right."
+    """The command `hypvl`; returns its exit code.
+
+    0 where all went well, 1 where some data sets could not be used, 2 where the user can put
+    something right before anything is done.
+    """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser = make_parser()
     if not arguments:
