@@ -140,7 +140,7 @@ class _Item:
         try:
             width, height = Image.open(io.BytesIO(data)).size  # reads the header only
             if width * height > MAX_PIXELS:
-                raise ValueError(f"{width} x {height} pixels, more than {MAX_PIXELS}")
+                raise ValueError(f"{width} x {height} pixels where {MAX_PIXELS} are allowed")
             encoded = torch.frombuffer(bytearray(data), dtype=torch.uint8)
             image = decode_image(encoded, ImageReadMode.RGB)
         except (RuntimeError, ValueError, OSError, Image.DecompressionBombError) as error:
