@@ -4,7 +4,7 @@
 Trains one model of the embedded world at preset `mini` for each kind of normalisation and prints
 the contrastive loss and the validation recall:
 
-    python benchmarks/norms.py --family clip --steps 200 --norms batch group rms layer
+    python benchmarks/norms.py --family clip --steps 200 --norms weights batch group
 
 Takes about a minute and a half a kind on one core.
 """
@@ -35,7 +35,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--family", default="clip")
     parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--norms", nargs="+", default=["batch", "group", "rms", "layer"])
+    parser.add_argument("--norms", nargs="+", default=["weights", "batch", "group"])
     parser.add_argument("--out", type=Path, default=Path("runs/norms"))
     arguments = parser.parse_args()
     print("family    norm     steps  contrast  recall@5  seconds")

@@ -7,6 +7,7 @@ __all__ = ['vision_configs', 'Tower', 'VisionConfig', 'ModelDescription', 'modes
            'sincos_positions', 'recomputed', 'ViTTower', 'ConvBlock', 'ConvTower', 'make_vision_tower']
 
 # %% ../../nbs/models/300_towers.ipynb #914dc195
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float
+from timm.layers import ScaledStdConv2d
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -90,13 +92,10 @@ class ViTConfig(VisionConfig, kind="vit"):
 class ConvConfig(VisionConfig, kind="conv"):
     """A conv net for small pictures.
 
-    norm: after every convolution, see `ConvBlock`:
+    norm: of every convolution, see `ConvBlock`:
+        'weights': each filter has mean 0 and a fixed length times a learned gain; exact.
         'group': each picture on its own, over channels and places; exact. Removes the brightness
             of uniform pictures: normalised pixels x and 2x have the same feature.
-        'layer': each place on its own, over channels; exact. Keeps brightness, by a bias of the
-            convolutions.
-        'rms': each picture over one root mean square, means stay; exact. Keeps brightness, by a
-            bias of the convolutions.
         'batch': each channel over the batch; not exact. A feature depends on the other pictures
             of its micro-batch, and running statistics move once a micro-batch.
 
@@ -105,7 +104,7 @@ class ConvConfig(VisionConfig, kind="conv"):
 
     channels: tuple[int, ...] = (16, 32, 64, 128)  # of each stage
     blocks: tuple[int, ...] = (0, 1, 1, 0)  # 3×3 convolutions after the stride of each stage
-    norm: str = "group"  # 'group', 'layer', 'rms' or 'batch'
+    norm: str = "weights"  # 'weights', 'group' or 'batch'
 
     def make(self) -> "ConvTower":
         return ConvTower(self)
@@ -227,25 +226,7 @@ def _check_states(want, known):
             raise KeyError(f"unknown state {name!r} of this image tower.{suggest(name, known)}")
 
 # %% ../../nbs/models/300_towers.ipynb #3636ef18
-class _ChannelNorm(nn.LayerNorm):
-    "LayerNorm over the channels at each place."
-
-    def forward(self, input: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        return super().forward(input.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
-
-
-class _PictureRMS(nn.Module):
-    "A picture over its root mean square, then gain and bias of each channel."
-
-    def __init__(self, channels):
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(channels))
-        self.bias = nn.Parameter(torch.zeros(channels))
-
-    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C H W"]:
-        size = x.float().square().mean((1, 2, 3), keepdim=True)
-        scale = torch.rsqrt(size + 1e-3).to(x.dtype)
-        return x * scale * self.weight.view(-1, 1, 1) + self.bias.view(-1, 1, 1)
+_RELU_GAIN = (2 / (1 - 1 / math.pi)) ** 0.5  # keeps the variance of standard normal inputs
 
 
 class ConvBlock(nn.Module):
@@ -253,9 +234,8 @@ class ConvBlock(nn.Module):
 
     before, channels: channels in and out.
     stride: 2 halves the side.
-    norm: 'group' (each picture on its own; a uniform picture loses its brightness), 'layer'
-        (channels of each place), 'rms' (each picture over one root mean square, means stay) or
-        'batch' (over the batch; the only one that is not exact in micro-batches).
+    norm: 'weights' (each filter standardised), 'group' (each picture on its own; a uniform picture
+        loses its brightness) or 'batch' (over the batch; not exact in micro-batches).
     """
 
     def __init__(
@@ -263,19 +243,21 @@ class ConvBlock(nn.Module):
         before: int,
         channels: int,
         stride: int = 1,
-        norm: str = "group",
+        norm: str = "weights",
     ):
         super().__init__()
         norms = {
-            "batch": nn.BatchNorm2d,
+            "weights": nn.Identity,
             "group": partial(nn.GroupNorm, 1),
-            "layer": _ChannelNorm,
-            "rms": _PictureRMS,
+            "batch": nn.BatchNorm2d,
         }
         if norm not in norms:
             raise ValueError(f"vision.norm must be one of {sorted(norms)}, got {norm!r}")
-        shift = norm in ("layer", "rms")  # these norms are blind to a factor, not to a shift
-        self.conv = nn.Conv2d(before, channels, 3, stride, 1, bias=shift)
+        if norm == "weights":
+            self.conv = ScaledStdConv2d(before, channels, 3, stride, 1, gamma=_RELU_GAIN)
+            nn.init.zeros_(self.conv.bias)
+        else:
+            self.conv = nn.Conv2d(before, channels, 3, stride, 1, bias=False)
         self.norm = norms[norm](channels)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:

@@ -106,10 +106,10 @@ def tables():
 
 
 def model():
-    "The real towers, narrow, in double precision; each picture is normalised on its own."
+    "The real towers, narrow, in double precision."
     narrow = {"vision.channels": (4, 8), "vision.blocks": (0, 1), "vision.width": 16}
     narrow |= {"text.width": 16, "text.layers": 2, "text.heads": 2, "text.context_length": 16}
-    settings = {"vision.norm": "group", "words": "own"}
+    settings = {"words": "own"}
     return create_model("phyclip_tiny", seed=0, **settings, **narrow).double().eval()
 
 
