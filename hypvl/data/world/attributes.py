@@ -6,14 +6,14 @@
 __all__ = ['Look', 'MARGIN', 'COLOURS', 'ATTRIBUTES', 'PAINT_ORDER', 'Attribute', 'tinted', 'surfaced', 'conditioned', 'posed',
            'painted']
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #96999a10
+# %% ../../../nbs/data/world/211_attributes.ipynb #8f6d74b3
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #b664fb66
+# %% ../../../nbs/data/world/211_attributes.ipynb #2b500087
 Look = Callable[[np.ndarray, str, str], np.ndarray]  # RGBA picture, word, group -> RGBA picture
 
 
@@ -43,7 +43,7 @@ class Attribute:
         taken = {*others, *others.values()}
         return taken.isdisjoint(self.conflicts)
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #877db2a0
+# %% ../../../nbs/data/world/211_attributes.ipynb #244d9017
 MARGIN = 1.3  # width of a picture, in widths of the thing
 COLOURS = {
     "red": (205, 50, 45),
@@ -79,19 +79,23 @@ def surfaced(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
     out[..., :3] = (picture[..., :3] * factor + summand).astype(np.uint8)
     return out
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #e41ec27c
+# %% ../../../nbs/data/world/211_attributes.ipynb #41c60bc0
 _CRACK = ((0.56, 0), (0.72, 0), (0.5, 0.47), (0.62, 0.5), (0.36, 1), (0.22, 1), (0.42, 0.56))
 _CRACK += ((0.34, 0.53),)  # corners, as shares of the thing's width
+_BITES = ((0, 0.36, 0.2, 0.5, 0, 0.66), (1, 0.36, 0.8, 0.5, 1, 0.66))
 
 
 def conditioned(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
-    "A crack runs through a broken thing, a halo lies around a glowing one."
+    "A broken thing has a crack and bitten edges, a halo lies around a glowing one."
     size, image = picture.shape[0], Image.fromarray(picture)
     alpha = image.getchannel("A")
     if word == "broken":
         inner, edge = size / MARGIN, size * (1 - 1 / MARGIN) / 2
         crack = [(edge + inner * x, edge + inner * y) for x, y in _CRACK]
-        ImageDraw.Draw(alpha).polygon(crack, fill=0)
+        pen = ImageDraw.Draw(alpha)
+        pen.polygon(crack, fill=0)
+        for bite in _BITES:
+            pen.polygon([edge + inner * share for share in bite], fill=0)
         image.putalpha(alpha)
         return np.asarray(image)
     halo = alpha.filter(ImageFilter.GaussianBlur(size / 14))
@@ -111,7 +115,7 @@ def posed(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
     ImageDraw.Draw(shadow).ellipse(box, fill=(20, 20, 20, 255))
     return np.asarray(Image.alpha_composite(shadow, Image.fromarray(picture)))
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #462c3599
+# %% ../../../nbs/data/world/211_attributes.ipynb #9f954d63
 _ROWS = (
     Attribute("size", ("small", "large"), 2 / 3, None, bucket="attribute_size"),
     Attribute("condition", ("broken", "glowing"), 1 / 3, conditioned, bucket="attribute_state"),

@@ -6,7 +6,8 @@
 __all__ = ['SIZES', 'SPLITS', 'WorldConfig', 'Thing', 'Scene', 'quadrant', 'true_relation', 'true_deed', 'HeldOut', 'GenusPairs',
            'LeafPlaces', 'Split', 'Visible', 'Rendered', 'World']
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #f0de165f
+# %% ../../../nbs/data/world/215_scenes.ipynb #3f93b63c
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -17,13 +18,14 @@ from typing import Protocol
 from zlib import crc32
 
 import numpy as np
+from fastcore.basics import patch
 from PIL import Image, ImageDraw
 
 from .attributes import ATTRIBUTES
 from .grammar import VERBS, Speaker
 from .sprites import DrawnSprites
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #28baa969
+# %% ../../../nbs/data/world/215_scenes.ipynb #63d379d4
 SIZES = {"small": (16, 19), "medium": (20, 24), "large": (25, 29)}
 
 
@@ -67,7 +69,7 @@ class WorldConfig:
         if not 1 <= len(self.objects) <= 4:
             raise ValueError(f"objects={self.objects}: odds of 1 to at most 4 things are needed")
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #5f78f918
+# %% ../../../nbs/data/world/215_scenes.ipynb #3ac8a9ba
 @dataclass(frozen=True)
 class Thing:
     "One object of a scene."
@@ -124,7 +126,7 @@ def true_deed(scene: Scene) -> tuple[int, int, str | None]:
             return who, whom, verb
     return -1, -1, None
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #a4e9fa25
+# %% ../../../nbs/data/world/215_scenes.ipynb #6e743c08
 class HeldOut(Protocol):
     "A set of scenes kept from training."
 
@@ -184,7 +186,7 @@ SPLITS = {
     )
 }
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #751af1d6
+# %% ../../../nbs/data/world/215_scenes.ipynb #e9f214b4
 @dataclass(frozen=True)
 class Visible:
     "Something that can be seen in a picture, with the tight box of its visible pixels."
@@ -206,11 +208,7 @@ class Rendered:
     boxes: tuple[Visible, ...]
     masks: tuple[np.ndarray, ...] | None = None  # bool [H, W] of each box, if asked for
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #143c60de
-_ROWS = 9  # things that a scene can hold: 4 drawn, their carrier, a repetition, two of a clump, 1
-_CARRIER, _REPEAT, _CLUMP = 4, 5, 6  # rows of the tables of looks
-
-
+# %% ../../../nbs/data/world/215_scenes.ipynb #f2758a50
 class World:
     "Scenes and pictures as a function of (seed, split, index)."
 
@@ -235,6 +233,7 @@ class World:
             raise ValueError(f"carry={config.carry}: no leaf of these sprites can carry another")
         found = (self._pairs(), self._places(), *held_out)
         self.held_out: dict[str, HeldOut] = {predicate.name: predicate for predicate in found}
+        self._liked: dict[str, tuple[str, ...]] = {}  # leaf -> what carries it
         self._further = tuple(predicate.name for predicate in held_out)
 
     def rng(self, split: str, index: int, aspect: str) -> np.random.Generator:
@@ -279,18 +278,388 @@ class World:
             return False
         return not any(self.held_out[name].allows(scene) for name in split.violates)
 
-    def scene(
-        self,
-        split: str,
-        index: int,
-        *,
-        count: int | None = None,  # how many things
-        leaf: str | None = None,  # the leaf of the first thing
-        **first: str,  # attributes of the first thing; size='medium' for neither small nor large
-    ) -> Scene:
-        "What is where in a scene of a split."
-        return draw_scene(self, split, index, count, leaf, first)
+# %% ../../../nbs/data/world/215_scenes.ipynb #9fa6d980
+_CARRIER, _REPEAT, _CLUMP, _ROWS = 4, 5, 6, 8  # rows of the tables of looks; the first 4: drawn
 
-    def render(self, scene: Scene, masks: bool = False) -> Rendered:
-        "The picture of a scene with the boxes of what is visible."
-        return paint_scene(self, scene, masks)
+
+@dataclass
+class _Looks:
+    "Tables of what things look like, a row a thing."
+
+    world: World
+    split: str
+    index: int
+
+    def __post_init__(self):
+        config, self.given, self.tables = self.world.config, {}, {}
+        for name in self.world.sprites.attributes:
+            if config.odds.get(name, ATTRIBUTES[name].odds):
+                self.tables[name] = self.world.rng(self.split, self.index, name).random((_ROWS, 2))
+        self.pose = self.world.rng(self.split, self.index, "pose").random((_ROWS, 3))
+
+    def attributes(self, row: int, family: str) -> dict[str, str]:
+        "The attributes of a thing: those given, others with their odds."
+        said = {}
+        for name, table in self.tables.items():
+            attribute = ATTRIBUTES[name]
+            odds = self.world.config.odds.get(name, attribute.odds)
+            has, which = table[row]
+            if has < odds and attribute.possible(family, said):
+                said[name] = attribute.words[int(which * len(attribute.words))]
+        if row == 0:
+            said = {**said, **self.given}
+            if said.get("size") == "medium":
+                del said["size"]
+        return said
+
+    def thing(self, row: int, leaf: str, xy: tuple[float, float], size: str | None = None) -> Thing:
+        "A thing with its looks; `size` overrides what is drawn."
+        attributes = self.attributes(row, self.world.paths[leaf][-1])
+        if size:
+            attributes["size"] = size
+        how_large, turn, which = self.pose[row]
+        low, high = SIZES[attributes.get("size", "medium")]
+        diameter = (low + how_large * (high - low)) * self.world.config.sight / 48
+        diameter = min(diameter, 0.8)
+        edge = 0.42 * diameter  # a little of a thing may lie outside
+        xy = tuple(float(np.clip(v, edge, 1 - edge)) for v in xy)
+        angle, instance = 20 * turn - 10, int(which * (1 << 30))
+        return Thing(leaf, attributes, xy, float(diameter), float(angle), instance)
+
+# %% ../../../nbs/data/world/215_scenes.ipynb #fb867723
+def _draw_count(world: World, rng: np.random.Generator, split: str) -> int:
+    "How many things a scene has; as many as it takes to violate what the split violates."
+    odds = np.array(world.config.objects, float)
+    least = max((world.held_out[name].things for name in SPLITS[split].violates), default=1)
+    odds[: least - 1] = 0
+    if not odds.sum():
+        raise ValueError(f"objects={world.config.objects}: split {split!r} needs {least} things")
+    return int(rng.choice(len(odds), p=odds / odds.sum())) + 1
+
+
+def _draw_leaves(
+    world: World, rng: np.random.Generator, count: int, first: str | None
+) -> list[str]:
+    "Leaves of different families, the first of which may be given."
+    names = list(world.families)
+    families = [names[i] for i in rng.permutation(len(names))]
+    if first is not None:
+        own = world.paths[first][-1]
+        families = [own, *(family for family in families if family != own)]
+    leaves = []
+    for family in families[:count]:
+        kin = world.families[family]
+        leaves.append(kin[int(rng.random() * len(kin))])
+    return [first or leaves[0], *leaves[1:]]
+
+
+def _draw_centres(rng: np.random.Generator, count: int) -> list[tuple[float, float]]:
+    "Places in different quadrants; of a single thing anywhere."
+    if count == 1:
+        x, y = rng.uniform(0.2, 0.8, 2)
+        return [(float(x), float(y))]
+    shift, corners = rng.uniform(-0.06, 0.06, (4, 2)), rng.permutation(4)[:count]
+    centres = []
+    for corner in corners:
+        x = 0.25 + 0.5 * (corner % 2) + shift[corner, 0]
+        y = 0.25 + 0.5 * (corner // 2) + shift[corner, 1]
+        centres.append((float(x), float(y)))
+    return centres
+
+# %% ../../../nbs/data/world/215_scenes.ipynb #938f98fe
+def _with_carrier(world: World, scene: Scene, looks: _Looks) -> Scene:
+    "The scene in which one thing lies on another."
+    rng = world.rng(scene.split, scene.index, "carry")
+    if rng.random() >= world.config.carry:
+        return scene
+    taken = {world.paths[leaf][-1] for leaf in scene.leaves}
+    for place in rng.permutation(len(scene.things)):
+        leaf = scene.things[place].leaf
+        for carrier in world.carriers(leaf):
+            if world.paths[carrier][-1] in taken:
+                continue
+            made = _put_on(world, scene, looks, int(place), carrier)
+            if world.allows(made):
+                return made
+    return scene
+
+
+def _put_on(world: World, scene: Scene, looks: _Looks, place: int, carrier: str) -> Scene:
+    "The scene with a carrier below the thing at `place`."
+    dx, dy, width = world.sprites.carriers[carrier]
+    small = {**scene.things[place].attributes, "size": "small"}
+    below = looks.thing(_CARRIER, carrier, (0.5, 0.5), "large")
+    diameter = min(0.8, 1.25 * below.diameter)
+    edge, half = 0.45 * diameter, diameter / 2
+    x, y = (v - half * d for v, d in zip(scene.things[place].xy, (dx, dy)))
+    x, y = (float(np.clip(v, edge, 1 - edge)) for v in (x, y))
+    below = replace(below, xy=(x, y), diameter=diameter, angle=below.angle / 2)
+    above = replace(
+        scene.things[place],
+        attributes={name: small[name] for name in ATTRIBUTES if name in small},
+        xy=(x + half * dx, y + half * dy),
+        diameter=half * width,
+        carried_by=len(scene.things),
+    )
+    things = (*scene.things[:place], above, *scene.things[place + 1 :], below)
+    return replace(scene, things=things)
+
+
+@patch
+def carriers(self: World, leaf: str) -> tuple[str, ...]:
+    "Leaves of other families that can carry a leaf, the one that most often does first."
+    if leaf not in self._liked:
+        family = self.paths[leaf][-1]
+        others = [c for c in sorted(self.sprites.carriers) if self.paths[c][-1] != family]
+        order = self._world_rng(f"carriers of {leaf}").permutation(len(others))
+        self._liked[leaf] = tuple(others[i] for i in order)
+    return self._liked[leaf]
+
+# %% ../../../nbs/data/world/215_scenes.ipynb #00221f8e
+def _free(thing: Thing) -> bool:
+    return thing.carried_by is None and thing.group is None
+
+
+def _with_repetition(world: World, scene: Scene, looks: _Looks) -> Scene:
+    "The scene in which one leaf stands twice, where there is a free place."
+    rng = world.rng(scene.split, scene.index, "repeats")
+    if rng.random() >= world.config.repeats:
+        return scene
+    which, corners = rng.random(), rng.permutation(4)
+    carriers = {thing.carried_by for thing in scene.things}
+    found = [i for i, t in enumerate(scene.things) if _free(t) and i not in carriers]
+    for corner in corners if found else ():
+        leaf = scene.things[found[int(which * len(found))]].leaf
+        xy = (0.25 + 0.5 * (corner % 2), 0.25 + 0.5 * (corner // 2))
+        again = looks.thing(_REPEAT, leaf, xy)
+        near = False
+        for t in scene.things:
+            gap = np.hypot(t.xy[0] - again.xy[0], t.xy[1] - again.xy[1])
+            near = near or gap < 0.42 * (t.diameter + again.diameter)
+        made = replace(scene, things=(*scene.things, again))
+        if not near and world.allows(made):
+            return made
+    return scene
+
+
+def _with_clump(world: World, scene: Scene, looks: _Looks) -> Scene:
+    "The scene in which one thing became a clump of three."
+    rng = world.rng(scene.split, scene.index, "groups")
+    if rng.random() >= world.config.groups:
+        return scene
+    which, turn = rng.random(2)
+    count = len(scene.things)
+    carriers = {thing.carried_by for thing in scene.things}
+    found = [i for i, t in enumerate(scene.things) if _free(t) and i not in carriers]
+    if not found:
+        return scene
+    place = found[int(which * len(found))]
+    old = scene.things[place]
+    diameter = 0.8 * SIZES["small"][0] * world.config.sight / 48
+    x, y = (float(np.clip(v, 0.9 * diameter, 1 - 0.9 * diameter)) for v in old.xy)
+    things = list(scene.things)
+    for member in range(3):
+        angle = 2 * np.pi * (turn + member / 3)
+        xy = (x + 0.6 * diameter * np.cos(angle), y + 0.6 * diameter * np.sin(angle))
+        row = _CLUMP + member - 1
+        thing = old if member == 0 else looks.thing(row, old.leaf, old.xy, "small")
+        said = {**thing.attributes, "size": "small"}
+        said = {name: said[name] for name in ATTRIBUTES if name in said}
+        xy = (float(xy[0]), float(xy[1]))
+        thing = replace(thing, attributes=said, xy=xy, diameter=diameter, group=0)
+        if member == 0:
+            things[place] = thing
+        else:
+            things.append(thing)
+    made = replace(scene, things=tuple(things))
+    return made if world.allows(made) else scene
+
+
+def _with_deed(world: World, scene: Scene, drawn: int) -> Scene:
+    "The scene in which one of the drawn things may do something to another."
+    rng = world.rng(scene.split, scene.index, "deed")
+    if drawn < 2 or rng.random() >= world.config.deeds:
+        return scene
+    who, whom = (int(i) for i in rng.permutation(drawn)[:2])
+    verb = VERBS[int(rng.random() * len(VERBS))]
+    acting = replace(scene.things[who], deed=(verb, whom))
+    return replace(scene, things=(*scene.things[:who], acting, *scene.things[who + 1 :]))
+
+# %% ../../../nbs/data/world/215_scenes.ipynb #046aca9e
+@patch
+def scene(
+    self: World,
+    split: str,
+    index: int,
+    *,
+    count: int | None = None,  # how many things are drawn
+    leaf: str | None = None,  # the leaf of the first thing
+    **first: str,  # attributes of the first thing; size='medium' is neither small nor large
+) -> Scene:
+    "What is where in a scene of a split."
+    rng, places = self.rng(split, index, "objects"), self.rng(split, index, "places")
+    drawn = _draw_count(self, rng, split)
+    count = drawn if count is None else count
+    most = min(4, len(self.families))
+    if not 1 <= count <= most:
+        raise ValueError(
+            f"count={count} must be between 1 and {most} (four places, one thing a family)"
+        )
+    if leaf is not None and leaf not in self.paths:
+        raise ValueError(f"leaf={leaf!r} is not a leaf of this world")
+    looks = _Looks(self, split, index)
+    looks.given = first
+    for _ in range(2000):
+        leaves = _draw_leaves(self, rng, count, leaf)
+        centres = _draw_centres(places, count)
+        made = [looks.thing(row, *what) for row, what in enumerate(zip(leaves, centres))]
+        found = Scene(tuple(made), split, index)
+        if self.allows(found):
+            break
+    else:
+        raise ValueError(
+            f"split={split!r}: no scene of {count} things found in 2000 draws; "
+            "lower held_out_pairs or held_out_places"
+        )
+    if self.config.deeds:
+        found = _with_deed(self, found, count)
+    for share, add in (
+        (self.config.carry, _with_carrier),
+        (self.config.groups, _with_clump),
+        (self.config.repeats, _with_repetition),
+    ):
+        if share:
+            found = add(self, found, looks)
+    return found
+
+# %% ../../../nbs/data/world/215_scenes.ipynb #1d864f48
+def _disc(centre: np.ndarray, radius: float) -> tuple[float, float, float, float]:
+    "The box of a circle, as PIL wants it."
+    return (*(centre - radius), *(centre + radius))
+
+
+def _paint_deed(pen: ImageDraw.ImageDraw, verb: str, a, b, r: float) -> None:
+    "What a thing at `a` does to one at `b` of radius `r`, in pixels."
+    if verb == "pulls":
+        pen.line((*a, *b), fill=(70, 40, 20), width=2)
+        pen.ellipse(_disc(b, 1.2 * r), outline=(70, 40, 20), width=2)
+    elif verb == "lights":
+        way = (b - a) / np.linalg.norm(b - a)
+        far, side = b + 1.2 * r * way, 1.4 * r * np.array((-way[1], way[0]))
+        pen.polygon((*a, *(far + side), *(far - side)), fill=(250, 245, 190))
+    else:
+        for share in np.linspace(0.2, 0.8, 6):  # drops on the way, which grow
+            pen.ellipse(_disc(a + share * (b - a), 0.6 + 1.8 * share), fill=(150, 225, 255))
+        for turn in np.linspace(0, 2 * np.pi, 9)[:-1]:  # and around the thing
+            at = b + 1.25 * r * np.array((np.cos(turn), np.sin(turn)))
+            pen.ellipse(_disc(at, 1.6), fill=(150, 225, 255))
+
+
+def _ground(world: World, scene: Scene) -> np.ndarray:
+    "The picture before things are painted."
+    rng, side = world.rng(scene.split, scene.index, "ground"), world.config.image_size
+    tones = (rng.integers(110, 170) + rng.integers(-14, 15, (3, 3, 3))).astype(np.uint8)
+    image = Image.fromarray(tones).resize((side, side), Image.Resampling.BICUBIC)
+    who, whom, verb = true_deed(scene)
+    if verb:
+        a, b = scene.things[who], scene.things[whom]
+        start, end = side * np.array(a.xy), side * np.array(b.xy)
+        _paint_deed(ImageDraw.Draw(image), verb, start, end, b.diameter * side / 2)
+    return np.array(image)
+
+# %% ../../../nbs/data/world/215_scenes.ipynb #3863d6fd
+@dataclass
+class _Canvas:
+    "A picture, and which thing and which of its layers is seen at each pixel."
+
+    image: np.ndarray  # uint8 [H, W, 3]
+    mine: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)  # thing -> part -> mask
+    whole: dict[int, tuple[int, int]] = field(default_factory=dict)  # pixels: all, in the picture
+
+    def put(self, number: int, sprite, thing: Thing) -> None:
+        "Paint a thing over what is there."
+        side = self.image.shape[0]
+        width = max(4, round(thing.diameter * side))
+        rgba, layers = sprite.paint(width, thing.angle, thing.attributes)
+        half = rgba.shape[0] / 2
+        x, y = round(thing.xy[0] * side - half), round(thing.xy[1] * side - half)
+        rows, cols = slice(max(y, 0), y + rgba.shape[0]), slice(max(x, 0), x + rgba.shape[1])
+        below = self.image[rows, cols]
+        high, wide = below.shape[:2]
+        cut = (slice(max(-y, 0), max(-y, 0) + high), slice(max(-x, 0), max(-x, 0) + wide))
+        above = rgba[cut].astype(np.uint16)
+        alpha = above[..., 3:]
+        self.image[rows, cols] = (below * (255 - alpha) + above[..., :3] * alpha + 127) // 255
+        full, masks = 0, {"": np.zeros((side, side), bool)}
+        for name, mask in layers.items():
+            full += np.count_nonzero(mask)
+            seen = mask[cut]
+            masks[""][rows, cols] |= seen
+            part = name.rstrip(" 0123456789")
+            if part not in ("outline", "mark"):
+                masks[name] = np.zeros((side, side), bool)
+                masks[name][rows, cols] = seen
+        for other in self.mine.values():
+            for mask in other.values():
+                mask &= ~masks[""]
+        self.mine[number] = masks
+        self.whole[number] = full, np.count_nonzero(masks[""])
+
+
+def _box(mask: np.ndarray) -> tuple[tuple[float, float, float, float], int] | None:
+    "Corners of the smallest box around a mask as fractions, and its pixels; None of an empty one."
+    count = np.count_nonzero(mask)
+    if not count:
+        return None
+    rows, cols = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    side = mask.shape[0]
+    corners = cols[0] / side, rows[0] / side, (cols[-1] + 1) / side, (rows[-1] + 1) / side
+    return tuple(float(v) for v in corners), count
+
+# %% ../../../nbs/data/world/215_scenes.ipynb #a1c9bd4b
+def _paint_order(things: tuple[Thing, ...]) -> list[int]:
+    "Carriers first, what is carried last, others in their order."
+    carriers = {thing.carried_by for thing in things}
+
+    def depth(i):
+        return (i not in carriers) + (things[i].carried_by is not None)
+
+    return sorted(range(len(things)), key=depth)
+
+
+@patch
+def render(
+    self: World,
+    scene: Scene,
+    masks: bool = False,  # whether the masks of the boxes come along
+) -> Rendered:
+    "The picture of a scene, with boxes of the visible things, parts and clumps."
+    canvas = _Canvas(_ground(self, scene))
+    side = self.config.image_size
+    for number in _paint_order(scene.things):
+        thing = scene.things[number]
+        sprite = self.sprites.sprite(thing.leaf, thing.instance, scene.split)
+        canvas.put(number, sprite, thing)
+    boxes, found = [], []
+    for number in range(len(scene.things)):
+        full, inside = canvas.whole[number]
+        hidden = np.count_nonzero(canvas.mine[number][""]) < 0.95 * inside
+        flags = bool(hidden), bool(inside < 0.98 * full)
+        for name, mask in canvas.mine[number].items():
+            box = _box(mask)
+            if box is not None:
+                part = name.rstrip(" 0123456789")
+                boxes.append(Visible(number, part, box[0], box[1] / side**2, *flags))
+                found.append(mask)
+    clump = [number for number, thing in enumerate(scene.things) if thing.group is not None]
+    if clump:
+        mask = np.any([canvas.mine[number][""] for number in clump], axis=0)
+        box = _box(mask)
+        boxes.append(Visible(clump[0], "", box[0], box[1] / side**2, group=True))
+        found.append(mask)
+    noise = self.rng(scene.split, scene.index, "noise").standard_normal(
+        (side, side, 1), dtype=np.float32
+    )
+    image = canvas.image + noise * self.config.noise
+    image = np.clip(image, 0, 255).astype(np.uint8)
+    return Rendered(image, tuple(boxes), tuple(found) if masks else None)
