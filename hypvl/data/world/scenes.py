@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from hashlib import blake2b
 from itertools import combinations
-from types import MappingProxyType
 from typing import Protocol
 from zlib import crc32
 
@@ -257,7 +256,7 @@ class World:
                 pairs.append(frozenset((genus, other)))
         count = round(self.config.held_out_pairs * len(pairs))
         chosen = self._world_rng("pairs").permutation(len(pairs))[:count]
-        return GenusPairs(frozenset(pairs[i] for i in chosen), MappingProxyType(self.genus))
+        return GenusPairs(frozenset(pairs[i] for i in chosen), self.genus)
 
     def _places(self) -> LeafPlaces:
         "A share of the (leaf, quadrant); two quadrants at least are left to each leaf."
