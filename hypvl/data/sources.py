@@ -19,10 +19,10 @@ from .jobs import folder_lock
 from .parses.pipelines import attachment_score, load_parser, parse_shards, shard_parses
 from .parses.small_parser import train_parser
 from .records import Parse
+from .world.attributes import ATTRIBUTES
 from .world.grammar import OPPOSITES, VERBS, Mention, compose, linearise
 from .world.photographs import photo_sprites
 from .world.scenes import World, WorldConfig
-from .world.sprites import ACTIONS, MATERIALS, DrawnSprites
 from .world.writers import SuiteConfig, write_grit, write_suite
 
 # %% ../../nbs/data/203_sources.ipynb #0e6328a8
@@ -166,8 +166,9 @@ def world_words(
     world: World,
 ) -> tuple[str, ...]:  # sorted
     "All words of the captions, names and negatives of a world."
-    found = _grammar_words() | {"small", "large", *MATERIALS, *ACTIONS}
-    found |= {*world.sprites.colours, *world.sprites.conditions}
+    found = _grammar_words()
+    for attribute in ATTRIBUTES.values():
+        found.update(attribute.words)
     for names in world.words.values():
         for name in names:
             found.update(name.split())
@@ -195,7 +196,7 @@ class WorldSource(ShardSource, kind="world"):
         "The world, with drawn or photographic sprites."
         if self.sprites:
             return World(self.world, photo_sprites(self.sprites, families=self.families))
-        return World(self.world, DrawnSprites())
+        return World(self.world)
 
     def words(self) -> tuple[str, ...]:
         "The words of the drawn world; none for photographs, whose names are those of a folder."
@@ -215,7 +216,7 @@ class WorldSource(ShardSource, kind="world"):
         Two processes may call it at the same time: one works and the other waits.
         """
         folder, world = self.folder(root, size), self.make_world()
-        members = ("parse.json", "nodes.json")
+        members = ("parse.json", "truth.json")
         wanted = PrepareConfig(size=size, min_area=self.min_area, subsampling=0, carry=members)
         for split, count in (("train", self.train), ("val", self.val)):
             if not (folder / split / "counts.json").exists():
