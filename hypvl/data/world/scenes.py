@@ -6,7 +6,7 @@
 __all__ = ['SIZES', 'SPLITS', 'WorldConfig', 'Thing', 'Scene', 'quadrant', 'true_relation', 'true_deed', 'HeldOut', 'GenusPairs',
            'LeafPlaces', 'Split', 'Visible', 'Rendered', 'World']
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #6a2def3a
+# %% ../../../nbs/data/world/215_scenes.ipynb #b5daefab
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from .attributes import ATTRIBUTES
 from .grammar import VERBS, Speaker
 from .sprites import DrawnSprites, Sprite
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #14c0f327
+# %% ../../../nbs/data/world/215_scenes.ipynb #0b7f4a51
 SIZES = {"small": (16, 19), "medium": (20, 24), "large": (25, 29)}
 
 
@@ -68,7 +68,7 @@ class WorldConfig:
         if not 1 <= len(self.objects) <= 4:
             raise ValueError(f"objects={self.objects}: odds of 1 to at most 4 things are needed")
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #614ad013
+# %% ../../../nbs/data/world/215_scenes.ipynb #5a4a0559
 @dataclass(frozen=True)
 class Thing:
     "One object of a scene."
@@ -125,7 +125,7 @@ def true_deed(scene: Scene) -> tuple[int, int, str | None]:
             return who, whom, verb
     return -1, -1, None
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #a143e5cd
+# %% ../../../nbs/data/world/215_scenes.ipynb #767e5632
 class HeldOut(Protocol):
     "A set of scenes kept from training."
 
@@ -185,7 +185,7 @@ SPLITS = {
     )
 }
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #8b47091d
+# %% ../../../nbs/data/world/215_scenes.ipynb #d6544ab5
 @dataclass(frozen=True)
 class Visible:
     "Something that can be seen in a picture, with the tight box of its visible pixels."
@@ -207,7 +207,7 @@ class Rendered:
     boxes: tuple[Visible, ...]
     masks: tuple[np.ndarray, ...] | None = None  # bool [H, W] of each box, if asked for
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #862b4214
+# %% ../../../nbs/data/world/215_scenes.ipynb #b34094ba
 class World:
     "Scenes and pictures as a function of (seed, split, index)."
 
@@ -277,7 +277,7 @@ class World:
             return False
         return not any(self.held_out[name].allows(scene) for name in split.violates)
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #d19c7d7f
+# %% ../../../nbs/data/world/215_scenes.ipynb #81d29b32
 _CARRIER, _REPEAT, _CLUMP, _ROWS = 4, 5, 6, 8  # rows of the tables of looks; the first 4: drawn
 
 
@@ -325,7 +325,7 @@ class _Looks:
         angle, instance = 20 * turn - 10, int(which * (1 << 30))
         return Thing(leaf, attributes, xy, float(diameter), float(angle), instance)
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #ab020e14
+# %% ../../../nbs/data/world/215_scenes.ipynb #e0ab6189
 def _draw_count(world: World, rng: np.random.Generator, split: str) -> int:
     "How many things a scene has; as many as it takes to violate what the split violates."
     odds = np.array(world.config.objects, float)
@@ -365,7 +365,7 @@ def _draw_centres(rng: np.random.Generator, count: int) -> list[tuple[float, flo
         centres.append((float(x), float(y)))
     return centres
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #4e27a51f
+# %% ../../../nbs/data/world/215_scenes.ipynb #b3cebe9c
 def _with_carrier(world: World, scene: Scene, looks: _Looks) -> Scene:
     "The scene in which one thing lies on another."
     rng = world.rng(scene.split, scene.index, "carry")
@@ -427,7 +427,7 @@ def carriers(self: World, leaf: str) -> tuple[str, ...]:
         self._liked[leaf] = tuple(others[i] for i in order)
     return self._liked[leaf]
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #bfd2a74e
+# %% ../../../nbs/data/world/215_scenes.ipynb #d4139203
 def _free(thing: Thing) -> bool:
     return thing.carried_by is None and thing.group is None
 
@@ -498,7 +498,7 @@ def _with_deed(world: World, scene: Scene, drawn: int) -> Scene:
     acting = replace(scene.things[who], deed=(verb, whom))
     return replace(scene, things=(*scene.things[:who], acting, *scene.things[who + 1 :]))
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #624c23c5
+# %% ../../../nbs/data/world/215_scenes.ipynb #ccae07cd
 @patch
 def scene(
     self: World,
@@ -545,7 +545,7 @@ def scene(
             found = add(self, found, looks)
     return found
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #82ddf5a4
+# %% ../../../nbs/data/world/215_scenes.ipynb #a0046950
 def _disc(centre: np.ndarray, radius: float) -> tuple[float, float, float, float]:
     "The box of a circle, as PIL wants it."
     return (*(centre - radius), *(centre + radius))
@@ -580,7 +580,7 @@ def _ground(world: World, scene: Scene) -> np.ndarray:
         _paint_deed(ImageDraw.Draw(image), verb, start, end, b.diameter * side / 2)
     return np.array(image)
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #bebac7ac
+# %% ../../../nbs/data/world/215_scenes.ipynb #b9eda5ae
 @dataclass
 class _Canvas:
     "A picture, and which thing and which of its layers is seen at each pixel."
@@ -627,7 +627,7 @@ def _box(mask: np.ndarray) -> tuple[tuple[float, float, float, float], int] | No
     corners = cols[0] / side, rows[0] / side, (cols[-1] + 1) / side, (rows[-1] + 1) / side
     return tuple(float(v) for v in corners), count
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #0a6711c6
+# %% ../../../nbs/data/world/215_scenes.ipynb #f93343fd
 def _paint_order(things: tuple[Thing, ...]) -> list[int]:
     "Things in their order, then carriers, then what is carried."
     carriers = {thing.carried_by for thing in things}
