@@ -21,7 +21,6 @@ from .parses.small_parser import train_parser
 from .records import Parse
 from .world.photographs import photo_sprites
 from .world.scenes import World, WorldConfig
-from .world.sprites import DrawnSprites
 from .world.writers import SuiteConfig, write_grit, write_suite
 
 # %% ../../nbs/data/203_sources.ipynb #0e6328a8
@@ -140,7 +139,7 @@ class WorldSource(DataSource, kind="world"):
         "The world, with drawn or photographic sprites."
         if self.sprites:
             return World(self.world, photo_sprites(self.sprites, families=self.families))
-        return World(self.world, DrawnSprites())
+        return World(self.world)
 
     def folder(self, root: str | Path, size: int) -> Path:
         "Where `prepare` puts the data: named after all that they depend on."
@@ -156,7 +155,7 @@ class WorldSource(DataSource, kind="world"):
         Two processes may call it at the same time: one works and the other waits.
         """
         folder, world = self.folder(root, size), self.make_world()
-        members = ("parse.json", "nodes.json")
+        members = ("parse.json", "truth.json")
         wanted = PrepareConfig(size=size, min_area=self.min_area, subsampling=0, carry=members)
         for split, count in (("train", self.train), ("val", self.val)):
             if not (folder / split / "counts.json").exists():
