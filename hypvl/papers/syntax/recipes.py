@@ -53,8 +53,7 @@ def syntax_recipe(
     if published:
         data = replace(made.data, parses="spacy", parser="en_core_web_sm")
     else:
-        odds = {"material": SHARE, "action": SHARE}
-        world = WorldConfig(odds=odds, deeds=SHARE)
+        world = WorldConfig(odds={"material": SHARE, "action": SHARE}, deeds=SHARE)
         data = replace(made.data, parses=parses, parser=parser, world=world)
     objective = replace(made.objective, syntax=SyntaxConfig(weight=weight))
     if preset == "smoke":  # twelve steps do not leave the plateau
