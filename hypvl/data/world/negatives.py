@@ -9,7 +9,6 @@ __all__ = ['Edited', 'EDITS', 'LOCATIONS', 'CHECKS', 'plain_world', 'sayable', '
            'checklist_pair']
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #43acbd9f
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from zlib import crc32
@@ -18,7 +17,7 @@ import numpy as np
 
 from .attributes import ATTRIBUTES
 from .captions import Caption, caption, caption_truth, consistent, thing_truths
-from .grammar import OPPOSITES, VERBS, Mention, Speaker, mention
+from .grammar import OPPOSITES, VERBS, Mention, mention
 from .scenes import SIZES, Scene, Thing, World, true_deed, true_relation
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #6d21b0f1
