@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from ..config import atomic_path
-from ..evaluation.statistics import seed_interval
+from ..evaluation.statistics import Interval, from_intervals
 from hypvl.papers.reference import (
     BASELINES,
     BOTH_WORLDS,
@@ -39,11 +39,17 @@ def over_seeds(
     level: float = 0.95,  # coverage of the interval
 ) -> dict[str, Any]:
     "Mean, interval, and what the interval covers, of one cell."
-    mean, low, high = seed_interval([row["value"] for row in rows], level)
-    covers = f"{len(rows)} seeds"
+    seen = []
+    for row in rows:
+        ends = float(row["low"]), float(row["high"])
+        seen.append(Interval(float(row["value"]), *ends))
+    known = np.isfinite(seen).all()
+    found = from_intervals(seen if known else [Interval(*[one.value] * 3) for one in seen], 0)
+    mean, low, high = found.interval(level)
+    covers = f"{'items and ' if known else ''}{len(rows)} seeds"
     if len(rows) == 1:
-        low, high = float(rows[0]["low"]), float(rows[0]["high"])
-        covers = "none" if np.isnan([low, high]).any() else "items"
+        covers = "items" if known else "none"
+        low, high = (low, high) if known else (float("nan"), float("nan"))
     joined = {}
     for name in _ORIGIN:
         joined[name] = ", ".join(dict.fromkeys(str(row[name]) for row in rows))
@@ -268,12 +274,15 @@ class Table:
     title: str  # heading
     frame: pd.DataFrame  # one row a cell
     notes: tuple[str, ...] = ()  # footer lines
+    reading: str = ""  # one sentence on what it shows, of `table_sentence`
 
     def html(self) -> str:
-        "One HTML table a block, and the footer."
+        "One HTML table a block, the sentence, and the footer."
         parts = [f"<h4>{_html.escape(self.title)}</h4>"]
         for number, block in enumerate(_blocks(self.frame)):
             parts.append(_to_html(block, f"table{number}"))
+        if self.reading:
+            parts.append(f"<p>{_html.escape(self.reading)}</p>")
         for note in self.notes:
             parts.append(f"<p><small>{_html.escape(note)}</small></p>")
         return "\n".join(parts)
@@ -283,6 +292,8 @@ class Table:
         parts = [f"**{self.title}**"]
         for block in _blocks(self.frame):
             parts += [block.caption, _to_markdown(block)]
+        if self.reading:
+            parts.append(self.reading)
         parts.append("\n".join(f"- {note}" for note in self.notes))
         return "\n\n".join(parts) + "\n"
 

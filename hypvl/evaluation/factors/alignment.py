@@ -92,9 +92,14 @@ class Alignment:
     value: float  # mean normalised information of the assigned pairs, null subtracted
     low: float
     high: float
-    null_high: float  # 95 % quantile of value when factors and families are unrelated
+    null: float  # mean of value when factors and families are unrelated
+    null_high: float  # 95 % quantile of it
     p: float  # share of permutations that reach the value
     n: int  # items
+    auc: float = float("nan")  # mean auc of the assigned pairs
+    auc_low: float = float("nan")  # its interval, by the same jackknife
+    auc_high: float = float("nan")
+    auc_null: float = float("nan")  # its mean when factors and families are unrelated
 
     def matrix(self, column: str = "normalised") -> pd.DataFrame:
         "One column of the table as factors × concepts."
@@ -141,18 +146,24 @@ def _checked_presence(present, families: Sequence[str], n: int) -> Bool[np.ndarr
     return present
 
 
-def _jackknife_half_width(one_hot, present, null, factors: int, group) -> float:
-    "Half of a 95 % interval of the alignment, from leaving out one group of items at a time."
-    n, groups = len(present), group.max() + 1
+def _assigned_auc(norms, present, information) -> float:
+    "Mean over the assigned pairs of the chance that an item with the family is farther out."
+    return float(np.nanmean(presence_auc(norms, present)[_best_assignment(information)]))
+
+
+def _jackknife_half_widths(norms, one_hot, present, null, group) -> Float[np.ndarray, "2"]:
+    "Halves of 95 % intervals of alignment and auc, from leaving out a group of items at a time."
+    n, groups, factors = len(present), group.max() + 1, norms.shape[1]
     values = []
     for left_out in range(groups):
         keep = group != left_out
         held = present[keep].astype(np.float32)
         bits = _information(one_hot[keep], held, factors)
         null_of_part = null * n / keep.sum()
-        values.append(_assigned_mean((bits - null_of_part) / _entropy(present[keep])))
-    values = np.array(values)
-    return 1.96 * np.sqrt((groups - 1) / groups * ((values - values.mean()) ** 2).sum())
+        share = (bits - null_of_part) / _entropy(present[keep])
+        values.append([_assigned_mean(share), _assigned_auc(norms[keep], present[keep], share)])
+    spread = ((np.array(values) - np.mean(values, axis=0)) ** 2).sum(0)
+    return 1.96 * np.sqrt((groups - 1) / groups * spread)
 
 # %% ../../../nbs/evaluation/factors/611_alignment.ipynb #ba029b25
 def factor_alignment(
@@ -166,21 +177,27 @@ def factor_alignment(
     groups: int = 20,  # groups of the jackknife
 ) -> Alignment:
     "Information between factors and families, with the best assignment and a permutation null."
+    norms = np.asarray(norms, dtype=float)
     codes = quantile_bins(norms, bins)
     n, factors = codes.shape
     present = _checked_presence(present, families, n)
     one_hot, held = _one_hot(codes), present.astype(np.float32)
     strata = np.zeros(n, int) if within is None else np.asarray(within)
-    draws = []
+    draws, orders = [], []
     for _ in range(permutations):
-        draws.append(_information(one_hot, held[_shuffle_within(rng, strata)], factors))
+        orders.append(_shuffle_within(rng, strata))
+        draws.append(_information(one_hot, held[orders[-1]], factors))
     draws = np.stack(draws)
     bits, null, entropy = _information(one_hot, held, factors), draws.mean(0), _entropy(present)
     normalised = (bits - null) / entropy
     value = _assigned_mean(normalised)
     by_chance = np.array([_assigned_mean((draw - null) / entropy) for draw in draws])
     group = rng.permutation(n) % groups
-    half = _jackknife_half_width(one_hot, present, null, factors, group)
+    half, auc_half = _jackknife_half_widths(norms, one_hot, present, null, group)
+    auc = _assigned_auc(norms, present, normalised)
+    by_chance_auc = []
+    for order, draw in zip(orders[:20], draws):
+        by_chance_auc.append(_assigned_auc(norms, present[order], (draw - null) / entropy))
     columns = dict(bits=bits, null=null, excess=bits - null, normalised=normalised)
     columns["p"] = (1 + (draws >= bits).sum(0)) / (1 + permutations)
     columns["auc"] = presence_auc(norms, present)
@@ -189,9 +206,14 @@ def factor_alignment(
         value,
         value - half,
         value + half,
+        float(by_chance.mean()),
         float(np.quantile(by_chance, 0.95)),
         (1 + (by_chance >= value).sum()) / (1 + permutations),
         n,
+        auc,
+        auc - auc_half,
+        auc + auc_half,
+        float(np.mean(by_chance_auc)),
     )
 
 
