@@ -39,7 +39,9 @@ class WorldConfig:
     held_out_places: float = 0.25  # share of (leaf, quadrant) never seen in training
     noise: float = 4.0  # standard deviation of pixel noise, of 255
     speaker: Speaker = Speaker()
-    odds: Mapping[str, float] = field(default_factory=dict)  # attribute -> share of things
+    odds: Mapping[str, float] = field(
+        default_factory=dict, hash=False
+    )  # attribute -> share of things
     deeds: float = 0.0  # share of scenes in which one thing does something to another
     carry: float = 0.0  # share of scenes in which one thing lies on another
     groups: float = 0.0  # share of scenes with a clump of one leaf
@@ -403,9 +405,7 @@ def _put_on(world: World, scene: Scene, looks: _Looks, place: int, carrier: str)
     x, y = (v - half * d for v, d in zip(scene.things[place].xy, (dx, dy)))
     x, y = (float(np.clip(v, edge, 1 - edge)) for v in (x, y))
     stands = {name: w for name, w in below.attributes.items() if w not in ATTRIBUTES[name].turns}
-    below = replace(
-        below, attributes=stands, xy=(x, y), diameter=diameter, angle=below.angle / 2
-    )
+    below = replace(below, attributes=stands, xy=(x, y), diameter=diameter, angle=below.angle / 2)
     above = replace(
         scene.things[place],
         attributes={name: small[name] for name in ATTRIBUTES if name in small},
