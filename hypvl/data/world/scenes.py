@@ -461,7 +461,6 @@ def _with_clump(world: World, scene: Scene, looks: _Looks) -> Scene:
     if rng.random() >= world.config.groups:
         return scene
     which, turn = rng.random(2)
-    count = len(scene.things)
     carriers = {thing.carried_by for thing in scene.things}
     found = [i for i, t in enumerate(scene.things) if _free(t) and i not in carriers]
     if not found:
