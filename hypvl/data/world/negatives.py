@@ -456,7 +456,7 @@ def checklist_pair(world: World, bucket: str, index: int) -> HardNegative:
     make_pair = makers.get(bucket.split("_")[0], _object_pair)
     for attempt in range(1000):
         number = _number(bucket, index // 2, attempt)
-        scene = world.scene("checklist", number)
+        scene = world.scene("checklist", number, count=1 + number % min(3, len(world.families)))
         edited = make_pair(world, bucket, scene, world.rng("checklist", number, f"edit {bucket}"))
         found = _pair(world, scene, edited, index)
         if found is not None:
