@@ -29,7 +29,9 @@ class Attribute:
     applies: tuple[str, ...] = ()  # families that can have it; () = all
     conflicts: tuple[str, ...] = ()  # words or names of earlier attributes that exclude it
     bucket: str = ""  # bucket of VL-CheckList, without its first half
-    turns: Mapping[str, float] = field(default_factory=dict)  # word -> degrees that it turns a thing
+    turns: Mapping[str, float] = field(
+        default_factory=dict
+    )  # word -> degrees that it turns a thing
 
     def __post_init__(self):
         if not self.words:

@@ -333,9 +333,7 @@ def _put_on(world: "World", scene: Scene, looks: _Looks, place: int, carrier: st
     x, y = (v - half * d for v, d in zip(scene.things[place].xy, (dx, dy)))
     x, y = (float(np.clip(v, edge, 1 - edge)) for v in (x, y))
     stands = {name: w for name, w in below.attributes.items() if w not in ATTRIBUTES[name].turns}
-    below = replace(
-        below, attributes=stands, xy=(x, y), diameter=diameter, angle=below.angle / 2
-    )
+    below = replace(below, attributes=stands, xy=(x, y), diameter=diameter, angle=below.angle / 2)
     above = replace(
         scene.things[place],
         attributes={name: small[name] for name in ATTRIBUTES if name in small},
