@@ -128,7 +128,7 @@ text_configs: dict[str, TextConfig] = {
     "text_base": TransformerConfig(),
     "text_tiny": TransformerConfig(
         width=128,
-        layers=2,
+        layers=1,
         heads=4,
         token_std=0.1,
         mark_std=0.0,
@@ -136,7 +136,6 @@ text_configs: dict[str, TextConfig] = {
         merge_repeats=True,
     ),
 }
-text_configs["text_tiny_1"] = replace(text_configs["text_tiny"], layers=1)
 
 # %% ../../nbs/models/301_text_towers.ipynb #403ec010
 def truncate(
