@@ -342,7 +342,7 @@ def _number(kind: str, index: int, attempt: int) -> int:
 
 
 def hard_negative(world: World, kind: str, index: int) -> HardNegative:
-    "Scene, true and false caption number `index` of a kind; of most kinds, 2 n and 2 n + 1 are twins."
+    "Pair `index` of a kind: a scene, a true and a false caption; 2 n and 2 n + 1 are twins."
     if kind not in EDITS:
         raise ValueError(f"kind={kind!r} is none of {', '.join(EDITS)}")
     world = plain_world(world)
