@@ -7,7 +7,7 @@ __all__ = ['text_configs', 'marks_as_text', 'Tokenizer', 'TextConfig', 'Transfor
            'init_text_tower', 'TextTower', 'make_text_tower']
 
 # %% ../../nbs/models/301_text_towers.ipynb #502f6eb5
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Sequence
 

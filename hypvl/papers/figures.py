@@ -15,10 +15,10 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from IPython.display import Markdown, display
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from IPython.display import Markdown, display
 from PIL import Image
 
 from .claims import VERDICTS

@@ -13,6 +13,7 @@ import pandas as pd
 
 from ...data.taxonomy import Taxonomy
 from ...evaluation.order.traversal import traversal_measures
+from ..claims import IDEAL
 from ..figures import Drawing, training_figure
 from ..paper import Figure, Paper, Study
 from .claims import CHANGED, CLAIMS
@@ -33,7 +34,6 @@ from .recipes import SECTIONS, section_recipes
 from .tables import LAYOUTS, REFERENCE
 from .traversal_figures import measures_figure, traversal_figure
 from ..recipes import Recipe
-from ..claims import IDEAL
 from ..reference import BASELINES, Rows
 
 # %% ../../../nbs/papers/phyclip/817_phyclip.ipynb #b6029021

@@ -15,8 +15,14 @@ from itertools import combinations
 import numpy as np
 import pandas as pd
 
-from ...evaluation.statistics import Estimate, Interval, Sample, bootstrap_mean, estimate
-from ...evaluation.statistics import from_intervals
+from hypvl.evaluation.statistics import (
+    Estimate,
+    Interval,
+    Sample,
+    bootstrap_mean,
+    estimate,
+    from_intervals,
+)
 from hypvl.papers.claims import (
     Claim,
     Compare,
