@@ -443,7 +443,13 @@ class GainGap:
     name = "difference of two paired differences, items × seeds"
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
-        sides = [self.larger.cells(data), self.smaller.cells(data)]
+        sides, limits = [], []
+        for test in (self.larger, self.smaller):
+            cells = test.cells(data)
+            found = [cell.limit(rng) for cell in cells]
+            kept = [cell for cell, limit in zip(cells, found) if not limit]
+            sides.append(kept or cells)
+            limits.append("" if kept else max(found, key=found.count))
         both = [set(cells[0].ours.columns) for cells in sides]
         seeds = sorted(both[0] & both[1])
         if not seeds:
@@ -458,7 +464,9 @@ class GainGap:
             samples += part
         detail = f"{means[0]:+.1f} against {means[1]:+.1f} points"
         n = sum(len(one.values) for one in samples)
-        return Effect(estimate(samples, rng), "points", n, tuple(map(int, seeds)), detail)
+        limit = next((limit for limit in limits if limit), "")
+        found = estimate(samples, rng)
+        return Effect(found, "points", n, tuple(map(int, seeds)), detail, limit)
 
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
         "The same on the printed numbers."

@@ -46,9 +46,9 @@ class Figure:
 
     draw: Callable[["Study"], Drawing]
     file: str  # name of the saved files
-    read: Callable[[pd.DataFrame], str] = figure_sentence  # what it shows, in a sentence
     needs: tuple[str, ...] = ()  # frames of the first section without which it is not drawn
     section: str = ""  # a section that must have been run
+    read: Callable[[pd.DataFrame], str] = figure_sentence  # what it shows, in a sentence
 
 
 def _claims(study: "Study") -> Drawing:

@@ -245,7 +245,7 @@ def _names_in_factors(model, taxonomy: Taxonomy, name: Callable, best: pd.DataFr
     for family in factor_of:
         for node in taxonomy.descendants(family):
             parent = taxonomy.parents[node]
-            names = {"child": name(node), "parent": name(parent), "family": name(family)}
+            names = {"child": name(node), "parent": name(parent), "below": name(family)}
             for other, factor in factor_of.items():
                 place = names | {"factor": factor, "own": other == family}
                 out = {"norm": norms[node][factor], "parent_norm": norms[parent][factor]}

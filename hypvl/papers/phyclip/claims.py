@@ -213,7 +213,8 @@ class NearerMistakes:
             raise NotRun("both models have no seed in common")
         detail = f"both err on {min(counts)} to {max(counts)} of {len(ours)} items"
         numbers = from_intervals(found, min(counts))
-        return Effect(numbers, "%", sum(counts), tuple(map(int, seeds)), detail)
+        limit = Compare(self.model, self.rival, ("hierarchy",), (self.dataset,))(data, rng).limit
+        return Effect(numbers, "%", sum(counts), tuple(map(int, seeds)), detail, limit)
 
 # %% ../../../nbs/papers/phyclip/813_claims.ipynb #d8bc9f4f
 @dataclass(frozen=True)
