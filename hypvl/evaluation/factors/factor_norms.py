@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..suites.prompts import grammatical
 from ..zero_shot import encode_texts
 from ...geometry.lorentz import dist
 from ...geometry.spaces import Geometry
@@ -88,6 +89,7 @@ def prompt_norms(
     rows = []
     for pair, (a, b) in enumerate(pairs):
         prompts = {"a": single.format(a), "b": single.format(b), "both": both.format(a, b)}
+        prompts = {series: grammatical(prompt) for series, prompt in prompts.items()}
         for series, prompt in prompts.items():
             rows.append(dict(pair=pair, a=a, b=b, series=series, prompt=prompt))
     frame = pd.DataFrame(rows)

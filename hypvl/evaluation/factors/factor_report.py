@@ -21,7 +21,11 @@ from torch import Tensor, nn
 from ...data.benchmarks.annotations import load_image
 from ...data.records import square_pad
 from ...data.taxonomy import Taxonomy
-from .alignment import Alignment, factor_alignment
+from hypvl.evaluation.factors.alignment import (
+    Alignment,
+    aspect_answers,
+    factor_alignment,
+)
 from hypvl.evaluation.factors.conjunction import (
     conjunction_hits,
     conjunction_pairs,
@@ -48,6 +52,7 @@ class Scenes:
     nodes: tuple[tuple[str, ...], ...]  # leaf nodes in the image
     families: tuple[tuple[str, ...], ...]  # their families
     boxes: tuple[tuple[tuple, ...], ...]  # (x1, y1, x2, y2, phrase); empty where the file has none
+    attributes: tuple[tuple[Mapping[str, str], ...], ...] = ()  # of each thing; empty: not known
 
     @property
     def counts(self) -> np.ndarray:
@@ -83,6 +88,11 @@ def read_scenes(
         nodes=tuple(tuple(thing["node"] for thing in things) for things in held),
         families=tuple(tuple(thing["family"] for thing in things) for things in held),
         boxes=tuple(_phrase_boxes(*both) for both in zip(held, told)),
+        attributes=tuple(
+            tuple(thing["attributes"] for thing in things)
+            for things in held
+            if all("attributes" in thing for thing in things)
+        ),
     )
 
 # %% ../../../nbs/evaluation/factors/615_factor_report.ipynb #cd2a45cc
@@ -182,6 +192,23 @@ def _conjunctions(model, images, scenes: Scenes, present, words, pairs, **how) -
     files = np.array([path.as_posix() for path in scenes.paths])
     hits = hits.assign(image=files[hits["image"]])
     return {"hits": hits, "conjunctions": found.drop(columns="top")}
+
+
+def _answers(norms, scenes: Scenes, families: pd.DataFrame, rng, permutations: int):
+    "Which family, colour or number of things each factor answers to best."
+    aspects, within = {"family": families}, {"family": scenes.counts}
+    numbers, kept = presence([[str(count)] for count in scenes.counts])
+    if kept:
+        aspects["number of things"] = pd.DataFrame(numbers, columns=kept)
+    if len(scenes.attributes) == len(scenes.paths):
+        colours = []
+        for things in scenes.attributes:
+            colours.append([thing["colour"] for thing in things if "colour" in thing])
+        painted, kept = presence(colours)
+        if kept:
+            aspects["colour"] = pd.DataFrame(painted, columns=kept)
+            within["colour"] = scenes.counts
+    return aspect_answers(norms, aspects, rng, within, permutations=permutations)
 
 
 def _activating(best: pd.DataFrame, norms, scenes: Scenes, name: Callable, rng) -> pd.DataFrame:
@@ -312,6 +339,8 @@ def factor_report(
     found = aligned["factors"]
     shown = found.table["concept"].map(dict(zip(families, words)))
     frames["alignment_table"] = found.table.assign(concept=shown)
+    held = pd.DataFrame(present, columns=words)
+    frames["answers"] = _answers(norms, scenes, held, np.random.default_rng(seed), permutations)
     best = found.table[found.table["assigned"]].sort_values("normalised", ascending=False)
     frames["activating"] = _activating(best, norms, scenes, name, rng)
     if taxonomy is not None and geometry.factors > 1:
