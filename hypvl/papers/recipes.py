@@ -57,7 +57,7 @@ class Recipe:
 PRESETS = ("smoke", "mini", "gpu", "paper")
 
 _WORLD_TRAINING = TrainConfig(
-    steps=2_000,
+    steps=1_500,
     batch_size=128,
     lr=3e-3,
     warmup=50,
