@@ -154,12 +154,11 @@ class Sample:
     text: str  # caption
     boxes: tuple[Box, ...] = ()  # regions with phrases
     parse: Parse | None = None  # parse of the caption
-    nodes: tuple[str, ...] = ()  # taxonomy nodes in the image
+    truth: Mapping[str, Any] = field(default_factory=dict)  # what is known of image and caption
     meta: Mapping[str, Any] = field(default_factory=dict)  # anything else
 
     def __post_init__(self):
-        for name in ("boxes", "nodes"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+        object.__setattr__(self, "boxes", tuple(self.boxes))
         im = self.image
         is_array = isinstance(im, np.ndarray)
         if not (is_array and im.dtype == np.uint8 and im.ndim == 3 and im.shape[2] == 3):
