@@ -249,7 +249,7 @@ class ConvBlock(nn.Module):
         self.norm = norms[norm](channels)
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B D h w"]:
-        return F.relu(self.norm(self.conv(x)))
+        return F.relu(self.norm(self.conv(x)), inplace=True)
 
 # %% ../../nbs/models/300_towers.ipynb #8a4c8d0a
 class ConvTower(nn.Module):
@@ -303,7 +303,9 @@ class ConvTower(nn.Module):
         for n, name in enumerate(self.state_names, 1):
             x = self.get_submodule(f"stage{n}")(x)
             states[name] = x.flatten(2).mT
-        places = F.adaptive_avg_pool2d(x, self.grid).flatten(1)
+        if x.shape[2:] != (self.grid, self.grid):
+            x = F.adaptive_avg_pool2d(x, self.grid)
+        places = x.flatten(1)
         return self.norm(self.head(places)), {name: states[name] for name in want}
 
     def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]:

@@ -107,6 +107,11 @@ class _Item:
         except _Fault as fault:
             self.fault = fault
 
+    @property
+    def where(self):
+        "What a message calls the sample."
+        return f"{Path(self.raw['__url__']).name} sample {self.raw['__key__']}"
+
     def draw(self, seed, epoch):
         "The random numbers of a visit and the box that they choose."
         rng = random.Random(f"{seed}/{epoch}/{self.shard}/{self.number}")
@@ -251,16 +256,15 @@ class _Stream(IterableDataset):
 
     def visit(self, item, epoch, faults):
         "The sample of one visit, or None where it is broken; a broken tree is left out."
-        where = f"{Path(item.raw['__url__']).name} sample {item.raw['__key__']}"
         try:
             sample = _visit(item, epoch, self.config)
         except _Fault as fault:
-            faults.add(fault.kind, where, fault)
+            faults.add(fault.kind, item.where, fault)
             faults.check()
             return None
         tree = sample["tree"]
         if isinstance(tree, ParseFault):
-            faults.add(tree.kind, where, tree)
+            faults.add(tree.kind, item.where, tree)
             faults.check()
             return sample | {"tree": None}  # a caption without edges
         faults.seen += 1

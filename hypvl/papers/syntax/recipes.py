@@ -20,7 +20,7 @@ from ...data.world.scenes import WorldConfig
 from ...evaluation.order.parse_recovery import parse_report
 from ...losses.syntax import SyntaxConfig
 from ..phyclip.recipes import recipe
-from ..recipes import Recipe, known_name
+from ..recipes import Recipe, known_name, with_vocabulary
 
 # %% ../../../nbs/papers/syntax/820_recipes.ipynb #dc08b550
 # of things with a material, of things that do something, of scenes with a deed between two
@@ -59,6 +59,8 @@ def syntax_recipe(
     if preset == "smoke":  # twelve steps do not leave the plateau
         objective = replace(objective, delay=2, ramp=4)
     made = override(replace(made, objective=objective, data=data, probes=PROBES), overrides)
+    if not published and "model.text.vocabulary" not in overrides:
+        made = with_vocabulary(made)
     weight = made.objective.syntax.weight
     label = made.label + (" + syntax" if weight else "") + (f", {note}" if note else "")
     return replace(made, label=label, columns={**made.columns, "mu": weight})
