@@ -6,14 +6,15 @@
 __all__ = ['Look', 'MARGIN', 'COLOURS', 'ATTRIBUTES', 'PAINT_ORDER', 'Attribute', 'tinted', 'surfaced', 'conditioned', 'posed',
            'painted']
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #8f6d74b3
+# %% ../../../nbs/data/world/211_attributes.ipynb #c752826a
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #2b500087
+# %% ../../../nbs/data/world/211_attributes.ipynb #3b7688b7
 Look = Callable[[np.ndarray, str, str], np.ndarray]  # RGBA picture, word, group -> RGBA picture
 
 
@@ -43,7 +44,7 @@ class Attribute:
         taken = {*others, *others.values()}
         return taken.isdisjoint(self.conflicts)
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #244d9017
+# %% ../../../nbs/data/world/211_attributes.ipynb #dc79f3af
 MARGIN = 1.3  # width of a picture, in widths of the thing
 COLOURS = {
     "red": (205, 50, 45),
@@ -57,15 +58,13 @@ COLOURS = {
 
 def tinted(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
     "A grey picture in a colour; the tone 200 becomes the colour itself."
-    out = picture.copy()
-    light = picture[..., :3].astype(np.float32) / 200
-    out[..., :3] = np.clip(light * COLOURS[word], 0, 255).astype(np.uint8)
-    return out
+    tones = picture[..., :3].astype(np.uint16) * np.array(COLOURS[word], np.uint16)
+    return np.dstack([np.minimum(tones // 200, 255).astype(np.uint8), picture[..., 3]])
 
 
-def surfaced(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
-    "Metal gleams, wood has planks, wool has stitches; colour and outline stay."
-    size = picture.shape[0]
+@cache
+def _pattern(word: str, size: int) -> tuple[np.ndarray, np.ndarray]:
+    "Factor and summand that a surface applies to the colours of a square picture."
     y, x = np.mgrid[:size, :size] / size * MARGIN
     factor, summand = np.ones((size, size, 1)), np.zeros((size, size, 1))
     if word == "metal":
@@ -75,11 +74,16 @@ def surfaced(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
         factor = np.where(y % 0.25 < 0.1, 0.4, 1.0)[..., None]
     else:
         factor = np.where((x % 0.22 < 0.11) & (y % 0.22 < 0.11), 0.3, 1.0)[..., None]
-    out = picture.copy()
-    out[..., :3] = (picture[..., :3] * factor + summand).astype(np.uint8)
-    return out
+    return factor, summand
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #41c60bc0
+
+def surfaced(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
+    "Metal gleams, wood has planks, wool has stitches; colour and outline stay."
+    factor, summand = _pattern(word, picture.shape[0])
+    colours = (picture[..., :3] * factor + summand).astype(np.uint8)
+    return np.dstack([colours, picture[..., 3]])
+
+# %% ../../../nbs/data/world/211_attributes.ipynb #c17225ba
 _CRACK = ((0.56, 0), (0.72, 0), (0.5, 0.47), (0.62, 0.5), (0.36, 1), (0.22, 1), (0.42, 0.56))
 _CRACK += ((0.34, 0.53),)  # corners, as shares of the thing's width
 _BITES = ((0, 0.36, 0.2, 0.5, 0, 0.66), (1, 0.36, 0.8, 0.5, 1, 0.66))
@@ -99,7 +103,7 @@ def conditioned(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
         image.putalpha(alpha)
         return np.asarray(image)
     halo = alpha.filter(ImageFilter.GaussianBlur(size / 14))
-    halo = halo.point(lambda value: min(255, int(value * 1.8)))
+    halo = halo.point([min(255, int(value * 1.8)) for value in range(256)])
     glow = Image.new("RGBA", image.size, (255, 250, 170, 0))
     glow.putalpha(halo)
     return np.asarray(Image.alpha_composite(glow, image))
@@ -115,7 +119,7 @@ def posed(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
     ImageDraw.Draw(shadow).ellipse(box, fill=(20, 20, 20, 255))
     return np.asarray(Image.alpha_composite(shadow, Image.fromarray(picture)))
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #9f954d63
+# %% ../../../nbs/data/world/211_attributes.ipynb #835bc33e
 _ROWS = (
     Attribute("size", ("small", "large"), 2 / 3, None, bucket="attribute_size"),
     Attribute("condition", ("broken", "glowing"), 1 / 3, conditioned, bucket="attribute_state"),

@@ -8,11 +8,14 @@ __all__ = ['cut_families', 'PhotoSprites', 'photo_sprites']
 # %% ../../../nbs/data/world/213_photographs.ipynb #2d2c58e9
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from ..taxonomy import Taxonomy, contract, read_names, restrict
+from .attributes import MARGIN
+from .sprites import Layer, Sprite
 
 # %% ../../../nbs/data/world/213_photographs.ipynb #4dbd0d4e
 def cut_families(
@@ -45,10 +48,14 @@ def cut_families(
     return families
 
 # %% ../../../nbs/data/world/213_photographs.ipynb #1efeb2d0
+_KEPT = 2000  # photographs that stay in memory
+
+
 class PhotoSprites:
     "Photographs by class, hung in a taxonomy."
 
-    colours, conditions = (), ()
+    attributes = ("size",)  # what can be said of a photograph
+    carriers: Mapping[str, tuple[float, float, float]] = {}  # none can carry anything
 
     def __init__(
         self,
@@ -56,10 +63,12 @@ class PhotoSprites:
         taxonomy: Taxonomy,  # its leaves are the classes
         names: Mapping[str, str],  # node -> name; a node without one is called by itself
         families: Mapping[str, tuple[str, ...]],  # family -> its leaves
-        size: int = 32,  # side of a sprite in pixels
+        size: int = 32,  # pixels that are kept of a photograph's side
+        boxes: Mapping[str, tuple[float, ...]] = MappingProxyType({}),  # file name -> x1, y1, x2, y2
     ):
         self.pictures, self.taxonomy, self.size = pictures, taxonomy, size
-        self._families = dict(families)
+        self.boxes, self._families = boxes, dict(families)
+        self._read: dict[tuple[str, str, int], Sprite] = {}
         self.words = {n: (names.get(n, n).replace("_", " "),) for n in taxonomy.nodes}
         empty = []
         for leaf in (leaf for leaves in families.values() for leaf in leaves):
@@ -74,32 +83,42 @@ class PhotoSprites:
         "family -> its leaves."
         return self._families
 
-    def sprite(
-        self,
-        leaf: str,
-        colour: str | None = None,
-        condition: str | None = None,
-        instance: int = 0,
-        split: str = "train",
-    ) -> Image.Image:
+    def sprite(self, leaf: str, instance: int = 0, split: str = "train") -> Sprite:
         """A photograph of the leaf, squeezed to a square.
 
-        Where there are photographs for validation, those for training are used for training only;
-        `colour` and `condition` have no effect.
+        Where there are photographs for validation, those for training are used for training only.
         """
         own = "train" if split == "train" or "val" not in self.pictures else "val"
         found = self.pictures[own][leaf]
-        picture = found[instance % len(found)]
-        is_array = isinstance(picture, np.ndarray)
+        key = own, leaf, instance % len(found)
+        if key not in self._read:
+            if len(self._read) >= _KEPT:
+                self._read.clear()
+            self._read[key] = self._open(found[key[2]], leaf)
+        return self._read[key]
+
+    def _open(self, picture: Path | np.ndarray, leaf: str) -> Sprite:
+        "The sprite of a file or an array: one layer, opaque where the thing is."
+        name = getattr(picture, "name", "array")
+        box = self.boxes.get(name)
         try:
+            is_array = isinstance(picture, np.ndarray)
             with Image.fromarray(picture) if is_array else Image.open(picture) as image:
-                square = (self.size, self.size)
-                return image.convert("RGB").resize(square, Image.Resampling.BOX).convert("RGBA")
+                thing = image.convert("RGB")
+                if box is not None:
+                    thing = thing.crop(box)
+                thing = thing.resize((self.size, self.size), Image.Resampling.BOX)
         except (OSError, UnidentifiedImageError) as error:
-            name = getattr(picture, "name", "array")
             raise ValueError(
                 f"picture {name!r} of class {leaf!r} cannot be read: {error}"
             ) from error
+        width = round(self.size * MARGIN)
+        edge = (width - self.size) // 2
+        rgba = np.zeros((width, width, 4), np.uint8)
+        rgba[edge : edge + self.size, edge : edge + self.size] = np.dstack(
+            [np.asarray(thing), np.full((self.size, self.size), 255, np.uint8)]
+        )
+        return Sprite((Layer("outline", rgba),))
 
 # %% ../../../nbs/data/world/213_photographs.ipynb #b2bbb6e5
 def _pictures_by_class(folder: Path) -> dict[str, list[Path]]:

@@ -10,7 +10,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from .scenes import World, caption, render, things
+from .captions import caption
+from .negatives import plain_world
+from .scenes import World
 from .writers import SuiteConfig, jpeg, write_sugarcrepe, write_vl_checklist
 
 # %% ../../../nbs/data/world/219_published.ipynb #89337a83
@@ -32,9 +34,8 @@ def write_class_folders(
     for name, leaf in zip(names, sorted(world.paths)):
         for _ in range(per_class):
             number += 1
-            rng = world.rng("single", number)
-            items = things(world, rng, "single", count=1, leaf=leaf)
-            picture = jpeg(render(world, items, rng, "single"))
+            scene = plain_world(world).scene("single", number, count=1, leaf=leaf)
+            picture = jpeg(world.render(scene).image)
             _write(folder / name / f"ILSVRC2012_val_{number:08d}.JPEG", picture)
     return dict(zip(names, sorted(world.paths)))
 
@@ -42,10 +43,9 @@ def write_class_folders(
 def _captioned(world: World, split: str, count: int, captions: int):
     "(JPEG bytes, texts) of the scenes of a split."
     for i in range(count):
-        rng = world.rng(split, i)
-        items = things(world, rng, split)
-        picture = jpeg(render(world, items, rng, split))
-        yield picture, [caption(world, items, rng).read()[0].text for _ in range(captions)]
+        scene = world.scene(split, i)
+        texts = [caption(world, scene, number).text for number in range(captions)]
+        yield jpeg(world.render(scene).image), texts
 
 
 def write_coco(
@@ -104,6 +104,8 @@ def write_data_root(
     (root / "vl_checklist/images/vg").rename(root / "visual_genome")
     (root / "vl_checklist/images").rmdir()
     write_sugarcrepe(world, root, config)
+    for truth in root.rglob("truth.json"):  # no real data set has one
+        truth.unlink()
     for picture in (root / "sugarcrepe/images").iterdir():
         picture.rename(root / "coco/val2017" / picture.name)
     (root / "sugarcrepe/images").rmdir()

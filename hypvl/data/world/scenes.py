@@ -6,14 +6,13 @@
 __all__ = ['SIZES', 'SPLITS', 'WorldConfig', 'Thing', 'Scene', 'quadrant', 'true_relation', 'true_deed', 'HeldOut', 'GenusPairs',
            'LeafPlaces', 'Split', 'Visible', 'Rendered', 'World']
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #3f93b63c
+# %% ../../../nbs/data/world/215_scenes.ipynb #f616d30f
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from hashlib import blake2b
 from itertools import combinations
-from types import MappingProxyType
 from typing import Protocol
 from zlib import crc32
 
@@ -23,9 +22,9 @@ from PIL import Image, ImageDraw
 
 from .attributes import ATTRIBUTES
 from .grammar import VERBS, Speaker
-from .sprites import DrawnSprites
+from .sprites import DrawnSprites, Sprite
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #63d379d4
+# %% ../../../nbs/data/world/215_scenes.ipynb #742db13c
 SIZES = {"small": (16, 19), "medium": (20, 24), "large": (25, 29)}
 
 
@@ -69,7 +68,7 @@ class WorldConfig:
         if not 1 <= len(self.objects) <= 4:
             raise ValueError(f"objects={self.objects}: odds of 1 to at most 4 things are needed")
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #3ac8a9ba
+# %% ../../../nbs/data/world/215_scenes.ipynb #615d4eba
 @dataclass(frozen=True)
 class Thing:
     "One object of a scene."
@@ -126,7 +125,7 @@ def true_deed(scene: Scene) -> tuple[int, int, str | None]:
             return who, whom, verb
     return -1, -1, None
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #6e743c08
+# %% ../../../nbs/data/world/215_scenes.ipynb #4ff2f911
 class HeldOut(Protocol):
     "A set of scenes kept from training."
 
@@ -186,7 +185,7 @@ SPLITS = {
     )
 }
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #e9f214b4
+# %% ../../../nbs/data/world/215_scenes.ipynb #b257df9d
 @dataclass(frozen=True)
 class Visible:
     "Something that can be seen in a picture, with the tight box of its visible pixels."
@@ -208,7 +207,7 @@ class Rendered:
     boxes: tuple[Visible, ...]
     masks: tuple[np.ndarray, ...] | None = None  # bool [H, W] of each box, if asked for
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #f2758a50
+# %% ../../../nbs/data/world/215_scenes.ipynb #a41fa0ce
 class World:
     "Scenes and pictures as a function of (seed, split, index)."
 
@@ -257,7 +256,7 @@ class World:
                 pairs.append(frozenset((genus, other)))
         count = round(self.config.held_out_pairs * len(pairs))
         chosen = self._world_rng("pairs").permutation(len(pairs))[:count]
-        return GenusPairs(frozenset(pairs[i] for i in chosen), MappingProxyType(self.genus))
+        return GenusPairs(frozenset(pairs[i] for i in chosen), self.genus)
 
     def _places(self) -> LeafPlaces:
         "A share of the (leaf, quadrant); two quadrants at least are left to each leaf."
@@ -278,7 +277,7 @@ class World:
             return False
         return not any(self.held_out[name].allows(scene) for name in split.violates)
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #9fa6d980
+# %% ../../../nbs/data/world/215_scenes.ipynb #d7078bb4
 _CARRIER, _REPEAT, _CLUMP, _ROWS = 4, 5, 6, 8  # rows of the tables of looks; the first 4: drawn
 
 
@@ -326,7 +325,7 @@ class _Looks:
         angle, instance = 20 * turn - 10, int(which * (1 << 30))
         return Thing(leaf, attributes, xy, float(diameter), float(angle), instance)
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #fb867723
+# %% ../../../nbs/data/world/215_scenes.ipynb #0385bbc4
 def _draw_count(world: World, rng: np.random.Generator, split: str) -> int:
     "How many things a scene has; as many as it takes to violate what the split violates."
     odds = np.array(world.config.objects, float)
@@ -366,7 +365,7 @@ def _draw_centres(rng: np.random.Generator, count: int) -> list[tuple[float, flo
         centres.append((float(x), float(y)))
     return centres
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #938f98fe
+# %% ../../../nbs/data/world/215_scenes.ipynb #c468b7f0
 def _with_carrier(world: World, scene: Scene, looks: _Looks) -> Scene:
     "The scene in which one thing lies on another."
     rng = world.rng(scene.split, scene.index, "carry")
@@ -393,7 +392,10 @@ def _put_on(world: World, scene: Scene, looks: _Looks, place: int, carrier: str)
     edge, half = 0.45 * diameter, diameter / 2
     x, y = (v - half * d for v, d in zip(scene.things[place].xy, (dx, dy)))
     x, y = (float(np.clip(v, edge, 1 - edge)) for v in (x, y))
-    below = replace(below, xy=(x, y), diameter=diameter, angle=below.angle / 2)
+    stands = {name: w for name, w in below.attributes.items() if w not in ATTRIBUTES[name].turns}
+    below = replace(
+        below, attributes=stands, xy=(x, y), diameter=diameter, angle=below.angle / 2
+    )
     above = replace(
         scene.things[place],
         attributes={name: small[name] for name in ATTRIBUTES if name in small},
@@ -415,7 +417,7 @@ def carriers(self: World, leaf: str) -> tuple[str, ...]:
         self._liked[leaf] = tuple(others[i] for i in order)
     return self._liked[leaf]
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #00221f8e
+# %% ../../../nbs/data/world/215_scenes.ipynb #0cde20cc
 def _free(thing: Thing) -> bool:
     return thing.carried_by is None and thing.group is None
 
@@ -485,7 +487,7 @@ def _with_deed(world: World, scene: Scene, drawn: int) -> Scene:
     acting = replace(scene.things[who], deed=(verb, whom))
     return replace(scene, things=(*scene.things[:who], acting, *scene.things[who + 1 :]))
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #046aca9e
+# %% ../../../nbs/data/world/215_scenes.ipynb #90e515cc
 @patch
 def scene(
     self: World,
@@ -532,7 +534,7 @@ def scene(
             found = add(self, found, looks)
     return found
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #1d864f48
+# %% ../../../nbs/data/world/215_scenes.ipynb #82b2bf20
 def _disc(centre: np.ndarray, radius: float) -> tuple[float, float, float, float]:
     "The box of a circle, as PIL wants it."
     return (*(centre - radius), *(centre + radius))
@@ -567,43 +569,41 @@ def _ground(world: World, scene: Scene) -> np.ndarray:
         _paint_deed(ImageDraw.Draw(image), verb, start, end, b.diameter * side / 2)
     return np.array(image)
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #3863d6fd
+# %% ../../../nbs/data/world/215_scenes.ipynb #44a14e9c
 @dataclass
 class _Canvas:
     "A picture, and which thing and which of its layers is seen at each pixel."
 
     image: np.ndarray  # uint8 [H, W, 3]
-    mine: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)  # thing -> part -> mask
+    seen: list[tuple[int, int, str]] = field(default_factory=list)  # label, thing, part
     whole: dict[int, tuple[int, int]] = field(default_factory=dict)  # pixels: all, in the picture
 
-    def put(self, number: int, sprite, thing: Thing) -> None:
+    def __post_init__(self):
+        self.labels = np.zeros(self.image.shape[:2], np.uint8)  # from 1; 0: the ground
+
+    def put(self, number: int, sprite: Sprite, thing: Thing) -> None:
         "Paint a thing over what is there."
         side = self.image.shape[0]
         width = max(4, round(thing.diameter * side))
         rgba, layers = sprite.paint(width, thing.angle, thing.attributes)
-        half = rgba.shape[0] / 2
-        x, y = round(thing.xy[0] * side - half), round(thing.xy[1] * side - half)
-        rows, cols = slice(max(y, 0), y + rgba.shape[0]), slice(max(x, 0), x + rgba.shape[1])
-        below = self.image[rows, cols]
-        high, wide = below.shape[:2]
+        size = rgba.shape[0]
+        x, y = round(thing.xy[0] * side - size / 2), round(thing.xy[1] * side - size / 2)
+        rows, cols = slice(max(y, 0), max(y + size, 0)), slice(max(x, 0), max(x + size, 0))
+        below, label = self.image[rows, cols], self.labels[rows, cols]
+        high, wide = label.shape
         cut = (slice(max(-y, 0), max(-y, 0) + high), slice(max(-x, 0), max(-x, 0) + wide))
         above = rgba[cut].astype(np.uint16)
         alpha = above[..., 3:]
         self.image[rows, cols] = (below * (255 - alpha) + above[..., :3] * alpha + 127) // 255
-        full, masks = 0, {"": np.zeros((side, side), bool)}
+        full = inside = 0
         for name, mask in layers.items():
-            full += np.count_nonzero(mask)
             seen = mask[cut]
-            masks[""][rows, cols] |= seen
-            part = name.rstrip(" 0123456789")
-            if part not in ("outline", "mark"):
-                masks[name] = np.zeros((side, side), bool)
-                masks[name][rows, cols] = seen
-        for other in self.mine.values():
-            for mask in other.values():
-                mask &= ~masks[""]
-        self.mine[number] = masks
-        self.whole[number] = full, np.count_nonzero(masks[""])
+            full += np.count_nonzero(mask)
+            inside += np.count_nonzero(seen)
+            part = "" if name in ("outline", "mark") else name.rstrip(" 0123456789")
+            self.seen.append((len(self.seen) + 1, number, part))
+            label[seen] = len(self.seen)
+        self.whole[number] = full, inside
 
 
 def _box(mask: np.ndarray) -> tuple[tuple[float, float, float, float], int] | None:
@@ -616,7 +616,7 @@ def _box(mask: np.ndarray) -> tuple[tuple[float, float, float, float], int] | No
     corners = cols[0] / side, rows[0] / side, (cols[-1] + 1) / side, (rows[-1] + 1) / side
     return tuple(float(v) for v in corners), count
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #a1c9bd4b
+# %% ../../../nbs/data/world/215_scenes.ipynb #c6658f05
 def _paint_order(things: tuple[Thing, ...]) -> list[int]:
     "Carriers first, what is carried last, others in their order."
     carriers = {thing.carried_by for thing in things}
@@ -625,6 +625,17 @@ def _paint_order(things: tuple[Thing, ...]) -> list[int]:
         return (i not in carriers) + (things[i].carried_by is not None)
 
     return sorted(range(len(things)), key=depth)
+
+
+def _seen(canvas: _Canvas, scene: Scene):
+    "(thing, mask, '' or part) of every thing, followed by its parts."
+    for number in range(len(scene.things)):
+        own = [(label, part) for label, thing, part in canvas.seen if thing == number]
+        first, last = own[0][0], own[-1][0]
+        yield number, (canvas.labels >= first) & (canvas.labels <= last), ""
+        for label, part in own:
+            if part:
+                yield number, canvas.labels == label, part
 
 
 @patch
@@ -641,21 +652,22 @@ def render(
         sprite = self.sprites.sprite(thing.leaf, thing.instance, scene.split)
         canvas.put(number, sprite, thing)
     boxes, found = [], []
-    for number in range(len(scene.things)):
-        full, inside = canvas.whole[number]
-        hidden = np.count_nonzero(canvas.mine[number][""]) < 0.95 * inside
-        flags = bool(hidden), bool(inside < 0.98 * full)
-        for name, mask in canvas.mine[number].items():
-            box = _box(mask)
-            if box is not None:
-                part = name.rstrip(" 0123456789")
-                boxes.append(Visible(number, part, box[0], box[1] / side**2, *flags))
-                found.append(mask)
-    clump = [number for number, thing in enumerate(scene.things) if thing.group is not None]
-    if clump:
-        mask = np.any([canvas.mine[number][""] for number in clump], axis=0)
+    for number, mask, part in _seen(canvas, scene):
         box = _box(mask)
-        boxes.append(Visible(clump[0], "", box[0], box[1] / side**2, group=True))
+        if box is None:
+            continue
+        full, inside = canvas.whole[number]
+        if not part:
+            visible = box[1]
+        flags = visible < 0.95 * inside, inside < 0.98 * full
+        boxes.append(Visible(number, part, box[0], box[1] / side**2, *flags))
+        found.append(mask)
+    clump = [number for number, thing in enumerate(scene.things) if thing.group is not None]
+    members = [mask for box, mask in zip(boxes, found) if box.thing in clump and not box.name]
+    if members:
+        mask = np.any(members, axis=0)
+        corners, area = _box(mask)
+        boxes.append(Visible(clump[0], "", corners, area / side**2, group=True))
         found.append(mask)
     noise = self.rng(scene.split, scene.index, "noise").standard_normal(
         (side, side, 1), dtype=np.float32

@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['Layer', 'Sprite', 'DrawnSprites']
 
-# %% ../../../nbs/data/world/212_sprites.ipynb #e847341e
+# %% ../../../nbs/data/world/212_sprites.ipynb #b073f4cc
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -17,7 +18,7 @@ from ..taxonomy import Taxonomy
 from .attributes import ATTRIBUTES, MARGIN, painted
 from .lexicon import PARTS, lexicon
 
-# %% ../../../nbs/data/world/212_sprites.ipynb #836fffc4
+# %% ../../../nbs/data/world/212_sprites.ipynb #e1c9281b
 @dataclass(frozen=True)
 class Layer:
     "A named part of a sprite."
@@ -36,12 +37,26 @@ def _over(below: np.ndarray, above: np.ndarray) -> np.ndarray:
     return np.asarray(Image.alpha_composite(Image.fromarray(below), Image.fromarray(above)))
 
 
-def _posed(picture: np.ndarray, side: int, angle: float, how: Image.Resampling) -> np.ndarray:
-    "A picture turned and scaled."
-    image = Image.fromarray(picture)
-    if angle:
-        image = image.rotate(angle, min(how, Image.Resampling.BILINEAR))
-    return np.asarray(image.resize((side, side), how))
+def _posed(image: Image.Image, width: int, angle: float, how: Image.Resampling) -> np.ndarray:
+    "A square picture turned by some degrees (counter-clockwise) and scaled to a width."
+    half, scale, turn = image.width / 2, image.width / width, -np.deg2rad(angle)
+    along, across = scale * np.cos(turn), scale * np.sin(turn)
+    x = half - (along + across) * width / 2
+    y = half - (along - across) * width / 2
+    matrix = (along, across, x, -across, along, y)
+    return np.asarray(image.transform((width, width), Image.Transform.AFFINE, matrix, how))
+
+
+@dataclass
+class _Look:
+    "A painted sprite at its full and at half its width, and the layer seen at each pixel."
+
+    full: Image.Image
+    half: Image.Image
+    labels: Image.Image  # number of the layer, from 1; 0: none
+
+
+_KEPT = 64  # looks that a sprite remembers
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,44 +65,59 @@ class Sprite:
 
     layers: tuple[Layer, ...]
     group: str = ""  # the group of the shape, for looks that depend on it
-    _seen: dict = field(default_factory=dict, repr=False)  # attributes -> picture, labels
+    _looks: dict = field(default_factory=dict, repr=False)  # what was painted before
 
-    def _looks(self, attributes: Mapping[str, str], group: str) -> tuple[np.ndarray, np.ndarray]:
-        "The painted picture, and for every pixel the number of the layer that is seen (or 0)."
-        key = (group, *sorted(attributes.items()))
-        if key not in self._seen:
-            *body, top = self.layers if self.layers[-1].name == "mark" else (*self.layers, None)
-            picture = body[0].rgba
-            labels = (picture[..., 3] > 127).astype(np.uint8)
-            for number, layer in enumerate(body[1:], 2):
-                picture = _over(picture, layer.rgba)
-                labels[layer.rgba[..., 3] > 127] = number
-            looks = painted(picture, attributes, group)
-            labels[looks[..., 3] <= 127] = 0
-            if top is not None:
-                looks = _over(looks, top.rgba)
-                labels[top.rgba[..., 3] > 127] = len(self.layers)
-            self._seen[key] = looks, labels
-        return self._seen[key]
+    @cached_property
+    def _body(self) -> tuple[np.ndarray, np.ndarray]:
+        "Outline and parts before anything is painted, and their labels."
+        body = [layer for layer in self.layers if layer.name != "mark"]
+        picture = body[0].rgba
+        labels = (picture[..., 3] > 127).astype(np.uint8)
+        for number, layer in enumerate(body[1:], 2):
+            picture = _over(picture, layer.rgba)
+            labels[layer.rgba[..., 3] > 127] = number
+        return picture, labels
+
+    def _look(self, attributes: Mapping[str, str], group: str) -> _Look:
+        "The sprite with its looks; the mark is laid over them."
+        picture, labels = self._body
+        picture, labels = painted(picture, attributes, group), labels.copy()
+        labels[picture[..., 3] <= 127] = 0
+        if self.layers[-1].name == "mark":
+            mark = self.layers[-1].rgba
+            picture = _over(picture, mark)
+            labels[mark[..., 3] > 127] = len(self.layers)
+        image = Image.fromarray(picture)
+        return _Look(image, image.reduce(2), Image.fromarray(labels))
 
     def paint(
         self,
         side: int,  # width of the thing in pixels; the picture is MARGIN times as wide
         angle: float = 0.0,  # degrees, besides what a pose turns
-        attributes: Mapping[str, str] = {},
+        attributes: Mapping[str, str] = MappingProxyType({}),
         group: str | None = None,  # default: the sprite's own
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         "The picture (uint8 RGBA) and the bool mask of what is visible of each layer."
-        looks, labels = self._looks(attributes, self.group if group is None else group)
+        group, key = self.group if group is None else group, []
         for name, word in attributes.items():
-            angle += ATTRIBUTES[name].turns.get(word, 0.0)
+            attribute = ATTRIBUTES[name]
+            if word in attribute.turns:
+                angle += attribute.turns[word]
+            elif attribute.paint is not None:
+                key.append((name, word))
+        look = self._looks.get((group, *key))
+        if look is None:
+            if len(self._looks) >= _KEPT:
+                self._looks.clear()
+            look = self._looks[group, *key] = self._look(dict(key), group)
         width = round(MARGIN * side)
-        picture = _posed(looks, width, angle, Image.Resampling.BOX)
-        labels = _posed(labels, width, angle, Image.Resampling.NEAREST)
+        image = look.half if width <= look.half.width else look.full
+        picture = _posed(image, width, angle, Image.Resampling.BILINEAR)
+        labels = _posed(look.labels, width, angle, Image.Resampling.NEAREST)
         masks = {layer.name: labels == i for i, layer in enumerate(self.layers, 1)}
         return picture, masks
 
-# %% ../../../nbs/data/world/212_sprites.ipynb #558b6106
+# %% ../../../nbs/data/world/212_sprites.ipynb #0e8f8fd2
 _OUTLINES = {  # family -> primitives of its body
     "animal": [("ellipse", (-0.85, -0.4, 0.55, 0.6))],
     "vehicle": [("poly", (-0.95, -0.25, 0.95, -0.25, 0.75, 0.5, -0.75, 0.5))],
@@ -112,17 +142,17 @@ _FAMILY_PARTS = {  # family -> [(primitives of one part, its tone)]
     "instrument": [([("box", (-0.12, -0.98, 0.12, -0.42))], 110)],
 }
 _MARKS = {  # family -> box of the mark on the body
-    "animal": (-0.62, -0.22, 0.32, 0.46),
+    "animal": (-0.68, -0.28, 0.38, 0.5),
     "vehicle": (-0.62, -0.2, 0.62, 0.44),
-    "plant": (-0.5, -0.2, 0.5, 0.52),
+    "plant": (-0.6, -0.26, 0.6, 0.53),
     "food": (-0.5, -0.52, 0.5, 0.48),
-    "furniture": (-0.66, -0.25, 0.66, 0.45),
+    "furniture": (-0.72, -0.27, 0.72, 0.47),
     "tool": (-0.42, -0.72, 0.42, 0.12),
     "clothing": (-0.5, -0.4, 0.5, 0.7),
     "instrument": (-0.5, -0.3, 0.5, 0.75),
 }
 
-# %% ../../../nbs/data/world/212_sprites.ipynb #fef2e6bd
+# %% ../../../nbs/data/world/212_sprites.ipynb #6b86d7d3
 _GENUS_PARTS = {  # genus -> [(primitives of one part, its tone)]
     "dog": [
         ([("box", (-0.65, 0.4, -0.35, 0.98))], 120),
@@ -145,14 +175,14 @@ _GENUS_PARTS = {  # genus -> [(primitives of one part, its tone)]
         ([("poly", (-0.1, 0.75, -0.98, 0.98, -0.9, 0.5, -0.1, 0.6))], 120),
         ([("poly", (0.1, 0.75, 0.98, 0.98, 0.9, 0.5, 0.1, 0.6))], 120),
     ],
-    "fruit": [([("poly", (-0.1, -0.6, 0.1, -0.98, 0.75, -0.98, 0.2, -0.55))], 100)],
+    "fruit": [([("poly", (-0.15, -0.6, 0.0, -0.98, 0.8, -0.98, 0.3, -0.5))], 100)],
     "bread": [
         ([("ellipse", (-0.98, -0.8, -0.4, -0.1))], 120),
         ([("ellipse", (0.4, -0.8, 0.98, -0.1))], 120),
     ],
     "dessert": [
-        ([("box", (-0.5, -0.98, -0.28, -0.45))], 245),
-        ([("box", (0.28, -0.98, 0.5, -0.45))], 245),
+        ([("box", (-0.62, -0.98, -0.3, -0.35))], 245),
+        ([("box", (0.3, -0.98, 0.62, -0.35))], 245),
     ],
     "seat": [([("box", (-0.95, -0.98, -0.55, -0.3))], 120)],
     "table": [([("poly", (-0.62, -0.9, 0.62, -0.9, 0.95, -0.3, -0.95, -0.3))], 245)],
@@ -179,7 +209,7 @@ _GENUS_PARTS = {  # genus -> [(primitives of one part, its tone)]
     "horn": [([("box", (-0.98, -0.4, -0.4, -0.05))], 245), ([("box", (0.4, -0.4, 0.98, -0.05))], 245)],
 }
 
-# %% ../../../nbs/data/world/212_sprites.ipynb #a0758caa
+# %% ../../../nbs/data/world/212_sprites.ipynb #d913ca64
 _SIDE = 48  # width of a thing as it is drawn; pictures of other widths are scaled
 _BODY = 190  # tone of a body
 _DARK, _WHITE = (30, 30, 30, 255), (250, 250, 250, 255)
@@ -205,11 +235,11 @@ def _layer(name: str, primitives, tone: int) -> Layer:
         draw[kind](_corners(image, xy), fill=(tone, tone, tone, 255))
     return Layer(name, np.asarray(image.reduce(4)))
 
-# %% ../../../nbs/data/world/212_sprites.ipynb #9efdddeb
-def _mark(box: tuple[float, float, float, float], which: int, scale: float = 1.0) -> Layer:
-    "The mark of a species: 0 bars across, 1 bars upright, 2 a disc, 3 a ring."
+# %% ../../../nbs/data/world/212_sprites.ipynb #3fe05581
+def _mark(family: str, body: Layer, which: int, scale: float = 1.0) -> Layer:
+    "The mark of a species, within the body: 0 bars across, 1 bars upright, 2 a disc, 3 a ring."
     image, pen = _pen()
-    x1, y1, x2, y2 = box
+    x1, y1, x2, y2 = _MARKS[family]
     x, y, w, h = (x1 + x2) / 2, (y1 + y2) / 2, scale * (x2 - x1) / 2, scale * (y2 - y1) / 2
 
     def draw(shape, left, top, right, bottom, fill):
@@ -226,10 +256,12 @@ def _mark(box: tuple[float, float, float, float], which: int, scale: float = 1.0
         draw(pen.ellipse, -1, -1, 1, 1, _WHITE)
     else:
         draw(pen.ellipse, -1, -1, 1, 1, _WHITE)
-        draw(pen.ellipse, -0.68, -0.68, 0.68, 0.68, _DARK)
-    return Layer("mark", np.asarray(image.reduce(4)))
+        draw(pen.ellipse, -0.72, -0.72, 0.72, 0.72, _DARK)
+    mark = np.array(image.reduce(4))
+    mark[..., 3] = np.minimum(mark[..., 3], body.rgba[..., 3])
+    return Layer("mark", mark)
 
-# %% ../../../nbs/data/world/212_sprites.ipynb #aedc038b
+# %% ../../../nbs/data/world/212_sprites.ipynb #141291d6
 _CARRIERS = {  # genus -> where something stands on it (x, y of its centre), and how wide
     "car": (-0.42, -0.5, 0.8),
     "table": (0.0, -0.5, 0.8),
@@ -246,7 +278,7 @@ class DrawnSprites:
         parents, self.words = lexicon()
         self.taxonomy, self.sight = Taxonomy(parents, "thing"), sight
         self._looks = {}  # leaf -> family, genus, mark
-        self._drawn = {}
+        self._drawn: dict[str, Sprite] = {}
         self.carriers = {}  # leaf -> centre and width of what it carries, in half widths
         for number, genus in enumerate(_GENUS_PARTS):
             rng = np.random.default_rng(number)
@@ -279,6 +311,6 @@ class DrawnSprites:
                     name = PARTS[node][0] if number == 1 else f"{PARTS[node][0]} {number}"
                     layers.append(_layer(name, primitives, tone))
             scale = float(np.clip(self.sight, 0.3, 1.25))
-            layers.append(_mark(_MARKS[family], mark, scale))
+            layers.append(_mark(family, layers[0], mark, scale))
             self._drawn[leaf] = Sprite(tuple(layers), family)
         return self._drawn[leaf]
