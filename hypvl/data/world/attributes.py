@@ -6,7 +6,7 @@
 __all__ = ['Look', 'MARGIN', 'COLOURS', 'ATTRIBUTES', 'PAINT_ORDER', 'Attribute', 'tinted', 'surfaced', 'conditioned', 'posed',
            'painted']
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #c752826a
+# %% ../../../nbs/data/world/211_attributes.ipynb #6ef5df7a
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,7 +14,7 @@ from functools import cache
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #3b7688b7
+# %% ../../../nbs/data/world/211_attributes.ipynb #0e2ad51c
 Look = Callable[[np.ndarray, str, str], np.ndarray]  # RGBA picture, word, group -> RGBA picture
 
 
@@ -44,7 +44,7 @@ class Attribute:
         taken = {*others, *others.values()}
         return taken.isdisjoint(self.conflicts)
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #dc79f3af
+# %% ../../../nbs/data/world/211_attributes.ipynb #cc9a292a
 MARGIN = 1.3  # width of a picture, in widths of the thing
 COLOURS = {
     "red": (205, 50, 45),
@@ -83,7 +83,7 @@ def surfaced(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
     colours = (picture[..., :3] * factor + summand).astype(np.uint8)
     return np.dstack([colours, picture[..., 3]])
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #c17225ba
+# %% ../../../nbs/data/world/211_attributes.ipynb #5b67eeb9
 _CRACK = ((0.56, 0), (0.72, 0), (0.5, 0.47), (0.62, 0.5), (0.36, 1), (0.22, 1), (0.42, 0.56))
 _CRACK += ((0.34, 0.53),)  # corners, as shares of the thing's width
 _BITES = ((0, 0.36, 0.2, 0.5, 0, 0.66), (1, 0.36, 0.8, 0.5, 1, 0.66))
@@ -119,7 +119,7 @@ def posed(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
     ImageDraw.Draw(shadow).ellipse(box, fill=(20, 20, 20, 255))
     return np.asarray(Image.alpha_composite(shadow, Image.fromarray(picture)))
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #835bc33e
+# %% ../../../nbs/data/world/211_attributes.ipynb #4b2b9ff2
 _ROWS = (
     Attribute("size", ("small", "large"), 2 / 3, None, bucket="attribute_size"),
     Attribute("condition", ("broken", "glowing"), 1 / 3, conditioned, bucket="attribute_state"),

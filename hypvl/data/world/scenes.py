@@ -6,13 +6,13 @@
 __all__ = ['SIZES', 'SPLITS', 'WorldConfig', 'Thing', 'Scene', 'quadrant', 'true_relation', 'true_deed', 'HeldOut', 'GenusPairs',
            'LeafPlaces', 'Split', 'Visible', 'Rendered', 'World']
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #f616d30f
+# %% ../../../nbs/data/world/215_scenes.ipynb #b5daefab
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from hashlib import blake2b
-from itertools import combinations
+from itertools import combinations, product
 from typing import Protocol
 from zlib import crc32
 
@@ -24,7 +24,7 @@ from .attributes import ATTRIBUTES
 from .grammar import VERBS, Speaker
 from .sprites import DrawnSprites, Sprite
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #742db13c
+# %% ../../../nbs/data/world/215_scenes.ipynb #0b7f4a51
 SIZES = {"small": (16, 19), "medium": (20, 24), "large": (25, 29)}
 
 
@@ -68,7 +68,7 @@ class WorldConfig:
         if not 1 <= len(self.objects) <= 4:
             raise ValueError(f"objects={self.objects}: odds of 1 to at most 4 things are needed")
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #615d4eba
+# %% ../../../nbs/data/world/215_scenes.ipynb #5a4a0559
 @dataclass(frozen=True)
 class Thing:
     "One object of a scene."
@@ -125,7 +125,7 @@ def true_deed(scene: Scene) -> tuple[int, int, str | None]:
             return who, whom, verb
     return -1, -1, None
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #4ff2f911
+# %% ../../../nbs/data/world/215_scenes.ipynb #767e5632
 class HeldOut(Protocol):
     "A set of scenes kept from training."
 
@@ -185,7 +185,7 @@ SPLITS = {
     )
 }
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #b257df9d
+# %% ../../../nbs/data/world/215_scenes.ipynb #d6544ab5
 @dataclass(frozen=True)
 class Visible:
     "Something that can be seen in a picture, with the tight box of its visible pixels."
@@ -207,7 +207,7 @@ class Rendered:
     boxes: tuple[Visible, ...]
     masks: tuple[np.ndarray, ...] | None = None  # bool [H, W] of each box, if asked for
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #a41fa0ce
+# %% ../../../nbs/data/world/215_scenes.ipynb #b34094ba
 class World:
     "Scenes and pictures as a function of (seed, split, index)."
 
@@ -277,7 +277,7 @@ class World:
             return False
         return not any(self.held_out[name].allows(scene) for name in split.violates)
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #d7078bb4
+# %% ../../../nbs/data/world/215_scenes.ipynb #81d29b32
 _CARRIER, _REPEAT, _CLUMP, _ROWS = 4, 5, 6, 8  # rows of the tables of looks; the first 4: drawn
 
 
@@ -325,7 +325,7 @@ class _Looks:
         angle, instance = 20 * turn - 10, int(which * (1 << 30))
         return Thing(leaf, attributes, xy, float(diameter), float(angle), instance)
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #0385bbc4
+# %% ../../../nbs/data/world/215_scenes.ipynb #e0ab6189
 def _draw_count(world: World, rng: np.random.Generator, split: str) -> int:
     "How many things a scene has; as many as it takes to violate what the split violates."
     odds = np.array(world.config.objects, float)
@@ -365,7 +365,7 @@ def _draw_centres(rng: np.random.Generator, count: int) -> list[tuple[float, flo
         centres.append((float(x), float(y)))
     return centres
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #c468b7f0
+# %% ../../../nbs/data/world/215_scenes.ipynb #b3cebe9c
 def _with_carrier(world: World, scene: Scene, looks: _Looks) -> Scene:
     "The scene in which one thing lies on another."
     rng = world.rng(scene.split, scene.index, "carry")
@@ -378,9 +378,19 @@ def _with_carrier(world: World, scene: Scene, looks: _Looks) -> Scene:
             if world.paths[carrier][-1] in taken:
                 continue
             made = _put_on(world, scene, looks, int(place), carrier)
-            if world.allows(made):
+            if world.allows(made) and not _hides(made, int(place)):
                 return made
     return scene
+
+
+def _hides(scene: Scene, place: int) -> bool:
+    "Whether the carrier, which comes last, would cover the middle of a thing it does not carry."
+    below = scene.things[-1]
+    for i, thing in enumerate(scene.things[:-1]):
+        gap = max(abs(a - b) for a, b in zip(thing.xy, below.xy))
+        if i != place and gap < 0.42 * below.diameter:
+            return True
+    return False
 
 
 def _put_on(world: World, scene: Scene, looks: _Looks, place: int, carrier: str) -> Scene:
@@ -388,8 +398,8 @@ def _put_on(world: World, scene: Scene, looks: _Looks, place: int, carrier: str)
     dx, dy, width = world.sprites.carriers[carrier]
     small = {**scene.things[place].attributes, "size": "small"}
     below = looks.thing(_CARRIER, carrier, (0.5, 0.5), "large")
-    diameter = min(0.8, 1.25 * below.diameter)
-    edge, half = 0.45 * diameter, diameter / 2
+    diameter = min(0.8, 1.2 * below.diameter)
+    edge, half = 0.5 * diameter, diameter / 2
     x, y = (v - half * d for v, d in zip(scene.things[place].xy, (dx, dy)))
     x, y = (float(np.clip(v, edge, 1 - edge)) for v in (x, y))
     stands = {name: w for name, w in below.attributes.items() if w not in ATTRIBUTES[name].turns}
@@ -417,7 +427,7 @@ def carriers(self: World, leaf: str) -> tuple[str, ...]:
         self._liked[leaf] = tuple(others[i] for i in order)
     return self._liked[leaf]
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #0cde20cc
+# %% ../../../nbs/data/world/215_scenes.ipynb #d4139203
 def _free(thing: Thing) -> bool:
     return thing.carried_by is None and thing.group is None
 
@@ -430,14 +440,15 @@ def _with_repetition(world: World, scene: Scene, looks: _Looks) -> Scene:
     which, corners = rng.random(), rng.permutation(4)
     carriers = {thing.carried_by for thing in scene.things}
     found = [i for i, t in enumerate(scene.things) if _free(t) and i not in carriers]
-    for corner in corners if found else ():
-        leaf = scene.things[found[int(which * len(found))]].leaf
-        xy = (0.25 + 0.5 * (corner % 2), 0.25 + 0.5 * (corner // 2))
+    start = int(which * len(found))
+    for place, corner in product(found[start:] + found[:start], corners):
+        leaf = scene.things[place].leaf
+        xy = (0.2 + 0.6 * (corner % 2), 0.2 + 0.6 * (corner // 2))
         again = looks.thing(_REPEAT, leaf, xy)
         near = False
         for t in scene.things:
             gap = np.hypot(t.xy[0] - again.xy[0], t.xy[1] - again.xy[1])
-            near = near or gap < 0.42 * (t.diameter + again.diameter)
+            near = near or gap < 0.38 * (t.diameter + again.diameter)
         made = replace(scene, things=(*scene.things, again))
         if not near and world.allows(made):
             return made
@@ -487,7 +498,7 @@ def _with_deed(world: World, scene: Scene, drawn: int) -> Scene:
     acting = replace(scene.things[who], deed=(verb, whom))
     return replace(scene, things=(*scene.things[:who], acting, *scene.things[who + 1 :]))
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #90e515cc
+# %% ../../../nbs/data/world/215_scenes.ipynb #ccae07cd
 @patch
 def scene(
     self: World,
@@ -534,7 +545,7 @@ def scene(
             found = add(self, found, looks)
     return found
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #82b2bf20
+# %% ../../../nbs/data/world/215_scenes.ipynb #a0046950
 def _disc(centre: np.ndarray, radius: float) -> tuple[float, float, float, float]:
     "The box of a circle, as PIL wants it."
     return (*(centre - radius), *(centre + radius))
@@ -569,7 +580,7 @@ def _ground(world: World, scene: Scene) -> np.ndarray:
         _paint_deed(ImageDraw.Draw(image), verb, start, end, b.diameter * side / 2)
     return np.array(image)
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #44a14e9c
+# %% ../../../nbs/data/world/215_scenes.ipynb #b9eda5ae
 @dataclass
 class _Canvas:
     "A picture, and which thing and which of its layers is seen at each pixel."
@@ -616,13 +627,13 @@ def _box(mask: np.ndarray) -> tuple[tuple[float, float, float, float], int] | No
     corners = cols[0] / side, rows[0] / side, (cols[-1] + 1) / side, (rows[-1] + 1) / side
     return tuple(float(v) for v in corners), count
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #c6658f05
+# %% ../../../nbs/data/world/215_scenes.ipynb #f93343fd
 def _paint_order(things: tuple[Thing, ...]) -> list[int]:
-    "Carriers first, what is carried last, others in their order."
+    "Things in their order, then carriers, then what is carried."
     carriers = {thing.carried_by for thing in things}
 
     def depth(i):
-        return (i not in carriers) + (things[i].carried_by is not None)
+        return (i in carriers) + 2 * (things[i].carried_by is not None)
 
     return sorted(range(len(things)), key=depth)
 
