@@ -22,7 +22,6 @@ from .records import Parse
 from .world.grammar import OPPOSITES, VERBS, Mention, compose, linearise
 from .world.photographs import photo_sprites
 from .world.scenes import World, WorldConfig
-from .world.sprites import ACTIONS, MATERIALS, DrawnSprites
 from .world.writers import SuiteConfig, write_grit, write_suite
 
 # %% ../../nbs/data/203_sources.ipynb #0e6328a8
@@ -170,7 +169,7 @@ class WorldSource(DataSource, kind="world"):
         "The world, with drawn or photographic sprites."
         if self.sprites:
             return World(self.world, photo_sprites(self.sprites, families=self.families))
-        return World(self.world, DrawnSprites())
+        return World(self.world)
 
     def words(self) -> tuple[str, ...]:
         "The words of the drawn world; none for photographs, whose names are those of a folder."
@@ -190,7 +189,7 @@ class WorldSource(DataSource, kind="world"):
         Two processes may call it at the same time: one works and the other waits.
         """
         folder, world = self.folder(root, size), self.make_world()
-        members = ("parse.json", "nodes.json")
+        members = ("parse.json", "truth.json")
         wanted = PrepareConfig(size=size, min_area=self.min_area, subsampling=0, carry=members)
         for split, count in (("train", self.train), ("val", self.val)):
             if not (folder / split / "counts.json").exists():

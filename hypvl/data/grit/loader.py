@@ -46,7 +46,7 @@ class GritConfig:
     ratio: tuple[float, float] = (3 / 4, 4 / 3)  # least and largest width / height of a crop
     max_bad: float = 0.01  # largest share of broken samples before it is an error
     cache_decoded: bool = False  # keep decoded images in memory (3 size² bytes each)
-    extras: tuple[str, ...] = ()  # JSON members to hand over, such as ('parse.json', 'nodes.json')
+    extras: tuple[str, ...] = ()  # JSON members to hand over, such as ('parse.json', 'truth.json')
     parses: str = ""  # trees of captions: 'gold' in the shard, 'spacy' in the file beside it, or ''
     drop: tuple[str, ...] = ("punct", "space")  # words that leave the trees
     shuffle_heads: bool = False  # a control: exchange the words of each tree

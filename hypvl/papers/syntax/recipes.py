@@ -53,7 +53,7 @@ def syntax_recipe(
     if published:
         data = replace(made.data, parses="spacy", parser="en_core_web_sm")
     else:
-        world = WorldConfig(materials=SHARE, actions=SHARE)
+        world = WorldConfig(odds={"material": SHARE, "action": SHARE}, deeds=SHARE)
         data = replace(made.data, parses=parses, parser=parser, world=world)
     objective = replace(made.objective, syntax=SyntaxConfig(weight=weight))
     if preset == "smoke":  # twelve steps do not leave the plateau
