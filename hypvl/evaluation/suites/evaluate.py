@@ -19,6 +19,7 @@ from torch import nn
 from ...config import atomic_path, config_hash, suggest
 from ...data.benchmarks.image_sets import MissingData
 from ..blind import BagOfWords
+from ..observer import read_truth
 from .features import Share, model_fingerprint
 from .protocols import Protocol, Run
 from .results import summarise
@@ -161,8 +162,9 @@ def evaluate_suite(
     if not tasks:
         raise ValueError(f"root: {root.name!r} has nothing to evaluate in the layout of the world")
     bag = None if captions is None else BagOfWords(captions)
-    run = Run(model, root, protocol, bag, reading)
-    same = [protocol, None if bag is None else sorted(bag.counts.items())]
+    truth = read_truth(root)
+    run = Run(model, root, protocol, bag, truth, reading)
+    same = [protocol, truth is not None, None if bag is None else sorted(bag.counts.items())]
     same.append(None if done is None else model_fingerprint(model))
     rank = reading.get("share", Share()).rank
     finished = _FinishedTasks(None if done is None else Path(done), same, writes=rank == 0)
