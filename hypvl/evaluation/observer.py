@@ -36,7 +36,9 @@ class Truth:
 
     def knows(self, paths: Sequence[Path], texts: Sequence[str] = ()) -> bool:
         "Whether all of these pictures and texts are known."
-        return all(p in self.things for p in map(Path, paths)) and all(t in self.said for t in texts)
+        return all(p in self.things for p in map(Path, paths)) and all(
+            t in self.said for t in texts
+        )
 
 
 def _reading(said: Mapping[str, Any]) -> str:
@@ -240,14 +242,14 @@ def nodes_hold(
     "Which nodes name something in which pictures."
     rows = []
     for path in paths:
-        here = {node for thing in truth.things[Path(path)] for node in (thing["node"], *thing["above"])}
+        here = {
+            node for thing in truth.things[Path(path)] for node in (thing["node"], *thing["above"])
+        }
         rows.append([node in here for node in nodes])
     return np.array(rows)
 
 
-def pairs_hold(
-    truth: Truth, paths: Sequence[Path], texts: Sequence[str]
-) -> Bool[np.ndarray, "N"]:
+def pairs_hold(truth: Truth, paths: Sequence[Path], texts: Sequence[str]) -> Bool[np.ndarray, "N"]:
     "Whether each text is true of its own picture."
     held = []
     for path, text in zip(paths, texts):

@@ -6,15 +6,15 @@
 __all__ = ['Look', 'MARGIN', 'COLOURS', 'ATTRIBUTES', 'PAINT_ORDER', 'Attribute', 'tinted', 'surfaced', 'conditioned', 'posed',
            'painted']
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #6ef5df7a
-from collections.abc import Callable
+# %% ../../../nbs/data/world/211_attributes.ipynb #2924794d
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #0e2ad51c
+# %% ../../../nbs/data/world/211_attributes.ipynb #a3f1daa0
 Look = Callable[[np.ndarray, str, str], np.ndarray]  # RGBA picture, word, group -> RGBA picture
 
 
@@ -29,7 +29,9 @@ class Attribute:
     applies: tuple[str, ...] = ()  # families that can have it; () = all
     conflicts: tuple[str, ...] = ()  # words or names of earlier attributes that exclude it
     bucket: str = ""  # bucket of VL-CheckList, without its first half
-    turns: dict[str, float] = field(default_factory=dict)  # word -> degrees that it turns a thing
+    turns: Mapping[str, float] = field(
+        default_factory=dict
+    )  # word -> degrees that it turns a thing
 
     def __post_init__(self):
         if not self.words:
@@ -37,14 +39,14 @@ class Attribute:
         if not 0 <= self.odds <= 1:
             raise ValueError(f"odds={self.odds} of attribute {self.name!r} must be in [0, 1]")
 
-    def possible(self, family: str, others: dict[str, str]) -> bool:
+    def possible(self, family: str, others: Mapping[str, str]) -> bool:
         "Whether a thing of a family that already has the attributes `others` may have this one."
         if self.applies and family not in self.applies:
             return False
         taken = {*others, *others.values()}
         return taken.isdisjoint(self.conflicts)
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #cc9a292a
+# %% ../../../nbs/data/world/211_attributes.ipynb #6b7f846e
 MARGIN = 1.3  # width of a picture, in widths of the thing
 COLOURS = {
     "red": (205, 50, 45),
@@ -83,7 +85,7 @@ def surfaced(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
     colours = (picture[..., :3] * factor + summand).astype(np.uint8)
     return np.dstack([colours, picture[..., 3]])
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #5b67eeb9
+# %% ../../../nbs/data/world/211_attributes.ipynb #aa63ad03
 _CRACK = ((0.56, 0), (0.72, 0), (0.5, 0.47), (0.62, 0.5), (0.36, 1), (0.22, 1), (0.42, 0.56))
 _CRACK += ((0.34, 0.53),)  # corners, as shares of the thing's width
 _BITES = ((0, 0.36, 0.2, 0.5, 0, 0.66), (1, 0.36, 0.8, 0.5, 1, 0.66))
@@ -119,7 +121,7 @@ def posed(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
     ImageDraw.Draw(shadow).ellipse(box, fill=(20, 20, 20, 255))
     return np.asarray(Image.alpha_composite(shadow, Image.fromarray(picture)))
 
-# %% ../../../nbs/data/world/211_attributes.ipynb #4b2b9ff2
+# %% ../../../nbs/data/world/211_attributes.ipynb #e2dc6bbf
 _ROWS = (
     Attribute("size", ("small", "large"), 2 / 3, None, bucket="attribute_size"),
     Attribute("condition", ("broken", "glowing"), 1 / 3, conditioned, bucket="attribute_state"),
@@ -140,7 +142,7 @@ ATTRIBUTES = {row.name: row for row in _ROWS}
 PAINT_ORDER = ("colour", "material", "condition", "action")  # any further attribute follows
 
 
-def painted(picture: np.ndarray, attributes: dict[str, str], group: str = "") -> np.ndarray:
+def painted(picture: np.ndarray, attributes: Mapping[str, str], group: str = "") -> np.ndarray:
     "A picture with the looks of all its attributes."
     further = [name for name in attributes if name not in PAINT_ORDER]
     for name in (*PAINT_ORDER, *further):

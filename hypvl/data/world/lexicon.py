@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['LEXICON', 'PARTS', 'lexicon', 'part_names']
 
-# %% ../../../nbs/data/world/210_lexicon.ipynb #444baca5
+# %% ../../../nbs/data/world/210_lexicon.ipynb #7e8acf75
 from functools import cache
 
-# %% ../../../nbs/data/world/210_lexicon.ipynb #d2974631
+# %% ../../../nbs/data/world/210_lexicon.ipynb #2959f032
 LEXICON = """
 animal/creature: dog/hound = hunter(beagle terrier) pet(poodle corgi)
 animal/creature: bird/fowl = robin eagle owl parrot
@@ -36,7 +36,7 @@ instrument/player: drum/percussion = snare bongo gong bell
 instrument/player: horn/wind = brass(trumpet trombone) pipe(whistle flute)
 """
 
-# %% ../../../nbs/data/world/210_lexicon.ipynb #2540f32a
+# %% ../../../nbs/data/world/210_lexicon.ipynb #9bf908a7
 def _kinds(listed: str):
     "(species, its sub-genus or None) of the right side of a line."
     within = None
@@ -70,7 +70,7 @@ def lexicon() -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
     parents, words = _lexicon()
     return dict(parents), dict(words)
 
-# %% ../../../nbs/data/world/210_lexicon.ipynb #aa507bec
+# %% ../../../nbs/data/world/210_lexicon.ipynb #3f96bf82
 PARTS = {  # node -> names of its parts
     "animal": ("head",),
     "dog": ("leg",),

@@ -64,7 +64,9 @@ class PhotoSprites:
         names: Mapping[str, str],  # node -> name; a node without one is called by itself
         families: Mapping[str, tuple[str, ...]],  # family -> its leaves
         size: int = 32,  # pixels that are kept of a photograph's side
-        boxes: Mapping[str, tuple[float, ...]] = MappingProxyType({}),  # file name -> x1, y1, x2, y2
+        boxes: Mapping[str, tuple[float, float, float, float]] = MappingProxyType(
+            {}
+        ),  # of things, by file
     ):
         self.pictures, self.taxonomy, self.size = pictures, taxonomy, size
         self.boxes, self._families = boxes, dict(families)

@@ -6,9 +6,9 @@
 __all__ = ['SIZES', 'SPLITS', 'WorldConfig', 'Thing', 'Scene', 'quadrant', 'true_relation', 'true_deed', 'HeldOut', 'GenusPairs',
            'LeafPlaces', 'Split', 'Visible', 'Rendered', 'World']
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #b5daefab
+# %% ../../../nbs/data/world/215_scenes.ipynb #728219a8
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from hashlib import blake2b
@@ -17,14 +17,13 @@ from typing import Protocol
 from zlib import crc32
 
 import numpy as np
-from fastcore.basics import patch
 from PIL import Image, ImageDraw
 
 from .attributes import ATTRIBUTES
 from .grammar import VERBS, Speaker
 from .sprites import DrawnSprites, Sprite
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #0b7f4a51
+# %% ../../../nbs/data/world/215_scenes.ipynb #030a6dea
 SIZES = {"small": (16, 19), "medium": (20, 24), "large": (25, 29)}
 
 
@@ -68,7 +67,7 @@ class WorldConfig:
         if not 1 <= len(self.objects) <= 4:
             raise ValueError(f"objects={self.objects}: odds of 1 to at most 4 things are needed")
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #5a4a0559
+# %% ../../../nbs/data/world/215_scenes.ipynb #0248282a
 @dataclass(frozen=True)
 class Thing:
     "One object of a scene."
@@ -125,7 +124,7 @@ def true_deed(scene: Scene) -> tuple[int, int, str | None]:
             return who, whom, verb
     return -1, -1, None
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #767e5632
+# %% ../../../nbs/data/world/215_scenes.ipynb #2abc43d3
 class HeldOut(Protocol):
     "A set of scenes kept from training."
 
@@ -185,7 +184,7 @@ SPLITS = {
     )
 }
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #d6544ab5
+# %% ../../../nbs/data/world/215_scenes.ipynb #0bd70eeb
 @dataclass(frozen=True)
 class Visible:
     "Something that can be seen in a picture, with the tight box of its visible pixels."
@@ -207,77 +206,7 @@ class Rendered:
     boxes: tuple[Visible, ...]
     masks: tuple[np.ndarray, ...] | None = None  # bool [H, W] of each box, if asked for
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #b34094ba
-class World:
-    "Scenes and pictures as a function of (seed, split, index)."
-
-    def __init__(
-        self,
-        config: WorldConfig = WorldConfig(),
-        sprites=None,  # a source of sprites; default: the drawn ones
-        held_out: Iterable[HeldOut] = (),  # further held-out sets, which `train` obeys
-    ):
-        self.config = config
-        self.sprites = sprites if sprites is not None else DrawnSprites(sight=config.sight)
-        self.taxonomy, self.words = self.sprites.taxonomy, self.sprites.words
-        self.families = self.sprites.families()
-        self.paths, self.genus = {}, {}  # leaf -> (leaf, ..., family), leaf -> below its family
-        for family, leaves in self.families.items():
-            for leaf in leaves:
-                up = self.taxonomy.ancestors(leaf, include_self=True)
-                path = tuple(up[: up.index(family) + 1])
-                self.paths[leaf] = path
-                self.genus[leaf] = path[-2] if len(path) > 1 else path[0]
-        if config.carry and not self.sprites.carriers:
-            raise ValueError(f"carry={config.carry}: no leaf of these sprites can carry another")
-        found = (self._pairs(), self._places(), *held_out)
-        self.held_out: dict[str, HeldOut] = {predicate.name: predicate for predicate in found}
-        self._liked: dict[str, tuple[str, ...]] = {}  # leaf -> what carries it
-        self._further = tuple(predicate.name for predicate in held_out)
-
-    def rng(self, split: str, index: int, aspect: str) -> np.random.Generator:
-        "The generator of one aspect of one scene, the same in every process."
-        if split not in SPLITS:
-            raise ValueError(f"split={split!r} is none of {', '.join(SPLITS)}")
-        name = f"{self.config.seed}/{split}/{index}/{aspect}".encode()
-        key = int.from_bytes(blake2b(name, digest_size=16).digest(), "little")
-        return np.random.Generator(np.random.Philox(key=key))
-
-    def _world_rng(self, aspect: str) -> np.random.Generator:
-        "A generator for what is drawn once."
-        return np.random.default_rng([self.config.seed, crc32(aspect.encode())])
-
-    def _pairs(self) -> GenusPairs:
-        "A share of the pairs of genera of different families."
-        genera = sorted({(path[-1], self.genus[leaf]) for leaf, path in self.paths.items()})
-        pairs = []
-        for (family, genus), (other_family, other) in combinations(genera, 2):
-            if family != other_family:
-                pairs.append(frozenset((genus, other)))
-        count = round(self.config.held_out_pairs * len(pairs))
-        chosen = self._world_rng("pairs").permutation(len(pairs))[:count]
-        return GenusPairs(frozenset(pairs[i] for i in chosen), self.genus)
-
-    def _places(self) -> LeafPlaces:
-        "A share of the (leaf, quadrant); two quadrants at least are left to each leaf."
-        places = [(leaf, corner) for leaf in sorted(self.paths) for corner in range(4)]
-        count, chosen, taken = round(self.config.held_out_places * len(places)), [], Counter()
-        for i in self._world_rng("places").permutation(len(places)):
-            leaf = places[i][0]
-            if len(chosen) < count and taken[leaf] < 2:
-                chosen.append(places[i])
-                taken[leaf] += 1
-        return LeafPlaces(frozenset(chosen))
-
-    def allows(self, scene: Scene) -> bool:
-        "Whether a scene obeys what its split obeys, and violates what it violates."
-        split = SPLITS[scene.split]
-        obeys = (*split.obeys, *self._further) if scene.split == "train" else split.obeys
-        if not all(self.held_out[name].allows(scene) for name in obeys):
-            return False
-        return not any(self.held_out[name].allows(scene) for name in split.violates)
-
-# %% ../../../nbs/data/world/215_scenes.ipynb #81d29b32
+# %% ../../../nbs/data/world/215_scenes.ipynb #dd8bc32e
 _CARRIER, _REPEAT, _CLUMP, _ROWS = 4, 5, 6, 8  # rows of the tables of looks; the first 4: drawn
 
 
@@ -285,12 +214,13 @@ _CARRIER, _REPEAT, _CLUMP, _ROWS = 4, 5, 6, 8  # rows of the tables of looks; th
 class _Looks:
     "Tables of what things look like, a row a thing."
 
-    world: World
+    world: "World"
     split: str
     index: int
+    given: Mapping[str, str]  # attributes of the first thing
 
     def __post_init__(self):
-        config, self.given, self.tables = self.world.config, {}, {}
+        config, self.tables = self.world.config, {}
         for name in self.world.sprites.attributes:
             if config.odds.get(name, ATTRIBUTES[name].odds):
                 self.tables[name] = self.world.rng(self.split, self.index, name).random((_ROWS, 2))
@@ -325,8 +255,8 @@ class _Looks:
         angle, instance = 20 * turn - 10, int(which * (1 << 30))
         return Thing(leaf, attributes, xy, float(diameter), float(angle), instance)
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #e0ab6189
-def _draw_count(world: World, rng: np.random.Generator, split: str) -> int:
+# %% ../../../nbs/data/world/215_scenes.ipynb #8a38a542
+def _draw_count(world: "World", rng: np.random.Generator, split: str) -> int:
     "How many things a scene has; as many as it takes to violate what the split violates."
     odds = np.array(world.config.objects, float)
     least = max((world.held_out[name].things for name in SPLITS[split].violates), default=1)
@@ -337,7 +267,7 @@ def _draw_count(world: World, rng: np.random.Generator, split: str) -> int:
 
 
 def _draw_leaves(
-    world: World, rng: np.random.Generator, count: int, first: str | None
+    world: "World", rng: np.random.Generator, count: int, first: str | None
 ) -> list[str]:
     "Leaves of different families, the first of which may be given."
     names = list(world.families)
@@ -365,8 +295,8 @@ def _draw_centres(rng: np.random.Generator, count: int) -> list[tuple[float, flo
         centres.append((float(x), float(y)))
     return centres
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #b3cebe9c
-def _with_carrier(world: World, scene: Scene, looks: _Looks) -> Scene:
+# %% ../../../nbs/data/world/215_scenes.ipynb #c1080b37
+def _with_carrier(world: "World", scene: Scene, looks: _Looks) -> Scene:
     "The scene in which one thing lies on another."
     rng = world.rng(scene.split, scene.index, "carry")
     if rng.random() >= world.config.carry:
@@ -393,7 +323,7 @@ def _hides(scene: Scene, place: int) -> bool:
     return False
 
 
-def _put_on(world: World, scene: Scene, looks: _Looks, place: int, carrier: str) -> Scene:
+def _put_on(world: "World", scene: Scene, looks: _Looks, place: int, carrier: str) -> Scene:
     "The scene with a carrier below the thing at `place`."
     dx, dy, width = world.sprites.carriers[carrier]
     small = {**scene.things[place].attributes, "size": "small"}
@@ -403,9 +333,7 @@ def _put_on(world: World, scene: Scene, looks: _Looks, place: int, carrier: str)
     x, y = (v - half * d for v, d in zip(scene.things[place].xy, (dx, dy)))
     x, y = (float(np.clip(v, edge, 1 - edge)) for v in (x, y))
     stands = {name: w for name, w in below.attributes.items() if w not in ATTRIBUTES[name].turns}
-    below = replace(
-        below, attributes=stands, xy=(x, y), diameter=diameter, angle=below.angle / 2
-    )
+    below = replace(below, attributes=stands, xy=(x, y), diameter=diameter, angle=below.angle / 2)
     above = replace(
         scene.things[place],
         attributes={name: small[name] for name in ATTRIBUTES if name in small},
@@ -416,23 +344,12 @@ def _put_on(world: World, scene: Scene, looks: _Looks, place: int, carrier: str)
     things = (*scene.things[:place], above, *scene.things[place + 1 :], below)
     return replace(scene, things=things)
 
-
-@patch
-def carriers(self: World, leaf: str) -> tuple[str, ...]:
-    "Leaves of other families that can carry a leaf, the one that most often does first."
-    if leaf not in self._liked:
-        family = self.paths[leaf][-1]
-        others = [c for c in sorted(self.sprites.carriers) if self.paths[c][-1] != family]
-        order = self._world_rng(f"carriers of {leaf}").permutation(len(others))
-        self._liked[leaf] = tuple(others[i] for i in order)
-    return self._liked[leaf]
-
-# %% ../../../nbs/data/world/215_scenes.ipynb #d4139203
+# %% ../../../nbs/data/world/215_scenes.ipynb #d7b1855f
 def _free(thing: Thing) -> bool:
     return thing.carried_by is None and thing.group is None
 
 
-def _with_repetition(world: World, scene: Scene, looks: _Looks) -> Scene:
+def _with_repetition(world: "World", scene: Scene, looks: _Looks) -> Scene:
     "The scene in which one leaf stands twice, where there is a free place."
     rng = world.rng(scene.split, scene.index, "repeats")
     if rng.random() >= world.config.repeats:
@@ -455,13 +372,12 @@ def _with_repetition(world: World, scene: Scene, looks: _Looks) -> Scene:
     return scene
 
 
-def _with_clump(world: World, scene: Scene, looks: _Looks) -> Scene:
+def _with_clump(world: "World", scene: Scene, looks: _Looks) -> Scene:
     "The scene in which one thing became a clump of three."
     rng = world.rng(scene.split, scene.index, "groups")
     if rng.random() >= world.config.groups:
         return scene
     which, turn = rng.random(2)
-    count = len(scene.things)
     carriers = {thing.carried_by for thing in scene.things}
     found = [i for i, t in enumerate(scene.things) if _free(t) and i not in carriers]
     if not found:
@@ -488,7 +404,7 @@ def _with_clump(world: World, scene: Scene, looks: _Looks) -> Scene:
     return made if world.allows(made) else scene
 
 
-def _with_deed(world: World, scene: Scene, drawn: int) -> Scene:
+def _with_deed(world: "World", scene: Scene, drawn: int) -> Scene:
     "The scene in which one of the drawn things may do something to another."
     rng = world.rng(scene.split, scene.index, "deed")
     if drawn < 2 or rng.random() >= world.config.deeds:
@@ -498,54 +414,7 @@ def _with_deed(world: World, scene: Scene, drawn: int) -> Scene:
     acting = replace(scene.things[who], deed=(verb, whom))
     return replace(scene, things=(*scene.things[:who], acting, *scene.things[who + 1 :]))
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #ccae07cd
-@patch
-def scene(
-    self: World,
-    split: str,
-    index: int,
-    *,
-    count: int | None = None,  # how many things are drawn
-    leaf: str | None = None,  # the leaf of the first thing
-    **first: str,  # attributes of the first thing; size='medium' is neither small nor large
-) -> Scene:
-    "What is where in a scene of a split."
-    rng, places = self.rng(split, index, "objects"), self.rng(split, index, "places")
-    drawn = _draw_count(self, rng, split)
-    count = drawn if count is None else count
-    most = min(4, len(self.families))
-    if not 1 <= count <= most:
-        raise ValueError(
-            f"count={count} must be between 1 and {most} (four places, one thing a family)"
-        )
-    if leaf is not None and leaf not in self.paths:
-        raise ValueError(f"leaf={leaf!r} is not a leaf of this world")
-    looks = _Looks(self, split, index)
-    looks.given = first
-    for _ in range(2000):
-        leaves = _draw_leaves(self, rng, count, leaf)
-        centres = _draw_centres(places, count)
-        made = [looks.thing(row, *what) for row, what in enumerate(zip(leaves, centres))]
-        found = Scene(tuple(made), split, index)
-        if self.allows(found):
-            break
-    else:
-        raise ValueError(
-            f"split={split!r}: no scene of {count} things found in 2000 draws; "
-            "lower held_out_pairs or held_out_places"
-        )
-    if self.config.deeds:
-        found = _with_deed(self, found, count)
-    for share, add in (
-        (self.config.carry, _with_carrier),
-        (self.config.groups, _with_clump),
-        (self.config.repeats, _with_repetition),
-    ):
-        if share:
-            found = add(self, found, looks)
-    return found
-
-# %% ../../../nbs/data/world/215_scenes.ipynb #a0046950
+# %% ../../../nbs/data/world/215_scenes.ipynb #537693b4
 def _disc(centre: np.ndarray, radius: float) -> tuple[float, float, float, float]:
     "The box of a circle, as PIL wants it."
     return (*(centre - radius), *(centre + radius))
@@ -568,7 +437,7 @@ def _paint_deed(pen: ImageDraw.ImageDraw, verb: str, a, b, r: float) -> None:
             pen.ellipse(_disc(at, 1.6), fill=(150, 225, 255))
 
 
-def _ground(world: World, scene: Scene) -> np.ndarray:
+def _ground(world: "World", scene: Scene) -> np.ndarray:
     "The picture before things are painted."
     rng, side = world.rng(scene.split, scene.index, "ground"), world.config.image_size
     tones = (rng.integers(110, 170) + rng.integers(-14, 15, (3, 3, 3))).astype(np.uint8)
@@ -580,7 +449,7 @@ def _ground(world: World, scene: Scene) -> np.ndarray:
         _paint_deed(ImageDraw.Draw(image), verb, start, end, b.diameter * side / 2)
     return np.array(image)
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #b9eda5ae
+# %% ../../../nbs/data/world/215_scenes.ipynb #5ed5c0f9
 @dataclass
 class _Canvas:
     "A picture, and which thing and which of its layers is seen at each pixel."
@@ -619,7 +488,7 @@ class _Canvas:
 
 def _box(mask: np.ndarray) -> tuple[tuple[float, float, float, float], int] | None:
     "Corners of the smallest box around a mask as fractions, and its pixels; None of an empty one."
-    count = np.count_nonzero(mask)
+    count = int(np.count_nonzero(mask))
     if not count:
         return None
     rows, cols = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
@@ -627,7 +496,7 @@ def _box(mask: np.ndarray) -> tuple[tuple[float, float, float, float], int] | No
     corners = cols[0] / side, rows[0] / side, (cols[-1] + 1) / side, (rows[-1] + 1) / side
     return tuple(float(v) for v in corners), count
 
-# %% ../../../nbs/data/world/215_scenes.ipynb #f93343fd
+# %% ../../../nbs/data/world/215_scenes.ipynb #0d66e500
 def _paint_order(things: tuple[Thing, ...]) -> list[int]:
     "Things in their order, then carriers, then what is carried."
     carriers = {thing.carried_by for thing in things}
@@ -648,41 +517,166 @@ def _seen(canvas: _Canvas, scene: Scene):
             if part:
                 yield number, canvas.labels == label, part
 
+# %% ../../../nbs/data/world/215_scenes.ipynb #5b3ffdf9
+class World:
+    "Scenes and pictures as a function of (seed, split, index)."
 
-@patch
-def render(
-    self: World,
-    scene: Scene,
-    masks: bool = False,  # whether the masks of the boxes come along
-) -> Rendered:
-    "The picture of a scene, with boxes of the visible things, parts and clumps."
-    canvas = _Canvas(_ground(self, scene))
-    side = self.config.image_size
-    for number in _paint_order(scene.things):
-        thing = scene.things[number]
-        sprite = self.sprites.sprite(thing.leaf, thing.instance, scene.split)
-        canvas.put(number, sprite, thing)
-    boxes, found = [], []
-    for number, mask, part in _seen(canvas, scene):
-        box = _box(mask)
-        if box is None:
-            continue
-        full, inside = canvas.whole[number]
-        if not part:
-            visible = box[1]
-        flags = visible < 0.95 * inside, inside < 0.98 * full
-        boxes.append(Visible(number, part, box[0], box[1] / side**2, *flags))
-        found.append(mask)
-    clump = [number for number, thing in enumerate(scene.things) if thing.group is not None]
-    members = [mask for box, mask in zip(boxes, found) if box.thing in clump and not box.name]
-    if members:
-        mask = np.any(members, axis=0)
-        corners, area = _box(mask)
-        boxes.append(Visible(clump[0], "", corners, area / side**2, group=True))
-        found.append(mask)
-    noise = self.rng(scene.split, scene.index, "noise").standard_normal(
-        (side, side, 1), dtype=np.float32
-    )
-    image = canvas.image + noise * self.config.noise
-    image = np.clip(image, 0, 255).astype(np.uint8)
-    return Rendered(image, tuple(boxes), tuple(found) if masks else None)
+    def __init__(
+        self,
+        config: WorldConfig = WorldConfig(),
+        sprites=None,  # a source of sprites; default: the drawn ones
+        held_out: Sequence[HeldOut] = (),  # further held-out sets, which `train` obeys
+    ):
+        self.config = config
+        self.sprites = sprites if sprites is not None else DrawnSprites(sight=config.sight)
+        self.taxonomy, self.words = self.sprites.taxonomy, self.sprites.words
+        self.families = self.sprites.families()
+        self.paths, self.genus = {}, {}  # leaf -> (leaf, ..., family), leaf -> below its family
+        for family, leaves in self.families.items():
+            for leaf in leaves:
+                up = self.taxonomy.ancestors(leaf, include_self=True)
+                path = tuple(up[: up.index(family) + 1])
+                self.paths[leaf] = path
+                self.genus[leaf] = path[-2] if len(path) > 1 else path[0]
+        if config.carry and not self.sprites.carriers:
+            raise ValueError(f"carry={config.carry}: no leaf of these sprites can carry another")
+        self._further = tuple(predicate.name for predicate in held_out)
+        self.held_out: dict[str, HeldOut] = {}
+        for predicate in (self._pairs(), self._places(), *held_out):
+            self.held_out[predicate.name] = predicate
+        self._liked: dict[str, tuple[str, ...]] = {}  # leaf -> what carries it
+
+    def rng(self, split: str, index: int, aspect: str) -> np.random.Generator:
+        "The generator of one aspect of one scene, the same in every process."
+        if split not in SPLITS:
+            raise ValueError(f"split={split!r} is none of {', '.join(SPLITS)}")
+        name = f"{self.config.seed}/{split}/{index}/{aspect}".encode()
+        key = int.from_bytes(blake2b(name, digest_size=16).digest(), "little")
+        return np.random.Generator(np.random.Philox(key=key))
+
+    def _world_rng(self, aspect: str) -> np.random.Generator:
+        "A generator for what is drawn once."
+        return np.random.default_rng([self.config.seed, crc32(aspect.encode())])
+
+    def _pairs(self) -> GenusPairs:
+        "A share of the pairs of genera of different families."
+        genera = sorted({(path[-1], self.genus[leaf]) for leaf, path in self.paths.items()})
+        pairs = []
+        for (family, genus), (other_family, other) in combinations(genera, 2):
+            if family != other_family:
+                pairs.append(frozenset((genus, other)))
+        count = round(self.config.held_out_pairs * len(pairs))
+        chosen = self._world_rng("pairs").permutation(len(pairs))[:count]
+        return GenusPairs(frozenset(pairs[i] for i in chosen), self.genus)
+
+    def _places(self) -> LeafPlaces:
+        "A share of the (leaf, quadrant); two quadrants at least are left to each leaf."
+        places = [(leaf, corner) for leaf in sorted(self.paths) for corner in range(4)]
+        count, chosen, taken = round(self.config.held_out_places * len(places)), [], Counter()
+        for i in self._world_rng("places").permutation(len(places)):
+            leaf = places[i][0]
+            if len(chosen) < count and taken[leaf] < 2:
+                chosen.append(places[i])
+                taken[leaf] += 1
+        return LeafPlaces(frozenset(chosen))
+
+    def allows(self, scene: Scene) -> bool:
+        "Whether a scene obeys what its split obeys, and violates what it violates."
+        split = SPLITS[scene.split]
+        obeys = (*split.obeys, *self._further) if split.name == "train" else split.obeys
+        if not all(self.held_out[name].allows(scene) for name in obeys):
+            return False
+        return not any(self.held_out[name].allows(scene) for name in split.violates)
+
+    def carriers(self, leaf: str) -> tuple[str, ...]:
+        "Leaves of other families that can carry a leaf, the one that most often does first."
+        if leaf not in self._liked:
+            family = self.paths[leaf][-1]
+            others = [c for c in sorted(self.sprites.carriers) if self.paths[c][-1] != family]
+            order = self._world_rng(f"carriers of {leaf}").permutation(len(others))
+            self._liked[leaf] = tuple(others[i] for i in order)
+        return self._liked[leaf]
+
+    def scene(
+        self,
+        split: str,
+        index: int,
+        *,
+        count: int | None = None,  # how many things are drawn
+        leaf: str | None = None,  # the leaf of the first thing
+        **first: str,  # attributes of the first thing; size='medium' is neither small nor large
+    ) -> Scene:
+        "What is where in a scene of a split."
+        rng, places = self.rng(split, index, "objects"), self.rng(split, index, "places")
+        drawn = _draw_count(self, rng, split)
+        count = drawn if count is None else count
+        most = min(4, len(self.families))
+        if not 1 <= count <= most:
+            raise ValueError(
+                f"count={count} must be between 1 and {most} (four places, one thing a family)"
+            )
+        if leaf is not None and leaf not in self.paths:
+            raise ValueError(f"leaf={leaf!r} is not a leaf of this world")
+        for name, word in first.items():
+            if word != "medium" and word not in ATTRIBUTES[name].words:
+                raise ValueError(f"{name}={word!r} is none of {', '.join(ATTRIBUTES[name].words)}")
+        looks = _Looks(self, split, index, first)
+        for _ in range(2000):
+            leaves = _draw_leaves(self, rng, count, leaf)
+            centres = _draw_centres(places, count)
+            made = [looks.thing(row, *what) for row, what in enumerate(zip(leaves, centres))]
+            found = Scene(tuple(made), split, index)
+            if self.allows(found):
+                break
+        else:
+            raise ValueError(
+                f"split={split!r}: no scene of {count} things found in 2000 draws; "
+                "lower held_out_pairs or held_out_places"
+            )
+        if self.config.deeds:
+            found = _with_deed(self, found, count)
+        for share, add in (
+            (self.config.carry, _with_carrier),
+            (self.config.groups, _with_clump),
+            (self.config.repeats, _with_repetition),
+        ):
+            if share:
+                found = add(self, found, looks)
+        return found
+
+    def render(
+        self,
+        scene: Scene,
+        masks: bool = False,  # whether the masks of the boxes come along
+    ) -> Rendered:
+        "The picture of a scene, with boxes of the visible things, parts and clumps."
+        canvas = _Canvas(_ground(self, scene))
+        side = self.config.image_size
+        for number in _paint_order(scene.things):
+            thing = scene.things[number]
+            sprite = self.sprites.sprite(thing.leaf, thing.instance, scene.split)
+            canvas.put(number, sprite, thing)
+        boxes, found = [], []
+        for number, mask, part in _seen(canvas, scene):
+            box = _box(mask)
+            if box is None:
+                continue
+            full, inside = canvas.whole[number]
+            if not part:
+                visible = box[1]
+            hidden, cut = bool(visible < 0.95 * inside), bool(inside < 0.98 * full)
+            boxes.append(Visible(number, part, box[0], box[1] / side**2, hidden, cut))
+            found.append(mask)
+        clump = [number for number, thing in enumerate(scene.things) if thing.group is not None]
+        members = [mask for box, mask in zip(boxes, found) if box.thing in clump and not box.name]
+        if members:
+            mask = np.any(members, axis=0)
+            corners, area = _box(mask)
+            boxes.append(Visible(clump[0], "", corners, area / side**2, group=True))
+            found.append(mask)
+        noise = self.rng(scene.split, scene.index, "noise").standard_normal(
+            (side, side, 1), dtype=np.float32
+        )
+        image = canvas.image + noise * self.config.noise
+        image = np.clip(image, 0, 255).astype(np.uint8)
+        return Rendered(image, tuple(boxes), tuple(found) if masks else None)

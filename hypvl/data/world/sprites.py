@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Layer', 'Sprite', 'DrawnSprites']
 
-# %% ../../../nbs/data/world/212_sprites.ipynb #1f746f96
+# %% ../../../nbs/data/world/212_sprites.ipynb #4f4d61d1
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,7 +18,7 @@ from ..taxonomy import Taxonomy
 from .attributes import ATTRIBUTES, MARGIN, painted
 from .lexicon import PARTS, lexicon
 
-# %% ../../../nbs/data/world/212_sprites.ipynb #f519dfae
+# %% ../../../nbs/data/world/212_sprites.ipynb #bdc4ad8a
 @dataclass(frozen=True)
 class Layer:
     "A named part of a sprite."
@@ -117,7 +117,7 @@ class Sprite:
         masks = {layer.name: labels == i for i, layer in enumerate(self.layers, 1)}
         return picture, masks
 
-# %% ../../../nbs/data/world/212_sprites.ipynb #f1df329f
+# %% ../../../nbs/data/world/212_sprites.ipynb #c646f0bf
 _OUTLINES = {  # family -> primitives of its body
     "animal": [("ellipse", (-0.85, -0.4, 0.55, 0.6))],
     "vehicle": [("poly", (-0.95, -0.25, 0.95, -0.25, 0.75, 0.5, -0.75, 0.5))],
@@ -152,7 +152,7 @@ _MARKS = {  # family -> box of the mark on the body
     "instrument": (-0.5, -0.3, 0.5, 0.75),
 }
 
-# %% ../../../nbs/data/world/212_sprites.ipynb #0ffa5a5e
+# %% ../../../nbs/data/world/212_sprites.ipynb #02dfac31
 _GENUS_PARTS = {  # genus -> [(primitives of one part, its tone)]
     "dog": [
         ([("box", (-0.65, 0.4, -0.35, 0.98))], 120),
@@ -206,10 +206,13 @@ _GENUS_PARTS = {  # genus -> [(primitives of one part, its tone)]
         ([("poly", (-0.98, -0.85, -0.75, -0.98, -0.3, -0.3, -0.5, -0.2))], 90),
         ([("poly", (0.98, -0.85, 0.75, -0.98, 0.3, -0.3, 0.5, -0.2))], 90),
     ],
-    "horn": [([("box", (-0.98, -0.4, -0.4, -0.05))], 245), ([("box", (0.4, -0.4, 0.98, -0.05))], 245)],
+    "horn": [
+        ([("box", (-0.98, -0.4, -0.4, -0.05))], 245),
+        ([("box", (0.4, -0.4, 0.98, -0.05))], 245),
+    ],
 }
 
-# %% ../../../nbs/data/world/212_sprites.ipynb #2ac7a231
+# %% ../../../nbs/data/world/212_sprites.ipynb #4bdfd314
 _SIDE = 48  # width of a thing as it is drawn; pictures of other widths are scaled
 _BODY = 190  # tone of a body
 _DARK, _WHITE = (30, 30, 30, 255), (250, 250, 250, 255)
@@ -235,7 +238,7 @@ def _layer(name: str, primitives, tone: int) -> Layer:
         draw[kind](_corners(image, xy), fill=(tone, tone, tone, 255))
     return Layer(name, np.asarray(image.reduce(4)))
 
-# %% ../../../nbs/data/world/212_sprites.ipynb #0418397d
+# %% ../../../nbs/data/world/212_sprites.ipynb #8d78e36e
 def _mark(family: str, body: Layer, which: int, scale: float = 1.0) -> Layer:
     "The mark of a species, within the body: 0 bars across, 1 bars upright, 2 a disc, 3 a ring."
     image, pen = _pen()
@@ -261,7 +264,7 @@ def _mark(family: str, body: Layer, which: int, scale: float = 1.0) -> Layer:
     mark[..., 3] = np.minimum(mark[..., 3], body.rgba[..., 3])
     return Layer("mark", mark)
 
-# %% ../../../nbs/data/world/212_sprites.ipynb #9489668f
+# %% ../../../nbs/data/world/212_sprites.ipynb #8d4bc660
 _CARRIERS = {  # genus -> where something stands on it (x, y of its centre), and how wide
     "car": (-0.42, -0.46, 0.74),
     "seat": (0.2, -0.5, 0.74),

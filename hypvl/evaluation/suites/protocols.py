@@ -204,9 +204,7 @@ def add_classification(
         _add_hierarchy(run, tree, predictions, labels, names, nodes, parents, offered, right)
 
 
-def _add_hierarchy(
-    run: Run, tree: str, predictions, labels, names, nodes, parents, offered, right
-):
+def _add_hierarchy(run: Run, tree: str, predictions, labels, names, nodes, parents, offered, right):
     "How far predictions are from the truth, for the model, the blind and the ideal observer."
 
     def of_indices(predicted, target):
