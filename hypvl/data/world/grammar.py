@@ -158,8 +158,8 @@ class Speaker:
 
     levels: tuple[float, ...] = (0.6, 0.2, 0.15, 0.05)  # odds of `LEVELS`
     synonym: float = 0.3  # probability of a name other than the first
-    said: Mapping[str, float] = field(default_factory=_often_said)  # of a word that is true, by
-    # attribute; one that is not listed is said half of the time
+    # attribute → probability of saying what is true; one that is not listed is said half the time
+    said: Mapping[str, float] = field(default_factory=_often_said, hash=False)
     all_objects: float = 0.7  # probability that a caption leaves nothing out
     relation: float = 0.3  # probability of a spatial relation between the first two
     deed: float = 0.7  # probability of saying what one thing does to another

@@ -9,7 +9,6 @@ __all__ = ['Edited', 'EDITS', 'LOCATIONS', 'CHECKS', 'plain_world', 'sayable', '
            'checklist_pair']
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #43acbd9f
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from zlib import crc32
@@ -18,7 +17,7 @@ import numpy as np
 
 from .attributes import ATTRIBUTES
 from .captions import Caption, caption, caption_truth, consistent, thing_truths
-from .grammar import OPPOSITES, VERBS, Mention, Speaker, mention
+from .grammar import OPPOSITES, VERBS, Mention, mention
 from .scenes import SIZES, Scene, Thing, World, true_deed, true_relation
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #6d21b0f1
@@ -343,7 +342,7 @@ def _number(kind: str, index: int, attempt: int) -> int:
 
 
 def hard_negative(world: World, kind: str, index: int) -> HardNegative:
-    "Scene, true and false caption number `index` of a kind; of most kinds, 2 n and 2 n + 1 are twins."
+    "Pair `index` of a kind: a scene, a true and a false caption; 2 n and 2 n + 1 are twins."
     if kind not in EDITS:
         raise ValueError(f"kind={kind!r} is none of {', '.join(EDITS)}")
     world = plain_world(world)
@@ -457,7 +456,7 @@ def checklist_pair(world: World, bucket: str, index: int) -> HardNegative:
     make_pair = makers.get(bucket.split("_")[0], _object_pair)
     for attempt in range(1000):
         number = _number(bucket, index // 2, attempt)
-        scene = world.scene("checklist", number)
+        scene = world.scene("checklist", number, count=1 + number % min(3, len(world.families)))
         edited = make_pair(world, bucket, scene, world.rng("checklist", number, f"edit {bucket}"))
         found = _pair(world, scene, edited, index)
         if found is not None:

@@ -38,7 +38,9 @@ class WorldConfig:
     held_out_places: float = 0.25  # share of (leaf, quadrant) never seen in training
     noise: float = 4.0  # standard deviation of pixel noise, of 255
     speaker: Speaker = Speaker()
-    odds: Mapping[str, float] = field(default_factory=dict)  # attribute -> share of things
+    odds: Mapping[str, float] = field(
+        default_factory=dict, hash=False
+    )  # attribute -> share of things
     deeds: float = 0.0  # share of scenes in which one thing does something to another
     carry: float = 0.0  # share of scenes in which one thing lies on another
     groups: float = 0.0  # share of scenes with a clump of one leaf
