@@ -12,7 +12,9 @@ LOG      := --no-progress-bar --log-level WARNING --stdout-file - --stderr-file 
 export MALLOC_MMAP_THRESHOLD_ := 134217728
 export MALLOC_TRIM_THRESHOLD_ := 1073741824
 
-.PHONY: help phyclip syntax test export lab clean
+VARIANT  ?= world
+
+.PHONY: help phyclip syntax backbone test export lab clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -36,6 +38,9 @@ phyclip syntax: .venv/.installed
 	@echo "tables             $(OUT)/tables"
 	@echo "figures            $(OUT)/figures"
 	@echo "executed notebook  $(OUT)/$@.ipynb"
+
+backbone: .venv/.installed  ## train the shipped CLIP of VARIANT=world|states into hypvl/resources; goes on where it stopped
+	OMP_NUM_THREADS=1 nice $(BIN)/python -c "from hypvl.papers.backbone import train_backbone; train_backbone('$(VARIANT)')"
 
 export: .venv/.installed  ## write hypvl/ from the notebooks and clean their metadata
 	$(BIN)/nbdev_export

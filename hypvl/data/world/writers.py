@@ -11,14 +11,17 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from ...config import atomic_path, from_dict, write_atomic
 from ..jobs import folder_lock, run_jobs
+from ..records import Sample
 from hypvl.data.world.captions import (
     Caption,
     caption,
@@ -61,12 +64,14 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(info, io.BytesIO(data))
 
 
-def write_raw_shard(world: World, split: str, first: int, count: int, path: Path) -> None:
+def write_raw_shard(
+    world: Any, split: str, first: int, count: int, path: Path, draw: Callable[..., Sample] = sample
+) -> None:
     "One raw GRIT shard with samples first ... first + count - 1 of a split."
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for i in range(first, first + count):
-            s = sample(world, split, i)
+            s = draw(world, split, i)
             chunks = [[b.start, b.end, *b.xyxy, 1.0] for b in s.boxes]
             meta = {
                 "key": s.key,
@@ -86,13 +91,14 @@ def write_raw_shard(world: World, split: str, first: int, count: int, path: Path
 
 # %% ../../../nbs/data/world/218_writers.ipynb #64467c9c
 def write_grit(
-    world: World,
+    world: Any,
     split: str,
     count: int,  # samples
     out: str | Path,  # folder of the shards
     shard_size: int = 1000,  # samples a shard
     workers: int = 1,  # processes
     progress: bool = True,  # show a bar
+    draw: Callable[..., Sample] = sample,  # (world, split, index) -> sample
 ) -> list[Path]:
     """Raw GRIT shards `00000.tar`, ... of `count` samples of a split in the folder `out`.
 
@@ -106,7 +112,8 @@ def write_grit(
         todo = []
         for first, path in zip(starts, paths):
             if not path.exists():
-                todo.append((world, split, first, min(shard_size, count - first), path))
+                job = world, split, first, min(shard_size, count - first), path, draw
+                todo.append(job)
         for _ in run_jobs(write_raw_shard, todo, workers, f"shards of {split}", progress):
             pass
     return paths
