@@ -6,7 +6,15 @@ PYTHON   ?= $(shell command -v python3.11 || command -v python3.12 || command -v
 BIN      := .venv/bin
 TREE      = cat $$(find hypvl -name '*.py' | sort) $$(find nbs papers_repro -name '*.ipynb' -not -path '*/.*' | sort) | sha256sum
 
-.PHONY: help phyclip syntax test export lab clean
+# what the cells print and nothing else: no echo of cells, no representations of results
+LOG      := --no-progress-bar --log-level WARNING --stdout-file - --stderr-file -
+# glibc keeps the large tensors of a step instead of asking for them again: 5 to 10 % of it
+export MALLOC_MMAP_THRESHOLD_ := 134217728
+export MALLOC_TRIM_THRESHOLD_ := 1073741824
+
+VARIANT  ?= world
+
+.PHONY: help phyclip syntax backbone test export lab clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -22,7 +30,7 @@ phyclip:  ## train CLIP, MERU, HyCoCLIP and PHyCLIP on the embedded world; rende
 syntax:  ## train MERU with and without the syntax loss, three seeds; render tables, figures and claims
 phyclip syntax: .venv/.installed
 	@mkdir -p $(OUT)
-	$(BIN)/papermill papers_repro/$@.ipynb $(OUT)/$@.ipynb --log-output --no-progress-bar \
+	$(BIN)/papermill papers_repro/$@.ipynb $(OUT)/$@.ipynb $(LOG) \
 		-p preset $(PRESET) -p sections $(SECTIONS) -p out $(OUT)
 	@echo
 	@cat $(OUT)/tables/abstract.md
@@ -30,6 +38,9 @@ phyclip syntax: .venv/.installed
 	@echo "tables             $(OUT)/tables"
 	@echo "figures            $(OUT)/figures"
 	@echo "executed notebook  $(OUT)/$@.ipynb"
+
+backbone: .venv/.installed  ## train the shipped CLIP of VARIANT=world|states into hypvl/resources; goes on where it stopped
+	OMP_NUM_THREADS=1 nice $(BIN)/python -c "from hypvl.papers.backbone import train_backbone; train_backbone('$(VARIANT)')"
 
 export: .venv/.installed  ## write hypvl/ from the notebooks and clean their metadata
 	$(BIN)/nbdev_export

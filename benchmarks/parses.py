@@ -30,15 +30,15 @@ from spacy.training import Example
 from hypvl.data.grit.shards import write_shard
 from hypvl.data.parses.pipelines import load_parser, parse_shards, parser_identity, sidecar
 from hypvl.data.parses.word_pieces import clean_text
-from hypvl.data.world.scenes import World, caption, things
+from hypvl.data.world.captions import caption
+from hypvl.data.world.scenes import World
 
 
 def world_parses(count):
     "Gold parses of world captions."
     world = World()
     for i in range(count):
-        rng = world.rng("train", i)
-        yield caption(world, things(world, rng, "train"), rng).read()[0]
+        yield caption(world, world.scene("train", i)).read()[0]
 
 
 def train_small(folder):

@@ -12,7 +12,8 @@ import argparse
 import tempfile
 import time
 
-from hypvl.data.world.scenes import World, WorldConfig, sample
+from hypvl.data.world.captions import sample
+from hypvl.data.world.scenes import World, WorldConfig
 from hypvl.data.world.writers import write_grit
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -25,21 +25,21 @@ from tqdm import tqdm
 from ..data.benchmarks.annotations import load_image
 from .suites.prompts import WORLD_TEMPLATES, fill_templates
 from .suites.results import item_values
+from ..models.towers import modes_kept
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #b3b31449
 @contextmanager
 def inference(
     model: nn.Module,  # any model with parameters or buffers
 ) -> Iterator[torch.device]:
-    "No gradients and evaluation mode inside the block; gives the model's device."
-    training = model.training
+    """No gradients and evaluation mode inside the block; gives the model's device.
+
+    Afterwards each part of the model has the mode that it had before.
+    """
     first = next(chain(model.parameters(), model.buffers()), None)
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield first.device if first is not None else torch.device("cpu")
-    finally:
-        model.train(training)
+    with modes_kept(model), torch.no_grad():
+        model.eval()
+        yield first.device if first is not None else torch.device("cpu")
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #084cc53e
 class Pictures(Dataset):
@@ -219,6 +219,7 @@ def evaluate_zero_shot(
     dataset: str,  # name of the set, for the rows
     scores: Sequence[str] = ("paper", "official"),  # score functions, side by side
     image_points: Callable | None = None,  # images → points; None: `encode_images` with `reading`
+    offered: Bool[np.ndarray, "C C"] | None = None,  # classes offered to the images of a class
     **reading,  # batch_size, transform, progress, workers of `encode_images`
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Zero-shot classification of images: item values, and predictions.
@@ -232,7 +233,10 @@ def evaluate_zero_shot(
     prototypes = class_prototypes(model, names, templates)
     items, predictions = [], []
     for kind in scores:
-        found = classify(score_matrix(model, points, prototypes, kind), targets)
+        scored = score_matrix(model, points, prototypes, kind)
+        if offered is not None:
+            scored = scored.masked_fill(~torch.as_tensor(offered)[list(targets)], -torch.inf)
+        found = classify(scored, targets)
         values = classification_values(found)
         items.append(item_values(values, suite="zero_shot", dataset=dataset, score=kind))
         predictions.append(found.assign(score=kind, image=keys))

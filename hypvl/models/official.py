@@ -104,6 +104,8 @@ def official_state(
         inside = {name: t for name, t in own.items() if name.startswith(ours)}
         state |= {theirs + name.removeprefix(ours): t for name, t in inside.items()}
     state["textual.attn_mask"] = model.get_buffer("text_tower.attn_mask")
+    if state.pop("textual.vocabulary", None) is not None:
+        state["textual.token_embed.weight"] = getattr(model.text_tower, "full_token_table")()
     if family in ("meru", "hycoclip"):
         state |= {theirs: own[f"geometry.{ours}"][0] for theirs, ours in _scalars.items()}
     if family == "phyclip":

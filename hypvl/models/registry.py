@@ -20,6 +20,7 @@ from ..geometry.spaces import GeometryConfig, ProductConfig, SphereConfig
 from .dual_encoder import DualEncoder
 from .hub import HubModel
 from .interop import open_clip_config, open_clip_names
+from .shipped import SHIPPED, load_shipped, shipped_config
 from .text import TextConfig, TransformerConfig, make_text_tower, text_configs
 from hypvl.models.towers import (
     ModelDescription,
@@ -90,13 +91,13 @@ def list_models(contains: str = "") -> list[str]:
     """Names that `create_model` knows.
 
     contains: only names with this part, such as 'phyclip'; '' lists all models of the four
-        families. 'open_clip:' lists the names of open_clip, 'open_clip:RN50' those of them with
-        this part.
+        families and the two with weights. 'open_clip:' lists the names of open_clip,
+        'open_clip:RN50' those of them with this part.
     """
     if contains.startswith("open_clip:"):
         names = open_clip_names(contains.removeprefix("open_clip:"))
         return [f"open_clip:{name}" for name in names]
-    return [name for name in model_configs if contains in name]
+    return [name for name in (*model_configs, *SHIPPED) if contains in name]
 
 # %% ../../nbs/models/303_registry.ipynb #774f9c66
 def model_config(
@@ -134,8 +135,10 @@ def _named(name):
         if name not in known:
             raise KeyError(f"unknown model {name!r}.{suggest(name, known)}")
         return open_clip_config(name.removeprefix("open_clip:"))
+    if name in SHIPPED:
+        return shipped_config(name)
     if name not in model_configs:
-        raise KeyError(f"unknown model {name!r}.{suggest(name, model_configs)}")
+        raise KeyError(f"unknown model {name!r}.{suggest(name, [*model_configs, *SHIPPED])}")
     return model_configs[name]
 
 # %% ../../nbs/models/303_registry.ipynb #ade775d0
@@ -151,26 +154,40 @@ def create_model(
 
     name_or_config: a name of `list_models()`, 'open_clip:NAME', or a description such as
         `ModelConfig`.
-    pretrained: True asks for weights that come with the library; only names that have them.
+    pretrained: True brings weights that come with the library, in evaluation mode; 'clip_world'
+        and 'clip_states' have them.
     seed: of the weights; the global generator stays as it was. None: draws from it.
     device: where the model is built; 'meta' costs no memory.
     overrides: dotted fields, such as **{'geometry.k': 16}, or whole towers by their names,
         vision='conv_tiny_s', text='text_tiny'.
 
     Returns a `DualEncoder` (or what an own description makes) in training mode. Raises KeyError
-    for an unknown name, UnknownKey for an unknown field, each with a suggestion.
+    for an unknown name, UnknownKey for an unknown field, each with a suggestion, and ValueError
+    for a name without weights.
     """
     config = model_config(name_or_config, **overrides)
     if pretrained:
-        raise ValueError(
-            f"pretrained: no weights come with {name_or_config!r}; load_model(folder), "
-            "load_official(path) and from_open_clip(name, pretrained) read weights"
-        )
+        return _with_weights(name_or_config, config).to(device or "cpu")
     where = torch.device(device) if device else nullcontext()
     with torch.random.fork_rng(enabled=seed is not None), where:
         if seed is not None:
             torch.manual_seed(seed)
         return config.make()
+
+
+def _with_weights(name, config):
+    "The shipped model of a name, in evaluation mode."
+    if not isinstance(name, str) or name not in SHIPPED:
+        raise ValueError(
+            f"pretrained: no weights come with {name!r}; {', '.join(SHIPPED)} have some; "
+            "load_model(folder), load_official(path) and from_open_clip(name, pretrained) read "
+            "weights"
+        )
+    if config != shipped_config(name):
+        raise ValueError(
+            f"pretrained: the weights of {name!r} fit its own description; leave out the overrides"
+        )
+    return load_shipped(name)
 
 # %% ../../nbs/models/303_registry.ipynb #ee7a543c
 def load_model(
@@ -180,8 +197,8 @@ def load_model(
 ) -> Any:
     """A saved model in evaluation mode; the same as `DualEncoder.from_pretrained`.
 
-    folder: written by `save_pretrained`, the folder of a run that holds one, or the name of a
-        repository on the Hub, user/model.
+    folder: written by `save_pretrained`, the folder of a run that holds one, a checkpoint of that
+        run such as RUN/checkpoints/best, or the name of a repository on the Hub, user/model.
     device: where the model goes; None: the CPU.
     towers: for a model with frozen towers, {'image_tower': place} where place is a file, a
         folder or a model that has the weights; needed if they are not where `freeze` was told.

@@ -7,7 +7,7 @@ __all__ = ['text_configs', 'marks_as_text', 'Tokenizer', 'TextConfig', 'Transfor
            'init_text_tower', 'TextTower', 'make_text_tower']
 
 # %% ../../nbs/models/301_text_towers.ipynb #502f6eb5
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Sequence
 
@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from open_clip.tokenizer import SimpleTokenizer
 from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..config import ByKind, suggest
 from .towers import Tower, recomputed
@@ -98,7 +99,7 @@ class TextConfig(ByKind):
 
     def make(self) -> Tower:
         "The tower, with random weights from the global generator."
-        raise NotImplementedError(f"{type(self).__name__} must say how to make its tower")
+        raise TypeError(f"{type(self).__name__} lacks make(): the tower that it describes")
 
 
 @dataclass(frozen=True)
@@ -108,12 +109,15 @@ class TransformerConfig(TextConfig, kind="transformer"):
     layers: int = 12  # number of blocks
     heads: int = 8  # attention heads, a divisor of `width`
     mlp_ratio: float = 4.0  # hidden width of the MLP over `width`
-    vocab_size: int = 49408  # rows of the token table
+    vocab_size: int = 49408  # ids of the tokeniser
+    # ids that have a row in the token table, ascending, with 0 and both marks; (): all of them
+    vocabulary: tuple[int, ...] = field(default=(), metadata={"hash": "changed"})
     attention: str = "causal"  # 'causal' (a token sees what stands before it) or 'full'
     token_std: float = 0.02  # standard deviation of the token table at initialisation
     mark_std: float | None = None  # the same for the rows of the two marks; None: as `token_std`
     position_std: float = 0.01  # the same for positions
     buckets: int = 4  # groups of rows of like length that run apart, each without much padding
+    merge_repeats: bool = False  # texts that stand several times in a batch run once
     recompute: bool = False  # recompute activations in the backward pass: less memory, more time
 
     def make(self) -> "TextTower":
@@ -123,7 +127,13 @@ class TransformerConfig(TextConfig, kind="transformer"):
 text_configs: dict[str, TextConfig] = {
     "text_base": TransformerConfig(),
     "text_tiny": TransformerConfig(
-        width=128, layers=2, heads=4, token_std=0.1, mark_std=0.0, buckets=8
+        width=128,
+        layers=1,
+        heads=4,
+        token_std=0.1,
+        mark_std=0.0,
+        buckets=4,
+        merge_repeats=True,
     ),
 }
 
@@ -153,9 +163,15 @@ class TextBlock(ResidualAttentionBlock):
         x: Float[Tensor, "B L W"],  # the stream that enters
         mask: Bool[Tensor, "L L"] | None = None,  # True where a position must not look
         padding: Bool[Tensor, "B L"] | None = None,  # True at positions that nobody may look at
-    ) -> tuple[Float[Tensor, "B L W"], Float[Tensor, "B L W"], Float[Tensor, "B L W"]]:
+        ends: Int[Tensor, "B"] | None = None,  # one position a row; what leaves is [B, W], there
+    ) -> tuple[Float[Tensor, "B L W"], Float[Tensor, "B L W"], Float[Tensor, "B *L W"]]:
         "Input of the attention, output of the attention, and the stream that leaves."
         h = self.ln_1(x)
+        if ends is not None and type(self.attn) is nn.MultiheadAttention:
+            rows = torch.arange(len(x), device=x.device)
+            a = _attention_at(self.attn, h, rows, ends)
+            x = x[rows, ends] + a
+            return h, a, x + self.mlp(self.ln_2(x))
         a = self.attn(
             h,
             h,
@@ -166,7 +182,25 @@ class TextBlock(ResidualAttentionBlock):
             is_causal=mask is not None,
         )[0]
         x = x + a
+        if ends is not None:
+            x = x[torch.arange(len(x), device=x.device), ends]
         return h, a, x + self.mlp(self.ln_2(x))
+
+
+def _attention_at(attention, h, rows, ends):
+    "Output [B, W] of self-attention at one position a row, which looks at itself and before it."
+    width, heads = attention.embed_dim, attention.num_heads
+    weight, bias = attention.in_proj_weight, attention.in_proj_bias
+    query = F.linear(h[rows, ends], weight[:width], bias[:width])
+    keys, values = F.linear(h, weight[width:], bias[width:]).unflatten(-1, (2, heads, -1)).unbind(2)
+    looks = torch.arange(h.shape[1], device=h.device) <= ends[:, None]
+    found = F.scaled_dot_product_attention(
+        query.unflatten(-1, (heads, -1))[:, :, None],
+        keys.transpose(1, 2),
+        values.transpose(1, 2),
+        attn_mask=looks[:, None, None],
+    )
+    return attention.out_proj(found.flatten(1))
 
 # %% ../../nbs/models/301_text_towers.ipynb #73e893f4
 @torch.no_grad()
@@ -196,6 +230,8 @@ class TextTower(nn.Module):
     "Pre-norm transformer on token ids; the feature is the final state at the end mark."
 
     attn_mask: Tensor
+    vocabulary: Tensor | None
+    row_of_id: Tensor
 
     def __init__(
         self,
@@ -205,7 +241,9 @@ class TextTower(nn.Module):
         _check(config)
         self.config = config
         self.width = config.width
-        self.token_embed = nn.Embedding(config.vocab_size, config.width)
+        rows = len(config.vocabulary) or config.vocab_size
+        self.token_embed = nn.Embedding(rows, config.width)
+        self._make_vocabulary()
         self.posit_embed = nn.Parameter(torch.empty(config.context_length, config.width))
         blocks = [
             TextBlock(config.width, config.heads, config.mlp_ratio, norm_layer=nn.LayerNorm)
@@ -216,6 +254,45 @@ class TextTower(nn.Module):
         causal = torch.ones(config.context_length, config.context_length, dtype=torch.bool).triu(1)
         self.register_buffer("attn_mask", causal, persistent=False)
         init_text_tower(self)
+
+    def _make_vocabulary(self):
+        "The ids that have a row, saved with the weights, and the row of each id."
+        config, vocabulary = self.config, None
+        if config.vocabulary:
+            vocabulary = torch.tensor(config.vocabulary)
+            row_of_id = torch.full((config.vocab_size,), -1)
+            row_of_id[vocabulary] = torch.arange(len(vocabulary))
+            self.register_buffer("row_of_id", row_of_id, persistent=False)
+            self.register_load_state_dict_pre_hook(_check_loaded_vocabulary)
+        self.register_buffer("vocabulary", vocabulary)
+
+    def token_rows(
+        self,
+        tokens: Int[Tensor, "B L"],  # ids of the tokeniser, right-padded with 0
+    ) -> Int[Tensor, "B L"]:
+        "Rows of the token table; an error names the pieces that have none."
+        if self.vocabulary is None:
+            return tokens
+        rows = self.row_of_id[tokens]
+        if not rows.is_meta and bool((rows < 0).any()):
+            unknown = tokens[rows < 0].unique().tolist()
+            named = ", ".join(repr(_bpe().decode([i]).strip()) for i in unknown[:8])
+            raise ValueError(
+                f"tokens: {named} {'is' if len(unknown) == 1 else 'are'} not in the vocabulary of "
+                f"this model, which has rows for {len(self.config.vocabulary)} of "
+                f"{self.config.vocab_size} pieces"
+            )
+        return rows
+
+    @torch.no_grad()
+    def full_token_table(self) -> Float[Tensor, "V W"]:
+        "A row for every id of the tokeniser, zeros where the vocabulary has none: for export."
+        table = self.token_embed.weight
+        if self.vocabulary is None:
+            return table.clone()
+        full = table.new_zeros(self.config.vocab_size, table.shape[1])
+        full[self.vocabulary] = table
+        return full
 
     @property
     def final_norm(self) -> nn.LayerNorm:
@@ -247,7 +324,16 @@ class TextTower(nn.Module):
                     + suggest(name, self.state_names)
                 )
         tokens = truncate(tokens, self.config.context_length)
-        embedded = self.token_embed(tokens)  # once: its gradient is as large as the table
+        if not self.config.merge_repeats or tokens.is_meta:
+            return self._run_in_groups(tokens, want)
+        distinct, place = tokens.unique(dim=0, return_inverse=True)
+        feature, states = self._run_in_groups(distinct, want)
+        return feature[place], {name: state[place] for name, state in states.items()}
+
+    def _run_in_groups(self, tokens, want):
+        "`forward_states` of rows that are not longer than the context."
+        # once for all groups: the gradient of each look-up is as large as the table
+        embedded = self.token_embed(self.token_rows(tokens))
         groups = min(self.config.buckets, len(tokens) // 32)
         if groups < 2:
             return self._run(tokens, embedded, want)
@@ -265,7 +351,7 @@ class TextTower(nn.Module):
         return torch.cat(features)[back], {n: torch.cat(s)[back] for n, s in states.items()}
 
     def _run(self, tokens, embedded, want):
-        "`forward_states` of rows that are not longer than the context, as one group."
+        "The same as one group; the last block works at the end marks alone if that is enough."
         length = tokens.shape[1]
         ends = tokens.argmax(dim=1)
         if self.config.attention == "causal":
@@ -275,16 +361,19 @@ class TextTower(nn.Module):
         recompute = self.config.recompute and torch.is_grad_enabled()
         x = embedded + self.posit_embed[:length]
         states = {"token": embedded, "init": x}
+        last = self.config.layers
+        feature_alone = not {"final", f"attn_out.{last}", f"block.{last}"}.intersection(want)
         for n, block in enumerate(self.resblocks, 1):
+            at = ends if n == last and feature_alone else None
             if recompute:
-                h, a, x = recomputed(block, x, mask, padding)
+                h, a, x = recomputed(block, x, mask, padding, at)
             else:
-                h, a, x = block(x, mask, padding)
+                h, a, x = block(x, mask, padding, at)
             for name, state in ((f"ln1.{n}", h), (f"attn_out.{n}", a), (f"block.{n}", x)):
                 if name in want:
                     states[name] = state
         states["final"] = x = self.ln_final(x)
-        feature = x[torch.arange(len(x), device=x.device), ends]
+        feature = x if x.dim() == 2 else x[torch.arange(len(x), device=x.device), ends]
         return feature, {name: states[name] for name in want}
 
 
@@ -293,6 +382,27 @@ def _check(config):
         raise ValueError(f"text.attention must be 'causal' or 'full', got {config.attention!r}")
     if config.width % config.heads:
         raise ValueError(f"text.heads must divide text.width={config.width}, got {config.heads}")
+    found, top = config.vocabulary, config.vocab_size
+    if not found:
+        return
+    if list(found) != sorted(set(found)) or found[0] < 0 or found[-1] >= top:
+        raise ValueError(f"text.vocabulary must be ascending ids below {top}, got {found}")
+    for needed in (0, top - 2, top - 1):
+        if needed not in found:
+            raise ValueError(
+                f"text.vocabulary must hold 0, which pads, and the marks {top - 2} and {top - 1}; "
+                f"{needed} is missing"
+            )
+
+
+def _check_loaded_vocabulary(tower, state, prefix, *_):
+    "Refuse weights whose rows belong to other words."
+    found = state.get(f"{prefix}vocabulary")
+    if found is not None and found.tolist() != list(tower.config.vocabulary):
+        raise ValueError(
+            f"text.vocabulary: the weights have rows for {len(found)} ids, "
+            f"which are not the {len(tower.config.vocabulary)} of the config"
+        )
 
 # %% ../../nbs/models/301_text_towers.ipynb #f735c211
 def make_text_tower(

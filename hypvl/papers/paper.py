@@ -143,7 +143,7 @@ class Study:
         "Make the runs that are missing; write all results into one file."
         p = self.parameters
         every = [recipe for recipes in self.recipes.values() for recipe in recipes]
-        self.runs = run_all(every, self.out, p.launch, p.device, progress=p.preset != "smoke")
+        self.runs = run_all(every, self.out, p.launch, p.device)
         results = self.rows(Rows("results", tuple(self.recipes)))
         if results is not None:
             results.to_csv(self.out / "results.csv", index=False)

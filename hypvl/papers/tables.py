@@ -21,6 +21,7 @@ from ..evaluation.statistics import Interval, from_intervals
 from hypvl.papers.reference import (
     BASELINES,
     BOTH_WORLDS,
+    EQUAL_LENGTH,
     MODEL_COLUMNS,
     WORLD_SETS,
     Column,
@@ -181,6 +182,8 @@ def _choose(
     chosen = []
     for column in columns:
         of_world = column.dataset in WORLD_SETS
+        if column.dataset in EQUAL_LENGTH and column.key not in have:
+            continue
         shown = (column.task, of_world) in used
         unused = column.task not in used_tasks and of_world
         if shown or unused or column.task in BOTH_WORLDS:
@@ -395,8 +398,12 @@ def _notes(frame: pd.DataFrame) -> tuple[str, ...]:
     ours = frame[frame["source"].eq(OUR_BLOCK)]
     notes = [
         "best in bold, second best underlined, within each block and column; "
-        "baselines are not ranked"
+        "baselines and the ideal observer are not ranked"
     ]
+    if frame["suite"].isin(["vl_checklist", "sugarcrepe"]).any():
+        notes.append("of two captions with one score half a point: ties count half in every row")
+    if frame["row"].eq(BASELINES["ideal"]).any():
+        notes.append("ideal observer: sees all and guesses among what is equally true")
     covers = [c for c in ours["interval"].dropna().unique() if c not in ("", "none")]
     if covers:
         notes.append(f"±: half of the 95 % interval over {' or '.join(covers)}")
@@ -466,15 +473,18 @@ _TABLE_COLUMNS = (
 
 
 def _sorted_cells(frame: pd.DataFrame, layout: Layout) -> pd.DataFrame:
-    "The cells as the table prints them: our block first, baselines last, columns in order."
+    "The cells as the table prints them: our block first, baselines, models, columns in order."
     column_place = {column.key: i for i, column in enumerate(layout.columns)}
-    places = []
+    places, baselines = [], [*BASELINES.values()]
     for cell in frame.to_dict("records"):
         key = (cell["suite"], cell["dataset"], cell["metric"])
         block = (cell["source"] != OUR_BLOCK, cell["score"] != "paper")
-        known = not cell["baseline"] and cell["row"] != "no run"
-        order = layout.order(cell) if known else ()
-        places.append((block, (not known, *order, cell["row"]), column_place[key]))
+        order = (cell["row"],)
+        if cell["baseline"]:
+            order = (baselines.index(cell["row"]),)
+        elif cell["row"] != "no run":
+            order = (*layout.order(cell), cell["row"])
+        places.append((block, (not cell["baseline"], *order), column_place[key]))
     positions = sorted(range(len(frame)), key=places.__getitem__)
     return frame.iloc[positions].reset_index(drop=True)
 

@@ -42,7 +42,7 @@ def papermill(
     "Run a reproduction notebook as a user does, from the repository's root."
     out.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "papermill", f"papers_repro/{notebook}", str(out / notebook)]
-    command.append("--no-progress-bar")
+    command += "--no-progress-bar --log-level WARNING --stdout-file - --stderr-file -".split()
     for name, value in {"out": str(out), **parameters}.items():
         command += ["-p", name, str(value)]
     return subprocess.run(
@@ -61,4 +61,5 @@ def smoke(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("smoke")
     done = papermill("phyclip.ipynb", out, preset="smoke")
     assert done.returncode == 0, done.stderr[-4000:]
+    (out / "log.txt").write_text(done.stdout)
     return out

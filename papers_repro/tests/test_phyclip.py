@@ -42,6 +42,19 @@ def test_rows_can_be_traced(smoke):
         assert results[column].notna().all(), column
 
 
+def test_log_is_short_and_names_each_model(smoke, root):
+    # finding D.9: as `make phyclip` prints it
+    makefile = (root / "Makefile").read_text()
+    assert "--no-progress-bar --log-level WARNING --stdout-file - --stderr-file -" in makefile
+    lines = (smoke / "log.txt").read_text().splitlines()  # a bar is many lines here, by its \\r
+    said = [line.strip() for line in lines if "%|" not in line]
+    for name in ("CLIP + boxes", "MERU + boxes", "HyCoCLIP", "PHyCLIP"):
+        ended = [line for line in said if line.startswith(f"{name}, seed 0: 12 steps")]
+        assert len(ended) == 1, said
+    assert len(said) < 60, said
+    assert not any("<table" in line or "Executing Cell" in line for line in said)
+
+
 def test_second_run_trains_nothing(smoke):
     stamps = {p: p.stat().st_mtime_ns for p in smoke.glob("runs/*/finished.json")}
     assert len(stamps) == 4

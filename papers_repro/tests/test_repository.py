@@ -5,6 +5,9 @@ import configparser
 import json
 import re
 from collections import Counter
+from pathlib import Path
+
+from setuptools._distutils.core import run_setup
 
 import pandas as pd
 
@@ -150,3 +153,13 @@ def test_links_between_notebooks_lead_somewhere(root):
     for path in [*notebooks(root), root / "README.md"]:
         for link in re.findall(r"\]\(([^)#\s]+\.ipynb)", path.read_text()):
             assert (path.parent / link).exists(), f"{path.relative_to(root)}: {link}"
+
+
+def test_a_wheel_carries_the_small_models(root, monkeypatch):
+    monkeypatch.chdir(root)
+    build = run_setup("setup.py", stop_after="init").get_command_obj("build_py")
+    build.ensure_finalized()
+    build.manifest_files = {}
+    carried = {Path(path).name for path in build.find_data_files("hypvl", "hypvl")}
+    for name in ("world_clip", "states_clip"):
+        assert {f"{name}.json", f"{name}.safetensors"} <= carried

@@ -60,23 +60,39 @@ class Scenes:
         return np.array([len(nodes) for nodes in self.nodes])
 
 
+def _phrase_boxes(things, said) -> tuple[tuple, ...]:
+    "(x1, y1, x2, y2, phrase) of what a caption speaks of, as far as it can be seen."
+    boxes = []
+    for m in said["mentions"]:
+        box = things[m["thing"]]["box"]
+        if box is not None:
+            boxes.append((*box, said["text"][m["start"] : m["end"]]))
+    return tuple(boxes)
+
+
 def read_scenes(
-    path: str | Path,  # factors.json; image paths are relative to its folder
+    path: str | Path,  # truth.json; image paths are relative to its folder
 ) -> Scenes:
     "The scenes of a file."
     path = Path(path)
     rows = json.loads(path.read_text(encoding="utf-8"))
-    for i, row in enumerate(rows):
-        missing = [key for key in ("image", "text", "nodes", "families") if key not in row]
+    for name, row in rows.items():
+        missing = [key for key in ("things", "captions") if not row.get(key)]
         if missing:
-            raise ValueError(f"{path.name}, entry {i} has no key {missing[0]!r}, got {sorted(row)}")
+            raise ValueError(f"{path.name}, {name!r} has no {missing[0]!r}, got {sorted(row)}")
+    told = [row["captions"][0] for row in rows.values()]
+    held = [row["things"] for row in rows.values()]
     return Scenes(
-        paths=tuple(path.parent / row["image"] for row in rows),
-        texts=tuple(row["text"] for row in rows),
-        nodes=tuple(tuple(row["nodes"]) for row in rows),
-        families=tuple(tuple(row["families"]) for row in rows),
-        boxes=tuple(tuple(map(tuple, row.get("boxes", ()))) for row in rows),
-        attributes=tuple(tuple(row["attributes"]) for row in rows if "attributes" in row),
+        paths=tuple(path.parent / name for name in rows),
+        texts=tuple(said["text"] for said in told),
+        nodes=tuple(tuple(thing["node"] for thing in things) for things in held),
+        families=tuple(tuple(thing["family"] for thing in things) for things in held),
+        boxes=tuple(_phrase_boxes(*both) for both in zip(held, told)),
+        attributes=tuple(
+            tuple(thing["attributes"] for thing in things)
+            for things in held
+            if all("attributes" in thing for thing in things)
+        ),
     )
 
 # %% ../../../nbs/evaluation/factors/615_factor_report.ipynb #cd2a45cc

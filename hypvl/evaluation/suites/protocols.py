@@ -22,12 +22,21 @@ from ...config import suggest
 from ...data.benchmarks.annotations import SUGARCREPE, CaptionData, FolderData, PairData
 from hypvl.evaluation.blind import (
     BagOfWords,
+    Offered,
     class_baselines,
     hierarchy_baselines,
     retrieval_baselines,
 )
 from ..hard_negatives import blind_pairs, evaluate_pairs, with_overall
 from ..hierarchy import hierarchical_metrics
+from hypvl.evaluation.observer import (
+    Truth,
+    ideal_classes,
+    ideal_hierarchy,
+    ideal_retrieval,
+    nodes_hold,
+    texts_hold,
+)
 from ..retrieval import evaluate_retrieval
 from .features import PointStore
 from .prompts import WORLD_TEMPLATES
@@ -85,6 +94,7 @@ class Run:
     root: Path  # the evaluation data
     protocol: Protocol = Protocol()
     bag: BagOfWords | None = None  # fitted on training captions, for the baseline
+    truth: Truth | None = None  # of the pictures, for the ideal observer; None: no such rows
     reading: Mapping[str, Any] = field(default_factory=dict)  # settings of `PointStore`
     frames: dict[str, list] = field(default_factory=dict)  # name → data frames
     _stores: dict[str, PointStore] = field(default_factory=dict)
@@ -163,6 +173,7 @@ def add_classification(
     parents: Mapping[str, str] | None = None,  # child → parent; None: no hierarchical metrics
     tree: str = "",  # data set of the hierarchical rows
     metric: str = "per_class",  # what `accuracy` is: 'per_class' or 'top1'
+    offered: Offered = None,  # classes offered to the images of each class
 ) -> None:
     "Zero-shot classification, and how wrong the wrong classes are."
     nodes = list(nodes or names)
@@ -175,20 +186,26 @@ def add_classification(
         dataset=dataset,
         scores=run.protocol.scores,
         image_points=run.points("crop"),
+        offered=offered,
     )
     for side in ("target", "predicted"):
         predictions[side] = [nodes[i] for i in predictions[side]]
     predictions = predictions.assign(dataset=dataset)
-    blind = class_baselines(labels, names, run.bag)
+    blind = class_baselines(labels, names, run.bag, offered)
     run.add("items", _with_accuracy(items, metric))
     run.add("predictions", predictions)
     run.add_blind(_with_accuracy(blind, metric), "zero_shot", dataset)
+    right = None
+    if run.truth is not None and isinstance(images, Sequence) and run.truth.knows(images):
+        right = nodes_hold(run.truth, images, nodes)
+        ideal = ideal_classes(right, labels, offered)
+        run.add_blind(_with_accuracy(ideal, metric), "zero_shot", dataset)
     if parents is not None:
-        _add_hierarchy(run, tree, predictions, labels, names, nodes, parents)
+        _add_hierarchy(run, tree, predictions, labels, names, nodes, parents, offered, right)
 
 
-def _add_hierarchy(run: Run, tree: str, predictions, labels, names, nodes, parents):
-    "How far predictions are from the truth, for the model and for the blind."
+def _add_hierarchy(run: Run, tree: str, predictions, labels, names, nodes, parents, offered, right):
+    "How far predictions are from the truth, for the model, the blind and the ideal observer."
 
     def of_indices(predicted, target):
         said, true = [nodes[i] for i in predicted], [nodes[i] for i in target]
@@ -197,8 +214,11 @@ def _add_hierarchy(run: Run, tree: str, predictions, labels, names, nodes, paren
     for score, part in predictions.groupby("score", sort=False):
         values = _tree_metrics(parents, part["predicted"], part["target"])
         run.add_items(values, "hierarchy", tree, score)
-    blind = hierarchy_baselines(labels, names, of_indices, run.bag)
+    blind = hierarchy_baselines(labels, names, of_indices, run.bag, offered)
     run.add_blind(blind, "hierarchy", tree)
+    if right is not None:
+        ideal = ideal_hierarchy(right, labels, of_indices, offered)
+        run.add_blind(ideal, "hierarchy", tree)
 
 # %% ../../../nbs/evaluation/suites/633_protocols.ipynb #fdcb3060
 def add_retrieval(
@@ -218,6 +238,9 @@ def add_retrieval(
         image_points=run.points("squeeze"),
     )
     blind = retrieval_baselines(data.owners, len(data.paths), data.captions, run.bag)
+    if run.truth is not None and run.truth.knows(data.paths, data.captions):
+        held = texts_hold(run.truth, data.paths, data.captions)
+        blind = pd.concat([blind, ideal_retrieval(held, data.owners)])
     blind = blind.assign(suite="retrieval", dataset=dataset)
     for rows in (items, *(blind.assign(score=score) for score in scores)):
         asks_by_image = ~rows["metric"].str.startswith("t2i")
@@ -244,7 +267,8 @@ def _add_pairs(
     filled = {name: data for name, data in buckets.items() if data.paths}
     parts = [items]
     for score in scores:
-        parts.append(blind_pairs(filled, suite=suite, score=score, bag=run.bag))
+        names = dict(suite=suite, score=score)
+        parts.append(blind_pairs(filled, **names, bag=run.bag, truth=run.truth))
     rows = pd.concat(parts, ignore_index=True)
     run.add("items", rows if average is None else with_overall(rows, *average))
     run.add("pairs", pairs.assign(suite=suite))
@@ -268,8 +292,12 @@ def add_sugarcrepe(
     run: Run,
     kinds: Mapping[str, PairData],  # kind of edit → pairs
 ) -> None:
-    "All kinds of edits, and overall."
-    _add_pairs(run, "sugarcrepe", kinds, "squeeze", (SUGARCREPE, "overall", "micro"))
+    """All kinds of edits, and overall.
+
+    Where additions have a kind of equal length, that one counts in the average.
+    """
+    counted = [f"{kind}_equal" if f"{kind}_equal" in kinds else kind for kind in SUGARCREPE]
+    _add_pairs(run, "sugarcrepe", kinds, "squeeze", (counted, "overall", "micro"))
 
 # %% ../../../nbs/evaluation/suites/633_protocols.ipynb #600ac341
 def drawn(

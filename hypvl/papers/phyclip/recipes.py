@@ -15,7 +15,7 @@ import pandas as pd
 from ...config import override, to_dict
 from ...losses.objective import VARIANTS, FamilyObjective
 from ...models.registry import ModelConfig, model_config
-from ..recipes import PRESETS, Recipe, known_name, preset_scale
+from ..recipes import PRESETS, Recipe, known_name, preset_scale, with_vocabulary
 
 # %% ../../../nbs/papers/phyclip/810_recipes.ipynb #d5f3333f
 FAMILIES = ("clip", "meru", "hycoclip", "phyclip")
@@ -121,6 +121,8 @@ def recipe(
     made = override(made, variant_fields(family, variant or "official"))
     made = at_budget(override(made, overrides), budget)
     with_boxes = made.objective.boxes
+    if preset != "paper" and "model.text.vocabulary" not in overrides:
+        made = with_vocabulary(made)
     label = made.label or model_label(family, with_boxes)
     return replace(made, label=label, columns={"boxes": with_boxes, **made.columns})
 

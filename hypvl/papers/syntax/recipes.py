@@ -21,7 +21,7 @@ from ...data.world.scenes import WorldConfig
 from ...evaluation.order.parse_recovery import parse_report
 from ...losses.syntax import SyntaxConfig
 from ..phyclip.recipes import BUDGETS, at_budget, recipe
-from ..recipes import Recipe, known_name
+from ..recipes import Recipe, known_name, with_vocabulary
 
 # %% ../../../nbs/papers/syntax/820_recipes.ipynb #dc08b550
 # of things with a material, of things that do something, of scenes with a deed between two
@@ -55,12 +55,14 @@ def syntax_recipe(
     if published:
         data = replace(made.data, parses="spacy", parser="en_core_web_sm")
     else:
-        world = WorldConfig(materials=SHARE, actions=SHARE)
+        world = WorldConfig(odds={"material": SHARE, "action": SHARE}, deeds=SHARE)
         data = replace(made.data, parses=parses, parser=parser, world=world)
     objective = replace(made.objective, syntax=SyntaxConfig(weight=weight))
     if preset == "smoke":  # twelve steps do not leave the plateau
         objective = replace(objective, delay=2, ramp=4)
     made = override(replace(made, objective=objective, data=data, probes=PROBES), overrides)
+    if not published and "model.text.vocabulary" not in overrides:
+        made = with_vocabulary(made)
     made = at_budget(made, budget)
     weight = made.objective.syntax.weight
     label = made.label + (" + syntax" if weight else "") + (f", {note}" if note else "")
