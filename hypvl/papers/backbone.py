@@ -5,7 +5,6 @@ __all__ = ['VARIANTS', 'SCORES', 'recipe', 'world_scores', 'states_scores', 'tra
 
 # %% ../../nbs/papers/880_backbone.ipynb #b82558c3
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -167,7 +166,7 @@ def train_backbone(
     made, out = recipe(variant, **settings), Path(out)
     size = made.image_size
     data = made.data.prepare(out / "data", size, progress=progress)
-    run, started = out / made.hash, time.time()
+    run = out / made.hash
     history = train(made, data, run, "cpu", progress)
     model = load_model(run / "model")
     facts = {
@@ -176,7 +175,6 @@ def train_backbone(
         "seed": made.train.seed,
         "steps": made.train.steps,
         "data": config_hash([made.data, data.fingerprint]),
-        "seconds": round(time.time() - started),
         "loss": round(float(history["loss"].tail(5).mean()), 4),
         "versions": {"torch": torch.__version__, "hypvl": hypvl.__version__},
     }
