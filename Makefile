@@ -33,6 +33,8 @@ phyclip syntax: .venv/.installed
 	$(BIN)/papermill papers_repro/$@.ipynb $(OUT)/$@.ipynb $(LOG) \
 		-p preset $(PRESET) -p sections $(SECTIONS) -p out $(OUT)
 	@echo
+	@cat $(OUT)/tables/abstract.md
+	@echo
 	@echo "tables             $(OUT)/tables"
 	@echo "figures            $(OUT)/figures"
 	@echo "executed notebook  $(OUT)/$@.ipynb"

@@ -35,13 +35,19 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n")
 
     def parse_known_args(self, args=None, namespace=None):
-        found, rest = super().parse_known_args(args, namespace)
+        if self._subparsers is None:
+            self._check_options(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(args, namespace)
+
+    def _check_options(self, words):
+        "Unknown options are named first: one that is misspelt looks as if it were missing."
         known = [name for action in self._actions for name in action.option_strings]
-        for word in rest:
+        for word in words:
             option = word.split("=")[0]
-            if word.startswith("-") and self._subparsers is None:
+            is_number = option.lstrip("-.")[:1].isdigit()
+            begins_one = any(name.startswith(option) for name in known)
+            if word.startswith("-") and not (is_number or begins_one):
                 self.error(f"unknown option {option!r}.{suggest(option, known)}")
-        return found, rest
 
 
 def _choice(*known: str) -> Callable[[str], str]:
@@ -92,7 +98,7 @@ def _add_places(parser: argparse.ArgumentParser):
         required=True,
         type=Path,
         help="folder with imagenet/, coco/, flickr30k/, visual_genome/, vl_checklist/, "
-        "sugarcrepe/ ...",
+        "sugarcrepe/ ...; or with sets of one's own, zero_shot/NAME/CLASS/*.jpg",
     )
     group.add_argument(
         "--captions",
@@ -459,13 +465,14 @@ def _evaluate(args: argparse.Namespace) -> int:
         batch_size=args.batch_size,
         workers=args.workers,
     )
-    if share.rank == 0:
-        _print_results(files, name, protocol.scores[0])
-    return 0
+    if share.rank != 0:
+        return 0
+    failed = _print_results(files, name, protocol.scores[0])
+    return 1 if failed else 0
 
 
-def _print_results(files: dict[str, Path], name: str, score: str):
-    "Where the results lie, and the main numbers among them."
+def _print_results(files: dict[str, Path], name: str, score: str) -> list[str]:
+    "Where the results lie, and the main numbers among them; gives what went wrong."
     import pandas as pd
 
     for kind, path in files.items():
@@ -475,14 +482,25 @@ def _print_results(files: dict[str, Path], name: str, score: str):
     for line in main_numbers(results, name, score):
         _say(f"  {line}")
     gaps = results[results["value"].isna()].drop_duplicates(["suite", "dataset"])
-    if len(gaps):
-        _say(f"  not found: {', '.join(gaps['dataset'])}; reasons in {files['gaps'].name}")
+    failed = gaps["reason"].astype(str).str.startswith("failed: ")
+    if not failed.all():
+        missing = ", ".join(gaps["dataset"][~failed])
+        _say(f"  not found: {missing}; reasons in {files['gaps'].name}")
+    faults = []
+    for row in gaps[failed].itertuples():
+        faults.append(f"{row.suite}/{row.dataset} {row.reason}")
+        print(f"hypvl evaluate: {faults[-1]}", file=sys.stderr)
+    return faults
 
 # %% ../nbs/001_cli.ipynb #9f4d3c0b
 def main(
     arguments: Sequence[str] | None = None,  # None: those of the process
 ) -> int:  # exit code
-    "The command `hypvl`: 0 where all went well, 2 where the user can put something right."
+    """The command `hypvl`; returns its exit code.
+
+    0 where all went well, 1 where some data sets could not be used, 2 where the user can put
+    something right before anything is done.
+    """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     parser = make_parser()
     if not arguments:

@@ -147,7 +147,7 @@ class PairLoader:
         self,
         source: str | Path | Dataset | Sequence,
         tokenizer: Callable[[list[str]], Tensor],  # strings -> ids [B, L], padded with 0
-        size: int = 224,  # side of the images in pixels
+        size: int,  # side of the images in pixels: model.image_tower.config.image_size
         batch_size: int = 64,  # samples a batch, on this rank
         seed: int = 0,  # of order and crops
         split: str = "train",

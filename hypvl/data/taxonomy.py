@@ -6,12 +6,16 @@
 __all__ = ['Taxonomy', 'single_parents', 'read_edges', 'read_names', 'restrict', 'contract', 'draw_taxonomy']
 
 # %% ../../nbs/data/201_taxonomy.ipynb #4d27d343
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from ..config import UnknownKey, suggest
+from .records import read_lines
+
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/data/201_taxonomy.ipynb #5a57aea2
 def _find_root(parents):
@@ -202,12 +206,20 @@ def single_parents(
     if parent not in ("error", "first"):
         raise ValueError(f"parent must be 'error' or 'first', got {parent!r}")
     parents = {}
+    left_out = []
     for p, v in edges:
-        if parents.setdefault(v, p) != p and parent == "error":
+        if parents.setdefault(v, p) == p:
+            continue
+        if parent == "error":
             raise ValueError(
                 f"node {v!r} has several parents, {parents[v]!r} and {p!r}: this is a graph, "
                 "not a tree. parent='first' keeps the first of each"
             )
+        left_out.append(p)
+    new_leaves = sorted(set(left_out) - set(parents.values()))
+    if left_out:
+        message = "%s further parents are left out, and %s inner nodes have become leaves: %s"
+        _log.warning(message, len(left_out), len(new_leaves), ", ".join(new_leaves[:5]) or "none")
     return parents
 
 
@@ -216,7 +228,7 @@ def read_edges(
 ) -> list[tuple[str, str]]:
     "The (parent, child) pairs of an is-a file; empty lines and comments (#) are skipped."
     pairs = []
-    for i, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), 1):
+    for i, line in enumerate(read_lines(path), 1):
         if not line.strip() or line.startswith("#"):
             continue
         words = line.split()
@@ -233,7 +245,7 @@ def read_names(
 ) -> dict[str, str]:
     "Display names of nodes."
     names = {}
-    lines = Path(path).read_text(encoding="utf-8").splitlines()
+    lines = read_lines(path)
     for i, line in enumerate((line for line in lines if line.strip()), 1):
         row = line.split("\t")
         if len(row) != 2:

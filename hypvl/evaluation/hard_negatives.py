@@ -115,7 +115,7 @@ def _bucket_items(table: pd.DataFrame, pairs: PairData, names: dict) -> list[pd.
         facts = names | {"items": table["item"][even], "clusters": together[even]}
         frames.append(item_values({"accuracy_equal_words": table["correct"][even]}, **facts))
     if pairs.missing:
-        lost = np.repeat([0, 1], [len(table), len(pairs.missing)])
+        lost = np.repeat([0, 1], [len(set(pairs.paths)), len(pairs.missing)])
         frames.append(item_values({"missing": lost}, **names))
     return frames
 

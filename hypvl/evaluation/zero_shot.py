@@ -25,21 +25,21 @@ from tqdm import tqdm
 from ..data.benchmarks.annotations import load_image
 from .suites.prompts import WORLD_TEMPLATES, fill_templates
 from .suites.results import item_values
+from ..models.towers import modes_kept
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #b3b31449
 @contextmanager
 def inference(
     model: nn.Module,  # any model with parameters or buffers
 ) -> Iterator[torch.device]:
-    "No gradients and evaluation mode inside the block; gives the model's device."
-    training = model.training
+    """No gradients and evaluation mode inside the block; gives the model's device.
+
+    Afterwards each part of the model has the mode that it had before.
+    """
     first = next(chain(model.parameters(), model.buffers()), None)
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield first.device if first is not None else torch.device("cpu")
-    finally:
-        model.train(training)
+    with modes_kept(model), torch.no_grad():
+        model.eval()
+        yield first.device if first is not None else torch.device("cpu")
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #084cc53e
 class Pictures(Dataset):

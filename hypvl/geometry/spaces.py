@@ -67,6 +67,10 @@ class Geometry(nn.Module):
 
     A member defines at least `lift` and `score`. Everything else has an answer that follows
     from these, or says that it is lacking.
+
+    All methods but `lift`, `prototype` and `make_head` take points. Features are not refused: every
+    vector is a point of a hyperbolic or a Euclidean space. `check_points` says what can be said,
+    the width, and on a sphere the length; models and objectives call it.
     """
 
     has_cones = False  # whether `entail` can be other than zero

@@ -18,8 +18,9 @@ from torch import Tensor
 from ..config import ByKind, suggest
 from .contrast import Contrast
 from .entailment import Entail
-from .rows import Context, Row
+from .rows import Context, Row, stream_names
 from .syntax import SyntaxConfig, syntax_rows
+from ..streams import stream_kind
 
 # %% ../../nbs/losses/405_objective.ipynb #d2a9e1e4
 @dataclass(frozen=True)
@@ -108,6 +109,31 @@ class Plateau:
                 self.left[name] = context.step + 1
 
 
+def _is_embedded(name, kinds):
+    try:
+        return stream_kind(name, kinds).embedded
+    except LookupError:
+        return False
+
+
+def _refuse_features(points, names, geometry, kinds):
+    "Raise for features in the place of points, where they can be told apart without waiting."
+    for expression in names:
+        for name in stream_names(expression):
+            x = points.get(name)
+            if not isinstance(x, Tensor) or x.dim() != 2 or not _is_embedded(name, kinds):
+                continue
+            if getattr(x, "not_lifted", False):
+                row = x[:1].detach()
+                if not torch.equal(geometry.lift(row).to(row.dtype), row):
+                    raise ValueError(
+                        f"stream {name!r} holds features, not points: encode with normalize=True, "
+                        "or lift them with geometry.lift"
+                    )
+            if x.device.type == "cpu" and hasattr(geometry, "check_points"):
+                geometry.check_points(x, f"stream {name!r}")
+
+
 class Objective:
     "A table of rows, evaluated: one loss, and one number a row for the log."
 
@@ -190,6 +216,7 @@ class Objective:
         Under several processes each value is a share, whose average is that of the whole batch.
         """
         context = replace(context or Context(), step=step, rows=self.rows)
+        _refuse_features(points, self.streams, geometry, context.kinds)
         geometry.begin_step(step)
         factors, values, loss = self.factors(step), {}, 0.0
         for row in self.rows:

@@ -76,6 +76,7 @@ class Syntax(Row, kind="syntax"):
     def pairs(
         self,
         points: Mapping[str, Tensor],  # word streams [B, N, D], 'head' [B, N], maybe 'dep' [B, N]
+        edges: tuple[Tensor, Tensor, Tensor] | None = None,  # of `edge_index`; None: found here
     ) -> tuple[Float[Tensor, "E D"], Float[Tensor, "E D"], Int[Tensor, "E"], Float[Tensor, "E"]]:
         """General points, specific points, caption and weight of each pair.
 
@@ -89,7 +90,7 @@ class Syntax(Row, kind="syntax"):
             found = f"{self.general!r} has {list(apex.shape[:2])} words, 'head' {list(head.shape)}"
             raise ValueError(f"{self.name}: {found}")
         if self.term == "edge":
-            text, child, parent = edge_index(head)
+            text, child, parent = edge_index(head) if edges is None else edges
             general, specific = apex[text, child], inside[text, parent]
         else:
             text, word = (head >= 0).nonzero(as_tuple=True)
@@ -112,14 +113,15 @@ class Syntax(Row, kind="syntax"):
         Reports, where there are cones: share of violated pairs, mean angle and aperture in radians;
         of edges also the share whose head stands to the right. NaN where there is no pair.
         """
-        general, specific, text, weights = self.pairs(points)
+        edges = self._edges(points, context)
+        general, specific, text, weights = self.pairs(points, edges)
         if not geometry.has_cones:
             violation = geometry.entail(general, specific, self.eta)
         else:
             angle, aperture = geometry.cones(general, specific)
             excess = angle - self.eta * aperture
             violation = excess.clamp(min=0).mean(-1)
-            self._report(points, context, angle, aperture, excess)
+            self._report(edges, context, angle, aperture, excess)
         if self.reduce != "per_text":
             return context.reduce(violation, self.reduce, weights)
         texts = len(read_stream(points, "head", self.name))
@@ -128,12 +130,19 @@ class Syntax(Row, kind="syntax"):
         means = total / count.clamp(min=torch.finfo(count.dtype).tiny)
         return context.reduce(means, "mean", (count > 0).to(means.dtype))
 
+    def _edges(self, points, context):
+        "Edges of the parses, found once a step for all rows that follow them; None for others."
+        if self.term != "edge":
+            return None
+        head = read_stream(points, "head", self.name)
+        return context.once("edges of head", lambda: edge_index(head))
+
     @torch.no_grad()
-    def _report(self, points, context, angle, aperture, excess):
+    def _report(self, edges, context, angle, aperture, excess):
         "Columns for the log: shares of means over the pairs of all processes, NaN over nothing."
         columns = dict(violated=(excess > 0).to(angle.dtype), angle=angle, aperture=aperture)
-        if self.term == "edge":
-            _, child, parent = edge_index(points["head"])
+        if edges is not None:
+            _, child, parent = edges
             columns["visible_edges"] = (parent > child).to(angle.dtype)[:, None]
         pairs = context.total(angle.new_tensor(len(angle)))
         for name, values in columns.items():

@@ -7,7 +7,6 @@ __all__ = ['eval_transform', 'DualEncoder', 'Heads', 'make_projection', 'normali
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #4546f900
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Any
 
 import pandas as pd
@@ -20,7 +19,7 @@ from torchvision import transforms
 from ..geometry.spaces import Geometry
 from .hub import HubModel
 from .text import Tokenizer
-from .towers import Tower
+from .towers import Tower, modes_kept
 from .words import word_points, word_projection, word_states
 from ..streams import KINDS, WORDS, join_parts, stream_kind
 
@@ -47,17 +46,6 @@ def _to_rgb(image):
     return image.convert("RGB")
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #0ac28477
-@contextmanager
-def _modes_kept(module):
-    "Afterwards each part is in training or evaluation mode as it was before."
-    modes = {part: part.training for part in module.modules()}
-    try:
-        yield
-    finally:
-        for part, training in modes.items():
-            part.training = training
-
-
 class DualEncoder(HubModel):
     """An image tower and a text tower that meet on a geometry.
 
@@ -173,13 +161,16 @@ class DualEncoder(HubModel):
     @torch.no_grad()
     def classify(
         self,
-        images: Float[Tensor, "N 3 H W"] | UInt8[Tensor, "N 3 H W"] | Image.Image,
+        images: Float[Tensor, "N 3 H W"]
+        | UInt8[Tensor, "N 3 H W"]
+        | Image.Image
+        | Sequence[Image.Image],
         labels: Sequence[str],
         template: str = "a photo of a {}",
     ) -> Float[Tensor, "N L"]:
         """Probability of each label for each image; rows sum to 1.
 
-        images: as for `encode_image`, or one PIL image.
+        images: as for `encode_image`, or one PIL image, or a list of them.
         labels: names such as 'dog'.
         template: the text of a label, with {} where the name goes.
 
@@ -191,12 +182,11 @@ class DualEncoder(HubModel):
         if "{}" not in template:
             raise ValueError(f"template must have {{}} where the name goes, got {template!r}")
         device = self.pixel_mean.device
-        if isinstance(images, Image.Image):
-            images = self.preprocess(images)[None]
+        pictures = self._preprocessed(images)
         tokens = self.tokenizer([template.replace("{}", label) for label in labels])
-        with _modes_kept(self):
+        with modes_kept(self):
             self.eval()
-            image_points = self.encode_image(images.to(device), normalize=True)
+            image_points = self.encode_image(pictures.to(device), normalize=True)
             text_points = self.encode_text(tokens.to(device), normalize=True)
         return self.geometry.logits(image_points, text_points).softmax(dim=-1)
 
@@ -242,15 +232,6 @@ class DualEncoder(HubModel):
         for encoder, names in passes.items():
             points |= encoder(batch, names)
         return {name: points[name] for name in streams}
-
-    def forward(
-        self,
-        batch: Mapping[str, Any],
-        streams: Sequence[str] = ("image", "text"),
-        kinds: Mapping[str, str] | None = None,
-    ) -> dict[str, Tensor]:
-        "`embed`: a model that is wrapped for several processes is called, not asked."
-        return self.embed(batch, streams, kinds)
 
     def encoders(self) -> dict[str, Callable[[Mapping[str, Any], Mapping[str, str]], dict]]:
         """Kind → method that embeds entries of that kind.
@@ -379,6 +360,22 @@ class DualEncoder(HubModel):
         table = pd.DataFrame(rows, columns=["part", "stage", "shape", "parameters"])
         table.attrs = pixels
         return table
+
+    def _preprocessed(self, images):
+        "A tensor of pictures, made by `preprocess` of one PIL image or several."
+        if isinstance(images, Tensor):
+            return images
+        pictures = list(images) if isinstance(images, (list, tuple)) else [images]
+        others = [picture for picture in pictures if not isinstance(picture, Image.Image)]
+        if others or not pictures:
+            found = _what(others[0]) if others else "none"
+            inside = "a list with " if isinstance(images, (list, tuple)) else ""
+            hint = "; PIL.Image.open(path) reads a file"
+            raise ValueError(
+                "images must be a tensor [N, 3, H, W], a PIL image or a list of PIL images, "
+                f"got {inside}{found}{hint if found in ('str', 'PosixPath') else ''}"
+            )
+        return torch.stack([self.preprocess(picture) for picture in pictures])
 
     def _pixels(self, images, name):
         "Checked and normalised pictures."
@@ -577,7 +574,7 @@ def _centre(tower, inputs, max_gain):
     norm = tower.final_norm
     norm.weight.fill_(1)
     norm.bias.zero_()
-    with _modes_kept(tower):
+    with modes_kept(tower):
         features = tower.train()(inputs).float()
     norm.weight.copy_((1 / features.std(dim=0)).clamp(max=max_gain))
     norm.bias.copy_(-features.mean(dim=0) * norm.weight)
@@ -612,7 +609,7 @@ def _tower_rows(tower, inputs):
         last = child[-1] if isinstance(child, (nn.ModuleList, nn.Sequential)) else child
         hooks.append(last.register_forward_hook(note(name, _size(child))))
     try:
-        with _modes_kept(tower):
+        with modes_kept(tower):
             out = tower.eval()(inputs)
     finally:
         for hook in hooks:

@@ -151,12 +151,3 @@ class HyperbolicHead(HubModel):
                     f"not {kind.name!r}"
                 )
         return points
-
-    def forward(
-        self,
-        batch: Mapping[str, Any],
-        streams: Sequence[str] = ("image", "text"),
-        kinds: Mapping[str, str] | None = None,
-    ) -> dict[str, Tensor]:
-        "`embed`: a model that is wrapped for several processes is called, not asked."
-        return self.embed(batch, streams, kinds)

@@ -10,7 +10,7 @@ import inspect
 import json
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from ..config import atomic_path, from_dict, suggest, to_dict, write_atomic
 from .adapters import AdaptableTowers
@@ -183,13 +184,33 @@ def _model_folder(place):
     if (folder / "config.json").is_file():
         raise FileNotFoundError(f"no model.safetensors in folder {folder.name!r}")
     if folder.is_dir():
-        raise FileNotFoundError(f"no config.json in folder {folder.name!r}")
-    beside = (
-        sorted(p.name for p in folder.parent.iterdir() if p.is_dir())
-        if folder.parent.is_dir()
-        else []
-    )
+        inside = sorted(p.parent.name for p in folder.glob("*/meta.json"))
+        hint = f"; it holds the checkpoints {', '.join(inside)}, name one of them" if inside else ""
+        raise FileNotFoundError(f"no config.json in folder {folder.name!r}{hint}")
+    beside = []
+    if folder.parent.is_dir():
+        beside = sorted(p.name for p in folder.parent.iterdir() if p.is_dir())
     raise FileNotFoundError(f"no folder {str(place)!r}.{suggest(folder.name, beside)}")
+
+
+def _is_checkpoint(place):
+    "Whether a folder is a checkpoint of a training, which holds weights and no description."
+    folder = Path(place)
+    has_weights = (folder / "model.safetensors").is_file() and (folder / "meta.json").is_file()
+    return has_weights and not (folder / "config.json").is_file()
+
+
+def _run_of_checkpoint(place):
+    "The folder of the run that a checkpoint RUN/checkpoints/NAME belongs to."
+    folder = Path(place).resolve()
+    run = folder.parent.parent
+    if not (run / "model" / "config.json").is_file():
+        raise FileNotFoundError(
+            f"checkpoint {folder.name!r} has weights only, and there is no description of the "
+            f"model in {run.name!r}/model; make the model and read the weights into it: "
+            "hypvl.training.checkpoint.load_weights(model, folder)"
+        )
+    return run
 
 
 def _find(place, name, settings):
@@ -207,10 +228,31 @@ class HubModel(
     pipeline_tag="zero-shot-image-classification",
     model_card_template=_card,
 ):
-    "Saving, loading and sharing for a model with a `config`, the description that rebuilds it."
+    """Saving, loading and sharing for a model with a `config`, the description that rebuilds it.
+
+    A model has `embed(batch, streams, kinds)`; calling the model is the same.
+    """
 
     config: Any
     official: Any = None  # what `load_official` remembers of a published file
+
+    def embed(
+        self,
+        batch: Mapping[str, Any],
+        streams: Sequence[str] = ("image", "text"),
+        kinds: Mapping[str, str] | None = None,
+    ) -> dict[str, Tensor]:
+        "Points of entries of a batch: name → points, in the order of `streams`."
+        raise TypeError(f"{type(self).__name__} lacks embed(batch, streams, kinds)")
+
+    def forward(
+        self,
+        batch: Mapping[str, Any],
+        streams: Sequence[str] = ("image", "text"),
+        kinds: Mapping[str, str] | None = None,
+    ) -> dict[str, Tensor]:
+        "`embed`: a model that is wrapped for several processes is called, not asked."
+        return self.embed(batch, streams, kinds)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         state, towers = self.saved_state()
@@ -245,12 +287,19 @@ class HubModel(
         """A model in evaluation mode, rebuilt from its config, with its weights.
 
         pretrained_model_name_or_path: a folder of `save_pretrained`, the folder of a run that
-            holds one, or the name of a repository, user/model.
+            holds one, a checkpoint of that run (RUN/checkpoints/best), or the name of a
+            repository, user/model.
         settings: map_location (a device); towers (frozen tower → where its weights are now, see
             `AdaptableTowers.freeze`); how to download: revision, token, cache_dir,
             local_files_only, force_download.
         """
         place = pretrained_model_name_or_path
+        if is_local(place) and _is_checkpoint(place):
+            model = cls.from_pretrained(_run_of_checkpoint(place), **settings)
+            weights = Path(place) / "model.safetensors"
+            with explain_refusal(weights):
+                model.load_state_dict(load_file(weights))
+            return model
         if is_local(place):
             place = _model_folder(place)
         return super().from_pretrained(place, **settings)

@@ -25,7 +25,7 @@ from .adapters import tower_sources
 from .dual_encoder import DualEncoder
 from .hub import explain_refusal
 from .text import marks_as_text
-from .towers import ModelDescription
+from .towers import ModelDescription, modes_kept
 
 # %% ../../nbs/models/306_interop.ipynb #af854123
 @dataclass(frozen=True)
@@ -273,12 +273,10 @@ def _assemble(module: Any, cfg, geometry, config=None):
 @torch.no_grad()
 def _width(module, side):
     "Width of the features of an image tower, from one black picture."
-    training, like = module.visual.training, next(module.visual.parameters())
+    like = next(module.visual.parameters())
     black = like.new_zeros(1, 3, side, side)
-    try:
+    with modes_kept(module.visual):
         return _feature(module.visual.eval()(black)).shape[1]
-    finally:
-        module.visual.train(training)
 
 # %% ../../nbs/models/306_interop.ipynb #fe185ee6
 def random_module(

@@ -197,8 +197,8 @@ def load_model(
 ) -> Any:
     """A saved model in evaluation mode; the same as `DualEncoder.from_pretrained`.
 
-    folder: written by `save_pretrained`, the folder of a run that holds one, or the name of a
-        repository on the Hub, user/model.
+    folder: written by `save_pretrained`, the folder of a run that holds one, a checkpoint of that
+        run such as RUN/checkpoints/best, or the name of a repository on the Hub, user/model.
     device: where the model goes; None: the CPU.
     towers: for a model with frozen towers, {'image_tower': place} where place is a file, a
         folder or a model that has the weights; needed if they are not where `freeze` was told.

@@ -6,9 +6,10 @@
 __all__ = ['Figure', 'Paper', 'Study', 'find_paper']
 
 # %% ../../nbs/papers/800_paper.ipynb #a22de13d
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -20,13 +21,19 @@ import torch
 from IPython.display import Markdown
 from PIL import Image
 
-from ..config import suggest
+from ..config import suggest, write_atomic
 from ..data.sources import DataPaths
-from .claims import Claim, Ledger, evaluate
+from .claims import Claim, Committed, Ledger, evaluate
 from .figures import Drawing, claims_figure
 from .parallel_runs import run_all
 from .parameters import RunParameters, Seeds, read_parameters
-from .provenance import provenance, provenance_frame, save_provenance
+from hypvl.papers.provenance import (
+    provenance,
+    provenance_frame,
+    save_provenance,
+    short_commit,
+)
+from .read_off import abstract, figure_sentence, table_sentence
 from .recipes import Recipe
 from .reference import Layout, Reference, Rows, reference_folder
 from .runs import PROBES, Probe, gather, paper_packages
@@ -41,6 +48,7 @@ class Figure:
     file: str  # name of the saved files
     needs: tuple[str, ...] = ()  # frames of the first section without which it is not drawn
     section: str = ""  # a section that must have been run
+    read: Callable[[pd.DataFrame], str] = figure_sentence  # what it shows, in a sentence
 
 
 def _claims(study: "Study") -> Drawing:
@@ -63,6 +71,7 @@ class Paper:
     tables: Mapping[int, Layout]  # by number
     figures: Mapping[str, Figure]  # by number or name
     claims: Sequence[Claim]
+    claims_changed: str = ""  # date of the last change of the list
     probes: Mapping[str, Probe] = field(default_factory=dict)  # its own, by name
     # frames of the claims: name → rows of the runs, and name → tables of the paper
     claim_rows: Mapping[str, Rows] = field(default_factory=lambda: {"main": Rows("items")})
@@ -72,6 +81,7 @@ class Paper:
     real_data: str = "grit"  # kind of the data source that `data_root` names
     suites: tuple[str, ...] = ()  # of `hypvl evaluate`, whose results stand in its tables
     suite_tables: tuple[int, ...] = ()  # those tables
+    results: str = ""  # folder of the committed results of a preset, such as '{preset}'
 
     def __post_init__(self):
         PROBES.update(self.probes)
@@ -207,6 +217,7 @@ class Study:
         reason = f"not part of preset {p.preset}, sections {', '.join(p.sections)}"
         gaps = {"all": "" if p.preset == "paper" else reason}
         table = paper_table(layout, self.rows(layout.rows), self.reference, gaps)
+        table = replace(table, reading=table_sentence(table.frame))
         save(table, self.out / "tables", f"table{number}")
         return table
 
@@ -223,6 +234,7 @@ class Study:
         if missing:
             return Markdown(f"*Not drawn: this run has no table {', '.join(missing)}.*")
         drawing = figure.draw(self)
+        drawing = replace(drawing, reading=figure.read(drawing.data))
         save(drawing, self.out / "figures", figure.file)
         return drawing
 
@@ -233,10 +245,31 @@ class Study:
             rows = self.rows(wanted)
             if rows is not None:
                 data[name] = rows
-        printed = self.paper.printed_numbers(self.reference)
-        ledger = Ledger(evaluate(self.paper.claims, data, printed))
+        printed, changed = self.paper.printed_numbers(self.reference), self.paper.claims_changed
+        frame = evaluate(self.paper.claims, data, printed, changed=changed)
+        ledger = Ledger(frame, self._committed())
         save(ledger, self.out / "tables", "claims")
         return ledger
+
+    def _committed(self) -> Committed | None:
+        "The ledger that is kept with the code for this preset, if there is one."
+        name = self.paper.results.format(preset=self.parameters.preset)
+        tables = self.reference_folder.parent / "results" / name / "tables"
+        if not name or not (tables / "claims.csv").is_file():
+            return None
+        commit = "unknown commit"
+        if (tables / "provenance.json").is_file():
+            commit = short_commit(json.loads((tables / "provenance.json").read_text()))
+        return Committed(pd.read_csv(tables / "claims.csv"), f"commit {commit}")
+
+    def abstract(self) -> Markdown:
+        "What was trained, how far it got, what became of the claims; saved below `out`."
+        first = self.parameters.sections[0]
+        results, ledger = self.rows(Rows("results", (first,))), self.ledger().frame
+        p, title = self.parameters, self.paper.title
+        text = abstract(title, self.plan(), p.preset, results, ledger)
+        write_atomic(self.out / "tables" / "abstract.md", text)
+        return Markdown(text)
 
     def provenance(self) -> pd.DataFrame:
         "What decides the numbers; saved below `out`."

@@ -57,12 +57,12 @@ class Recipe:
 PRESETS = ("smoke", "mini", "gpu", "paper")
 
 _WORLD_TRAINING = TrainConfig(
-    steps=500,
+    steps=1_500,
     batch_size=128,
-    lr=1.5e-3,
+    lr=3e-3,
     warmup=50,
     clip_grad=1.0,
-    checkpoint_every=100,
+    checkpoint_every=250,
     log_every=10,
 )
 _SMALL_SUITE = SuiteConfig(
@@ -103,12 +103,13 @@ def preset_scale(
         few = {"steps": 12, "batch_size": 32, "warmup": 4, "log_every": 2, "checkpoint_every": 6}
         return data, replace(_WORLD_TRAINING, **few)
     if preset == "mini":
-        return WorldSource(), _WORLD_TRAINING
+        return WorldSource(train=24_000), _WORLD_TRAINING
     if preset == "gpu":
         training = replace(
             _WORLD_TRAINING,
             steps=6_000,
             batch_size=768,
+            lr=1.5e-3,
             warmup=300,
             precision="bf16",
             checkpoint_every=500,

@@ -32,7 +32,8 @@ from .tables import Table, paper_table, save
 
 # %% ../../nbs/papers/890_report.ipynb #5cc037c6
 def load_checkpoint(
-    # folder of `save_pretrained`, a published .pth, 'open_clip:NAME/TAG' or 'open_clip:NAME/FILE'
+    # folder of `save_pretrained`, a run's checkpoint, a published .pth, 'open_clip:NAME/TAG' or
+    # 'open_clip:NAME/FILE'
     source: str | Path,
     family: str | None = None,  # of a published file; None: by its layout
 ) -> nn.Module:
@@ -40,7 +41,7 @@ def load_checkpoint(
     text, path = str(source), Path(source)
     if text.startswith("open_clip:"):
         return _from_open_clip(text.removeprefix("open_clip:"))
-    if (path / "config.json").is_file():
+    if (path / "config.json").is_file() or (path / "meta.json").is_file():
         return load_model(path)
     if path.is_file():
         return load_official(path, family)
@@ -212,9 +213,19 @@ def evaluate_checkpoint(
     say: Callable[[str], None] = print,  # told a line for each task
     **reading: Any,  # batch_size, workers, progress, share of `PointStore`
 ) -> dict[str, Path]:  # results, gaps, items, tables
-    "Evaluate a checkpoint and write everything below `out`."
+    """Evaluate a checkpoint and write everything below `out`.
+
+    `results.csv` is written after each task. A data set that cannot be used is a gap whose reason
+    begins with 'failed: '. Column `commit` says which code made a row, also where it was found.
+    """
     model, out = load_checkpoint(source, family), Path(out)
     checkpoint, suite = model_fingerprint(model), suite or default_suite(data_root)
+    commit = short_commit(git_state())
+
+    def keep_so_far(so_far):
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomic(out / "results.csv", so_far["results"].to_csv(index=False))
+
     frames = evaluate_suite(
         model.to(device),
         data_root,
@@ -225,16 +236,22 @@ def evaluate_checkpoint(
         done=out / "tasks",
         folder=out / "points",
         say=say,
+        on_fault="gap",
+        commit=commit,
+        after=keep_so_far,
         **reading,
     )
     results = frames["results"]
     if results["value"].isna().all():
-        reason = results["reason"].iloc[0]
-        raise FileNotFoundError(f"data_root: nothing of suite {suite!r} was found. {reason}")
+        reason = results["reason"].iloc[0].replace("data_root", str(data_root))
+        where = repr(str(data_root))
+        raise FileNotFoundError(f"data_root: nothing of suite {suite!r} in {where}. {reason}")
     if reading.get("share", Share()).rank != 0:
         return {}
+    made_at = results.get("commit", pd.Series(commit, results.index)).fillna(commit)
+    results = results.drop(columns="commit", errors="ignore")
     origin = {
-        "commit": short_commit(git_state()),
+        "commit": commit,
         "data": config_hash(sorted(set(results["fingerprint"].dropna()))),
         "checkpoint": checkpoint,
     }
@@ -247,7 +264,7 @@ def evaluate_checkpoint(
         run=checkpoint,
         **origin,
         **model.geometry.facts(),
-    )
+    ).assign(commit=made_at)
     files = _write_results(results, frames, out, suite, reference)
     facts = {"suite": suite, "protocol": to_dict(protocol), "versions": versions()}
     save_provenance(origin | facts, out)

@@ -25,6 +25,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.std import tqdm
 
 from ..losses.rows import gather_processes
+from ..models.towers import modes_kept
 from .checkpoint import get_generators, latest_checkpoint, preserve_generators
 from .config import TrainConfig
 from .feed import Feed
@@ -154,9 +155,8 @@ class Validation:
     ) -> dict[str, float]:
         "Columns val/NAME, means over the loader."
         module, sums, seen = self.module, {}, {}
-        training = {m: m.training for m in module.modules()}
-        module.eval()
-        with preserve_generators():
+        with modes_kept(module), preserve_generators():
+            module.eval()
             for batch in self.loader:
                 size = count_samples(batch, module.kinds)
                 batch = to_device(batch, self.accelerator.device)
@@ -168,8 +168,6 @@ class Validation:
                     if math.isfinite(value) and not name.startswith("weight/"):
                         sums[name] = sums.get(name, 0.0) + size * value
                         seen[name] = seen.get(name, 0) + size
-        for part, mode in training.items():
-            part.training = mode
         if not sums:
             raise ValueError("validation: the loader gave no batch with a finite value")
         return {f"val/{name}": total / seen[name] for name, total in sums.items()}
@@ -218,8 +216,8 @@ class Trainer:
     `load_state_dict` continues at its position after a crash.
 
     `validation` is looked at in one pass every `config.validate_every` updates, columns `val/…`.
-    The best weights stand in `out/checkpoints/best` (`load_weights(model, out, "best")`), the last
-    ones in `out/model` (`load_model(out)`).
+    The best weights stand in `out/checkpoints/best` (`load_model(out / "checkpoints/best")`), the
+    last ones in `out/model` (`load_model(out)`).
 
     Each callback is called with (trainer, row) when a row of the metrics is complete, and may
     return more columns.

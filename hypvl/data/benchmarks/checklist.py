@@ -9,6 +9,7 @@ __all__ = ['CHECKLIST', 'OBJECT_COLUMNS', 'MAX_PAIRS', 'CHECKLIST_ROOTS', 'IMAGE
 # %% ../../../nbs/data/benchmarks/244_checklist.ipynb #ee872d19
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -16,6 +17,7 @@ import pandas as pd
 
 from ...config import suggest
 from .annotations import PairData, read_vl_checklist
+from .caption_sets import first_with_images
 from .image_sets import MissingData, lacks
 
 # %% ../../../nbs/data/benchmarks/244_checklist.ipynb #9145f96b
@@ -139,13 +141,12 @@ def open_checklist(
         where = _folder(root, CHECKLIST_ROOTS, file.path)
         if where is None:
             raise lacks(title, [root / CHECKLIST_ROOTS[0] / file.path], _OBTAIN["texts"])
-        images, obtain = _folder(root, IMAGE_ROOTS[file.images]), _OBTAIN[file.images]
-        if images is None:
+        obtain = _OBTAIN[file.images]
+        folders = [root / p for p in IMAGE_ROOTS[file.images] if (root / p).is_dir()]
+        if not folders:
             raise lacks(title, [root / IMAGE_ROOTS[file.images][0]], obtain)
-        try:
-            pairs = read_vl_checklist(where / file.path, images, max_pairs, keep=keep)
-        except FileNotFoundError as error:
-            raise lacks(title, [images], f"{obtain} ({error})") from error
+        read = partial(read_vl_checklist, where / file.path, limit=max_pairs, keep=keep)
+        pairs = first_with_images(read, folders, title, obtain)
         if pairs.paths:
             found[file.name] = pairs
     if not found:

@@ -299,23 +299,22 @@ def find_benchmark(
 
 def class_indices(
     benchmark: Benchmark,
-    names: Sequence[str],  # readable names, names of folders, or numbers from 0
+    names: Sequence[str],  # readable names, or names of folders
 ) -> list[int]:
-    "The label of each class name, in any spelling, as files or folders call the classes."
+    """The label of each class name, in any spelling, as files or folders call the classes.
+
+    Numbers are no names: every source counts the classes in an order of its own.
+    """
     known = {}
     for words in (benchmark.classes, benchmark.folders):
         for i, word in enumerate(words):
             known.setdefault(_plain(word), set()).add(i)
 
-    def is_number(name):
-        in_range = str(name).isdigit() and int(name) < len(benchmark.classes)
-        return in_range and _plain(str(name)) not in known
-
-    if all(is_number(name) for name in names):
-        return [int(name) for name in names]
     unknown = [name for name in names if _plain(name) not in known]
     if unknown:
         hint = suggest(unknown[0], [*benchmark.classes, *benchmark.folders])
+        if unknown[0].isdigit():
+            hint += " A number may mean another class in another source: use names."
         raise ValueError(
             f"{benchmark.name}: {len(unknown)} of {len(names)} classes are unknown, "
             f"the first is {unknown[0]!r}.{hint}"

@@ -21,7 +21,7 @@ from PIL import Image
 from ...config import atomic_path
 from .shards import Faults, find_shards, read_shard, write_shard
 from ..jobs import folder_lock, run_jobs
-from ..records import square_pad
+from ..records import square_pad, to_rgb
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,10 @@ _log = logging.getLogger(__name__)
 def _rows(meta):
     "[start, end, x1, y1, x2, y2] as numbers, or None for a row that is not."
     for name in ("noun_chunks", "ref_exps"):
-        for row in meta.get(name) or ():
+        rows = meta.get(name) or ()
+        if not isinstance(rows, (list, tuple)):
+            rows = [None]
+        for row in rows:
             try:
                 values = [float(v) for v in row[:6]]
             except (TypeError, ValueError):
@@ -106,7 +109,7 @@ def _decode(raw):
         found = sorted(meta) if isinstance(meta, dict) else type(meta).__name__
         raise _Fault("missing key", f"json needs 'caption', has {found}")
     try:
-        return Image.open(io.BytesIO(raw["jpg"])).convert("RGB"), meta
+        return to_rgb(Image.open(io.BytesIO(raw["jpg"]))), meta
     except Exception as error:
         raise _Fault("broken image", error)
 
@@ -196,16 +199,32 @@ def _output_names(shards):
     return [f"{n:05d}.tar" for n in numbers]
 
 
+def _check_faults(counts, max_bad):
+    "Raise if too many samples are broken."
+    prefix = "faults: "
+    faults = Faults(max_bad, seen=sum(counts.get(f"samples: {k}", 0) for k in _WHOLE))
+    for name, count in counts.items():
+        if name.startswith(prefix):
+            faults.add(name.removeprefix(prefix), "the counts of the preparation", count, count)
+    faults.check(final=True)
+
+
+_WHOLE = ("kept", "no box left")  # what became of samples that could be read
+
+
 def prepare(
     shards: str | Path | Sequence[str | Path],  # raw shards, as in `find_shards`
     out: str | Path,  # folder of the training shards
     config: PrepareConfig = PrepareConfig(),
     workers: int = 1,  # processes
     progress: bool = True,  # show a bar
+    max_bad: float = 0.1,  # largest share of broken samples before it is an error
 ) -> dict[str, int]:
     """Prepare all shards; returns the total counts, which `counts.json` in the folder holds too.
 
     Finished shards are kept, and a folder that another process is filling is waited for.
+    Raises TooManyFaults, and writes no `counts.json`, where more than `max_bad` of the samples are
+    broken.
     """
     shards, out = find_shards(shards), Path(out)
     jobs = [(path, out / name, config) for path, name in zip(shards, _output_names(shards))]
@@ -216,6 +235,7 @@ def prepare(
             for line in lines:
                 _log.warning("%s", line)
         total = dict(sorted(total.items()))
+        _check_faults(total, max_bad)
         with atomic_path(out / "counts.json") as part:
             part.write_text(json.dumps(total, indent=1))
     return total

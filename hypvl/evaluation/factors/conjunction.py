@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import nn
 
+from ..suites.prompts import grammatical
 from ..zero_shot import encode_texts, inference, score_matrix
 
 # %% ../../../nbs/evaluation/factors/612_conjunction.ipynb #a82130c5
@@ -45,9 +46,9 @@ def top_k(
 # %% ../../../nbs/evaluation/factors/612_conjunction.ipynb #2892c311
 def _conjunction_queries(model, names: Sequence[tuple[str, str]], single: str, both: str) -> dict:
     "Points of the ways to ask for two concepts, a row a pair; 'max' only where there are factors."
-    joint = [both.format(a, b) for a, b in names]
+    joint = [grammatical(both.format(a, b)) for a, b in names]
     concepts = list(dict.fromkeys(name for pair in names for name in pair))
-    alone = encode_texts(model, [single.format(name) for name in concepts])
+    alone = encode_texts(model, [grammatical(single.format(name)) for name in concepts])
     first = alone[[concepts.index(a) for a, _ in names]]
     second = alone[[concepts.index(b) for _, b in names]]
     queries = {"conjunctive": encode_texts(model, joint), "first": first, "second": second}

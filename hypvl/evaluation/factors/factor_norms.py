@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['factor_norms', 'norms_table', 'prompt_norms', 'composition_table', 'activation_statistics', 'shares_of_total',
-           'top_activating']
+           'top_activating', 'largest_share']
 
 # %% ../../../nbs/evaluation/factors/610_factor_norms.ipynb #ddaf00e4
 from collections.abc import Mapping, Sequence
@@ -15,24 +15,43 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from ..suites.prompts import grammatical
 from ..zero_shot import encode_texts
+from ...geometry.lorentz import dist
 from ...geometry.spaces import Geometry
 
 # %% ../../../nbs/evaluation/factors/610_factor_norms.ipynb #cbf407a4
+def _block_norms(points: Tensor, geometry: Geometry, width: int) -> Float[np.ndarray, "N k"]:
+    "Lengths of the blocks of each point's tangent vector at the root."
+    if geometry.factors != 1 or points.shape[-1] % width:
+        raise ValueError(
+            f"width: blocks of {width} need one factor whose width they divide, "
+            f"got {geometry.describe()}"
+        )
+    flat = points.double()
+    direction = flat / flat.norm(dim=-1, keepdim=True).clamp_min(1e-30)
+    tangent = direction * geometry.norm(points).double()[..., None]
+    return tangent.unflatten(-1, (-1, width)).norm(dim=-1).cpu().numpy()
+
+
 @torch.no_grad()
 def factor_norms(
     points: Float[Tensor, "N D"],  # flat points
     geometry: Geometry,  # their geometry
     kind: str = "hyperbolic",  # or 'euclidean', as in the published figures
+    width: int | None = None,  # blocks of so many dimensions in place of factors; None: factors
 ) -> Float[np.ndarray, "N k"]:
     """Norm of every point in every factor.
 
     'hyperbolic' is what `geometry.factor_norms` answers, the distance to the root of each factor;
-    'euclidean' is the length of the space components.
+    'euclidean' is the length of the space components. Blocks are those of the tangent vector at
+    the root of a geometry with one factor: what a model without factors has in their place.
     """
     if kind not in ("hyperbolic", "euclidean"):
         raise ValueError(f"kind: expected 'hyperbolic' or 'euclidean', got {kind!r}")
     points = points.to(geometry.logit_scale.device)
+    if width is not None:
+        return _block_norms(points, geometry, width)
     if kind == "hyperbolic":
         return geometry.factor_norms(points).double().cpu().numpy()
     return geometry.split(points.double()).norm(dim=-1).cpu().numpy()
@@ -43,11 +62,12 @@ def norms_table(
     geometry: Geometry,  # their geometry
     factors: Sequence[int] | None = None,  # factors to list; None: all
     kind: str = "hyperbolic",  # or 'euclidean'
+    width: int | None = None,  # as for `factor_norms`
 ) -> pd.DataFrame:  # columns series, item, factor, norm
     "Norms of several series of points, per factor and in total."
     tables = []
     for name, points in series.items():
-        norms = factor_norms(points, geometry, kind)
+        norms = factor_norms(points, geometry, kind, width)
         chosen = range(norms.shape[1]) if factors is None else factors
         columns = {str(factor): norms[:, factor] for factor in chosen}
         columns["total"] = norms.sum(1)
@@ -63,15 +83,18 @@ def prompt_norms(
     single: str = "a photo of a {}",  # prompt of one concept
     both: str = "a photo of a {} and a {}",  # prompt of two
     kind: str = "hyperbolic",  # or 'euclidean'
+    width: int | None = None,  # as for `factor_norms`
 ) -> pd.DataFrame:  # columns pair, a, b, series (a, b, both), prompt, factor, norm
     "Norm per factor of prompts with one concept and with both."
     rows = []
     for pair, (a, b) in enumerate(pairs):
         prompts = {"a": single.format(a), "b": single.format(b), "both": both.format(a, b)}
+        prompts = {series: grammatical(prompt) for series, prompt in prompts.items()}
         for series, prompt in prompts.items():
             rows.append(dict(pair=pair, a=a, b=b, series=series, prompt=prompt))
     frame = pd.DataFrame(rows)
-    norms = factor_norms(encode_texts(model, frame["prompt"].tolist()), model.geometry, kind)
+    points = encode_texts(model, frame["prompt"].tolist())
+    norms = factor_norms(points, model.geometry, kind, width)
     factors = norms.shape[1]
     each_factor = frame.loc[frame.index.repeat(factors)].reset_index(drop=True)
     return each_factor.assign(factor=np.tile(np.arange(factors), len(frame)), norm=norms.ravel())
@@ -152,3 +175,21 @@ def top_activating(
     candidates = max(count, int(np.ceil(share * len(norms))))
     top = np.argsort(-norms, kind="stable")[:candidates]
     return rng.choice(top, count, replace=False)
+
+# %% ../../../nbs/evaluation/factors/610_factor_norms.ipynb #61000004
+@torch.no_grad()
+def largest_share(
+    a: Float[Tensor, "N D"],  # flat points
+    b: Float[Tensor, "N D"],  # others, pair by pair
+    geometry: Geometry,  # with a curvature for each factor
+) -> pd.DataFrame:  # columns item, score, share, factors
+    "Of each pair, what part of a score the factor with the largest part has; 1/k if all are alike."
+    c = geometry.curvature.double().cpu()
+    apart = dist(geometry.split(a.double().cpu()), geometry.split(b.double().cpu()), c=c)
+    parts = {"paper": apart, "official": torch.cosh(c.sqrt() * apart) / c}
+    tables = []
+    for score, part in parts.items():
+        share = (part / part.sum(-1, keepdim=True)).max(-1).values.numpy()
+        rows = {"item": np.arange(len(share)), "score": score, "share": share}
+        tables.append(pd.DataFrame(rows).assign(factors=part.shape[-1]))
+    return pd.concat(tables, ignore_index=True)

@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...data.taxonomy import Taxonomy
-from ..suites.prompts import fill_templates
+from ..suites.prompts import fill_templates, grammatical
 from ..zero_shot import encode_texts
 from ...geometry.lorentz import dist, dist0, exp0, log0, mobius_add, pairwise_dist, to_poincare
 from ...geometry.spaces import Product
@@ -204,7 +204,8 @@ def taxonomy_disks(
     node_of = {}  # nodes of one name are one term
     for node in family_of:
         node_of.setdefault(taxonomy.name(node), node)
-    points = encode_texts(model, [fill_templates([template], term)[0] for term in node_of])
+    prompts = [grammatical(fill_templates([template], term)[0]) for term in node_of]
+    points = encode_texts(model, prompts)
     groups = [taxonomy.name(family_of[node]) for node in node_of.values()]
     places = factor_disks(points, model.geometry, [*node_of], groups, factors, generator, **fit)
     edges = []

@@ -18,7 +18,7 @@ from ..paper import Figure, Paper, Study
 from ..parameters import Seeds
 from ..recipes import Recipe
 from ..reference import BASELINES, Rows
-from .claims import CLAIMS
+from .claims import CHANGED, CLAIMS
 from hypvl.papers.syntax.figures import (
     loss_figure,
     parse_figure,
@@ -106,14 +106,17 @@ paper = Paper(
     tables=LAYOUTS,
     figures=FIGURES,
     claims=CLAIMS,
+    claims_changed=CHANGED,
     probes={"parses": parse_frames},
     claim_rows={
         "main": Rows("items", SECTIONS),
         "history": Rows("history", SECTIONS),
         "recovery": Rows("recovery", SECTIONS),
+        "edges": Rows("edges", SECTIONS),
     },
     seeds=Seeds((0, 1, 2), {"smoke": (0, 1)}, beyond_first="first"),
     describe=_describe,
     suites=("syntax",),
     suite_tables=(1, 2, 3),
+    results="syntax_{preset}",
 )

@@ -6,6 +6,7 @@
 __all__ = ['SHARE', 'WEIGHT', 'PROBES', 'SECTIONS', 'syntax_recipe', 'section_settings', 'section_recipes', 'parse_frames']
 
 # %% ../../../nbs/papers/syntax/820_recipes.ipynb #f6596f7a
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from ...data.sources import DataPaths
 from ...data.world.scenes import WorldConfig
 from ...evaluation.order.parse_recovery import parse_report
 from ...losses.syntax import SyntaxConfig
-from ..phyclip.recipes import recipe
+from ..phyclip.recipes import BUDGETS, at_budget, recipe
 from ..recipes import Recipe, known_name, with_vocabulary
 
 # %% ../../../nbs/papers/syntax/820_recipes.ipynb #dc08b550
@@ -39,6 +40,7 @@ def syntax_recipe(
     parses: str = "gold",  # 'gold' (the world's grammar) or 'spacy'
     parser: str = "",  # of 'spacy' in the world: an installed pipeline, or 'small'
     note: str = "",  # what sets it apart
+    budget: float = 1.0,  # share of the preset's steps
     **overrides,  # dotted keys of the record, e.g. **{"objective.syntax.cont": "attn_out.1"}
 ) -> Recipe:
     "A model of the CLIP line with syntax rows."
@@ -61,12 +63,13 @@ def syntax_recipe(
     made = override(replace(made, objective=objective, data=data, probes=PROBES), overrides)
     if not published and "model.text.vocabulary" not in overrides:
         made = with_vocabulary(made)
+    made = at_budget(made, budget)
     weight = made.objective.syntax.weight
     label = made.label + (" + syntax" if weight else "") + (f", {note}" if note else "")
     return replace(made, label=label, columns={**made.columns, "mu": weight})
 
 # %% ../../../nbs/papers/syntax/820_recipes.ipynb #da69c183
-SECTIONS = ("main", "weights", "layers", "parses", "product")
+SECTIONS = ("main", "budget", "weights", "layers", "parses", "product")
 _FULL = {"note": "full attention", "model.text.attention": "full"}
 _FIRST = {
     "note": "first attention",
@@ -80,6 +83,9 @@ def section_settings(section: str) -> list[dict]:
     known_name("section", section, SECTIONS)
     if section == "main":
         return [{"weight": 0.0}, {}]
+    if section == "budget":
+        both = ({"weight": 0.0}, {})
+        return [{"budget": budget} | one for budget in BUDGETS for one in both]
     if section == "weights":
         return [{"weight": weight, "note": f"μ={weight:g}"} for weight in (0.02, 0.1, 0.5)]
     if section == "layers":
@@ -122,4 +128,12 @@ def parse_frames(
     parses = dict(list(shard_parses(shard).items())[:limit])
     syntax = recipe.objective.syntax
     captions = [texts[key] for key in parses]
-    return parse_report(model, captions, list(parses.values()), syntax.stream(syntax.cont))
+    frames = parse_report(model, captions, list(parses.values()), syntax.stream(syntax.cont))
+    score = data.train.parent / "parser" / "score.json"
+    if frames and score.is_file():  # what a parser reaches that was trained on a few captions
+        known = frames["recovery"]
+        parsed = known[known["tree"].eq("cones")].assign(
+            tree="parser", value=json.loads(score.read_text())["uas"]
+        )
+        frames["recovery"] = pd.concat([known, parsed], ignore_index=True)
+    return frames
