@@ -31,7 +31,7 @@ from .runs import train, validation_frames
 
 # %% ../../nbs/papers/880_backbone.ipynb #9c62590f
 VARIANTS = {"world": "clip_world", "states": "clip_states"}  # variant -> shipped model
-_STEPS = {"world": 7_000, "states": 3_000}
+_STEPS = {"world": 6_000, "states": 3_000}
 _HARDLY_ANY = SuiteConfig(
     per_species=1,
     per_genus=1,
