@@ -2,7 +2,8 @@
 """What the recipe of preset `mini` was chosen by: one model a setting, judged on validation scenes.
 
 Every setting changes one thing of the recipe; all train for the same number of samples unless the
-setting is about that. Rows are appended to a CSV, which notebook 810 shows:
+setting is about that. The last four turn the dials of the world, `sight` and `talk`. Rows are
+appended to a CSV, which papers_repro/phyclip.ipynb shows from papers_repro/results/recipe:
 
     python benchmarks/recipe.py --family clip --samples 64000 --out runs/recipe
 
@@ -33,6 +34,10 @@ SETTINGS = {  # what is changed, and how
     "wider image tower": {"size": "L"},
     "half of the scenes": {"data.train": 8_000},
     "twice the samples": {"samples": 2},
+    "sight .7": {"data.world.sight": 0.7},
+    "sight 1.4": {"data.world.sight": 1.4},
+    "talk .5": {"data.world.talk": 0.5},
+    "talk 1.5": {"data.world.talk": 1.5},
 }
 
 
