@@ -7,9 +7,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from setuptools._distutils.core import run_setup
-
 import pandas as pd
+from setuptools._distutils.core import run_setup
 
 from hypvl.papers.report import what_was_found
 
