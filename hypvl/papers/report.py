@@ -273,7 +273,7 @@ def evaluate_checkpoint(
 
 # %% ../../nbs/papers/890_report.ipynb #cdd5c6fe
 NOTHING_FOUND = (
-    "*No results by the present rules are committed yet: the commands below make some.*\n"
+    "*No results by the present rules are committed yet: the commands below give some.*\n"
 )
 _DECIDED = ("supports", "contradicts", "smaller than claimed")
 _NEEDED = {"id", "claim", "effect", "low", "high", "unit", "threshold", "detectable", "verdict"}
