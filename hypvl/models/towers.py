@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 from jaxtyping import Float
-from timm.layers import ScaledStdConv2d
+from timm.layers.std_conv import ScaledStdConv2d
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -255,7 +255,7 @@ class ConvBlock(nn.Module):
             raise ValueError(f"vision.norm must be one of {sorted(norms)}, got {norm!r}")
         if norm == "weights":
             self.conv = ScaledStdConv2d(before, channels, 3, stride, 1, gamma=_RELU_GAIN)
-            nn.init.zeros_(self.conv.bias)
+            nn.init.zeros_(self.conv.get_parameter("bias"))
         else:
             self.conv = nn.Conv2d(before, channels, 3, stride, 1, bias=False)
         self.norm = norms[norm](channels)
