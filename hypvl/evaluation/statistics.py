@@ -169,7 +169,7 @@ class Estimate:
     per_seed: tuple[float, ...]  # the number of each seed
     below: float  # half-width of the 95 % interval over items, towards lower values
     above: float  # and towards higher ones
-    groups: int  # what was drawn independently
+    groups: int  # what was drawn independently; 0: many
 
     @property
     def value(self) -> float:
@@ -181,6 +181,11 @@ class Estimate:
         "What the interval covers."
         return "items" if len(self.per_seed) == 1 else "items and seeds"
 
+    @property
+    def _spread(self) -> float:
+        "By how much the bootstrap of so few groups is too narrow."
+        return (self.groups / (self.groups - 1)) ** 0.5 if self.groups > 1 else 1.0
+
     def interval(
         self,
         level: float = 0.95,  # coverage
@@ -189,7 +194,8 @@ class Estimate:
         seeds = 0.0
         if len(self.per_seed) > 1:
             seeds = seed_interval(self.per_seed, level).high - self.value
-        wider = stats.norm.ppf((1 + _checked_level(level)) / 2) / _Z
+        freedom = self.groups - 1 if self.groups > 1 else np.inf
+        wider = self._spread * stats.t.ppf((1 + _checked_level(level)) / 2, freedom) / _Z
         low = self.value - np.hypot(wider * self.below, seeds)
         high = self.value + np.hypot(wider * self.above, seeds)
         return Interval(self.value, float(low), float(high))
@@ -200,7 +206,7 @@ class Estimate:
         seeds = 0.0
         if len(self.per_seed) > 1:
             seeds = float(np.std(self.per_seed, ddof=1)) / len(self.per_seed) ** 0.5
-        return (self.below + self.above) / 2 / _Z, seeds
+        return self._spread * (self.below + self.above) / 2 / _Z, seeds
 
     def _error(self, items: float) -> tuple[float, float]:
         "Standard error of both, and its degrees of freedom."
@@ -216,7 +222,7 @@ class Estimate:
     ) -> float:
         "Chance of a number this far from the threshold if the threshold were the truth."
         gap = self.value - threshold
-        error, freedom = self._error((self.below if gap > 0 else self.above) / _Z)
+        error, freedom = self._error(self._spread * (self.below if gap > 0 else self.above) / _Z)
         if error == 0:
             return 1.0 if gap == 0 else 0.0
         return float(min(1.0, sides * stats.t.sf(abs(gap) / error, freedom)))

@@ -130,6 +130,7 @@ class Everywhere:
             n=sum(one.n for one in found.values()),
             seeds=effect.seeds,
             detail=f"smallest at {weakest}: {said}",
+            chosen_of=(1, len(found)),  # all must hold; one against could be any of them
             limit=found[limited[0]].limit if limited else "",
         )
 
@@ -170,6 +171,8 @@ class BestOn:
             n=sum(one.n for _, one in subsets),
             seeds=effect.seeds,
             detail=f"best on {best} of {len(subsets)}; number {self.count} is {dataset}",
+            # Benjamini and Heller 2008: so many of so many hold
+            chosen_of=(len(subsets) - self.count + 1, self.count * len(self.rivals)),
             limit=effect.limit,
         )
 
@@ -239,10 +242,11 @@ class NotMonotone:
         return {setting: 100 * items_by_seeds(by_setting[setting]) for setting in settings}
 
     def _bump(self, steps: list[Sample], rng: np.random.Generator, level: float) -> tuple:
-        "The smaller side of a bump: its estimate, and its lower end at a stricter level."
+        "The smaller side of a bump: its estimate, and both ends at a stricter level."
         sides = [estimate([step], rng) for step in steps]
         least = min(sides, key=lambda side: side.value)
-        return least, min(side.interval(level).low for side in sides)
+        ends = [side.interval(level) for side in sides]
+        return least, min(end.low for end in ends), min(end.high for end in ends)
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         curve = self._curve(frame_of(data, self.section))
@@ -259,11 +263,12 @@ class NotMonotone:
             for sign in (1, -1):
                 both = [Sample(sign * s.to_numpy(), s.index.to_numpy()) for s in steps]
                 bumps.append(self._bump(both, rng, level))
-        deepest = max((bump for bump, _ in bumps), key=lambda bump: bump.value)
-        low = max(strict for _, strict in bumps)
-        below = max(deepest.value - low, 0.0)  # the choice of a bump is paid for here
+        deepest = max((bump for bump, *_ in bumps), key=lambda bump: bump.value)
+        # the choice of a bump is paid for here, and the seeds are in these ends
+        below = max(deepest.value - max(low for _, low, _ in bumps), 0.0)
+        over = max(max(high for *_, high in bumps) - deepest.value, 0.0)
         seeds = sorted(set.intersection(*(set(grid.columns) for grid in curve.values())))
-        found = Estimate((deepest.value,) * len(seeds), below, deepest.above, deepest.groups)
+        found = Estimate((deepest.value,) * len(seeds), below, over, 0)
         return Effect(
             found,
             n=min(map(len, curve.values())),
@@ -497,7 +502,10 @@ def _of_figures() -> list[Claim]:
             "top-10 images shown",
         ),
     )
-    claims = [Claim(*row[:4], said=row[4], compares=False) for row in rows]
+    claims = []
+    for row in rows:
+        two_models = row[0] == "dispersed"
+        claims.append(Claim(*row[:4], said=row[4], compares=two_models))
     return [
         *claims,
         Claim(
