@@ -212,7 +212,8 @@ class Estimate:
         "Standard error of both, and its degrees of freedom."
         seeds = self.errors[1]
         variance = items**2 + seeds**2
-        loss = items**4 / max(self.groups - 1, 1) + seeds**4 / max(len(self.per_seed) - 1, 1)
+        groups = max(self.groups - 1, 1) if self.groups else np.inf
+        loss = items**4 / groups + seeds**4 / max(len(self.per_seed) - 1, 1)
         return variance**0.5, variance**2 / loss if loss else np.inf
 
     def p_value(

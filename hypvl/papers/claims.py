@@ -559,7 +559,7 @@ def split_budgets(
         now[name] = models[budget.eq(1)]
         if (budget > 1).any():
             longer[name], longer[name + BLIND] = models[budget.eq(budget.max())], blind
-    return {name: frame for name, frame in now.items() if len(frame)}, longer
+    return tuple({name: f for name, f in part.items() if len(f)} for part in (now, longer))
 
 # %% ../../nbs/papers/809_claims.ipynb #65ab1e0b
 _LEDGER_COLUMNS = (

@@ -27,13 +27,16 @@ from hypvl.papers.claims import (
     Claim,
     Compare,
     Effect,
+    BLIND,
     GainGap,
     NotRun,
     Untestable,
+    bars_of,
     describe,
     frame_of,
     groups_of,
     items_by_seeds,
+    limit_of,
     paired_difference,
     select,
 )
@@ -132,6 +135,7 @@ class Everywhere:
             detail=f"smallest at {weakest}: {said}",
             chosen_of=(1, len(found)),  # all must hold; one against could be any of them
             limit=found[limited[0]].limit if limited else "",
+            left_out=tuple(out for one in found.values() for out in one.left_out),
         )
 
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
@@ -220,6 +224,11 @@ class NearerMistakes:
         return Effect(numbers, "%", sum(counts), tuple(map(int, seeds)), detail, limit)
 
 # %% ../../../nbs/papers/phyclip/813_claims.ipynb #d8bc9f4f
+def _keys_of(frame: pd.DataFrame) -> list[tuple]:
+    "Suite, data set and metric of each row."
+    return list(frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None))
+
+
 @dataclass(frozen=True)
 class NotMonotone:
     "Depth of the deepest dip or peak of a task's score along a setting."
@@ -241,6 +250,22 @@ class NotMonotone:
         by_setting = dict(list(frame.groupby(self.along)))
         return {setting: 100 * items_by_seeds(by_setting[setting]) for setting in settings}
 
+    def _limits(
+        self, frame: pd.DataFrame, blind: pd.DataFrame | None, rng: np.random.Generator
+    ) -> dict[tuple, str]:
+        "Where a column decides nothing: one of the settings is at the floor, or all know all."
+        frame, limits = select(frame, self.where), {}
+        for column in task_columns(self.task):
+            rows = frame[[key == column.key for key in _keys_of(frame)]]
+            sides = []
+            for _, setting in rows.groupby(self.along):
+                grid = items_by_seeds(setting)
+                if len(grid):
+                    sides.append(estimate([Sample(grid.to_numpy(), grid.index.to_numpy())], rng))
+            if sides:
+                limits[column.key] = limit_of(sides, bars_of(blind, column), column.sign)
+        return limits
+
     def _bump(self, steps: list[Sample], rng: np.random.Generator, level: float) -> tuple:
         "The smaller side of a bump: its estimate, and both ends at a stricter level."
         sides = [estimate([step], rng) for step in steps]
@@ -249,7 +274,11 @@ class NotMonotone:
         return least, min(end.low for end in ends), min(end.high for end in ends)
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
-        curve = self._curve(frame_of(data, self.section))
+        frame = frame_of(data, self.section)
+        limits = self._limits(frame, data.get(self.section + BLIND), rng)
+        decides = [not limits.get(key) for key in _keys_of(frame)]
+        kept = any(decides) and not all(limits.values())
+        curve = self._curve(frame[decides] if kept else frame)
         if len(curve) < 3:
             settings = [int(setting) for setting in curve]
             raise NotRun(f"a curve needs three settings of {self.along}, got {settings}")
@@ -274,6 +303,7 @@ class NotMonotone:
             n=min(map(len, curve.values())),
             seeds=tuple(map(int, seeds)),
             detail=f"{self.along} = {', '.join(map(str, curve))}",
+            limit="" if kept else next(iter(limits.values())),
         )
 
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
