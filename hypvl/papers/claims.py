@@ -559,13 +559,25 @@ def split_budgets(
         now[name] = models[budget.eq(1)]
         if (budget > 1).any():
             longer[name], longer[name + BLIND] = models[budget.eq(budget.max())], blind
-    return tuple({name: f for name, f in part.items() if len(f)} for part in (now, longer))
+    now, longer = ({name: f for name, f in part.items() if len(f)} for part in (now, longer))
+    return now, longer
 
 # %% ../../nbs/papers/809_claims.ipynb #65ab1e0b
 _LEDGER_COLUMNS = (
     *("id", "claim", "source", "paper_effect", "paper_evidence"),
     *("effect", "low", "high", "threshold", "unit", "null", "ideal", "n", "seeds", "covers"),
-    *("p", "longer", "longer_seeds", "detectable", "verdict", "reason", "detail", "test", "score", "changed"),
+    *(
+        "p",
+        "longer",
+        "longer_seeds",
+        "detectable",
+        "verdict",
+        "reason",
+        "detail",
+        "test",
+        "score",
+        "changed",
+    ),
 )
 
 

@@ -24,10 +24,10 @@ from hypvl.evaluation.statistics import (
     from_intervals,
 )
 from hypvl.papers.claims import (
+    BLIND,
     Claim,
     Compare,
     Effect,
-    BLIND,
     GainGap,
     NotRun,
     Untestable,
