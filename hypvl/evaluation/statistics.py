@@ -169,7 +169,7 @@ class Estimate:
     per_seed: tuple[float, ...]  # the number of each seed
     below: float  # half-width of the 95 % interval over items, towards lower values
     above: float  # and towards higher ones
-    groups: int  # what was drawn independently
+    groups: int  # what was drawn independently; 0: many
 
     @property
     def value(self) -> float:
@@ -181,6 +181,11 @@ class Estimate:
         "What the interval covers."
         return "items" if len(self.per_seed) == 1 else "items and seeds"
 
+    @property
+    def _spread(self) -> float:
+        "By how much the bootstrap of so few groups is too narrow."
+        return (self.groups / (self.groups - 1)) ** 0.5 if self.groups > 1 else 1.0
+
     def interval(
         self,
         level: float = 0.95,  # coverage
@@ -189,7 +194,8 @@ class Estimate:
         seeds = 0.0
         if len(self.per_seed) > 1:
             seeds = seed_interval(self.per_seed, level).high - self.value
-        wider = stats.norm.ppf((1 + _checked_level(level)) / 2) / _Z
+        freedom = self.groups - 1 if self.groups > 1 else np.inf
+        wider = self._spread * stats.t.ppf((1 + _checked_level(level)) / 2, freedom) / _Z
         low = self.value - np.hypot(wider * self.below, seeds)
         high = self.value + np.hypot(wider * self.above, seeds)
         return Interval(self.value, float(low), float(high))
@@ -200,13 +206,14 @@ class Estimate:
         seeds = 0.0
         if len(self.per_seed) > 1:
             seeds = float(np.std(self.per_seed, ddof=1)) / len(self.per_seed) ** 0.5
-        return (self.below + self.above) / 2 / _Z, seeds
+        return self._spread * (self.below + self.above) / 2 / _Z, seeds
 
     def _error(self, items: float) -> tuple[float, float]:
         "Standard error of both, and its degrees of freedom."
         seeds = self.errors[1]
         variance = items**2 + seeds**2
-        loss = items**4 / max(self.groups - 1, 1) + seeds**4 / max(len(self.per_seed) - 1, 1)
+        groups = max(self.groups - 1, 1) if self.groups else np.inf
+        loss = items**4 / groups + seeds**4 / max(len(self.per_seed) - 1, 1)
         return variance**0.5, variance**2 / loss if loss else np.inf
 
     def p_value(
@@ -216,7 +223,7 @@ class Estimate:
     ) -> float:
         "Chance of a number this far from the threshold if the threshold were the truth."
         gap = self.value - threshold
-        error, freedom = self._error((self.below if gap > 0 else self.above) / _Z)
+        error, freedom = self._error(self._spread * (self.below if gap > 0 else self.above) / _Z)
         if error == 0:
             return 1.0 if gap == 0 else 0.0
         return float(min(1.0, sides * stats.t.sf(abs(gap) / error, freedom)))

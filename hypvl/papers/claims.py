@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
 from ..evaluation.statistics import Estimate, Sample, estimate, holm
 from .reference import BASELINES, Column, task_columns
@@ -35,6 +36,8 @@ class Effect:
     seeds: tuple[int, ...] = ()  # training seeds behind it
     detail: str = ""  # for example: better in 4 of 5 test sets
     limit: str = ""  # 'at the floor' or 'at the ceiling', where the test sets decide nothing
+    left_out: tuple[Estimate, ...] = ()  # the same effect on columns at the floor
+    chosen_of: tuple[int, int] = (1, 1)  # tests from which the lower and upper end were chosen
     null: float = float("nan")  # the same measure where there is nothing to find
     ideal: float = float("nan")  # and where the claim is perfectly true
 
@@ -87,20 +90,23 @@ def verdict(known: Known) -> str:
         return known.limit
     if known.seeds < FEWEST_SEEDS:
         return "one run"
-    if known.compares and not _same_side(known):
+    if _may_turn(known):
         return "still learning"
     if known.p <= 0.05 and known.low > known.threshold:
         return "supports"
     if known.p <= 0.05 and known.high < known.threshold:
         return "contradicts"
-    if max(abs(known.low), abs(known.high)) < abs(known.paper_effect) / 2:
+    as_claimed = known.threshold >= 0 and known.paper_effect > known.threshold
+    if as_claimed and max(abs(known.low), abs(known.high)) < known.paper_effect / 2:
         return "smaller than claimed"
     return "underpowered"
 
 
-def _same_side(known: Known) -> bool:
-    "Whether longer training leaves the effect on its side of the threshold."
-    return (known.value - known.threshold) * (known.longer - known.threshold) > 0
+def _may_turn(known: Known) -> bool:
+    "Whether longer training takes the effect to another side of the threshold, or might."
+    if np.isnan(known.longer):
+        return known.compares
+    return np.sign(known.value - known.threshold) != np.sign(known.longer - known.threshold)
 
 # %% ../../nbs/papers/809_claims.ipynb #f302b861
 def what_would_decide(
@@ -108,20 +114,30 @@ def what_would_decide(
     target: float,  # the size that should be found
 ) -> str:
     "Roughly how many more items or seeds would find an effect of this size."
-    needed = abs(target) / 2.8  # standard error that finds it in four of five experiments
-    items, seeds = found.errors
-    if not needed > 0:
+    if not abs(target) > 0:
         return "the paper gives no size that could be looked for"
-    if items**2 + seeds**2 <= needed**2:
+    if found.detectable() <= abs(target):
         return "an effect of the paper's size would have been seen"
     parts = []
-    room = needed / 2**0.5  # half of the variance each
-    if items > room:
-        parts.append(f"{int(np.ceil(round((items / room) ** 2, 2)))} times the items")
-    if seeds > room:
-        more = len(found.per_seed) * (seeds / room) ** 2
-        parts.append(f"{int(np.ceil(round(more, 2)))} seeds")
-    return " and ".join(parts)
+    items, seeds = found.errors
+    room = abs(target) / 2**0.5  # half of the variance each
+    if 2.8 * items > room:  # errors; an effect is found in four of five experiments
+        parts.append(f"{int(np.ceil(round((2.8 * items / room) ** 2, 2)))} times the items")
+    more = _seeds_for(seeds * len(found.per_seed) ** 0.5, room, len(found.per_seed))
+    if more > len(found.per_seed):
+        parts.append(f"{more} seeds")
+    return " and ".join(parts) or "more items and seeds"
+
+
+def _seeds_for(spread: float, size: float, start: int) -> int:
+    "The least number of seeds of this standard deviation that find an effect of this size."
+    seeds = max(start, 2)
+    while seeds < 1000:
+        sure = stats.t.ppf(0.975, seeds - 1) + stats.t.ppf(0.8, seeds - 1)
+        if sure * spread / seeds**0.5 <= size:
+            break
+        seeds += 1
+    return seeds
 
 # %% ../../nbs/papers/809_claims.ipynb #bbf03895
 def frame_of(
@@ -167,7 +183,8 @@ def describe(
 def items_by_seeds(
     rows: pd.DataFrame,  # columns item, seed, value
 ) -> pd.DataFrame:
-    "Items × seeds; several models that fit the same description are averaged."
+    "Items × seeds; models that fit the same description are averaged, and NaN is no result."
+    rows = rows[rows["value"].notna()]
     item, items = pd.factorize(rows["item"], sort=True)
     seed, seeds = pd.factorize(rows["seed"], sort=True)
     shape = (len(items), len(seeds))
@@ -271,7 +288,8 @@ class Contrast:
     def scale(self) -> float:
         "From a difference of scores to points as claimed."
         counts_edges = self.column.metric in ("tie", "lca")
-        points = 100 / abs(self.theirs.to_numpy().mean()) if counts_edges else 100.0
+        edges = abs(self.theirs.to_numpy().mean()) or 1.0  # a rival without mistakes
+        points = 100 / edges if counts_edges else 100.0
         return points * self.column.sign * self.direction
 
     def sample(self, weight: float = 1.0) -> Sample:
@@ -290,7 +308,9 @@ class Contrast:
 
     @property
     def most(self) -> float:
-        "The effect of a model that knows the truth, in points."
+        "The effect of a model that knows the truth, in points; NaN where the claim is a loss."
+        if self.direction < 0:
+            return float("nan")
         return self.scale * (self.bars.ideal - self.theirs.to_numpy().mean())
 
 
@@ -318,11 +338,14 @@ def contrasts(
     "Both sides of every column and setting that both have."
     frame = frame if "item" in frame else frame.assign(item=0)
     ours_by_column, theirs_by_column = _by_column(frame, model), _by_column(frame, rival)
-    found = []
+    found, seen = [], set()
     for column in columns:
         equal = replace(column, dataset=f"{column.dataset}_equal")  # texts of equal length
-        if equal.key in ours_by_column:
+        if equal.key in ours_by_column and equal.key in theirs_by_column:
             column = equal
+        if column.key in seen:  # the task names them as well
+            continue
+        seen.add(column.key)
         rivals = _settings(theirs_by_column.get(column.key), match)
         for setting, rows in _settings(ours_by_column.get(column.key), match).items():
             if setting not in rivals:
@@ -410,6 +433,7 @@ class Compare:
             seeds=tuple(map(int, cells[0].ours.columns)),
             detail=_count_as_claimed(shown) + _left_out(cells, limits),
             limit="" if kept else max(limits, key=limits.count),
+            left_out=_at_floor(cells, limits, rng) if kept else (),
             ideal=float(weights @ [cell.most for cell in shown]),
         )
 
@@ -423,6 +447,14 @@ class Compare:
             return float("nan"), "no printed numbers"
         mean, better = float(np.mean(values)), sum(value > 0 for value in values)
         return mean, f"{mean:+.2f} points; {better} of {len(values)} columns as claimed"
+
+
+def _at_floor(
+    cells: Sequence[Contrast], limits: Sequence[str], rng: np.random.Generator
+) -> tuple[Estimate, ...]:
+    "The effect on each column at the floor: it supports nothing, but may speak against."
+    floor = [cell for cell, limit in zip(cells, limits) if limit == "at the floor"]
+    return tuple(estimate([cell.sample()], rng, 1000) for cell in floor)
 
 
 def _left_out(cells: Sequence[Contrast], limits: Sequence[str]) -> str:
@@ -443,13 +475,14 @@ class GainGap:
     name = "difference of two paired differences, items × seeds"
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
-        sides, limits = [], []
+        sides, limits, words = [], [], ""
         for test in (self.larger, self.smaller):
             cells = test.cells(data)
             found = [cell.limit(rng) for cell in cells]
             kept = [cell for cell, limit in zip(cells, found) if not limit]
             sides.append(kept or cells)
             limits.append("" if kept else max(found, key=found.count))
+            words += _left_out(cells, found)
         both = [set(cells[0].ours.columns) for cells in sides]
         seeds = sorted(both[0] & both[1])
         if not seeds:
@@ -462,7 +495,7 @@ class GainGap:
                 part.append(shared.sample(sign / len(cells)))
             means.append(sum(abs(one.weight) * one.values.mean() for one in part))
             samples += part
-        detail = f"{means[0]:+.1f} against {means[1]:+.1f} points"
+        detail = f"{means[0]:+.1f} against {means[1]:+.1f} points{words}"
         n = sum(len(one.values) for one in samples)
         limit = next((limit for limit in limits if limit), "")
         found = estimate(samples, rng)
@@ -525,14 +558,26 @@ def split_budgets(
         budget = models["budget"].fillna(1.0)
         now[name] = models[budget.eq(1)]
         if (budget > 1).any():
-            longer[name] = models[budget.eq(budget.max())]
-    return {name: frame for name, frame in now.items() if len(frame)}, longer
+            longer[name], longer[name + BLIND] = models[budget.eq(budget.max())], blind
+    now, longer = ({name: f for name, f in part.items() if len(f)} for part in (now, longer))
+    return now, longer
 
 # %% ../../nbs/papers/809_claims.ipynb #65ab1e0b
 _LEDGER_COLUMNS = (
     *("id", "claim", "source", "paper_effect", "paper_evidence"),
     *("effect", "low", "high", "threshold", "unit", "null", "ideal", "n", "seeds", "covers"),
-    *("p", "longer", "detectable", "verdict", "reason", "detail", "test", "score", "changed"),
+    *(
+        "p",
+        "longer",
+        "longer_seeds",
+        "detectable",
+        "verdict",
+        "reason",
+        "detail",
+        "test",
+        "score",
+        "changed",
+    ),
 )
 
 
@@ -561,16 +606,24 @@ def _tested(claim: Claim, data: Mapping[str, pd.DataFrame], seed: int) -> Effect
         return str(reason)
 
 
-def _limits(claim: Claim, found: Estimate) -> tuple[float, float]:
-    "Ends of the interval; where one side was asked for, each end leaves out 5 %."
-    _, low, high = found.interval(0.90 if claim.one_sided else 0.95)
-    return low, high
+def _limits(claim: Claim, effect: Effect) -> tuple[float, float]:
+    "Ends of the interval; where one side was asked for, the lower one leaves out 5 %, not 2.5."
+    lower, upper = effect.chosen_of
+    low = effect.estimate.interval(1 - (0.10 if claim.one_sided else 0.05) / lower).low
+    return low, effect.estimate.interval(1 - 0.05 / upper).high
+
+
+def _chance(claim: Claim, effect: Effect) -> float:
+    "P-value, times the number of tests from which the effect was chosen."
+    above = effect.value > claim.threshold
+    sides = 1 if claim.one_sided and above else 2
+    tests = effect.chosen_of[0 if above else 1]
+    return min(1.0, tests * effect.estimate.p_value(claim.threshold, sides))
 
 
 def _numbers(claim: Claim, effect: Effect) -> dict:
     "The columns of an effect."
-    low, high = _limits(claim, effect.estimate)
-    sides = 1 if claim.one_sided else 2
+    low, high = _limits(claim, effect)
     return {
         "effect": effect.value,
         "low": low,
@@ -581,7 +634,7 @@ def _numbers(claim: Claim, effect: Effect) -> dict:
         "n": effect.n,
         "seeds": ", ".join(map(str, effect.seeds)),
         "covers": effect.estimate.covers,
-        "p": effect.estimate.p_value(claim.threshold, sides),
+        "p": _chance(claim, effect),
         "detectable": effect.estimate.detectable(),
         "detail": effect.detail,
     }
@@ -589,12 +642,15 @@ def _numbers(claim: Claim, effect: Effect) -> dict:
 # %% ../../nbs/papers/809_claims.ipynb #65ab1e0c
 def _why(found: str, row: Mapping, effect: Effect) -> str:
     "What a reader should know beside the verdict."
+    if found == "at the floor" and not effect.limit:
+        return "a column at the floor, left out, lies on the other side"
     if found == "one run":
         return f"{len(effect.seeds)} of {FEWEST_SEEDS} seeds; the interval covers {row['covers']}"
     if found == "still learning":
         if np.isnan(row["longer"]):
             return row["no_longer"]
-        return f"with more steps {row['longer']:+.2f} {row['unit']}"
+        later = f"{row['longer']:+.2f} {row['unit']} (seeds {row['longer_seeds']})"
+        return f"with more steps {later}"
     if found != "underpowered":
         return ""
     paper = row["paper_effect"]
@@ -604,14 +660,24 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
     beyond = row["low"] > row["threshold"] or row["high"] < row["threshold"]
     if beyond:
         sees += f"; beyond the threshold, but p = {row['p']:.2f} after Holm"
-    return f"{sees}; would decide it: {what_would_decide(effect.estimate, paper)}"
+    decides = what_would_decide(effect.estimate, paper - row["threshold"])
+    return f"{sees}; would decide it: {decides}"
+
+
+def _turned_by(effect: Effect, threshold: float) -> bool:
+    "Whether a column that was left out lies clearly on the other side of the threshold."
+    for one in effect.left_out:
+        _, low, high = one.interval()
+        if effect.value > threshold > high or effect.value < threshold < low:
+            return True
+    return False
 
 
 def _judged(claim: Claim, row: dict, effect: Effect) -> dict:
     "The row with its verdict."
     known = Known(
         sanity=claim.sanity,
-        limit=effect.limit,
+        limit=effect.limit or ("at the floor" if _turned_by(effect, claim.threshold) else ""),
         seeds=len(effect.seeds),
         compares=claim.compares,
         value=effect.value,
@@ -640,9 +706,10 @@ def evaluate(
         row |= {"verdict": "not run", "reason": effect, "longer": float("nan"), "no_longer": ""}
         if isinstance(effect, Effect):
             row |= _numbers(claim, effect)
-            later = _tested(claim, more_steps, seed) if claim.compares else ""
+            later = _tested(claim, more_steps, seed)
             if isinstance(later, Effect):
                 row["longer"] = later.value
+                row["longer_seeds"] = ", ".join(map(str, later.seeds))
             else:
                 row["no_longer"] = f"nobody trained longer: {later}"
             if not claim.sanity:

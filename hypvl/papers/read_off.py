@@ -20,7 +20,7 @@ from .tables import OUR_BLOCK
 def _column_facts(cells: pd.DataFrame) -> dict:
     "Of one column: the best model, whether it clears the next, and whether it is at the floor."
     sign = 1 if cells["better"].iloc[0] == "higher" else -1
-    blind = cells[cells["baseline"] & cells["row"].ne(IDEAL)]
+    blind = cells[cells["baseline"] & cells["row"].ne(BASELINES[IDEAL])]
     models = cells[~cells["baseline"] & cells["value"].notna()]
     order = (sign * models["value"]).sort_values(ascending=False).index
     best = models.loc[order[0]]
@@ -144,6 +144,7 @@ def largest_effects(
     shown = shown[~shown["verdict"].str.startswith("at the")]
     # units differ: an effect is as large as it is beside what its runs could see
     size = (shown["effect"] - shown["threshold"]).abs() / shown["detectable"]
+    size = size.replace(np.inf, np.nan)  # of one seed without items nothing is known
     words = []
     for row in shown.loc[size.sort_values(ascending=False).index[:count]].itertuples():
         number = f"{row.effect:+.1f} [{row.low:+.1f}, {row.high:+.1f}] {row.unit}"

@@ -39,7 +39,7 @@ from hypvl.papers.phyclip.pictures import (
     idea_figure,
     retrieval_figure,
 )
-from .recipes import SECTIONS, section_recipes
+from .recipes import BUDGETS, SECTIONS, section_recipes
 from .tables import LAYOUTS, REFERENCE
 from hypvl.papers.phyclip.traversal_figures import (
     measures_figure,
@@ -214,6 +214,7 @@ _OF_ONE_MODEL = (
     *("norms", "blocks", "prompts", "block_prompts"),
     *("alignment", "conjunctions", "hits", "names"),
 )
+_TWO_BUDGETS = {"budget": (1.0, max(BUDGETS))}  # does the sign stay with more steps?
 paper = Paper(
     name="phyclip",
     title="PHyCLIP",
@@ -229,7 +230,7 @@ paper = Paper(
         "main": Rows("items", ("main", "boxes", "budget")),
         "ablation": Rows("items", ("ablation", "main", "budget"), {"family": ("phyclip",)}),
         "sizes": Rows("items", ("sizes", "main", "budget")),
-        **{name: Rows(name) for name in _OF_ONE_MODEL},
+        **{name: Rows(name, ("main", "budget"), _TWO_BUDGETS) for name in _OF_ONE_MODEL},
     },
     printed={"main": (1, 2, 3), "ablation": (4,), "sizes": (6,)},
     describe=_describe,

@@ -24,16 +24,19 @@ from hypvl.evaluation.statistics import (
     from_intervals,
 )
 from hypvl.papers.claims import (
+    BLIND,
     Claim,
     Compare,
     Effect,
     GainGap,
     NotRun,
     Untestable,
+    bars_of,
     describe,
     frame_of,
     groups_of,
     items_by_seeds,
+    limit_of,
     paired_difference,
     select,
 )
@@ -130,7 +133,9 @@ class Everywhere:
             n=sum(one.n for one in found.values()),
             seeds=effect.seeds,
             detail=f"smallest at {weakest}: {said}",
+            chosen_of=(1, len(found)),  # all must hold; one against could be any of them
             limit=found[limited[0]].limit if limited else "",
+            left_out=tuple(out for one in found.values() for out in one.left_out),
         )
 
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
@@ -170,6 +175,8 @@ class BestOn:
             n=sum(one.n for _, one in subsets),
             seeds=effect.seeds,
             detail=f"best on {best} of {len(subsets)}; number {self.count} is {dataset}",
+            # Benjamini and Heller 2008: so many of so many hold
+            chosen_of=(len(subsets) - self.count + 1, self.count * len(self.rivals)),
             limit=effect.limit,
         )
 
@@ -217,6 +224,11 @@ class NearerMistakes:
         return Effect(numbers, "%", sum(counts), tuple(map(int, seeds)), detail, limit)
 
 # %% ../../../nbs/papers/phyclip/813_claims.ipynb #d8bc9f4f
+def _keys_of(frame: pd.DataFrame) -> list[tuple]:
+    "Suite, data set and metric of each row."
+    return list(frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None))
+
+
 @dataclass(frozen=True)
 class NotMonotone:
     "Depth of the deepest dip or peak of a task's score along a setting."
@@ -238,14 +250,35 @@ class NotMonotone:
         by_setting = dict(list(frame.groupby(self.along)))
         return {setting: 100 * items_by_seeds(by_setting[setting]) for setting in settings}
 
+    def _limits(
+        self, frame: pd.DataFrame, blind: pd.DataFrame | None, rng: np.random.Generator
+    ) -> dict[tuple, str]:
+        "Where a column decides nothing: one of the settings is at the floor, or all know all."
+        frame, limits = select(frame, self.where), {}
+        for column in task_columns(self.task):
+            rows = frame[[key == column.key for key in _keys_of(frame)]]
+            sides = []
+            for _, setting in rows.groupby(self.along):
+                grid = items_by_seeds(setting)
+                if len(grid):
+                    sides.append(estimate([Sample(grid.to_numpy(), grid.index.to_numpy())], rng))
+            if sides:
+                limits[column.key] = limit_of(sides, bars_of(blind, column), column.sign)
+        return limits
+
     def _bump(self, steps: list[Sample], rng: np.random.Generator, level: float) -> tuple:
-        "The smaller side of a bump: its estimate, and its lower end at a stricter level."
+        "The smaller side of a bump: its estimate, and both ends at a stricter level."
         sides = [estimate([step], rng) for step in steps]
         least = min(sides, key=lambda side: side.value)
-        return least, min(side.interval(level).low for side in sides)
+        ends = [side.interval(level) for side in sides]
+        return least, min(end.low for end in ends), min(end.high for end in ends)
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
-        curve = self._curve(frame_of(data, self.section))
+        frame = frame_of(data, self.section)
+        limits = self._limits(frame, data.get(self.section + BLIND), rng)
+        decides = [not limits.get(key) for key in _keys_of(frame)]
+        kept = any(decides) and not all(limits.values())
+        curve = self._curve(frame[decides] if kept else frame)
         if len(curve) < 3:
             settings = [int(setting) for setting in curve]
             raise NotRun(f"a curve needs three settings of {self.along}, got {settings}")
@@ -259,16 +292,18 @@ class NotMonotone:
             for sign in (1, -1):
                 both = [Sample(sign * s.to_numpy(), s.index.to_numpy()) for s in steps]
                 bumps.append(self._bump(both, rng, level))
-        deepest = max((bump for bump, _ in bumps), key=lambda bump: bump.value)
-        low = max(strict for _, strict in bumps)
-        below = max(deepest.value - low, 0.0)  # the choice of a bump is paid for here
+        deepest = max((bump for bump, *_ in bumps), key=lambda bump: bump.value)
+        # the choice of a bump is paid for here, and the seeds are in these ends
+        below = max(deepest.value - max(low for _, low, _ in bumps), 0.0)
+        over = max(max(high for *_, high in bumps) - deepest.value, 0.0)
         seeds = sorted(set.intersection(*(set(grid.columns) for grid in curve.values())))
-        found = Estimate((deepest.value,) * len(seeds), below, deepest.above, deepest.groups)
+        found = Estimate((deepest.value,) * len(seeds), below, over, 0)
         return Effect(
             found,
             n=min(map(len, curve.values())),
             seeds=tuple(map(int, seeds)),
             detail=f"{self.along} = {', '.join(map(str, curve))}",
+            limit="" if kept else next(iter(limits.values())),
         )
 
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
@@ -497,7 +532,10 @@ def _of_figures() -> list[Claim]:
             "top-10 images shown",
         ),
     )
-    claims = [Claim(*row[:4], said=row[4], compares=False) for row in rows]
+    claims = []
+    for row in rows:
+        two_models = row[0] == "dispersed"
+        claims.append(Claim(*row[:4], said=row[4], compares=two_models))
     return [
         *claims,
         Claim(

@@ -120,8 +120,19 @@ class RecoversParse:
             detail=said,
             null=null,
             ideal=best - other,
-            limit="at the floor" if self.rival and max(mine, other) <= null else "",
+            limit="at the floor" if self.rival and not _clears(null, ours, theirs, rng) else "",
         )
+
+
+def _clears(
+    level: float, ours: pd.DataFrame, theirs: pd.DataFrame, rng: np.random.Generator
+) -> bool:
+    "Whether one of the two is clear of the blind trees; the other may be one that knows nothing."
+    for side in (ours, theirs):
+        found = estimate([Sample(100 * side.to_numpy(), side.index.to_numpy())], rng, 1000)
+        if found.interval().low > level:
+            return True
+    return False
 
 
 def _attachment(rows: pd.DataFrame, model: str, tree: str) -> pd.DataFrame:
