@@ -250,7 +250,7 @@ class WorldSource(ShardSource, kind="world"):
 
 # %% ../../nbs/data/203_sources.ipynb #e9ff52b2
 @dataclass(frozen=True)
-class StatesSource(DataSource, kind="states"):
+class StatesSource(ShardSource, kind="states"):
     "Sentences about training pairs of states and shapes."
 
     world: StatesConfig = StatesConfig()
@@ -283,33 +283,9 @@ class StatesSource(DataSource, kind="states"):
             )
         return DataPaths(folder / "train", folder / "val", folder / "suite", name)
 
-    def loader(
-        self,
-        data: DataPaths,
-        tokenizer,
-        size: int,
-        batch_size: int,
-        seed: int = 0,
-        split: str = "train",
-        rank: int = 0,
-        world_size: int = 1,
-        workers: int = 0,
-    ) -> GritLoader:
-        "Batches of pictures, sentences, boxes and phrases; see `DataSource.loader`."
-        return _shard_loader(
-            self,
-            data.train if split == "train" else data.val,
-            tokenizer,
-            split,
-            rank,
-            world_size,
-            workers,
-            size=size,
-            batch_size=batch_size,
-            seed=seed,
-            shuffle=min(4000, self.train),
-            cache_decoded=True,
-        )
+    def reading(self) -> dict[str, Any]:
+        "All pictures are shuffled, and stay in memory."
+        return {"shuffle": min(4000, self.train), "cache_decoded": True}
 
 # %% ../../nbs/data/203_sources.ipynb #c7a02f8e
 @dataclass(frozen=True)
