@@ -117,7 +117,7 @@ def quadrant(xy: tuple[float, float]) -> int:
 
 def true_relation(a: Thing, b: Thing, margin: float = 0.2) -> str | None:
     "How a stands to b along the axis on which they are further apart; None below `margin`."
-    dx, dy = (round(u, 4) - round(v, 4) for u, v in zip(a.xy, b.xy))  # as precise as on disk
+    dx, dy = a.xy[0] - b.xy[0], a.xy[1] - b.xy[1]
     if max(abs(dx), abs(dy)) < margin:
         return None
     if abs(dx) > abs(dy):
