@@ -76,6 +76,7 @@ class Mention:
 
 def _article(word: str) -> str:
     "a or an, by how the word sounds."
+    word = word.lower()
     sounds_like_you = word.startswith(("eu", "uk", "uni", "use"))
     return "an" if word[0] in "aeiou" and not sounds_like_you else "a"
 
@@ -167,6 +168,17 @@ class Speaker:
     def __post_init__(self):
         if len(self.levels) != len(LEVELS) or min(self.levels) < 0 or not sum(self.levels):
             raise ValueError(f"levels={self.levels} needs one odd for each of {', '.join(LEVELS)}")
+        if not 0 < sum(self.levels) < float("inf"):
+            raise ValueError(f"levels={self.levels} must be finite odds")
+        shares = {
+            name: getattr(self, name) for name in ("synonym", "all_objects", "relation", "deed")
+        }
+        for name, share in {**shares, **{f"said: {n}": v for n, v in self.said.items()}}.items():
+            if not 0 <= share <= 1:
+                raise ValueError(f"{name}={share} must be in [0, 1]")
+        unknown = sorted({*self.said} - {*ATTRIBUTES})
+        if unknown:
+            raise ValueError(f"said: {unknown[0]!r} is none of {', '.join(ATTRIBUTES)}")
 
     def scaled(self, talk: float) -> "Speaker":
         "A speaker who is more precise (`talk` above 1) or less."

@@ -11,6 +11,7 @@ __all__ = ['Edited', 'EDITS', 'LOCATIONS', 'CHECKS', 'plain_world', 'sayable', '
 # %% ../../../nbs/data/world/217_negatives.ipynb #43acbd9f
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import product
 from zlib import crc32
 
 import numpy as np
@@ -27,7 +28,10 @@ def plain_world(world: World) -> World:
     dials = ("repeats", "groups", "carry")
     if not any(getattr(world.config, name) for name in dials):
         return world
-    return World(replace(world.config, **dict.fromkeys(dials, 0.0)), world.sprites)
+    plain = replace(world.config, **dict.fromkeys(dials, 0.0))
+    own = World(plain, world.sprites).held_out
+    further = [kept for name, kept in world.held_out.items() if name not in own]
+    return World(plain, world.sprites, further)
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #3e63c422
 def _with_thing(scene: Scene, place: int, **changes) -> Scene:
@@ -320,6 +324,26 @@ def _can_be(world: World, scene: Scene) -> bool:
     return world.allows(scene)
 
 
+@lru_cache(maxsize=16)
+def _nodes_of_names(world: World) -> dict[str, list[str]]:
+    "Name -> the nodes that are called so; photographs of two classes may share a name."
+    nodes: dict[str, list[str]] = {}
+    for node, names in world.words.items():
+        for name in {*names}:
+            nodes.setdefault(name, []).append(node)
+    return nodes
+
+
+def _may_be_true(world: World, things: list[dict], said: Caption) -> bool:
+    "Whether a caption is true of things in any of its readings."
+    nodes = _nodes_of_names(world)
+    for reading in product(*(nodes[m.name] for m in said.mentions)):
+        mentions = [replace(m, node=node) for m, node in zip(said.mentions, reading)]
+        if consistent(things, caption_truth(replace(said, mentions=tuple(mentions)))):
+            return True
+    return False
+
+
 def _pair(world: World, scene: Scene, edited: Edited, index: int) -> HardNegative | None:
     "The item with an odd or even number, or None where the edit went wrong."
     if edited is None:
@@ -330,7 +354,7 @@ def _pair(world: World, scene: Scene, edited: Edited, index: int) -> HardNegativ
         pairs.append(HardNegative(twin, false, true))
     for pair in pairs:
         things = thing_truths(world, pair.scene)
-        holds = [consistent(things, caption_truth(c)) for c in (pair.true, pair.false)]
+        holds = [_may_be_true(world, things, c) for c in (pair.true, pair.false)]
         if holds != [True, False] or not _can_be(world, pair.scene):
             return None
     return pairs[index % len(pairs)]
@@ -408,13 +432,20 @@ CHECKS = (
 )
 
 
+def _has_size(world: World, size: str) -> bool:
+    "Whether things of this world may be small, medium or large."
+    odds = world.config.odds.get("size", ATTRIBUTES["size"].odds)
+    return odds < 1 if size == "medium" else odds > 0
+
+
 def empty_checks(world: World) -> tuple[str, ...]:
     "Buckets of `CHECKS` that this world can say nothing about."
     empty = []
     for bucket in CHECKS:
         no_words = bucket in _ATTRIBUTES and _ATTRIBUTES[bucket] not in sayable(world)
         no_deeds = bucket == "relation_action" and not world.config.deeds
-        if no_words or no_deeds:
+        no_size = bucket.startswith("size") and not _has_size(world, bucket.split("_")[1])
+        if no_words or no_deeds or no_size:
             empty.append(bucket)
     return tuple(empty)
 

@@ -66,8 +66,15 @@ class WorldConfig:
                 raise ValueError(f"odds: {name}={share} must be in [0, 1]")
         if self.image_size < 16:
             raise ValueError(f"image_size={self.image_size} is below 16 pixels")
+        for name in ("seed", "image_size"):
+            if not isinstance(getattr(self, name), (int, np.integer)) or getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} must be a whole number from 0")
+        if not 0 <= self.noise < float("inf"):
+            raise ValueError(f"noise={self.noise} must be a number from 0")
         if not 1 <= len(self.objects) <= 4:
             raise ValueError(f"objects={self.objects}: odds of 1 to at most 4 things are needed")
+        if min(self.objects) < 0 or not 0 < sum(self.objects) < float("inf"):
+            raise ValueError(f"objects={self.objects}: odds must not be negative, nor all 0")
 
 # %% ../../../nbs/data/world/215_scenes.ipynb #0248282a
 @dataclass(frozen=True)
@@ -212,6 +219,14 @@ class Rendered:
 _CARRIER, _REPEAT, _CLUMP, _ROWS = 4, 5, 6, 8  # rows of the tables of looks; the first 4: drawn
 
 
+_WIDEST = 0.8  # share of the picture's width
+
+
+def _sight(config: WorldConfig) -> float:
+    "How much larger things are: at most so that all sizes keep their order."
+    return min(config.sight, _WIDEST * 48 / SIZES["large"][1])
+
+
 @dataclass
 class _Looks:
     "Tables of what things look like, a row a thing."
@@ -250,8 +265,8 @@ class _Looks:
             attributes["size"] = size
         how_large, turn, which = self.pose[row]
         low, high = SIZES[attributes.get("size", "medium")]
-        diameter = (low + how_large * (high - low)) * self.world.config.sight / 48
-        diameter = min(diameter, 0.8)
+        diameter = (low + how_large * (high - low)) * _sight(self.world.config) / 48
+        diameter = min(diameter, _WIDEST)
         edge = 0.42 * diameter  # a little of a thing may lie outside
         xy = tuple(float(np.clip(v, edge, 1 - edge)) for v in xy)
         angle, instance = 20 * turn - 10, int(which * (1 << 30))
@@ -260,7 +275,7 @@ class _Looks:
 # %% ../../../nbs/data/world/215_scenes.ipynb #8a38a542
 def _draw_count(world: "World", rng: np.random.Generator, split: str) -> int:
     "How many things a scene has; as many as it takes to violate what the split violates."
-    odds = np.array(world.config.objects, float)
+    odds = np.array(world.config.objects[: len(world.families)], float)  # one thing a family
     least = max((world.held_out[name].things for name in SPLITS[split].violates), default=1)
     odds[: least - 1] = 0
     if not odds.sum():
@@ -310,17 +325,28 @@ def _with_carrier(world: "World", scene: Scene, looks: _Looks) -> Scene:
             if world.paths[carrier][-1] in taken:
                 continue
             made = _put_on(world, scene, looks, int(place), carrier)
-            if world.allows(made) and not _hides(made, int(place)):
+            if world.allows(made) and not _hides(made):
                 return made
     return scene
 
 
-def _hides(scene: Scene, place: int) -> bool:
-    "Whether the carrier, which comes last, would cover the middle of a thing it does not carry."
-    below = scene.things[-1]
-    for i, thing in enumerate(scene.things[:-1]):
-        gap = max(abs(a - b) for a, b in zip(thing.xy, below.xy))
-        if i != place and gap < 0.42 * below.diameter:
+def _paint_order(things: tuple[Thing, ...]) -> list[int]:
+    "Things in their order, then carriers, then what is carried."
+    carriers = {thing.carried_by for thing in things}
+
+    def depth(i):
+        return (i in carriers) + 2 * (things[i].carried_by is not None)
+
+    return sorted(range(len(things)), key=depth)
+
+
+def _hides(scene: Scene) -> bool:
+    "Whether a thing covers the middle of one that is painted before and does not carry it."
+    order = [scene.things[i] for i in _paint_order(scene.things)]
+    for below, above in combinations(order, 2):
+        gap = max(abs(a - b) for a, b in zip(above.xy, below.xy))
+        carries = above.carried_by is not None and scene.things[above.carried_by] is below
+        if not carries and gap < 0.42 * above.diameter:
             return True
     return False
 
@@ -369,7 +395,7 @@ def _with_repetition(world: "World", scene: Scene, looks: _Looks) -> Scene:
             gap = np.hypot(t.xy[0] - again.xy[0], t.xy[1] - again.xy[1])
             near = near or gap < 0.38 * (t.diameter + again.diameter)
         made = replace(scene, things=(*scene.things, again))
-        if not near and world.allows(made):
+        if not near and world.allows(made) and not _hides(made):
             return made
     return scene
 
@@ -382,11 +408,18 @@ def _with_clump(world: "World", scene: Scene, looks: _Looks) -> Scene:
     which, turn = rng.random(2)
     carriers = {thing.carried_by for thing in scene.things}
     found = [i for i, t in enumerate(scene.things) if _free(t) and i not in carriers]
-    if not found:
-        return scene
-    place = found[int(which * len(found))]
+    start = int(which * len(found))
+    for place in found[start:] + found[:start]:
+        made = _clumped(world, scene, looks, place, turn)
+        if world.allows(made) and not _hides(made):
+            return made
+    return scene
+
+
+def _clumped(world: "World", scene: Scene, looks: _Looks, place: int, turn: float) -> Scene:
+    "The scene with three small things of one leaf where one stood."
     old = scene.things[place]
-    diameter = 0.8 * SIZES["small"][0] * world.config.sight / 48
+    diameter = 0.8 * SIZES["small"][0] * _sight(world.config) / 48
     x, y = (float(np.clip(v, 0.9 * diameter, 1 - 0.9 * diameter)) for v in old.xy)
     things = list(scene.things)
     for member in range(3):
@@ -402,8 +435,7 @@ def _with_clump(world: "World", scene: Scene, looks: _Looks) -> Scene:
             things[place] = thing
         else:
             things.append(thing)
-    made = replace(scene, things=tuple(things))
-    return made if world.allows(made) else scene
+    return replace(scene, things=tuple(things))
 
 
 def _with_deed(world: "World", scene: Scene, drawn: int) -> Scene:
@@ -499,16 +531,6 @@ def _box(mask: np.ndarray) -> tuple[tuple[float, float, float, float], int] | No
     return tuple(float(v) for v in corners), count
 
 # %% ../../../nbs/data/world/215_scenes.ipynb #0d66e500
-def _paint_order(things: tuple[Thing, ...]) -> list[int]:
-    "Things in their order, then carriers, then what is carried."
-    carriers = {thing.carried_by for thing in things}
-
-    def depth(i):
-        return (i in carriers) + 2 * (things[i].carried_by is not None)
-
-    return sorted(range(len(things)), key=depth)
-
-
 def _seen(canvas: _Canvas, scene: Scene):
     "(thing, mask, '' or part) of every thing, followed by its parts."
     for number in range(len(scene.things)):
@@ -545,6 +567,8 @@ class World:
         self._further = tuple(predicate.name for predicate in held_out)
         self.held_out: dict[str, HeldOut] = {}
         for predicate in (self._pairs(), self._places(), *held_out):
+            if predicate.name in self.held_out:
+                raise ValueError(f"held_out: two sets are named {predicate.name!r}")
             self.held_out[predicate.name] = predicate
         self._liked: dict[str, tuple[str, ...]] = {}  # leaf -> what carries it
 
@@ -613,6 +637,9 @@ class World:
         drawn = _draw_count(self, rng, split)
         count = drawn if count is None else count
         most = min(4, len(self.families))
+        least = max((self.held_out[name].things for name in SPLITS[split].violates), default=1)
+        if count in range(1, least):
+            raise ValueError(f"count={count}: split {split!r} needs {least} things")
         if not 1 <= count <= most:
             raise ValueError(
                 f"count={count} must be between 1 and {most} (four places, one thing a family)"
@@ -620,7 +647,11 @@ class World:
         if leaf is not None and leaf not in self.paths:
             raise ValueError(f"leaf={leaf!r} is not a leaf of this world")
         for name, word in first.items():
-            if word != "medium" and word not in ATTRIBUTES[name].words:
+            if name not in self.sprites.attributes:
+                known = ", ".join(self.sprites.attributes)
+                raise ValueError(f"{name}={word!r}: things of this world have {known}")
+            is_medium = name == "size" and word == "medium"
+            if not is_medium and word not in ATTRIBUTES[name].words:
                 raise ValueError(f"{name}={word!r} is none of {', '.join(ATTRIBUTES[name].words)}")
         looks = _Looks(self, split, index, first)
         for _ in range(2000):
@@ -633,7 +664,8 @@ class World:
         else:
             raise ValueError(
                 f"split={split!r}: no scene of {count} things found in 2000 draws; "
-                "lower held_out_pairs or held_out_places"
+                + ("raise" if SPLITS[split].violates else "lower")
+                + " held_out_pairs or held_out_places"
             )
         if self.config.deeds:
             found = _with_deed(self, found, count)

@@ -287,6 +287,14 @@ class StatesConfig:
 
     def __post_init__(self):
         state_attributes(self.contextuality)
+        for name in ("seed", "off_pairs", "val_pairs", "test_pairs"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)} must not be negative")
+        for name in ("train_images", "test_images"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if not 0 <= self.noise < float("inf"):
+            raise ValueError(f"noise={self.noise} must be a number from 0")
         if not 0 <= self.off_blocks <= 8:
             raise ValueError(f"off_blocks={self.off_blocks} must be in 0..8, two in each row")
         if self.image_size < 32:
@@ -400,9 +408,12 @@ class StateWorld:
 
     def scene(self, split: str, index: int, pair: Pair | None = None) -> Scene:
         "What a picture shows; `pair` overrides what its split and index say."
+        self.pairs(split)
         if pair is None:
             pair = self._pair(split, index)
         state, shape = pair
+        if state not in STATE_GROUP or shape not in SHAPE_GROUP:
+            raise ValueError(f"pair={pair} is no state and shape")
         size, turn, x, y = self.rng(split, index, "pose").random(4)
         diameter = (20 + 12 * size) / 48
         edge = diameter / 2 + 0.02

@@ -90,6 +90,14 @@ def write_raw_shard(
         part.write_bytes(buffer.getvalue())
 
 # %% ../../../nbs/data/world/218_writers.ipynb #64467c9c
+def _claim_shards(out: Path, made_of: list) -> None:
+    "Note what the shards of a folder are made of; refuse a folder of other ones."
+    note = out / "made_of.json"
+    if note.exists() and json.loads(note.read_text()) != made_of:
+        raise ValueError(f"out={out.name!r} holds other shards; choose another folder or delete it")
+    _save(note, json.dumps(made_of))
+
+
 def write_grit(
     world: Any,
     split: str,
@@ -109,6 +117,7 @@ def write_grit(
     starts = range(0, count, shard_size)
     paths = [Path(out) / f"{n:05d}.tar" for n in range(len(starts))]
     with folder_lock(out):
+        _claim_shards(Path(out), [repr(getattr(world, "config", "")), split, count, shard_size])
         todo = []
         for first, path in zip(starts, paths):
             if not path.exists():
@@ -132,6 +141,11 @@ class SuiteConfig:
     checklist: int = 400  # pairs of each bucket of VL-CheckList
     crepe: int = 400  # pairs of each kind of edit
     factors: int = 1500  # images with the list of what they hold
+
+    def __post_init__(self):
+        for name, count in asdict(self).items():
+            if not isinstance(count, int) or count < 0:
+                raise ValueError(f"{name}={count} must be a whole number from 0")
 
 # %% ../../../nbs/data/world/218_writers.ipynb #5d0c7f32
 @dataclass
@@ -320,6 +334,8 @@ def _finished_suite(root: Path, world: World, wanted: dict) -> dict | None:
         return None
     found = json.loads((root / "world.json").read_text())
     same_world = from_dict(WorldConfig, found["world"]) == world.config
+    leaves = json.loads(json.dumps(world.families))  # photographs of other classes are others
+    same_world = same_world and found.get("families", leaves) == leaves
     if not same_world or any(found.get(key) != wanted[key] for key in ("suite", "sprites")):
         raise ValueError(
             f"root={root.name!r} holds another world; choose another folder or delete it"
