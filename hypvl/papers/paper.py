@@ -114,7 +114,7 @@ class Study:
         self.reference_folder = Path(folder) if folder else reference_folder()
         home = self.reference_folder.parents[1]
         self.out = Path(parameters.out or home / f"runs/{paper.name}-{parameters.preset}")
-        self.runs = {}
+        self.runs, self._judged = {}, None
         given = {"data.sprites": parameters.sprites} if parameters.sprites else {}
         if parameters.data_root:
             given = {"data.kind": paper.real_data, "data.root": parameters.data_root}
@@ -143,7 +143,7 @@ class Study:
         "Make the runs that are missing; write all results into one file."
         p = self.parameters
         every = [recipe for recipes in self.recipes.values() for recipe in recipes]
-        self.runs = run_all(every, self.out, p.launch, p.device)
+        self.runs, self._judged = run_all(every, self.out, p.launch, p.device), None
         results = self.rows(Rows("results", tuple(self.recipes)))
         if results is not None:
             results.to_csv(self.out / "results.csv", index=False)
@@ -238,16 +238,21 @@ class Study:
         save(drawing, self.out / "figures", figure.file)
         return drawing
 
-    def ledger(self) -> Ledger:
-        "Every claim with its verdict; saved below `out`."
+    def _judge(self) -> pd.DataFrame:
+        "Every claim with its verdict; worked out once for the runs that there are."
         data = {}
         for name, wanted in self.paper.claim_rows.items():
             rows = self.rows(wanted)
             if rows is not None:
                 data[name] = rows
         printed, changed = self.paper.printed_numbers(self.reference), self.paper.claims_changed
-        frame = evaluate(self.paper.claims, data, printed, changed=changed)
-        ledger = Ledger(frame, self._committed())
+        return evaluate(self.paper.claims, data, printed, changed=changed)
+
+    def ledger(self) -> Ledger:
+        "Every claim with its verdict; saved below `out`."
+        if self._judged is None:
+            self._judged = self._judge()
+        ledger = Ledger(self._judged, self._committed())
         save(ledger, self.out / "tables", "claims")
         return ledger
 
