@@ -21,6 +21,13 @@ SHIPPED = {"clip_world": "world_clip", "clip_states": "states_clip"}  # model ->
 _MOST_BYTES = 3_000_000  # of weights in the package
 
 
+def _file_of(name: str) -> str:
+    "The files' name of a shipped model."
+    if name not in SHIPPED:
+        raise KeyError(f"unknown shipped model {name!r}.{suggest(name, SHIPPED)}")
+    return SHIPPED[name]
+
+
 def _folder(folder: str | Path | None) -> Any:
     "Where the files of shipped models lie."
     return Path(folder) if folder else files("hypvl") / "resources"
@@ -31,9 +38,7 @@ def shipped_facts(
     folder: str | Path | None = None,  # with the files; None: the package's own
 ) -> dict[str, Any]:
     "What is known of a shipped model: its description, recipe, commit, seed, steps, scores, data."
-    if name not in SHIPPED:
-        raise KeyError(f"unknown shipped model {name!r}.{suggest(name, SHIPPED)}")
-    path = _folder(folder) / f"{SHIPPED[name]}.json"
+    path = _folder(folder) / f"{_file_of(name)}.json"
     if not path.is_file():
         raise FileNotFoundError(
             f"{name}: no {path.name} in the package; `make backbone` trains its model"
@@ -56,8 +61,7 @@ def write_shipped(
     folder: str | Path | None = None,  # None: into the package
 ) -> Path:
     "Write the two files of a shipped model; returns the one with the weights."
-    if name not in SHIPPED:
-        raise KeyError(f"unknown shipped model {name!r}.{suggest(name, SHIPPED)}")
+    file = _file_of(name)
     trained = {key for key, _ in model.named_parameters()}
     state = {}
     for key, tensor in model.state_dict().items():
@@ -67,7 +71,7 @@ def write_shipped(
     if len(content) > _MOST_BYTES:
         raise ValueError(f"{name}: {len(content):,} bytes of weights, at most {_MOST_BYTES:,}")
     where = Path(str(_folder(folder)))
-    weights = where / f"{SHIPPED[name]}.safetensors"
+    weights = where / f"{file}.safetensors"
     weights.write_bytes(content)
     known = {"weights": hashlib.sha256(content).hexdigest()[:12], "bytes": len(content)}
     written = {"name": name, **facts, **known, "model": to_dict(model.config)}

@@ -18,10 +18,10 @@ import hypvl
 from ..config import config_hash, override
 from ..data.grit.prepare import PrepareConfig, prepare
 from ..data.sources import DataPaths, StatesSource, WorldSource
+from ..data.world.grammar import Mention
 from ..data.world.scenes import World
 from ..data.world.states import SHAPE_GROUP, STATE_GROUP, StateWorld, pairs_of, state_caption
 from ..data.world.writers import SuiteConfig, write_grit
-from ..evaluation.zero_shot import inference
 from ..models.registry import load_model
 from ..models.shipped import load_shipped, shipped_facts, write_shipped
 from .phyclip.recipes import recipe as family_recipe
@@ -86,13 +86,7 @@ def _pixels(images: Sequence[np.ndarray]) -> Tensor:
 
 def _choose(model: nn.Module, images: Tensor, texts: Sequence[str]) -> Tensor:
     "Which of the texts scores highest for each picture."
-    with inference(model) as device:
-        prompts = model.encode_text(model.tokenizer(list(texts)).to(device), normalize=True)
-        best = []
-        for part in images.split(128):
-            points = model.encode_image(part.to(device), normalize=True)
-            best.append(model.score(points, prompts).argmax(1).cpu())
-    return torch.cat(best)
+    return model.classify(images, texts, template="{}").argmax(1).cpu()
 
 
 def world_scores(
@@ -112,7 +106,7 @@ def world_scores(
     found, pixels = {}, _pixels(images)
     for column, level in enumerate(("species", "genus", "family")):
         nodes = sorted({row[column] for row in truth})
-        texts = [f"a photo of a {world.words[node][0]}" for node in nodes]
+        texts = [f"a photo of {Mention(node, world.words[node][0]).phrase}" for node in nodes]
         wanted = torch.tensor([nodes.index(row[column]) for row in truth])
         found[level] = _share(_choose(model, pixels, texts) == wanted)
     size = model.config.vision.image_size

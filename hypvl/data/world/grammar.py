@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TEMPLATES', 'OPPOSITES', 'VERBS', 'LEVELS', 'Word', 'linearise', 'Mention', 'noun_phrase', 'compose', 'Speaker',
-           'level_of', 'mention']
+           'level_of', 'node_odds', 'mention']
 
 # %% ../../../nbs/data/world/214_grammar.ipynb #95d794bf
 from collections.abc import Mapping
@@ -14,6 +14,7 @@ import numpy as np
 
 from ..records import Parse
 from .attributes import ATTRIBUTES
+from .draws import named_uniform
 
 # %% ../../../nbs/data/world/214_grammar.ipynb #1ea58861
 @dataclass
@@ -202,15 +203,21 @@ def level_of(
     return "family" if place == len(path) - 1 else "inner"
 
 
-def _choose_node(path, root: str, rng: np.random.Generator, speaker: Speaker) -> str:
-    "The node by whose name a thing is called."
-    level, which_inner = rng.random(2)
-    leaf, inner, family, _ = np.cumsum(speaker.levels) / sum(speaker.levels)
-    if level < leaf or len(path) == 1 and level < family:
-        return path[0]
-    if level < inner and len(path) > 2:
-        return path[1 + int(which_inner * (len(path) - 2))]
-    return path[-1] if level < family else root
+def node_odds(
+    path: tuple[str, ...],  # leaf ... family, the nodes that may name a thing
+    speaker: Speaker = Speaker(),
+    root: str = "thing",  # the node above all families
+) -> dict[str, float]:
+    "How likely a speaker calls a thing by the name of each node; a missing level goes one up."
+    leaf, inner, family, all_else = np.array(speaker.levels) / sum(speaker.levels)
+    odds = dict.fromkeys((*path, root), 0.0)
+    odds[path[0]] += leaf
+    between = path[1:-1] or path[-1:]
+    for node in between:
+        odds[node] += inner / len(between)
+    odds[path[-1]] += family
+    odds[root] += all_else
+    return odds
 
 
 def mention(
@@ -222,11 +229,13 @@ def mention(
     root: str = "thing",  # the node above all families
 ) -> Mention:
     "Choose a level, a name and adjectives for one object."
-    node = _choose_node(path, root, rng, speaker)
+    odds = node_odds(path, speaker, root)
+    node = str(rng.choice([*odds], p=[*odds.values()]))
     names = words[node]
     name = names[0] if rng.random() >= speaker.synonym else names[-1]
     said = []
-    for kind, drawn in zip(ATTRIBUTES, rng.random(len(ATTRIBUTES))):
-        if kind in attributes and drawn < speaker.said.get(kind, 0.5):
+    number = int(rng.integers(1 << 62))  # an attribute's draw does not depend on the others
+    for kind in ATTRIBUTES:
+        if kind in attributes and named_uniform(number, kind) < speaker.said.get(kind, 0.5):
             said.append(attributes[kind])
     return Mention(node, name, tuple(said), level_of(node, path))

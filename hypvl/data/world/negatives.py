@@ -9,6 +9,7 @@ __all__ = ['Edited', 'EDITS', 'LOCATIONS', 'CHECKS', 'plain_world', 'sayable', '
            'checklist_pair']
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #43acbd9f
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
@@ -19,7 +20,7 @@ import numpy as np
 from .attributes import ATTRIBUTES
 from .captions import Caption, caption, caption_truth, consistent, thing_truths
 from .grammar import OPPOSITES, VERBS, Mention, mention
-from .scenes import SIZES, Scene, Thing, World, true_deed, true_relation
+from .scenes import Scene, Thing, World, diameter_of, true_deed, true_relation
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #6d21b0f1
 @lru_cache(maxsize=16)
@@ -95,9 +96,8 @@ def _given(world: World, scene: Scene, place: int, words: dict[str, str | None],
     attributes = {name: attributes[name] for name in ATTRIBUTES if attributes.get(name)}
     diameter = thing.diameter
     if "size" in words and words["size"] != thing.attributes.get("size"):
-        low, high = SIZES[words["size"] or "medium"]
-        diameter *= rng.uniform(low, high) / np.mean(SIZES[thing.size])
-    return _with_thing(scene, place, attributes=attributes, diameter=float(min(diameter, 0.8)))
+        diameter = diameter_of(world.config, words["size"] or "medium", rng.random())
+    return _with_thing(scene, place, attributes=attributes, diameter=diameter)
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #e1e37444
 Edited = tuple[Caption, Caption, Scene | None] | None  # true, false, and of what that is true
@@ -399,11 +399,21 @@ def location(thing: Thing) -> str:
     raise ValueError(f"thing: xy={thing.xy} lies outside of the image")
 
 
-def _phrase(world: World, scene: Scene, place: int, rng, said: dict[str, str]) -> Caption:
-    "One thing, with its attributes `said`."
-    always = replace(world.config.speaker, said=dict.fromkeys(said, 1.0))
-    path = world.paths[scene.things[place].leaf]
-    told = mention(path, said, world.words, rng, always, world.taxonomy.root)
+def _phrase(
+    world: World,
+    scene: Scene,
+    place: int,
+    rng,
+    kinds: Iterable[str],  # attributes that may be told
+    always: bool = True,  # whether they all are
+) -> Caption:
+    "One thing with some of its attributes."
+    thing, speaker = scene.things[place], world.config.speaker
+    if always:
+        speaker = replace(speaker, said=dict.fromkeys(kinds, 1.0))
+    known = {kind: thing.attributes[kind] for kind in kinds if kind in thing.attributes}
+    path, root = world.paths[thing.leaf], world.taxonomy.root
+    told = mention(path, known, world.words, rng, speaker, root)
     return Caption((told,), (place,), "bare")
 
 
@@ -413,13 +423,8 @@ def _object_pair(world: World, bucket: str, scene: Scene, rng) -> Edited:
     thing = scene.things[place]
     if bucket.split("_")[1] not in (location(thing), thing.size):
         return None
-    kinds = sayable(world).keys() & thing.attributes.keys()
-    drawn = dict(zip(ATTRIBUTES, rng.random(len(ATTRIBUTES))))
-    said = {}
-    for kind in ATTRIBUTES:
-        if kind in kinds and drawn[kind] < world.config.speaker.said.get(kind, 0.5):
-            said[kind] = thing.attributes[kind]
-    return replace_object(world, scene, _phrase(world, scene, place, rng, said), rng)
+    phrase = _phrase(world, scene, place, rng, sayable(world), always=False)
+    return replace_object(world, scene, phrase, rng)
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #3174e82f
 _ATTRIBUTES = {row.bucket: name for name, row in ATTRIBUTES.items() if row.bucket}
@@ -454,10 +459,9 @@ def _attribute_pair(world: World, bucket: str, scene: Scene, rng) -> Edited:
     "A phrase with one adjective, true and false."
     kind = _ATTRIBUTES[bucket]
     place = int(rng.integers(len(scene.things)))
-    word = scene.things[place].attributes.get(kind)
-    if word is None:
+    if kind not in scene.things[place].attributes:
         return None
-    phrase = _phrase(world, scene, place, rng, {kind: word})
+    phrase = _phrase(world, scene, place, rng, (kind,))
     return _replace_word(world, scene, phrase, 0, kind, rng)
 
 
@@ -471,7 +475,7 @@ def _relation_pair(world: World, bucket: str, scene: Scene, rng) -> Edited:
             relation = true_relation(*scene.things[:2])
     if relation is None:
         return None
-    said = [_phrase(world, scene, place, rng, {}).mentions[0] for place in (one, other)]
+    said = [_phrase(world, scene, place, rng, ()).mentions[0] for place in (one, other)]
     true = Caption(tuple(said), (one, other), template, relation)
     return replace_relation(world, scene, true, rng)
 

@@ -4,22 +4,21 @@
 
 # %% auto #0
 __all__ = ['SIZES', 'SPLITS', 'WorldConfig', 'Thing', 'Scene', 'quadrant', 'true_relation', 'true_deed', 'HeldOut', 'GenusPairs',
-           'LeafPlaces', 'Split', 'Visible', 'Rendered', 'World']
+           'LeafPlaces', 'Split', 'Visible', 'Rendered', 'diameter_of', 'World']
 
 # %% ../../../nbs/data/world/215_scenes.ipynb #728219a8
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from hashlib import blake2b
 from itertools import combinations, product
 from typing import Protocol
-from zlib import crc32
 
 import numpy as np
 from PIL import Image, ImageDraw
 
 from .attributes import ATTRIBUTES
+from .draws import generator
 from .grammar import VERBS, Speaker
 from .sprites import DrawnSprites, Sprite
 
@@ -116,8 +115,11 @@ def quadrant(xy: tuple[float, float]) -> int:
 
 
 def true_relation(a: Thing, b: Thing, margin: float = 0.2) -> str | None:
-    "How a stands to b along the axis on which they are further apart; None below `margin`."
-    dx, dy = a.xy[0] - b.xy[0], a.xy[1] - b.xy[1]
+    """How a stands to b along the axis on which they are further apart; None below `margin`.
+
+    Places count to four decimals, as the truth on disk holds them.
+    """
+    dx, dy = (round(p, 4) - round(q, 4) for p, q in zip(a.xy, b.xy))
     if max(abs(dx), abs(dy)) < margin:
         return None
     if abs(dx) > abs(dy):
@@ -227,6 +229,16 @@ def _sight(config: WorldConfig) -> float:
     return min(config.sight, _WIDEST * 48 / SIZES["large"][1])
 
 
+def diameter_of(
+    config: WorldConfig,
+    size: str,  # small, medium or large
+    share: float,  # 0: the smallest of this size, 1: the largest
+) -> float:
+    "How wide a thing is, as a share of the picture's width."
+    low, high = SIZES[size]
+    return float(min((low + share * (high - low)) * _sight(config) / 48, _WIDEST))
+
+
 @dataclass
 class _Looks:
     "Tables of what things look like, a row a thing."
@@ -264,13 +276,12 @@ class _Looks:
         if size:
             attributes["size"] = size
         how_large, turn, which = self.pose[row]
-        low, high = SIZES[attributes.get("size", "medium")]
-        diameter = (low + how_large * (high - low)) * _sight(self.world.config) / 48
-        diameter = min(diameter, _WIDEST)
+        size = attributes.get("size", "medium")
+        diameter = diameter_of(self.world.config, size, how_large)
         edge = 0.42 * diameter  # a little of a thing may lie outside
         xy = tuple(float(np.clip(v, edge, 1 - edge)) for v in xy)
         angle, instance = 20 * turn - 10, int(which * (1 << 30))
-        return Thing(leaf, attributes, xy, float(diameter), float(angle), instance)
+        return Thing(leaf, attributes, xy, diameter, float(angle), instance)
 
 # %% ../../../nbs/data/world/215_scenes.ipynb #8a38a542
 def _draw_count(world: "World", rng: np.random.Generator, split: str) -> int:
@@ -576,13 +587,11 @@ class World:
         "The generator of one aspect of one scene, the same in every process."
         if split not in SPLITS:
             raise ValueError(f"split={split!r} is none of {', '.join(SPLITS)}")
-        name = f"{self.config.seed}/{split}/{index}/{aspect}".encode()
-        key = int.from_bytes(blake2b(name, digest_size=16).digest(), "little")
-        return np.random.Generator(np.random.Philox(key=key))
+        return generator(self.config.seed, split, index, aspect)
 
     def _world_rng(self, aspect: str) -> np.random.Generator:
         "A generator for what is drawn once."
-        return np.random.default_rng([self.config.seed, crc32(aspect.encode())])
+        return generator(self.config.seed, aspect)
 
     def _pairs(self) -> GenusPairs:
         "A share of the pairs of genera of different families."

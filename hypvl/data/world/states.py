@@ -10,7 +10,6 @@ __all__ = ['STATES', 'SHAPES', 'STATE_GROUP', 'SHAPE_GROUP', 'Weights', 'Pair', 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -20,6 +19,7 @@ from scipy.ndimage import distance_transform_edt
 
 from ..records import Box, Parse, Sample
 from .attributes import MARGIN, Attribute
+from .draws import generator
 from .grammar import Mention, Word, linearise, noun_phrase
 from .scenes import Rendered, Scene, Thing, Visible
 
@@ -380,9 +380,7 @@ class StateWorld:
 
     def rng(self, split: str, index: int, aspect: str) -> np.random.Generator:
         "The generator of one aspect of one picture, the same in every process."
-        name = f"states/{self.config.seed}/{split}/{index}/{aspect}".encode()
-        key = int.from_bytes(blake2b(name, digest_size=16).digest(), "little")
-        return np.random.Generator(np.random.Philox(key=key))
+        return generator("states", self.config.seed, split, index, aspect)
 
     def pairs(self, split: str) -> tuple[Pair, ...]:
         "The pairs that a split shows."
@@ -576,16 +574,28 @@ def state_sample(world: StateWorld, split: str, index: int) -> Sample:
         "above": [SHAPE_GROUP[shape], "thing"],
         "family": SHAPE_GROUP[shape],
         "attributes": dict(scene.things[0].attributes),
+        "xy": [round(value, 4) for value in scene.things[0].xy],
         "box": [round(value, 4) for value in box.xyxy],
+        "parts": [],
+        "carried_by": None,
+        "group": None,
+        "deed": None,
     }
-    said = {"form": form, "node": node, "start": start, "end": end, "thing": 0}
+    said = {
+        "node": node or "thing",
+        "level": "leaf" if node else "root",
+        "adjectives": [] if form == "shape" else [state],
+        "start": start,
+        "end": end,
+        "thing": 0,
+    }
     return Sample(
         key=f"{split}{index:07d}",
         image=rendered.image,
         text=parse.text,
         boxes=(box,),
         parse=parse,
-        truth={"things": [thing], "mentions": [said]},
+        truth={"things": [thing], "text": parse.text, "mentions": [said], "relation": None},
     )
 
 

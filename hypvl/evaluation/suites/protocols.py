@@ -35,7 +35,7 @@ from hypvl.evaluation.observer import (
     ideal_hierarchy,
     ideal_retrieval,
     nodes_hold,
-    texts_hold,
+    texts_likely,
 )
 from ..retrieval import evaluate_retrieval
 from .features import PointStore
@@ -239,8 +239,8 @@ def add_retrieval(
     )
     blind = retrieval_baselines(data.owners, len(data.paths), data.captions, run.bag)
     if run.truth is not None and run.truth.knows(data.paths, data.captions):
-        held = texts_hold(run.truth, data.paths, data.captions)
-        blind = pd.concat([blind, ideal_retrieval(held, data.owners)])
+        likely = texts_likely(run.truth, data.paths, data.captions)
+        blind = pd.concat([blind, ideal_retrieval(likely, data.owners)])
     blind = blind.assign(suite="retrieval", dataset=dataset)
     for rows in (items, *(blind.assign(score=score) for score in scores)):
         asks_by_image = ~rows["metric"].str.startswith("t2i")
