@@ -20,7 +20,7 @@ from ...data.sources import DataPaths
 from ...data.world.scenes import WorldConfig
 from ...evaluation.order.parse_recovery import parse_report
 from ...losses.syntax import SyntaxConfig
-from ..phyclip.recipes import BUDGETS, at_budget, recipe
+from ..phyclip.recipes import BUDGETS, NAMES, at_budget, recipe
 from ..recipes import Recipe, known_name, with_vocabulary
 
 # %% ../../../nbs/papers/syntax/820_recipes.ipynb #dc08b550
@@ -36,7 +36,7 @@ def syntax_recipe(
     preset: str = "mini",  # smoke, mini, gpu or paper
     weight: float = WEIGHT,  # μ; 0 logs the syntax loss and does not train it
     seed: int = 0,
-    boxes: bool = False,  # the paper uses none
+    boxes: bool | None = None,  # None: at 'paper' none, as published; in the world with them
     parses: str = "gold",  # 'gold' (the world's grammar) or 'spacy'
     parser: str = "",  # of 'spacy' in the world: an installed pipeline, or 'small'
     note: str = "",  # what sets it apart
@@ -51,6 +51,7 @@ def syntax_recipe(
     if weight < 0:
         raise ValueError(f"weight: 0 or more, got {weight}")
     published = preset == "paper"
+    boxes, explicit = (not published, False) if boxes is None else (boxes, True)
     made = recipe(family, preset, size="S" if published else "B", boxes=boxes, seed=seed)
     if published:
         data = replace(made.data, parses="spacy", parser="en_core_web_sm")
@@ -65,7 +66,8 @@ def syntax_recipe(
         made = with_vocabulary(made)
     made = at_budget(made, budget)
     weight = made.objective.syntax.weight
-    label = made.label + (" + syntax" if weight else "") + (f", {note}" if note else "")
+    name = made.label if explicit else NAMES[family]
+    label = name + (" + syntax" if weight else "") + (f", {note}" if note else "")
     return replace(made, label=label, columns={**made.columns, "mu": weight})
 
 # %% ../../../nbs/papers/syntax/820_recipes.ipynb #da69c183
