@@ -32,7 +32,7 @@ SETTINGS = {  # what is changed, and how
     "batch normalisation": {"model.vision.norm": "batch"},
     "narrower image tower": {"size": "S"},
     "wider image tower": {"size": "L"},
-    "half of the scenes": {"data.train": 8_000},
+    "half of the scenes": {"data.train": 12_000},
     "twice the samples": {"samples": 2},
     "sight .7": {"data.world.sight": 0.7},
     "sight 1.4": {"data.world.sight": 1.4},

@@ -238,14 +238,15 @@ class Bars:
 
 
 def bars_of(
-    blind: pd.DataFrame | None,  # item values of baselines and of the ideal
+    blind: pd.DataFrame | None,  # values of baselines and of the ideal, items or their means
     column: Column,
 ) -> Bars:
     "The best blind row of a column, mirrors included, and its ideal."
     if blind is None:
         return Bars()
-    place = blind[["suite", "dataset", "metric"]].eq(list(column.key)).all(axis=1)
-    means = blind[place].groupby("model")["value"].mean()
+    place = dict(zip(("suite", "dataset", "metric"), column.key))
+    means = select(blind, place).groupby("model", observed=True)["value"].mean()
+    means.index = means.index.astype(object)
     ideal = float(means.get(IDEAL, float("nan")))
     blind_means = means.drop(IDEAL, errors="ignore")
     if column.suite in PAIR_SUITES:
@@ -534,13 +535,21 @@ class Untestable:
 
 
 def _of_models(frame: pd.DataFrame, score: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    "Rows of one score: those of models, and those of baselines and the ideal."
+    """Rows of one score: those of models, and the means of baselines and the ideal.
+
+    Every claim selects rows by words, which is quick where these are categories.
+    """
     if "score" in frame:
         frame = frame[frame["score"].eq(score)]
     if "model" not in frame:
         return frame, frame[:0]
+    words = [name for name in frame if pd.api.types.is_string_dtype(frame[name])]
+    frame = frame.astype(dict.fromkeys(words, "category"))
     known = frame["model"].isin([*BASELINES, IDEAL])
-    return frame[~known], frame[known]
+    blind, place = frame[known], ["suite", "dataset", "metric", "model"]
+    if len(blind):
+        blind = blind.groupby(place, observed=True)["value"].mean().reset_index()
+    return frame[~known], blind
 
 
 def split_budgets(

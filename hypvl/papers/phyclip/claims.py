@@ -141,8 +141,11 @@ class Everywhere:
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
         "The smallest of the printed effects."
         values = {part: test.evidence(printed)[0] for part, test in self.tests.items()}
-        weakest = min(values, key=values.get)
-        return values[weakest], f"{values[weakest]:+.2f} points at {weakest}, the smallest"
+        known = {part: value for part, value in values.items() if not np.isnan(value)}
+        if not known:
+            return float("nan"), "not printed"
+        weakest = min(known, key=known.get)
+        return known[weakest], f"{known[weakest]:+.2f} points at {weakest}, the smallest"
 
 
 @dataclass(frozen=True)
