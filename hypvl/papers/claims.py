@@ -6,9 +6,10 @@
 __all__ = ['FEWEST_SEEDS', 'IDEAL', 'PAIR_SUITES', 'BLIND', 'VERDICTS', 'NotRun', 'Effect', 'Known', 'verdict',
            'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of', 'paired_difference',
            'stratum_of', 'Bars', 'bars_of', 'limit_of', 'Contrast', 'contrasts', 'Compare', 'GainGap', 'Claim',
-           'Untestable', 'split_budgets', 'evaluate', 'Committed', 'Ledger']
+           'Untestable', 'digest', 'split_budgets', 'evaluate', 'Committed', 'Ledger']
 
 # %% ../../nbs/papers/809_claims.ipynb #a8954d65
+import hashlib
 import html as _html
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -532,6 +533,14 @@ class Untestable:
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         raise NotRun(self.why)
+
+
+def digest(
+    claims: Sequence[Claim],
+) -> str:  # eight digits
+    "Of everything that a list of claims fixes beforehand."
+    said = [(c.id, c.statement, c.threshold, c.sanity, c.compares, c.one_sided) for c in claims]
+    return hashlib.sha256(repr(said).encode()).hexdigest()[:8]
 
 
 def _of_models(frame: pd.DataFrame, score: str) -> tuple[pd.DataFrame, pd.DataFrame]:
