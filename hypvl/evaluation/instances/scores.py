@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DIRECTIONS', 'SCORES', 'Likeness', 'likeness']
 
-# %% ../../../nbs/evaluation/instances/642_scores.ipynb #30f95bf8
+# %% ../../../nbs/evaluation/instances/642_scores.ipynb #2124efd4
 import math
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ from torch import Tensor
 from ...config import suggest
 from ...geometry.spaces import Geometry
 
-# %% ../../../nbs/evaluation/instances/642_scores.ipynb #26afbc1d
+# %% ../../../nbs/evaluation/instances/642_scores.ipynb #95947046
 DIRECTIONS = ("parent_to_child", "child_to_parent")
 SCORES = {  # name → in words
     "angle": "exterior angle at the query",

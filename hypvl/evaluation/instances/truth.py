@@ -5,17 +5,19 @@
 # %% auto #0
 __all__ = ['ClassGraph', 'label_matrix', 'closure_matrix', 'Search']
 
-# %% ../../../nbs/evaluation/instances/641_truth.ipynb #10486e19
+# %% ../../../nbs/evaluation/instances/641_truth.ipynb #7086c4c2
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import networkx as nx
 import numpy as np
 import torch
 from jaxtyping import Bool, Int
+from scipy import sparse
 from torch import Tensor
 
-# %% ../../../nbs/evaluation/instances/641_truth.ipynb #256a511f
+# %% ../../../nbs/evaluation/instances/641_truth.ipynb #1467de8e
 def label_matrix(
     labels: Iterable[int | Collection[int]],  # of each instance: one class, or several
     classes: int,  # number of classes
@@ -61,7 +63,7 @@ def closure_matrix(
     np.fill_diagonal(matrix, include_self)
     return matrix
 
-# %% ../../../nbs/evaluation/instances/641_truth.ipynb #b43d2f4b
+# %% ../../../nbs/evaluation/instances/641_truth.ipynb #905a61bb
 @dataclass(frozen=True, eq=False)
 class Search:
     "A retrieval test in one direction: labels of queries and candidates."
@@ -99,6 +101,11 @@ class Search:
         "Number of classes."
         return self.queries.shape[1]
 
+    @cached_property
+    def _of_class(self) -> sparse.csr_array:
+        "Candidates of each class [C, N], where they have several labels."
+        return sparse.csr_array(self.candidates.T, dtype=np.int32)
+
     def wanted(
         self,
         part: slice = slice(None),  # of the queries
@@ -124,12 +131,12 @@ class Search:
         hierarchical: bool = False,  # classes of the hierarchy too
     ) -> Bool[Tensor, "q N"]:
         "Which candidates are right for each query of a block."
-        wanted = torch.from_numpy(self.wanted(part, hierarchical))
-        labels = torch.from_numpy(self.candidates)
-        if labels.dim() == 1:
-            found = wanted[:, labels.long()]
+        wanted = self.wanted(part, hierarchical)
+        if self.candidates.ndim == 1:
+            found = torch.from_numpy(wanted)[:, torch.from_numpy(self.candidates).long()]
         else:
-            found = wanted.float() @ labels.float().T > 0
+            shared = sparse.csr_array(wanted, dtype=np.int32) @ self._of_class
+            found = torch.from_numpy(shared.toarray() > 0)
         excluded = self.excluded(part)
         return found if excluded is None else found & ~excluded
 
