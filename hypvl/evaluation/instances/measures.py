@@ -336,7 +336,9 @@ def search_baselines(
     blocks = [knowing.values(slice(a, a + rows)) for a in range(0, queries, rows)]
     for model in ("chance", "ideal"):
         metrics = blocks[0][model]
-        values = {name: np.concatenate([block[model][name] for block in blocks]) for name in metrics}
+        values = {
+            name: np.concatenate([block[model][name] for block in blocks]) for name in metrics
+        }
         frames.append(_rows(values, search, model=model, **names))
     constant = {"label_frequency": (label_frequency(search), None)}
     if len(fractions):
