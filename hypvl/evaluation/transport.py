@@ -88,21 +88,21 @@ def transport_distances(
     retrieved: Int[np.ndarray, "Q C"],  # candidates of each class that each query retrieved
     pool: Int[np.ndarray, "C"] | Int[np.ndarray, "Q C"],  # candidates of each class
     right: Bool[np.ndarray, "Q C"],  # classes of each query's hierarchy
-    order: Sequence[int] | None = None,  # all classes in the order of positions; None: 0 … C-1
+    order: Sequence[int] | Int[np.ndarray, "C"] | None = None,  # all classes by position
 ) -> tuple[Float[np.ndarray, "Q"], Float[np.ndarray, "Q"]]:
     """Transport distance and total variation of each query, as `ot_distance` of its hierarchy.
 
-    NaN where a query retrieved nothing or no candidate is right.
+    `order` of None is 0 … C-1. NaN where a query retrieved nothing or no candidate is right.
     """
     retrieved, right = np.asarray(retrieved, float), np.asarray(right, bool)
     pool = np.broadcast_to(np.asarray(pool, float), right.shape)
     if retrieved.shape != right.shape:
         raise ValueError(f"retrieved: {right.shape} needed as in right, got {retrieved.shape}")
     if order is not None:
-        order = np.asarray(order)
-        if not np.array_equal(np.sort(order), np.arange(right.shape[1])):
-            raise ValueError(f"order: each of {right.shape[1]} classes once, got {order.tolist()}")
-        retrieved, pool, right = retrieved[:, order], pool[:, order], right[:, order]
+        places = np.asarray(order)
+        if not np.array_equal(np.sort(places), np.arange(right.shape[1])):
+            raise ValueError(f"order: each of {right.shape[1]} classes once, got {places.tolist()}")
+        retrieved, pool, right = retrieved[:, places], pool[:, places], right[:, places]
     with np.errstate(invalid="ignore"):
         r = retrieved / retrieved.sum(1, keepdims=True)
         h = pool * right / (pool * right).sum(1, keepdims=True)

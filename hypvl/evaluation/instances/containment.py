@@ -98,7 +98,7 @@ def rank_correlation(
         return float("nan")
     if len(np.unique(radii)) < 2:
         return 0.0
-    return float(spearmanr(radii, depths).statistic)
+    return float(spearmanr(radii, depths)[0])
 
 
 def pooled_correlation(
@@ -169,6 +169,13 @@ def order_recovery(
     for model, values in found.items():
         for metric, numbers in zip(("containment_f1", "depth_correlation"), np.array(values).T):
             kept = np.flatnonzero(~np.isnan(numbers))
-            names = dict(suite="order", dataset=dataset, score=score_name, model=model)
-            frames.append(item_values({metric: numbers[kept]}, items=kept, **names))
+            rows = item_values(
+                {metric: numbers[kept]},
+                suite="order",
+                dataset=dataset,
+                score=score_name,
+                model=model,
+                items=kept.tolist(),
+            )
+            frames.append(rows)
     return pd.concat(frames, ignore_index=True)

@@ -201,7 +201,9 @@ def measure(
     return found
 
 # %% ../../../nbs/evaluation/instances/643_measures.ipynb #b1506da0
-def _rows(values: Measured, search: Search, direction: str, **names) -> pd.DataFrame:
+def _rows(
+    values: Measured, search: Search, direction: str, dataset: str, score: str, model: str | None
+) -> pd.DataFrame:
     "Item values without the queries that have none."
     if direction not in DIRECTIONS:
         raise ValueError(f"direction: {DIRECTIONS}, got {direction!r}")
@@ -210,9 +212,16 @@ def _rows(values: Measured, search: Search, direction: str, **names) -> pd.DataF
     frames = []
     for metric, numbers in values.items():
         kept = ~np.isnan(numbers)
-        rows = {f"{direction}_{metric}": numbers[kept]}
-        names_of_items = dict(items=items[kept], clusters=clusters[kept])
-        frames.append(item_values(rows, suite="instances", **names, **names_of_items))
+        rows = item_values(
+            {f"{direction}_{metric}": numbers[kept]},
+            suite="instances",
+            dataset=dataset,
+            score=score,
+            model=model,
+            items=items[kept].tolist(),
+            clusters=clusters[kept].tolist(),
+        )
+        frames.append(rows)
     return pd.concat(frames, ignore_index=True)
 
 
@@ -234,7 +243,7 @@ def evaluate_search(
     if search.hierarchy is not None and len(fractions):
         measures.append(Hierarchical(search, fractions, order))
     values = measure(score, search, measures, memory)
-    return _rows(values, search, direction, dataset=dataset, score=score_name, model=model)
+    return _rows(values, search, direction, dataset, score_name, model)
 
 # %% ../../../nbs/evaluation/instances/643_measures.ipynb #3b80b728
 @dataclass(frozen=True)
@@ -327,7 +336,7 @@ def search_baselines(
     memory: int = MEMORY,  # bytes for a block
 ) -> pd.DataFrame:  # item values of models chance, label_frequency, nearest_to_root and ideal
     "What the metrics are worth: rows that do not look at pictures, and the best there can be."
-    names = dict(direction=direction, dataset=dataset, score=score_name)
+    names = direction, dataset, score_name
     queries, frames = len(search.queries), []
     if search.hierarchy is None:
         fractions = ()
@@ -339,20 +348,21 @@ def search_baselines(
         values = {
             name: np.concatenate([block[model][name] for block in blocks]) for name in metrics
         }
-        frames.append(_rows(values, search, model=model, **names))
-    constant = {"label_frequency": (label_frequency(search), None)}
+        frames.append(_rows(values, search, *names, model))
+    same = below = label_frequency(search)
     if len(fractions):
-        constant["label_frequency"] = label_frequency(search), label_frequency(search, True)
+        below = label_frequency(search, hierarchical=True)
+    constant = {"label_frequency": (same, below)}
     if radii is not None:
         near = -np.asarray(radii, dtype=float)
         constant["nearest_to_root"] = near, near
     for model, (same, below) in constant.items():
         values = measure(constant_scores(same, queries), search, [SameClass(search, tops)], memory)
-        if len(fractions) and below is not None:
+        if len(fractions):
             own = [Hierarchical(search, fractions, order)]
             values |= measure(constant_scores(below, queries), search, own, memory)
         values = {name: v for name, v in values.items() if not name.startswith("answered")}
-        frames.append(_rows(values, search, model=model, **names))
+        frames.append(_rows(values, search, *names, model))
     return pd.concat(frames, ignore_index=True)
 
 # %% ../../../nbs/evaluation/instances/643_measures.ipynb #6fc64475

@@ -6,7 +6,7 @@
 __all__ = ['ClassGraph', 'label_matrix', 'closure_matrix', 'Search']
 
 # %% ../../../nbs/evaluation/instances/641_truth.ipynb #7086c4c2
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -135,8 +135,8 @@ class Search:
         if self.candidates.ndim == 1:
             found = torch.from_numpy(wanted)[:, torch.from_numpy(self.candidates).long()]
         else:
-            shared = sparse.csr_array(wanted, dtype=np.int32) @ self._of_class
-            found = torch.from_numpy(shared.toarray() > 0)
+            shared = sparse.csr_array(wanted, dtype=np.int32).dot(self._of_class)
+            found = torch.from_numpy(sparse.csr_array(shared).toarray() > 0)
         excluded = self.excluded(part)
         return found if excluded is None else found & ~excluded
 

@@ -183,6 +183,10 @@ def open_single_class(
     return _subset(whole, candidates), _subset(whole, queries)
 
 # %% ../../../nbs/evaluation/instances/644_votes.ipynb #55c36a6d
+def _rows(values, dataset: str, score: str, model: str | None) -> pd.DataFrame:
+    return item_values(values, suite="single_class", dataset=dataset, score=score, model=model)
+
+
 def evaluate_votes(
     queries: Float[Tensor, "Q D"],  # features or points
     candidates: Float[Tensor, "N D"],
@@ -207,6 +211,7 @@ def evaluate_votes(
     }
     frames = []
     for model, numbers in values.items():
-        names = dict(suite="single_class", dataset=dataset, score=score_name, model=model)
-        frames.append(item_values({"vote_accuracy": numbers}, **names))
+        rows = {"vote_accuracy": numbers}
+        names = dataset, score_name, model
+        frames.append(_rows(rows, *names))
     return pd.concat(frames, ignore_index=True)
