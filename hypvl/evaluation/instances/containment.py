@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
-from scipy.stats import spearmanr
+from scipy.stats import rankdata
 from torch import Tensor
 
 from .scores import likeness
@@ -98,7 +98,7 @@ def rank_correlation(
         return float("nan")
     if len(np.unique(radii)) < 2:
         return 0.0
-    return float(spearmanr(radii, depths)[0])
+    return float(np.corrcoef(rankdata(radii), rankdata(depths))[0, 1])
 
 
 def pooled_correlation(
