@@ -73,7 +73,8 @@ class Contrast(Row, kind="contrast"):
     query, key: streams, or several joined by '+'; keys come from all processes.
     weight: coefficient in the objective. reduction: 'mean' or 'sum' over all queries.
     positives: `Diagonal()`, `Index(labels)` for candidates, `Same(query, key)` for several.
-    similarity: 'score', 'angle_to_specific' or 'angle_to_general' (both need `angles`).
+    similarity: 'score', 'angle_to_specific' or 'angle_to_general' (both need `angles`), or
+    'direction', the cosine of points [*, D] as vectors, whatever the geometry.
     side: modality that asks, 'image' or 'text'; empty: by the kind of the query's stream.
     """
 
@@ -84,14 +85,14 @@ class Contrast(Row, kind="contrast"):
     name: str = ""  # column in the logs; made from the streams if empty
     group: str = "contrast"  # rows of a group share a schedule
     positives: Positives = Diagonal()  # which keys are right
-    similarity: Literal["score", "angle_to_specific", "angle_to_general"] = "score"
+    similarity: Literal["score", "angle_to_specific", "angle_to_general", "direction"] = "score"
     side: str = ""  # modality of the queries; empty: by the kind of their stream
 
     def __post_init__(self):
         if not self.name:
             object.__setattr__(self, "name", f"{self.group}/{self.query}_{self.key}")
         check_reduction(self.reduction, self.name)
-        known = ("score", "angle_to_specific", "angle_to_general")
+        known = ("score", "angle_to_specific", "angle_to_general", "direction")
         if self.similarity not in known:
             raise ValueError(f"{self.name}: similarity is none of {known}, got {self.similarity!r}")
         if not isinstance(self.positives, (Diagonal, Index, Same)):
@@ -164,6 +165,9 @@ class Contrast(Row, kind="contrast"):
         "Likeness over temperature."
         if self.similarity == "score":
             return geometry.logits(queries, keys, side)
+        if self.similarity == "direction":
+            cosine = F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).mT
+            return geometry.logit_scale.exp() * cosine
         angles = geometry.angles(queries, keys)
         if self.similarity == "angle_to_specific":
             angles = math.pi - angles

@@ -220,15 +220,15 @@ def _table(file) -> dict[str, str]:
 
 
 def _read_cub(b, folder):
-    "Items of the test split by CUB's own text files."
+    "Items of the test split, or of the part 'train', by CUB's own text files."
     images, labels, in_training, classes = (
         _table(folder / f"{name}.txt")
         for name in ("images", "image_class_labels", "train_test_split", "classes")
     )
     _count(b, classes, "in classes.txt")
-    paths, names = [], []
+    wanted, paths, names = "1" if b.part == "train" else "0", [], []
     for number, path in images.items():
-        if in_training[number] == "0":
+        if in_training[number] == wanted:
             paths.append(folder / "images" / path)
             names.append(classes[labels[number]])
     return paths, names
