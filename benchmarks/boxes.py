@@ -70,7 +70,9 @@ def main():
         path = Path(folder) / "boxes.csv"
         count = write_csv(path, args.count, args.classes)
         size = path.stat().st_size / 2**20
-        print(f"{count:,} boxes, {size:.0f} MB\n\n| | rows | CPU s | MB held |\n|---|---:|---:|---:|")
+        print(
+            f"{count:,} boxes, {size:.0f} MB\n\n| | rows | CPU s | MB held |\n|---|---:|---:|---:|"
+        )
         print(f"| before | | | {held():.0f} |")
         boxes = timed("read the CSV", lambda: read_open_images(path, classes))
         timed("containment pairs", lambda: containment_pairs(boxes))

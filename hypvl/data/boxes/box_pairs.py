@@ -262,7 +262,12 @@ class BoxPairLoader:
             raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
-        self.train, self.seed, self.batch_size, self.config = split == "train", seed, batch_size, config
+        self.train, self.seed, self.batch_size, self.config = (
+            split == "train",
+            seed,
+            batch_size,
+            config,
+        )
         self.rank, self.world_size, self.workers, self.batches = rank, world_size, workers, 0
         self.pairs = training_pairs(boxes, pairs, config.min_area, config.drop_group_children)
         sets = EntailedSets(boxes, config, containment)

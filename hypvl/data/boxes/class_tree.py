@@ -23,7 +23,7 @@ def class_statistics(
     boxes: Boxes,  # all boxes of the split
     pairs: Pairs,  # of its boxes; those from scenes do not count
 ) -> pd.DataFrame:
-    "One row for each pair of different classes that occurs: general, specific, frequency, proportion."
+    "A row for each pair of different classes: general, specific, frequency, proportion."
     pairs, count = pairs.take(~pairs.from_scene), len(boxes.classes)
     general, specific = boxes.label[pairs.parent], boxes.label[pairs.child]
     differ = general != specific

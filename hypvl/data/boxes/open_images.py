@@ -36,7 +36,9 @@ def read_classes(
     found = {}
     for number, (mid, name) in enumerate(rows, 1):
         if not mid.startswith("/"):
-            raise ValueError(f"{Path(path).name}, class {number}: {mid!r} is no identifier (/m/...)")
+            raise ValueError(
+                f"{Path(path).name}, class {number}: {mid!r} is no identifier (/m/...)"
+            )
         if mid in found:
             raise ValueError(f"{Path(path).name}, class {number}: {mid!r} is listed twice")
         found[mid] = name or mid
@@ -150,7 +152,9 @@ def _with_files(columns, known, classes, folder, split) -> Boxes:
         found = find_images(folder, split, known)
         there = found != ""
         if not there.any():
-            raise FileNotFoundError(f"images: none of {len(found)} is below {split!r} in the folder")
+            raise FileNotFoundError(
+                f"images: none of {len(found)} is below {split!r} in the folder"
+            )
         faults["images without a file"] = int((~there).sum())
         faults["boxes without a file"] = int((~there)[image].sum())
         place, keep = np.cumsum(there) - 1, there[image]
