@@ -631,7 +631,8 @@ class Euclidean(Geometry):
         off_ray = square > 8 * torch.finfo(wide).eps * b.square().sum(-1)
         across = torch.where(off_ray, square.where(off_ray, 1.0).sqrt(), 0.0)
         ahead = along - length
-        known = (length > 0) & (off_ray | (ahead != 0))
+        apart = ahead.abs() > 8 * torch.finfo(wide).eps * length
+        known = (length > 0) & (off_ray | apart)
         angle = torch.atan2(across.where(known, 0.0), ahead.where(known, 1.0))
         return angle.to(general.dtype)
 

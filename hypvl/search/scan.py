@@ -51,7 +51,9 @@ def largest_products(
     "The k largest inner products of each query."
     if rows is None:
         k = min(k, len(keys))
-        return faiss.knn(queries, keys, k, metric=faiss.METRIC_INNER_PRODUCT) if k else _none(queries)
+        return (
+            faiss.knn(queries, keys, k, metric=faiss.METRIC_INNER_PRODUCT) if k else _none(queries)
+        )
     products, found = _none(queries)
     for block, part in blocks(keys, rows):
         some = min(k, len(block))
