@@ -9,7 +9,7 @@ __all__ = ['VERSION', 'By', 'Direction', 'Apex', 'Hits', 'Match', 'fingerprint',
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from torch import Tensor, nn
+from torch import nn
 
 from ..models import load_model
 from .index import Hits, Index, Match, load_index
@@ -122,7 +122,7 @@ def load_shard(
 
 
 def search_job(
-    config: dict,  # folder of shards, model folder, queries (an .npy file), k, and `how` of a search
+    config: dict,  # `folder` of shards, `model` folder, `queries` (.npy), `k`, `how` to search
     out: str | Path,  # gets hits.npz
 ) -> dict:
     "A job of `training.launch`: search all shards, one a process, and write scores and ids."
