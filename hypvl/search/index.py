@@ -604,16 +604,18 @@ class Index:
         keys, noise = self._vectors.array, self._noise(wide)
         products, near = largest_products(keys, narrow, fetch, rows)
         found, doubtful, least = [], [], []
+        together = self._best_products(queries, products, near, k, noise)
         for i, query in enumerate(queries):
-            values = self._scores(query, near[i])
-            sure = near.shape[1] == count
+            values = self._scores(query, near[i]) if together is None else together[i]
+            mine = near[i][: len(values)]
+            sure = len(mine) < near.shape[1] or near.shape[1] == count
             if not sure:
-                needed = self._needed(wide[i], near[i], values, k)
+                needed = self._needed(wide[i], mine, values, k)
                 sure = products[i, -1] + noise[i] < needed
                 if not sure and (certify or self.by_products):
                     doubtful.append(i)
                     least.append(needed - noise[i])
-            found.append((near[i], values, bool(sure)))
+            found.append((mine, values, bool(sure)))
         if doubtful:
             wanted = np.nextafter(np.array(least), -np.inf).astype(np.float32)
             wanted = np.nextafter(wanted, np.float32(-np.inf))
@@ -623,6 +625,26 @@ class Index:
                 values = np.concatenate([found[i][1], self._scores(queries[i], rest)])
                 found[i] = (np.concatenate([found[i][0], rest]), values, True)
         return found
+
+    def _best_products(self, queries, products, near, k, noise):
+        "Scores of the rows that rounding allows among the k best; None: products do not rank."
+        if not self.by_products:
+            return None
+        k = min(k, near.shape[1])
+        least = products[:, k - 1].astype(np.float64) - 2 * noise
+        reach = (products >= least[:, None]).sum(1)
+        widest = int(reach.max())
+        step = max(1, 2**20 // (widest * self.geometry.dim))
+        scores = []
+        for start in range(0, len(queries), step):
+            part = slice(start, start + step)
+            points = self._points.array[near[part, :widest]]
+            points = torch.tensor(points, dtype=self._wide)
+            some = torch.tensor(queries[part], dtype=self._wide)
+            with torch.no_grad():
+                values = self.geometry.score(some, points, self.side, kind=self.kind)
+            scores.extend(values.double().numpy())
+        return [row[:count] for row, count in zip(scores, reach)]
 
     def _scan_vectors(self, queries):
         "Vectors of queries, wide and in float32."
