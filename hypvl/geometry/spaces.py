@@ -23,7 +23,7 @@ from hypvl.geometry.fused import (
     product_cross_entropy,
     product_cross_entropy_both,
 )
-from .lorentz import dist, dist0, exp0, pairwise_dist, time
+from .lorentz import dist, dist0, exp0, log0, pairwise_dist, time
 from .precision import fp32_geometry
 from hypvl.geometry.product import (
     pairwise_product_dist,
@@ -144,8 +144,23 @@ class Geometry(nn.Module):
         "Exterior angle at every general point of every specific one, radians."
         raise self._lacking("angles(general, specific): there is no outward direction")
 
-    def search_vectors(self, points: Float[Tensor, "N D"], side: str) -> Tensor | None:
+    def search_vectors(
+        self, points: Float[Tensor, "N D"], side: str, kind: str = "paper"
+    ) -> Tensor | None:
         "Vectors whose inner product ranks like the score, as 'query' or 'key'; None: none do."
+        return None
+
+    def bound_vectors(self, points: Float[Tensor, "N D"]) -> Tensor | None:
+        "Vectors whose Euclidean distance is at most `dist`; None: none are known."
+        return None
+
+    def angle_terms(
+        self, apex: Float[Tensor, "*B"], point: Float[Tensor, "*B"]
+    ) -> tuple[Tensor, Tensor] | None:
+        """A and B of the exterior angle at norm `apex` of a point at norm `point`, or None.
+
+        Its cotangent is (A cos θ - B) / sin θ, with θ the angle between the two as vectors.
+        """
         return None
 
     def entail(
@@ -299,9 +314,16 @@ class Sphere(Geometry):
         "One point for P prompts: normalise, average, normalise."
         return F.normalize(self.lift(features, side).mean(-2), dim=-1)
 
-    def search_vectors(self, points: Float[Tensor, "N D"], side: str) -> Float[Tensor, "N D"]:
+    def search_vectors(
+        self, points: Float[Tensor, "N D"], side: str, kind: str = "paper"
+    ) -> Float[Tensor, "N D"]:
         "The points themselves, as 'query' or 'key': their inner product is the score."
         _known("side", side, ("query", "key"))
+        _known("kind", kind, ("paper", "official"))
+        return points
+
+    def bound_vectors(self, points: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+        "The points: a chord is shorter than its arc."
         return points
 
     def check_points(self, points: Float[Tensor, "*B D"], name: str = "points"):
@@ -493,13 +515,29 @@ class Product(Geometry):
 
     @fp32_geometry
     def search_vectors(
-        self, points: Float[Tensor, "N D"], side: str
-    ) -> Float[Tensor, "N D+1"] | None:
-        "For one factor, vectors whose inner product is the Lorentz inner product; None for more."
+        self, points: Float[Tensor, "N D"], side: str, kind: str = "paper"
+    ) -> Float[Tensor, "N D+k"] | None:
+        "Vectors whose product is the sum of Lorentz inner products; None for a sum of distances."
         sign = {"query": -1, "key": 1}[_known("side", side, ("query", "key"))]
-        if self.factors > 1:
+        if _known("kind", kind, ("paper", "official")) == "paper" and self.factors > 1:
             return None
-        return torch.cat([points, sign * time(points, c=self.curvature)[..., None]], -1)
+        return torch.cat([points, sign * time(self.split(points), c=self.curvature)], -1)
+
+    @fp32_geometry
+    def bound_vectors(self, points: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+        "Logarithms of all factors at the root, over k (l1) or the root of k (l2)."
+        logs = log0(self.split(points), c=self.curvature).flatten(-2)
+        return logs / (self.factors if self.metric == "l1" else self.factors**0.5)
+
+    def angle_terms(
+        self, apex: Float[Tensor, "*B"], point: Float[Tensor, "*B"]
+    ) -> tuple[Tensor, Tensor] | None:
+        "cosh ρ and sinh ρ · coth ρ' of the scaled norms; None for several factors, and literal."
+        if self.factors > 1 or self.mode == "literal":
+            return None
+        root = self.curvature.reshape(()).sqrt()
+        apex, point = root * apex, root * point
+        return apex.cosh(), apex.sinh() / point.tanh()
 
     @torch.no_grad()
     def clamp_parameters(self):
@@ -593,9 +631,31 @@ class Euclidean(Geometry):
         off_ray = square > 8 * torch.finfo(wide).eps * b.square().sum(-1)
         across = torch.where(off_ray, square.where(off_ray, 1.0).sqrt(), 0.0)
         ahead = along - length
-        known = (length > 0) & (off_ray | (ahead != 0))
+        apart = ahead.abs() > 8 * torch.finfo(wide).eps * length
+        known = (length > 0) & (off_ray | apart)
         angle = torch.atan2(across.where(known, 0.0), ahead.where(known, 1.0))
         return angle.to(general.dtype)
+
+    @fp32_geometry
+    def search_vectors(
+        self, points: Float[Tensor, "N D"], side: str, kind: str = "paper"
+    ) -> Float[Tensor, "N D+1"]:
+        "Query (q, 1) and key (y, -|y|²/2): their product falls as the distance grows."
+        _known("side", side, ("query", "key"))
+        _known("kind", kind, ("paper", "official"))
+        if side == "query":
+            return F.pad(points, (0, 1), value=1.0)
+        return torch.cat([points, -points.square().sum(-1, keepdim=True) / 2], -1)
+
+    def bound_vectors(self, points: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
+        "The points: their distance is the score."
+        return points
+
+    def angle_terms(
+        self, apex: Float[Tensor, "*B"], point: Float[Tensor, "*B"]
+    ) -> tuple[Tensor, Tensor]:
+        "1 and the ratio of the norms."
+        return torch.ones_like(apex), apex / point
 
     @torch.no_grad()
     def clamp_parameters(self):
