@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Summaries', 'Space', 'TimeLinear', 'kernel_map', 'AttentionConfig', 'AttentionLayer', 'CrossModalAttention']
 
-# %% ../../nbs/models/313_attention.ipynb #d2bd1e8e
+# %% ../../nbs/models/313_attention.ipynb #a6c7d3f9
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from ..config import suggest
 from ..geometry.lorentz import exp0, log0, mobius_add, time
 from .towers import recomputed
 
-# %% ../../nbs/models/313_attention.ipynb #43376803
+# %% ../../nbs/models/313_attention.ipynb #afb6ab9c
 class Space(nn.Module):
     "Addition, maps at the root and time components for hyperbolic factors, or flat."
 
@@ -83,7 +83,7 @@ class TimeLinear(nn.Linear):
     ) -> Float[Tensor, "*B O"]:
         return super().forward(self.space.with_time(x, c))
 
-# %% ../../nbs/models/313_attention.ipynb #8051fb29
+# %% ../../nbs/models/313_attention.ipynb #80272f17
 def kernel_map(
     x: Float[Tensor, "*B h"],  # of one head
     power: float = 2.0,  # p
@@ -98,7 +98,7 @@ def kernel_map(
         return length / length**power * sharp
     return length / torch.linalg.vector_norm(sharp, dim=-1, keepdim=True) * sharp
 
-# %% ../../nbs/models/313_attention.ipynb #a32b976f
+# %% ../../nbs/models/313_attention.ipynb #d88e8d62
 _CHOICES = {
     "kernel": ("linear", "softmax"),
     "residual": ("single", "double"),
@@ -137,7 +137,7 @@ class AttentionConfig:
         if self.heads < 0:
             raise ValueError(f"attention.heads must be 0 or more, got {self.heads}")
 
-# %% ../../nbs/models/313_attention.ipynb #52001f21
+# %% ../../nbs/models/313_attention.ipynb #5bebbd05
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "quick_gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "relu": F.relu,
@@ -226,7 +226,7 @@ class AttentionLayer(nn.Module):
         change = self.down(self.dropout(hidden), c)
         return self.space.add(texts.expand_as(change), change, c)
 
-# %% ../../nbs/models/313_attention.ipynb #731b0ad5
+# %% ../../nbs/models/313_attention.ipynb #92076871
 Summaries = list[tuple[Tensor, Tensor]]  # of each layer
 
 
@@ -244,7 +244,7 @@ class CrossModalAttention(nn.Module):
         layers = [AttentionLayer(width, config, self.space) for _ in range(config.layers)]
         self.layers = nn.ModuleList(layers)
         size = () if config.blend_shape == "scalar" else (width,)
-        self.log_blend = nn.Parameter(torch.full(size, math.log(config.blend_init)))
+        self.blend = nn.Parameter(torch.full(size, config.blend_init))
 
     def summaries(self, tokens: Float[Tensor, "B N D"], c: Tensor) -> Summaries:
         "What all layers need of pictures."
@@ -261,7 +261,7 @@ class CrossModalAttention(nn.Module):
         refined = texts
         for layer, summary in zip(self.layers, summaries):
             refined = layer(refined, summary, c)
-        step = self.log_blend.exp() * self.space.log0(refined, c)
+        step = self.blend * self.space.log0(refined, c)
         return self.space.add(texts.expand_as(refined), self.space.exp0(step, c), c)
 
     def forward(
