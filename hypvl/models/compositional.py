@@ -275,9 +275,7 @@ for _kind in (
     Kind("candidates", "points [B, T, D], of each image its own", "text", one_per_sample=False),
     Kind("own_text", "points [B, D] of the labels' texts", "text", one_per_sample=False),
     Kind("static_texts", "points [N, D]", "text", one_per_sample=False, shared=True),
-    Kind(
-        "candidate_parts", "integers [P, 2]", embedded=False, one_per_sample=False, shared=True
-    ),
+    Kind("candidate_parts", "integers [P, 2]", embedded=False, one_per_sample=False, shared=True),
 ):
     register_kind(_kind)
 KIND_OF_NAME |= dict.fromkeys(("image_state", "image_object"), "image")
