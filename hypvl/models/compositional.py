@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from ..config import suggest
 from ..geometry.lorentz import exp0
-from ..geometry.spaces import GeometryConfig, ProductConfig, SphereConfig
+from ..geometry.spaces import Geometry, GeometryConfig, ProductConfig, SphereConfig
 from .adapters import tower_sources
 from .attention import AttentionConfig, CrossModalAttention, Summaries
 from .dual_encoder import normalise_pixels
@@ -324,7 +324,9 @@ class CompositionalEncoder(HubModel):
     `score_chunks` the same for a quarter of a million of them. `tokens` are what may be cached.
     """
 
+    geometry: Geometry
     scaled: Tensor
+    parts: Tensor
     pixel_mean: Tensor
     pixel_std: Tensor
 
@@ -401,7 +403,11 @@ class CompositionalEncoder(HubModel):
         if self.training and not self.scaled:
             self._set_scales(images, texts)
         views = self._views(images)
-        points = {"image": views.pair, "image_state": views.state, "image_object": views.object}
+        points: dict[str, Any] = {
+            "image": views.pair,
+            "image_state": views.state,
+            "image_object": views.object,
+        }
         lifted = {path: self._lift(feature, "text") for path, feature in texts.items()}
         labels = self._labels(batch) if any(_needs_labels(name) for name in wanted) else {}
         points |= labels | {"pair_parts": self.parts}
@@ -445,7 +451,8 @@ class CompositionalEncoder(HubModel):
             single = self._text_features(["state", "object"])
             some = [self._text_features(["pair"], rows)["pair"] for rows in parts.split(chunk)]
         features = (torch.cat(some), single["state"], single["object"])
-        return Candidates(parts, *(self._lift(feature, "text") for feature in features))
+        pair, state, thing = (self._lift(feature, "text") for feature in features)
+        return Candidates(parts, pair, state, thing)
 
     @torch.no_grad()
     def pair_logits(
@@ -588,14 +595,12 @@ class CompositionalEncoder(HubModel):
         if not self.curved:
             return features if part == "patches" else self.geometry.lift(features.float())
         scaled = self.log_scales[f"log_{part}"].exp() * features.float()
-        return exp0(self.geometry.split(scaled), c=self.geometry.curvature).flatten(-2)
+        return exp0(self.geometry.split(scaled), c=self._curvature).flatten(-2)
 
     @property
-    def _curvature(self):
-        "Curvature magnitudes, whatever they are in flat space."
-        if self.curved:
-            return self.geometry.curvature
-        return self.geometry.logit_scale.new_ones(1)
+    def _curvature(self) -> Tensor:
+        "Curvature magnitudes; flat space does not ask."
+        return getattr(self.geometry, "curvature", self.geometry.logit_scale.new_ones(1))
 
     def _views(self, features):
         "Points of the views, and the summaries of the tokens."
@@ -603,7 +608,8 @@ class CompositionalEncoder(HubModel):
         if self.attention is not None:
             tokens = self._lift(features["patches"], "patches")
             summaries = self.attention.summaries(tokens, self._curvature)
-        return Views(*(self._lift(features[part], part) for part in _VIEWS), summaries)
+        pair, state, thing = (self._lift(features[part], part) for part in _VIEWS)
+        return Views(pair, state, thing, summaries)
 
     def _refine(self, texts, views):
         "Texts [T, D] or [B, T, D] of each picture."
