@@ -71,8 +71,8 @@ def test_losses_fall_and_the_model_comes_back(shown, tmp_path):
     model = create_model(MODEL, seed=0)
     before = {name: p.clone() for name, p in model.state_dict().items()}
     metrics = train(model, CompositionObjective(), shown, tmp_path)
-    for column in ("loss", "contrast/pair", "contrast/state", "contrast/object"):
-        assert metrics[column].iloc[-3:].mean() < 0.9 * metrics[column].iloc[:3].mean(), column
+    for column in ("loss", "contrast/state", "contrast/object"):
+        assert metrics[column].iloc[-3:].mean() < 0.7 * metrics[column].iloc[:3].mean(), column
     assert metrics["entailment/taxonomy/own_state_parent"].notna().all()
     after = model.state_dict()
     moved = {name for name, p in after.items() if not torch.equal(p, before[name])}
@@ -114,5 +114,5 @@ def test_controls_train(shown, tmp_path, control):
         objective = replace(objective, angle_at="specific")
     plan = replace(TRAIN, steps=8)
     metrics = train(create_model(model, seed=0), objective, shown, tmp_path, plan)
-    assert metrics["contrast/pair"].iloc[-1] < metrics["contrast/pair"].iloc[0]
+    assert metrics["loss"].iloc[-1] < 0.8 * metrics["loss"].iloc[0]
     assert ("entailment/taxonomy" in metrics) == (control != "flat")
