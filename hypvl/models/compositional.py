@@ -704,16 +704,19 @@ def fuse_scores(
     fusion: str = "prob",  # of `FUSIONS`
     normaliser: Float[Tensor, "B"] | None = None,  # logsumexp of z over the whole setting
 ) -> Float[Tensor, "B P"]:
-    "Scores of pairs from their own logits and those of their parts (H²EM, Eq. 10)."
+    """Scores of pairs from their own logits and those of their parts (H²EM, Eq. 10).
+
+    Probabilities are float64: at a temperature of .01 many of them are 0 in float32, which ties.
+    """
     if fusion == "none" and z is not None:
         return z
     if primitives is None:
         raise ValueError(f"primitives: fusion={fusion!r} needs log p(s) and log p(o)")
     states, objects = primitives
-    product = (states[:, parts[:, 0]] + objects[:, parts[:, 1]]).exp()
+    product = (states.double()[:, parts[:, 0]] + objects.double()[:, parts[:, 1]]).exp()
     if fusion == "product" or z is None:
         return product
     if fusion == "logit":
         return z + product
     norm = z.logsumexp(1) if normaliser is None else normaliser
-    return (z - norm[:, None]).exp() + product
+    return (z - norm[:, None]).double().exp() + product
