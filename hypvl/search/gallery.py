@@ -7,7 +7,7 @@ __all__ = ['LEVELS', 'Progress', 'WHOLE', 'Region', 'contained', 'Picture', 'dig
            'read_picture', 'read_annotations', 'Source', 'thumbnail', 'FolderSource', 'WorldSource', 'cut_out',
            'embed_pictures', 'silent', 'Gallery', 'open_gallery', 'gallery_points', 'default_cache']
 
-# %% ../../nbs/search/710_gallery.ipynb #ab00cac2
+# %% ../../nbs/search/710_gallery.ipynb #d8248a2e
 import hashlib
 import io
 import json
@@ -38,7 +38,7 @@ from .index import fingerprint
 LEVELS = ("scene", "object", "part")  # from general to specific
 Progress = Callable[[int, int, str], None]  # done, of how many, what is being done
 
-# %% ../../nbs/search/710_gallery.ipynb #2e763562
+# %% ../../nbs/search/710_gallery.ipynb #dd4b4a4f
 class Region(NamedTuple):
     "A box of a picture, or all of it."
 
@@ -62,7 +62,7 @@ def contained(
     areas = (boxes[:, 2:] - boxes[:, :2]).clip(min=0).prod(-1)
     return (areas[:, None] > areas) & (common >= share * areas - 1e-9)
 
-# %% ../../nbs/search/710_gallery.ipynb #22595f05
+# %% ../../nbs/search/710_gallery.ipynb #fb78f3d8
 class Picture(NamedTuple):
     "A picture that can be shown."
 
@@ -86,7 +86,7 @@ def item_key(
     "The name of a region, the same wherever its picture lies."
     return digest(picture, ",".join(f"{value:.5f}" for value in box))
 
-# %% ../../nbs/search/710_gallery.ipynb #a191a878
+# %% ../../nbs/search/710_gallery.ipynb #0a6bbc5c
 _TABLES = """
 create table if not exists files (path text primary key, facts text, key text, fault text);
 create table if not exists pictures (key text primary key, thumb blob, regions text);
@@ -140,7 +140,7 @@ class Store:
         with self.open() as base:
             return base.execute(question, values).fetchall()
 
-# %% ../../nbs/search/710_gallery.ipynb #87995371
+# %% ../../nbs/search/710_gallery.ipynb #112f39c3
 @dataclass(frozen=True)
 class Bounds:
     "What is taken as a picture."
@@ -182,7 +182,7 @@ def read_picture(
         known = ", ".join(bounds.formats)
         raise Refused("broken", f"no readable picture ({known})") from error
 
-# %% ../../nbs/search/710_gallery.ipynb #d5b03912
+# %% ../../nbs/search/710_gallery.ipynb #f5f29e02
 def read_annotations(
     path: str | Path,  # COCO or LVIS JSON
     min_area: float = 0.01,  # least share of the picture that a box covers
@@ -221,7 +221,7 @@ def _as_regions(boxes, size, min_area):
             regions.append(Region(level, label, tuple(corners[i].tolist())))
     return tuple(regions)
 
-# %% ../../nbs/search/710_gallery.ipynb #b85e8440
+# %% ../../nbs/search/710_gallery.ipynb #6e07d6c1
 class Source(Protocol):
     "Where pictures come from."
 
@@ -254,7 +254,7 @@ def thumbnail(
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
-# %% ../../nbs/search/710_gallery.ipynb #8023a032
+# %% ../../nbs/search/710_gallery.ipynb #a0379a3d
 class FolderSource:
     "Photographs below a folder, with the boxes of an annotations file where there is one."
 
@@ -360,7 +360,7 @@ def _facts(path):
         return "missing"
     return f"{found.st_size} {found.st_mtime_ns}"
 
-# %% ../../nbs/search/710_gallery.ipynb #c88d71b8
+# %% ../../nbs/search/710_gallery.ipynb #4296f0f5
 def _render(config, split, indices, min_area):
     "Rows of pictures of some scenes: key, PNG, regions."
     world, rows = World(config), []
@@ -372,7 +372,8 @@ def _render(config, split, indices, min_area):
             left, top, right, bottom = box.xyxy
             if (right - left) * (bottom - top) >= min_area and not box.group:
                 level, label = ("part", box.name) if box.name else ("object", "")
-                regions.append(Region(level, label or scene.things[box.thing].leaf, box.xyxy))
+                label = label or world.taxonomy.name(scene.things[box.thing].leaf)
+                regions.append(Region(level, label, box.xyxy))
         picture = thumbnail(Image.fromarray(shown.image))
         rows.append((_scene_key(config, split, index), picture, json.dumps(regions)))
     return rows
@@ -438,7 +439,7 @@ class WorldSource:
         content = store.thumbs([picture.key])[picture.key]  # without loss: see `thumbnail`
         return read_picture(content)
 
-# %% ../../nbs/search/710_gallery.ipynb #2c943432
+# %% ../../nbs/search/710_gallery.ipynb #067a64f7
 def cut_out(
     image: Image.Image,
     box: Sequence[float],  # left, top, right, bottom as fractions
@@ -463,7 +464,7 @@ def embed_pictures(
         points = model.encode_image(pixels.to(device), normalize=True)
     return points.float().cpu().numpy()
 
-# %% ../../nbs/search/710_gallery.ipynb #7529dc3a
+# %% ../../nbs/search/710_gallery.ipynb #0fac9104
 def silent(done: int, count: int, what: str):
     "Progress that nobody looks at."
 
@@ -541,7 +542,7 @@ def open_gallery(
     items = items[~items["key"].duplicated()].reset_index(drop=True)  # the same box twice
     return Gallery(source, store, pictures, items, faults)
 
-# %% ../../nbs/search/710_gallery.ipynb #00735cdf
+# %% ../../nbs/search/710_gallery.ipynb #f5b48d0b
 def gallery_points(
     gallery: Gallery,
     model: nn.Module,  # with `encode_image`, `preprocess` and `geometry`
@@ -575,7 +576,7 @@ def gallery_points(
     joined = b"".join([known[key] for key in keys])
     return np.frombuffer(joined, np.float32).reshape(len(keys), -1).copy()
 
-# %% ../../nbs/search/710_gallery.ipynb #93c4463e
+# %% ../../nbs/search/710_gallery.ipynb #78610fde
 def default_cache() -> Path:
     "The folder of this user's caches, as the system has it."
     if sys.platform == "darwin":
