@@ -117,12 +117,13 @@ def _add_places(parser: argparse.ArgumentParser):
         help="folder for results, tables, and what makes a second call short",
     )
 
-# %% ../nbs/001_cli.ipynb #304291d0
+# %% ../nbs/001_cli.ipynb #6ee64e77
 def _add_explorer(parser: argparse.ArgumentParser):
     "Options that say what is looked at, and where the page is served."
     group = parser.add_argument_group("what is looked at")
     group.add_argument(
         "--run",
+        dest="runs",
         action="append",
         default=[],
         help="folder of save_pretrained or of a run, published .pth file, clip_world or "
@@ -531,7 +532,7 @@ def _print_results(files: dict[str, Path], name: str, score: str) -> list[str]:
         print(f"hypvl evaluate: {faults[-1]}", file=sys.stderr)
     return faults
 
-# %% ../nbs/001_cli.ipynb #62c86163
+# %% ../nbs/001_cli.ipynb #c2ee7084
 def _explore(args: argparse.Namespace) -> int:
     "Run `hypvl explore`."
     for plugin in args.plugin:
@@ -545,7 +546,7 @@ def _explore(args: argparse.Namespace) -> int:
     from hypvl.search.explorer_page import explore
 
     explore(
-        tuple(args.run),
+        tuple(args.runs),
         args.images,
         args.annotations,
         scenes=args.scenes,
