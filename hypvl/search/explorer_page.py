@@ -7,7 +7,7 @@ __all__ = ['UPLOAD', 'CSS', 'CLICKS', 'DRAWS', 'ADDRESS', 'SAVE', 'Session', 're
            'paint_results', 'paint', 'export', 'answer', 'make_page', 'OwnSourcesOnly', 'make_app', 'run_models',
            'check_port', 'explore']
 
-# %% ../../nbs/search/713_explorer_page.ipynb #0dc3bb6a
+# %% ../../nbs/search/713_explorer_page.ipynb #6d59889b
 import base64
 import io
 import socket
@@ -75,7 +75,7 @@ from hypvl.search.gallery import (
     thumbnail,
 )
 
-# %% ../../nbs/search/713_explorer_page.ipynb #3612f7b2
+# %% ../../nbs/search/713_explorer_page.ipynb #7e58bd20
 @dataclass
 class Session:
     "What one user sees: lives in the page's state."
@@ -116,7 +116,7 @@ def read_upload(
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     return image
 
-# %% ../../nbs/search/713_explorer_page.ipynb #40b44b7c
+# %% ../../nbs/search/713_explorer_page.ipynb #3b4ca98e
 def sample_rows(
     gallery: Gallery,
     seed: int,  # of the draw
@@ -160,9 +160,8 @@ def paint_results(searcher: Searcher, view: View, query: Query) -> str:
         parts = find_by_level(searcher, fits, query.point, query.row)
         return columns(searcher.gallery, parts, fits)
     found = find(searcher, fits, query.point, query.row)
-    return (
-        f"<p>{escaped(counted(found, fits))}</p>{cards(searcher.gallery, found.hits, fits.score)}"
-    )
+    said = escaped(counted(found, fits))
+    return f"<p>{said}</p>{cards(searcher.gallery, found.hits, fits.score)}"
 
 
 def paint(explorer: Explorer, session: Session, progress: Progress) -> tuple[str, str]:
@@ -185,7 +184,7 @@ def paint(explorer: Explorer, session: Session, progress: Progress) -> tuple[str
         made.append(f"<section><h3>{escaped(one.name)}</h3><p>{space}</p>{text}</section>")
     return shown, f'<div class="beside">{"".join(made)}</div>'
 
-# %% ../../nbs/search/713_explorer_page.ipynb #9b8be0db
+# %% ../../nbs/search/713_explorer_page.ipynb #4cef76e5
 def export(explorer: Explorer, session: Session, kind: str) -> dict[str, str]:
     "A file that the browser saves: its name, and an address that holds it."
     view = session.view
@@ -221,7 +220,7 @@ def answer(
     except ValueError as error:
         raise gr.Error(str(error), print_exception=False) from error
 
-# %% ../../nbs/search/713_explorer_page.ipynb #3388303b
+# %% ../../nbs/search/713_explorer_page.ipynb #64352d21
 CSS = """
 .gradio-container {max-width: 1500px !important; margin: 0 auto}
 footer {display: none !important}
@@ -230,8 +229,20 @@ footer {display: none !important}
 .card {width: 100%; height: 100%; text-align: left; padding: 6px; border-radius: 8px; display: flex;
   flex-direction: column; cursor: pointer; color: var(--body-text-color);
   border: 1px solid var(--border-color-primary); background: var(--background-fill-primary)}
-.card b {overflow-wrap: anywhere; margin-top: 4px; color: var(--body-text-color)}
-.card small {color: var(--body-text-color-subdued); overflow-wrap: anywhere; line-height: 1.35}
+.card b {overflow-wrap: anywhere; margin-top: 4px; line-height: 1.25; font-size: 15px;
+  color: var(--body-text-color)}
+.card .file {white-space: nowrap; overflow: hidden; text-overflow: ellipsis; width: 100%}
+.card small {color: var(--body-text-color); opacity: .8; font-weight: 400; line-height: 1.35;
+  overflow-wrap: anywhere}
+#layout {display: grid; gap: 16px; grid-template: "asks answers" auto "controls answers" 1fr
+  / minmax(270px, 1fr) minmax(0, 3fr)}
+#asks {grid-area: asks} #controls {grid-area: controls} #found {grid-area: answers}
+#layout > * {min-width: 0 !important}
+@media (max-width: 760px) {
+  #layout {grid-template: "asks" auto "answers" auto "controls" auto / minmax(0, 1fr)}
+  .draw {max-width: 220px}
+  .cards {grid-template-columns: repeat(auto-fill, minmax(104px, 1fr))}
+}
 .card:hover, .card:focus-visible, .disk .hit:focus {outline: 3px solid var(--color-accent)}
 .frame {position: relative; display: block; line-height: 0}
 .frame img {width: 100%; border-radius: 4px; image-rendering: auto; margin: 0}
@@ -241,7 +252,8 @@ footer {display: none !important}
 .strip .cards {display: flex; overflow-x: auto; padding: 4px 4px 10px}
 .strip li {flex: 0 0 140px}
 .word::before {content: 'word: '}
-.columns, .beside {display: grid; gap: 18px; grid-template-columns: repeat(auto-fit, minmax(240px, 1fr))}
+.columns, .beside {display: grid; gap: 18px;
+  grid-template-columns: repeat(auto-fit, minmax(240px, 1fr))}
 .columns h3, .beside h3 {margin: 0}
 .disk {width: 100%; max-width: 560px; display: block; margin: auto}
 .disk .ring {fill: none; stroke: var(--border-color-primary)}
@@ -258,13 +270,14 @@ footer {display: none !important}
   margin-right: 4px; box-sizing: border-box}
 figcaption {text-align: center; margin-top: 6px}
 .factors {width: 100%; max-width: 680px; border-collapse: collapse}
-.factors td, .factors th {padding: 3px 6px; border: 0; white-space: nowrap; text-align: left}
+.factors, .factors tr, .factors td, .factors th {border: 0 !important}
+.factors td, .factors th {padding: 3px 6px; white-space: nowrap; text-align: left}
 .factors caption {text-align: left; caption-side: top; padding-bottom: 6px}
 .factors .bar {position: relative; width: 60%; background: var(--background-fill-secondary)}
 .factors .bar i {display: block; height: 14px; background: #2b6cb0; border-radius: 2px}
 .factors .bar u {position: absolute; top: 0; bottom: 0; width: 2px; background: #ff7a00}
 .factors button {text-decoration: underline; cursor: pointer; color: var(--body-text-color)}
-#status {min-height: 1.6em} #status .wrong {color: #c92a2a; font-weight: 600}
+#status {min-height: 30px; opacity: .85} #status .wrong {color: #c92a2a; font-weight: 600}
 .dark #status .wrong {color: #ff8787}
 """
 CLICKS = """
@@ -321,7 +334,7 @@ SAVE = """(file) => {
   document.body.append(link); link.click(); link.remove();
 }"""
 
-# %% ../../nbs/search/713_explorer_page.ipynb #3b619ca2
+# %% ../../nbs/search/713_explorer_page.ipynb #358d0111
 _SHOWN = [
     ("Results", "hits"),
     ("Way to the root", "way"),
@@ -356,9 +369,12 @@ def _controls(explorer: Explorer) -> dict[str, gr.components.Component]:
         choices = [(names[0], ""), *((name, name) for name in names[1:])]
         made["model"] = gr.Dropdown(choices, label="model")
         made["beside"] = gr.Dropdown([("none", ""), *names], label="beside it")
+    for name, control in made.items():
+        if name not in ("high", "threshold"):
+            control.value = getattr(View(), name)
     return made
 
-# %% ../../nbs/search/713_explorer_page.ipynb #deb07142
+# %% ../../nbs/search/713_explorer_page.ipynb #b36cd33e
 def _shown_values(explorer: Explorer, session: Session, controls) -> list[Any]:
     "What the controls show of a view."
     view = session.view
@@ -398,7 +414,7 @@ def _with_threshold(explorer: Explorer, session: Session) -> View:
     step = -0.005 if view.score == "cosine" else 0.005
     return replace(view, threshold=round(found.threshold + step, 2))
 
-# %% ../../nbs/search/713_explorer_page.ipynb #1ebc5681
+# %% ../../nbs/search/713_explorer_page.ipynb #1a3077e7
 def _reported(progress: gr.Progress) -> Progress:
     "Progress as the page shows it."
 
@@ -456,7 +472,10 @@ class _Page:
             return self.painted(session, _reported(progress), str(error))
         stays = name in ("threshold", "k", "show")
         moved = replace(session, view=view) if stays else session.go(view, session.upload)
-        return self.painted(moved, _reported(progress))
+        painted = self.painted(moved, _reported(progress))
+        if name in ("threshold", "k"):  # a slider that is being moved must not jump
+            painted[-len(self.controls) :] = [gr.skip()] * len(self.controls)
+        return painted
 
     def say(self, session, text, also, progress=gr.Progress()):
         "A text was entered."
@@ -497,6 +516,22 @@ class _Page:
             return self.painted(session, _reported(progress), str(error))
         return self.painted(session.go(view, session.upload), _reported(progress))
 
+    def number(self, session, text, progress=gr.Progress()):
+        "A box was written, in percent."
+        try:
+            box = tuple(float(side) / 100 for side in text.split(","))
+            view = replace(session.view, box=box, show=_asking(session.view))
+        except ValueError as error:
+            return self.painted(session, _reported(progress), f"box: {error}")
+        return self.painted(session.go(view, session.upload), _reported(progress))
+
+    def watch(self):
+        "Says on the button how many files have come or changed."
+        gallery = self.explorer.gallery
+        count = gallery.source.changed(gallery.store)
+        said = f"Look at {count:,} new or changed files" if count else "Look for new pictures"
+        return gr.update(value=said, variant="primary" if count else "secondary")
+
     def whole(self, session, progress=gr.Progress()):
         "The whole picture instead of a box or an item of it."
         view = replace(session.view, box=(), text="", also="")
@@ -533,10 +568,11 @@ def _asking(view):
 def _headline(gallery):
     return f"## {escaped(gallery.source.title)}\n{escaped(gallery.describe())}"
 
-# %% ../../nbs/search/713_explorer_page.ipynb #f895da7b
+# %% ../../nbs/search/713_explorer_page.ipynb #22237ccd
 def make_page(explorer: Explorer) -> gr.Blocks:
     "The page; `make_app` serves it."
     act, gallery = _Page(explorer), explorer.gallery
+    watched = isinstance(gallery.source, FolderSource)
     quiet: dict[str, Any] = dict(api_visibility="private")
     with gr.Blocks(
         title="hypvl explore", analytics_enabled=False, delete_cache=(600, 3600)
@@ -545,39 +581,44 @@ def make_page(explorer: Explorer) -> gr.Blocks:
         file = gr.JSON(visible=False)
         with gr.Row():
             headline = gr.Markdown(_headline(gallery))
-        with gr.Row():
-            with gr.Column(scale=1, min_width=300):
+        with gr.Row(elem_id="layout"):
+            with gr.Column(elem_id="asks"):
                 picture = gr.HTML(js_on_load=DRAWS, elem_id="picture")
                 gr.Markdown("Draw a box on the picture to search with what is in it.")
                 with gr.Row():
-                    back = gr.Button("← Back", elem_id="back", size="sm", min_width=60)
-                    whole = gr.Button("Whole picture", size="sm", min_width=60)
-                    others = gr.Button("Other pictures", size="sm", min_width=60)
+                    back = gr.Button("← Back", elem_id="back", size="sm", min_width=70)
+                    whole = gr.Button("Whole picture", size="sm", min_width=110)
+                    others = gr.Button("Other pictures", size="sm", min_width=110)
                 text = gr.Textbox(label="text", placeholder="a photo of a dog", elem_id="text")
                 also = gr.Textbox(label="and (in each factor the larger one)", visible=False)
                 say = gr.Button("Search with this text", size="sm")
-                types = [".jpg", ".jpeg", ".png", ".webp"]
-                sent = gr.File(
-                    label="or a picture of yours (JPEG, PNG, WebP)",
-                    file_types=types,
-                    height=110,
-                    elem_id="upload",
-                )
-                act.controls = _controls(explorer)
-                renew = gr.Button("Look for new pictures", size="sm")
-            with gr.Column(scale=3, min_width=320):
-                show = gr.Radio(_SHOWN, label="view", show_label=False, elem_id="show")
+            with gr.Column(elem_id="found"):
+                show = gr.Radio(_SHOWN, value="hits", show_label=False, elem_id="show")
                 status = gr.HTML(elem_id="status")
                 answers = gr.HTML(js_on_load=CLICKS, elem_id="answers")
                 with gr.Row():
-                    saves = [
-                        gr.Button(f"Save {k.upper()}", size="sm") for k in ("csv", "json", "png")
-                    ]
+                    saves = [gr.Button(f"Save {k}", size="sm") for k in ("CSV", "JSON", "PNG")]
+            with gr.Column(elem_id="controls"):
+                act.controls = _controls(explorer)
+                with gr.Accordion("Upload, or a box by numbers", open=False):
+                    sent = gr.File(
+                        label="JPEG, PNG or WebP",
+                        file_types=[".jpg", ".jpeg", ".png", ".webp"],
+                        height=150,
+                        elem_id="upload",
+                    )
+                    numbers = gr.Textbox(
+                        label="box: left, top, right, bottom in percent",
+                        placeholder="10, 20, 60, 80",
+                        elem_id="numbers",
+                    )
+                renew = gr.Button("Look for new pictures", size="sm", visible=watched)
         outputs = [session, picture, answers, status, address, back, show, text, also]
         outputs += [*act.controls.values()]
 
+        quiet |= dict(show_progress="full", show_progress_on=status)
         page.load(act.load, session, outputs, **quiet)
-        address.change(None, address, None, js=ADDRESS, **quiet)
+        address.change(None, address, None, js=ADDRESS, api_visibility="private")
         answers.click(act.choose, session, outputs, **quiet)
         picture.select(act.draw, session, outputs, **quiet)
         for button, event in ((back, act.back), (whole, act.whole), (others, act.others)):
@@ -586,11 +627,16 @@ def make_page(explorer: Explorer) -> gr.Blocks:
             [say.click, text.submit, also.submit], act.say, [session, text, also], outputs, **quiet
         )
         sent.upload(act.upload, [session, sent], outputs, **quiet)
+        numbers.submit(act.number, [session, numbers], outputs, **quiet)
+        if watched:
+            gr.Timer(60).tick(
+                act.watch, None, renew, api_visibility="private", show_progress="hidden"
+            )
         renew.click(act.renew, session, [*outputs, headline], **quiet)
         for name, control in {**act.controls, "show": show}.items():
-            event = control.release if isinstance(control, gr.Slider) else control.input
-            event = control.submit if isinstance(control, gr.Number) else event
-            event(partial(act.set, name), [session, control], outputs, **quiet)
+            event = control.submit if isinstance(control, gr.Number) else control.input
+            slides = {"trigger_mode": "always_last"} if isinstance(control, gr.Slider) else {}
+            event(partial(act.set, name), [session, control], outputs, **quiet, **slides)
         for button, kind in zip(saves, ("csv", "json", "png")):
             made = button.click(partial(_saved, explorer, kind), session, file, **quiet)
             made.then(None, file, None, js=SAVE, **quiet)
@@ -618,7 +664,7 @@ def _add_endpoint(explorer):
     asked = [image, mode, k, threshold]
     button.click(partial(answer, explorer), asked, found, api_name="search")
 
-# %% ../../nbs/search/713_explorer_page.ipynb #6a605774
+# %% ../../nbs/search/713_explorer_page.ipynb #cb759323
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
@@ -671,7 +717,7 @@ def make_app(
         css=CSS,
     )
 
-# %% ../../nbs/search/713_explorer_page.ipynb #b1c535e3
+# %% ../../nbs/search/713_explorer_page.ipynb #bb88d65d
 def run_models(
     runs: tuple[str, ...],  # folders of models or runs, published files, names of shipped models
 ) -> dict[str, Callable[[], nn.Module]]:
@@ -701,7 +747,9 @@ def _bars() -> Progress:
     bars: dict[str, tqdm] = {}
 
     def report(done, count, what):
-        bar = bars.setdefault(what, tqdm(total=count, desc=what))
+        if what not in bars:
+            bars[what] = tqdm(total=count, desc=what)
+        bar = bars[what]
         bar.update(done - bar.n)
         if done >= count:
             bars.pop(what).close()

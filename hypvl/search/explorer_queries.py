@@ -7,7 +7,7 @@ __all__ = ['MODES', 'SCORES', 'DIRECTIONS', 'SHOWS', 'View', 'to_address', 'from
            'find', 'find_by_level', 'Query', 'query_point', 'item_name', 'way_to_root', 'map_factor', 'disk_map',
            'factor_table', 'Explorer', 'as_records', 'search_records']
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #33135422
+# %% ../../nbs/search/711_explorer_queries.ipynb #ea2b7bd1
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -39,7 +39,7 @@ from hypvl.search.gallery import (
 )
 from .index import Index, build_index
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #85883d17
+# %% ../../nbs/search/711_explorer_queries.ipynb #57292ce5
 MODES = ("nearest", "threshold")
 SCORES = ("distance", "angle", "cosine")
 DIRECTIONS = ("parts", "wholes")
@@ -95,7 +95,7 @@ class View:
         if max(map(len, (self.text, self.also))) > 300:
             raise ValueError("text must have at most 300 characters")
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #45d720aa
+# %% ../../nbs/search/711_explorer_queries.ipynb #e1736134
 _TYPES = {"columns": bool, "hide_image": bool, "hide_label": bool, "k": int, "factor": int}
 _TYPES |= {"threshold": float, "low": float, "high": float}
 
@@ -133,7 +133,7 @@ def from_address(address: str) -> View:
 
 _FLAGS = {name for name, kind in _TYPES.items() if kind is bool}
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #88b84b3e
+# %% ../../nbs/search/711_explorer_queries.ipynb #b598069d
 class Found(NamedTuple):
     "What a view shows."
 
@@ -252,7 +252,7 @@ def _label_points(model, labels):
         known.append(label)
     return known, torch.cat(texts) if texts else None
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #cf48c545
+# %% ../../nbs/search/711_explorer_queries.ipynb #692a5bc1
 def measured(
     searcher: Searcher,
     point: Float[Tensor, "D"],  # what asks
@@ -260,7 +260,7 @@ def measured(
     direction: str = "parts",
 ) -> pd.DataFrame:  # row, distance[, angle], cosine, norm
     "Scores of some items, each by its definition."
-    rows = np.asarray(rows, int)
+    rows = np.array(rows, int)
     some, query = searcher.points[rows].double(), point.double()[None]
     geometry, table = searcher.geometry, {"row": rows}
     with torch.no_grad():
@@ -293,7 +293,7 @@ def _kept(searcher: Searcher, view: View, asked: int | None) -> np.ndarray:
         keep &= (items["label"] != shunned).to_numpy()
     return keep
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #c439640c
+# %% ../../nbs/search/711_explorer_queries.ipynb #1c754119
 def _as_score(searcher, view, value):
     "The score of the index at a distance, an angle or a cosine."
     if view.score == "cosine":
@@ -358,7 +358,7 @@ def find_by_level(
     here = [level for level in LEVELS if (searcher.gallery.items["level"] == level).any()]
     return {level: find(searcher, replace(view, level=level), point, asked) for level in here}
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #566b219d
+# %% ../../nbs/search/711_explorer_queries.ipynb #c071ecf7
 class Query(NamedTuple):
     "What asks."
 
@@ -406,7 +406,7 @@ def item_name(gallery: Gallery, row: int) -> str:
     name = gallery.picture_of(row).name
     return f"{label or 'picture'}, {level} of {name}" if level != "scene" else f"picture {name}"
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #d5f81dff
+# %% ../../nbs/search/711_explorer_queries.ipynb #2bd3ce28
 def way_to_root(
     searcher: Searcher,
     query: Query,
@@ -427,7 +427,7 @@ def way_to_root(
     new = table["row"].ne(table["row"].shift())
     return _described(searcher, table[new].reset_index(drop=True))
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #6da47e38
+# %% ../../nbs/search/711_explorer_queries.ipynb #eb770e6c
 def map_factor(searcher: Searcher, view: View, query: Query) -> int:
     "The factor that is drawn."
     if 0 <= view.factor < searcher.geometry.factors:
@@ -446,7 +446,7 @@ def disk_map(
     "Places of a query, its hits and some others in the unit disk."
     count = len(searcher.points)
     others = np.random.default_rng(0).permutation(count)[: min(crowd, count)]
-    rows = np.asarray(rows, int)
+    rows = np.array(rows, int)
     points = torch.cat([query.point[None], searcher.points[rows], searcher.points[others]])
     if isinstance(searcher.geometry, Product) and searcher.geometry.dim > searcher.geometry.factors:
         factor = map_factor(searcher, view, query)
@@ -462,7 +462,7 @@ def disk_map(
     table.attrs["title"] = title
     return table
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #783db0c7
+# %% ../../nbs/search/711_explorer_queries.ipynb #f6b44f4d
 @torch.no_grad()
 def factor_table(
     searcher: Searcher,
@@ -477,7 +477,7 @@ def factor_table(
     table["ratio"] = table["norm"] / table["mean"].clip(lower=1e-9)
     return table.sort_values("ratio", ascending=False, ignore_index=True)
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #2b1363b4
+# %% ../../nbs/search/711_explorer_queries.ipynb #9d230dfe
 class Explorer:
     "A gallery and the models that look at it."
 
@@ -516,7 +516,7 @@ class Explorer:
         with self._lock:
             self.gallery, self._searchers = gallery, {}
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #a05776bc
+# %% ../../nbs/search/711_explorer_queries.ipynb #8e5a824b
 def as_records(found: Found) -> list[dict[str, Any]]:
     "Hits as plain values, best first."
     records = []

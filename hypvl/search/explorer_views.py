@@ -6,7 +6,7 @@
 __all__ = ['SIGNS', 'escaped', 'data_uri', 'framed', 'cards', 'pick', 'counted', 'columns', 'disk_svg', 'factor_bars', 'to_csv',
            'to_json', 'to_sheet']
 
-# %% ../../nbs/search/712_explorer_views.ipynb #050425d1
+# %% ../../nbs/search/712_explorer_views.ipynb #a8b2c648
 import base64
 import html
 import io
@@ -26,7 +26,7 @@ from hypvl.search.explorer_queries import (
 )
 from .gallery import WHOLE, Gallery
 
-# %% ../../nbs/search/712_explorer_views.ipynb #a2cbdcbd
+# %% ../../nbs/search/712_explorer_views.ipynb #3928d207
 def escaped(text: object) -> str:
     "Text that means nothing to HTML, nor to templates with braces and dollars."
     safe = html.escape(str(text))
@@ -58,7 +58,7 @@ def framed(
 
 SIGNS = {"distance": "d", "angle": "∠", "cosine": "cos", "norm": "norm"}
 
-# %% ../../nbs/search/712_explorer_views.ipynb #31368771
+# %% ../../nbs/search/712_explorer_views.ipynb #afc1be29
 def cards(
     gallery: Gallery,
     hits: pd.DataFrame,  # of `find` or `way_to_root`
@@ -72,12 +72,14 @@ def cards(
         box = (hit["left"], hit["top"], hit["right"], hit["bottom"])
         named = [n for n in (first, *SIGNS) if n in hit]
         numbers = " · ".join(f"{SIGNS[n]} {hit[n]:.3g}" for n in dict.fromkeys(named))
+        short = escaped(hit["picture"].rsplit("/", 1)[-1])
+        where = f"{hit['level']} · {short}" if hit["label"] else hit["level"]
         note = f'<small class="word">{escaped(hit["word"])}</small>' if hit.get("word") else ""
         made.append(
             f'<li><button class="card" data-key="{escaped(hit["key"])}" '
             f'aria-label="{place}: {escaped(name)}, {escaped(numbers)}. Search with it.">'
-            f"{framed(thumb, box, name)}<b>{escaped(hit['label'] or hit['picture'])}</b>"
-            f"<small>{escaped(hit['level'])} · {escaped(hit['picture'])}</small>"
+            f"{framed(thumb, box, name)}<b>{escaped(hit['label']) or short}</b>"
+            f'<small class="file">{where}</small>'
             f"<small>{escaped(numbers)}</small>{note}</button></li>"
         )
     return f'<ol class="cards">{"".join(made)}</ol>'
@@ -91,14 +93,15 @@ def pick(
     made = []
     for row, thumb in zip(rows, gallery.thumbs(rows)):
         name = gallery.picture_of(row).name
+        short = escaped(name.rsplit("/", 1)[-1])
         made.append(
             f'<li><button class="card" data-key="{gallery.items["key"].iat[row]}" '
             f'aria-label="Search with picture {escaped(name)}">'
-            f"{framed(thumb, WHOLE, name)}<small>{escaped(name)}</small></button></li>"
+            f"{framed(thumb, WHOLE, name)}<small>{short}</small></button></li>"
         )
     return f'<ol class="cards">{"".join(made)}</ol>'
 
-# %% ../../nbs/search/712_explorer_views.ipynb #3441c40d
+# %% ../../nbs/search/712_explorer_views.ipynb #ced090dd
 def counted(found: Found, view: View) -> str:
     "How many items there are, in a sentence."
     shown = len(found.hits)
@@ -123,7 +126,7 @@ def columns(
         made.append(f"<section>{words}{cards(gallery, found.hits, view.score)}</section>")
     return f'<div class="columns">{"".join(made)}</div>'
 
-# %% ../../nbs/search/712_explorer_views.ipynb #ad073a5d
+# %% ../../nbs/search/712_explorer_views.ipynb #4d50a627
 def disk_svg(
     table: pd.DataFrame,  # of `disk_map`
     gallery: Gallery,
@@ -156,7 +159,7 @@ def disk_svg(
     )
     return f"<figure>{''.join(made)}<figcaption>{title}. {legend}</figcaption></figure>"
 
-# %% ../../nbs/search/712_explorer_views.ipynb #3d37ea25
+# %% ../../nbs/search/712_explorer_views.ipynb #399dc9cc
 def factor_bars(
     table: pd.DataFrame,  # of `factor_table`
     most: int = 16,
@@ -178,7 +181,7 @@ def factor_bars(
     head += "items. A factor leads to its map.</caption>"
     return f'<table class="factors">{head}{"".join(made)}</table>'
 
-# %% ../../nbs/search/712_explorer_views.ipynb #96d3dba4
+# %% ../../nbs/search/712_explorer_views.ipynb #5c85783a
 def to_csv(found: Found) -> str:
     "Hits as CSV, without what only this process knows."
     return found.hits.drop(columns="row").to_csv(index=False)
