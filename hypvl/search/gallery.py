@@ -7,10 +7,11 @@ __all__ = ['LEVELS', 'Progress', 'WHOLE', 'Region', 'contained', 'Picture', 'dig
            'read_picture', 'read_annotations', 'Source', 'thumbnail', 'FolderSource', 'WorldSource', 'cut_out',
            'embed_pictures', 'silent', 'Gallery', 'open_gallery', 'gallery_points', 'default_cache']
 
-# %% ../../nbs/search/710_gallery.ipynb #d8248a2e
+# %% ../../nbs/search/710_gallery.ipynb #3e924fa8
 import hashlib
 import io
 import json
+import math
 import os
 import sqlite3
 import sys
@@ -38,7 +39,7 @@ from .index import fingerprint
 LEVELS = ("scene", "object", "part")  # from general to specific
 Progress = Callable[[int, int, str], None]  # done, of how many, what is being done
 
-# %% ../../nbs/search/710_gallery.ipynb #dd4b4a4f
+# %% ../../nbs/search/710_gallery.ipynb #94909b4c
 class Region(NamedTuple):
     "A box of a picture, or all of it."
 
@@ -62,7 +63,7 @@ def contained(
     areas = (boxes[:, 2:] - boxes[:, :2]).clip(min=0).prod(-1)
     return (areas[:, None] > areas) & (common >= share * areas - 1e-9)
 
-# %% ../../nbs/search/710_gallery.ipynb #fb78f3d8
+# %% ../../nbs/search/710_gallery.ipynb #01b5350d
 class Picture(NamedTuple):
     "A picture that can be shown."
 
@@ -86,7 +87,7 @@ def item_key(
     "The name of a region, the same wherever its picture lies."
     return digest(picture, ",".join(f"{value:.5f}" for value in box))
 
-# %% ../../nbs/search/710_gallery.ipynb #0a6bbc5c
+# %% ../../nbs/search/710_gallery.ipynb #da478783
 _TABLES = """
 create table if not exists files (path text primary key, facts text, key text, fault text);
 create table if not exists pictures (key text primary key, thumb blob, regions text);
@@ -140,7 +141,7 @@ class Store:
         with self.open() as base:
             return base.execute(question, values).fetchall()
 
-# %% ../../nbs/search/710_gallery.ipynb #112f39c3
+# %% ../../nbs/search/710_gallery.ipynb #02c22b91
 @dataclass(frozen=True)
 class Bounds:
     "What is taken as a picture."
@@ -182,7 +183,7 @@ def read_picture(
         known = ", ".join(bounds.formats)
         raise Refused("broken", f"no readable picture ({known})") from error
 
-# %% ../../nbs/search/710_gallery.ipynb #f5f29e02
+# %% ../../nbs/search/710_gallery.ipynb #cc7afc69
 def read_annotations(
     path: str | Path,  # COCO or LVIS JSON
     min_area: float = 0.01,  # least share of the picture that a box covers
@@ -221,7 +222,7 @@ def _as_regions(boxes, size, min_area):
             regions.append(Region(level, label, tuple(corners[i].tolist())))
     return tuple(regions)
 
-# %% ../../nbs/search/710_gallery.ipynb #6e07d6c1
+# %% ../../nbs/search/710_gallery.ipynb #608bbb49
 class Source(Protocol):
     "Where pictures come from."
 
@@ -254,7 +255,7 @@ def thumbnail(
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
-# %% ../../nbs/search/710_gallery.ipynb #a0379a3d
+# %% ../../nbs/search/710_gallery.ipynb #90049440
 class FolderSource:
     "Photographs below a folder, with the boxes of an annotations file where there is one."
 
@@ -360,7 +361,10 @@ def _facts(path):
         return "missing"
     return f"{found.st_size} {found.st_mtime_ns}"
 
-# %% ../../nbs/search/710_gallery.ipynb #4296f0f5
+# %% ../../nbs/search/710_gallery.ipynb #4c799b49
+_WORLD_VERSION = 1  # of what is kept of a scene; another one is painted anew
+
+
 def _render(config, split, indices, min_area):
     "Rows of pictures of some scenes: key, PNG, regions."
     world, rows = World(config), []
@@ -380,7 +384,7 @@ def _render(config, split, indices, min_area):
 
 
 def _scene_key(config, split, index):
-    return digest("world", config_hash(config), split, str(index))
+    return digest(f"world {_WORLD_VERSION}", config_hash(config), split, str(index))
 
 
 class WorldSource:
@@ -439,17 +443,17 @@ class WorldSource:
         content = store.thumbs([picture.key])[picture.key]  # without loss: see `thumbnail`
         return read_picture(content)
 
-# %% ../../nbs/search/710_gallery.ipynb #067a64f7
+# %% ../../nbs/search/710_gallery.ipynb #142307c6
 def cut_out(
     image: Image.Image,
     box: Sequence[float],  # left, top, right, bottom as fractions
 ) -> Image.Image:  # at least one pixel
     "A region of a picture, rounded outwards to whole pixels."
-    left, top, right, bottom = np.clip(box, 0, 1)
+    left, top, right, bottom = (min(max(float(side), 0.0), 1.0) for side in box)
     wide, high = image.size
     x0, y0 = min(int(left * wide), wide - 1), min(int(top * high), high - 1)
-    x1 = max(x0 + 1, int(np.ceil(right * wide - 1e-6)))
-    y1 = max(y0 + 1, int(np.ceil(bottom * high - 1e-6)))
+    x1 = max(x0 + 1, math.ceil(right * wide - 1e-6))
+    y1 = max(y0 + 1, math.ceil(bottom * high - 1e-6))
     return image.crop((x0, y0, x1, y1))
 
 
@@ -464,7 +468,7 @@ def embed_pictures(
         points = model.encode_image(pixels.to(device), normalize=True)
     return points.float().cpu().numpy()
 
-# %% ../../nbs/search/710_gallery.ipynb #0fac9104
+# %% ../../nbs/search/710_gallery.ipynb #02ccf5ed
 def silent(done: int, count: int, what: str):
     "Progress that nobody looks at."
 
@@ -542,7 +546,7 @@ def open_gallery(
     items = items[~items["key"].duplicated()].reset_index(drop=True)  # the same box twice
     return Gallery(source, store, pictures, items, faults)
 
-# %% ../../nbs/search/710_gallery.ipynb #f5b48d0b
+# %% ../../nbs/search/710_gallery.ipynb #5470f34c
 def gallery_points(
     gallery: Gallery,
     model: nn.Module,  # with `encode_image`, `preprocess` and `geometry`
@@ -552,18 +556,21 @@ def gallery_points(
     "Points of all items; those that the store lacks are made and kept, picture by picture."
     name, store, keys = fingerprint(model), gallery.store, gallery.items["key"]
     known = dict(store.rows("select item, point from points where model = ?", name))
-    missing = gallery.items[~keys.isin(known.keys())]
-    groups = [*missing.groupby("picture", sort=True)]
+    boxes = gallery.items[["left", "top", "right", "bottom"]].to_numpy()
+    of_picture: dict[int, list[tuple]] = {}  # what is missing: keys and boxes
+    for i, key, box in zip(gallery.items["picture"], keys, boxes):
+        if key not in known:
+            of_picture.setdefault(i, []).append((key, box))
+    groups = sorted(of_picture.items())
     with ThreadPoolExecutor(4) as pool:
         for start in range(0, len(groups), at_once):
             some = groups[start : start + at_once]
             opened = [gallery.pictures[i] for i, _ in some]
             images = list(pool.map(lambda p: gallery.source.load(p, store), opened))
             crops, made = [], []
-            for image, (_, rows) in zip(images, some):
-                boxes = rows[["left", "top", "right", "bottom"]].to_numpy()
-                crops += [cut_out(image, box) for box in boxes]
-                made += list(rows["key"])
+            for image, (_, missing) in zip(images, some):
+                crops += [cut_out(image, box) for _, box in missing]
+                made += [key for key, _ in missing]
             points = np.concatenate(
                 [embed_pictures(model, crops[i : i + 256]) for i in range(0, len(crops), 256)]
             )
@@ -576,7 +583,7 @@ def gallery_points(
     joined = b"".join([known[key] for key in keys])
     return np.frombuffer(joined, np.float32).reshape(len(keys), -1).copy()
 
-# %% ../../nbs/search/710_gallery.ipynb #78610fde
+# %% ../../nbs/search/710_gallery.ipynb #fa0d46ce
 def default_cache() -> Path:
     "The folder of this user's caches, as the system has it."
     if sys.platform == "darwin":
