@@ -7,7 +7,7 @@ __all__ = ['MODES', 'SCORES', 'DIRECTIONS', 'SHOWS', 'View', 'to_address', 'from
            'find', 'find_by_level', 'Query', 'query_point', 'item_name', 'way_to_root', 'map_factor', 'disk_map',
            'factor_table', 'Explorer', 'as_records', 'search_records']
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #93bde74e
+# %% ../../nbs/search/711_explorer_queries.ipynb #97cae12e
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -39,7 +39,7 @@ from hypvl.search.gallery import (
 )
 from .index import Index, build_index
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #3c57ee7e
+# %% ../../nbs/search/711_explorer_queries.ipynb #d67191f9
 MODES = ("nearest", "threshold")
 SCORES = ("distance", "angle", "cosine")
 DIRECTIONS = ("parts", "wholes")
@@ -95,7 +95,7 @@ class View:
         if max(map(len, (self.text, self.also))) > 300:
             raise ValueError("text must have at most 300 characters")
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #4e8d3c29
+# %% ../../nbs/search/711_explorer_queries.ipynb #1f5f20a3
 _TYPES = {"columns": bool, "hide_image": bool, "hide_label": bool, "k": int, "factor": int}
 _TYPES |= {"threshold": float, "low": float, "high": float}
 
@@ -133,7 +133,7 @@ def from_address(address: str) -> View:
 
 _FLAGS = {name for name, kind in _TYPES.items() if kind is bool}
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #ba4fcc75
+# %% ../../nbs/search/711_explorer_queries.ipynb #52a21a55
 class Found(NamedTuple):
     "What a view shows."
 
@@ -258,7 +258,7 @@ def _label_points(model, labels):
         known.append(label)
     return known, torch.cat(texts) if texts else None
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #79217a3e
+# %% ../../nbs/search/711_explorer_queries.ipynb #ebac7dab
 def measured(
     searcher: Searcher,
     point: Float[Tensor, "D"],  # what asks
@@ -299,7 +299,7 @@ def _kept(searcher: Searcher, view: View, asked: int | None) -> np.ndarray:
         keep &= (items["label"] != shunned).to_numpy()
     return keep
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #6626c813
+# %% ../../nbs/search/711_explorer_queries.ipynb #b0fd9fdb
 def _as_score(searcher, view, value):
     "The score of the index at a distance, an angle or a cosine."
     if view.score == "cosine":
@@ -364,7 +364,7 @@ def find_by_level(
     here = [level for level in LEVELS if (searcher.gallery.items["level"] == level).any()]
     return {level: find(searcher, replace(view, level=level), point, asked) for level in here}
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #6f9df172
+# %% ../../nbs/search/711_explorer_queries.ipynb #4bba25f6
 class Query(NamedTuple):
     "What asks."
 
@@ -412,7 +412,7 @@ def item_name(gallery: Gallery, row: int) -> str:
     name = gallery.picture_of(row).name
     return f"{label or 'picture'}, {level} of {name}" if level != "scene" else f"picture {name}"
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #200233a4
+# %% ../../nbs/search/711_explorer_queries.ipynb #eca83e39
 def way_to_root(
     searcher: Searcher,
     query: Query,
@@ -433,7 +433,7 @@ def way_to_root(
     new = table["row"].ne(table["row"].shift())
     return _described(searcher, table[new].reset_index(drop=True))
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #3b6e4a92
+# %% ../../nbs/search/711_explorer_queries.ipynb #563c35b6
 def map_factor(searcher: Searcher, view: View, query: Query) -> int:
     "The factor that is drawn."
     if 0 <= view.factor < searcher.geometry.factors:
@@ -468,7 +468,7 @@ def disk_map(
     table.attrs["title"] = title
     return table
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #1ddb76c6
+# %% ../../nbs/search/711_explorer_queries.ipynb #aee0b875
 @torch.no_grad()
 def factor_table(
     searcher: Searcher,
@@ -483,7 +483,7 @@ def factor_table(
     table["ratio"] = table["norm"] / table["mean"].clip(lower=1e-9)
     return table.sort_values("ratio", ascending=False, ignore_index=True)
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #18b7627b
+# %% ../../nbs/search/711_explorer_queries.ipynb #a775ea4e
 class Explorer:
     "A gallery and the models that look at it."
 
@@ -522,7 +522,7 @@ class Explorer:
         with self._lock:
             self.gallery, self._searchers = gallery, {}
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #0080f4f4
+# %% ../../nbs/search/711_explorer_queries.ipynb #73eb156c
 def as_records(found: Found) -> list[dict[str, Any]]:
     "Hits as plain values, best first."
     records = []

@@ -7,7 +7,7 @@ __all__ = ['LEVELS', 'Progress', 'WHOLE', 'Region', 'contained', 'Picture', 'dig
            'read_picture', 'read_annotations', 'Source', 'thumbnail', 'FolderSource', 'WorldSource', 'cut_out',
            'embed_pictures', 'silent', 'Gallery', 'open_gallery', 'gallery_points', 'default_cache']
 
-# %% ../../nbs/search/710_gallery.ipynb #3e924fa8
+# %% ../../nbs/search/710_gallery.ipynb #40959884
 import hashlib
 import io
 import json
@@ -39,7 +39,7 @@ from .index import fingerprint
 LEVELS = ("scene", "object", "part")  # from general to specific
 Progress = Callable[[int, int, str], None]  # done, of how many, what is being done
 
-# %% ../../nbs/search/710_gallery.ipynb #94909b4c
+# %% ../../nbs/search/710_gallery.ipynb #6268c5a3
 class Region(NamedTuple):
     "A box of a picture, or all of it."
 
@@ -63,7 +63,7 @@ def contained(
     areas = (boxes[:, 2:] - boxes[:, :2]).clip(min=0).prod(-1)
     return (areas[:, None] > areas) & (common >= share * areas - 1e-9)
 
-# %% ../../nbs/search/710_gallery.ipynb #01b5350d
+# %% ../../nbs/search/710_gallery.ipynb #1427d0bf
 class Picture(NamedTuple):
     "A picture that can be shown."
 
@@ -87,7 +87,7 @@ def item_key(
     "The name of a region, the same wherever its picture lies."
     return digest(picture, ",".join(f"{value:.5f}" for value in box))
 
-# %% ../../nbs/search/710_gallery.ipynb #da478783
+# %% ../../nbs/search/710_gallery.ipynb #4959a931
 _TABLES = """
 create table if not exists files (path text primary key, facts text, key text, fault text);
 create table if not exists pictures (key text primary key, thumb blob, regions text);
@@ -141,7 +141,7 @@ class Store:
         with self.open() as base:
             return base.execute(question, values).fetchall()
 
-# %% ../../nbs/search/710_gallery.ipynb #02c22b91
+# %% ../../nbs/search/710_gallery.ipynb #33cc3a7c
 @dataclass(frozen=True)
 class Bounds:
     "What is taken as a picture."
@@ -183,7 +183,7 @@ def read_picture(
         known = ", ".join(bounds.formats)
         raise Refused("broken", f"no readable picture ({known})") from error
 
-# %% ../../nbs/search/710_gallery.ipynb #cc7afc69
+# %% ../../nbs/search/710_gallery.ipynb #2b266152
 def read_annotations(
     path: str | Path,  # COCO or LVIS JSON
     min_area: float = 0.01,  # least share of the picture that a box covers
@@ -222,7 +222,7 @@ def _as_regions(boxes, size, min_area):
             regions.append(Region(level, label, tuple(corners[i].tolist())))
     return tuple(regions)
 
-# %% ../../nbs/search/710_gallery.ipynb #608bbb49
+# %% ../../nbs/search/710_gallery.ipynb #d1bfbc75
 class Source(Protocol):
     "Where pictures come from."
 
@@ -255,7 +255,7 @@ def thumbnail(
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
-# %% ../../nbs/search/710_gallery.ipynb #90049440
+# %% ../../nbs/search/710_gallery.ipynb #3c622500
 class FolderSource:
     "Photographs below a folder, with the boxes of an annotations file where there is one."
 
@@ -361,7 +361,7 @@ def _facts(path):
         return "missing"
     return f"{found.st_size} {found.st_mtime_ns}"
 
-# %% ../../nbs/search/710_gallery.ipynb #4c799b49
+# %% ../../nbs/search/710_gallery.ipynb #c5b00f56
 _WORLD_VERSION = 1  # of what is kept of a scene; another one is painted anew
 
 
@@ -443,7 +443,7 @@ class WorldSource:
         content = store.thumbs([picture.key])[picture.key]  # without loss: see `thumbnail`
         return read_picture(content)
 
-# %% ../../nbs/search/710_gallery.ipynb #142307c6
+# %% ../../nbs/search/710_gallery.ipynb #b5c4c21b
 def cut_out(
     image: Image.Image,
     box: Sequence[float],  # left, top, right, bottom as fractions
@@ -468,7 +468,7 @@ def embed_pictures(
         points = model.encode_image(pixels.to(device), normalize=True)
     return points.float().cpu().numpy()
 
-# %% ../../nbs/search/710_gallery.ipynb #02ccf5ed
+# %% ../../nbs/search/710_gallery.ipynb #7ebd1320
 def silent(done: int, count: int, what: str):
     "Progress that nobody looks at."
 
@@ -546,7 +546,7 @@ def open_gallery(
     items = items[~items["key"].duplicated()].reset_index(drop=True)  # the same box twice
     return Gallery(source, store, pictures, items, faults)
 
-# %% ../../nbs/search/710_gallery.ipynb #5470f34c
+# %% ../../nbs/search/710_gallery.ipynb #a6ca7b7d
 def gallery_points(
     gallery: Gallery,
     model: nn.Module,  # with `encode_image`, `preprocess` and `geometry`
@@ -583,7 +583,7 @@ def gallery_points(
     joined = b"".join([known[key] for key in keys])
     return np.frombuffer(joined, np.float32).reshape(len(keys), -1).copy()
 
-# %% ../../nbs/search/710_gallery.ipynb #fa0d46ce
+# %% ../../nbs/search/710_gallery.ipynb #b5959c93
 def default_cache() -> Path:
     "The folder of this user's caches, as the system has it."
     if sys.platform == "darwin":
