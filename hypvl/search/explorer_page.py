@@ -7,7 +7,7 @@ __all__ = ['UPLOAD', 'CSS', 'CLICKS', 'DRAWS', 'ADDRESS', 'SAVE', 'Session', 're
            'paint_results', 'paint', 'export', 'answer', 'make_page', 'OwnSourcesOnly', 'make_app', 'run_models',
            'check_port', 'explore']
 
-# %% ../../nbs/search/713_explorer_page.ipynb #6d59889b
+# %% ../../nbs/search/713_explorer_page.ipynb #35809579
 import base64
 import io
 import socket
@@ -75,7 +75,7 @@ from hypvl.search.gallery import (
     thumbnail,
 )
 
-# %% ../../nbs/search/713_explorer_page.ipynb #7e58bd20
+# %% ../../nbs/search/713_explorer_page.ipynb #02ce3bfc
 @dataclass
 class Session:
     "What one user sees: lives in the page's state."
@@ -116,7 +116,7 @@ def read_upload(
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     return image
 
-# %% ../../nbs/search/713_explorer_page.ipynb #3b4ca98e
+# %% ../../nbs/search/713_explorer_page.ipynb #7925f64d
 def sample_rows(
     gallery: Gallery,
     seed: int,  # of the draw
@@ -184,7 +184,7 @@ def paint(explorer: Explorer, session: Session, progress: Progress) -> tuple[str
         made.append(f"<section><h3>{escaped(one.name)}</h3><p>{space}</p>{text}</section>")
     return shown, f'<div class="beside">{"".join(made)}</div>'
 
-# %% ../../nbs/search/713_explorer_page.ipynb #4cef76e5
+# %% ../../nbs/search/713_explorer_page.ipynb #e3f2ca73
 def export(explorer: Explorer, session: Session, kind: str) -> dict[str, str]:
     "A file that the browser saves: its name, and an address that holds it."
     view = session.view
@@ -220,7 +220,7 @@ def answer(
     except ValueError as error:
         raise gr.Error(str(error), print_exception=False) from error
 
-# %% ../../nbs/search/713_explorer_page.ipynb #64352d21
+# %% ../../nbs/search/713_explorer_page.ipynb #d0158ca6
 CSS = """
 .gradio-container {max-width: 1500px !important; margin: 0 auto}
 footer {display: none !important}
@@ -240,7 +240,7 @@ footer {display: none !important}
 #layout > * {min-width: 0 !important}
 @media (max-width: 760px) {
   #layout {grid-template: "asks" auto "answers" auto "controls" auto / minmax(0, 1fr)}
-  .draw {max-width: 220px}
+  #picture .draw {max-width: 200px}
   .cards {grid-template-columns: repeat(auto-fill, minmax(104px, 1fr))}
 }
 .card:hover, .card:focus-visible, .disk .hit:focus {outline: 3px solid var(--color-accent)}
@@ -334,7 +334,7 @@ SAVE = """(file) => {
   document.body.append(link); link.click(); link.remove();
 }"""
 
-# %% ../../nbs/search/713_explorer_page.ipynb #358d0111
+# %% ../../nbs/search/713_explorer_page.ipynb #ade764a7
 _SHOWN = [
     ("Results", "hits"),
     ("Way to the root", "way"),
@@ -374,7 +374,7 @@ def _controls(explorer: Explorer) -> dict[str, gr.components.Component]:
             control.value = getattr(View(), name)
     return made
 
-# %% ../../nbs/search/713_explorer_page.ipynb #b36cd33e
+# %% ../../nbs/search/713_explorer_page.ipynb #97dfe710
 def _shown_values(explorer: Explorer, session: Session, controls) -> list[Any]:
     "What the controls show of a view."
     view = session.view
@@ -414,7 +414,7 @@ def _with_threshold(explorer: Explorer, session: Session) -> View:
     step = -0.005 if view.score == "cosine" else 0.005
     return replace(view, threshold=round(found.threshold + step, 2))
 
-# %% ../../nbs/search/713_explorer_page.ipynb #1a3077e7
+# %% ../../nbs/search/713_explorer_page.ipynb #71cfffef
 def _reported(progress: gr.Progress) -> Progress:
     "Progress as the page shows it."
 
@@ -568,7 +568,7 @@ def _asking(view):
 def _headline(gallery):
     return f"## {escaped(gallery.source.title)}\n{escaped(gallery.describe())}"
 
-# %% ../../nbs/search/713_explorer_page.ipynb #22237ccd
+# %% ../../nbs/search/713_explorer_page.ipynb #79414486
 def make_page(explorer: Explorer) -> gr.Blocks:
     "The page; `make_app` serves it."
     act, gallery = _Page(explorer), explorer.gallery
@@ -664,7 +664,7 @@ def _add_endpoint(explorer):
     asked = [image, mode, k, threshold]
     button.click(partial(answer, explorer), asked, found, api_name="search")
 
-# %% ../../nbs/search/713_explorer_page.ipynb #cb759323
+# %% ../../nbs/search/713_explorer_page.ipynb #c32bdf47
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
@@ -717,7 +717,7 @@ def make_app(
         css=CSS,
     )
 
-# %% ../../nbs/search/713_explorer_page.ipynb #bb88d65d
+# %% ../../nbs/search/713_explorer_page.ipynb #f138555b
 def run_models(
     runs: tuple[str, ...],  # folders of models or runs, published files, names of shipped models
 ) -> dict[str, Callable[[], nn.Module]]:
