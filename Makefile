@@ -14,7 +14,7 @@ export MALLOC_TRIM_THRESHOLD_ := 1073741824
 
 VARIANT  ?= world
 
-.PHONY: help phyclip syntax backbone test export lab clean
+.PHONY: help phyclip syntax backbone explore test export lab clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -41,6 +41,12 @@ phyclip syntax: .venv/.installed
 
 backbone: .venv/.installed  ## train the shipped CLIP of VARIANT=world|states into hypvl/resources; goes on where it stopped
 	OMP_NUM_THREADS=1 nice $(BIN)/python -c "from hypvl.papers.backbone import train_backbone; train_backbone('$(VARIANT)')"
+
+RUN      ?=
+IMAGES   ?=
+
+explore: .venv/.installed  ## look at what a model finds, in a browser; RUN=folder of a model, IMAGES=folder of photographs
+	$(BIN)/hypvl explore $(if $(RUN),--run $(RUN)) $(if $(IMAGES),--images $(IMAGES))
 
 export: .venv/.installed  ## write hypvl/ from the notebooks and clean their metadata
 	$(BIN)/nbdev_export
