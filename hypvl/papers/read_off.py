@@ -42,6 +42,7 @@ def table_sentence(
 ) -> str:
     "Which of our models is best in most columns, whether it clears the next, floor or not."
     ours = frame[frame["source"].eq(OUR_BLOCK) & frame["score"].eq("paper")]
+    ours = ours[ours["better"].ne("neither")]
     facts = []
     for _, cells in ours.groupby(["suite", "dataset", "metric"], sort=False):
         if (~cells["baseline"] & cells["value"].notna()).any():

@@ -31,7 +31,7 @@ class Column:
     group: str  # upper heading
     label: str  # lower heading
     percent: bool = True  # shown times 100
-    better: str = "higher"  # or 'lower'
+    better: str = "higher"  # or 'lower'; 'neither' is not ranked
     digits: int = 2  # decimals in the paper
     relative: bool = False  # claims compare in % of the rival's: counts of edges or steps
 
