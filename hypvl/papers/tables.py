@@ -20,7 +20,6 @@ from ..config import atomic_path
 from ..evaluation.statistics import Interval, from_intervals
 from hypvl.papers.reference import (
     BASELINES,
-    BOTH_WORLDS,
     EQUAL_LENGTH,
     MODEL_COLUMNS,
     OF_A_MODEL,
@@ -189,13 +188,17 @@ def _long(cells: list[dict], number: int, source: str) -> pd.DataFrame:
 def _choose(
     columns: Sequence[Column], frame: pd.DataFrame, gaps: Mapping[str, str]
 ) -> list[Column]:
-    "Of each task, the sets that have numbers or a reason for having none; else the world's."
+    """Of each task, the sets that have numbers or a reason for having none; else the world's.
+
+    A task without sets of the world has the same sets everywhere: all are shown.
+    """
     have = set(frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None))
     used = set()  # task, and whether its sets of the world or those of the papers
     for column in columns:
         if column.key in have or column.dataset in gaps:
             used.add((column.task, column.dataset in WORLD_SETS))
     used_tasks = {task for task, _ in used}
+    of_worlds = {column.task for column in columns if column.dataset in WORLD_SETS}
     chosen = []
     for column in columns:
         of_world = column.dataset in WORLD_SETS
@@ -203,7 +206,7 @@ def _choose(
             continue
         shown = (column.task, of_world) in used
         unused = column.task not in used_tasks and of_world
-        if shown or unused or column.task in BOTH_WORLDS:
+        if shown or unused or column.task not in of_worlds:
             chosen.append(column)
     return chosen
 
