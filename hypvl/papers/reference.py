@@ -270,6 +270,8 @@ BASELINES = {
     "rare_words": "rare words",
     "longer_caption": "longer caption",
     "shorter_caption": "shorter caption",
+    "label_frequency": "most frequent labels",
+    "nearest_to_root": "nearest to the root",
     "ideal": "ideal observer",
 }
 NEEDED = ("family", "seed", "suite", "dataset", "metric", "value")

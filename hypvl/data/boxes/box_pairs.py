@@ -194,7 +194,7 @@ class _PairViews(Dataset):
         if self.transform:
             seed = int.from_bytes(blake2b(draw.encode(), digest_size=7).digest(), "little")
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
+                torch.default_generator.manual_seed(seed)  # nothing is queued for GPUs
                 crop = self.transform(crop)
         return self.views.square(crop)
 
