@@ -221,10 +221,6 @@ LAYOUTS = {
     3: _layout(3, "Novel classes (LVIS)", _columns((LVIS, NOVEL), *_BOTH, *_LONG)),
     4: _layout(4, "Sets of one class an image, vote of five", task_columns("single_class")),
     5: _layout(5, "Sizes of these sets", task_columns("set_sizes"), "sizes"),
-    6: _layout(
-        6, "Same-class, with and without other images", _columns((OPEN_IMAGES,), *_BOTH)
-    ),
-    7: _layout(
-        7, "Hierarchical, with and without other images", _columns((OPEN_IMAGES,), *_LONG)
-    ),
+    6: _layout(6, "Same-class, with and without other images", _columns((OPEN_IMAGES,), *_BOTH)),
+    7: _layout(7, "Hierarchical, with and without other images", _columns((OPEN_IMAGES,), *_LONG)),
 }
