@@ -289,8 +289,6 @@ BASELINES = {
     "rare_words": "rare words",
     "longer_caption": "longer caption",
     "shorter_caption": "shorter caption",
-    "label_frequency": "most frequent labels",
-    "nearest_to_root": "nearest to the root",
     "ideal": "ideal observer",
 }
 OF_A_MODEL = ("nearest_to_root",)  # baselines that are another one for each model

@@ -7,7 +7,7 @@ __all__ = ['SceneTree', 'scene_tree', 'richest_scene', 'geodesic', 'concept_figu
            'general_to_specific', 'crop_of', 'retrieval_figure', 'precision_recall_figure', 'tree_of_edges',
            'best_roots', 'class_tree_figure', 'frequency_figure', 'order_means', 'order_figure']
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #1174a84d
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #f22f9289
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ from ...geometry.cones import exterior_angle
 from ..claims import IDEAL, groups_of, items_by_seeds
 from ..figures import Drawing, palette, panels, style
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #0d08022c
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #79871987
 _LEVELS = ("scene", "object", "part", "part of a part")
 _COLOURS = ("#444444", "#0072B2", "#D55E00", "#009E73")  # of the levels
 
@@ -107,7 +107,7 @@ def _picture(views: Views, image: int, row: int) -> np.ndarray:
     "A crop as it is, [H, W, 3]."
     return views.crop(image, row).permute(1, 2, 0).numpy()
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #5dc6727d
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #7cb89bb2
 def geodesic(
     a: Float[torch.Tensor, "2"],  # points of the hyperbolic plane of curvature −1
     b: Float[torch.Tensor, "2"],
@@ -164,7 +164,7 @@ def concept_figure(
             x, y = lorentz.to_poincare(point, c=1.0).tolist()
             crop = _picture(views, tree.image, node)
             level = min(depth[node], len(_COLOURS) - 1)
-            zoom = (66, 44, 27, 19)[level] / max(crop.shape[:2])
+            zoom = (56, 44, 27, 19)[level] / max(crop.shape[:2])
             edge = {"edgecolor": _COLOURS[level], "lw": 1.8}
             shown = AnnotationBbox(OffsetImage(crop, zoom=zoom), (x, y), pad=0.1, bboxprops=edge)
             axis.add_artist(shown)
@@ -176,7 +176,7 @@ def concept_figure(
         figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False)
     return Drawing(figure, pd.DataFrame(rows))
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #0c7d8cb5
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #ef9fc533
 def _draw_boxes(axis: Axes, tree: SceneTree, picture: np.ndarray) -> None:
     "The picture with a frame for each box."
     high, wide = picture.shape[:2]
@@ -253,7 +253,7 @@ def pair_figure(
             axis.set_title(title, loc="left")
     return Drawing(figure, rows)
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #ec89418a
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #c07dc6c0
 _BETA, _ALPHA = "#0072B2", "#D55E00"
 
 
@@ -319,7 +319,7 @@ def angle_figure(
     named = [near | {"space": "hyperbolic"}, far | {"space": "Euclidean"}]
     return Drawing(figure, pd.DataFrame(named)[["space", "beta1", "alpha2"]])
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #756a28fb
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #abce3361
 _RIGHT = {True: ("#1a7f37", "-", "in the hierarchy"), False: ("#b3261e", ":", "not in it")}
 
 
@@ -391,7 +391,7 @@ def retrieval_figure(
         figure.legend(handles=marks, loc="outside lower center", ncols=2, frameon=False)
     return Drawing(figure, shown)
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #6ce11ae1
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #4443adbd
 def precision_recall_figure(
     curves: pd.DataFrame,  # model, seed, threshold, precision, recall
     named: int = 3,  # thresholds to write beside each curve
@@ -412,31 +412,27 @@ def precision_recall_figure(
             dash = ":" if "one image" in model else "-"
             line = rows[["recall", "precision"]] * 100
             axis.plot(line["recall"], line["precision"], dash, color=colour, lw=1.7, label=model)
-            lower = len(axis.get_legend_handles_labels()[1]) % 2 == 0
-            _name_thresholds(axis, rows, colour, named, -9 if lower else 4)
+            _name_thresholds(axis, rows, colour, named)
         axis.set(xlabel="recall, %", ylabel="precision, %", xlim=(0, 104))
         axis.legend(frameon=False, loc="upper right")
     return Drawing(figure, mean.reset_index(drop=True))
 
 
-def _name_thresholds(axis: Axes, rows: pd.DataFrame, colour: str, count: int, up: float) -> None:
+def _name_thresholds(axis: Axes, rows: pd.DataFrame, colour: str, count: int) -> None:
     "Dots with their threshold, evenly along the recall."
-    wanted = np.linspace(0.15, 0.85, count)
+    shift = 0.07 * (len(axis.get_legend_handles_labels()[1]) - 1)  # so that they stand apart
+    wanted = np.linspace(0.1, 0.7, count) + shift
     nearest = {int((rows["recall"] - level).abs().to_numpy().argmin()) for level in wanted}
     for number in sorted(nearest):
         row = rows.iloc[number]
         place = 100 * row["recall"], 100 * row["precision"]
         axis.plot(*place, "o", color=colour, ms=3)
         axis.annotate(
-            f"{row['threshold']:.2f}",
-            place,
-            (3, up),
-            textcoords="offset points",
-            fontsize=6.5,
+            f"{row['threshold']:.2f}", place, (3, 3), textcoords="offset points", fontsize=6.5,
             color=colour,
         )
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #553c4cd9
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #8359ff0c
 _WIDEST = 4  # classes shown below another
 
 
@@ -453,9 +449,8 @@ def _branch(tree: ClassTree, node: int, level: int, most: int) -> list[tuple[int
     for child in below[:_WIDEST]:
         branch = _branch(tree, child, level + 1, most)
         start = len(lines)
-        lines += [
-            (lvl, parent + start if n else 0, name) for n, (lvl, parent, name) in enumerate(branch)
-        ]
+        lines += [(lvl, parent + start if n else 0, name) for n, (lvl, parent, name) in
+                  enumerate(branch)]
     if len(below) > _WIDEST:
         lines.append((level + 1, 0, f"and {len(below) - _WIDEST} more"))
     return lines
@@ -501,21 +496,16 @@ def class_tree_figure(
         for axis, lines in zip(figure.subplots(1, len(roots), squeeze=False)[0], branches):
             for number, (level, parent, name) in enumerate(lines):
                 if level:
-                    way = [
-                        (level - 0.95, -parent - 0.4),
-                        (level - 0.95, -number),
-                        (level - 0.08, -number),
-                    ]
+                    way = [(level - 0.95, -parent - 0.4), (level - 0.95, -number), (level - 0.08, -number)]
                     axis.plot(*zip(*way), color=".65", lw=0.9, zorder=0)
-                axis.text(
-                    level, -number, name, va="center", fontsize=7.5, color=_COLOURS[min(level, 3)]
-                )
+                axis.text(level, -number, name, va="center", fontsize=7.5,
+                          color=_COLOURS[min(level, 3)])
                 rows.append({"root": lines[0][2], "level": level, "class": name})
             axis.set(xlim=(-0.1, levels + 0.3), ylim=(-tall + 0.5, 0.6))
             axis.axis("off")
     return Drawing(figure, pd.DataFrame(rows))
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #fc66568f
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #2697d59b
 def frequency_figure(
     classes: pd.DataFrame,  # role, label, count
     most: int = 50,  # classes
@@ -539,7 +529,7 @@ def frequency_figure(
         axes[1, 0].set_xlim(-0.7, len(names) - 0.3)
     return Drawing(figure, pd.concat(parts, ignore_index=True))
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #ab6f2ee0
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #d5ccce9c
 _TITLES = {
     "containment_f1": "edges of containment, F1 in %",
     "depth_correlation": "depth and distance from the root, Spearman × 100",

@@ -128,7 +128,11 @@ def _scale(preset: str, backbone: str) -> tuple[BoxSource, TrainConfig]:
     return larger, replace(training, **many, warmup=200, checkpoint_every=1_000)
 
 # %% ../../../nbs/papers/visual_hierarchies/830_recipes.ipynb #33844221
-_PROBES = {"cosine": "instances_by_cosine", "angle": "instances", "distance": "instances_by_distance"}
+_PROBES = {
+    "cosine": "instances_by_cosine",
+    "angle": "instances",
+    "distance": "instances_by_distance",
+}
 
 
 def hierarchy_recipe(
