@@ -7,7 +7,7 @@ __all__ = ['SceneTree', 'scene_tree', 'richest_scene', 'geodesic', 'concept_figu
            'general_to_specific', 'crop_of', 'retrieval_figure', 'precision_recall_figure', 'tree_of_edges',
            'best_roots', 'class_tree_figure', 'frequency_figure', 'order_means', 'order_figure']
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #f22f9289
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #95f0b0b2
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -28,11 +28,10 @@ from ...data.boxes.class_tree import ClassTree
 from ...data.boxes.containment import Pairs
 from ...evaluation.statistics import Sample, estimate
 from ...geometry import lorentz
-from ...geometry.cones import exterior_angle
 from ..claims import IDEAL, groups_of, items_by_seeds
 from ..figures import Drawing, palette, panels, style
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #79871987
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #c5cea5ea
 _LEVELS = ("scene", "object", "part", "part of a part")
 _COLOURS = ("#444444", "#0072B2", "#D55E00", "#009E73")  # of the levels
 
@@ -107,7 +106,7 @@ def _picture(views: Views, image: int, row: int) -> np.ndarray:
     "A crop as it is, [H, W, 3]."
     return views.crop(image, row).permute(1, 2, 0).numpy()
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #7cb89bb2
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #bb0767cb
 def geodesic(
     a: Float[torch.Tensor, "2"],  # points of the hyperbolic plane of curvature −1
     b: Float[torch.Tensor, "2"],
@@ -176,7 +175,7 @@ def concept_figure(
         figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False)
     return Drawing(figure, pd.DataFrame(rows))
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #ef9fc533
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #061648bb
 def _draw_boxes(axis: Axes, tree: SceneTree, picture: np.ndarray) -> None:
     "The picture with a frame for each box."
     high, wide = picture.shape[:2]
@@ -253,7 +252,7 @@ def pair_figure(
             axis.set_title(title, loc="left")
     return Drawing(figure, rows)
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #c07dc6c0
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #d0c9876b
 _BETA, _ALPHA = "#0072B2", "#D55E00"
 
 
@@ -319,7 +318,7 @@ def angle_figure(
     named = [near | {"space": "hyperbolic"}, far | {"space": "Euclidean"}]
     return Drawing(figure, pd.DataFrame(named)[["space", "beta1", "alpha2"]])
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #abce3361
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #f905faf3
 _RIGHT = {True: ("#1a7f37", "-", "in the hierarchy"), False: ("#b3261e", ":", "not in it")}
 
 
@@ -391,7 +390,7 @@ def retrieval_figure(
         figure.legend(handles=marks, loc="outside lower center", ncols=2, frameon=False)
     return Drawing(figure, shown)
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #4443adbd
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #9f417b15
 def precision_recall_figure(
     curves: pd.DataFrame,  # model, seed, threshold, precision, recall
     named: int = 3,  # thresholds to write beside each curve
@@ -432,7 +431,7 @@ def _name_thresholds(axis: Axes, rows: pd.DataFrame, colour: str, count: int) ->
             color=colour,
         )
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #8359ff0c
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #11a5229d
 _WIDEST = 4  # classes shown below another
 
 
@@ -505,7 +504,7 @@ def class_tree_figure(
             axis.axis("off")
     return Drawing(figure, pd.DataFrame(rows))
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #2697d59b
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #945084fe
 def frequency_figure(
     classes: pd.DataFrame,  # role, label, count
     most: int = 50,  # classes
@@ -529,7 +528,7 @@ def frequency_figure(
         axes[1, 0].set_xlim(-0.7, len(names) - 0.3)
     return Drawing(figure, pd.concat(parts, ignore_index=True))
 
-# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #d5ccce9c
+# %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #77ff048b
 _TITLES = {
     "containment_f1": "edges of containment, F1 in %",
     "depth_correlation": "depth and distance from the root, Spearman × 100",
