@@ -427,7 +427,11 @@ def _name_thresholds(axis: Axes, rows: pd.DataFrame, colour: str, count: int) ->
         place = 100 * row["recall"], 100 * row["precision"]
         axis.plot(*place, "o", color=colour, ms=3)
         axis.annotate(
-            f"{row['threshold']:.2f}", place, (3, 3), textcoords="offset points", fontsize=6.5,
+            f"{row['threshold']:.2f}",
+            place,
+            (3, 3),
+            textcoords="offset points",
+            fontsize=6.5,
             color=colour,
         )
 
@@ -448,8 +452,9 @@ def _branch(tree: ClassTree, node: int, level: int, most: int) -> list[tuple[int
     for child in below[:_WIDEST]:
         branch = _branch(tree, child, level + 1, most)
         start = len(lines)
-        lines += [(lvl, parent + start if n else 0, name) for n, (lvl, parent, name) in
-                  enumerate(branch)]
+        lines += [
+            (lvl, parent + start if n else 0, name) for n, (lvl, parent, name) in enumerate(branch)
+        ]
     if len(below) > _WIDEST:
         lines.append((level + 1, 0, f"and {len(below) - _WIDEST} more"))
     return lines
@@ -495,10 +500,15 @@ def class_tree_figure(
         for axis, lines in zip(figure.subplots(1, len(roots), squeeze=False)[0], branches):
             for number, (level, parent, name) in enumerate(lines):
                 if level:
-                    way = [(level - 0.95, -parent - 0.4), (level - 0.95, -number), (level - 0.08, -number)]
+                    way = [
+                        (level - 0.95, -parent - 0.4),
+                        (level - 0.95, -number),
+                        (level - 0.08, -number),
+                    ]
                     axis.plot(*zip(*way), color=".65", lw=0.9, zorder=0)
-                axis.text(level, -number, name, va="center", fontsize=7.5,
-                          color=_COLOURS[min(level, 3)])
+                axis.text(
+                    level, -number, name, va="center", fontsize=7.5, color=_COLOURS[min(level, 3)]
+                )
                 rows.append({"root": lines[0][2], "level": level, "class": name})
             axis.set(xlim=(-0.1, levels + 0.3), ylim=(-tall + 0.5, 0.6))
             axis.axis("off")
