@@ -200,7 +200,9 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
         found = _own_projection(self.weights)
         if found is None or found.shape[0] != self.own:
             has = "none" if found is None else f"one of width {found.shape[0]}"
-            raise ValueError(f"own: a projection of width {self.own} in {self.weights!r}, it has {has}")
+            raise ValueError(
+                f"own: a projection of width {self.own} in {self.weights!r}, it has {has}"
+            )
         layer = part.image_projection
         layer = layer[0] if isinstance(layer, nn.Sequential) else layer
         with torch.no_grad():

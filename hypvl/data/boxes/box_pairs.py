@@ -144,7 +144,9 @@ class PairConfig:
     negatives: Literal["label", "sampled", "geometry"] = "label"  # what is masked
     augmentation: Augmentation = Augmentation()
     keep_decoded: int = 0  # pictures that stay in the memory of each reading process
-    second_view: bool = field(default=False, metadata={"hash": "changed"})  # entry `view`, see below
+    second_view: bool = field(
+        default=False, metadata={"hash": "changed"}
+    )  # entry `view`, see below
 
     def __post_init__(self):
         if self.negatives not in NEGATIVES:
