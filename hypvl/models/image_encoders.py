@@ -190,7 +190,7 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
         return ImageEncoder(tower, geometry, self, nn.Sequential(own, behind))
 
     def start(self, model: nn.Module) -> None:
-        "Read the weights of the source into the tower, and into its own projection if that is kept."
+        "Read the weights of the source into the tower, and its own projection if that is kept."
         if not self.weights:
             return
         part: Any = model

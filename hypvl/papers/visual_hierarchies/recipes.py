@@ -25,7 +25,7 @@ from hypvl.models.image_encoders import (
 )
 from ..phyclip.recipes import recipe as family_recipe
 from ..recipes import PRESETS, Recipe, known_name
-from . import instances
+from .instances import PROBE_OF
 from ...training.config import TrainConfig
 
 # %% ../../../nbs/papers/visual_hierarchies/830_recipes.ipynb #34e7d012
@@ -128,13 +128,6 @@ def _scale(preset: str, backbone: str) -> tuple[BoxSource, TrainConfig]:
     return larger, replace(training, **many, warmup=200, checkpoint_every=1_000)
 
 # %% ../../../nbs/papers/visual_hierarchies/830_recipes.ipynb #33844221
-_PROBES = {
-    "cosine": "instances_by_cosine",
-    "angle": "instances",
-    "distance": "instances_by_distance",
-}
-
-
 def hierarchy_recipe(
     family: str = "hyp",  # frozen, euc, hyp or hcl
     preset: str = "mini",  # smoke, mini, gpu or paper
@@ -157,11 +150,11 @@ def hierarchy_recipe(
         data = replace(data, pairs=replace(data.pairs, second_view=True))
     model = _model(family, backbone, preset, pretrained)
     made = Recipe(family, preset, model, objective, data, training, model.vision.kind)
-    made = override(replace(made, probes=(_PROBES[by],)), overrides)
+    made = override(replace(made, probes=(PROBE_OF[by],)), overrides)
     if family == "frozen":
         by, cross_image = "cosine", False
         still = replace(made.train, steps=0, warmup=0, seed=0, precision="no")
-        made = replace(made, train=still, probes=(_PROBES[by],))
+        made = replace(made, train=still, probes=(PROBE_OF[by],))
     columns = {"backbone": backbone, "cross_image": cross_image, "dist_func": by}
     label = made.label or _label(family, backbone, cross_image, pretrained)
     return replace(made, label=label, columns={**made.columns, **columns})
