@@ -152,6 +152,11 @@ class PairConfig:
         if self.negatives not in NEGATIVES:
             hint = suggest(self.negatives, NEGATIVES)
             raise ValueError(f"negatives={self.negatives!r}: unknown.{hint}")
+        if not 0 <= self.min_area <= 1:
+            raise ValueError(f"min_area must be in 0..1, got {self.min_area!r}")
+        for name in ("cross_image", "keep_decoded"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)!r}")
         if self.cross_per not in ("class", "box"):
             raise ValueError(f"cross_per must be 'class' or 'box', got {self.cross_per!r}")
 
@@ -272,6 +277,8 @@ class BoxPairLoader:
             raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank!r} of {world_size!r}")
         self.train, self.seed, self.batch_size, self.config = (
             split == "train",
             seed,
