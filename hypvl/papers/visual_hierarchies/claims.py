@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CHANGED', 'NO_GAIN', 'CLAIMS', 'Recovers']
 
-# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #fe39fcee
+# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #f87543a8
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -34,7 +34,7 @@ from .tables import DIRECTIONS, LVIS, NOVEL, OPEN_IMAGES
 CHANGED = "2026-11-22"  # the last change of the list of claims
 NO_GAIN = 1.0  # points: "only a slight increase", "not worse"
 
-# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #3540ec6c
+# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #7bb8d23d
 @dataclass(frozen=True)
 class Recovers:
     "How much of the order a model knows beyond chance, or beyond a rival, in points."
@@ -113,7 +113,7 @@ def _clears(
                 return True
     return False
 
-# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #1f57989d
+# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #cba24579
 _OWN, _FOREIGN = (OPEN_IMAGES,), (LVIS,)
 _BOTH = tuple(DIRECTIONS)
 _IN_WORDS = {
@@ -194,7 +194,7 @@ _HCL = (
     ),
 )
 
-# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #d11a2a16
+# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #a6da1838
 _HYP, _EUC = "CLIP-hyp", "CLIP-euc"
 _HYP_ONE, _EUC_ONE = "CLIP-hyp, one image", "CLIP-euc, one image"
 _RECALL = ("hierarchical_recall",)
@@ -245,7 +245,7 @@ _CROSS = (
     ),
 )
 
-# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #21ed505c
+# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #063c3372
 def _novel(task: str) -> Claim:
     "Hyperbolic against Euclidean on another data set, with new classes."
     statement = f"{_HYP} beats {_EUC} on LVIS in {_IN_WORDS[task]}"
@@ -274,7 +274,7 @@ _BEYOND_TRAINING = (
     ),
 )
 
-# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #736a709c
+# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #76d256f3
 def _question(id: str, statement: str, test, source: str = "not in the paper", **more) -> Claim:
     return Claim(id, statement, source, test, said="not tested", **more)
 

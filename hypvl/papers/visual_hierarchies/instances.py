@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PROBE_OF', 'InstanceSet', 'open_sets', 'embed_instances', 'Embedded', 'embed_set', 'scores_of', 'retrieval_items',
-           'curve_rows', 'order_frames', 'hit_rows', 'set_frames', 'vote_items', 'instance_frames', 'cosine_frames',
-           'distance_frames']
+           'curve_rows', 'order_frames', 'hit_rows', 'set_frames', 'vote_items', 'size_rows', 'instance_frames',
+           'cosine_frames', 'distance_frames']
 
 # %% ../../../nbs/papers/visual_hierarchies/831_instances.ipynb #59ee805c
 import os
@@ -418,6 +418,28 @@ def vote_items(
         frames.append(evaluate_votes(*points, asked.labels, known.labels, dataset=name))
     return pd.concat(frames, ignore_index=True) if frames else None
 
+# %% ../../../nbs/papers/visual_hierarchies/831_instances.ipynb #aa827e3d
+def size_rows(data: DataPaths, source: BoxSource) -> pd.DataFrame:
+    "Numbers of queries and candidates of the single-class sets; a row each."
+    sizes = {}
+    if not source.root:
+        splits = (("test", 1000), ("train", 2000))
+        counts = [len(_large_boxes(load_boxes(data.suite / s), most)) for s, most in splits]
+        sizes["objects"] = counts
+    for name in SINGLE_CLASS if source.root else ():
+        try:
+            known, asked = open_single_class(name, source.root)
+        except MissingData:
+            continue
+        sizes[name] = [len(asked), len(known)]
+    rows = []
+    for dataset, counts in sizes.items():
+        for side, count in zip(("queries", "candidates"), counts):
+            place = {"suite": "single_class", "dataset": dataset, "metric": "images"}
+            rows.append(place | {"score": "paper", "model": side, "value": float(count)})
+    columns = ["suite", "dataset", "metric", "score", "model", "value"]
+    return pd.DataFrame(rows, columns=columns)
+
 # %% ../../../nbs/papers/visual_hierarchies/831_instances.ipynb #48ef5a1e
 PROBE_OF = {  # what ranks candidates → name of the probe
     "angle": "instances",
@@ -454,6 +476,7 @@ def _measure(
     votes = vote_items(model, data, source, size, workers)
     if votes is not None:
         frames["items"].append(votes)
+    frames["sizes"] = [size_rows(data, source)]
     joined = {name: pd.concat(parts, ignore_index=True) for name, parts in frames.items()}
     return joined | {"results": summarise(joined["items"], seed)}
 
