@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['OFFSET', 'BestAnswers', 'CompositionScores', 'sweep', 'auc_upper_bound']
 
-# %% ../../nbs/evaluation/650_bias_sweep.ipynb #de39c717
+# %% ../../nbs/evaluation/650_bias_sweep.ipynb #6887e165
 import math
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 
 from ..config import suggest
 
-# %% ../../nbs/evaluation/650_bias_sweep.ipynb #90dd5c31
+# %% ../../nbs/evaluation/650_bias_sweep.ipynb #58e771b3
 @dataclass(frozen=True, eq=False)
 class BestAnswers:
     "The best seen and the best unseen candidate of each image."
@@ -55,7 +55,7 @@ class BestAnswers:
         columns += (self.unseen_score, self.unseen_pair)
         return BestAnswers(*(column[rows] for column in columns), self.parts)
 
-# %% ../../nbs/evaluation/650_bias_sweep.ipynb #ae025f06
+# %% ../../nbs/evaluation/650_bias_sweep.ipynb #e646187e
 OFFSET = 1e-4  # by which a published bias is below the one that is needed
 _GRIDS = ("official", "exact")
 _SEEN_RULES = ("finite", "official")
@@ -154,7 +154,7 @@ def sweep(
         note=note,
     )
 
-# %% ../../nbs/evaluation/650_bias_sweep.ipynb #de7a8c6f
+# %% ../../nbs/evaluation/650_bias_sweep.ipynb #df84f8e3
 def auc_upper_bound(
     seen: float,  # in percent, as printed
     unseen: float,

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Pairs', 'StreamingSweep', 'evaluate', 'feasibility_thresholds', 'search_threshold']
 
-# %% ../../nbs/evaluation/651_czsl.ipynb #7f345ea1
+# %% ../../nbs/evaluation/651_czsl.ipynb #04a9f6b8
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,7 +16,7 @@ from jaxtyping import Bool, Float, Int, Num
 
 from .bias_sweep import BestAnswers, CompositionScores, sweep
 
-# %% ../../nbs/evaluation/651_czsl.ipynb #cb1ddf6d
+# %% ../../nbs/evaluation/651_czsl.ipynb #d86b6a27
 Pairs = Sequence[tuple] | Int[np.ndarray, "P 2"]  # names or numbers of state and object
 _BLOCK = 2**18  # scores that are looked at together: they stay in a cache
 
@@ -64,7 +64,7 @@ def _flags(name: str, given: Any, count: int) -> Bool[np.ndarray, "P"]:
         raise ValueError(f"{name}: {count} flags needed, got {flags.dtype} {flags.shape}")
     return flags
 
-# %% ../../nbs/evaluation/651_czsl.ipynb #85311a63
+# %% ../../nbs/evaluation/651_czsl.ipynb #9b38ee38
 _EXCLUDED, _SEEN, _UNSEEN = -1, 0, 1
 
 
@@ -102,7 +102,7 @@ def _group_of_columns(
     group[~candidates] = _EXCLUDED
     return group
 
-# %% ../../nbs/evaluation/651_czsl.ipynb #d0a32967
+# %% ../../nbs/evaluation/651_czsl.ipynb #340603f1
 def _as_array(scores: Any) -> Num[np.ndarray, "N P"]:
     "Scores as NumPy holds them; half precision of torch becomes float32, which is exact."
     if isinstance(scores, torch.Tensor):
@@ -246,7 +246,7 @@ class StreamingSweep:
             self.target, seen, self._score[_SEEN], self._pair[_SEEN], score, pair, self.parts
         )
 
-# %% ../../nbs/evaluation/651_czsl.ipynb #733719f1
+# %% ../../nbs/evaluation/651_czsl.ipynb #2b22c002
 def evaluate(
     scores: Any,  # [N, P], higher is closer; NumPy or torch, any float type
     targets: Any,  # N columns, or pairs
@@ -275,7 +275,7 @@ def evaluate(
     stream.update(scores)
     return sweep(stream.best(), bias_grid, seen_rule)
 
-# %% ../../nbs/evaluation/651_czsl.ipynb #15a59a5c
+# %% ../../nbs/evaluation/651_czsl.ipynb #f67a3a62
 def feasibility_thresholds(
     feasibility: Float[np.ndarray, "P"],
     seen: Bool[np.ndarray, "P"],
