@@ -14,11 +14,11 @@ export MALLOC_TRIM_THRESHOLD_ := 1073741824
 
 VARIANT  ?= world
 
-.PHONY: help phyclip syntax backbone test export lab clean
+.PHONY: help phyclip syntax hierarchies backbone explore test export lab clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 13
 	@echo "variables: PRESET=smoke|mini|gpu|paper  SECTIONS=main|all  OUT=folder  PYTHON=interpreter"
 
 .venv/.installed: settings.ini setup.py constraints.txt
@@ -28,19 +28,28 @@ help:  ## list the targets
 
 phyclip:  ## train CLIP, MERU, HyCoCLIP and PHyCLIP on the embedded world; render tables, figures and claims
 syntax:  ## train MERU with and without the syntax loss, three seeds; render tables, figures and claims
-phyclip syntax: .venv/.installed
+hierarchies:  ## fine-tune CLIP's image tower on wholes and parts, three seeds; render tables, figures and claims
+hierarchies: NOTEBOOK = visual_hierarchies
+NOTEBOOK  = $@
+phyclip syntax hierarchies: .venv/.installed
 	@mkdir -p $(OUT)
-	$(BIN)/papermill papers_repro/$@.ipynb $(OUT)/$@.ipynb $(LOG) \
+	$(BIN)/papermill papers_repro/$(NOTEBOOK).ipynb $(OUT)/$(NOTEBOOK).ipynb $(LOG) \
 		-p preset $(PRESET) -p sections $(SECTIONS) -p out $(OUT)
 	@echo
 	@cat $(OUT)/tables/abstract.md
 	@echo
 	@echo "tables             $(OUT)/tables"
 	@echo "figures            $(OUT)/figures"
-	@echo "executed notebook  $(OUT)/$@.ipynb"
+	@echo "executed notebook  $(OUT)/$(NOTEBOOK).ipynb"
 
 backbone: .venv/.installed  ## train the shipped CLIP of VARIANT=world|states into hypvl/resources; goes on where it stopped
 	OMP_NUM_THREADS=1 nice $(BIN)/python -c "from hypvl.papers.backbone import train_backbone; train_backbone('$(VARIANT)')"
+
+RUN      ?=
+IMAGES   ?=
+
+explore: .venv/.installed  ## look at what a model finds, in a browser; RUN=folder of a model, IMAGES=folder of photographs
+	$(BIN)/hypvl explore $(if $(RUN),--run $(RUN)) $(if $(IMAGES),--images $(IMAGES))
 
 export: .venv/.installed  ## write hypvl/ from the notebooks and clean their metadata
 	$(BIN)/nbdev_export

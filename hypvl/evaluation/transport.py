@@ -47,10 +47,10 @@ def _aligned(retrieved: Labels, reference: Labels, order) -> tuple[np.ndarray, n
     if isinstance(reference, Mapping) and isinstance(retrieved, Mapping):
         labels = _positions(reference, order)
         within = [retrieved.get(label, 0) for label in labels]
-        other = sum(number for label, number in retrieved.items() if label not in reference)
-        return _shares("retrieved", [*within, other]), _shares(
-            "reference", [*(reference[label] for label in labels), 0]
-        )
+        rest = [number for label, number in retrieved.items() if label not in reference]
+        r = _shares("retrieved", [*within, *rest, 0])
+        h = _shares("reference", [*(reference[label] for label in labels), 0])
+        return np.append(r[: len(labels)], r[len(labels) :].sum()), h
     r, h = _shares("retrieved", retrieved), _shares("reference", reference)
     if len(r) != len(h):
         raise ValueError(f"retrieved: {len(h)} bins needed as in reference, got {len(r)}")
@@ -95,9 +95,15 @@ def transport_distances(
     `order` of None is 0 … C-1. NaN where a query retrieved nothing or no candidate is right.
     """
     retrieved, right = np.asarray(retrieved, float), np.asarray(right, bool)
-    pool = np.broadcast_to(np.asarray(pool, float), right.shape)
+    pool = np.asarray(pool, float)
     if retrieved.shape != right.shape:
         raise ValueError(f"retrieved: {right.shape} needed as in right, got {retrieved.shape}")
+    if pool.shape not in (right.shape, right.shape[1:]):
+        raise ValueError(f"pool: {right.shape[1:]} or {right.shape} needed, got {pool.shape}")
+    pool = np.broadcast_to(pool, right.shape)
+    for name, counts in (("retrieved", retrieved), ("pool", pool)):
+        if not (counts >= 0).all():
+            raise ValueError(f"{name}: counts >= 0 needed, got {counts[~(counts >= 0)][0]}")
     if order is not None:
         places = np.asarray(order)
         if not np.array_equal(np.sort(places), np.arange(right.shape[1])):
@@ -134,6 +140,9 @@ def class_order(
     if right is None:
         raise ValueError("right: the order by tree needs the descendants of each class")
     below = np.asarray(right, bool) & ~np.eye(len(classes), dtype=bool)
+    if (below & below.T).any():
+        circle = np.flatnonzero((below & below.T).any(0)).tolist()
+        raise ValueError(f"right: classes {circle} lie below each other, so no tree orders them")
     between = below.astype(np.int32) @ below.astype(np.int32) > 0
     children = below & ~between  # edges that no longer path replaces
     found, todo = [], list(np.flatnonzero(~below.any(0))[::-1])

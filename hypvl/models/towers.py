@@ -62,6 +62,9 @@ class ModelDescription(ByKind):
         "The model, with random weights from the global generator."
         raise TypeError(f"{type(self).__name__} lacks make(): the model that it describes")
 
+    def start(self, model: nn.Module) -> None:
+        "Read the weights from which a training begins into a model of `make`; none by default."
+
 # %% ../../nbs/models/300_towers.ipynb #0fbe6d13
 @contextmanager
 def modes_kept(module: nn.Module) -> Iterator[None]:

@@ -289,9 +289,8 @@ class Contrast:
     @property
     def scale(self) -> float:
         "From a difference of scores to points as claimed."
-        counts_edges = self.column.metric in ("tie", "lca")
-        edges = abs(self.theirs.to_numpy().mean()) or 1.0  # a rival without mistakes
-        points = 100 / edges if counts_edges else 100.0
+        steps = abs(self.theirs.to_numpy().mean()) or 1.0  # a rival without mistakes
+        points = 100 / steps if self.column.relative else 100.0
         return points * self.column.sign * self.direction
 
     def sample(self, weight: float = 1.0) -> Sample:

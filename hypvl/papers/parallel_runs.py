@@ -39,10 +39,14 @@ def outcome(
     run: Run,  # a finished one
 ) -> str:
     "A line on a run: its name, how long it took, and where its contrastive loss ended."
-    recipe, last = run.recipe, read_metrics(run.folder).iloc[-1]
+    recipe, steps = run.recipe, run.recipe.train.steps
+    text = f"{recipe.name}, seed {recipe.train.seed}: {steps} steps and evaluation"
+    text += f" in {run.seconds / 60:.1f} min"
+    if not steps:
+        return text
+    last = read_metrics(run.folder).iloc[-1]
     loss = "contrast" if "contrast" in last else "loss"
-    text = f"{recipe.name}, seed {recipe.train.seed}: {recipe.train.steps} steps and evaluation"
-    return f"{text} in {run.seconds / 60:.1f} min, {loss} {last[loss]:.2f}"
+    return f"{text}, {loss} {last[loss]:.2f}"
 
 
 @contextmanager
@@ -133,7 +137,10 @@ def run_all(
                 print(outcome(r), flush=True)
         return made
     cores = joblib.cpu_count()
-    wanted = dict.fromkeys((r.recipe.data, r.recipe.image_size) for r in missing)
+    wanted = {}
+    for r in missing:
+        for data in (r.recipe.data, r.recipe.test or r.recipe.data):
+            wanted[data, r.recipe.image_size] = None
     for data, size in wanted:
         data.prepare(Path(out) / "data", size, min(8, cores), progress)
     probes = {name: PROBES[name] for r in missing for name in r.recipe.probes if name in PROBES}

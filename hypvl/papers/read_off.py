@@ -42,6 +42,7 @@ def table_sentence(
 ) -> str:
     "Which of our models is best in most columns, whether it clears the next, floor or not."
     ours = frame[frame["source"].eq(OUR_BLOCK) & frame["score"].eq("paper")]
+    ours = ours[ours["better"].ne("neither")]
     facts = []
     for _, cells in ours.groupby(["suite", "dataset", "metric"], sort=False):
         if (~cells["baseline"] & cells["value"].notna()).any():
@@ -120,7 +121,10 @@ def progress(
     frame = results[results["score"].eq("paper")] if "score" in results else results
     keys = frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None)
     columns = [known.get(key) for key in keys]
-    shown = [c is not None and c.percent and c.dataset != "overall" for c in columns]
+    shown = []
+    for c in columns:
+        mean_says_something = c is not None and c.percent and c.better == "higher"
+        shown.append(mean_says_something and c.dataset != "overall")
     frame = frame[shown]
     is_bar = frame["model"].isin([*BASELINES, IDEAL])
     models, bars = frame[~is_bar], frame[is_bar]

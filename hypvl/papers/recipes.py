@@ -34,6 +34,8 @@ class Recipe:
     size: str = "tiny"  # what the tables call the image tower
     # what is measured after training, by name
     probes: tuple[str, ...] = field(default=("suite",), metadata={"hash": "changed"})
+    # what is prepared for the probes; None: the data of the training
+    test: DataSource | None = field(default=None, metadata={"hash": "changed"})
     label: str = field(default="", metadata={"hash": False})  # name of the model in tables
     # more columns of its results
     columns: Mapping[str, Any] = field(default_factory=dict, hash=False, metadata={"hash": False})

@@ -65,6 +65,7 @@ def train(
     out = Path(out)
     accelerator = make_accelerator(recipe.train.precision, device)
     model = create_model(recipe.model, seed=recipe.train.seed)
+    recipe.model.start(model)
     loader = make_loader(
         recipe, data, model.tokenizer, accelerator.process_index, accelerator.num_processes
     )
@@ -163,11 +164,22 @@ def validation_frames(
     return {"validation": pd.DataFrame([row])}
 
 # %% ../../nbs/papers/802_runs.ipynb #5f03b312
+def _plain(data: DataPaths) -> list[str]:
+    "Prepared data as what JSON can hold."
+    folders = (data.train, data.val, data.suite)
+    return [*(str(folder.resolve()) for folder in folders), data.fingerprint]
+
+
+def _paths(plain: Sequence[str]) -> DataPaths:
+    "Prepared data of `_plain`."
+    *folders, fingerprint = plain
+    return DataPaths(*(Path(folder) for folder in folders), fingerprint)
+
+
 def job(config: dict, out: Path) -> dict:
     "What a run does, in this process: train, measure, leave tables. For `launch`: plain data."
     recipe = from_dict(Recipe, config["recipe"])
-    train_folder, val_folder, suite_folder, fingerprint = config["data"]
-    data = DataPaths(Path(train_folder), Path(val_folder), Path(suite_folder), fingerprint)
+    data, test = _paths(config["data"]), _paths(config["test"])
     device = None if config["device"] == "auto" else config["device"]
     probes = [find_probe(name) for name in recipe.probes]  # a wrong name fails before training
     train(recipe, data, out, device, config["progress"])
@@ -176,10 +188,10 @@ def job(config: dict, out: Path) -> dict:
         model = load_model(out / "model").to("cuda" if gpu else "cpu")
         frames = {}
         for probe in probes:
-            frames |= probe(model, data, recipe, out, config["progress"])
+            frames |= probe(model, test, recipe, out, config["progress"])
         save_frames(frames, out / "frames")
         commit = short_commit(git_state())
-        save_provenance({"commit": commit, "data": data.fingerprint, "versions": versions()}, out)
+        save_provenance({"commit": commit, "data": test.fingerprint, "versions": versions()}, out)
     return {"hash": recipe.hash}
 
 # %% ../../nbs/papers/802_runs.ipynb #d3273415
@@ -211,7 +223,9 @@ class Run:
             **recipe.model.geometry.facts(),
             **recipe.columns,
         }
-        frames = load_frames(self.folder / "frames") | {"history": read_metrics(self.folder)}
+        frames, history = load_frames(self.folder / "frames"), read_metrics(self.folder)
+        if len(history):
+            frames["history"] = history
         return {name: stamp(frame, **origin) for name, frame in frames.items()}
 
 # %% ../../nbs/papers/802_runs.ipynb #1bfe8cee
@@ -229,10 +243,13 @@ def run(
     if not finished(folder):
         workers = workers or min(8, os.cpu_count() or 1)
         data = recipe.data.prepare(out / "data", recipe.image_size, workers, progress)
-        paths = [str(path.resolve()) for path in (data.train, data.val, data.suite)]
+        test = data
+        if recipe.test is not None:
+            test = recipe.test.prepare(out / "data", recipe.image_size, workers, progress)
         config = {
             "recipe": to_dict(recipe),
-            "data": [*paths, data.fingerprint],
+            "data": _plain(data),
+            "test": _plain(test),
             "device": device,
             "progress": progress,
         }

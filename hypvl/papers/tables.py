@@ -9,7 +9,7 @@ __all__ = ['OUR_BLOCK', 'SCORES', 'ROOM', 'over_seeds', 'shown_text', 'Block', '
 import html as _html
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ from ..config import atomic_path
 from ..evaluation.statistics import Interval, from_intervals
 from hypvl.papers.reference import (
     BASELINES,
-    BOTH_WORLDS,
     EQUAL_LENGTH,
     MODEL_COLUMNS,
+    OF_A_MODEL,
     WORLD_SETS,
     Column,
     Layout,
@@ -72,13 +72,24 @@ SCORES = {
 }
 
 
+def _owners(frame: pd.DataFrame, layout: Layout) -> dict[str, str]:
+    "Heading of the model that each run has trained."
+    models = frame[~frame["model"].isin(list(BASELINES))].drop_duplicates("run")
+    found = {}
+    for row in models.to_dict("records"):
+        if not any(pd.isna(row[key]) for key in layout.keys):
+            found[row["run"]] = layout.label(row)
+    return found
+
+
 def _grouped(
     frame: pd.DataFrame, layout: Layout, columns: Sequence[Column]
 ) -> dict[tuple, list[Mapping]]:
     "Rows by heading, whether it is a baseline, score and column."
     by_key = {column.key: column for column in columns}
     groups: dict[tuple, list[Mapping]] = {}
-    for row in frame.to_dict("records"):
+    rows, owners = frame.to_dict("records"), _owners(frame, layout)
+    for row in rows:
         column = by_key.get((row["suite"], row["dataset"], row["metric"]))
         baseline = row["model"] in BASELINES
         if column is None:
@@ -86,6 +97,11 @@ def _grouped(
         if not baseline and any(pd.isna(row[key]) for key in layout.keys):
             continue
         heading = BASELINES[row["model"]] if baseline else layout.label(row)
+        if row["model"] in OF_A_MODEL:
+            owner = owners.get(row["run"], "")
+            if layout.baselines_of and owner not in layout.baselines_of:
+                continue
+            heading = f"{heading}, {owner}" if owner else heading
         groups.setdefault((heading, baseline, row["score"], column), []).append(row)
     return groups
 
@@ -172,13 +188,17 @@ def _long(cells: list[dict], number: int, source: str) -> pd.DataFrame:
 def _choose(
     columns: Sequence[Column], frame: pd.DataFrame, gaps: Mapping[str, str]
 ) -> list[Column]:
-    "Of each task, the sets that have numbers or a reason for having none; else the world's."
+    """Of each task, the sets that have numbers or a reason for having none; else the world's.
+
+    A task without sets of the world has the same sets everywhere: all are shown.
+    """
     have = set(frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None))
     used = set()  # task, and whether its sets of the world or those of the papers
     for column in columns:
         if column.key in have or column.dataset in gaps:
             used.add((column.task, column.dataset in WORLD_SETS))
     used_tasks = {task for task, _ in used}
+    of_worlds = {column.task for column in columns if column.dataset in WORLD_SETS}
     chosen = []
     for column in columns:
         of_world = column.dataset in WORLD_SETS
@@ -186,7 +206,7 @@ def _choose(
             continue
         shown = (column.task, of_world) in used
         unused = column.task not in used_tasks and of_world
-        if shown or unused or column.task in BOTH_WORLDS:
+        if shown or unused or column.task not in of_worlds:
             chosen.append(column)
     return chosen
 
@@ -195,7 +215,7 @@ def _digits(cell) -> int:
     "Decimals of a cell: the paper's own, or what a test set of ours can bear."
     if cell.source != OUR_BLOCK:
         return cell.digits
-    return min(cell.digits, 1) if cell.percent else cell.digits - 1
+    return min(cell.digits, 1) if cell.percent else max(cell.digits - 1, 0)
 
 
 def shown_text(
@@ -221,8 +241,8 @@ class Block:
     rank: pd.DataFrame  # 1 best, 2 second, 0 neither
 
 
-def _blocks(frame: pd.DataFrame) -> Iterator[Block]:
-    "The blocks of a long frame, in its order."
+def _blocks(frame: pd.DataFrame, scores: Mapping[str, str]) -> Iterator[Block]:
+    "The blocks of a long frame, in its order; `scores` says what a score is called."
     for (source, score), cells in frame.groupby(["source", "score"], sort=False):
         headings = list(dict.fromkeys(zip(cells["group"], cells["label"])))
         rows = list(dict.fromkeys(cells["row"]))
@@ -233,7 +253,7 @@ def _blocks(frame: pd.DataFrame) -> Iterator[Block]:
             text.loc[cell.row, (cell.group, cell.label)] = shown_text(cell)
             rank.loc[cell.row, (cell.group, cell.label)] = cell.rank
         theirs = f"{source}: the paper's own numbers, on its own data"
-        caption = theirs if source != OUR_BLOCK else f"{source}, {SCORES.get(score, score)}"
+        caption = theirs if source != OUR_BLOCK else f"{source}, {scores.get(score, score)}"
         yield Block(caption, text, rank)
 
 # %% ../../nbs/papers/807_tables.ipynb #38416077
@@ -355,11 +375,12 @@ class Table:
     notes: tuple[str, ...] = ()  # footer lines
     reading: str = ""  # one sentence on what it shows, of `table_sentence`
     origins: tuple[str, ...] = ()  # where each row comes from, folded
+    scores: Mapping[str, str] = field(default_factory=lambda: SCORES)  # what scores are called
 
     def html(self) -> str:
         "HTML tables that a notebook has room for, the footer, and the origin of the rows folded."
         parts = [f"<h4>{_html.escape(self.title)}</h4>"]
-        for block in _blocks(self.frame):
+        for block in _blocks(self.frame, self.scores):
             parts += [_to_html(part) for part in split_block(block)]
         if self.reading:
             parts.append(f"<p>{_html.escape(self.reading)}</p>")
@@ -374,7 +395,7 @@ class Table:
     def markdown(self) -> str:
         "The same as Markdown."
         parts = [f"**{self.title}**"]
-        for block in _blocks(self.frame):
+        for block in _blocks(self.frame, self.scores):
             parts += [block.caption, _to_markdown(block)]
         if self.reading:
             parts.append(self.reading)
@@ -481,7 +502,8 @@ def _sorted_cells(frame: pd.DataFrame, layout: Layout) -> pd.DataFrame:
         block = (cell["source"] != OUR_BLOCK, cell["score"] != "paper")
         order = (cell["row"],)
         if cell["baseline"]:
-            order = (baselines.index(cell["row"]),)
+            kind = cell["row"].split(", ")[0]  # "nearest to the root, MERU"
+            order = (baselines.index(kind), cell["row"])
         elif cell["row"] != "no run":
             order = (*layout.order(cell), cell["row"])
         places.append((block, (not cell["baseline"], *order), column_place[key]))
@@ -502,7 +524,8 @@ def _finish(layout: Layout, mine: pd.DataFrame, paper: pd.DataFrame) -> Table:
     frame["rank"] = _rank(frame, layout.rank_by)
     title = f"Table {layout.number}: {layout.title}"
     notes, origins = _notes(frame), _origins(frame)
-    return Table(title, frame[list(_TABLE_COLUMNS)], notes, origins=origins)
+    called = {**SCORES, **layout.scores}
+    return Table(title, frame[list(_TABLE_COLUMNS)], notes, origins=origins, scores=called)
 
 # %% ../../nbs/papers/807_tables.ipynb #4976977f
 def save(

@@ -9,7 +9,7 @@ __all__ = ['VERSION', 'By', 'Direction', 'Apex', 'Hits', 'Match', 'fingerprint',
 import hashlib
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -40,16 +40,24 @@ Apex = Literal["query", "candidate"]
 class Hits(tuple):
     """Scores and ids [Q, k] of a search, best first: `scores, ids = index.search(...)`.
 
-    Where fewer than k points were left, the score is -inf and the id -1. Equal scores: the lower
-    id first.
+    Where fewer than k points were left, the score is -inf and the id -1. The order is that of the
+    scores in float64; where these are equal, the lower id comes first.
     """
 
+    wide: Tensor  # [Q, k], the scores in float64
     certain: Tensor  # [Q], whether the hits of a query are proved to be the best
     scored: int  # points that were scored in float64, over all queries
 
-    def __new__(cls, scores: Tensor, ids: Tensor, certain: Tensor, scored: int):
-        hits = super().__new__(cls, (scores, ids))
-        hits.certain, hits.scored = certain, scored
+    def __new__(
+        cls,
+        wide: Tensor,
+        ids: Tensor,
+        certain: Tensor,
+        scored: int,
+        dtype: torch.dtype = torch.float64,  # of the scores
+    ):
+        hits = super().__new__(cls, (wide.to(dtype), ids))
+        hits.wide, hits.certain, hits.scored = wide, certain, scored
         return hits
 
     @property
@@ -88,10 +96,11 @@ def fingerprint(
     return digest.hexdigest()[:16]
 
 
-def _state_of(model):
-    "Changes whenever a parameter is changed in place or replaced."
+def _state_of(model, geometry):
+    "Changes with the geometry, and whenever a parameter of the model is changed or replaced."
     tensors = (*model.parameters(), *model.buffers())
-    return tuple((id(t), 0 if t.is_inference() else t._version) for t in tensors)
+    seen = tuple((id(t), 0 if t.is_inference() else t._version) for t in tensors)
+    return seen, fingerprint(geometry)  # whose few numbers may be written through `.data`
 
 # %% ../../nbs/search/702_index.ipynb #5b6227ec
 def _checked(values: Any, geometry: Geometry, name: str) -> np.ndarray:
@@ -117,20 +126,44 @@ def _checked(values: Any, geometry: Geometry, name: str) -> np.ndarray:
     return np.ascontiguousarray(values) if not isinstance(values, np.memmap) else values
 
 
+_LARGEST = np.iinfo(np.int64).max
+
+
+def _whole_numbers(ids: Any, name: str = "ids") -> np.ndarray:
+    "Ids as int64, or an error: a float would stand for several of the large ones."
+    ids = np.asarray(ids.cpu() if isinstance(ids, Tensor) else ids)
+    if ids.size and (ids.dtype.kind not in "iu" or ids.max() > _LARGEST):
+        found = ids.max() if ids.dtype.kind == "u" else ids.dtype
+        raise ValueError(f"{name} must be integers of int64, got {found}")
+    return ids.astype(np.int64)
+
+
 def _checked_ids(ids: Any, count: int, start: int) -> np.ndarray:
     "Ids as int64: those given, or running numbers."
     if ids is None:
+        if start + count > _LARGEST:
+            raise ValueError(f"ids: {count} more than {start - 1} are needed, give them")
         return np.arange(start, start + count, dtype=np.int64)
-    ids = np.asarray(ids.cpu() if isinstance(ids, Tensor) else ids)
-    if ids.shape != (count,) or (count and ids.dtype.kind not in "iu"):
-        raise ValueError(f"ids must be {count} integers, got {ids.dtype} {list(ids.shape)}")
-    ids = ids.astype(np.int64)
+    ids = _whole_numbers(ids)
+    if ids.shape != (count,):
+        raise ValueError(f"ids must be {count} integers, got {list(ids.shape)}")
     if count and ids.min() < 0:
         raise ValueError(f"ids must be 0 or more, got {ids.min()}")
     values, counts = np.unique(ids, return_counts=True)
     if (counts > 1).any():
         raise ValueError(f"ids must differ, got {values[counts > 1][0]} more than once")
     return ids
+
+
+def _checked_k(k: Any) -> int:
+    "A number of hits."
+    try:
+        known = not isinstance(k, bool) and int(k) == k and k >= 1
+    except (TypeError, ValueError, OverflowError):
+        known = False
+    if not known:
+        raise ValueError(f"k must be a whole number of at least 1, got {k!r}")
+    return int(k)
 
 
 def _checked_labels(labels: Any, count: int) -> np.ndarray | None:
@@ -189,7 +222,7 @@ class Index:
             what = type(model).__name__
             raise TypeError(f"model_or_geometry: a model with a geometry is needed, got {what}")
         self.side, self.kind, self.method, self.candidates = side, kind, method, candidates
-        self.fingerprint, self._state = fingerprint(model), _state_of(model)
+        self.fingerprint, self._state = fingerprint(model), _state_of(model, self.geometry)
         self.scored = 0  # points that the last search scored in float64
         self._next_id = 0
         self._dtype = np.dtype(dtype)
@@ -267,7 +300,9 @@ class Index:
 
     def _rows_of(self, ids):
         "Rows of ids that are there."
-        ids = np.atleast_1d(np.asarray(ids.cpu() if isinstance(ids, Tensor) else ids))
+        ids = np.atleast_1d(_whole_numbers(ids))
+        if ids.ndim != 1:
+            raise ValueError(f"ids must be [N], got {list(ids.shape)}")
         rows = np.flatnonzero(self._alive.array)
         known = self._ids.array[rows]
         order = np.argsort(known, kind="stable")
@@ -358,6 +393,10 @@ class Index:
         if not empty and (labels is None) != (self._labels is None):
             has = "has none" if self._labels is None else "has labels"
             raise ValueError(f"labels: either all points have one or none; this index {has}")
+        if not empty and labels is not None and len(labels):
+            known = self._labels.array.dtype
+            if (labels.dtype.kind == "U") != (known.kind == "U"):
+                raise ValueError(f"labels: they are {known} in this index, got {labels.dtype}")
         columns = self._columns(points, ids, labels)
         if empty:
             if self.method is None:
@@ -384,7 +423,7 @@ class Index:
                 rows.append(columns[name])
         self._note_longest(columns["keys"])
         if self._approximate:
-            self._approximate.index.add(np.ascontiguousarray(columns["keys"]))
+            self._approximate.add(columns["keys"])
         self._shells = None
 
     def remove(self, ids: Any):
@@ -440,17 +479,15 @@ class Index:
         (children with the apex at the query, parents with the apex at the candidate), else the
         angle. `Hits` says whether they are proved to be the best.
         """
-        if isinstance(k, bool) or int(k) != k or k < 1:
-            raise ValueError(f"k must be a whole number of at least 1, got {k!r}")
-        queries = self._checked_queries(queries, model)
+        k, queries = _checked_k(k), self._checked_queries(queries, model)
         rows = self._selected(labels, norms, exclude)
         if by == "angle":
-            found = self._by_angle(queries, rows, direction, apex, k=int(k))
+            found = self._by_angle(queries, rows, direction, apex, k=k)
         elif by != "score":
             raise ValueError(f"by: unknown {by!r}.{suggest(by, ('score', 'angle'))}")
         else:
-            found = self._by_score(queries, int(k), rows, certify)
-        return self._hits(queries, int(k), found)
+            found = self._by_score(queries, k, rows, certify)
+        return self._hits(queries, k, found)
 
     def within(
         self,
@@ -503,7 +540,7 @@ class Index:
         exclude: Any = None,
     ) -> Hits:
         "The k best by score, every point scored: what `search` is measured against."
-        queries = self._checked_queries(queries, None)
+        k, queries = _checked_k(k), self._checked_queries(queries, None)
         rows = self._selected(labels, norms, exclude)
         rows = np.arange(len(self._ids.array)) if rows is None else rows
         found = [(rows, self._scores(query, rows), True) for query in queries]
@@ -530,7 +567,7 @@ class Index:
             raise ValueError(
                 "queries: they are of a model with other parameters than the points of this index"
             )
-        state = _state_of(self.model)
+        state = _state_of(self.model, self.geometry)
         if state != self._state:
             if fingerprint(self.model) != self.fingerprint:
                 raise ValueError(
@@ -545,19 +582,20 @@ class Index:
         if labels is not None:
             if self._labels is None:
                 raise ValueError("labels: this index has none to filter by")
-            single = isinstance(labels, (str, int, np.integer, bool))
-            wanted = np.asarray([labels] if single else list(labels))
+            if isinstance(labels, Iterable) and not isinstance(labels, (str, np.ndarray, Tensor)):
+                labels = list(labels)
+            wanted = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+            wanted = np.atleast_1d(wanted)
             if len(wanted) and (wanted.dtype.kind == "U") != (self._labels.array.dtype.kind == "U"):
                 raise ValueError(f"labels: they are {self._labels.array.dtype}, got {labels!r}")
             keep = keep & np.isin(self._labels.array, wanted)
         if norms is not None:
-            low, high = norms
-            if not low <= high:
+            if len(norms) != 2 or not norms[0] <= norms[1]:
                 raise ValueError(f"norms must be (low, high), got {norms}")
+            low, high = norms
             keep = keep & (self._known_norms() >= low) & (self._known_norms() <= high)
         if exclude is not None:
-            exclude = np.asarray(exclude.cpu() if isinstance(exclude, Tensor) else exclude)
-            keep = keep & ~np.isin(self._ids.array, exclude)
+            keep = keep & ~np.isin(self._ids.array, _whole_numbers(exclude, "exclude"))
         return None if keep.all() else np.flatnonzero(keep)
 
     def _hits(self, queries, k, found):
@@ -572,7 +610,7 @@ class Index:
         certain = torch.tensor([sure for _, _, sure in found], dtype=torch.bool)
         wide = np.promote_types(queries.dtype, self._dtype) == np.float64
         dtype = torch.float64 if wide else torch.float32
-        return Hits(torch.from_numpy(scores).to(dtype), torch.from_numpy(ids), certain, self.scored)
+        return Hits(torch.from_numpy(scores), torch.from_numpy(ids), certain, self.scored, dtype)
 
     # --- by score
 
@@ -888,6 +926,10 @@ def build_index(
     return index
 
 
+_ABOUT = {"fingerprint", "geometry", "side", "kind", "method", "candidates", "next_id", "longest"}
+_ABOUT |= {"version", "files"}
+
+
 def _mark_of(path):
     "Size of a file, and a hash of its beginning and its end: what a cut or another file changes."
     size = path.stat().st_size
@@ -910,6 +952,8 @@ def load_index(
     try:
         about = json.loads((folder / "index.json").read_text())
         version = about["version"]
+        if version == VERSION and (lost := _ABOUT - set(about)):
+            raise KeyError(*sorted(lost)[:1])
     except (ValueError, KeyError, TypeError) as e:
         raise ValueError(f"folder: {folder / 'index.json'} is cut or no index ({e})") from e
     if version != VERSION:

@@ -143,8 +143,28 @@ class Approximate:
             effort = faiss.SearchParametersIVF(nprobe=self.index.nprobe, **selected)
         return self.index.search(queries, k, params=effort)
 
+    def add(self, vectors: np.ndarray):  # [n, W] float32
+        "Append vectors; cells that were on disk come into memory first."
+        self._into_memory()
+        self.index.add(np.ascontiguousarray(vectors))
+
+    def _into_memory(self):
+        "Copy cells on disk, which can only be read, and whose file may go."
+        if self.method != "ivf":
+            return
+        cells = self.index.invlists
+        if isinstance(cells, faiss.ArrayInvertedLists):
+            return
+        copied = faiss.ArrayInvertedLists(self.index.nlist, self.index.code_size)
+        for cell in range(self.index.nlist):
+            if count := cells.list_size(cell):
+                copied.add_entries(cell, count, cells.get_ids(cell), cells.get_codes(cell))
+        self.index.replace_invlists(copied, True)
+        copied.this.disown()
+
     def save(self, path: Path):
         "Write the faiss index."
+        self._into_memory()
         faiss.write_index(self.index, str(path))
 
     @classmethod

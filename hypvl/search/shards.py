@@ -26,13 +26,14 @@ def merge_hits(
     "The k best of all parts; equal scores: the lower id first."
     if not parts:
         raise ValueError("parts: hits of at least one shard are needed, got none")
-    scores, ids = (torch.cat(list(columns), 1) for columns in zip(*parts))
+    wide, ids = torch.cat([part.wide for part in parts], 1), torch.cat([p.ids for p in parts], 1)
     k = parts[0].ids.shape[1]
-    order = np.lexsort((ids.numpy(), -scores.numpy()))[:, :k]
+    order = np.lexsort((ids.numpy(), -wide.numpy()))[:, :k]
     order = torch.from_numpy(np.ascontiguousarray(order))
     certain = torch.stack([part.certain for part in parts]).all(0)
     scored = sum(part.scored for part in parts)
-    return Hits(scores.gather(1, order), ids.gather(1, order), certain, scored)
+    dtype = parts[0].scores.dtype
+    return Hits(wide.gather(1, order), ids.gather(1, order), certain, scored, dtype)
 
 
 def merge_matches(
@@ -90,7 +91,7 @@ class ShardedIndex:
     def search(self, queries: Any, k: int = 10, **how: Any) -> Hits:
         "As `Index.search`, over all shards."
         hits = self.shard.search(queries, k, **how)
-        told = gather_object([(hits.scores, hits.ids, hits.certain, hits.scored)])
+        told = gather_object([(hits.wide, hits.ids, hits.certain, hits.scored, hits.scores.dtype)])
         return merge_hits([Hits(*some) for some in told])
 
     def within(self, queries: Any, threshold: float, **how: Any) -> list[Match]:

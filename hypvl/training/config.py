@@ -26,7 +26,7 @@ def _later(default) -> Any:
 
 
 _LEAST = dict(
-    steps=1,
+    steps=0,
     batch_size=1,
     accumulate=1,
     log_every=1,
@@ -48,7 +48,7 @@ class TrainConfig:
     `checkpoints/best`; a column that nobody writes keeps none.
     """
 
-    steps: int = 1000  # updates
+    steps: int = 1000  # updates; 0: the model is saved as it is
     batch_size: int = 192  # samples of one update, all processes and micro-batches together
     lr: float = 5e-4  # peak learning rate
     betas: tuple[float, float] = (0.9, 0.98)  # of Adam; the first is the momentum of 'sgd'

@@ -387,6 +387,8 @@ class Trainer:
         self._train_mode()
         self.optimizer.zero_grad()
         _tell_geometry(self.model, "clamp_parameters")
+        if not self.config.steps:
+            self._save()
         while self.run.step < self.config.steps:
             due = self._due(self.run.step + 1)
             if batches is None:

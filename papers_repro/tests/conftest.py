@@ -21,10 +21,12 @@ ENV = {
 
 def pytest_addoption(parser):
     parser.addoption("--full", action="store_true", help="also run the tests that take minutes")
+    parser.addoption("--chromium", action="store_true", help="also run the tests in a browser")
 
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "full: takes minutes; runs with --full")
+    config.addinivalue_line("markers", "chromium: drives a page in a browser; runs with --chromium")
     config.addinivalue_line("markers", "data: needs the real data pack named by HYPVL_DATA")
 
 
@@ -32,6 +34,8 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if "full" in item.keywords and not config.getoption("--full"):
             item.add_marker(pytest.mark.skip(reason="takes minutes: pytest --full"))
+        if "chromium" in item.keywords and not config.getoption("--chromium"):
+            item.add_marker(pytest.mark.skip(reason="drives a browser: pytest --chromium"))
         if "data" in item.keywords and not os.environ.get("HYPVL_DATA"):
             item.add_marker(pytest.mark.skip(reason="needs real data: HYPVL_DATA=folder"))
 

@@ -9,7 +9,7 @@ __all__ = ['NEGATIVES', 'pixel_box', 'Views', 'Augmentation', 'PairConfig', 'Ent
 import itertools
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
@@ -144,11 +144,19 @@ class PairConfig:
     negatives: Literal["label", "sampled", "geometry"] = "label"  # what is masked
     augmentation: Augmentation = Augmentation()
     keep_decoded: int = 0  # pictures that stay in the memory of each reading process
+    second_view: bool = field(
+        default=False, metadata={"hash": "changed"}
+    )  # entry `view`, see below
 
     def __post_init__(self):
         if self.negatives not in NEGATIVES:
             hint = suggest(self.negatives, NEGATIVES)
             raise ValueError(f"negatives={self.negatives!r}: unknown.{hint}")
+        if not 0 <= self.min_area <= 1:
+            raise ValueError(f"min_area must be in 0..1, got {self.min_area!r}")
+        for name in ("cross_image", "keep_decoded"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be at least 0, got {getattr(self, name)!r}")
         if self.cross_per not in ("class", "box"):
             raise ValueError(f"cross_per must be 'class' or 'box', got {self.cross_per!r}")
 
@@ -184,8 +192,8 @@ _Visit = tuple[int, int, int, int, int, tuple[int, ...]]  # epoch, place, image,
 class _PairViews(Dataset):
     "What a visit to a pair gives."
 
-    def __init__(self, views: Views, sets: EntailedSets, augmentation, seed: int):
-        self.views, self.sets, self.seed = views, sets, seed
+    def __init__(self, views: Views, sets: EntailedSets, augmentation, seed: int, second: bool):
+        self.views, self.sets, self.seed, self.second = views, sets, seed, second
         self.transform = augmentation.transform() if augmentation else None
 
     def view(self, image: int, row: int, draw: str) -> Tensor:
@@ -194,7 +202,7 @@ class _PairViews(Dataset):
         if self.transform:
             seed = int.from_bytes(blake2b(draw.encode(), digest_size=7).digest(), "little")
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
+                torch.default_generator.manual_seed(seed)  # nothing is queued for GPUs
                 crop = self.transform(crop)
         return self.views.square(crop)
 
@@ -202,6 +210,9 @@ class _PairViews(Dataset):
         epoch, place, image, parent, child, sampled = visit
         boxes, draw = self.views.boxes, f"{self.seed}/{epoch}/{place}"
         child_image = int(boxes.image[child])
+        again = {}
+        if self.second:
+            again = {"view": self.view(child_image, child, f"{draw}/view")}
         numbers = SCENE if parent == SCENE else int(boxes.number[parent]), int(boxes.number[child])
         return {
             "parent": self.view(image, parent, f"{draw}/parent"),
@@ -211,12 +222,14 @@ class _PairViews(Dataset):
             "parent_key": (image, numbers[0]),
             "child_key": (child_image, numbers[1]),
             "label": int(boxes.label[child]),
+            **again,
         }
 
 
 def _collate(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
     "A batch of visits; sets are padded with −1."
-    batch = {name: torch.stack([row[name] for row in rows]) for name in ("parent", "child")}
+    pictures = [name for name in ("parent", "child", "view") if name in rows[0]]
+    batch = {name: torch.stack([row[name] for row in rows]) for name in pictures}
     widest = max(len(row["entails"]) for row in rows)
     padded = [row["entails"] + [-1] * (widest - len(row["entails"])) for row in rows]
     batch["entails"] = torch.tensor(padded)
@@ -231,12 +244,14 @@ class BoxPairLoader:
     `entails` [B, N], padded with −1, and `instance` [B, 2] are the sets of `EntailedSets`: they are
     the labels of `Same("entails", "instance")` and of its mirror. `parent_key` and `child_key`
     [B, 2] are image and number of the box (−1: the scene), `label` [B] the class of the child.
+    `second_view` of the config adds `view`, the child once more with other random numbers.
     `split` is 'train' (endless, augmented) or 'val': one pass, always in the same shuffled order.
     """
 
     kinds = {
         "parent": "image",
         "child": "image",
+        "view": "image",
         "entails": "labels",
         "instance": "labels",
         "parent_key": "labels",
@@ -262,6 +277,8 @@ class BoxPairLoader:
             raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank!r} of {world_size!r}")
         self.train, self.seed, self.batch_size, self.config = (
             split == "train",
             seed,
@@ -279,7 +296,8 @@ class BoxPairLoader:
         if not self.count:
             raise ValueError(f"pairs: none of {len(pairs)} is left with min_area={config.min_area}")
         views = Views(boxes, size, keep_decoded=config.keep_decoded)
-        self.visits = _PairViews(views, sets, config.augmentation if self.train else None, seed)
+        augmentation = config.augmentation if self.train else None
+        self.visits = _PairViews(views, sets, augmentation, seed, config.second_view)
         self._drawn: tuple[int, Pairs] | None = None  # the epoch at hand
         self._facts = dict(boxes=boxes.fingerprint, pairs=self.count, batch_size=batch_size)
         self._facts |= dict(seed=seed, size=size, split=split, world_size=world_size)

@@ -31,6 +31,12 @@ _DESCRIPTIONS = ("oidv7-class-descriptions-boxable.csv", "class-descriptions-box
 _LVIS = ("lvis_v1_val.json", "lvis_v0.5_val.json")
 
 
+def _stamp(path: Path) -> tuple[str, int, int]:
+    "Name, size and time of a file: what an edit changes."
+    about = path.stat()
+    return path.name, about.st_size, about.st_mtime_ns
+
+
 def _first_file(folder: Path, names: tuple[str, ...]) -> Path | None:
     "The first of some files that is in a folder."
     return next((folder / name for name in names if (folder / name).is_file()), None)
@@ -74,7 +80,7 @@ class BoxSource(DataSource, kind="boxes"):
         made_of = [self.world, self.rule]
         if self.root:
             files = _annotation_files(Path(self.root))
-            facts = [(name, path.name, path.stat().st_size) for name, path in files.items()]
+            facts = [(name, *_stamp(path)) for name, path in files.items()]
             made_of = [str(Path(self.root).resolve()), facts, self.rule]
         return Path(root) / f"boxes-{config_hash(made_of)}"
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...config import atomic_path, config_hash, write_atomic
+from ..records import read_json
 
 # %% ../../../nbs/data/boxes/250_box_table.ipynb #5259174e
 SCENE = -1  # number of the whole picture among the boxes of an image
@@ -87,8 +88,9 @@ class Boxes:
 
     @cached_property
     def fingerprint(self) -> str:
-        "Short name of the content."
-        return config_hash([_digest(self.image), _digest(self.label), _digest(self.xyxy)])
+        "Short name of the content: boxes, flags and files."
+        columns = self.image, self.label, self.xyxy, self.group, self.images
+        return config_hash([_digest(column) for column in columns])
 
 # %% ../../../nbs/data/boxes/250_box_table.ipynb #82277338
 def _digest(column: np.ndarray) -> str:
@@ -169,7 +171,7 @@ def load_boxes(
     folder = Path(folder)
     if not (folder / "table.json").exists():
         raise FileNotFoundError(f"folder: no table of boxes in {folder.name!r}")
-    facts = json.loads((folder / "table.json").read_text(encoding="utf-8"))
+    facts = read_json(folder / "table.json")
     found = read_parquet(folder / "boxes.parquet")
     if found.num_rows != facts["boxes"]:
         raise ValueError(f"boxes.parquet: {found.num_rows} rows, {facts['boxes']} were written")

@@ -20,6 +20,7 @@ from tqdm import tqdm
 from ...config import atomic_path, config_hash, to_dict, write_atomic
 from .box_table import SCENE, Boxes, read_parquet
 from ..jobs import folder_lock
+from ..records import read_json
 
 # %% ../../../nbs/data/boxes/253_containment.ipynb #6df06868
 SLACK = 1e-9  # of the comparisons of areas, which are shares of a picture
@@ -177,18 +178,22 @@ def write_pairs(
     progress: bool = True,  # show a bar
 ) -> Path:
     "Write all pairs of a table, or what is missing of them; returns their folder."
+    if images_a_part < 1:
+        raise ValueError(f"images_a_part must be at least 1, got {images_a_part}")
     out, parts = pairs_folder(boxes, rule, folder), []
     with folder_lock(out):
-        if (out / "pairs.json").exists() and all(
-            _is_whole(out / name) for name in json.loads((out / "pairs.json").read_text())["parts"]
-        ):
-            return out
+        if (out / "pairs.json").exists():
+            try:
+                if all(_is_whole(out / name) for name in read_json(out / "pairs.json")["parts"]):
+                    return out
+            except ValueError:  # cut: made again
+                pass
         starts = range(0, len(boxes.images), images_a_part)
-        for number, first in enumerate(tqdm(starts, desc="pairs", disable=not progress)):
-            path = out / f"part-{number:05d}.parquet"
+        for first in tqdm(starts, desc="pairs", disable=not progress):
+            last = min(first + images_a_part, len(boxes.images))
+            path = out / f"part-{first:07d}-{last:07d}.parquet"
             parts.append(path.name)
             if not _is_whole(path):
-                last = min(first + images_a_part, len(boxes.images))
                 _write_part(boxes, rule, (first, last), path)
         facts = {"rule": to_dict(rule), "boxes": boxes.fingerprint, "parts": parts}
         write_atomic(out / "pairs.json", json.dumps(facts))
@@ -225,7 +230,7 @@ def read_pairs(
             f"folder: no finished pairs of this table under containment={rule.containment} in "
             f"{Path(folder).name!r}; `write_pairs` makes them, and goes on where it stopped"
         )
-    for name in json.loads((out / "pairs.json").read_text())["parts"]:
+    for name in read_json(out / "pairs.json")["parts"]:
         part = read_parquet(out / name, ["image_id", "parent", "child"])
         image, parent, child = (part[c].to_numpy() for c in ("image_id", "parent", "child"))
         base = boxes.starts[image]

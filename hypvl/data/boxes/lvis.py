@@ -7,6 +7,7 @@ __all__ = ['image_files', 'read_lvis', 'novel_classes']
 
 # %% ../../../nbs/data/boxes/252_lvis.ipynb #b359f5c8
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -49,7 +50,21 @@ def _four_numbers(bbox: Any) -> bool:
     "Whether a box is a list of four numbers."
     if not isinstance(bbox, list) or len(bbox) != 4:
         return False
-    return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in bbox)
+    return all(_is_number(v) for v in bbox)
+
+
+def _is_number(value: Any) -> bool:
+    "Whether a value can be a coordinate; true and false cannot, nor what no float64 holds."
+    known = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return known and not abs(value) > sys.float_info.max
+
+
+def _number_of(entry: Any, key: str, where: str) -> int:
+    "An id: a whole number, since '1' and 1 would be different images."
+    value = _required(entry, key, where)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{_said(entry, where)}: {key} must be a whole number, got {value!r}")
+    return value
 
 # %% ../../../nbs/data/boxes/252_lvis.ipynb #2b7fbc3a
 _LISTS = ("images", "annotations", "categories")
@@ -58,7 +73,7 @@ _LISTS = ("images", "annotations", "categories")
 def _load(path: Path) -> dict[str, list]:
     "The three lists of a file."
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise ValueError(f"{path.name} was cut or is not JSON ({error})") from error
     for name in _LISTS:
@@ -72,10 +87,11 @@ def _categories(entries: list, name: str) -> tuple[dict[Any, int], list[str], li
     said = {}
     for place, entry in enumerate(entries):
         where = f"{name}: categories[{place}]"
-        number, word = (_required(entry, key, where) for key in ("id", "name"))
+        number, word = _number_of(entry, "id", where), _required(entry, "name", where)
         if number in said:
             raise ValueError(f"{where}: id {number} is listed twice")
-        said[number] = str((entry.get("synonyms") or [word])[0]).replace("_", " ")
+        words = entry.get("synonyms") or [word]
+        said[number] = str(words if isinstance(words, str) else words[0]).replace("_", " ")
     order = sorted(said)
     return {n: i for i, n in enumerate(order)}, [str(n) for n in order], [said[n] for n in order]
 
@@ -85,8 +101,11 @@ def _images(entries: list, name: str, folder, faults: Counter) -> tuple[dict, li
     known, files = {}, []
     for place, entry in enumerate(entries):
         where = f"{name}: images[{place}]"
-        number, width, height = (_required(entry, key, where) for key in ("id", "width", "height"))
-        if min(width, height) <= 0:
+        number = _number_of(entry, "id", where)
+        if number in known:
+            raise ValueError(f"{where}: id {number} is listed twice")
+        width, height = (_required(entry, key, where) for key in ("width", "height"))
+        if not (_is_number(width) and _is_number(height) and min(width, height) > 0):
             raise ValueError(f"{where} (id {number}): {width} x {height} pixels")
         possible = image_files(entry, where)
         if folder is not None:
@@ -118,9 +137,8 @@ def read_lvis(
     image, label, corners, group = [], [], [], []
     for place, entry in enumerate(lists["annotations"]):
         where = f"{path.name}: annotations[{place}]"
-        number, category, bbox = (
-            _required(entry, key, where) for key in ("image_id", "category_id", "bbox")
-        )
+        number, category = (_number_of(entry, key, where) for key in ("image_id", "category_id"))
+        bbox = _required(entry, "bbox", where)
         if category not in places:
             raise ValueError(f"{where}: category {category} is not listed")
         if number not in known:

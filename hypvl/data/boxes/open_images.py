@@ -6,6 +6,7 @@
 __all__ = ['SPLITS', 'read_classes', 'read_hierarchy', 'find_images', 'read_open_images']
 
 # %% ../../../nbs/data/boxes/251_open_images.ipynb #910ab861
+import csv
 import json
 import os
 from collections import Counter
@@ -14,27 +15,30 @@ from pathlib import Path
 
 import networkx as nx
 import numpy as np
-import pandas as pd
 import pyarrow as pa
-import pyarrow.csv as csv
+import pyarrow.csv as arrow_csv
 
 from .box_table import Boxes, make_boxes
+from ..records import read_lines
 
 # %% ../../../nbs/data/boxes/251_open_images.ipynb #300b38e9
 def read_classes(
     path: str | Path,  # oidv7-class-descriptions-boxable.csv or class-descriptions-boxable.csv
 ) -> dict[str, str]:
     "Identifier (MID) → display name, in the order of the file."
-    options = dict(header=None, dtype=str, keep_default_na=False)
-    try:
-        table = pd.read_csv(path, names=["mid", "name"], index_col=False, **options)
-    except pd.errors.ParserError as error:
-        raise ValueError(f"{Path(path).name}: two columns are needed ({error})") from error
-    rows = list(zip(table["mid"].str.strip(), table["name"].str.strip()))
-    if rows and rows[0] == ("LabelName", "DisplayName"):
+    rows = []
+    for line in csv.reader(read_lines(path)):
+        if line:
+            rows.append([word.strip() for word in line])
+    if rows and rows[0] == ["LabelName", "DisplayName"]:
         rows = rows[1:]
+    if not rows:
+        raise ValueError(f"{Path(path).name}: no class in this file")
     found = {}
-    for number, (mid, name) in enumerate(rows, 1):
+    for number, row in enumerate(rows, 1):
+        if len(row) != 2:
+            raise ValueError(f"{Path(path).name}, class {number}: two columns needed, got {row}")
+        mid, name = row
         if not mid.startswith("/"):
             raise ValueError(
                 f"{Path(path).name}, class {number}: {mid!r} is no identifier (/m/...)"
@@ -96,13 +100,18 @@ _USED |= {"ImageID": pa.string(), "LabelName": pa.string(), "IsGroupOf": pa.int8
 
 def _blocks(path: Path, block_size: int) -> Iterator[pa.RecordBatch]:
     "The used columns of a CSV, a block at a time."
-    convert = csv.ConvertOptions(include_columns=list(_USED), column_types=_USED)
-    read = csv.ReadOptions(block_size=block_size, use_threads=False)
+    convert = arrow_csv.ConvertOptions(include_columns=list(_USED), column_types=_USED)
+    read = arrow_csv.ReadOptions(block_size=block_size, use_threads=False)
     try:
-        with csv.open_csv(path, read_options=read, convert_options=convert) as reader:
+        with arrow_csv.open_csv(path, read_options=read, convert_options=convert) as reader:
             yield from reader
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
         raise ValueError(f"{path.name}: {error}") from error
+
+
+def _floats(column: pa.Array) -> np.ndarray:
+    "A column in which an empty field is NaN."
+    return column.to_numpy(zero_copy_only=False)
 
 
 def _numbers(column: pa.Array, known: dict[str, int], grow: bool) -> np.ndarray:
@@ -132,13 +141,14 @@ def read_open_images(
         if (label < 0).any():
             stranger = block["LabelName"][int(np.argmax(label < 0))]
             raise ValueError(f"{path.name}: {stranger} is not among the {len(labels)} classes")
-        flag = block["IsGroupOf"].to_numpy()
-        if not np.isin(flag, (-1, 0, 1)).all():
-            raise ValueError(f"{path.name}: IsGroupOf must be -1, 0 or 1, got {set(flag)}")
+        flag = block["IsGroupOf"]
+        if flag.null_count or not np.isin(flag.to_numpy(), (-1, 0, 1)).all():
+            found = flag.unique().to_pylist()
+            raise ValueError(f"{path.name}: IsGroupOf must be -1, 0 or 1, got {found}")
         parts["image"].append(_numbers(block["ImageID"], known, grow=True).astype(np.int32))
         parts["label"].append(label.astype(np.int16))
-        parts["xyxy"].append(np.stack([block[name].to_numpy() for name in _CORNERS], 1))
-        parts["group"].append(flag == 1)
+        parts["xyxy"].append(np.stack([_floats(block[name]) for name in _CORNERS], 1))
+        parts["group"].append(flag.to_numpy() == 1)
     if not known:
         raise ValueError(f"{path.name}: no box in this file")
     columns = {name: np.concatenate(parts.pop(name)) for name in list(parts)}

@@ -146,7 +146,7 @@ def read_image_ids(
 ) -> np.ndarray:  # int64, ascending
     "Places of the images that a file lists; those without boxes are left out."
     place = {Path(name).stem: i for i, name in enumerate(boxes.images.tolist())}
-    lines = Path(path).read_text(encoding="utf-8").split()
+    lines = Path(path).read_text(encoding="utf-8-sig").split()
     found = {place[Path(line).stem] for line in lines if Path(line).stem in place}
     if not found:
         raise ValueError(f"{Path(path).name}: none of {len(lines)} images has boxes in this table")

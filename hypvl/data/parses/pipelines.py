@@ -112,8 +112,14 @@ def parser_identity(
     return f"{name}, spaCy {spacy.__version__}, weights {weights}"
 
 # %% ../../../nbs/data/parses/231_pipelines.ipynb #40058c1c
-def _plain_texts(path):
-    """(key, bytes) of the captions of a tar with short names, else NotImplementedError.
+def _is_plain(head):
+    "Whether a header of 512 bytes is that of a file or folder with a short name and size."
+    known = head[257:262] == b"ustar" and head[156:157] in (b"0", b"\0", b"5")
+    return known and head[124] < 128 and not head[345]  # no base-256 size, no prefix of the name
+
+
+def _read_plain(path, found) -> bool:
+    """Fill `found`, {key: bytes}, with the captions of a tar; False at a header that is not plain.
 
     What lies between the captions is not read.
     """
@@ -122,30 +128,29 @@ def _plain_texts(path):
         while (head := tar[at : at + 512]) != bytes(512):
             if len(head) < 512:
                 raise EOFError("cut short: no end mark")
-            known = head[257:262] == b"ustar" and head[156:157] in (b"0", b"\0", b"5")
-            if not known or head[124] >= 128 or head[345]:  # large sizes, long names
-                raise NotImplementedError
+            if not _is_plain(head):
+                return False
             size, name = int(head[124:136].strip(b"\0 ") or b"0", 8), head[:100].rstrip(b"\0")
             if name.endswith(b"child.txt"):
                 key, suffix = base_plus_ext(name.decode())
                 if suffix == "child.txt":
-                    yield key, tar[at + 512 : at + 512 + size]
+                    found[key] = tar[at + 512 : at + 512 + size]
             at += 512 + size + -size % 512
+    return True
 
 
 def _captions(path, faults):
     "Keys and cleaned captions of a shard in order; counts what is broken."
-    found, texts = {}, {}
+    found, texts, plain = {}, {}, True
     try:
-        for key, data in _plain_texts(path):
-            found[key] = data
-    except NotImplementedError:
+        plain = _read_plain(path, found)
+    except (EOFError, ValueError) as error:
+        faults.add("broken shard", Path(path).name, error)
+    if not plain:  # begin again, with webdataset's reader
         found = {}
         for raw in read_shard(path, faults.add):
             if "child.txt" in raw:
                 found[raw["__key__"]] = raw["child.txt"]
-    except (EOFError, ValueError) as error:
-        faults.add("broken shard", Path(path).name, error)
     for key, data in found.items():
         try:
             texts[key] = clean_text(data.decode())

@@ -33,7 +33,8 @@ def _checked(edges: Edges, instances: int) -> list[tuple[int, int]]:
     for i, j in found:
         if not (0 <= i < instances and 0 <= j < instances and i != j):
             raise ValueError(f"edges: two of {instances} instances needed, got {(i, j)}")
-    if any((j, i) in set(found) for i, j in found):
+    known = set(found)
+    if any((j, i) in known for i, j in found):
         raise ValueError("edges: two instances contain each other")
     return found
 
@@ -46,6 +47,8 @@ def recovered_edges(
 ) -> set[tuple[int, int]]:
     "The `count` best edges, of each pair in the better direction."
     scores = np.asarray(scores, dtype=float)
+    if scores.ndim != 2 or len(set(scores.shape)) != 1 or np.isnan(scores).any():
+        raise ValueError(f"scores: a square of numbers needed, got {scores.shape}, or NaN in it")
     i, j = np.triu_indices(len(scores), 1)
     if not 0 <= count <= len(i):
         raise ValueError(f"count: 0..{len(i)} edges of {len(scores)} instances, got {count}")

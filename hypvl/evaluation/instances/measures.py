@@ -80,6 +80,11 @@ def list_length(
     return max(1, round(fraction * candidates))
 
 
+def _at(fraction: float) -> str:
+    "How the metrics of a fraction end."
+    return f"@{100 * fraction:.0f}%"
+
+
 def _ratio(part: Tensor, whole: Tensor) -> Float[np.ndarray, "q"]:
     "A share; NaN of nothing."
     return (part.double() / whole.double().masked_fill(whole == 0, torch.nan)).cpu().numpy()
@@ -113,6 +118,10 @@ class Hierarchical:
     fractions: Sequence[float] = FRACTIONS  # K over the number of candidates
     order: Order = None  # of classes, for the transport
 
+    def __post_init__(self):
+        if len({_at(fraction) for fraction in self.fractions}) < len(self.fractions):
+            raise ValueError(f"fractions: they need different percents, got {self.fractions}")
+
     def __call__(self, scores: Float[Tensor, "q N"], part: slice) -> Measured:
         search = self.search
         right = search.right(part, hierarchical=True).to(scores.device)
@@ -122,7 +131,7 @@ class Hierarchical:
             taken = top_mask(scores, list_length(fraction, scores.shape[1]))
             if excluded is not None:
                 taken &= ~excluded.to(taken.device)
-            at = f"@{100 * fraction:.0f}%"
+            at = _at(fraction)
             values[f"recall{at}"] = _ratio(row_counts(taken & right), known)
             if search.candidates.ndim == 1:
                 moved, variation = self._transport(self._histogram(taken), part)
@@ -256,12 +265,13 @@ class _Knowing:
     fractions: Sequence[float]
     order: Order
     draws: int
-    rng: np.random.Generator
+    seed: int
 
     def values(self, part: slice) -> dict[str, dict[str, np.ndarray]]:
         "Values by metric of both."
         search = self.search
         left, right = search.candidates_left(part), search.right(part).sum(1).numpy()
+        left = np.maximum(left, 1)  # where none is left, none is right
         nan = np.where(right > 0, 1.0, np.nan)
         chance, ideal = {}, {}
         for k in self.tops:
@@ -274,7 +284,7 @@ class _Knowing:
         return {"chance": chance, "ideal": ideal}
 
     def _hierarchical(self, fraction, part, left, chance, ideal):
-        search, at = self.search, f"@{100 * fraction:.0f}%"
+        search, at = self.search, _at(fraction)
         right = search.right(part, hierarchical=True).sum(1).numpy()
         length = np.minimum(list_length(fraction, len(search.candidates)), left)
         nan = np.where(right > 0, 1.0, np.nan)
@@ -290,18 +300,21 @@ class _Knowing:
         best = best + outside * (length[:, None] - hits) / np.maximum(rest, 1)
         moved, variation = transport_distances(best, pool, wanted, self.order)
         ideal |= {f"transport{at}": moved, f"variation{at}": variation}
-        drawn = self._drawn(pool, length, wanted)
+        drawn = self._drawn(pool, length, wanted, part)
         chance |= {f"transport{at}": drawn[0], f"variation{at}": drawn[1]}
 
-    def _drawn(self, pool, length, wanted):
-        "Mean transport and variation of random lists."
+    def _drawn(self, pool, length, wanted, part):
+        "Mean transport and variation of random lists, which do not depend on the blocks."
         if self.search.exclude_self:  # every query has a pool of its own
             lists = []
-            for counts, k in zip(pool, length):
-                lists.append(self.rng.multivariate_hypergeometric(counts, k, self.draws))
+            for query, counts, k in zip(range(part.start, part.stop), pool, length):
+                rng = np.random.default_rng([self.seed, query])
+                k = min(k, counts.sum())
+                lists.append(rng.multivariate_hypergeometric(counts, k, self.draws))
             lists = np.stack(lists, 1)
         else:
-            one = self.rng.multivariate_hypergeometric(pool[0], length[0], self.draws)
+            rng = np.random.default_rng(self.seed)
+            one = rng.multivariate_hypergeometric(pool[0], length[0], self.draws)
             lists = np.repeat(one[:, None], len(pool), 1)
         found = [transport_distances(drawn, pool, wanted, self.order) for drawn in lists]
         return np.mean(found, axis=0)
@@ -341,9 +354,10 @@ def search_baselines(
     queries, frames = len(search.queries), []
     if search.hierarchy is None:
         fractions = ()
-    knowing = _Knowing(search, tops, fractions, order, draws, np.random.default_rng(seed))
+    knowing = _Knowing(search, tops, fractions, order, draws, seed)
     rows = max(1, int(memory) // (BYTES_A_PAIR * max(len(search.candidates), draws * 100)))
-    blocks = [knowing.values(slice(a, a + rows)) for a in range(0, queries, rows)]
+    starts = range(0, queries, rows)
+    blocks = [knowing.values(slice(a, min(a + rows, queries))) for a in starts]
     for model in ("chance", "ideal"):
         metrics = blocks[0][model]
         values = {
@@ -402,7 +416,8 @@ def precision_recall(
 ) -> pd.DataFrame:  # columns threshold, precision, recall, queries, retrieving
     "Mean precision and recall at each threshold; `retrieving` queries retrieve something."
     edges = np.asarray(thresholds, dtype=float)
-    if edges.ndim != 1 or not (np.diff(edges) > 0).all():
+    rising = edges.ndim == 1 and len(edges) > 0 and (np.diff(edges) > 0).all()
+    if not rising or not np.isfinite(edges).all():
         raise ValueError(f"thresholds: ascending numbers needed, got {edges.tolist()}")
     values = measure(score, search, [Thresholds(search, edges)], memory)
     precision, recall = values["precision"], values["recall"]
@@ -410,5 +425,6 @@ def precision_recall(
     total = np.nansum(precision, axis=0)
     count = retrieving.sum(0)
     means = np.divide(total, count, out=np.full(len(edges), np.nan), where=count > 0)
-    columns = dict(threshold=edges, precision=means, recall=recall[asked].mean(0))
+    found = recall[asked].sum(0) / asked.sum() if asked.any() else np.full(len(edges), np.nan)
+    columns = dict(threshold=edges, precision=means, recall=found)
     return pd.DataFrame(columns | dict(queries=asked.sum(), retrieving=count))

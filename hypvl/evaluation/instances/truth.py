@@ -79,6 +79,8 @@ class Search:
         if self.queries.ndim != 2 or self.queries.dtype != bool:
             found = f"{self.queries.dtype} {self.queries.shape}"
             raise ValueError(f"queries: a boolean matrix [Q, C] needed, got {found}")
+        if not len(self.queries):
+            raise ValueError("queries: at least one needed, got none")
         classes = self.classes
         if self.candidates.ndim == 1:
             known = np.issubdtype(self.candidates.dtype, np.integer)

@@ -49,14 +49,20 @@ def vote(
     memory: int = MEMORY,  # bytes for a block of queries
 ) -> Int[np.ndarray, "Q"]:
     "The class that most of the k nearest candidates by cosine have."
+    for name, points in (("queries", queries), ("candidates", candidates)):
+        if not points.isfinite().all():
+            raise ValueError(f"{name}: finite numbers needed, got NaN or infinity")
     labels = np.asarray(labels)
     if len(labels) != len(candidates) or not len(labels):
         raise ValueError(f"labels: one a candidate needed, got {len(labels)}, {len(candidates)}")
-    cosine, rows = likeness("cosine"), max(1, memory // (16 * len(candidates)))
+    cosine, rows = likeness("cosine"), max(1, memory // (24 * len(candidates)))
+    candidates = candidates.double()
     said = np.empty(len(queries), dtype=int)
     for start in range(0, len(queries), rows):
         part = slice(start, start + rows)
-        voters = labels[top_indices(cosine(queries[part], candidates), k).cpu().numpy()]
+        # rounded from float64: copies of an image tie, however the product was summed
+        scores = cosine(queries[part].double(), candidates).float()
+        voters = labels[top_indices(scores, k).cpu().numpy()]
         votes = (voters[:, :, None] == voters[:, None, :]).sum(2)
         said[part] = voters[np.arange(len(voters)), votes.argmax(1)]  # the first of the most
     return said

@@ -1,0 +1,42 @@
+"""The notebook on visual hierarchies as a user runs it."""
+
+import pandas as pd
+from conftest import papermill
+
+MODELS = {"CLIP", "CLIP-euc", "CLIP-hyp"}
+
+
+def test_smoke_renders_every_table_figure_and_claim(tmp_path):
+    done = papermill("visual_hierarchies.ipynb", tmp_path, preset="smoke")
+    assert done.returncode == 0, done.stderr[-4000:]
+    for number in range(1, 8):
+        table = pd.read_csv(tmp_path / "tables" / f"table{number}.csv")
+        ours = table[table["source"].eq("this run")]
+        assert len(table["source"].unique()) == 2, number  # theirs too
+        measured = set(ours.loc[ours["value"].notna(), "row"])
+        if number == 5:
+            assert measured == {"queries", "candidates"}
+            continue
+        assert MODELS <= measured, number
+        blind = {"chance", "majority class" if number == 4 else "label frequency"}
+        assert blind <= measured, number
+        if number in (1, 2):
+            assert "nearest to the root, CLIP-hyp" in measured
+            gaps = ours[ours["row"].eq("MoCo-hyp")]
+            assert gaps["value"].isna().all() and gaps["note"].str.contains("sections main").all()
+    figures = "1_concept 2_pairs 3_angles 4_retrieval 5_curves 6_trees 7_classes 9_retrieval"
+    for name in (*(f"figure{name}" for name in figures.split()), "order", "training", "claims"):
+        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000, name
+    claims = pd.read_csv(tmp_path / "tables" / "claims.csv").set_index("id")
+    assert claims.loc["clip-transport", "seeds"] in ("0", 0)
+    assert claims.loc["hcl-same", "verdict"] == "not run"
+    assert not set(claims["verdict"]) & {"supports", "contradicts"}  # one seed
+    results = pd.read_csv(tmp_path / "results.csv")
+    chance = results.query("model == 'chance' and metric == 'parent_to_child_recall@45%'")
+    assert (chance["value"] - 0.4545).abs().max() < 0.02
+
+
+def test_wrong_section_is_an_error(tmp_path):
+    done = papermill("visual_hierarchies.ipynb", tmp_path, preset="smoke", sections="moko")
+    said = done.stderr + done.stdout
+    assert done.returncode != 0 and "sections='moko' is none of all, main, cross" in said
