@@ -25,7 +25,7 @@ from .adapters import find_tower, tower_sources, tower_state
 from .dual_encoder import ImageEncoder, make_projection
 from .hub import read_checkpoint
 from .interop import OpenClipVision, PixelInput, random_module
-from .shipped import SHIPPED, load_shipped, shipped_config
+from .shipped import SHIPPED, shipped_config
 from .towers import ModelDescription, VisionConfig
 
 # %% ../../nbs/models/312_image_encoders.ipynb #d7195737
@@ -143,7 +143,6 @@ class _Tensors(nn.Module):
         return dict(self.state)
 
 
-tower_sources["shipped"] = load_shipped
 tower_sources["moco"] = lambda path: _Holder(_Tensors(moco_tower(path)))
 
 # %% ../../nbs/models/312_image_encoders.ipynb #03f4baf3

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load, save
 
 from ..config import from_dict, suggest, to_dict, write_atomic
+from .adapters import tower_sources
 from .towers import ModelDescription
 
 # %% ../../nbs/models/311_shipped.ipynb #df4e6de0
@@ -96,3 +97,6 @@ def load_shipped(
         model = from_dict(ModelDescription, facts["model"]).make()
     model.load_state_dict(load(content))
     return model.eval()
+
+
+tower_sources["shipped"] = load_shipped  # shipped:clip_world, where a frozen tower is found again

@@ -14,9 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .adapters import tower_sources
 from .interop import OpenClipText, OpenClipVision
-from .shipped import load_shipped
 from .text import TextTower
 from .towers import ConvTower, ViTTower
 from ..streams import Kind, register_kind
@@ -61,7 +59,6 @@ def _(tower: OpenClipVision, images):
 
 # %% ../../nbs/models/313_tower_tokens.ipynb #d791eae1
 register_kind(Kind("image_tokens", "[B, N+1, W] of a frozen image tower", "image"))
-tower_sources["shipped"] = load_shipped  # shipped:clip_states, where a frozen tower is found again
 
 # %% ../../nbs/models/313_tower_tokens.ipynb #99269feb
 @singledispatch
