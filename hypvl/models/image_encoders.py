@@ -185,7 +185,8 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
             return ImageEncoder(tower, geometry, self, own)
         if self.head == "replace" or not self.own:
             return ImageEncoder(tower, geometry, self)
-        behind = make_projection(_Width(self.own), geometry, "image")
+        width: Any = _Width(self.own)
+        behind = make_projection(width, geometry, "image")
         return ImageEncoder(tower, geometry, self, nn.Sequential(own, behind))
 
     def start(self, model: nn.Module) -> None:
@@ -202,7 +203,7 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
             raise ValueError(
                 f"own: a projection of width {self.own} in {self.weights!r}, it has {has}"
             )
-        layer = part.image_projection
+        layer: Any = part.image_projection
         layer = layer[0] if isinstance(layer, nn.Sequential) else layer
         with torch.no_grad():
             layer.weight.copy_(found)
