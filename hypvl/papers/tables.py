@@ -502,7 +502,7 @@ def _sorted_cells(frame: pd.DataFrame, layout: Layout) -> pd.DataFrame:
         block = (cell["source"] != OUR_BLOCK, cell["score"] != "paper")
         order = (cell["row"],)
         if cell["baseline"]:
-            kind = cell["row"].split(", ")[0]  # "nearest to the root, MERU"
+            kind = cell["row"].split(", ")[0]  # "nearest to the root, MODEL"
             order = (baselines.index(kind), cell["row"])
         elif cell["row"] != "no run":
             order = (*layout.order(cell), cell["row"])
