@@ -76,7 +76,7 @@ _SMALL_SUITE = SuiteConfig(
     captions=2,
     checklist=12,
     crepe=12,
-    factors=96,
+    factors=240,
 )
 _LARGE_SUITE = SuiteConfig(
     per_species=30, clutter=15, retrieval=1000, checklist=1000, crepe=1000, factors=4000
