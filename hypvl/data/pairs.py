@@ -17,12 +17,13 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from ..config import suggest
 from .benchmarks.annotations import load_image
 from .grit.crops import random_resized_crop
 from .pair_files import read_pairs_csv, read_pairs_folder
+from .planned import PlannedLoader
 from .records import TokenCache, square_pad
 
 # %% ../../nbs/data/205_pairs.ipynb #3ffb1ff0
@@ -78,7 +79,7 @@ def _digest(source: Any) -> str:
     return hashlib.sha1("\n".join(captions).encode()).hexdigest()[:8]
 
 
-class PairLoader:
+class PairLoader(PlannedLoader):
     """Batches `image` (uint8 [B, 3, S, S]), `text` (ids [B, L]), `key` of pictures with captions.
 
     `source` is a CSV file with columns named by `columns`, a folder of pictures with .txt files, or
@@ -136,38 +137,7 @@ class PairLoader:
                 yield group
             turn += 1
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        if not self.train:
-            self.batches = 0
-        for batch in DataLoader(
-            self.visits,
-            batch_sampler=self._plan(),
-            num_workers=self.workers,
-            collate_fn=list,
-        ):
-            keys, images, texts = zip(*batch)
-            self.batches += 1
-            yield {"image": torch.stack(images), "text": self.tokens(texts), "key": list(keys)}
-
-    @property
-    def endless(self) -> bool:
-        "Whether the batches go on for ever."
-        return self.train
-
-    def identity(self) -> dict[str, Any]:
-        "What tells these data from others."
-        return dict(self._facts)
-
-    def state_dict(self) -> dict[str, Any]:
-        "The position after the last batch that was handed out."
-        return {"facts": self._facts, "batches": self.batches}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Go on from a position; refused where the batches would differ."
-        for name, value in self._facts.items():
-            if state["facts"].get(name) != value:
-                raise ValueError(
-                    f"state_dict: {name} was {state['facts'].get(name)!r} when it was saved "
-                    f"and is {value!r} now, so the batches would differ"
-                )
-        self.batches = state["batches"]
+    def _finish(self, batch: list) -> dict[str, Any]:
+        "Pictures, ids of captions and keys of what was read."
+        keys, images, texts = zip(*batch)
+        return {"image": torch.stack(images), "text": self.tokens(texts), "key": list(keys)}

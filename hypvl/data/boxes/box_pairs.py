@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
 from ...config import suggest, to_dict
@@ -26,6 +26,7 @@ from ..benchmarks.annotations import load_image
 from .box_table import SCENE, Boxes
 from .containment import SLACK, Pairs, entails
 from .sampling import CrossImage, training_pairs
+from ..planned import PlannedLoader
 
 # %% ../../../nbs/data/boxes/256_box_pairs.ipynb #9d262626
 _HUNDREDTH = 0.01  # of a pixel; six decimals of a wide picture are less
@@ -238,7 +239,7 @@ def _collate(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
     return batch
 
 # %% ../../../nbs/data/boxes/256_box_pairs.ipynb #d24292cd
-class BoxPairLoader:
+class BoxPairLoader(PlannedLoader):
     """Batches of pairs: `parent` and `child`, uint8 [B, 3, S, S], and integers about them.
 
     `entails` [B, N], padded with −1, and `instance` [B, 2] are the sets of `EntailedSets`: they are
@@ -248,6 +249,7 @@ class BoxPairLoader:
     `split` is 'train' (endless, augmented) or 'val': one pass, always in the same shuffled order.
     """
 
+    _collate = staticmethod(_collate)
     kinds = {
         "parent": "image",
         "child": "image",
@@ -344,42 +346,7 @@ class BoxPairLoader:
             if mine:
                 yield [(*visit, sampled[visit[2], visit[3]]) for visit in mine]
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        if not self.train:
-            self.batches = 0
-        for batch in DataLoader(
-            self.visits,
-            batch_sampler=self._plan(),
-            num_workers=self.workers,
-            collate_fn=_collate,
-        ):
-            self.batches += 1
-            yield batch
-
-    @property
-    def endless(self) -> bool:
-        "Whether the batches go on for ever."
-        return self.train
-
     @property
     def epoch(self) -> int:
         "Complete passes of all processes together."
         return self.batches * self.batch_size * self.world_size // self.count
-
-    def identity(self) -> dict[str, Any]:
-        "What tells these data from others."
-        return dict(self._facts)
-
-    def state_dict(self) -> dict[str, Any]:
-        "The position after the last batch that was handed out."
-        return {"facts": self._facts, "batches": self.batches}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Go on from a position; refused where the batches would differ."
-        for name, value in self._facts.items():
-            if state["facts"].get(name) != value:
-                raise ValueError(
-                    f"state_dict: {name} was {state['facts'].get(name)!r} when it was saved "
-                    f"and is {value!r} now, so the batches would differ"
-                )
-        self.batches = state["batches"]

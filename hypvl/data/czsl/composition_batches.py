@@ -11,19 +11,19 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
 from ...config import suggest, to_dict
 from ..benchmarks.annotations import load_image
 from .metadata import Compositions, image_path
 from .splits import PHASES
+from ..planned import PlannedLoader
 
 # %% ../../../nbs/data/czsl/264_composition_batches.ipynb #97001d47
 @dataclass(frozen=True)
@@ -112,13 +112,14 @@ def _collate(visits: list) -> dict[str, Tensor]:
     return batch | dict(zip(_LABELS, labels.unbind(1)))
 
 
-class CompositionLoader:
+class CompositionLoader(PlannedLoader):
     """Batches of `image` uint8 [B, 3, S, S], `state`, `object`, `train_pair` and `row` int64 [B].
 
     `split` is 'train' (endless, shuffled, augmented), 'val' or 'test': one pass in the order of
     the metadata.
     """
 
+    _collate = staticmethod(_collate)
     kinds = {"image": "image"} | dict.fromkeys(_LABELS, "labels")
 
     def __init__(
@@ -178,42 +179,7 @@ class CompositionLoader:
             if visits:
                 yield visits
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        if not self.train:
-            self.batches = 0
-        for batch in DataLoader(
-            self.visits,
-            batch_sampler=self._plan(),
-            num_workers=self.workers,
-            collate_fn=_collate,
-        ):
-            self.batches += 1
-            yield batch
-
-    @property
-    def endless(self) -> bool:
-        "Whether the batches go on for ever."
-        return self.train
-
     @property
     def epoch(self) -> int:
         "Complete passes of all processes together."
         return self.batches * self.batch_size * self.world_size // self.count
-
-    def identity(self) -> dict[str, Any]:
-        "What tells these data from others."
-        return dict(self._facts)
-
-    def state_dict(self) -> dict[str, Any]:
-        "The position after the last batch that was handed out."
-        return {"facts": self._facts, "batches": self.batches}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        "Go on from a position; refused where the batches would differ."
-        for name, value in self._facts.items():
-            if state["facts"].get(name) != value:
-                raise ValueError(
-                    f"state_dict: {name} was {state['facts'].get(name)!r} when it was saved "
-                    f"and is {value!r} now, so the batches would differ"
-                )
-        self.batches = state["batches"]

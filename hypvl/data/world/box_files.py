@@ -10,15 +10,15 @@ __all__ = ['BOX_WORLD', 'COLUMNS', 'CLICKS', 'BoxWorldConfig', 'OnlyLeaves', 'no
 # %% ../../../nbs/data/world/226_boxes_world.ipynb #b58be3bf
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 from scipy.spatial import ConvexHull
 
-from ...config import config_hash, write_atomic
-from ..jobs import folder_lock, run_jobs
+from ...config import write_atomic
+from ..jobs import run_jobs, stretches, write_once
 from ..taxonomy import Taxonomy
 from .scenes import Rendered, Scene, World, WorldConfig
 from .sprites import PARTS
@@ -254,11 +254,6 @@ def _write_lvis(config: WorldConfig, first: int, count: int, out: Path) -> list:
     return found
 
 
-def _chunks(count: int) -> list[tuple[int, int]]:
-    "First number and length of each job."
-    return [(first, min(_CHUNK, count - first)) for first in range(0, count, _CHUNK)]
-
-
 def write_box_world(
     out: str | Path,
     config: BoxWorldConfig = BoxWorldConfig(),
@@ -266,17 +261,14 @@ def write_box_world(
     progress: bool = True,  # show a bar
 ) -> Path:
     "The world in the files of Open Images (`open_images/`) and of LVIS (`lvis/`) below a folder."
-    out, made_of = Path(out), config_hash(config)
-    with folder_lock(out):
-        note = out / "made_of.json"
-        if note.exists():
-            if json.loads(note.read_text())["config"] != made_of:
-                raise ValueError(f"out={out.name!r} holds another world; choose another folder")
+    out = Path(out)
+    with write_once(out, config) as missing:
+        if not missing:
             return out
         world = known_world(config.world)
         for split, name in _FILES.items():
             jobs = []
-            for first, count in _chunks(getattr(config, split)):
+            for first, count in stretches(getattr(config, split), _CHUNK):
                 jobs.append((config.world, split, first, count, out / "open_images"))
             done = run_jobs(_write_open_images, jobs, workers, f"scenes of {split}", progress)
             rows = sorted(row for part in done for row in part)
@@ -284,16 +276,11 @@ def write_box_world(
             lines = [header, *(line for _, lines in rows for line in lines)]
             write_atomic(out / "open_images" / name, "\n".join(lines) + "\n")
         _write_classes(world, out / "open_images")
-        jobs = [(config.world, *chunk, out / "lvis") for chunk in _chunks(config.lvis)]
+        jobs = [(config.world, *chunk, out / "lvis") for chunk in stretches(config.lvis, _CHUNK)]
         done = run_jobs(_write_lvis, jobs, workers, "scenes of lvis", progress)
         scenes = [scene for part in done for scene in part]
         write_atomic(out / "lvis" / "lvis_v1_val.json", json.dumps(lvis_json(world, scenes)))
-        write_atomic(note, json.dumps({"config": made_of, "scenes": _scenes(config)}))
     return out
-
-
-def _scenes(config: BoxWorldConfig) -> dict[str, int]:
-    return {name: value for name, value in asdict(config).items() if name != "world"}
 
 
 def _write_classes(world: World, folder: Path) -> None:

@@ -6,13 +6,12 @@
 __all__ = ['write_state_world']
 
 # %% ../../../nbs/data/world/227_czsl_files.ipynb #d28b0346
-import json
 from pathlib import Path
 
 import torch
 
-from ...config import config_hash, write_atomic
-from ..jobs import folder_lock, run_jobs
+from ...config import write_atomic
+from ..jobs import run_jobs, stretches, write_once
 from .states import StatesConfig, StateWorld
 from .writers import jpeg
 
@@ -44,23 +43,18 @@ def write_state_world(
     progress: bool = True,  # show a bar
 ) -> Path:
     "States and shapes in the published files below a folder, made unless they are there."
-    out, made_of = Path(out), config_hash(config)
-    with folder_lock(out):
-        note = out / "made_of.json"
-        if note.exists():
-            if json.loads(note.read_text())["config"] != made_of:
-                raise ValueError(f"out={out.name!r} holds another world; choose another folder")
+    out = Path(out)
+    with write_once(out, config) as missing:
+        if not missing:
             return out
         world, records, jobs = StateWorld(config), [], []
         (out / _FOLDER).mkdir(exist_ok=True)
         for split in _PHASES:
             lines = [" ".join(pair) + "\n" for pair in world.pairs(split)]
             write_atomic(out / _FOLDER / f"{split}_pairs.txt", "".join(lines))
-            total = world.images(split)
-            for first in range(0, total, _CHUNK):
-                jobs.append((config, split, first, min(_CHUNK, total - first), out / "images"))
+            for first, count in stretches(world.images(split), _CHUNK):
+                jobs.append((config, split, first, count, out / "images"))
         for part in run_jobs(_write_pictures, jobs, workers, "states and shapes", progress):
             records += part
         torch.save(records, out / f"metadata_{_FOLDER}.t7")
-        write_atomic(note, json.dumps({"config": made_of, "images": len(records)}))
     return out
