@@ -7,7 +7,7 @@ __all__ = ['tower_sources', 'base_name', 'tower_state', 'weights_hash', 'find_to
 
 # %% ../../nbs/models/309_adapters.ipynb #2a200934
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..config import suggest
+from ..config import Registry, suggest
 
 # %% ../../nbs/models/309_adapters.ipynb #e07fc6f1
 def _adapter_layers(tower: nn.Module) -> dict[str, nn.Module]:
@@ -65,7 +65,7 @@ def weights_hash(
     return digest.hexdigest()
 
 # %% ../../nbs/models/309_adapters.ipynb #bd25f631
-tower_sources: dict[str, Callable[[str], nn.Module]] = {}  # kind → model of what follows the colon
+tower_sources = Registry()  # kind → function that makes a model of what follows the colon
 
 
 def find_tower(

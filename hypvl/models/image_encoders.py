@@ -143,7 +143,12 @@ class _Tensors(nn.Module):
         return dict(self.state)
 
 
-tower_sources["moco"] = lambda path: _Holder(_Tensors(moco_tower(path)))
+def _moco_of_source(path):
+    "The tower of a MoCo checkpoint, for a frozen tower that is found again."
+    return _Holder(_Tensors(moco_tower(path)))
+
+
+tower_sources["moco"] = _moco_of_source
 
 # %% ../../nbs/models/312_image_encoders.ipynb #03f4baf3
 HEADS = ("replace", "append", "original")
