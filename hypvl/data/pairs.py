@@ -20,9 +20,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..config import suggest
-from .benchmarks.annotations import load_image
 from .grit.crops import random_resized_crop
 from .pair_files import read_pairs_csv, read_pairs_folder
+from .pictures import read_picture, upright_rgb
 from .planned import PlannedLoader
 from .records import TokenCache, square_pad
 
@@ -30,9 +30,9 @@ from .records import TokenCache, square_pad
 def _pixels(picture: Any, where: str) -> Tensor:
     "uint8 [3, H, W] of a file, a picture, an array or a tensor."
     if isinstance(picture, (str, Path)):
-        picture = load_image(picture)
+        picture = read_picture(picture)
     if isinstance(picture, Image.Image):
-        picture = np.array(picture.convert("RGB"))
+        picture = np.array(upright_rgb(picture))
     if isinstance(picture, np.ndarray):
         picture = torch.from_numpy(picture).permute(2, 0, 1) if picture.ndim == 3 else picture
     if isinstance(picture, Tensor) and picture.dtype == torch.uint8:

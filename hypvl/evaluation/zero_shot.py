@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
-from ..data.benchmarks.annotations import load_image
+from ..data.pictures import read_picture, upright_rgb
 from .suites.prompts import WORLD_TEMPLATES, fill_templates
 from .suites.results import item_values
 from ..models.towers import modes_kept
@@ -65,9 +65,9 @@ class Pictures(Dataset):
 
     def _open(self, i: int) -> Image.Image:
         if self.source is None:
-            return load_image(self.files[i])
+            return read_picture(self.files[i])
         try:
-            return self.source.images[i].convert("RGB")
+            return upright_rgb(self.source.images[i])
         except Exception as error:
             raise ValueError(f"image {self.names[i]!r} cannot be read: {error}") from error
 

@@ -16,6 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision import transforms
 
+from ..data.pictures import upright_rgb
 from ..geometry.spaces import Geometry
 from .hub import HubModel
 from .text import Tokenizer
@@ -39,11 +40,7 @@ def eval_transform(
     }
     if mode not in ways:
         raise ValueError(f"mode must be 'crop' or 'squeeze', got {mode!r}")
-    return transforms.Compose([_to_rgb, *ways[mode], transforms.ToTensor()])
-
-
-def _to_rgb(image):
-    return image.convert("RGB")
+    return transforms.Compose([upright_rgb, *ways[mode], transforms.ToTensor()])
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #0ac28477
 class ImageEncoder(HubModel):

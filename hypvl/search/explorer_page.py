@@ -27,6 +27,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from torch import nn
 from tqdm import tqdm
 
+from ..data.pictures import Bounds, Refused, read_picture
 from ..models import create_model, load_model, load_official
 from ..models.shipped import SHIPPED
 from hypvl.search.explorer_queries import (
@@ -60,17 +61,14 @@ from hypvl.search.explorer_views import (
 )
 from hypvl.search.gallery import (
     WHOLE,
-    Bounds,
     FolderSource,
     Gallery,
     Progress,
-    Refused,
     Store,
     WorldSource,
     default_cache,
     item_key,
     open_gallery,
-    read_picture,
     silent,
     thumbnail,
 )
@@ -98,7 +96,7 @@ class Session:
         return Session(view, self.past[:-1], upload, self.seed)
 
 
-UPLOAD = Bounds(most_bytes=20_000_000, most_pixels=40_000_000, formats=("JPEG", "PNG", "WEBP"))
+UPLOAD = Bounds(20_000_000, 40_000_000, ("JPEG", "PNG", "WEBP"), animated=False)
 
 
 def read_upload(
@@ -108,10 +106,10 @@ def read_upload(
 ) -> Image.Image:
     "An uploaded picture within bounds; Refused says what is wrong with it."
     if path is None:
-        raise Refused("no picture", "choose a file first")
+        raise Refused("no picture: choose a file first", "no picture")
     size = Path(path).stat().st_size
     if size > bounds.most_bytes:
-        raise Refused("too large", f"{size:,} bytes, at most {bounds.most_bytes:,}")
+        raise Refused(f"too large: {size:,} bytes, at most {bounds.most_bytes:,}", "too large")
     image = read_picture(Path(path).read_bytes(), bounds)
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     return image

@@ -18,8 +18,9 @@ import torchvision.datasets
 from torch.utils.data import Dataset
 
 from ...config import write_atomic
-from .annotations import ClassFolders, load_image
+from .annotations import ClassFolders
 from .registry import Benchmark, class_indices, find_benchmark
+from ..pictures import read_picture, upright_rgb
 from ..records import read_lines, read_text
 
 _log = logging.getLogger(__name__)
@@ -157,7 +158,7 @@ class _Files(Dataset):
         return len(self.paths)
 
     def __getitem__(self, i):
-        return load_image(self.paths[i])
+        return read_picture(self.paths[i])
 
 
 class _Decoded(Dataset):
@@ -170,7 +171,7 @@ class _Decoded(Dataset):
         return len(self.data)
 
     def __getitem__(self, i):
-        return self.data[i][0].convert("RGB")
+        return upright_rgb(self.data[i][0])
 
 
 def _have(data, *names):

@@ -22,10 +22,10 @@ from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
 from ...config import suggest, to_dict
-from ..benchmarks.annotations import load_image
 from .box_table import SCENE, Boxes
 from .containment import SLACK, Pairs, entails
 from .sampling import CrossImage, training_pairs
+from ..pictures import read_picture
 from ..planned import PlannedLoader
 
 # %% ../../../nbs/data/boxes/256_box_pairs.ipynb #9d262626
@@ -75,7 +75,7 @@ class Views(Dataset):
             self._decoded.move_to_end(image)
             return self._decoded[image]
         file = Path(self.boxes.root) / str(self.boxes.images[image])
-        pixels = torch.from_numpy(np.array(load_image(file))).permute(2, 0, 1)
+        pixels = torch.from_numpy(np.array(read_picture(file))).permute(2, 0, 1)
         if self.keep_decoded:
             self._decoded[image] = pixels
             if len(self._decoded) > self.keep_decoded:

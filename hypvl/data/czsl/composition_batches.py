@@ -20,9 +20,9 @@ from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
 from ...config import suggest, to_dict
-from ..benchmarks.annotations import load_image
 from .metadata import Compositions, image_path
 from .splits import PHASES
+from ..pictures import read_picture
 from ..planned import PlannedLoader
 
 # %% ../../../nbs/data/czsl/264_composition_batches.ipynb #97001d47
@@ -75,7 +75,7 @@ class CompositionViews(Dataset):
             raise IndexError(f"picture {n} of {len(self)}")
         if n in self._decoded:
             return self._decoded[n]
-        image = load_image(image_path(self.root, self.images[n]))
+        image = read_picture(image_path(self.root, self.images[n]))
         pixels = self.crop(torch.from_numpy(np.array(image)).permute(2, 0, 1))
         if self.keep_decoded:
             self._decoded[n] = pixels

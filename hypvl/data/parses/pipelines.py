@@ -24,7 +24,7 @@ from ...config import atomic_path, suggest
 from ..grit.shards import Faults, find_shards, read_shard
 from ..jobs import folder_lock, run_jobs
 from .word_pieces import clean_text
-from ..records import Parse
+from ..records import Parse, parse_json
 
 _log = logging.getLogger(__name__)
 
@@ -328,7 +328,7 @@ def sample_parse(
         parse = None
     else:
         try:
-            parse = Parse.from_dict(json.loads(raw["parse.json"]))
+            parse = Parse.from_dict(parse_json(raw["parse.json"]))
         except (ValueError, TypeError) as error:
             raise ParseFault("broken parse", error)
     if parse is None:

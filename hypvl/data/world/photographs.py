@@ -11,8 +11,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
+from ..pictures import Refused, read_picture
 from ..taxonomy import Taxonomy, contract, read_names, restrict
 from .attributes import MARGIN
 from .sprites import Layer, Sprite
@@ -105,15 +106,12 @@ class PhotoSprites:
         box = self.boxes.get(name)
         try:
             is_array = isinstance(picture, np.ndarray)
-            with Image.fromarray(picture) if is_array else Image.open(picture) as image:
-                thing = image.convert("RGB")
-                if box is not None:
-                    thing = thing.crop(box)
-                thing = thing.resize((self.size, self.size), Image.Resampling.BOX)
-        except (OSError, UnidentifiedImageError) as error:
-            raise ValueError(
-                f"picture {name!r} of class {leaf!r} cannot be read: {error}"
-            ) from error
+            thing = Image.fromarray(picture) if is_array else read_picture(picture)
+        except Refused as error:
+            raise ValueError(f"picture of class {leaf!r}: {error}") from error
+        if box is not None:
+            thing = thing.crop(box)
+        thing = thing.resize((self.size, self.size), Image.Resampling.BOX)
         width = round(self.size * MARGIN)
         edge = (width - self.size) // 2
         rgba = np.zeros((width, width, 4), np.uint8)

@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ...data.benchmarks.annotations import load_image
+from ...data.pictures import read_picture
 from ...data.records import square_pad
 from ...data.taxonomy import Taxonomy
 from hypvl.evaluation.factors.alignment import (
@@ -123,7 +123,7 @@ def _encode_pictures(model, pictures: Sequence, batch_size: int) -> Float[Tensor
 
 def _crop(path: Path, box: Sequence, size: int):
     "A box of an image as a square picture, padded with white."
-    image = load_image(path)
+    image = read_picture(path)
     x1, y1, x2, y2 = (int(v * side) for v, side in zip(box[:4], image.size * 2))
     return square_pad(image.crop((x1, y1, max(x2, x1 + 1), max(y2, y1 + 1))), size)
 

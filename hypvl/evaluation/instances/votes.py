@@ -21,9 +21,9 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
 from ...config import UnknownKey, suggest
-from ...data.benchmarks.annotations import load_image
 from ...data.benchmarks.image_sets import ImageSet, lacks, open_benchmark
 from ...data.benchmarks.registry import find_benchmark
+from ...data.pictures import read_picture
 from ...data.records import read_lines
 from .measures import MEMORY, top_mask
 from .scores import likeness
@@ -132,7 +132,7 @@ class _Files(Dataset):
         return len(self.paths)
 
     def __getitem__(self, index):
-        return load_image(self.paths[index])
+        return read_picture(self.paths[index])
 
 
 _TINY = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
