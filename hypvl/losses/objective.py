@@ -248,13 +248,17 @@ class Objective:
         "Take up where `state_dict` left off."
         self.plateau.running, self.plateau.left = state["running"], dict(state["left"])
 
-# %% ../../nbs/losses/405_objective.ipynb #73aa29cf
+# %% ../../nbs/losses/405_objective.ipynb #3d7ffae5
 class ObjectiveConfig(ByKind):
     "An objective as data: a frozen dataclass with a `kind` that can `make` the objective."
 
     def make(self) -> Objective:
         "The objective that the config describes."
         raise TypeError(f"{type(self).__name__} lacks make(): the objective that it describes")
+
+    def for_steps(self, steps: int) -> "ObjectiveConfig":
+        "The same objective in a training of so many updates: what rises with them fits in."
+        return self
 
 
 @dataclass(frozen=True)
@@ -356,6 +360,10 @@ class FamilyObjective(ObjectiveConfig, kind="family"):
         if self.syntax:
             rows += syntax_rows(self.syntax)
         return rows
+
+    def for_steps(self, steps: int) -> "FamilyObjective":
+        "With a ramp of at most a quarter of the updates."
+        return replace(self, ramp=min(self.ramp, steps // 4))
 
     def make(self) -> Objective:
         rows = self.rows()

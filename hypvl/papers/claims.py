@@ -507,7 +507,7 @@ class GainGap:
         gap = self.larger.evidence(printed)[0] - self.smaller.evidence(printed)[0]
         return gap, f"{gap:+.2f} points between both gains"
 
-# %% ../../nbs/papers/809_claims.ipynb #e10e0ff3
+# %% ../../nbs/papers/809_claims.ipynb #22706dd6
 @dataclass(frozen=True)
 class Claim:
     "A sentence of a paper and how it is tested."
@@ -564,7 +564,7 @@ def split_budgets(
     data: Mapping[str, pd.DataFrame],  # frames by name
     score: str = "paper",  # which score's rows to use, where a frame has both
 ) -> tuple[dict[str, pd.DataFrame], dict[str, pd.DataFrame]]:
-    "The frames of the planned steps, and those of the longest training beyond them."
+    "Frames of the planned steps, and of the longest training beyond; what is not trained in both."
     now: dict[str, pd.DataFrame] = {}
     longer: dict[str, pd.DataFrame] = {}
     for name, frame in data.items():
@@ -573,9 +573,10 @@ def split_budgets(
         if "budget" not in models:
             continue
         budget = models["budget"].fillna(1.0)
-        now[name] = models[budget.eq(1)]
+        now[name] = models[budget.isin([0, 1])]
         if (budget > 1).any():
-            longer[name], longer[name + BLIND] = models[budget.eq(budget.max())], blind
+            longer[name] = models[budget.isin([0, budget.max()])]
+            longer[name + BLIND] = blind
     now, longer = ({name: f for name, f in part.items() if len(f)} for part in (now, longer))
     return now, longer
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'style', 'palette', 'Drawing', 'panels', 'no_data', 'smoothed_curves', 'training_figure',
-           'training_sentence', 'budget_signs', 'budget_figure', 'budget_sentence', 'claims_figure']
+           'training_sentence', 'budget_scores', 'budget_signs', 'budget_figure', 'budget_sentence', 'claims_figure']
 
 # %% ../../nbs/papers/808_figures.ipynb #d94e6046
 import io
@@ -240,6 +240,22 @@ def training_sentence(
     ends = rows[rows["step"].eq(last)].groupby("model")["value"].mean().sort_values()
     said = ", ".join(f"{model} {value:.2f}" for model, value in ends.items())
     return f"Contrast of images with texts at the last step, lowest first: {said}."
+
+# %% ../../nbs/papers/808_figures.ipynb #790a3b0e
+def budget_scores(
+    results: pd.DataFrame,  # suite, dataset, metric, score, model, seed, value [, budget]
+    metrics: Mapping[tuple[str, str, str], str],  # suite, data set, metric → title
+) -> pd.DataFrame:  # model, seed, budget, metric (a title), value
+    """The scores that are drawn over the budget.
+
+    Rows without one have the planned steps; models that were not trained (0) are left out.
+    """
+    keys = pd.MultiIndex.from_frame(results[["suite", "dataset", "metric"]])
+    titles = pd.Series(keys.map(metrics), index=results.index)
+    budget = results["budget"].fillna(1.0) if "budget" in results else 1.0
+    rows = results.assign(metric=titles, budget=budget)
+    rows = rows[rows["metric"].notna() & rows["score"].eq("paper") & rows["budget"].gt(0)]
+    return rows[["model", "seed", "budget", "metric", "value"]]
 
 # %% ../../nbs/papers/808_figures.ipynb #29abcf9c
 def budget_signs(

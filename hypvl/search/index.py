@@ -5,11 +5,13 @@
 # %% auto #0
 __all__ = ['VERSION', 'By', 'Direction', 'Apex', 'Hits', 'Match', 'fingerprint', 'Rows', 'Index', 'build_index', 'load_index']
 
-# %% ../../nbs/search/702_index.ipynb #fb2333eb
+# %% ../../nbs/search/702_index.ipynb #c628fba5
 import hashlib
 import json
-import shutil
+import os
+import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..config import suggest
+from ..config import suggest, write_atomic
+from ..data.jobs import folder_lock
 from ..geometry.spaces import Geometry, Side
 from hypvl.search.scan import (
     METHODS,
@@ -31,7 +34,7 @@ from hypvl.search.scan import (
 )
 from .shells import COSINE_ERROR, cut_into_shells, reach_by_shells
 
-VERSION = 1  # of the folder of an index
+VERSION = 2  # of the folder of an index
 By = Literal["score", "angle"]
 Direction = Literal["children", "parents"]
 Apex = Literal["query", "candidate"]
@@ -200,7 +203,31 @@ class Rows:
         self._data[self._count : count] = more
         self._count = count
 
-# %% ../../nbs/search/702_index.ipynb #b022d845
+# %% ../../nbs/search/702_index.ipynb #2ba01053
+_COLUMNS = ("points", "ids", "alive", "lengths", "norms", "labels", "vectors")  # a file each
+_LOCK = {".lock", ".owner"}
+_OWN_FILE = re.compile(  # finished: name and hash; begun: a dot and the name
+    rf"((?:{'|'.join(_COLUMNS)}|faiss)-[0-9a-f]{{16}}|\.(?:{'|'.join(_COLUMNS)}|faiss))"
+    r"\.(npy|index)|\.index\.json\.part|\.lock|\.owner"
+)
+
+
+def _hash_of(path):
+    "Of all of a file."
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:32]
+
+
+def _finished(path):
+    "Give a file the name of its content, once it is on disk: name, size, hash."
+    with open(path, "rb+") as file:
+        os.fsync(file.fileno())
+    found = _hash_of(path)
+    final = path.with_name(f"{path.stem.removeprefix('.')}-{found[:16]}{path.suffix}")
+    path.replace(final)
+    return [final.name, final.stat().st_size, found]
+
+# %% ../../nbs/search/702_index.ipynb #9f04aea9
 class Index:
     "Points of one geometry that can be searched; made by `build_index` or `load_index`."
 
@@ -614,18 +641,20 @@ class Index:
 
     # --- by score
 
-    def _scores(self, query, rows):
-        "Scores of some rows, in wide precision."
+    def _measured(self, measure, query, rows):
+        "What `measure(query [1, D], points [n, D])` says of some rows, in wide precision."
         query = torch.tensor(query, dtype=self._wide)[None]
         found = [np.empty(0)]
-        step = max(1, 2**23 // self.geometry.dim)
-        for start in range(0, len(rows), step):
-            some = self._points.array[rows[start : start + step]]
+        for some, _ in blocks(self._points.array, rows, max(1, 2**23 // self.geometry.dim)):
             some = torch.tensor(np.asarray(some), dtype=self._wide)
             with torch.no_grad():
-                values = self.geometry.score(query, some, self.side, kind=self.kind)[0]
-            found.append(values.double().numpy())
+                found.append(measure(query, some).flatten().double().numpy())
         return np.concatenate(found)
+
+    def _scores(self, query, rows):
+        "Scores of some rows."
+        score = partial(self.geometry.score, side=self.side, kind=self.kind)
+        return self._measured(score, query, rows)
 
     def _by_score(self, queries, k, rows, certify):
         "Rows that were scored, their scores, and whether the k best are among them."
@@ -802,20 +831,11 @@ class Index:
         return reach_by_shells(measure, cosines, norms, shells, terms, k=k, **how)
 
     def _angles(self, query, rows, at_query):
-        "Exterior angles of some rows, in wide precision."
-        query = torch.tensor(query, dtype=self._wide)[None]
-        found = [np.empty(0)]
-        step = max(1, 2**23 // self.geometry.dim)
-        for start in range(0, len(rows), step):
-            some = self._points.array[rows[start : start + step]]
-            some = torch.tensor(np.asarray(some), dtype=self._wide)
-            with torch.no_grad():
-                if at_query:
-                    angles = self.geometry.angles(query, some)[0]
-                else:
-                    angles = self.geometry.angles(some, query)[:, 0]
-            found.append(angles.double().numpy())
-        return np.concatenate(found)
+        "Exterior angles of some rows."
+        angles = self.geometry.angles
+        return self._measured(
+            angles if at_query else lambda asked, some: angles(some, asked), query, rows
+        )
 
     def _angle_terms(self, query, at_query) -> Callable | None:
         "A and B as a function of the norm of a point; None: the geometry has no such form."
@@ -846,22 +866,34 @@ class Index:
     # --- on disk
 
     def save(self, folder: str | Path):
-        "Write a folder that `load_index` maps into memory; one that is there is replaced."
+        """Write a folder that `load_index` maps into memory; one that is there is replaced.
+
+        A call that is cut off leaves the index that was there: files have names of their own, and
+        `index.json`, which lists them, is exchanged last. Of several processes one writes.
+        """
         folder = Path(folder)
-        if folder.exists() and not (folder / "index.json").is_file():
+        known = (folder / "index.json").is_file() or not folder.exists()
+        if not known and not all(_OWN_FILE.fullmatch(path.name) for path in folder.iterdir()):
             raise FileExistsError(f"folder: {folder} exists and is no index")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        part = folder.with_name(f".{folder.name}.part")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir()
-        names = ("points", "ids", "alive", "lengths", "norms", "labels", "vectors")
-        for name in names:
-            rows = getattr(self, f"_{name}")
-            if rows is not None:
-                np.save(part / f"{name}.npy", rows.array)
-        if self._approximate:
-            self._approximate.save(part / "faiss.index")
-        about = dict(
+        with folder_lock(folder):
+            files = {}
+            for name in _COLUMNS:
+                rows = getattr(self, f"_{name}")
+                if rows is not None:
+                    np.save(folder / f".{name}.npy", rows.array)
+                    files[name] = _finished(folder / f".{name}.npy")
+            if self._approximate:
+                self._approximate.save(folder / ".faiss.index")
+                files["faiss"] = _finished(folder / ".faiss.index")
+            write_atomic(folder / "index.json", json.dumps(self._about(files), indent=2) + "\n")
+            listed = {file for file, *_ in files.values()}
+            for path in folder.iterdir():
+                if _OWN_FILE.fullmatch(path.name) and path.name not in listed | _LOCK:
+                    path.unlink()
+
+    def _about(self, files):
+        "What `index.json` says."
+        return dict(
             version=VERSION,
             fingerprint=self.fingerprint,
             geometry=self.geometry.describe(),
@@ -871,28 +903,23 @@ class Index:
             candidates=self.candidates,
             next_id=self._next_id,
             longest=self._longest,
-            files={path.name: _mark_of(path) for path in sorted(part.iterdir())},
+            files=files,
         )
-        (part / "index.json").write_text(json.dumps(about, indent=2) + "\n")
-        if folder.exists():
-            shutil.rmtree(folder)
-        part.rename(folder)
 
-    def _restore(self, folder, about):
+    def _restore(self, paths, about):
         "Take over what `save` wrote."
         held = {}
-        for name in ("points", "ids", "alive", "lengths", "norms", "labels", "vectors"):
-            path = folder / f"{name}.npy"
+        for name in _COLUMNS:
             mapped = name in ("points", "vectors")
-            if path.name in about["files"]:
-                held[name] = Rows(np.load(path, mmap_mode="r" if mapped else None))
+            if name in paths:
+                held[name] = Rows(np.load(paths[name], mmap_mode="r" if mapped else None))
         self._points, self._ids, self._alive = held["points"], held["ids"], held["alive"]
         self._dtype = self._points.array.dtype
         self._lengths, self._norms = held["lengths"], held.get("norms")
         self._labels, self._vectors = held.get("labels"), held.get("vectors")
         self._next_id, self._longest = about["next_id"], about["longest"]
-        if "faiss.index" in about["files"]:
-            self._approximate = Approximate.load(folder / "faiss.index", self.method)
+        if "faiss" in paths:
+            self._approximate = Approximate.load(paths["faiss"], self.method)
 
     def _shells_of(self, rows):
         "Shells of all points, kept, or of some."
@@ -903,7 +930,7 @@ class Index:
             self._shells = cut_into_shells(norms, np.arange(len(norms)))
         return self._shells
 
-# %% ../../nbs/search/702_index.ipynb #49c22199
+# %% ../../nbs/search/702_index.ipynb #34de27dc
 def build_index(
     model_or_geometry: nn.Module,  # whose points these are
     points: Any,  # [N, D] tensor or array, also a memory-mapped one; [0, D] for an empty index
@@ -930,44 +957,47 @@ _ABOUT = {"fingerprint", "geometry", "side", "kind", "method", "candidates", "ne
 _ABOUT |= {"version", "files"}
 
 
-def _mark_of(path):
-    "Size of a file, and a hash of its beginning and its end: what a cut or another file changes."
-    size = path.stat().st_size
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        digest.update(file.read(1 << 16))
-        file.seek(max(0, size - (1 << 16)))
-        digest.update(file.read())
-    return [size, digest.hexdigest()[:16]]
+def _read_about(file):
+    "What `index.json` says, checked."
+    try:
+        about = json.loads(file.read_text())
+        version = about["version"]
+        if version == VERSION and (lost := _ABOUT - set(about)):
+            raise KeyError(*sorted(lost)[:1])
+    except (ValueError, KeyError, TypeError) as e:
+        raise ValueError(f"folder: {file} is cut or no index ({e})") from e
+    if version != VERSION:
+        raise ValueError(f"folder: {file} is of version {version}, this code reads {VERSION}")
+    return about
+
+
+def _checked_files(folder, about):
+    "Paths by name, of files that are what was saved."
+    paths = {}
+    for name, (file, size, wanted) in about["files"].items():
+        path = paths[name] = folder / file
+        if not path.is_file():
+            raise FileNotFoundError(f"folder: {path} is missing")
+        if path.stat().st_size != size:
+            found = path.stat().st_size
+            raise ValueError(f"folder: {path} is cut: {found} bytes instead of {size}")
+        if _hash_of(path) != wanted:
+            raise ValueError(f"folder: {path} is not the file that was saved")
+    return paths
 
 
 def load_index(
     folder: str | Path,  # written by `Index.save`
     model_or_geometry: nn.Module,  # whose points these are
 ) -> Index:
-    "An index from its folder; points and vectors stay on disk until they are needed."
+    """An index from its folder; points and vectors stay on disk until they are needed.
+
+    Every file is read once to see that it is the one that was saved.
+    """
     folder = Path(folder)
     if not (folder / "index.json").is_file():
         raise FileNotFoundError(f"folder: no index.json in {folder}")
-    try:
-        about = json.loads((folder / "index.json").read_text())
-        version = about["version"]
-        if version == VERSION and (lost := _ABOUT - set(about)):
-            raise KeyError(*sorted(lost)[:1])
-    except (ValueError, KeyError, TypeError) as e:
-        raise ValueError(f"folder: {folder / 'index.json'} is cut or no index ({e})") from e
-    if version != VERSION:
-        where = folder / "index.json"
-        raise ValueError(f"folder: {where} is of version {version}, this code reads {VERSION}")
-    for name, (size, mark) in about["files"].items():
-        path = folder / name
-        if not path.is_file():
-            raise FileNotFoundError(f"folder: {path} is missing")
-        if path.stat().st_size != size:
-            found = path.stat().st_size
-            raise ValueError(f"folder: {path} is cut: {found} bytes instead of {size}")
-        if _mark_of(path)[1] != mark:
-            raise ValueError(f"folder: {path} is not the file that was saved")
+    about = _read_about(folder / "index.json")
     if about["fingerprint"] != fingerprint(model_or_geometry):
         raise ValueError(
             f"model_or_geometry: {folder} holds points of a model with other parameters, "
@@ -975,5 +1005,10 @@ def load_index(
         )
     how = (about["side"], about["kind"], about["method"], about["candidates"])
     index = Index(model_or_geometry, np.dtype(np.float32), *how)
-    index._restore(folder, about)
+    try:
+        index._restore(_checked_files(folder, about), about)
+    except FileNotFoundError:
+        if about == _read_about(folder / "index.json"):
+            raise
+        return load_index(folder, model_or_geometry)  # it was saved anew meanwhile
     return index

@@ -20,7 +20,7 @@ BLOCK = 1 << 16  # rows that are worked on at a time
 Method = Literal["flat", "ivf", "hnsw"]
 METHODS = ("flat", "ivf", "hnsw")
 
-# %% ../../nbs/search/701_scan.ipynb #5edb9191
+# %% ../../nbs/search/701_scan.ipynb #e2c659bc
 def product_error(
     query_lengths: np.ndarray,  # Euclidean lengths
     longest: float,  # Euclidean length of the longest key
@@ -33,12 +33,13 @@ def product_error(
 
 def blocks(
     keys: np.ndarray,  # [n, W], in memory or mapped
-    rows: np.ndarray | None = None,  # ascending; None: all
+    rows: np.ndarray | None = None,  # None: all
+    most: int = BLOCK,  # rows of a block
 ) -> Iterator[tuple[np.ndarray, np.ndarray | slice]]:  # vectors, and which rows these are
     "Rows of an array, a block at a time."
     count = len(keys) if rows is None else len(rows)
-    for start in range(0, count, BLOCK):
-        part = slice(start, min(start + BLOCK, count))
+    for start in range(0, count, most):
+        part = slice(start, min(start + most, count))
         yield (keys[part], part) if rows is None else (keys[rows[part]], rows[part])
 
 # %% ../../nbs/search/701_scan.ipynb #5112a82b

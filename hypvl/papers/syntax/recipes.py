@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SHARE', 'WEIGHT', 'PROBES', 'SECTIONS', 'syntax_recipe', 'section_settings', 'section_recipes', 'parse_frames']
 
-# %% ../../../nbs/papers/syntax/820_recipes.ipynb #f6596f7a
+# %% ../../../nbs/papers/syntax/820_recipes.ipynb #d9b49165
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +20,8 @@ from ...data.sources import DataPaths
 from ...data.world.scenes import WorldConfig
 from ...evaluation.order.parse_recovery import parse_report
 from ...losses.syntax import SyntaxConfig
-from ..phyclip.recipes import BUDGETS, NAMES, at_budget, recipe
-from ..recipes import Recipe, known_name, with_vocabulary
+from ..phyclip.recipes import NAMES, recipe
+from ..recipes import BUDGETS, Recipe, at_budget, known_name, with_vocabulary
 
 # %% ../../../nbs/papers/syntax/820_recipes.ipynb #dc08b550
 # of things with a material, of things that do something, of scenes with a deed between two

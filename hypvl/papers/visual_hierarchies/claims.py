@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CHANGED', 'NO_GAIN', 'CLAIMS', 'Recovers']
 
-# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #f87543a8
+# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #d6480368
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +29,7 @@ from hypvl.papers.claims import (
     stratum_of,
 )
 from ..reference import Column, task_columns
-from .tables import DIRECTIONS, LVIS, NOVEL, OPEN_IMAGES
+from .tables import DIRECTIONS, LVIS, NOVEL, OPEN_IMAGES, UNTRAINED
 
 CHANGED = "2026-11-22"  # the last change of the list of claims
 NO_GAIN = 1.0  # points: "only a slight increase", "not worse"
@@ -274,7 +274,7 @@ _BEYOND_TRAINING = (
     ),
 )
 
-# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #76d256f3
+# %% ../../../nbs/papers/visual_hierarchies/833_claims.ipynb #e4689359
 def _question(id: str, statement: str, test, source: str = "not in the paper", **more) -> Claim:
     return Claim(id, statement, source, test, said="not tested", **more)
 
@@ -292,10 +292,14 @@ def _of_order(metric: str) -> list[Claim]:
     alone = Recovers(_HYP, metric=metric)
     facts = {"compares": False, "source": shown}
     claims = [_question(short, f"CLIP-hyp tells {words} better than chance", alone, **facts)]
-    for rival, said in ((_EUC, "CLIP-euc"), ("CLIP", "CLIP without fine-tuning")):
-        test = Recovers(_HYP, rival, metric)
+    rivals = {
+        "clip-euc": (_EUC, "CLIP-euc"),
+        "clip": ("CLIP", "CLIP without fine-tuning"),
+        "untrained": (UNTRAINED, "the same tower with an untrained head"),
+    }
+    for id, (rival, said) in rivals.items():
         statement = f"CLIP-hyp tells {words} better than {said}"
-        claims.append(_question(f"{short}-{rival.lower()}", statement, test))
+        claims.append(_question(f"{short}-{id}", statement, Recovers(_HYP, rival, metric)))
     novel = Recovers(_HYP, None, metric, (LVIS,))
     statement = f"CLIP-hyp tells {words} better than chance on LVIS"
     claims.append(_question(f"{short}-lvis", statement, novel, compares=False))
@@ -319,6 +323,17 @@ _NOVEL = _question(
     "CLIP-hyp beats CLIP-euc in same-class retrieval of classes that training has not",
     _versus(_HYP, _EUC, _BOTH, (NOVEL,)),
 )
+_LEARNT = tuple(
+    _question(
+        f"learnt-{name}",
+        f"CLIP-hyp beats the same tower with an untrained head in {words}",
+        _versus(_HYP, UNTRAINED, tasks),
+    )
+    for name, words, tasks in (
+        ("same", "same-class retrieval", _BOTH),
+        ("recall", "hierarchical recall", _RECALL),
+    )
+)
 _SCRATCH = _question(
     "scratch",
     "CLIP-hyp beats the same tower from scratch in same-class retrieval",
@@ -334,6 +349,7 @@ CLAIMS = (
     *_BEYOND_TRAINING,
     _VARIATION,
     _NOVEL,
+    *_LEARNT,
     _SCRATCH,
     *_of_order("containment_f1"),
     *_of_order("depth_correlation"),

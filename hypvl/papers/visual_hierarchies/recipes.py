@@ -6,7 +6,7 @@
 __all__ = ['WIDTH', 'BACKBONES', 'GEOMETRIES', 'FAMILIES', 'SECTIONS', 'OTHERS', 'pair_objective', 'hcl_objective',
            'hierarchy_recipe', 'section_recipes']
 
-# %% ../../../nbs/papers/visual_hierarchies/830_recipes.ipynb #e15d3e76
+# %% ../../../nbs/papers/visual_hierarchies/830_recipes.ipynb #7fb27b941602401d91542211134fc71a
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from hypvl.models.image_encoders import (
     shipped_images,
 )
 from ..phyclip.recipes import recipe as family_recipe
-from ..recipes import PRESETS, Recipe, known_name
+from ..recipes import BUDGETS, PRESETS, Recipe, at_budget, known_name
 from .instances import PROBE_OF
 from ...training.config import TrainConfig
 
@@ -127,13 +127,14 @@ def _scale(preset: str, backbone: str) -> tuple[BoxSource, TrainConfig]:
     many = {"steps": 5_000, "batch_size": 320, "precision": "bf16", "workers": 8}
     return larger, replace(training, **many, warmup=200, checkpoint_every=1_000)
 
-# %% ../../../nbs/papers/visual_hierarchies/830_recipes.ipynb #33844221
+# %% ../../../nbs/papers/visual_hierarchies/830_recipes.ipynb #acae54e37e7d407bbb7b55eff062a284
 def hierarchy_recipe(
     family: str = "hyp",  # frozen, euc, hyp or hcl
     preset: str = "mini",  # smoke, mini, gpu or paper
     backbone: str = "clip",  # clip or moco
     cross_image: bool = True,  # a scene entails boxes of other images by their class
     pretrained: bool = True,  # False: random weights in the tower
+    budget: float = 1.0,  # share of the preset's steps; 0: with the head as it begins
     seed: int = 0,
     **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}
 ) -> Recipe:
@@ -152,24 +153,27 @@ def hierarchy_recipe(
     made = Recipe(family, preset, model, objective, data, training, model.vision.kind)
     made = override(replace(made, probes=(PROBE_OF[by],)), overrides)
     if family == "frozen":
-        by, cross_image = "cosine", False
-        still = replace(made.train, steps=0, warmup=0, seed=0, precision="no")
-        made = replace(made, train=still, probes=(PROBE_OF[by],))
+        by, cross_image, budget = "cosine", False, 0
+        made = replace(made, train=replace(made.train, seed=0), probes=(PROBE_OF[by],))
+    if not budget:
+        made = replace(made, train=replace(made.train, precision="no"))
+    made = at_budget(made, budget)
     columns = {"backbone": backbone, "cross_image": cross_image, "dist_func": by}
-    label = made.label or _label(family, backbone, cross_image, pretrained)
+    label = made.label or _label(family, backbone, cross_image, pretrained, budget > 0)
     return replace(made, label=label, columns={**made.columns, **columns})
 
 
-def _label(family: str, backbone: str, cross_image: bool, pretrained: bool) -> str:
+def _label(family: str, backbone: str, cross_image: bool, pretrained: bool, trained: bool) -> str:
     "Name in tables."
-    if family == "hcl":
-        return "HCL on pairs"
-    label = BACKBONES[backbone] + ("" if family == "frozen" else f"-{family}")
-    label += "" if cross_image or family == "frozen" else ", one image"
+    if family == "frozen":
+        return BACKBONES[backbone] if pretrained else f"{BACKBONES[backbone]}, from scratch"
+    label = "HCL on pairs" if family == "hcl" else f"{BACKBONES[backbone]}-{family}"
+    label += "" if cross_image else ", one image"
+    label += "" if trained else ", untrained head"
     return label if pretrained else f"{label}, from scratch"
 
-# %% ../../../nbs/papers/visual_hierarchies/830_recipes.ipynb #b7df3ece
-SECTIONS = ("main", "cross", "hcl", "scratch", "moco", "others")
+# %% ../../../nbs/papers/visual_hierarchies/830_recipes.ipynb #72eea5119410473aa328ad9291626812
+SECTIONS = ("main", "budget", "cross", "hcl", "scratch", "moco", "others")
 OTHERS = ("hycoclip", "phyclip")  # models of another paper
 
 
@@ -196,7 +200,8 @@ def section_recipes(
         return [_other(family, preset, seed, **overrides) for family in OTHERS]
     both: list[dict[str, Any]] = [{"family": "euc"}, {"family": "hyp"}]
     settings = {
-        "main": [{"family": "frozen"}, *both],
+        "main": [{"family": "frozen"}, *both, {"family": "hyp", "budget": 0}],
+        "budget": [one | {"budget": budget} for budget in BUDGETS for one in both],
         "cross": [one | {"cross_image": False} for one in both],
         "hcl": [{"family": "hcl"}],
         "scratch": [one | {"pretrained": False} for one in both],

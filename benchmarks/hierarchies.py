@@ -1,0 +1,105 @@
+#!/usr/bin/env python
+"""What the recipe of visual hierarchies was chosen by: one model a setting, on validation scenes.
+
+CLIP-hyp of preset `mini` at several lengths and peaks of the learning rate, beside CLIP as it was
+and the same head without training. Rows are appended to a CSV, which
+papers_repro/visual_hierarchies.ipynb shows from papers_repro/results/hierarchies_recipe:
+
+    python benchmarks/hierarchies.py --out runs/hierarchies_recipe
+
+A thousand steps take about four minutes on one core. Finished settings are not run again.
+"""
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from hypvl.evaluation.suites.results import summarise
+from hypvl.models import load_model
+from hypvl.papers.provenance import git_state, short_commit
+from hypvl.papers.runs import train
+from hypvl.papers.visual_hierarchies.instances import (
+    embed_set,
+    retrieval_items,
+    validation_set,
+)
+from hypvl.papers.visual_hierarchies.recipes import hierarchy_recipe
+
+MODELS = {  # what is not trained on pairs
+    "CLIP as it was": {"family": "frozen"},
+    "untrained head": {"budget": 0},
+}
+SETTINGS = ((1_000, 1e-3), (1_000, 3e-4), (1_000, 3e-3), (2_000, 1e-3))  # steps, learning rate
+SHOWN = {
+    "child_to_parent_same_class@10": "scenes of a box",
+    "parent_to_child_same_class@10": "boxes of a scene",
+    "parent_to_child_recall@45%": "recall at 45 %",
+}
+
+
+def measured(model, made, data) -> dict[str, float]:
+    "The scores of a model on validation scenes, by what ranks at its test."
+    found = validation_set(data, made.data)
+    embedded = embed_set(model, found, made.image_size, ordered=1)
+    model.geometry.cpu()
+    by = "" if made.columns["dist_func"] == "angle" else made.columns["dist_func"]
+    results = summarise(retrieval_items(embedded, model.geometry, by), 0)
+    own = results[results["score"].eq("paper") & results["model"].isna()]
+    values = own.set_index("metric")["value"]
+    return {title: float(values[name]) for name, title in SHOWN.items()}
+
+
+def trial(setting: str, changes: dict, preset: str, out: Path) -> dict:
+    "One model: trained, and measured on validation scenes."
+    made = hierarchy_recipe(preset=preset, **{"train.checkpoint_every": 0, **changes})
+    data = made.data.prepare(out / "data", made.image_size, progress=False)
+    start = time.process_time()
+    history = train(made, data, out / made.hash, "cpu", progress=False, resume=False)
+    seconds = time.process_time() - start
+    scores = measured(load_model(out / made.hash / "model"), made, data)
+    return {
+        "setting": setting,
+        "model": made.label,
+        "steps": made.train.steps,
+        "learning rate": made.train.lr if made.train.steps else float("nan"),
+        **scores,
+        "loss": history["loss"].tail(10).mean() if len(history) else float("nan"),
+        "CPU seconds": round(seconds),
+        "seed": made.train.seed,
+        "preset": preset,
+        "run": made.hash,
+        "commit": short_commit(git_state()),
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--preset", default="mini")
+    parser.add_argument("--out", type=Path, default=Path("runs/hierarchies_recipe"))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    asked = dict(MODELS)
+    for steps, lr in SETTINGS:
+        name = f"{steps} steps, learning rate {lr:g}"
+        asked[name] = {"train.steps": steps, "train.lr": lr}
+    file = arguments.out / "recipe.csv"
+    rows = pd.read_csv(file).to_dict("records") if file.exists() else []
+    command = f"python benchmarks/hierarchies.py {' '.join(sys.argv[1:])}".strip()
+    for setting, changes in asked.items():
+        if setting in {row["setting"] for row in rows}:
+            continue
+        row = trial(setting, changes, arguments.preset, arguments.out) | {"command": command}
+        rows.append(row)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(rows).to_csv(file, index=False)
+        print(pd.DataFrame(rows[-1:]).to_string(index=False, header=False), flush=True)
+
+
+if __name__ == "__main__":
+    main()
