@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Bounds', 'Refused', 'upright_rgb', 'read_picture']
 
-# %% ../../nbs/data/208_pictures.ipynb #91208217
+# %% ../../nbs/data/208_pictures.ipynb #647908bb
 import io
 import os
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-# %% ../../nbs/data/208_pictures.ipynb #4844d72a
+# %% ../../nbs/data/208_pictures.ipynb #4734aed6
 @dataclass(frozen=True)
 class Bounds:
     "What is taken as a picture."
@@ -32,7 +32,7 @@ class Refused(ValueError):
         super().__init__(message)
         self.kind = kind
 
-# %% ../../nbs/data/208_pictures.ipynb #381a6ca0
+# %% ../../nbs/data/208_pictures.ipynb #14c7d3d0
 def _eight_bits(image: Image.Image) -> Image.Image:
     "A grey picture of 16 bits in 8; what is transparent is white."
     values = np.asarray(image)
@@ -64,7 +64,7 @@ def upright_rgb(image: Image.Image) -> Image.Image:
         image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
     return image.convert("RGB")
 
-# %% ../../nbs/data/208_pictures.ipynb #cf9ba9f2
+# %% ../../nbs/data/208_pictures.ipynb #ae559fb0
 def _open(source, bounds):
     "The picture of a file or of bytes; raises anything."
     size = os.stat(source).st_size if isinstance(source, (str, Path)) else len(source)
