@@ -172,7 +172,7 @@ class _Pictures:
 
 # %% ../../../nbs/data/world/218_writers.ipynb #d6d7c719
 def clutter_scene(world: World, index: int, leaf: str) -> Scene:
-    "A large thing with smaller things of other families around it; it is painted last."
+    "A large thing, painted last, with smaller ones of other families around it; none does a deed."
     world = plain_world(world)
     count = min(3, len(world.families))
     label, *others = world.scene("clutter", index, count=count, leaf=leaf, size="large").things
@@ -183,8 +183,8 @@ def clutter_scene(world: World, index: int, leaf: str) -> Scene:
             del attributes["size"]
             diameter *= np.mean(SIZES["medium"]) / np.mean(SIZES["large"])
         smaller.append(replace(thing, attributes=attributes, diameter=float(diameter)))
-    order = (*smaller, label)
-    return Scene(order, "clutter", index)
+    idle = tuple(replace(thing, deed=None) for thing in (*smaller, label))
+    return Scene(idle, "clutter", index)
 
 
 def _class_jobs(world: World, config: SuiteConfig):
