@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Bounds', 'Refused', 'upright_rgb', 'read_picture']
 
-# %% ../../nbs/data/208_pictures.ipynb #60a492ae
+# %% ../../nbs/data/208_pictures.ipynb #4213c0ec
 import io
 import os
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-# %% ../../nbs/data/208_pictures.ipynb #e0e8deca
+# %% ../../nbs/data/208_pictures.ipynb #965f63ca
 @dataclass(frozen=True)
 class Bounds:
     "What is taken as a picture."
@@ -32,7 +32,7 @@ class Refused(ValueError):
         super().__init__(message)
         self.kind = kind
 
-# %% ../../nbs/data/208_pictures.ipynb #3085c698
+# %% ../../nbs/data/208_pictures.ipynb #5c3aa974
 def _eight_bits(image: Image.Image) -> Image.Image:
     "A grey picture of 16 bits in 8; what is transparent is white."
     values = np.asarray(image)
@@ -64,7 +64,7 @@ def upright_rgb(image: Image.Image) -> Image.Image:
         image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
     return image.convert("RGB")
 
-# %% ../../nbs/data/208_pictures.ipynb #9eff52d8
+# %% ../../nbs/data/208_pictures.ipynb #365cd9ee
 def _open(source, bounds):
     "The picture of a file or of bytes; raises anything."
     size = os.stat(source).st_size if isinstance(source, (str, Path)) else len(source)

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['SMALL_PARSER', 'DataPaths', 'DataSource', 'ShardSource', 'world_words', 'WorldSource', 'StatesSource', 'GritSource']
 
-# %% ../../nbs/data/203_sources.ipynb #e7ab1c59
+# %% ../../nbs/data/203_sources.ipynb #01af73ba
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 from ..config import ByKind, config_hash, suggest, write_atomic
 from .grit.loader import GritConfig, GritLoader
 from .grit.prepare import PrepareConfig, prepare
-from .grit.shards import find_shards
+from .grit.shards import find_shards, read_shard
 from .jobs import folder_lock
 from .parses.pipelines import attachment_score, load_parser, parse_shards, shard_parses
 from .parses.small_parser import train_parser
@@ -86,6 +87,10 @@ class DataSource(ByKind):
         "All words that its texts may hold, sorted; none where that is not known."
         return ()
 
+    def captions(self, data: DataPaths, limit: int = 20_000) -> Sequence[str]:
+        "Training captions of prepared data, at most `limit`, for baselines that only read."
+        return ()
+
 # %% ../../nbs/data/203_sources.ipynb #e1c4816e
 def _changed(default):
     "A field that is part of a run's hash only where it differs from its default."
@@ -103,6 +108,16 @@ class ShardSource(DataSource):
     def reading(self) -> dict[str, Any]:
         "More settings of `GritConfig`."
         return {}
+
+    def captions(self, data: DataPaths, limit: int = 20_000) -> Sequence[str]:
+        "Captions of the training shards; what is broken is left out."
+        found = []
+        for shard in find_shards(data.train):
+            for raw in read_shard(shard, lambda *fault: None):
+                found.append(raw["child.txt"].decode())
+                if len(found) == limit:
+                    return found
+        return found
 
     def loader(
         self,
