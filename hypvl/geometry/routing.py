@@ -6,7 +6,7 @@
 __all__ = ['ADAPTERS', 'VARIANTS', 'WEIGHTINGS', 'GATE_FORMS', 'T_FLOOR', 'SMALL_MATRIX', 'AdaptedHead', 'DetachedHead', 'Parts',
            'Pairs', 'RoutingConfig', 'Routed', 'RoutedConfig']
 
-# %% ../../nbs/geometry/114_routing.ipynb #e024ca08
+# %% ../../nbs/geometry/114_routing.ipynb #9a63283cbaf04dbcab1f6479b197f3a8
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,7 +27,7 @@ from .routed_score import Asking, ScoreForm, routed_score
 from .router import PairRouter
 from .spaces import Geometry, GeometryConfig, Side, SphereConfig
 
-# %% ../../nbs/geometry/114_routing.ipynb #7914e4f4
+# %% ../../nbs/geometry/114_routing.ipynb #8edb47106e1a46a883d545849b8ab81b
 ADAPTERS = ("lora", "full", "full_coupled")
 
 
@@ -87,7 +87,7 @@ class DetachedHead(nn.Module):
     def forward(self, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B F"]:
         return self.layers(x.detach())
 
-# %% ../../nbs/geometry/114_routing.ipynb #c6c734cb
+# %% ../../nbs/geometry/114_routing.ipynb #7cdc8c89c7104fffa095e18ddfef8986
 VARIANTS = ("router", "correction", "baseline", "static", "constant", "fusion")
 WEIGHTINGS = ("pair", "shuffled", "query")
 GATE_FORMS = ("logit_over_T", "sigmoid_over_T")
@@ -159,7 +159,7 @@ class RoutingConfig:
         "a / r."
         return self.lora_alpha / self.lora_rank if self.lora_alpha else 1.0
 
-# %% ../../nbs/geometry/114_routing.ipynb #da85c378
+# %% ../../nbs/geometry/114_routing.ipynb #504fb2a444614c0babb325280ed9130a
 SMALL_MATRIX = 2**16  # pairs up to which losses are computed at once
 
 
@@ -366,7 +366,7 @@ class Routed(Geometry):
             return Pairs(correction, baseline, logits.sigmoid() / self.t_gate)
         return Pairs(correction, baseline, (logits / self.t_gate).sigmoid())
 
-    def _of_queries(self, pairs: Pairs, asking: Asking) -> Tensor:
+    def of_queries(self, pairs: Pairs, asking: Asking) -> Tensor:
         "Scores of queries, given their rows of the matrices."
         correction, baseline, weight = pairs
         if self.variant == "correction":
@@ -401,8 +401,8 @@ class Routed(Geometry):
             return torch.cat(own)
         asking = self.parts(queries).asking
         if side == "image":
-            return self._of_queries(self.pairs(queries, keys, memo), asking)
-        return self._of_queries(self.pairs(keys, queries, memo).of_texts(), asking)
+            return self.of_queries(self.pairs(queries, keys, memo), asking)
+        return self.of_queries(self.pairs(keys, queries, memo).of_texts(), asking)
 
     @fp32_geometry
     def contrast(
@@ -420,7 +420,7 @@ class Routed(Geometry):
         target = torch.arange(len(queries), device=queries.device) + offset
         asking = self.parts(queries).asking
         if pairs.correction.numel() <= SMALL_MATRIX:
-            return F.cross_entropy(self._of_queries(pairs, asking), target, reduction="none")
+            return F.cross_entropy(self.of_queries(pairs, asking), target, reduction="none")
         rows = max(1, SMALL_MATRIX // len(keys))
         tensors = [*pairs, asking.gate, asking.calibration, target]
         pieces = [[None] * len(target) if x is None else x.split(rows) for x in tensors]
@@ -431,10 +431,15 @@ class Routed(Geometry):
 
     def _row_losses(self, correction, baseline, weight, gate, calibration, target):
         "Cross-entropies of some queries."
-        scores = self._of_queries(Pairs(correction, baseline, weight), Asking(gate, calibration))
+        scores = self.of_queries(Pairs(correction, baseline, weight), Asking(gate, calibration))
         return F.cross_entropy(scores, target, reduction="none")
 
     # --- what the baseline knows
+
+    @property
+    def curvature(self) -> Tensor:
+        "Curvature magnitudes of the baseline, where it has any."
+        return getattr(self.baseline, "curvature")
 
     def norm(self, points: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
         "Distance from the baseline's root."
