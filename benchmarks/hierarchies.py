@@ -33,7 +33,7 @@ MODELS = {  # what is not trained on pairs
     "CLIP as it was": {"family": "frozen"},
     "untrained head": {"budget": 0},
 }
-SETTINGS = ((1_000, 1e-3), (1_000, 3e-4), (1_000, 3e-3), (2_000, 1e-3))  # steps, learning rate
+SETTINGS = ((1_000, 3e-3), (1_000, 3e-4), (1_000, 1e-3), (2_000, 1e-3))  # steps, learning rate
 SHOWN = {
     "child_to_parent_same_class@10": "scenes of a box",
     "parent_to_child_same_class@10": "boxes of a scene",

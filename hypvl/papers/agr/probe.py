@@ -6,7 +6,7 @@
 __all__ = ['VARIANT_LABELS', 'ALONE_LABELS', 'CONSTANTS', 'LEVELS', 'scored_variants', 'validation_points', 'constant_curve',
            'routing_facts', 'text_gates', 'routed_frames']
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #2491581b
+# %% ../../../nbs/papers/agr/851_probe.ipynb #4e3c8b4e
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from ..recipes import Recipe
 from ..reference import BASELINES
 from ..runs import training_captions
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #b3196dbf
+# %% ../../../nbs/papers/agr/851_probe.ipynb #b78f8164
 VARIANT_LABELS = {  # variant → what stands behind the model's name
     "router": "",
     "correction": " (E only)",
@@ -55,7 +55,7 @@ def scored_variants(
         known = {"router": "", "constant": known["constant"]}
     return {variant: recipe.name + label for variant, label in known.items()}
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #e3ec11fe
+# %% ../../../nbs/papers/agr/851_probe.ipynb #cbe1e137
 CONSTANTS = tuple(n / 10 for n in range(11))
 
 
@@ -95,7 +95,7 @@ def constant_curve(
                 rows.append({"constant": constant, "value": _recall(model.geometry, points)})
     return pd.DataFrame(rows)
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #f3beefa8
+# %% ../../../nbs/papers/agr/851_probe.ipynb #cef9ae52
 def routing_facts(
     model: Any,  # with a routed geometry
     points: Mapping[str, Tensor],  # of validation scenes
@@ -136,7 +136,7 @@ def routing_facts(
     rows = [{"metric": name, "value": float(value)} for name, value in found.items()]
     return pd.DataFrame(rows)
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #79b8a70a
+# %% ../../../nbs/papers/agr/851_probe.ipynb #7f73f4a1
 LEVELS = ("family", "genus", "species")  # of names, from abstract to specific
 
 
@@ -167,7 +167,7 @@ def text_gates(
     counted = texts["text"].str.split().str.len()
     return texts.assign(words=counted, gate=gate.numpy())
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #33594a29
+# %% ../../../nbs/papers/agr/851_probe.ipynb #ab2e62a3
 def routed_frames(
     model: Any, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TRUNKS', 'LABELS', 'SETTINGS', 'SECTIONS', 'LONGER', 'agr_recipe', 'trained_parameters', 'section_recipes']
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #ed268b3b
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #248c8030
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..recipes import PRESETS, Recipe, known_name, preset_scale
 from ...training.cached import CachedFeatures
 from ...training.config import TrainConfig
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #ae5f7e61
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #47cff057
 TRUNKS = {"world": "clip_world", "published": "open_clip:ViT-B-16-quickgelu:openai"}
 _RETRIEVAL = 600  # test scenes
 
@@ -62,7 +62,7 @@ def _data(preset: str) -> DataSource:
         world = replace(world, train=12_000, suite=SuiteConfig(retrieval=_RETRIEVAL))
     return world
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #cb83f667
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #19f7ff22
 LABELS = {
     "agr": "AGR",
     "aux": "AGR + own contrast",
@@ -162,7 +162,7 @@ def agr_recipe(
     columns = {"setting": setting, "budget": budget, "boxes": False}
     return replace(made, label=LABELS[setting], columns=columns)
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #7bf7b616
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #3a1db7d7
 def trained_parameters(
     recipe: Recipe,
 ) -> int:
@@ -181,7 +181,7 @@ def trained_parameters(
             total += parameter.numel()
     return total
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #f6e1b72e
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #310161c4
 SECTIONS = ("main", "study", "ablation", "product", "towers", "budget")
 _OF_SECTION = {
     "main": (
