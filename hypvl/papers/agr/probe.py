@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['VARIANT_LABELS', 'ALONE_LABELS', 'CONSTANTS', 'LEVELS', 'scored_variants', 'validation_points', 'constant_curve',
-           'routing_facts', 'text_gates', 'routed_frames']
+           'routing_facts', 'text_gates', 'level_rows', 'routed_frames']
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #4e3c8b4e
+# %% ../../../nbs/papers/agr/851_probe.ipynb #c60944ad
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,14 @@ from ...data.benchmarks.annotations import read_image_folder, read_karpathy
 from ...data.sources import DataPaths
 from ...data.world.attributes import ATTRIBUTES
 from ...evaluation.retrieval import recall_at_k
+from hypvl.evaluation.routing import (
+    gate_quartiles,
+    gates_by,
+    hyperbolic_shares,
+    learned_parameters,
+    saturated_share,
+    speaks_of,
+)
 from ...evaluation.suites.evaluate import evaluate_suite
 from ...evaluation.suites.protocols import Protocol
 from ...evaluation.suites.tasks import node_names
@@ -28,9 +36,8 @@ from ...geometry.routing import Routed
 from ..claims import IDEAL
 from ..recipes import Recipe
 from ..reference import BASELINES
-from ..runs import training_captions
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #b78f8164
+# %% ../../../nbs/papers/agr/851_probe.ipynb #d58fec9b
 VARIANT_LABELS = {  # variant → what stands behind the model's name
     "router": "",
     "correction": " (E only)",
@@ -55,7 +62,7 @@ def scored_variants(
         known = {"router": "", "constant": known["constant"]}
     return {variant: recipe.name + label for variant, label in known.items()}
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #cbe1e137
+# %% ../../../nbs/papers/agr/851_probe.ipynb #c7f5884e
 CONSTANTS = tuple(n / 10 for n in range(11))
 
 
@@ -95,13 +102,18 @@ def constant_curve(
                 rows.append({"constant": constant, "value": _recall(model.geometry, points)})
     return pd.DataFrame(rows)
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #cef9ae52
+# %% ../../../nbs/papers/agr/851_probe.ipynb #c59d7699
+def _rows_of(values: pd.DataFrame, dataset: str) -> pd.DataFrame:
+    "Rows in the vocabulary of results."
+    return values.assign(suite="router", dataset=dataset, score="paper")
+
+
 def routing_facts(
     model: Any,  # with a routed geometry
     points: Mapping[str, Tensor],  # of validation scenes
 ) -> pd.DataFrame:  # metric, value
     "Numbers of a router on validation scenes."
-    geometry = model.geometry
+    geometry, parts = model.geometry, []
     with inference(model):
         pairs = geometry.pairs(points["image"], points["text"])
         sides = {side: geometry.parts(points[side]).asking for side in ("image", "text")}
@@ -109,40 +121,41 @@ def routing_facts(
         weight = torch.ones_like(pairs.baseline) if pairs.weight is None else pairs.weight
         mix = gate * weight * of_correction
         change = difference(pairs.correction, pairs.baseline, stretch, geometry.form)
-        moved = (mix * change).abs()
-        arrives = pairs.baseline.abs() / (pairs.baseline.abs() + moved)
-    found = {
-        "share_gate": 1 - gate.mean(),
-        "share_weight": 1 - weight.mean(),
-        "share_effective": 1 - mix.mean(),
-        "share_contribution": arrives.mean(),
-        "weight_sd": weight.std(),
-        "weight_of_matches": weight.diagonal().mean(),
-        "cut": (change.abs() > 0.95 * geometry.form.delta_max).float().mean(),
-        "temperature_correction": (-geometry.correction.logit_scale).exp(),
-        "temperature_baseline": (-geometry.baseline.logit_scale).exp(),
-        "t_gate": torch.as_tensor(geometry.t_gate),
-        "mix_logit": torch.tensor(geometry.config.mix_logit),
+    columns = {"gate": gate.expand_as(mix), "weight": weight, "mix": mix, "delta": change}
+    columns["hyperbolic"] = pairs.baseline
+    shares = hyperbolic_shares(
+        pd.DataFrame({name: x.flatten().numpy() for name, x in columns.items()})
+    )
+    bias, gates = {}, []
+    for side, asking in sides.items():
+        layer = getattr(model, f"{side}_projection").heads["gate"].layers[-1]
+        bias[side] = float(layer.bias[0])
+        gates.append(pd.DataFrame({"side": side, "gate": asking.gate.numpy()}))
+    gates = pd.concat(gates, ignore_index=True)
+    config = geometry.config
+    parts.append(learned_parameters(bias, gates, config.mix_logit, float(geometry.t_gate)))
+    quartiles = gate_quartiles(gates).drop(columns=["n", "mean"]).melt("side")
+    named = quartiles["side"] + " gate " + quartiles["variable"]
+    parts.append(pd.DataFrame({"metric": named, "value": quartiles["value"]}))
+    found = {f"share {name}": value for name, value in shares.items()}
+    found |= {
+        "weight deviation": weight.std(),
+        "weight of matches": weight.diagonal().mean(),
+        "saturated": saturated_share(change.flatten().numpy(), geometry.form.delta_max),
+        "temperature of the correction": (-geometry.correction.logit_scale).exp(),
+        "temperature of the baseline": (-geometry.baseline.logit_scale).exp(),
     }
     if hasattr(geometry.baseline, "curvature"):
         found["curvature"] = geometry.baseline.curvature.mean()
-    for side, asking in sides.items():
-        layer = getattr(model, f"{side}_projection").heads["gate"].layers[-1]
-        found[f"{side} gate bias"] = layer.bias[0]
-        found[f"{side} gate"] = asking.gate.mean()
-        for share in (0.25, 0.75):
-            found[f"{side} gate quartile {4 * share:.0f}"] = asking.gate.quantile(share)
-        found[f"{side} gate least"], found[f"{side} gate most"] = asking.gate.aminmax()
-    rows = [{"metric": name, "value": float(value)} for name, value in found.items()]
-    return pd.DataFrame(rows)
+    parts.append(pd.DataFrame({"metric": list(found), "value": [float(v) for v in found.values()]}))
+    return _rows_of(pd.concat(parts, ignore_index=True), "validation")
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #7f73f4a1
+# %% ../../../nbs/papers/agr/851_probe.ipynb #811b382f
 LEVELS = ("family", "genus", "species")  # of names, from abstract to specific
 
 
 def _texts(suite: Path) -> pd.DataFrame:  # text, level, attribute
     "Names of classes by level, and captions."
-    words = {word for known in ATTRIBUTES.values() for word in known.words}
     name, rows = node_names(suite), []
     for level in LEVELS:
         folder = suite / "zero_shot" / level
@@ -152,7 +165,8 @@ def _texts(suite: Path) -> pd.DataFrame:  # text, level, attribute
         captions = read_karpathy(path, suite / "images").captions
         rows += [(caption, "caption") for caption in dict.fromkeys(captions)]
     frame = pd.DataFrame(rows, columns=["text", "level"])
-    return frame.assign(attribute=[not words.isdisjoint(t.split()) for t in frame["text"]])
+    words = {word for known in ATTRIBUTES.values() for word in known.words}
+    return frame.assign(attribute=speaks_of(frame["text"].tolist(), words))
 
 
 def text_gates(
@@ -167,13 +181,28 @@ def text_gates(
     counted = texts["text"].str.split().str.len()
     return texts.assign(words=counted, gate=gate.numpy())
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #ab2e62a3
+
+def level_rows(
+    gates: pd.DataFrame,  # of `text_gates`
+) -> pd.DataFrame:  # dataset, metric, value, low, high, n
+    "Mean gate of each level with its interval over texts, and as hyperbolic percent (Table 6)."
+    rows = []
+    for row in gates_by(gates, "level", (*LEVELS, "caption")).to_dict("records"):
+        cell = {"dataset": row["level"], "n": row["n"]}
+        ends = {name: row[name] for name in ("low", "high")}
+        rows.append(cell | {"metric": "gate", "value": row["gate"]} | ends)
+        percent = {"low": 100 * (1 - row["high"]), "high": 100 * (1 - row["low"])}
+        hyperbolic = {"metric": "hyperbolic percent", "value": row["hyperbolic percent"]}
+        rows.append(cell | hyperbolic | percent)
+    return pd.DataFrame(rows).assign(suite="router", score="paper")
+
+# %% ../../../nbs/papers/agr/851_probe.ipynb #d44996c1
 def routed_frames(
     model: Any, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "Test sets under every score, the best constant, facts of the router, gates of texts."
     frames: dict[str, list[pd.DataFrame]] = {}
-    geometry, best = model.geometry, None
+    geometry, source = model.geometry, recipe.test or recipe.data
     points = validation_points(model, data, recipe)
     curve = constant_curve(model, points)
     best = float(curve.loc[curve["value"].idxmax(), "constant"])
@@ -185,7 +214,7 @@ def routed_frames(
                 data.suite,
                 sections=("zero_shot", "retrieval"),
                 protocol=protocol,
-                captions=training_captions(data.train) if place == 0 else None,
+                captions=source.captions(data) if place == 0 else None,
                 folder=out / "evaluation",
                 progress=progress,
             )
@@ -200,4 +229,5 @@ def routed_frames(
     if geometry.variant == "router" and getattr(recipe.objective, "routed", True):
         joined["facts"] = routing_facts(model, points)
         joined["gates"] = text_gates(model, data.suite)
+        joined["levels"] = level_rows(joined["gates"])
     return joined

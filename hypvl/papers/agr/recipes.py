@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['TRUNKS', 'LABELS', 'SETTINGS', 'SECTIONS', 'LONGER', 'agr_recipe', 'trained_parameters', 'section_recipes']
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #248c8030
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #4d2a6759
 from dataclasses import replace
 from typing import Any
 
 from ...config import override
-from ...data.sources import DataSource, GritSource
+from ...data.redcaps.redcaps_source import RedcapsSource
+from ...data.sources import DataSource
 from ...data.world.writers import SuiteConfig
 from ...geometry.clipped import ClippedConfig
 from ...geometry.curriculum import Curriculum
@@ -22,7 +23,7 @@ from ..recipes import PRESETS, Recipe, known_name, preset_scale
 from ...training.cached import CachedFeatures
 from ...training.config import TrainConfig
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #47cff057
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #a5697781
 TRUNKS = {"world": "clip_world", "published": "open_clip:ViT-B-16-quickgelu:openai"}
 _RETRIEVAL = 600  # test scenes
 
@@ -56,13 +57,13 @@ def _training(preset: str) -> TrainConfig:
 def _data(preset: str) -> DataSource:
     "Pairs of a preset."
     if preset == "paper":
-        return GritSource()
+        return RedcapsSource()
     world, _ = preset_scale(preset)
     if preset == "mini":
         world = replace(world, train=12_000, suite=SuiteConfig(retrieval=_RETRIEVAL))
     return world
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #19f7ff22
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #0067971e
 LABELS = {
     "agr": "AGR",
     "aux": "AGR + own contrast",
@@ -162,7 +163,7 @@ def agr_recipe(
     columns = {"setting": setting, "budget": budget, "boxes": False}
     return replace(made, label=LABELS[setting], columns=columns)
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #3a1db7d7
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #a271ecb1
 def trained_parameters(
     recipe: Recipe,
 ) -> int:
@@ -181,7 +182,7 @@ def trained_parameters(
             total += parameter.numel()
     return total
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #310161c4
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #48064741
 SECTIONS = ("main", "study", "ablation", "product", "towers", "budget")
 _OF_SECTION = {
     "main": (
