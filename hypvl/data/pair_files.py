@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..config import suggest
+from .records import read_table, read_text
 
 # %% ../../nbs/data/204_pair_files.ipynb #d40fa33e
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")  # of pictures in a folder
@@ -24,17 +24,9 @@ def read_pairs_csv(
     "Pictures and captions of a table; a wrong column, an empty cell or a missing file is an error."
     path = Path(path)
     separator = "\t" if path.suffix == ".tsv" else ","
-    try:
-        table = pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"source: {path.name!r} is not UTF-8 ({error})") from error
-    for column in (image, caption):
-        if column not in table:
-            hint = suggest(column, table.columns)
-            raise ValueError(f"source: {path.name!r} has no column {column!r}.{hint}")
     pairs = []
-    for row, (name, text) in enumerate(zip(table[image], table[caption]), 2):
-        if not (isinstance(name, str) and isinstance(text, str) and name and text):
+    for row, (name, text) in enumerate(read_table(path, (image, caption), separator), 2):
+        if not (name and text):
             raise ValueError(f"source: {path.name!r}, row {row}: {image} or {caption} is empty")
         pairs.append((path.parent / name, text))
     missing = [picture for picture, _ in pairs if not picture.is_file()]
@@ -59,9 +51,5 @@ def read_pairs_folder(folder: str | Path) -> list[tuple[Path, str]]:
         )
     pairs = []
     for picture in files:
-        try:
-            text = picture.with_suffix(".txt").read_text(encoding="utf-8").strip()
-        except UnicodeDecodeError as error:
-            raise ValueError(f"source: {picture.stem}.txt is not UTF-8 ({error})") from error
-        pairs.append((picture, text))
+        pairs.append((picture, read_text(picture.with_suffix(".txt")).strip()))
     return pairs

@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 from tqdm import tqdm
 
 from ..data.pictures import read_picture, upright_rgb
@@ -85,6 +85,28 @@ class Pictures(Dataset):
         return [identity[path] for path in self.files]
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #421b3da4
+class _Guarded(Dataset):
+    "Pictures, or the error of one that cannot be read: a reading process would add its traceback."
+
+    def __init__(self, pictures: Dataset):
+        self.pictures = pictures
+
+    def __len__(self):
+        return len(self.pictures)
+
+    def __getitem__(self, i):
+        try:
+            return self.pictures[i]
+        except (ValueError, OSError) as error:
+            return error
+
+
+def _stacked(batch: list) -> Any:
+    "A batch, or its first error."
+    errors = [one for one in batch if isinstance(one, Exception)]
+    return errors[0] if errors else default_collate(batch)
+
+
 def encode_batches(
     model: nn.Module,  # with `encode_image` and `preprocess`
     pictures: Dataset,  # tensors after the transform
@@ -92,7 +114,10 @@ def encode_batches(
     workers: int = 0,  # processes that read and decode
 ) -> Iterator[Float[Tensor, "B D"]]:  # points, on the CPU
     "Points batch by batch."
-    for batch in DataLoader(pictures, batch_size, num_workers=workers):
+    guarded = _Guarded(pictures)
+    for batch in DataLoader(guarded, batch_size, num_workers=workers, collate_fn=_stacked):
+        if isinstance(batch, Exception):
+            raise batch
         with inference(model) as device:
             points = model.encode_image(batch.to(device), normalize=True).float().cpu()
         yield points

@@ -18,7 +18,7 @@ from torch import nn
 
 from ..config import config_hash, suggest, to_dict, write_atomic
 from ..data.benchmarks.registry import BENCHMARKS
-from ..evaluation.suites.evaluate import evaluate_suite, save_frames
+from ..evaluation.suites.evaluate import FAILED, evaluate_suite, save_frames
 from ..evaluation.suites.features import Share, model_fingerprint
 from ..evaluation.suites.protocols import Protocol
 from ..evaluation.suites.tasks import SUITES, default_suite
@@ -180,7 +180,8 @@ def _write_results(
 ) -> dict[str, Path]:
     "Everything but the provenance."
     out.mkdir(parents=True, exist_ok=True)
-    first = ["suite", "dataset", "metric", "score", "model", "value", "low", "high", "n", "reason"]
+    first = ["suite", "dataset", "metric", "score", "model", "value", "low", "high"]
+    first += ["n", "expected_n", "source", "limit", "reason"]
     gaps = results[results["value"].isna()].drop_duplicates(["suite", "dataset", "reason"])
     order = first + [column for column in results if column not in first]
     write_atomic(out / "results.csv", results[order].to_csv(index=False))
@@ -208,6 +209,7 @@ def evaluate_checkpoint(
     family: str | None = None,  # of a published file, and in the results; None: as found
     name: str | None = None,  # of the model in the results; None: that of the file or folder
     captions: str | Path | None = None,  # as for `training_texts`
+    names: str | Path | None = None,  # of the classes of suite 'folder', as for `tasks_of`
     reference: str | Path | None = None,  # folder of the papers' numbers
     device: str = "cpu",
     say: Callable[[str], None] = print,  # told a line for each task
@@ -215,16 +217,28 @@ def evaluate_checkpoint(
 ) -> dict[str, Path]:  # results, gaps, items, tables
     """Evaluate a checkpoint and write everything below `out`.
 
-    `results.csv` is written after each task. A data set that cannot be used is a gap whose reason
-    begins with 'failed: '. Column `commit` says which code made a row, also where it was found.
+    `results.csv` and the tables are written after each task. A data set that cannot be used is a
+    gap whose reason begins with 'failed: '. Column `commit` says which code made a row, also where
+    it was found.
     """
     model, out = load_checkpoint(source, family), Path(out)
     checkpoint, suite = model_fingerprint(model), suite or default_suite(data_root)
     commit = short_commit(git_state())
 
+    def stamped(results):
+        "Rows that say where they came from; what was found finished keeps its commit."
+        made_at = results.get("commit", pd.Series(commit, results.index)).fillna(commit)
+        rows = results.drop(columns="commit", errors="ignore")
+        found = sorted(set(rows.get("fingerprint", pd.Series(dtype=object)).dropna()))
+        facts = dict(commit=commit, data=config_hash(found), checkpoint=checkpoint)
+        facts |= dict(seed=protocol.seed, preset=f"suite {suite}", run=checkpoint)
+        facts |= dict(model=name or Path(source).stem, family=family_of(model, family))
+        return stamp(rows, **facts, **model.geometry.facts()).assign(commit=made_at)
+
     def keep_so_far(so_far):
-        out.mkdir(parents=True, exist_ok=True)
-        write_atomic(out / "results.csv", so_far["results"].to_csv(index=False))
+        "Results and tables stand after each task that gave a number."
+        if so_far["results"]["value"].iloc[-1:].notna().all():
+            _write_results(stamped(so_far["results"]), {}, out, suite, reference)
 
     frames = evaluate_suite(
         model.to(device),
@@ -233,6 +247,7 @@ def evaluate_checkpoint(
         sections,
         protocol,
         captions=training_texts(captions, data_root),
+        names=names,
         done=out / "tasks",
         folder=out / "points",
         say=say,
@@ -242,29 +257,14 @@ def evaluate_checkpoint(
         **reading,
     )
     results = frames["results"]
-    if results["value"].isna().all():
+    if results["value"].isna().all() and not results["reason"].str.startswith(FAILED).any():
         reason = results["reason"].iloc[0].replace("data_root", str(data_root))
         where = repr(str(data_root))
         raise FileNotFoundError(f"data_root: nothing of suite {suite!r} in {where}. {reason}")
     if reading.get("share", Share()).rank != 0:
         return {}
-    made_at = results.get("commit", pd.Series(commit, results.index)).fillna(commit)
-    results = results.drop(columns="commit", errors="ignore")
-    origin = {
-        "commit": commit,
-        "data": config_hash(sorted(set(results["fingerprint"].dropna()))),
-        "checkpoint": checkpoint,
-    }
-    results = stamp(
-        results,
-        model=name or Path(source).stem,
-        family=family_of(model, family),
-        seed=protocol.seed,
-        preset=f"suite {suite}",
-        run=checkpoint,
-        **origin,
-        **model.geometry.facts(),
-    ).assign(commit=made_at)
+    results = stamped(results)
+    origin = {"commit": commit, "data": results["data"].iloc[0], "checkpoint": checkpoint}
     files = _write_results(results, frames, out, suite, reference)
     facts = {"suite": suite, "protocol": to_dict(protocol), "versions": versions()}
     save_provenance(origin | facts, out)

@@ -53,7 +53,7 @@ def folder(tmp_path_factory):
         World(), folder / "data", (), SuiteConfig(retrieval=30, captions=2, checklist=6, crepe=1)
     )
     create_model("phyclip_tiny", seed=0).save_pretrained(folder / "model")
-    assert main(command(folder, "one")[2:]) == 0
+    assert main(command(folder, "one")[2:]) == 3  # 30 of COCO's 5,000 images
     return folder
 
 
@@ -74,7 +74,7 @@ def test_two_processes_share_the_images(folder):
         text=True,
         timeout=300,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert "(exitcode: 3)" in done.stderr, done.stderr[-3000:]  # as the launcher says it
     assert done.stdout.count("retrieval/COCO") == 1 and points(folder, "two") == 2 * points(
         folder, "one"
     )
@@ -90,9 +90,9 @@ def test_a_killed_run_goes_on(folder, capsys):
             break
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert points(folder, "killed") >= 1 and not (folder / "killed" / "results.csv").exists()
+    assert points(folder, "killed") >= 1
     assert (
-        main(command(folder, "killed")[2:]) == 0
+        main(command(folder, "killed")[2:]) == 3
         and "retrieval/COCO: found finished" in capsys.readouterr().out
     )
     pd.testing.assert_frame_equal(results(folder, "killed"), results(folder, "one"))
@@ -140,7 +140,7 @@ def test_a_plugin_brings_a_geometry(folder):  # finding D.7
     assert without.returncode == 2 and "'torus'" in without.stderr, without.stderr
     call += ["--plugin", str(plugin)]
     done = subprocess.run([sys.executable, *call], env=ENV, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == 3, done.stderr[-3000:]
     assert "torus, score 'paper'" in done.stdout
     rows = results(folder, "of_torus")
     assert rows[rows["model"] == "torus"]["value"].notna().all()

@@ -48,6 +48,7 @@ class CaptionSet:
     obtain: str  # where it comes from
     images: int  # of the published protocol
     captions: int
+    split: str  # that the papers evaluate, in their words
 
 
 def _tokens(tokens: Path, split: Path, images: Path) -> CaptionData:
@@ -78,6 +79,7 @@ CAPTION_SETS: Mapping[str, CaptionSet] = MappingProxyType(
             "val2017.zip and annotations_trainval2017.zip of cocodataset.org",
             5_000,
             25_014,
+            "val2017",
         ),
         "COCO Karpathy": CaptionSet(
             (CaptionLayout(("coco/dataset_coco.json",), ("coco", "coco/images"), read_karpathy),),
@@ -85,6 +87,7 @@ CAPTION_SETS: Mapping[str, CaptionSet] = MappingProxyType(
             "cocodataset.org",
             5_000,
             25_010,
+            "Karpathy test",
         ),
         "Flickr30K": CaptionSet(
             (
@@ -97,6 +100,7 @@ CAPTION_SETS: Mapping[str, CaptionSet] = MappingProxyType(
             "Karpathy's caption_datasets.zip",
             1_000,
             5_000,
+            "Karpathy test",
         ),
     }
 )

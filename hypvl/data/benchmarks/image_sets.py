@@ -21,7 +21,7 @@ from ...config import write_atomic
 from .annotations import ClassFolders
 from .registry import Benchmark, class_indices, find_benchmark
 from ..pictures import read_picture, upright_rgb
-from ..records import read_lines, read_text
+from ..records import read_lines, read_table
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +62,7 @@ class ImageSet:
     classes: tuple[str, ...]  # readable names
     keys: tuple[str, ...]  # path below the folder of the set, or part and number
     fingerprint: str  # of the names and sizes of its files
+    files: tuple[Path, ...] = ()  # that hold it
 
     def __len__(self):
         return len(self.labels)
@@ -86,12 +87,9 @@ def _read_split(b, folder):
     file = folder / f"{b.part}.csv"
     if not file.is_file():
         return _read_list(b, folder)
-    rows = list(csv.DictReader(io.StringIO(read_text(file), newline="")))
-    if not rows or not {"file", "label"} <= {*rows[0]}:
-        raise ValueError(
-            f"{b.name}: {file.name} needs rows with the columns file and label, got "
-            f"{list(rows[0]) if rows else 'no row'}"
-        )
+    rows = [dict(file=path, label=label) for path, label in read_table(file, ("file", "label"))]
+    if not rows:
+        raise ValueError(f"{b.name}: {file.name} has no rows below its first")
     _check_rows(b, file.name, rows)
     labels = class_indices(b, [row["label"] for row in rows])
     _count(b, {*labels}, f"in {file.name}")
@@ -312,7 +310,7 @@ def _image_set(b, folder, images, names, lacks):
         stored = sorted(p for p in folder.rglob("*") if p.is_file())
         keys = tuple(f"{b.part}/{i:05d}" for i in range(len(labels)))
         content = _fingerprint(b.name, folder, stored)
-        return ImageSet(b.name, images, tuple(labels), b.classes, keys, content)
+        return ImageSet(b.name, images, tuple(labels), b.classes, keys, content, tuple(stored))
     gone = [p for p in images if not p.is_file()]
     if gone:
         raise lacks(
@@ -322,7 +320,7 @@ def _image_set(b, folder, images, names, lacks):
     paths = [images[i] for i in order]
     keys = tuple(p.relative_to(folder).as_posix() for p in paths)
     labels, content = tuple(labels[i] for i in order), _fingerprint(b.name, folder, paths)
-    return ImageSet(b.name, _Files(paths), labels, b.classes, keys, content)
+    return ImageSet(b.name, _Files(paths), labels, b.classes, keys, content, tuple(paths))
 
 # %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #4a6fb3dd
 def write_split(

@@ -23,7 +23,13 @@ from ..observer import read_truth
 from .features import Share, model_fingerprint
 from .protocols import Protocol, Run
 from .results import summarise
-from .tasks import Task, task_hash, tasks_of
+from hypvl.evaluation.suites.tasks import (
+    Task,
+    data_state,
+    expected_counts,
+    task_hash,
+    tasks_of,
+)
 
 # %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #bbbdecd0
 def save_frames(
@@ -60,6 +66,13 @@ GAP_COLUMNS = ("suite", "dataset", "metric", "score", "value", "n", "reason")
 
 
 FAILED = "failed: "  # in front of the reason where the data are there and cannot be used
+
+
+def _with_whole(results: pd.DataFrame, task: Task, run: Run, data) -> pd.DataFrame:
+    "Rows with the items of the published protocol, its split, and the limit that was asked for."
+    limit = float("nan") if run.protocol.limit is None else float(run.protocol.limit)
+    expected = expected_counts(results, task.whole(run, data))
+    return results.assign(expected_n=expected, source=task.source, limit=limit)
 
 
 def gap_rows(
@@ -101,12 +114,12 @@ class _FinishedTasks:
     same: list  # what all tasks depend on
     writes: bool = True  # whether this process does
 
-    def place(self, task: Task, fingerprint: str) -> Path | None:
-        "The folder of a task on data with this fingerprint."
+    def place(self, task: Task, *content: str) -> Path | None:
+        "The folder of a task on data with this content."
         if self.folder is None:
             return None
         name = task.name.replace("/", "-").replace(" ", "_")
-        return self.folder / f"{name}-{config_hash([task.name, fingerprint, self.same])}"
+        return self.folder / f"{name}-{config_hash([task.name, *content, self.same])}"
 
     def keep(self, place: Path | None, frames: Mapping[str, pd.DataFrame]):
         "Write the frames of a task."
@@ -121,20 +134,37 @@ def _scored(task: Task, run: Run, data, facts: Mapping[str, str]) -> dict[str, p
     if "items" not in frames:
         return frames
     results = summarise(frames["items"], run.protocol.seed)
-    return {"results": results.assign(reason="", **facts)} | frames
+    results = _with_whole(results.assign(reason=""), task, run, data)
+    return {"results": results.assign(**facts)} | frames
+
+
+def _opened(task: Task, run: Run):
+    "The data of a task; whatever a reader trips over is an error about the data."
+    try:
+        return task.open(run)
+    except (ValueError, OSError, LookupError):
+        raise
+    except Exception as error:
+        raise ValueError(f"{task.name}: {type(error).__name__}: {error}") from error
 
 
 def _done(task: Task, run: Run, finished: _FinishedTasks, commit: str):
     "Frames of a task, made or found, and whether they were found."
-    data = task.open(run)
+    data = _opened(task, run)
     fingerprint = task_hash(task, data, run.root)
-    place = finished.place(task, fingerprint)
+    place = finished.place(task, fingerprint, data_state(data))
     if place is not None and place.is_dir():
         return load_frames(place), True
     facts = {"fingerprint": fingerprint} | ({"commit": commit} if commit else {})
     frames = _scored(task, run, data, facts)
     finished.keep(place, frames)
     return frames, False
+
+
+def _gaps(task: Task, error: Exception, run: Run) -> pd.DataFrame:
+    "`gap_rows` with what there should be."
+    rows = gap_rows(task, error, run.root, run.protocol.scores)
+    return _with_whole(rows, task, run, None)
 
 
 def _joined(parts: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFrame]:
@@ -158,6 +188,7 @@ def evaluate_suite(
     protocol: Protocol = Protocol(),  # scores, limits and variants
     *,
     captions: Iterable[str] | None = None,  # of the training, for the bag of words; None: no rows
+    names: str | Path | None = None,  # of the classes of suite 'folder', as for `tasks_of`
     done: str | Path | None = None,  # where finished tasks are kept and found; None: nowhere
     say: Callable[[str], None] = _silent,  # told a line for each task
     on_fault: str = "raise",  # of data that cannot be used: 'raise', or 'gap' to go on without
@@ -167,13 +198,14 @@ def evaluate_suite(
 ) -> dict[str, pd.DataFrame]:
     """All protocols of a suite on one model.
 
-    `suite` is 'phyclip', 'syntax', 'agr', 'official' or 'world'; without it the world's is taken
-    where `root` has its layout, else PHyCLIP's. A data set that is not there becomes rows without
-    a value and with a `reason`; a broken image or list is an error that names it, or with
+    `suite` is 'phyclip', 'syntax', 'agr', 'official', 'world' or 'folder'; without it the world's
+    is taken where `root` has its layout, else PHyCLIP's. A data set that is not there becomes rows
+    without a value and with a `reason`; a broken image or list is an error that names it, or with
     on_fault='gap', on a single process, such rows whose reason begins with `FAILED`.
 
     Returned are frames by name: `results` (suite, dataset, metric, score, model, value, n, low,
-    high, reason, fingerprint; `model` is empty for the evaluated model), `items` (the values
+    high, reason, expected_n, source, limit, fingerprint; `model` is empty for the evaluated model,
+    `expected_n` for what nobody has counted, `limit` where none was asked for), `items` (the values
     behind them), `predictions`, `pairs`, and the frames of `factor_report`, among them `lacking`:
     what could not be measured because of the model's geometry.
     """
@@ -188,7 +220,7 @@ def evaluate_suite(
     root = Path(root).absolute()
     if not root.is_dir():
         raise FileNotFoundError(f"root: {root.name!r} is no folder")
-    tasks = _chosen(tasks_of(root, suite), sections)
+    tasks = _chosen(tasks_of(root, suite, names), sections)
     if not tasks:
         raise ValueError(f"root: {root.name!r} has nothing to evaluate in the layout of the world")
     bag = None if captions is None else BagOfWords(captions)
@@ -205,13 +237,13 @@ def evaluate_suite(
             frames, found = _done(task, run, finished, commit)
             said = "found finished" if found else f"{time.monotonic() - start:.0f} s"
         except MissingData as error:
-            frames = {"results": gap_rows(task, error, root, protocol.scores)}
+            frames = {"results": _gaps(task, error, run)}
             said = "missing, see the reason in the results"
         except (ValueError, OSError, LookupError) as error:
             if on_fault == "raise" or share.world > 1:  # the others would wait for this process
                 raise
             run.take()  # what the task has added before it failed
-            frames = {"results": gap_rows(task, error, root, protocol.scores)}
+            frames = {"results": _gaps(task, error, run)}
             said = f"failed: {error}"
         parts.append(frames)
         say(f"{head}: {said}")

@@ -337,7 +337,8 @@ def part_of(
         return _part_of_captions(data, which)
     if isinstance(data, PairData):
         columns = (data.paths, data.positive, data.negative, data.keys)
-        return PairData(*(_pick(column, which) for column in columns), data.missing)
+        picked = (_pick(column, which) for column in columns)
+        return PairData(*picked, data.missing, data.listed)
     if isinstance(data, FolderData):
         return replace(data, paths=_pick(data.paths, which), labels=_pick(data.labels, which))
     images = Subset(data.images, which.tolist())
