@@ -47,7 +47,8 @@ def folder_lock(folder: str | Path, timeout: float = 24 * 3600) -> Iterator[None
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        _log.warning("%s is being filled by %s: waiting", folder.name, _owner(note))
+        if timeout:
+            _log.warning("%s is being filled by %s: waiting", folder.name, _owner(note))
         try:
             lock.acquire(timeout=timeout)
         except Timeout:
@@ -73,7 +74,7 @@ def write_once(
     with folder_lock(folder):
         note = folder / "made_of.json"
         if note.exists():
-            if json.loads(note.read_text())["config"] != made_of:
+            if json.loads(note.read_text()).get("config") != made_of:
                 raise ValueError(f"folder {folder.name!r} holds other data; choose another one")
             yield False
         else:

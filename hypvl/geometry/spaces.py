@@ -239,6 +239,10 @@ class Geometry(nn.Module):
         }
         return self.symmetric and owner["contrast_both"] <= owner["contrast"]
 
+    def answers_by_blocks(self) -> bool:
+        "Whether `contrast` is the cross-entropy of `logits`, so that keys may come in blocks."
+        return type(self).contrast is Geometry.contrast
+
     def begin_step(self, step: int):
         "Told before each update how many have been made: for curricula. Nothing by default."
 
@@ -451,6 +455,9 @@ class Product(Geometry):
         x, y = self.split(queries), self.split(keys)
         form = dict(c=self.curvature, scale=self.logit_scale.exp(), metric=self.metric)
         return product_cross_entropy(x, y, offset=offset, **form)
+
+    def answers_by_blocks(self) -> bool:
+        return type(self).contrast is Product.contrast or super().answers_by_blocks()
 
     def contrast_both(
         self,

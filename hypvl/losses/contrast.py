@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from ..config import ByKind
+from .ring import ring_cross_entropy
 from .rows import Context, Row, check_reduction, read_stream, stream_names
 
 # %% ../../nbs/losses/401_contrast.ipynb #fbaaa80d
@@ -149,6 +150,8 @@ class Contrast(Row, kind="contrast"):
                 f"{self.name}: a query needs its key, "
                 f"got {len(queries)} of {self.query!r}, {len(local)} of {self.key!r}"
             )
+        if context.ring is not None:
+            return self._around_the_ring(points, geometry, context, side)
         if isinstance(self.positives, Same):
             return self._among_several(self.positives, points, geometry, context, side)
         if self.similarity == "score" and geometry.answers_both():
@@ -172,6 +175,58 @@ class Contrast(Row, kind="contrast"):
         if self.similarity == "angle_to_specific":
             angles = math.pi - angles
         return geometry.logit_scale.exp() * angles
+
+    def _around_the_ring(self, points, geometry, context, side):
+        "With keys that come block by block."
+        if self.similarity == "score" and not geometry.answers_by_blocks():
+            raise TypeError(
+                f"{self.name}: {type(geometry).__name__} does not say that its contrast is that of "
+                "its logits (answers_by_blocks), as a ring needs it; use keys='gather'"
+            )
+        mirrored = self.similarity == "score" and geometry.answers_both()
+        if mirrored and any(self.mirrors(row) for row in context.rows):
+            pair = tuple(sorted((self.query, self.key)))
+
+            def both():
+                losses = self._ring_losses(points, geometry, context, side, both=True)
+                return dict(zip((self.query, self.key), losses))
+
+            return context.once(("ring", pair), both)[self.query]
+        return self._ring_losses(points, geometry, context, side)[0]
+
+    def _ring_losses(self, points, geometry, context, side, both=False):
+        "Cross-entropy of the local queries, and of the local keys."
+        queries = read_stream(points, self.query, self.name)
+        keys = read_stream(points, self.key, self.name)
+        targets = None
+        if isinstance(self.positives, Same):
+            targets = self._targets(self.positives, points, context, queries)
+
+        def logits_of(queries, keys):
+            return self._logits(geometry, queries, keys, side)
+
+        return ring_cross_entropy(
+            queries, keys, logits_of, list(geometry.parameters()), context.ring, targets, both
+        )
+
+    def _targets(self, positives: Same, points, context, queries):
+        "Right keys and pairs that do not count, by the process that owns the keys."
+        rank, count = context.ring.rank, len(queries)
+        labels = self._labels(points, positives.query, count)
+        key_labels, _ = context.gathered(points, positives.key, self.name)
+        right = shared_labels(labels, key_labels)
+        own = torch.zeros_like(right)
+        own[:, rank * count : (rank + 1) * count].fill_diagonal_(True)
+        right |= own
+        weights = own if positives.several == "mask" else right
+        weights = (weights / weights.sum(1, keepdim=True)).to(queries.dtype)
+        hidden = right & ~own if positives.several == "mask" else None
+
+        def targets(owner):
+            columns = slice(owner * count, (owner + 1) * count)
+            return weights[:, columns], None if hidden is None else hidden[:, columns]
+
+        return targets
 
     def _labels(self, points, expression, count):
         "Integers, one or a set for each query."

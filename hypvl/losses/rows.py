@@ -89,6 +89,7 @@ class Context:
     gather: Gather | None = None  # brings rows of all processes; None: this one is alone
     processes: int = 1
     rows: tuple = ()  # the whole table
+    ring: Any = None  # a `Ring` where keys travel in blocks and are never gathered
     memo: dict[Hashable, Any] = field(default_factory=dict, init=False)
     reports: dict[str, Any] = field(default_factory=dict, init=False)
 

@@ -62,7 +62,7 @@ def train(
 ) -> pd.DataFrame:
     "Train the model of a recipe in the folder `out`, `model` in it; an interrupted one goes on."
     out = Path(out)
-    accelerator = make_accelerator(recipe.train.precision, device)
+    accelerator = make_accelerator(recipe.train.precision, device, recipe.train.peer_timeout)
     model = create_model(recipe.model, seed=recipe.train.seed)
     recipe.model.start(model)
     loader = make_loader(

@@ -11,7 +11,7 @@ import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.std import tqdm
 
+from ..data.jobs import folder_lock
+from ..losses.ring import ProcessRing
 from ..losses.rows import gather_processes
 from ..models.towers import modes_kept
 from .checkpoint import get_generators, latest_checkpoint, preserve_generators
@@ -38,6 +40,7 @@ from hypvl.training.guard import (
     row_gradients,
     save_replay,
 )
+from .interruption import ProcessLost, StopRequest, lost_peer
 from .metrics import Metrics, fetch, measure
 from .optim import freeze, make_optimizer, set_lr
 from .run_state import RunIdentity, RunState
@@ -243,13 +246,18 @@ class Trainer:
         self.config = config
         self.out = Path(out)
         self.callbacks = tuple(callbacks)
-        self.accelerator = accelerator or make_accelerator(config.precision)
+        self.accelerator = accelerator or make_accelerator(
+            config.precision, timeout=config.peer_timeout
+        )
         processes, device = self.accelerator.num_processes, self.accelerator.device
         size = config.micro_batch(processes)
         self.feed = Feed(loader, size, config.accumulate, device, kinds)
         self.resting = freeze(model, config.groups, objective)
         gather = gather_processes if processes > 1 else None
-        self.step_module = Step(model, objective, self.feed.kinds, gather, processes).to(device)
+        ring = ProcessRing() if processes > 1 and config.keys == "ring" else None
+        self.step_module = Step(model, objective, self.feed.kinds, gather, processes, ring).to(
+            device
+        )
         self.optimizer = self._make_optimizer()
         self.parameters = [p for g in self.optimizer.param_groups for p in g["params"]]
         self.module = self.accelerator.prepare(self.step_module)
@@ -260,6 +268,8 @@ class Trainer:
         self.run = RunState(
             model, objective, self.optimizer, self.feed, self.guard, self.accelerator, self.ema
         )
+        self.stop_request = StopRequest()
+        self.stopping = False  # after the next update, since some process was asked to
         self.validation = None
         if validation is not None:
             self.validation = Validation(validation, self.step_module, self.accelerator)
@@ -293,18 +303,24 @@ class Trainer:
 
         `resume`: 'auto' continues if the folder holds a checkpoint of this run, True insists on
         one, False deletes what is there and starts again. `steps` goes on with a run to more
-        steps than its config says; the schedule is then that of the new total.
+        steps than its config says; the schedule is then that of the new total. A run that is
+        asked to stop by a signal leaves a checkpoint and ends with `Interrupted`.
         """
         if resume not in ("auto", True, False):
             raise ValueError(f"resume: 'auto', True or False, got {resume!r}")
         if steps is not None:
             self.config = replace(self.config, steps=steps)
-        with preserve_generators():
-            self._begin(resume, more_steps=steps is not None)
-            logger = Logger(self.out, self.run, self.step_module, self.config.tensorboard)
-            with closing(logger), self._bar() as bar:
-                self._train(logger, bar)
-                return logger.frame()
+        self.stop_request, self.stopping = StopRequest(), False
+        with preserve_generators(), self._alone_in_folder(), self._others_answer():
+            with self.stop_request:
+                self._begin(resume, more_steps=steps is not None)
+                logger = Logger(self.out, self.run, self.step_module, self.config.tensorboard)
+                with closing(logger), self._bar() as bar:
+                    self._train(logger, bar)
+                    history = logger.frame()
+        if self.stopping or self.stop_request.number:
+            self.stop_request.obey(self._farewell())
+        return history
 
     def _begin(self, resume, more_steps):
         "Start anew or continue from the latest checkpoint."
@@ -352,6 +368,46 @@ class Trainer:
         if problem:
             raise ValueError(problem)
 
+    @contextmanager
+    def _alone_in_folder(self):
+        "Hold the folder; raise, on all processes, if another run holds it."
+        with ExitStack() as stack:
+            problem = None
+            if self.accelerator.is_main_process:
+                try:
+                    stack.enter_context(folder_lock(self.out, timeout=0))
+                except TimeoutError as e:
+                    problem = f"out: another run trains in {self.out} ({e})"
+            problem = broadcast_object_list([problem])[0]
+            if problem:
+                raise RuntimeError(problem)
+            yield
+
+    @contextmanager
+    def _others_answer(self):
+        "Say which run has lost a process, and what stands."
+        try:
+            yield
+        except RuntimeError as e:
+            rank, processes = self.accelerator.process_index, self.accelerator.num_processes
+            reason = lost_peer(e) if processes > 1 else ""
+            if not reason:
+                raise
+            raise ProcessLost(
+                f"step {self.run.step}, process {rank} of {processes}: another process has died, "
+                f"or has not answered for peer_timeout={self.config.peer_timeout} s ({reason}). "
+                f"What stands in {self.out / 'checkpoints'} is intact; start again to go on"
+            ) from e
+
+    def _farewell(self):
+        "What a run says that was asked to stop; nothing but in the main process."
+        if not self.accelerator.is_main_process:
+            return ""
+        return (
+            f"step {self.run.step} of {self.config.steps}: asked to stop. The checkpoint of this "
+            f"step is in {self.out / 'checkpoints'}; the same call goes on from there"
+        )
+
     def _bar(self):
         "Progress for people, in the main process."
         shown = self.config.progress and self.accelerator.is_main_process
@@ -379,7 +435,7 @@ class Trainer:
         save = _is_due(done, config.checkpoint_every, last)
         validate = self.validation is not None and _is_due(done, config.validate_every, last)
         write = save or validate or done == 1 or done % config.log_every == 0
-        return Due(save, write, self.guard.due(done), validate)
+        return Due(save or self.stopping, write, self.guard.due(done), validate)
 
     def _train(self, logger, bar):
         "One turn for each update."
@@ -389,8 +445,9 @@ class Trainer:
         _tell_geometry(self.model, "clamp_parameters")
         if not self.config.steps:
             self._save()
-        while self.run.step < self.config.steps:
-            due = self._due(self.run.step + 1)
+        stopped = False
+        while self.run.step < self.config.steps and not stopped:
+            due, stopped = self._due(self.run.step + 1), self.stopping
             if batches is None:
                 batches = self.feed.next()
             _tell_geometry(self.model, "begin_step", self.run.step)  # before the towers run
@@ -424,9 +481,14 @@ class Trainer:
     def _check(self, result, norm, batches, start):
         "This update's loss as a number; stop if the update must not be made."
         values = torch.stack([result.loss.float(), norm.float().to(result.loss.device)])
+        asked = float(self.stop_request.number > 0)
         if self.accelerator.num_processes > 1:
-            values: Any = self.accelerator.reduce(values, "mean")
-        loss, size = values.tolist()
+            mine = torch.cat([values, values.new_full((1,), asked)])
+            means: Any = self.accelerator.reduce(mine, "mean")
+            loss, size, asked = means.tolist()
+        else:
+            loss, size = values.tolist()
+        self.stopping = self.stopping or asked > 0
         reason = exploded(self.guard, loss)
         if not reason and not math.isfinite(size) and self.accelerator.scaler is None:
             reason = f"norm of the gradient is {size}"

@@ -10,14 +10,16 @@ __all__ = ['embedded_streams', 'sample_streams', 'count_samples', 'Step', 'Resul
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
 from accelerate.state import AcceleratorState
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..losses.ring import Ring
 from ..losses.rows import Context
 from ..streams import join_parts, stream_kind
 
@@ -79,7 +81,7 @@ class Step(nn.Module):
 
     The model has `embed(batch, streams, kinds)` and `geometry`, the objective has `streams` and is
     called with (points, geometry, step, context, update). On several processes `gather` brings
-    the keys of the others, with gradient.
+    the keys of the others, with gradient; with a `ring` they come block by block.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class Step(nn.Module):
         kinds: Mapping[str, str] | None = None,  # name → kind; None: what the names mean
         gather: Callable | None = None,  # local rows → (rows of all processes, own offset)
         processes: int = 1,
+        ring: Ring | None = None,  # keys travel around it and are never gathered
     ):
         super().__init__()
         self.model: Any = model
@@ -96,6 +99,7 @@ class Step(nn.Module):
         self.kinds = dict(kinds or {})
         self.gather = gather
         self.processes = processes
+        self.ring = ring
         self.watched: dict[str, Tensor] = {}
 
     def context(self, step: int) -> Context:
@@ -105,6 +109,7 @@ class Step(nn.Module):
             kinds=self.kinds,
             gather=self.gather,
             processes=self.processes,
+            ring=self.ring,
             rows=tuple(getattr(self.objective, "rows", ())),
         )
 
@@ -315,8 +320,11 @@ def _cached_backward(module, batches, step, accelerator):
 def make_accelerator(
     precision: str = "no",  # 'no', 'bf16' or 'fp16'
     device: str | None = None,  # 'cpu' to stay there; None: the best there is
+    timeout: float = 600,  # seconds that a process waits for the others; first call only
 ) -> Accelerator:
     "Devices and processes as the environment has them."
+    if not timeout > 0:
+        raise ValueError(f"timeout: seconds above 0, got {timeout}")
     if device not in (None, "cpu", "cuda", "auto"):
         raise ValueError(f"device: 'cpu', 'cuda', 'auto' or None, got {device!r}")
     if device == "cuda" and not torch.cuda.is_available():
@@ -329,6 +337,6 @@ def make_accelerator(
     return Accelerator(
         mixed_precision=precision,
         cpu=device == "cpu",
-        kwargs_handlers=[ddp],
+        kwargs_handlers=[ddp, InitProcessGroupKwargs(timeout=timedelta(seconds=timeout))],
         step_scheduler_with_optimizer=False,
     )

@@ -6,6 +6,7 @@ The repository, and one smoke reproduction that several tests look at.
 import os
 import subprocess
 import sys
+from multiprocessing import set_forkserver_preload
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ ENV = {
     "MPLBACKEND": "Agg",
     "HF_HUB_OFFLINE": "1",
 }
+
+set_forkserver_preload(  # processes of tests begin with everything imported
+    ["hypvl.training.loop", "hypvl.losses.objective", "hypvl.models.registry"]
+)
 
 
 def pytest_addoption(parser):

@@ -14,10 +14,12 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 
+from hypvl.geometry.spaces import Euclidean, Lorentz, Product, Sphere
 from hypvl.losses.contrast import Contrast, Index, Same
 from hypvl.losses.entailment import Entail
 from hypvl.losses.objective import FamilyObjective, Objective, Schedule
-from hypvl.losses.rows import gather_processes
+from hypvl.losses.ring import ProcessRing
+from hypvl.losses.rows import Context, gather_processes
 from hypvl.losses.syntax import Syntax
 from hypvl.models.registry import create_model
 from hypvl.training.metrics import fetch, read_metrics
@@ -39,6 +41,8 @@ SETTINGS = dict(
     tensorboard=False,
 )
 CONFIG = dict(train=SETTINGS)
+
+AROUND_THE_RING = ("rows mean", "rows sum", "angles", "phyclip official", "phyclip paper")
 
 # --- the cases: tables that between them have every kind of row, every reduction
 
@@ -139,14 +143,14 @@ def samples(tokenizer, first, last, words=None):
     )
 
 
-def update(accelerator, towers, objective, pieces, steps):
+def update(accelerator, towers, objective, pieces, steps, ring=None):
     """Log and gradients of the last of some updates of the local part of the batch.
 
     Each is made in so many micro-batches.
     """
     rank, processes = accelerator.process_index, accelerator.num_processes
     gather = gather_processes if processes > 1 else None
-    step = Step(towers, objective, KINDS, gather, processes)
+    step = Step(towers, objective, KINDS, gather, processes, ring)
     module = accelerator.prepare(step) if processes > 1 else step
     size = BATCH // processes // pieces
     starts = [rank * BATCH // processes + i * size for i in range(pieces)]
@@ -166,6 +170,83 @@ def updates(accelerator, all_pieces):
         for pieces in all_pieces:
             steps = (0, 1, 5) if name == "delayed" else (0,)  # every row rests in the first two
             found[name, pieces] = update(accelerator, towers, objective, pieces, steps)
+        if accelerator.num_processes > 1 and name in AROUND_THE_RING:
+            pieces, ring = all_pieces[-1], ProcessRing()
+            found[name, "ring"] = update(accelerator, towers, objective, pieces, steps, ring)
+    return found
+
+
+# --- rows alone, in every space, with keys that are gathered and keys that travel
+
+SPACES = dict(
+    sphere=Sphere(8),
+    hyperbolic=Lorentz(8, curvature_init=0.5),
+    product=Product(4, 2, curvature_init=2.0),
+    product_l2=Product(4, 2, metric="l2"),
+    literal=Product(4, 2, mode="literal"),
+    euclidean=Euclidean(8),
+)
+for space in SPACES.values():
+    space.double()
+LABELS = Same("labels", "labels")
+ROWS = dict(
+    one_way=[Contrast("image", "text")],
+    both_ways=[Contrast("image", "text", 0.7), Contrast("text", "image", 0.4, "sum")],
+    joined=[Contrast("image+box_image", "text+box_text")],
+    mask=[Contrast("image", "text", positives=LABELS)],
+    average=[Contrast("image", "text", positives=Same("labels", "labels", "average"))],
+    angles=[Contrast("text", "image", similarity="angle_to_specific", positives=LABELS)],
+    direction=[Contrast("text", "image", similarity="direction")],
+)
+
+
+def cases():
+    "Names of a space and of rows that it has an answer for."
+    for space, geometry in SPACES.items():
+        for rows in ROWS:
+            if rows != "angles" or "angles" not in geometry.lacks():
+                yield space, rows
+
+
+def row_case(space, rows, rank=0, processes=1, ring=None):
+    "Loss of the whole batch, gradient by the local points, and this process's by the parameters."
+    geometry, size = SPACES[space], BATCH // processes
+    generator = torch.Generator().manual_seed(3)
+    points, leaves = {}, []
+    for name in ("image", "text", "box_image", "box_text"):
+        features = torch.randn(BATCH, 8, generator=generator, dtype=torch.float64)
+        lifted = geometry.lift(features, name.removeprefix("box_")).detach()
+        points[name] = lifted[rank * size : (rank + 1) * size].clone().requires_grad_()
+        leaves.append(points[name])
+    labels = torch.arange(BATCH) % 5
+    points["labels"] = labels[rank * size : (rank + 1) * size]
+    gather = gather_processes if processes > 1 else None
+    if ring is not None:
+        gather = only_labels
+    table = Objective(ROWS[rows])
+    context = Context(kinds={"labels": "labels"}, gather=gather, processes=processes, ring=ring)
+    loss, _ = table(points, geometry, context=context)
+    trained = [p for p in geometry.parameters() if p.requires_grad]
+    grads = torch.autograd.grad(loss, [*leaves, *trained], allow_unused=True)
+    grads = [torch.zeros(1, dtype=torch.float64) if g is None else g / processes for g in grads]
+    return loss.detach(), grads[: len(leaves)], grads[len(leaves) :]
+
+
+def only_labels(x):
+    "Gathering that refuses points."
+    assert x.numel() <= 2 * BATCH and (x.dim() < 2 or x.shape[-1] < 8), "points were gathered"
+    return gather_processes(x)
+
+
+def row_cases(rank, processes):
+    "Every case, gathered and around the ring; losses are averages over processes."
+    found = {}
+    for space, rows in cases():
+        for ring in (None, ProcessRing()):
+            loss, points, parameters = row_case(space, rows, rank, processes, ring)
+            found[space, rows, ring is not None] = gather_processes(loss[None])[0].mean(), points
+            summed = [gather_processes(g[None])[0].sum(0) for g in parameters]
+            found[space, rows, ring is not None] += (summed,)
     return found
 
 
@@ -188,6 +269,8 @@ def runs(accelerator, folder):
     "A training run, a run with dropout, and one that dies and is resumed."
     dropped = CONFIG | dict(dropout=0.3)
     found = dict(two=trained(accelerator, folder / "two"))
+    ring = dict(train=SETTINGS | dict(keys="ring"))
+    found["ring"] = trained(accelerator, folder / "ring", ring)
     found["whole"] = trained(accelerator, folder / "whole", dropped)
     with pytest.raises(Died):
         trainer(dropped, folder / "parts", accelerator, [die]).fit()
@@ -212,6 +295,7 @@ def worker(rank, processes, port, folder):
     accelerator, folder = make_accelerator(device="cpu"), Path(folder)
     assert accelerator.num_processes == processes
     found = dict(updates=updates(accelerator, (1, 3 if processes == 4 else 2)))
+    found["rows"] = row_cases(rank, processes)
     if processes == 2:
         found |= runs(accelerator, folder)
     torch.save(found, folder / f"rank{rank}.pt")
@@ -223,7 +307,8 @@ def spawn(processes, folder):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    mp.spawn(worker, args=(processes, port, str(folder)), nprocs=processes)
+    arguments = processes, port, str(folder)
+    mp.start_processes(worker, arguments, processes, start_method="forkserver")
     return [torch.load(folder / f"rank{r}.pt", weights_only=True) for r in range(processes)]
 
 
@@ -275,11 +360,28 @@ def test_gradient_and_log_are_those_of_the_whole_batch(name, alone, ranks, four)
                     check(found, one)
 
 
+@pytest.mark.parametrize("space, rows", cases())
+def test_keys_that_travel_give_the_loss_and_gradient_of_the_whole_batch(space, rows, ranks, four):
+    loss, points, parameters = row_case(space, rows)
+    for processes in (ranks, four):
+        for around in (False, True):
+            found = [rank["rows"][space, rows, around] for rank in processes]
+            for other in found:
+                torch.testing.assert_close(other[0], loss, rtol=1e-5, atol=1e-7)
+            for i, grad in enumerate(points):
+                joined = torch.cat([other[1][i] for other in found])
+                assert (joined - grad).norm() <= 1e-5 * grad.norm() + 1e-7
+            for i, grad in enumerate(parameters):
+                error = (found[0][2][i] - grad).norm()
+                assert error <= 1e-5 * grad.norm() + 1e-6, (i, error)
+
+
 def test_training_equals_one_process(ranks, folder, tmp_path):
     one = trained(make_accelerator(device="cpu"), tmp_path)
     for rank in ranks:
         for name, w in one.items():
             torch.testing.assert_close(rank["two"][name], w, rtol=1e-4, atol=1e-6)
+            torch.testing.assert_close(rank["ring"][name], w, rtol=1e-4, atol=1e-6)
     a, b = read_metrics(tmp_path), read_metrics(folder / "two")
     assert set(a) == set(b)
     for column in a.drop(columns=["samples_per_s", "seconds", "guard"]):

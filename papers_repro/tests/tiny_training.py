@@ -14,6 +14,7 @@ from hypvl.config import from_dict
 from hypvl.geometry.spaces import Product
 from hypvl.losses.objective import FamilyObjective
 from hypvl.training.config import TrainConfig
+from hypvl.training.launch import run_job
 from hypvl.training.loop import Trainer
 from hypvl.training.update import make_accelerator
 
@@ -89,13 +90,40 @@ def trainer(config, out, accelerator, callbacks=()):
 
 
 def train(config, out):
-    "A job: train, and be killed after the step `kill`, if the run has not died before."
-    grave = Path(out) / "died"
+    """A job: train, and have an accident.
 
-    def kill(trainer, row):
-        if row["step"] == config.get("kill") and not grave.exists():
+    `config["fault"]` = {step, signal, rank} sends a signal to the process of this rank after a
+    step, once in the life of the folder.
+    """
+    accelerator = make_accelerator(device="cpu", timeout=config["train"].get("peer_timeout", 600))
+    fault, grave = config.get("fault") or {}, Path(out) / "died"
+
+    def strike(trainer, row):
+        here = fault.get("rank", 0) == accelerator.process_index
+        if here and row["step"] == fault.get("step") and not grave.exists():
             grave.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), getattr(signal, fault["signal"]))
 
-    trainer(config, Path(out) / "run", make_accelerator(device="cpu"), [kill]).fit()
+    trainer(config, Path(out) / "run", accelerator, [strike]).fit()
     return {"steps": config["train"]["steps"]}
+
+
+def attempt(out, rank=None, processes=1, port=0):
+    "Run the job of a folder as one of some processes; leave the words of an error."
+    torch.set_num_threads(1)
+    if rank is not None:
+        os.environ.update(
+            RANK=str(rank),
+            LOCAL_RANK=str(rank),
+            WORLD_SIZE=str(processes),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT=str(port),
+            ACCELERATE_USE_CPU="true",
+        )
+    try:
+        run_job(out)
+    except BaseException as error:
+        words = f"{type(error).__name__}: {error}"
+        (Path(out) / f"error_{os.getpid()}.txt").write_text(words)
+        os._exit(error.code if isinstance(error, SystemExit) else 1)
+    os._exit(0)  # processes whose peers have died would wait for them
