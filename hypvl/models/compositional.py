@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['Pair', 'PATHS', 'KIND_OF_NAME', 'FUSIONS', 'PairVocabulary', 'composition_space', 'CompositionalConfig',
-           'find_backbone', 'clean_name', 'SoftPrompts', 'tower_device', 'disentangler', 'Views', 'Candidates',
-           'CompositionalEncoder', 'fuse_scores']
+           'backbone_description', 'find_backbone', 'clean_name', 'SoftPrompts', 'tower_device', 'disentangler',
+           'Views', 'Candidates', 'CompositionalEncoder', 'fuse_scores']
 
 # %% ../../nbs/models/315_compositional.ipynb #2419df6b
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -24,9 +25,10 @@ from ..geometry.spaces import Geometry, GeometryConfig, ProductConfig, SphereCon
 from .adapters import tower_sources
 from .attention import AttentionConfig, CrossModalAttention, Summaries
 from .dual_encoder import normalise_pixels
-from .hub import HubModel
+from .hub import HubModel, read_model_config
+from .interop import open_clip_config
 from .registry import load_model
-from .shipped import SHIPPED, load_shipped
+from .shipped import SHIPPED, load_shipped, shipped_config
 from .tower_tokens import Bottlenecks, image_tokens, read_embeddings, token_embeddings
 from .towers import ModelDescription, modes_kept
 from ..streams import KIND_OF_NAME, Kind, register_kind, stream_kind
@@ -154,6 +156,26 @@ class CompositionalConfig(ModelDescription, kind="compositional"):
     def make(self) -> "CompositionalEncoder":
         "The model: towers of the backbone, all else from the global generator."
         return CompositionalEncoder(find_backbone(self.backbone), self)
+
+    @property
+    def image_size(self) -> int:
+        "Pixels of a picture's side: those of the backbone."
+        return backbone_description(self.backbone).image_size
+
+
+def backbone_description(
+    source: str,  # as for `find_backbone`
+) -> Any:
+    "The description of a backbone, found without its weights."
+    if source in SHIPPED:
+        return shipped_config(source)
+    kind, _, name = source.partition(":")
+    if name and kind == "open_clip":
+        return open_clip_config(name.partition(":")[0])
+    folder = Path(source) / "model" if (Path(source) / "model").is_dir() else Path(source)
+    if not (folder / "config.json").is_file():
+        raise FileNotFoundError(f"backbone: no shipped model and no config.json at {source!r}")
+    return read_model_config(folder / "config.json")[0]
 
 
 def find_backbone(
@@ -611,8 +633,12 @@ class CompositionalEncoder(HubModel):
         pair, state, thing = (self._lift(features[part], part) for part in _VIEWS)
         return Views(pair, state, thing, summaries)
 
-    def _refine(self, texts, views):
-        "Texts [T, D] or [B, T, D] of each picture."
+    def refine(
+        self,
+        texts: Float[Tensor, "T D"] | Float[Tensor, "B T D"],  # points: for all, or own ones
+        views: Views,
+    ) -> Float[Tensor, "B T D"]:
+        "Texts as each picture refines them; as they are where there is no attention."
         if self.attention is None:
             return texts.expand(len(views.pair), -1, -1)
         chunk = self.config.class_chunk
@@ -623,7 +649,7 @@ class CompositionalEncoder(HubModel):
         "Logits of texts for pictures, in chunks: [B, T, D] of a chunk only."
         found, views = [], Views(queries, queries, queries, summaries)
         for part in texts.split(self.config.class_chunk):
-            found.append(self.geometry.logits(queries, self._refine(part, views)))
+            found.append(self.geometry.logits(queries, self.refine(part, views)))
         return torch.cat(found, 1)
 
     def _labels(self, batch):
@@ -642,7 +668,7 @@ class CompositionalEncoder(HubModel):
         paths = [p for p in _VIEWS if f"{p}_texts" in wanted or f"own_{p}" in wanted]
         points, rows = {}, torch.arange(len(views.pair), device=views.pair.device)
         if paths:
-            refined = self._refine(torch.cat([lifted[path] for path in paths]), views)
+            refined = self.refine(torch.cat([lifted[path] for path in paths]), views)
             parts = refined.split([len(lifted[path]) for path in paths], 1)
             for path, texts in zip(paths, parts):
                 points[f"{path}_texts"] = texts
@@ -652,7 +678,7 @@ class CompositionalEncoder(HubModel):
             if f"own_{kind}_parent" in wanted:
                 group = self.get_buffer(f"{kind}_groups")[labels[kind]]
                 own = lifted[f"{kind}_parent"][group]
-                points[f"own_{kind}_parent"] = self._refine(own[:, None], views)[:, 0]
+                points[f"own_{kind}_parent"] = self.refine(own[:, None], views)[:, 0]
         return points
 
     def _static(self, wanted, lifted):

@@ -41,6 +41,12 @@ class OpenClipConfig(ModelDescription, kind="open_clip"):
         "The model with random weights."
         return _assemble(random_module(self.model_cfg), self.preprocess_cfg, self.geometry, self)
 
+    @property
+    def image_size(self) -> int:
+        "Pixels of a picture's side."
+        size = self.model_cfg["vision_cfg"].get("image_size", 224)
+        return size if isinstance(size, int) else size[0]
+
 # %% ../../nbs/models/306_interop.ipynb #d1f584a6
 def open_clip_names(
     contains: str = "",  # only names with this part

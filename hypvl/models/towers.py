@@ -65,6 +65,14 @@ class ModelDescription(ByKind):
     def start(self, model: nn.Module) -> None:
         "Read the weights from which a training begins into a model of `make`; none by default."
 
+    @property
+    def image_size(self) -> int:
+        "Pixels of a picture's side, of a description with an image tower in its field `vision`."
+        vision = getattr(self, "vision", None)
+        if vision is None:
+            raise TypeError(f"{type(self).__name__} lacks image_size: a picture's side in pixels")
+        return vision.image_size
+
 # %% ../../nbs/models/300_towers.ipynb #0fbe6d13
 @contextmanager
 def modes_kept(module: nn.Module) -> Iterator[None]:

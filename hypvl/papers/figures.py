@@ -140,7 +140,7 @@ def no_data(
 def _curve_panels(columns: Sequence[str]) -> dict[str, list[str]]:
     "Panel title → columns, in the order in which a run is read."
     contrasts = [column for column in columns if column.startswith("contrast/")]
-    cones = [column for column in columns if column.startswith("entailment/")]
+    cones = [c for c in columns if c.startswith("entailment/") and c.count("/") == 1]
     panels_of = {"loss": ["loss"]}
     panels_of |= {_row_title(column): [column] for column in contrasts}
     panels_of |= {"spread of images": ["spread/image"], "spread of texts": ["spread/text"]}

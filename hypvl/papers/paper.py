@@ -68,14 +68,14 @@ class Paper:
     sections: tuple[str, ...]  # parts to run; the first is always run
     recipes: Callable[..., Sequence[Recipe]]  # (section, preset, seed, **overrides)
     reference: Reference  # how its printed numbers are read
-    tables: Mapping[int, Layout]  # by number
+    tables: Mapping[Any, Layout]  # by number: 1 or 'S1'
     figures: Mapping[str, Figure]  # by number or name
     claims: Sequence[Claim]
     claims_changed: str = ""  # date of the last change of the list
     probes: Mapping[str, Probe] = field(default_factory=dict)  # its own, by name
     # frames of the claims: name → rows of the runs, and name → tables of the paper
     claim_rows: Mapping[str, Rows] = field(default_factory=lambda: {"main": Rows("items")})
-    printed: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # default: main, all
+    printed: Mapping[str, tuple[int | str, ...]] = field(default_factory=dict)  # default: main, all
     seeds: Seeds = Seeds()  # where none are given
     describe: Callable[[Recipe], Mapping[str, Any]] = _no_columns  # columns of the plan
     real_data: str = "grit"  # kind of the data source that `data_root` names
@@ -226,7 +226,7 @@ class Study:
             found = found[found[column].eq(value)]
         return found
 
-    def table(self, number: int) -> Table:
+    def table(self, number: int | str) -> Table:
         "A table of the paper, ours beside theirs; saved below `out`."
         known = self.paper.tables
         if number not in known:

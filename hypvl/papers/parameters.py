@@ -23,6 +23,7 @@ class RunParameters:
     sections: tuple[str, ...] = ()  # parts of the paper to run, or all; none given: the first
     seeds: tuple[int, ...] = ()  # of the first section; none given: the paper's default
     more_seeds: tuple[int, ...] = ()  # of the other sections; none given: the paper's default
+    one_seed: tuple[str, ...] = ()  # sections that run the first seed alone; none given: likewise
     data_root: str = ""  # folder of real data; empty: the embedded world
     sprites: str = ""  # folder of class photographs for the world; empty: drawn sprites
     out: str = ""  # where runs, tables and figures go; empty: runs/<paper>-<preset>
@@ -39,6 +40,8 @@ class RunParameters:
         section: str,
     ) -> tuple[int, ...]:
         "The seeds of a section, of parameters that `read_parameters` has completed."
+        if section in self.one_seed:
+            return self.seeds[:1]
         return self.seeds if section == self.sections[0] else self.more_seeds
 
 # %% ../../nbs/papers/804_parameters.ipynb #f54073ae
@@ -49,6 +52,7 @@ class Seeds:
     default: tuple[int, ...] = (0,)
     by_preset: Mapping[str, tuple[int, ...]] | None = None  # where a preset has others
     beyond_first: str = "same"  # of the other sections: 'same', or 'first' for one seed
+    one_seed: tuple[str, ...] = ()  # of them, those that run the first seed alone: long ones
 
     def of(
         self,
@@ -73,7 +77,10 @@ def complete(
         raise ValueError("seeds: at least one is needed, got none")
     others = first if seeds.beyond_first == "same" else first[:1]
     more = parameters.more_seeds or others
-    return replace(parameters, sections=chosen, seeds=first, more_seeds=more)
+    alone = parameters.one_seed or (() if parameters.more_seeds else seeds.one_seed)
+    for name in alone:
+        known_name("one_seed", name, sections[1:])
+    return replace(parameters, sections=chosen, seeds=first, more_seeds=more, one_seed=alone)
 
 # %% ../../nbs/papers/804_parameters.ipynb #d80f215e
 _IPYTHON = {"In", "Out", "get_ipython", "exit", "quit", "open"}

@@ -36,6 +36,11 @@ class Recipe:
     probes: tuple[str, ...] = field(default=("suite",), metadata={"hash": "changed"})
     # what is prepared for the probes; None: the data of the training
     test: DataSource | None = field(default=None, metadata={"hash": "changed"})
+    # keep what a frozen image tower says of a training picture; the pictures must not change
+    keep_tokens: bool = field(default=False, metadata={"hash": "changed"})
+    # what is measured on validation data during the training, by name: its column `train.best`
+    # chooses the weights that the probes see; empty: the last ones
+    monitor: str = field(default="", metadata={"hash": "changed"})
     label: str = field(default="", metadata={"hash": False})  # name of the model in tables
     # more columns of its results
     columns: Mapping[str, Any] = field(default_factory=dict, hash=False, metadata={"hash": False})
@@ -48,7 +53,7 @@ class Recipe:
     @property
     def image_size(self) -> int:
         "Pixels of an image's side."
-        return self.model.vision.image_size
+        return self.model.image_size
 
     @property
     def name(self) -> str:

@@ -183,7 +183,7 @@ class Rows:
 class Layout:
     "How a paper prints one of its tables."
 
-    number: int  # in the paper
+    number: int | str  # in the paper, such as 1 or 'S1'
     title: str  # what it shows
     columns: tuple[Column, ...]  # the world's and the paper's
     keys: tuple[str, ...]  # columns of the results that make a row
@@ -243,7 +243,7 @@ class Reference:
     "How to read the numbers that a paper prints."
 
     files: str  # for example 'mine_table{}.csv'
-    tables: tuple[int, ...]  # numbers of the tables
+    tables: tuple[int | str, ...]  # numbers of the tables, as in the names of the files
     rules: tuple[Rule, ...]  # the first that matches a cell reads it
     models: Mapping[str, Mapping[str, Any]]  # printed model, a regular expression → its columns
     columns: Mapping[str, str] = field(default_factory=dict)  # column of the CSV → column here
@@ -262,7 +262,8 @@ class Reference:
             for row in pd.read_csv(file).to_dict("records"):
                 rows.append({"table": number} | self._model(row, file) | self._cell(row, file))
         order = ["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value"]
-        return pd.DataFrame(rows).reindex(columns=order).astype({"boxes": bool})
+        frame = pd.DataFrame(rows).reindex(columns=order).astype({"boxes": bool})
+        return frame.drop_duplicates(ignore_index=True)  # a cell that is printed twice is one
 
     def _cell(self, row: Mapping[str, Any], file: Path) -> dict[str, Any]:
         for rule in self.rules:

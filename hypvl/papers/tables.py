@@ -180,7 +180,7 @@ def _missing(
     return out
 
 # %% ../../nbs/papers/807_tables.ipynb #4a723df4
-def _long(cells: list[dict], number: int, source: str) -> pd.DataFrame:
+def _long(cells: list[dict], number: int | str, source: str) -> pd.DataFrame:
     "The cells as a frame with plain columns."
     described = []
     for cell in cells:

@@ -320,6 +320,16 @@ def _constant(u):
     return 1.0
 
 
+@register_schedule("halved_once")
+def _halved_once(u):
+    return 0.5 ** min(1, int(2 * u))
+
+
+@register_schedule("halved_twice")
+def _halved_twice(u):
+    return 0.5 ** min(2, int(3 * u))
+
+
 def lr_at(
     step: int,  # updates done so far; past `steps` the last value stays
     *,

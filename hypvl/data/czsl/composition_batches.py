@@ -102,7 +102,7 @@ class _Visits(Dataset):
         return pixels, self.labels[row]
 
 
-_LABELS = ("state", "object", "train_pair", "row")
+_LABELS = ("state", "object", "pair", "row")
 
 
 def _collate(visits: list) -> dict[str, Tensor]:
@@ -113,7 +113,7 @@ def _collate(visits: list) -> dict[str, Tensor]:
 
 
 class CompositionLoader(PlannedLoader):
-    """Batches of `image` uint8 [B, 3, S, S], `state`, `object`, `train_pair` and `row` int64 [B].
+    """Batches of `image` uint8 [B, 3, S, S], `state`, `object`, `pair` and `row` int64 [B].
 
     `split` is 'train' (endless, shuffled, augmented), 'val' or 'test': one pass in the order of
     the metadata.

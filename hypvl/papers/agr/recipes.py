@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TRUNKS', 'LABELS', 'SETTINGS', 'SECTIONS', 'LONGER', 'agr_recipe', 'trained_parameters', 'section_recipes']
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #83b5be69
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #99595091
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..recipes import PRESETS, Recipe, known_name, preset_scale
 from ...training.cached import CachedFeatures
 from ...training.config import TrainConfig
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #09ef18a2
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #f076c91a
 TRUNKS = {"world": "clip_world", "published": "open_clip:ViT-B-16-quickgelu:openai"}
 _RETRIEVAL = 600  # test scenes
 
@@ -63,7 +63,7 @@ def _data(preset: str) -> DataSource:
         world = replace(world, train=12_000, suite=SuiteConfig(retrieval=_RETRIEVAL))
     return world
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #aa5e4e9e
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #fc12a8a6
 LABELS = {
     "agr": "AGR",
     "aux": "AGR + own contrast",
@@ -163,7 +163,7 @@ def agr_recipe(
     columns = {"setting": setting, "budget": budget, "boxes": False}
     return replace(made, label=LABELS[setting], columns=columns)
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #ab22b52f
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #bf54ea05
 def trained_parameters(
     recipe: Recipe,
 ) -> int:
@@ -182,7 +182,7 @@ def trained_parameters(
             total += parameter.numel()
     return total
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #a3de43ed
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #f59b0474
 SECTIONS = ("main", "study", "ablation", "product", "towers", "budget")
 _OF_SECTION = {
     "main": (

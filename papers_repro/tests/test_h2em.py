@@ -1,0 +1,51 @@
+"""The notebook on H²EM as a user runs it."""
+
+import pandas as pd
+import pytest
+from conftest import papermill
+
+MODELS = {"CLIP", "CSP", "Troika", "Euclid, linear attention", "H2EM"}
+FIGURES = "4_answers S2_answers 5a_lengths S3a_lengths 5b_disk S3b_disk"
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    out = tmp_path_factory.mktemp("h2em")
+    done = papermill("h2em.ipynb", out, preset="smoke")
+    assert done.returncode == 0, done.stderr[-4000:]
+    return out
+
+
+def test_smoke_renders_every_table_figure_and_claim(smoke):
+    for number in (1, 2, 3, 4, "S1", "S2", "S3", "S4", "S5", "factorial"):
+        table = pd.read_csv(smoke / "tables" / f"table{number}.csv")
+        assert table["source"].eq("this run").any(), number
+        if number in (1, 2):
+            ours = table[table["source"].eq("this run") & table["value"].notna()]
+            blind = {"majority class", "chance", "ideal observer"}
+            assert MODELS | blind == set(ours["row"]), number
+            assert table["row"].eq("LOGICZSL").any()  # theirs
+    for name in (*(f"figure{name}" for name in FIGURES.split()), "curves", "training", "claims"):
+        assert (smoke / "figures" / f"{name}.png").stat().st_size > 5_000, name
+    claims = pd.read_csv(smoke / "tables" / "claims.csv").set_index("id")
+    assert not set(claims["verdict"]) & {"supports", "contradicts"}  # one seed
+    assert claims.loc["H8", "verdict"] == "sanity"
+    assert claims.loc["curvature", "verdict"] == "not run"
+
+
+def test_rows_hold_what_the_protocol_promises(smoke):
+    results = pd.read_csv(smoke / "results.csv")
+    wide = results[results["suite"].isin(["closed", "open"]) & results["score"].eq("paper")]
+    wide = wide.pivot_table(index=["suite", "model"], columns="metric", values="value")
+    assert (wide["auc"] <= wide["seen"] * wide["unseen"] + 1e-9).all()
+    assert (wide["harmonic_mean"] <= wide[["seen", "unseen"]].max(axis=1) + 1e-9).all()
+    assert (wide.loc["closed"].loc["ideal", ["seen", "unseen", "auc"]] == 1).all()
+    assert wide.loc[("closed", "majority"), "auc"] < 0.01
+    clip = results[results["model"].eq("CLIP") & results["suite"].eq("closed")]
+    assert clip["run"].nunique() == 1
+
+
+def test_wrong_section_is_an_error(tmp_path):
+    done = papermill("h2em.ipynb", tmp_path, preset="smoke", sections="factorials")
+    said = done.stderr + done.stdout
+    assert done.returncode != 0 and "sections='factorials' is none of all, main" in said
