@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['ANNEAL_STEPS', 'RouterEntropy', 'RouterBalance', 'MemberContrast', 'RoutingReport', 'RoutedObjective']
 
-# %% ../../nbs/losses/408_routing.ipynb #9395b440
+# %% ../../nbs/losses/408_routing.ipynb #ae09b157
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,7 +22,7 @@ from .contrast import Contrast
 from .objective import Objective, ObjectiveConfig, Schedule
 from .rows import Context, Row, read_stream
 
-# %% ../../nbs/losses/408_routing.ipynb #1defbd3f
+# %% ../../nbs/losses/408_routing.ipynb #1feecdbb
 def _pairs(row, points, geometry, context: Context):
     "Scores and weights of the local images with all texts, as the contrast of this step has them."
     if not hasattr(geometry, "pairs"):
@@ -124,7 +124,7 @@ class MemberContrast(Row, kind="member_contrast"):
             value = value + context.reduce(losses)
         return torch.as_tensor(value)
 
-# %% ../../nbs/losses/408_routing.ipynb #82bf0e8c
+# %% ../../nbs/losses/408_routing.ipynb #081b61e3
 def _first_of_batch(scores, offset):
     "Share of queries whose partner has the highest score."
     target = torch.arange(len(scores), device=scores.device) + offset
@@ -184,7 +184,7 @@ class RoutingReport(Row, kind="routing_report"):
             context.report(f"routing/{name}", value)
         return (gate.mean() + texts.asking.gate.mean()) / 2
 
-# %% ../../nbs/losses/408_routing.ipynb #9217ca73
+# %% ../../nbs/losses/408_routing.ipynb #44ea6432
 ANNEAL_STEPS = 50_000  # of the published run, until the entropy's reward is 0
 
 

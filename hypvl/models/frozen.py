@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['load_source', 'own_projection', 'FrozenTowers', 'frozen_towers']
 
-# %% ../../nbs/models/316_frozen.ipynb #1586a5ae
+# %% ../../nbs/models/316_frozen.ipynb #d8ba31cd
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from .adapters import find_tower, tower_sources
 from .registry import ModelConfig, model_config
 from .shipped import SHIPPED
 
-# %% ../../nbs/models/316_frozen.ipynb #3c3c2bdc
+# %% ../../nbs/models/316_frozen.ipynb #78302368
 def load_source(
     source: str,  # such as 'shipped:clip_world'
 ) -> Any:
@@ -41,7 +41,7 @@ def own_projection(
     weight = getattr(layer, "weight", None)
     return None if weight is None else weight.detach().clone()
 
-# %% ../../nbs/models/316_frozen.ipynb #e683b3e4
+# %% ../../nbs/models/316_frozen.ipynb #0b0fb3fa
 @dataclass(frozen=True)
 class FrozenTowers(ModelConfig, kind="frozen_towers"):
     "Towers of a trained model under new heads."

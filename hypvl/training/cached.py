@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['tower_features', 'FeatureLoader', 'CachedFeatures']
 
-# %% ../../nbs/training/511_cached.ipynb #eec96441
+# %% ../../nbs/training/511_cached.ipynb #b7ffef72
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from ..data.sources import DataPaths, DataSource, WorldSource
 from ..models.frozen import load_source
 from ..models.towers import modes_kept
 
-# %% ../../nbs/training/511_cached.ipynb #c5955efa
+# %% ../../nbs/training/511_cached.ipynb #320151f5
 @torch.no_grad()
 def tower_features(
     model: Any,  # with an image and a text tower
@@ -42,7 +42,7 @@ def tower_features(
         raise ValueError("batches: at least one is needed, got none")
     return {name: torch.cat(rows).contiguous() for name, rows in parts.items()}
 
-# %% ../../nbs/training/511_cached.ipynb #8c874bff
+# %% ../../nbs/training/511_cached.ipynb #c91574d5
 class FeatureLoader(PlannedLoader):
     "Batches of kept features: endless and shuffled, or one pass in order."
 
@@ -96,7 +96,7 @@ class FeatureLoader(PlannedLoader):
         rows = torch.tensor(batch)
         return {name: x[rows] for name, x in self.features.items()}
 
-# %% ../../nbs/training/511_cached.ipynb #94309bd5
+# %% ../../nbs/training/511_cached.ipynb #438bfd9e
 @dataclass(frozen=True)
 class CachedFeatures(DataSource, kind="cached"):
     "Tower features of another source's samples."

@@ -6,7 +6,7 @@
 __all__ = ['VARIANT_LABELS', 'ALONE_LABELS', 'CONSTANTS', 'LEVELS', 'scored_variants', 'validation_points', 'constant_curve',
            'routing_facts', 'text_gates', 'level_rows', 'routed_frames']
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #3c4cdd67
+# %% ../../../nbs/papers/agr/851_probe.ipynb #8a23d4fa
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from ..claims import IDEAL
 from ..recipes import Recipe
 from ..reference import BASELINES
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #5342bc19
+# %% ../../../nbs/papers/agr/851_probe.ipynb #df12dac9
 VARIANT_LABELS = {  # variant → what stands behind the model's name
     "router": "",
     "correction": " (E only)",
@@ -62,7 +62,7 @@ def scored_variants(
         known = {"router": "", "constant": known["constant"]}
     return {variant: recipe.name + label for variant, label in known.items()}
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #37532702
+# %% ../../../nbs/papers/agr/851_probe.ipynb #c8b1038f
 CONSTANTS = tuple(n / 10 for n in range(11))
 
 
@@ -102,7 +102,7 @@ def constant_curve(
                 rows.append({"constant": constant, "value": _recall(model.geometry, points)})
     return pd.DataFrame(rows)
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #0ed762e8
+# %% ../../../nbs/papers/agr/851_probe.ipynb #31b7be05
 def _rows_of(values: pd.DataFrame, dataset: str) -> pd.DataFrame:
     "Rows in the vocabulary of results."
     return values.assign(suite="router", dataset=dataset, score="paper")
@@ -150,7 +150,7 @@ def routing_facts(
     parts.append(pd.DataFrame({"metric": list(found), "value": [float(v) for v in found.values()]}))
     return _rows_of(pd.concat(parts, ignore_index=True), "validation")
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #81f48e9b
+# %% ../../../nbs/papers/agr/851_probe.ipynb #a02bcec7
 LEVELS = ("family", "genus", "species")  # of names, from abstract to specific
 
 
@@ -196,7 +196,7 @@ def level_rows(
         rows.append(cell | hyperbolic | percent)
     return pd.DataFrame(rows).assign(suite="router", score="paper")
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #83d6a56c
+# %% ../../../nbs/papers/agr/851_probe.ipynb #ef5f62cb
 def routed_frames(
     model: Any, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TRUNKS', 'LABELS', 'SETTINGS', 'SECTIONS', 'LONGER', 'agr_recipe', 'trained_parameters', 'section_recipes']
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #99595091
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #a8751aa4
 from dataclasses import replace
 from typing import Any
 
@@ -23,15 +23,25 @@ from ..recipes import PRESETS, Recipe, known_name, preset_scale
 from ...training.cached import CachedFeatures
 from ...training.config import TrainConfig
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #f076c91a
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #ec650697
 TRUNKS = {"world": "clip_world", "published": "open_clip:ViT-B-16-quickgelu:openai"}
-_RETRIEVAL = 600  # test scenes
+_MINI_SUITE = SuiteConfig(
+    per_species=5,
+    per_genus=8,
+    per_family=15,
+    clutter=3,
+    retrieval=300,
+    captions=3,
+    checklist=12,
+    crepe=12,
+    factors=40,
+)
 
 
 def _training(preset: str) -> TrainConfig:
     "How heads are trained at a preset."
     training = TrainConfig(
-        steps=600,
+        steps=300,
         batch_size=128,
         lr=3e-3,
         betas=(0.9, 0.98),
@@ -60,10 +70,10 @@ def _data(preset: str) -> DataSource:
         return RedcapsSource()
     world, _ = preset_scale(preset)
     if preset == "mini":
-        world = replace(world, train=12_000, suite=SuiteConfig(retrieval=_RETRIEVAL))
+        world = replace(world, train=4_000, val=500, suite=_MINI_SUITE)
     return world
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #fc12a8a6
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #e4131f37
 LABELS = {
     "agr": "AGR",
     "aux": "AGR + own contrast",
@@ -153,17 +163,17 @@ def agr_recipe(
     width = 512 if published else 64
     trunk = TRUNKS["published" if published else "world"]
     model = frozen_towers(trunk, _geometry(setting, width, training.steps))
-    source = _data(preset)
-    cached = CachedFeatures(source, model.weights)
-    data: DataSource = source if setting == "towers" or published else cached
     objective = RoutedObjective(steps=training.steps)
-    made = Recipe("agr", preset, model, objective, data, training, model.vision.kind)
+    made = Recipe("agr", preset, model, objective, _data(preset), training, model.vision.kind)
     rest = {key: value for key, value in overrides.items() if key[:6] != "train."}
-    made = override(replace(made, probes=("routed",), test=source), SETTINGS[setting] | rest)
+    made = override(replace(made, probes=("routed",)), SETTINGS[setting] | rest)
+    source = made.data  # what the settings of data have made of it
+    if setting != "towers" and not published:
+        made = replace(made, data=CachedFeatures(source, model.weights))
     columns = {"setting": setting, "budget": budget, "boxes": False}
-    return replace(made, label=LABELS[setting], columns=columns)
+    return replace(made, test=source, label=LABELS[setting], columns=columns)
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #bf54ea05
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #c4c1ddfa
 def trained_parameters(
     recipe: Recipe,
 ) -> int:
@@ -182,7 +192,7 @@ def trained_parameters(
             total += parameter.numel()
     return total
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #f59b0474
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #c963e3cf
 SECTIONS = ("main", "study", "ablation", "product", "towers", "budget")
 _OF_SECTION = {
     "main": (

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WORLD_CLASSES', 'WORLD_TEXTS', 'QUERIES', 'LEARNED', 'REFERENCE', 'LAYOUTS']
 
-# %% ../../../nbs/papers/agr/852_tables.ipynb #1531566b
+# %% ../../../nbs/papers/agr/852_tables.ipynb #dd23a23c
 from collections.abc import Mapping
 
 from ...data.benchmarks.registry import BENCHMARK_LISTS
@@ -20,7 +20,7 @@ from hypvl.papers.reference import (
     task_columns,
 )
 
-# %% ../../../nbs/papers/agr/852_tables.ipynb #632ee35e
+# %% ../../../nbs/papers/agr/852_tables.ipynb #32459504
 WORLD_CLASSES = ("species", "genus", "family", "clutter")
 WORLD_TEXTS = {"family": "families", "genus": "genera", "species": "species", "caption": "captions"}
 QUERIES = (
@@ -68,7 +68,7 @@ register_task("routed_classification", _classes())
 register_task("gates", _gates())
 register_task("learned", _learned())
 
-# %% ../../../nbs/papers/agr/852_tables.ipynb #785d2fa0
+# %% ../../../nbs/papers/agr/852_tables.ipynb #bad94efd
 _SETS = {"MS-COCO": "COCO", "CIFAR10": "CIFAR-10", "CIFAR100": "CIFAR-100", "STL10": "STL-10"}
 _SETS |= {"Food101": "Food-101", "Flowers102": "Flowers"}
 _RECALLS = {f"{d.upper()} R@{k}": f"{d}_R@{k}" for d in ("t2i", "i2t") for k in (5, 10)}
@@ -103,7 +103,7 @@ REFERENCE = Reference(
     models=_printed_models(),
 )
 
-# %% ../../../nbs/papers/agr/852_tables.ipynb #063b63db
+# %% ../../../nbs/papers/agr/852_tables.ipynb #7e1f6659
 _FIRST = ("CLIP", "CLIP head", "MERU", "MERU head", "late fusion", "AGR")
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIGURES', 'paper', 'by_fusion', 'edge_losses', 'typos']
 
-# %% ../../../nbs/papers/h2em/845_h2em.ipynb #7cf3846b
+# %% ../../../nbs/papers/h2em/845_h2em.ipynb #28602fe6
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -39,7 +39,7 @@ from ..parameters import Seeds
 from ..recipes import Recipe
 from ..reference import BASELINES, Rows
 
-# %% ../../../nbs/papers/h2em/845_h2em.ipynb #11d19715
+# %% ../../../nbs/papers/h2em/845_h2em.ipynb #9105de0b
 def _first_dataset(study: Study) -> str:
     "The data set of the first run."
     return str(study.frame("results")["dataset"].iloc[0])
@@ -143,7 +143,7 @@ FIGURES = {
     "budget": Figure(_budget, "budget", ("results",), "budget", read=budget_sentence),
 }
 
-# %% ../../../nbs/papers/h2em/845_h2em.ipynb #3b431dbc
+# %% ../../../nbs/papers/h2em/845_h2em.ipynb #32658f56
 def by_fusion(
     study: Study,
     setting: str = "closed",  # or 'open'
@@ -180,7 +180,7 @@ def typos(
     "Printed numbers that contradict others."
     return suspected_typos(study.reference_folder)
 
-# %% ../../../nbs/papers/h2em/845_h2em.ipynb #6d590061
+# %% ../../../nbs/papers/h2em/845_h2em.ipynb #9f1fe05a
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
     "What the plan says about a run besides its model."
     known = recipe.columns
