@@ -1,8 +1,8 @@
 #!/usr/bin/env python
 """What the recipe of visual hierarchies was chosen by: one model a setting, on validation scenes.
 
-CLIP-hyp of preset `mini` at several lengths and peaks of the learning rate, beside CLIP as it was
-and the same head without training. Rows are appended to a CSV, which
+CLIP-hyp of preset `mini` at several lengths, peaks of the learning rate and heads, beside CLIP as
+it was and the head without training. Rows are appended to a CSV, which
 papers_repro/visual_hierarchies.ipynb shows from papers_repro/results/hierarchies_recipe:
 
     python benchmarks/hierarchies.py --out runs/hierarchies_recipe
@@ -33,7 +33,16 @@ MODELS = {  # what is not trained on pairs
     "CLIP as it was": {"family": "frozen"},
     "untrained head": {"budget": 0},
 }
-SETTINGS = ((1_000, 3e-3), (1_000, 3e-4), (1_000, 1e-3), (2_000, 1e-3))  # steps, learning rate
+SETTINGS = (  # steps, learning rate, rectified units before the linear head
+    (1_000, 3e-3, 0),
+    (250, 3e-3, 0),
+    (250, 3e-3, 512),
+    (1_000, 3e-3, 512),
+    (1_000, 1e-3, 512),
+    (1_000, 3e-4, 0),
+    (1_000, 1e-3, 0),
+    (2_000, 1e-3, 0),
+)
 SHOWN = {
     "child_to_parent_same_class@10": "scenes of a box",
     "parent_to_child_same_class@10": "boxes of a scene",
@@ -85,9 +94,9 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     asked = dict(MODELS)
-    for steps, lr in SETTINGS:
-        name = f"{steps} steps, learning rate {lr:g}"
-        asked[name] = {"train.steps": steps, "train.lr": lr}
+    for steps, lr, hidden in SETTINGS:
+        name = f"{steps} steps, learning rate {lr:g}" + (f", {hidden} units" if hidden else "")
+        asked[name] = {"train.steps": steps, "train.lr": lr, "model.hidden": hidden}
     file = arguments.out / "recipe.csv"
     rows = pd.read_csv(file).to_dict("records") if file.exists() else []
     command = f"python benchmarks/hierarchies.py {' '.join(sys.argv[1:])}".strip()

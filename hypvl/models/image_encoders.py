@@ -150,7 +150,7 @@ def _moco_of_source(path):
 
 tower_sources["moco"] = _moco_of_source
 
-# %% ../../nbs/models/312_image_encoders.ipynb #03f4baf3
+# %% ../../nbs/models/312_image_encoders.ipynb #d5f41487
 HEADS = ("replace", "append", "original")
 
 
@@ -168,15 +168,21 @@ def _own_projection(source: str) -> Float[Tensor, "own W"] | None:
 
 @dataclass(frozen=True)
 class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
-    "An image tower, a linear head and a geometry."
+    "An image tower, a head and a geometry."
 
     vision: VisionConfig
     geometry: GeometryConfig = ProductConfig(k=1, d=128, modalities=("image",))
     head: str = "replace"  # 'replace', 'append' or 'original'
     own: int = 0  # width of the projection that the tower was trained with; 0: it had none
     weights: str = ""  # source of the tower's weights; empty: random ones
+    # rectified units of a layer before the linear head; 0: none
+    hidden: int = field(default=0, metadata={"hash": "changed"})
 
     def __post_init__(self):
+        if self.hidden < 0 or (self.hidden and self.head == "original"):
+            raise ValueError(
+                f"hidden must be at least 0, and 0 for head='original', got {self.hidden}"
+            )
         if self.head not in HEADS:
             raise ValueError(f"head: unknown {self.head!r}.{suggest(self.head, HEADS)}")
         width = self.own or self.vision.width
@@ -188,11 +194,17 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
         own = nn.Linear(tower.width, self.own, bias=False) if self.own else nn.Identity()
         if self.head == "original":
             return ImageEncoder(tower, geometry, self, own)
-        if self.head == "replace" or not self.own:
+        layers, width = [], tower.width
+        if self.head == "append" and self.own:
+            layers, width = [own], self.own
+        if self.hidden:
+            layers += [nn.Linear(width, self.hidden), nn.ReLU()]
+            width = self.hidden
+        if not layers:
             return ImageEncoder(tower, geometry, self)
-        width: Any = _Width(self.own)
-        behind = make_projection(width, geometry, "image")
-        return ImageEncoder(tower, geometry, self, nn.Sequential(own, behind))
+        behind: Any = _Width(width)
+        head = make_projection(behind, geometry, "image")
+        return ImageEncoder(tower, geometry, self, nn.Sequential(*layers, head))
 
     def start(self, model: nn.Module) -> None:
         "Read the weights of the source into the tower, and its own projection if that is kept."

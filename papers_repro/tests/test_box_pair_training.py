@@ -1,11 +1,17 @@
 """Fine-tuning on pairs of a whole and a part, from the pretrained tower to the frames of a run."""
 
+import multiprocessing
 from unittest.mock import patch
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from hypvl.data.boxes.box_source import BoxSource
+from hypvl.data.boxes.box_table import load_boxes
+from hypvl.data.boxes.containment import read_pairs
+from hypvl.data.world.box_files import BoxWorldConfig
 from hypvl.models.registry import load_model
 from hypvl.models.shipped import load_shipped
 from hypvl.papers import runs
@@ -22,6 +28,7 @@ TINY = {
     "train.checkpoint_every": 5,
     "train.tensorboard": False,
 }
+WORLD = BoxWorldConfig(train=24, validation=8, test=10, lvis=10)
 
 
 class Killed(Exception):
@@ -85,3 +92,32 @@ def test_a_frozen_model_is_measured_and_not_trained(data, tmp_path):
     assert (table.loc[wanted, "CLIP"] > table.loc[wanted, "chance"]).all()
     assert (table.loc[wanted, "CLIP"] <= table.loc[wanted, "ideal"]).all()
     assert isinstance(frames["hits"], pd.DataFrame) and len(frames["hits"])
+
+
+def _prepare(barrier, root, results):
+    "What each of several processes does at the same moment."
+    barrier.wait()
+    data = BoxSource(world=WORLD).prepare(root, progress=False)
+    results.put((str(data.train), (data.suite / "report.json").read_text()))
+
+
+def test_processes_that_prepare_one_folder_at_once(tmp_path):
+    context = multiprocessing.get_context("fork")
+    barrier, results = context.Barrier(3), context.Queue()
+    arguments = (barrier, tmp_path / "together", results)
+    processes = [context.Process(target=_prepare, args=arguments) for _ in range(3)]
+    for process in processes:
+        process.start()
+    found = {results.get(timeout=120) for _ in processes}
+    for process in processes:
+        process.join(timeout=30)
+    assert [process.exitcode for process in processes] == [0, 0, 0] and len(found) == 1
+    alone = BoxSource(world=WORLD).prepare(tmp_path / "alone", progress=False)
+    assert found.pop()[1] == (alone.suite / "report.json").read_text()
+    together = tmp_path / "together" / alone.suite.name
+    for split in ("train", "test", "lvis"):
+        mine, theirs = load_boxes(alone.suite / split), load_boxes(together / split)
+        assert mine.fingerprint == theirs.fingerprint
+        left, right = read_pairs(mine, alone.suite / split), read_pairs(theirs, together / split)
+        assert np.array_equal(left.child, right.child)
+    assert not [*together.rglob("*.part"), *together.rglob(".owner")]

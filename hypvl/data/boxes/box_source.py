@@ -65,7 +65,7 @@ def _read_split(files: dict[str, Path], split: str) -> Boxes:
     beside = any((root / "lvis" / name).is_dir() for name in ("train2017", "val2017"))
     return read_lvis(files["lvis"], root / ("lvis" if beside else "coco"))
 
-# %% ../../../nbs/data/boxes/257_box_source.ipynb #cf76673f
+# %% ../../../nbs/data/boxes/257_box_source.ipynb #92f3ac8b
 @dataclass(frozen=True)
 class BoxSource(DataSource, kind="boxes"):
     "Pairs of a whole and what lies in it: of the embedded world, or of Open Images."
@@ -91,7 +91,9 @@ class BoxSource(DataSource, kind="boxes"):
 
         Folders `train`, `validation`, `test` and `lvis`, those that there are, for `load_boxes` and
         `read_pairs`; `report.json` counts boxes, pairs and what was left out. `size` does not
-        matter: pictures are read as they are. An interrupted call goes on where it was.
+        matter: pictures are read as they are. Of several processes one writes, the others wait.
+        An interrupted call goes on with the first table or part of pairs that is missing; the
+        embedded world is drawn from its beginning until it was finished once.
         """
         folder = self.folder(root)
         with folder_lock(folder):

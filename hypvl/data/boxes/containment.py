@@ -152,22 +152,29 @@ def scene_pairs(
     child = np.arange(boxes.starts[first], boxes.starts[last])
     return Pairs(boxes.image[child], np.full(len(child), SCENE, np.int64), child)
 
-# %% ../../../nbs/data/boxes/253_containment.ipynb #14898f35
+# %% ../../../nbs/data/boxes/253_containment.ipynb #20a34244
 KINDS_OF_PAIRS = ("scene", "box")  # what the general side is
+
+
+_MADE_OF = b"hypvl.pairs"  # key of the metadata of a part
+
+
+def _mark(boxes: Boxes, rule: ContainmentRule) -> bytes:
+    "What a part was made of."
+    return config_hash([to_dict(rule), boxes.fingerprint]).encode()
 
 
 def pairs_folder(boxes: Boxes, rule: ContainmentRule, folder: str | Path) -> Path:
     "Where the pairs of a table under a rule lie below a folder."
-    return Path(folder) / f"pairs-{config_hash([to_dict(rule), boxes.fingerprint])}"
+    return Path(folder) / f"pairs-{_mark(boxes, rule).decode()}"
 
 
-def _is_whole(path: Path) -> bool:
-    "Whether a part is there and was not cut."
+def _is_of(path: Path, mark: bytes) -> bool:
+    "Whether a part is there, was not cut, and was made of this rule and these boxes."
     try:
-        pq.read_metadata(path)
+        return (pq.read_schema(path).metadata or {}).get(_MADE_OF) == mark
     except (OSError, pa.ArrowInvalid):
         return False
-    return True
 
 
 def write_pairs(
@@ -177,14 +184,18 @@ def write_pairs(
     images_a_part: int = 100_000,
     progress: bool = True,  # show a bar
 ) -> Path:
-    "Write all pairs of a table, or what is missing of them; returns their folder."
+    """Write all pairs of a table, or what is missing of them; returns their folder.
+
+    A part that was cut, or made under another rule or of other boxes, is made again.
+    """
     if images_a_part < 1:
         raise ValueError(f"images_a_part must be at least 1, got {images_a_part}")
     out, parts = pairs_folder(boxes, rule, folder), []
+    mark = _mark(boxes, rule)
     with folder_lock(out):
         if (out / "pairs.json").exists():
             try:
-                if all(_is_whole(out / name) for name in read_json(out / "pairs.json")["parts"]):
+                if all(_is_of(out / name, mark) for name in read_json(out / "pairs.json")["parts"]):
                     return out
             except ValueError:  # cut: made again
                 pass
@@ -193,7 +204,7 @@ def write_pairs(
             last = min(first + images_a_part, len(boxes.images))
             path = out / f"part-{first:07d}-{last:07d}.parquet"
             parts.append(path.name)
-            if not _is_whole(path):
+            if not _is_of(path, mark):
                 _write_part(boxes, rule, (first, last), path)
         facts = {"rule": to_dict(rule), "boxes": boxes.fingerprint, "parts": parts}
         write_atomic(out / "pairs.json", json.dumps(facts))
@@ -214,8 +225,9 @@ def _write_part(boxes: Boxes, rule: ContainmentRule, images: tuple[int, int], pa
             np.where(both.from_scene, 0, 1).astype(np.int8), list(KINDS_OF_PAIRS)
         ),
     }
+    table = pa.table(columns).replace_schema_metadata({_MADE_OF: _mark(boxes, rule)})
     with atomic_path(path) as part:
-        pq.write_table(pa.table(columns), part)
+        pq.write_table(table, part)
 
 
 def read_pairs(
@@ -223,7 +235,10 @@ def read_pairs(
     folder: str | Path,  # as in `write_pairs`
     rule: ContainmentRule = ContainmentRule(),
 ) -> Pairs:
-    "The pairs that `write_pairs` wrote; a missing or cut file is an error that names it."
+    """The pairs that `write_pairs` wrote.
+
+    A file that is missing, was cut, or was made under another rule is an error that names it.
+    """
     out, found = pairs_folder(boxes, rule, folder), []
     if not (out / "pairs.json").exists():
         raise FileNotFoundError(
@@ -232,6 +247,11 @@ def read_pairs(
         )
     for name in read_json(out / "pairs.json")["parts"]:
         part = read_parquet(out / name, ["image_id", "parent", "child"])
+        if (part.schema.metadata or {}).get(_MADE_OF) != _mark(boxes, rule):
+            raise ValueError(
+                f"{name} was made under another rule or of other boxes; "
+                "`write_pairs` makes it again"
+            )
         image, parent, child = (part[c].to_numpy() for c in ("image_id", "parent", "child"))
         base = boxes.starts[image]
         found.append(Pairs(image, np.where(parent == SCENE, SCENE, base + parent), base + child))

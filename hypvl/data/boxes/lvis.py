@@ -118,7 +118,7 @@ def _images(entries: list, name: str, folder, faults: Counter) -> tuple[dict, li
         files.append(possible[0])
     return known, files
 
-# %% ../../../nbs/data/boxes/252_lvis.ipynb #048739a5
+# %% ../../../nbs/data/boxes/252_lvis.ipynb #240a11ed
 def read_lvis(
     path: str | Path,  # such as lvis_v1_val.json
     images: str | Path | None = None,  # folder with `val2017/`, ...; None: nobody looks for files
@@ -126,7 +126,7 @@ def read_lvis(
     """Boxes of a file in LVIS's layout; classes are in the order of their ids.
 
     `faults` counts what was left out: images without a file and their boxes, boxes of images that
-    are not listed, and boxes that are not four numbers.
+    are not listed, and boxes that are not four numbers; and images without boxes, which stay.
     """
     path = Path(path)
     lists, faults = _load(path), Counter()
@@ -155,6 +155,8 @@ def read_lvis(
             label.append(places[category])
             corners.append((x / width, y / height, (x + w) / width, (y + h) / height))
             group.append(entry.get("iscrowd", 0) == 1)
+    faults["images without boxes"] = len(files) - len(set(image))
+    faults = +faults
     xyxy = np.array(corners, np.float64).reshape(-1, 4)
     columns = np.array(image, np.int32), np.array(label, np.int32), xyxy, np.array(group, bool)
     return make_boxes(*columns, files, identifiers, names, images or "", faults)

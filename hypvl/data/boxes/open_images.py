@@ -69,7 +69,7 @@ def read_hierarchy(
             stack += [(node["LabelName"], relation, below) for below in node.get(relation, ())]
     return graph
 
-# %% ../../../nbs/data/boxes/251_open_images.ipynb #fad36bbc
+# %% ../../../nbs/data/boxes/251_open_images.ipynb #337cb5c6
 SPLITS = ("train", "validation", "test")  # of Open Images
 
 
@@ -77,9 +77,9 @@ def find_images(
     folder: str | Path,  # holds `train/`, or `train_0/` … `train_f/`
     split: str,
     wanted: dict[str, int],  # identifier → its place
-) -> np.ndarray:  # str [I], empty where there is no file
-    "Files of images, relative to the folder."
-    found = np.full(len(wanted), "", dtype=object)
+) -> tuple[np.ndarray, int]:  # str [I], empty where there is no file; how many are not wanted
+    "Files of images, relative to the folder, and the number of other pictures there."
+    found, others = np.full(len(wanted), "", dtype=object), 0
     for name in (split, *(f"{split}_{digit:x}" for digit in range(16))):
         here = Path(folder) / name
         if not here.is_dir():
@@ -87,10 +87,14 @@ def find_images(
         with os.scandir(here) as entries:
             for entry in entries:
                 identifier, _, suffix = entry.name.rpartition(".")
-                place = wanted.get(identifier) if suffix == "jpg" else None
-                if place is not None:
+                if suffix != "jpg":
+                    continue
+                place = wanted.get(identifier)
+                if place is None:
+                    others += 1
+                else:
                     found[place] = f"{name}/{entry.name}"
-    return found
+    return found, others
 
 # %% ../../../nbs/data/boxes/251_open_images.ipynb #68e97c68
 _CORNERS = ("XMin", "YMin", "XMax", "YMax")  # the file has another order
@@ -122,7 +126,7 @@ def _numbers(column: pa.Array, known: dict[str, int], grow: bool) -> np.ndarray:
         of_word[place] = known.setdefault(word, len(known)) if grow else known.get(word, -1)
     return of_word[encoded.indices.to_numpy()]
 
-# %% ../../../nbs/data/boxes/251_open_images.ipynb #4222bb26
+# %% ../../../nbs/data/boxes/251_open_images.ipynb #50b04a99
 def read_open_images(
     annotations: str | Path,  # CSV of boxes, such as oidv6-train-annotations-bbox.csv
     classes: dict[str, str],  # as from `read_classes`
@@ -132,7 +136,8 @@ def read_open_images(
 ) -> Boxes:
     """Boxes of a CSV of Open Images.
 
-    Images without a file are left out; `faults` counts them and their boxes.
+    Images without a file are left out, and pictures of the split without a box are not read;
+    `faults` counts both.
     """
     path, known, labels = Path(annotations), {}, {mid: i for i, mid in enumerate(classes)}
     parts = {name: [] for name in ("image", "label", "xyxy", "group")}
@@ -159,13 +164,14 @@ def _with_files(columns, known, classes, folder, split) -> Boxes:
     "The table, without the images that have no file."
     names, faults, image = [f"{split}/{name}.jpg" for name in known], Counter(), columns["image"]
     if folder is not None:
-        found = find_images(folder, split, known)
+        found, others = find_images(folder, split, known)
         there = found != ""
         if not there.any():
             raise FileNotFoundError(
                 f"images: none of {len(found)} is below {split!r} in the folder"
             )
         faults["images without a file"] = int((~there).sum())
+        faults["images without boxes"] = others
         faults["boxes without a file"] = int((~there)[image].sum())
         place, keep = np.cumsum(there) - 1, there[image]
         columns = {name: column[keep] for name, column in columns.items()}

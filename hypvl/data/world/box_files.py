@@ -222,7 +222,7 @@ def lvis_json(world: World, scenes: list[tuple[str, list[dict]]]) -> dict:
     made = {"info": info, "licenses": licenses, "images": images}
     return made | {"annotations": annotations, "categories": categories}
 
-# %% ../../../nbs/data/world/226_boxes_world.ipynb #ce1f5b9c
+# %% ../../../nbs/data/world/226_boxes_world.ipynb #2614f9e2
 _FILES = {
     "train": "oidv6-train-annotations-bbox.csv",
     "validation": "validation-annotations-bbox.csv",
@@ -260,7 +260,11 @@ def write_box_world(
     workers: int = 1,  # processes
     progress: bool = True,  # show a bar
 ) -> Path:
-    "The world in the files of Open Images (`open_images/`) and of LVIS (`lvis/`) below a folder."
+    """The world in the files of Open Images (`open_images/`) and of LVIS (`lvis/`) below a folder.
+
+    What was finished is left alone. An interrupted call left pictures without tables, and the
+    next one draws all of them again: the same ones, under the same names.
+    """
     out = Path(out)
     with write_once(out, config) as missing:
         if not missing:
