@@ -8,7 +8,7 @@ __all__ = ['ADAPTERS', 'VARIANTS', 'WEIGHTINGS', 'GATE_FORMS', 'T_FLOOR', 'SMALL
 
 # %% ../../nbs/geometry/114_routing.ipynb #9a63283cbaf04dbcab1f6479b197f3a8
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -23,6 +23,7 @@ from ..config import suggest
 from .clipped import ClippedConfig
 from .curriculum import Curriculum
 from .precision import fp32_geometry
+from .routed_bound import largest_score
 from .routed_score import Asking, ScoreForm, routed_score
 from .router import PairRouter
 from .spaces import Geometry, GeometryConfig, Side, SphereConfig
@@ -433,6 +434,36 @@ class Routed(Geometry):
         "Cross-entropies of some queries."
         scores = self.of_queries(Pairs(correction, baseline, weight), Asking(gate, calibration))
         return F.cross_entropy(scores, target, reduction="none")
+
+    # --- how large a score can be
+
+    def members(self, points: Float[Tensor, "N D"]) -> dict[str, tuple[Geometry, Tensor]]:
+        "Both geometries; none where a score depends on the other keys, or on which member asks."
+        lone = self.variant != "fusion" and self.config.weighting != "shuffled"
+        if not (lone and self.correction.symmetric and self.baseline.symmetric):
+            return {}
+        part = self.parts(points)
+        return {
+            "correction": (self.correction, part.correction),
+            "baseline": (self.baseline, part.baseline),
+        }
+
+    def largest_score(
+        self, queries: Float[Tensor, "Q D"], limits: Mapping[str, Float[Tensor, "Q"]]
+    ) -> Float[Tensor, "Q"]:
+        "The most that a score can be in evaluation, where the members' logits are limited."
+        correction, baseline = limits["correction"], limits["baseline"]
+        if self.variant in ("correction", "baseline"):
+            return limits[self.variant]
+        if self.variant == "static":
+            share = torch.tensor(self.config.mix_logit).sigmoid().item()
+            return share * baseline + (1 - share) * correction
+        asking, weight = self.parts(queries).asking, 1.0
+        if self.variant == "constant":
+            asking = Asking(torch.full_like(asking.gate, self.constant))
+        elif self.router is not None and self.config.gate_form == "sigmoid_over_T":
+            weight = float(1 / self.t_gate)
+        return largest_score(correction, baseline, asking, weight, self.form)
 
     # --- what the baseline knows
 

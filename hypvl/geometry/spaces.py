@@ -8,6 +8,7 @@ __all__ = ['Side', 'Geometry', 'Sphere', 'Product', 'Lorentz', 'Euclidean', 'Geo
 
 # %% ../../nbs/geometry/105_spaces.ipynb #3e1f42ed
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,6 +77,7 @@ class Geometry(nn.Module):
     has_cones = False  # whether `entail` can be other than zero
     symmetric = False  # True promises that the score of a pair is the same whoever asks
     factors = 1  # spaces that a point is made of
+    closest: float | None = None  # the largest score that there is; None: not known
 
     def __init__(
         self,
@@ -153,6 +155,19 @@ class Geometry(nn.Module):
     def bound_vectors(self, points: Float[Tensor, "N D"]) -> Tensor | None:
         "Vectors whose Euclidean distance is at most `dist`; None: none are known."
         return None
+
+    def members(self, points: Float[Tensor, "N D"]) -> dict[str, tuple["Geometry", Tensor]]:
+        """Geometries whose scores bound this one's, each with its part of the points.
+
+        None by default. Members are symmetric; `largest_score` says how they bound.
+        """
+        return {}
+
+    def largest_score(
+        self, queries: Float[Tensor, "Q D"], limits: Mapping[str, Float[Tensor, "Q"]]
+    ) -> Float[Tensor, "Q"]:
+        "The most that a score can be where the members' logits are at most `limits`."
+        raise self._lacking("largest_score(queries, limits): it has no members")
 
     def angle_terms(
         self, apex: Float[Tensor, "*B"], point: Float[Tensor, "*B"]
@@ -264,6 +279,7 @@ class Sphere(Geometry):
     "Unit vectors compared by their cosine: CLIP."
 
     symmetric = True
+    closest = 1.0
     root: Tensor  # direction of the most general point; zero while none is set
 
     def __init__(
@@ -356,6 +372,7 @@ class Product(Geometry):
 
     has_cones = True
     symmetric = True
+    closest = 0.0
 
     def __init__(
         self,
@@ -580,6 +597,7 @@ class Euclidean(Geometry):
     "Flat space with a root: points are scaled features, the score is minus the distance."
 
     symmetric = True
+    closest = 0.0
 
     def __init__(
         self,

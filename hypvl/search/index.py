@@ -10,7 +10,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from ..config import suggest, write_atomic
 from ..data.jobs import folder_lock
 from ..geometry.spaces import Geometry, Side
+from .candidate_lists import CandidateLists
 from hypvl.search.scan import (
     METHODS,
     Approximate,
@@ -50,6 +52,7 @@ class Hits(tuple):
     wide: Tensor  # [Q, k], the scores in float64
     certain: Tensor  # [Q], whether the hits of a query are proved to be the best
     scored: int  # points that were scored in float64, over all queries
+    depth: Tensor  # [Q], points of each list that a query fetched; without lists, that it scored
 
     def __new__(
         cls,
@@ -57,10 +60,11 @@ class Hits(tuple):
         ids: Tensor,
         certain: Tensor,
         scored: int,
+        depth: Tensor,
         dtype: torch.dtype = torch.float64,  # of the scores
     ):
         hits = super().__new__(cls, (wide.to(dtype), ids))
-        hits.wide, hits.certain, hits.scored = wide, certain, scored
+        hits.wide, hits.certain, hits.scored, hits.depth = wide, certain, scored, depth
         return hits
 
     @property
@@ -97,6 +101,25 @@ def fingerprint(
         digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
         digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def _sample(geometry, dtype):
+    "A point to try a geometry with."
+    sample = torch.zeros(1, geometry.dim, dtype=dtype)
+    sample[0, 0] = 1
+    return sample
+
+
+def _wide_copy(geometry, side, kind):
+    "A copy that answers in float64 where it can, and not as in training; the type of its answers."
+    copied = deepcopy(geometry).cpu().eval().requires_grad_(False)
+    sample = _sample(copied, torch.float64)
+    try:
+        with torch.no_grad():
+            copied.double().score(sample, sample, side, kind=kind)
+    except RuntimeError:  # something in it stays in float32
+        return copied.float(), torch.float32
+    return copied, torch.float64
 
 
 def _state_of(model, geometry):
@@ -239,36 +262,40 @@ class Index:
         kind: str = "paper",  # of score
         method: Method | None = None,  # None: 'flat', unless there are too many points
         candidates: int = 1000,  # points that are scored again where no exact scan exists
+        lists: Sequence[str] | None = None,  # members that list candidates; None: all there are
     ):
         if method is not None and method not in METHODS:
             raise ValueError(f"method: unknown {method!r}.{suggest(method, METHODS)}")
         if candidates < 1:
             raise ValueError(f"candidates must be at least 1, got {candidates}")
-        self.model, self.geometry = model, getattr(model, "geometry", model)
-        if not isinstance(self.geometry, Geometry):
+        self.model, self._original = model, getattr(model, "geometry", model)
+        if not isinstance(self._original, Geometry):
             what = type(model).__name__
             raise TypeError(f"model_or_geometry: a model with a geometry is needed, got {what}")
         self.side, self.kind, self.method, self.candidates = side, kind, method, candidates
-        self.fingerprint, self._state = fingerprint(model), _state_of(model, self.geometry)
+        self.fingerprint, self._state = fingerprint(model), _state_of(model, self._original)
+        self.geometry, self._wide = _wide_copy(self._original, side, kind)
         self.scored = 0  # points that the last search scored in float64
         self._next_id = 0
         self._dtype = np.dtype(dtype)
         self._approximate: Approximate | None = None
-        self._find_vectors()
+        self._lists: CandidateLists | None = None
+        self._find_vectors(lists)
         self._set(self._columns(np.empty((0, self.geometry.dim), self._dtype)))
 
-    def _find_vectors(self):
-        "What the geometry offers, and in which precision it can answer."
-        sample = torch.zeros(1, self.geometry.dim, dtype=torch.float64)
-        sample[0, 0] = 1
-        self._wide = torch.float64
+    def _find_vectors(self, lists):
+        "What the geometry offers."
+        sample = _sample(self.geometry, self._wide)
+        paper = self.kind == "paper"
         with torch.no_grad():
-            try:
-                self.geometry.score(sample, sample, self.side, kind=self.kind)
-            except RuntimeError:  # layers of its own, in float32
-                self._wide, sample = torch.float32, sample.float()
             self.by_products = self._query_vectors(sample) is not None
-            self.by_bounds = self.kind == "paper" and self._bounds(sample) is not None
+            self.by_bounds = paper and self._bounds(sample) is not None
+            members = self.geometry.members(sample) if paper else {}
+            if members and not (self.by_products or self.by_bounds):
+                self._lists = CandidateLists(self.geometry, lists, self._wide)
+        if lists is not None and self._lists is None:
+            what = type(self.geometry).__name__
+            raise ValueError(f"lists: {what} has no members that list candidates, got {lists}")
         if self.method in ("ivf", "hnsw") and self._bounds(sample) is None:
             what = type(self.geometry).__name__
             raise ValueError(f"method: {self.method!r} needs bound_vectors, which {what} lacks")
@@ -279,8 +306,9 @@ class Index:
         return self.geometry.search_vectors(points, side, **kind)
 
     def _bounds(self, points):
-        "Vectors whose distance is a lower bound."
-        return self.geometry.bound_vectors(points)
+        "Vectors whose distance is a lower bound, or that list candidates."
+        own = self.geometry.bound_vectors(points)
+        return self._lists.bound_vectors(points) if own is None and self._lists else own
 
     # --- what it holds
 
@@ -295,13 +323,15 @@ class Index:
     @property
     def exact(self) -> bool:
         "Whether search by score is exact whatever the query; if not, ask the hits."
-        return self._approximate is None and (self.by_products or not self.by_bounds)
+        certified = self.by_bounds or self._lists is not None
+        return self._approximate is None and (self.by_products or not certified)
 
     def describe(self) -> str:
         "What it holds and how it searches."
         way = self._approximate.method if self._approximate else "flat"
         if not self._approximate and not self.by_products:
             way = f"{self.candidates} candidates" if self.by_bounds else "all points"
+            way = f"candidates by {' and '.join(self._lists.names)}" if self._lists else way
         sure = "exact" if self.exact else "certified query by query"
         sure = "approximate" if self._approximate else sure
         return f"{len(self):,} points of a {self.geometry.describe()}; {way}, {sure}"
@@ -370,7 +400,7 @@ class Index:
         if self.by_products and self.method not in ("ivf", "hnsw"):
             return self._query_vectors(points, "key")
         if not self.by_bounds and self.method not in ("ivf", "hnsw"):
-            return None
+            return self._lists.keys(points) if self._lists else None
         bounds = self._bounds(points)
         if self.method in ("ivf", "hnsw"):
             return bounds
@@ -471,7 +501,7 @@ class Index:
         if not 0 <= number < count:
             raise ValueError(f"number must be from 0 to {count - 1}, got {number}")
         rows = np.flatnonzero(self._alive.array)[number::count]
-        how = (self.side, self.kind, self.method, self.candidates)
+        how = (self.side, self.kind, self.method, self.candidates, self._list_names)
         part = Index(self.model, self._dtype, *how)
         labels = None if self._labels is None else self._labels.array[rows]
         part.add(np.array(self._points.array[rows]), self._ids.array[rows], labels)
@@ -594,7 +624,7 @@ class Index:
             raise ValueError(
                 "queries: they are of a model with other parameters than the points of this index"
             )
-        state = _state_of(self.model, self.geometry)
+        state = _state_of(self.model, self._original)
         if state != self._state:
             if fingerprint(self.model) != self.fingerprint:
                 raise ValueError(
@@ -626,18 +656,20 @@ class Index:
         return None if keep.all() else np.flatnonzero(keep)
 
     def _hits(self, queries, k, found):
-        "Hits of what was scored: rows, scores and whether that is sure, one a query."
+        "Hits of what was scored: rows, scores, whether that is sure, and depth, one a query."
         scores = np.full((len(queries), k), -np.inf)
         ids = np.full((len(queries), k), -1, np.int64)
-        for i, (rows, values, _) in enumerate(found):
+        for i, (rows, values, *_) in enumerate(found):
             mine = self._ids.array[rows]
             best = np.lexsort((mine, -values))[:k]
             scores[i, : len(best)], ids[i, : len(best)] = values[best], mine[best]
-        self.scored = sum(len(rows) for rows, _, _ in found)
-        certain = torch.tensor([sure for _, _, sure in found], dtype=torch.bool)
+        self.scored = sum(len(rows) for rows, *_ in found)
+        certain = torch.tensor([sure for _, _, sure, *_ in found], dtype=torch.bool)
+        depth = torch.tensor([(*more, len(rows))[0] for rows, _, _, *more in found])
         wide = np.promote_types(queries.dtype, self._dtype) == np.float64
         dtype = torch.float64 if wide else torch.float32
-        return Hits(torch.from_numpy(scores), torch.from_numpy(ids), certain, self.scored, dtype)
+        wide, ids = torch.from_numpy(scores), torch.from_numpy(ids)
+        return Hits(wide, ids, certain, self.scored, depth, dtype)
 
     # --- by score
 
@@ -663,6 +695,8 @@ class Index:
             return [(np.empty(0, np.int64), np.empty(0), True) for _ in queries]
         if self._approximate:
             return self._by_approximation(queries, k, rows, certify)
+        if self._lists:
+            return self._by_lists(queries, k, rows, certify)
         if self._vectors is None:
             every = np.arange(count) if rows is None else rows
             return [(every, self._scores(query, every), True) for query in queries]
@@ -740,6 +774,70 @@ class Index:
             vectors = self._query_vectors(points, "key").double().numpy()
         return (vectors @ wide).min()
 
+    def _by_lists(self, queries, k, rows, certify):
+        "Rows on the members' lists, as far down as a certificate needs, scored."
+        count = len(self._ids.array) if rows is None else len(rows)
+        depth = min(max(2 * k, 32), count)
+        most = count if certify else min(max(self.candidates, depth), count)
+        empty = np.empty(0, np.int64), np.empty(0)
+        found, doubtful = [(*empty, False, 0)] * len(queries), np.arange(len(queries))
+        while len(doubtful):
+            if depth == count:
+                every = np.arange(count) if rows is None else rows
+                for i in doubtful:
+                    found[i] = (every, self._scores(queries[i], every), True, count)
+                break
+            fetched = self._fetched(queries[doubtful], depth, rows)
+            for place, i in enumerate(doubtful):
+                mine, values, *_ = found[i]
+                near = [listed[place] for _, _, _, listed in fetched]
+                rest = np.setdiff1d(np.concatenate(near), mine)
+                values = np.concatenate([values, self._scores(queries[i], rest)])
+                sure = self._beats_the_rest(queries[i], values, k, fetched, place)
+                found[i] = (np.concatenate([mine, rest]), values, sure, depth)
+            doubtful = np.array([i for i in doubtful if not found[i][2]], int)
+            if depth == most:
+                break
+            depth = min(2 * depth, most)
+            if most == count and 4 * depth > count:  # one more list would cost as much as all
+                depth = count
+        return found
+
+    def _fetched(self, queries, depth, rows):
+        "Of each list vectors of the queries, their error, products and rows."
+        keys, fetched = self._vectors.array, []
+        points = torch.tensor(queries, dtype=self._wide)
+        with torch.no_grad():
+            vectors = self._lists.queries(points)
+        for wide in vectors:
+            wide = wide.astype(np.float64)
+            narrow = np.ascontiguousarray(wide, dtype=np.float32)
+            products, near = largest_products(keys, narrow, depth, rows)
+            fetched.append((wide, self._noise(wide), products, near))
+        return fetched
+
+    def _beats_the_rest(self, query, values, k, fetched, place):
+        "Whether the k best of some scores are above those of all points on no list."
+        if len(values) < k:
+            return False
+        ends, points = [], []
+        for wide, noise, products, near in fetched:
+            ends.append((wide[place], products[place], noise[place]))
+            listed = np.asarray(self._points.array[near[place]])
+            points.append(torch.tensor(listed, dtype=self._wide))
+        asked = torch.tensor(query, dtype=self._wide)[None]
+        with torch.no_grad():
+            vectors, products, noise = zip(*ends)
+            limits = self._lists.limits(asked, vectors, products, noise, points)
+            bound = self.geometry.largest_score(asked, limits).item()
+        best = np.partition(values, -k)[-k]
+        return bool(best > bound + 1e-9 * (1 + abs(bound)))
+
+    @property
+    def _list_names(self):
+        "Members that list candidates; None: there are none."
+        return self._lists.names if self._lists else None
+
     def _by_approximation(self, queries, k, rows, certify):
         "Candidates of an inverted file or a graph, scored."
         if certify:
@@ -757,7 +855,7 @@ class Index:
     def _reaching(self, query, threshold, rows):
         "Rows among which are all whose score reaches a threshold, and their scores."
         every = np.arange(len(self._ids.array)) if rows is None else rows
-        if self._vectors is None or not len(every):
+        if self._vectors is None or self._lists or not len(every):
             return every, self._scores(query, every), True
         wide, narrow = self._scan_vectors(query[None])
         noise = self._noise(wide)[0]
@@ -901,6 +999,7 @@ class Index:
             kind=self.kind,
             method=self.method,
             candidates=self.candidates,
+            lists=self._list_names,
             next_id=self._next_id,
             longest=self._longest,
             files=files,
@@ -941,6 +1040,7 @@ def build_index(
     kind: str = "paper",  # of score: 'paper' or 'official'
     method: Method | None = None,  # 'flat', 'ivf' or 'hnsw'; None: flat up to 2³¹ numbers, then ivf
     candidates: int = 1000,  # points that are scored again where no exact scan exists
+    lists: Sequence[str] | None = None,  # members that list candidates; None: all there are
 ) -> Index:
     "An index over points of a model or a geometry."
     geometry = getattr(model_or_geometry, "geometry", model_or_geometry)
@@ -948,7 +1048,7 @@ def build_index(
         what = type(model_or_geometry).__name__
         raise TypeError(f"model_or_geometry: a model with a geometry is needed, got {what}")
     points = _checked(points, geometry, "points")
-    index = Index(model_or_geometry, points.dtype, side, kind, method, candidates)
+    index = Index(model_or_geometry, points.dtype, side, kind, method, candidates, lists)
     index.add(points, ids, labels)
     return index
 
@@ -1003,7 +1103,7 @@ def load_index(
             f"model_or_geometry: {folder} holds points of a model with other parameters, "
             f"a {about['geometry']}"
         )
-    how = (about["side"], about["kind"], about["method"], about["candidates"])
+    how = (about["side"], about["kind"], about["method"], about["candidates"], about.get("lists"))
     index = Index(model_or_geometry, np.dtype(np.float32), *how)
     try:
         index._restore(_checked_files(folder, about), about)

@@ -32,8 +32,9 @@ def merge_hits(
     order = torch.from_numpy(np.ascontiguousarray(order))
     certain = torch.stack([part.certain for part in parts]).all(0)
     scored = sum(part.scored for part in parts)
+    depth = torch.stack([part.depth for part in parts]).amax(0)
     dtype = parts[0].scores.dtype
-    return Hits(wide.gather(1, order), ids.gather(1, order), certain, scored, dtype)
+    return Hits(wide.gather(1, order), ids.gather(1, order), certain, scored, depth, dtype)
 
 
 def merge_matches(
@@ -91,7 +92,8 @@ class ShardedIndex:
     def search(self, queries: Any, k: int = 10, **how: Any) -> Hits:
         "As `Index.search`, over all shards."
         hits = self.shard.search(queries, k, **how)
-        told = gather_object([(hits.wide, hits.ids, hits.certain, hits.scored, hits.scores.dtype)])
+        own = (hits.wide, hits.ids, hits.certain, hits.scored, hits.depth, hits.scores.dtype)
+        told = gather_object([own])
         return merge_hits([Hits(*some) for some in told])
 
     def within(self, queries: Any, threshold: float, **how: Any) -> list[Match]:
