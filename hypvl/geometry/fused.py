@@ -13,6 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .gpu_kernels import TritonCrossEntropy, can_run
 from .precision import fp32_geometry
 from hypvl.geometry.product import (
     DistanceTiles,
@@ -82,7 +83,7 @@ class _ProductCrossEntropy(torch.autograd.Function):
         return gx, gy, gc, slope[0].to(scale.dtype), *[None] * 6
 
 # %% ../../nbs/geometry/104_fused.ipynb #de876a47
-def _cross_entropy(x, y, c, scale, metric, reduce, offset, both, gather, pairs, keep):
+def _cross_entropy(x, y, c, scale, metric, reduce, offset, both, gather, pairs, keep, form):
     "Check the arguments and call the function above."
     x, y, c = check_points(x, y, c, metric, reduce)
     if x.ndim != 3 or y.ndim != 3:
@@ -98,6 +99,15 @@ def _cross_entropy(x, y, c, scale, metric, reduce, offset, both, gather, pairs, 
         )
     scale = torch.as_tensor(scale, dtype=c.dtype, device=x.device)
     how = metric, reduce
+    if form == "triton":
+        if not can_run(x):
+            raise ValueError(
+                "form='triton' needs Triton and float32 points with d = 1, 2, 4, ... 32, "
+                f"got {x.dtype} and d = {x.shape[-1]}"
+            )
+        return TritonCrossEntropy.apply(x, y, c, scale, how, offset, both, gather)
+    if form != "tiled":
+        raise ValueError(f"form must be 'tiled' or 'triton', got {form!r}")
     return _ProductCrossEntropy.apply(x, y, c, scale, how, offset, both, gather, pairs, keep)
 
 
@@ -113,9 +123,11 @@ def product_cross_entropy(
     offset: int = 0,  # row of y that belongs to the first query
     pairs: int | None = None,  # entries of a tile; None: what fits the cache
     keep: int = 1 << 20,  # up to this many distances [N, M] are kept for the backward pass
+    form: str = "tiled",  # 'tiled', or 'triton': kernels for a GPU, see `geometry.gpu_kernels`
 ) -> Float[Tensor, "N"]:
     "Cross-entropy of each row of -scale * distance against column i + offset (PHyCLIP, Eq. 3)."
-    return _cross_entropy(x, y, c, scale, metric, reduce, offset, False, None, pairs, keep)[0]
+    how = metric, reduce, offset, False, None, pairs, keep, form
+    return _cross_entropy(x, y, c, scale, *how)[0]
 
 
 @fp32_geometry
@@ -131,9 +143,11 @@ def product_cross_entropy_both(
     gather: Gather | None = None,  # brings rows of all processes; None: this one is alone
     pairs: int | None = None,
     keep: int = 1 << 20,
+    form: str = "tiled",
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
     """Cross-entropy of local queries against all keys, and of local keys against all queries.
 
     Each distance is computed once. `gather` is called inside, in the same order on every process.
     """
-    return _cross_entropy(x, y, c, scale, metric, reduce, offset, True, gather, pairs, keep)
+    how = metric, reduce, offset, True, gather, pairs, keep, form
+    return _cross_entropy(x, y, c, scale, *how)

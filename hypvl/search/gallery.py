@@ -89,7 +89,10 @@ def item_key(
     return digest(picture, ",".join(f"{value:.5f}" for value in box))
 
 # %% ../../nbs/search/710_gallery.ipynb #4959a931
-_TABLES = """
+_STORE_VERSION = 1  # of the tables below
+_TABLE_NAMES = "select name from sqlite_master where type = 'table'"
+_TABLES = f"""
+pragma user_version = {_STORE_VERSION};
 create table if not exists files (path text primary key, facts text, key text, fault text);
 create table if not exists pictures (key text primary key, thumb blob, regions text);
 create table if not exists points (model text, item text, point blob, primary key (model, item));
@@ -107,9 +110,21 @@ class Store:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with self.open() as base:
+                self._check(base)
                 base.executescript(_TABLES)
         except sqlite3.DatabaseError as error:
             raise ValueError(f"cache: {self.path.name!r} is no store: {error}") from error
+
+    def _check(self, base):
+        "Raise for a database of another layout."
+        (version,) = base.execute("pragma user_version").fetchone()
+        tables = {name for (name,) in base.execute(_TABLE_NAMES)}
+        first = version == 0 and tables <= {"files", "pictures", "points"}  # did not say
+        if version != _STORE_VERSION and not first:
+            raise ValueError(
+                f"cache: {self.path.name!r} is of version {version}, this code reads "
+                f"{_STORE_VERSION}; delete it, and it is made anew"
+            )
 
     @contextmanager
     def open(self) -> Iterator[sqlite3.Connection]:

@@ -333,6 +333,8 @@ class _Stream(IterableDataset):
                     rows = []
             if rows:
                 yield batch(rows, cursor)
+            if faults.lines:  # after the last batch
+                yield report()
         except TooManyFaults as error:
             yield report(error=str(error))
 
@@ -460,6 +462,8 @@ class GritLoader:
             self.faults = sum(counts.values(), Counter(before))
             if "error" in report:
                 raise TooManyFaults(report["error"])
+            if not batch:
+                continue
             self.cursors[report["worker"]] = tuple(report["cursor"])
             self.batches += 1
             yield batch
