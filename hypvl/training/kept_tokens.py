@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KeptTokens']
 
-# %% ../../nbs/training/512_kept_tokens.ipynb #fcad3a24
+# %% ../../nbs/training/512_kept_tokens.ipynb #b418907c
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..streams import stream_kind
 
-# %% ../../nbs/training/512_kept_tokens.ipynb #6560328f
+# %% ../../nbs/training/512_kept_tokens.ipynb #a029227d
 class KeptTokens:
     """A loader whose pictures are replaced by what a frozen tower says of them, `image_tokens`.
 
