@@ -316,10 +316,11 @@ def _dotted(cfg: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _other_member(cfg: Any, kind: str, key: str) -> Any:
-    "The member `kind` of the family of `cfg`; fields that both have carry over."
+    "The member `kind` of the family of `cfg`; fields of one name and type carry over."
     cls = _member(type(cfg), kind, key)
-    shared = {f.name for f in dataclasses.fields(cls)} & {f.name for f in dataclasses.fields(cfg)}
-    return cls(**{name: getattr(cfg, name) for name in shared})
+    ours, theirs = _types(type(cfg)), _types(cls)
+    names = {f.name for f in dataclasses.fields(cls)} & {f.name for f in dataclasses.fields(cfg)}
+    return cls(**{name: getattr(cfg, name) for name in names if ours[name] == theirs[name]})
 
 
 def _override(cfg: Any, changes: Mapping, prefix: str, root: Any) -> Any:
