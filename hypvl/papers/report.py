@@ -7,8 +7,9 @@ __all__ = ['load_checkpoint', 'family_of', 'suite_layouts', 'suite_tables', 'tra
 
 # %% ../../nbs/papers/890_report.ipynb #28520b6a
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from ..evaluation.suites.protocols import Protocol
 from ..evaluation.suites.tasks import SUITES, default_suite
 from ..models import from_open_clip, load_model, load_official
 from ..models.interop import open_clip_config
-from .paper import find_paper
+from .paper import Paper, find_paper
 from .provenance import git_state, save_provenance, short_commit, stamp, versions
 from .reference import MODEL_COLUMNS, Column, Layout, reference_folder, task_columns
 from .runs import paper_packages
@@ -124,13 +125,19 @@ def _plain_layouts() -> list[Layout]:
     ]
 
 
+def _papers() -> Iterator[Paper]:
+    "The folders of papers that are put together as a `Paper`; another holds parts of one."
+    for name in paper_packages():
+        if hasattr(import_module(f"hypvl.papers.{name}"), "paper"):
+            yield find_paper(name)
+
+
 def suite_layouts(
     suite: str,
     folder: Path,  # of the papers' numbers
 ) -> tuple[list[Layout], pd.DataFrame]:
     "The tables of a suite, and the numbers that are printed in them."
-    for name in paper_packages():
-        paper = find_paper(name)
+    for paper in _papers():
         if suite in paper.suites:
             printed = paper.reference.read(folder) if folder.is_dir() else _NO_NUMBERS
             return [_own_layout(paper.tables[n]) for n in paper.suite_tables], printed
@@ -143,7 +150,7 @@ def suite_tables(
     reference: str | Path | None = None,  # folder of the papers' numbers; None: the checkout's
 ) -> dict[str, Table]:  # file name → table, those with a column that was asked for
     "The tables of a suite."
-    papers_suites = [name for paper in paper_packages() for name in find_paper(paper).suites]
+    papers_suites = [name for paper in _papers() for name in paper.suites]
     known = {*SUITES, *papers_suites}
     if suite not in known:
         raise ValueError(f"suite: unknown {suite!r}.{suggest(suite, known)}")
@@ -229,6 +236,8 @@ def evaluate_checkpoint(
         "Rows that say where they came from; what was found finished keeps its commit."
         made_at = results.get("commit", pd.Series(commit, results.index)).fillna(commit)
         rows = results.drop(columns="commit", errors="ignore")
+        unknown = {name: float("nan") for name in ("low", "high") if name not in rows}
+        rows = rows.assign(**unknown)  # nothing was measured
         found = sorted(set(rows.get("fingerprint", pd.Series(dtype=object)).dropna()))
         facts = dict(commit=commit, data=config_hash(found), checkpoint=checkpoint)
         facts |= dict(seed=protocol.seed, preset=f"suite {suite}", run=checkpoint)

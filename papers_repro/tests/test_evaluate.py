@@ -98,6 +98,60 @@ def test_a_killed_run_goes_on(folder, capsys):
     pd.testing.assert_frame_equal(results(folder, "killed"), results(folder, "one"))
 
 
+KILLS = """
+import os, random, signal, sys, time
+
+import hypvl.papers.report  # so that the processes below begin at once
+from hypvl.cli import main
+
+words, draw = sys.argv[1:], random.Random(0)
+
+
+def run(out, seconds=None):
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os._exit(main([*words, "--out", out]))
+    if seconds is not None:
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    return os.WIFSIGNALED(status), os.waitstatus_to_exitcode(status)
+
+
+folder = words[words.index("--data_root") + 1]
+start = time.monotonic()
+assert run(folder + "/../whole") == (False, 3)
+took, killed, tries = time.monotonic() - start, 0, 0
+while killed < 10:
+    died, _ = run(folder + "/../torn", draw.uniform(0, took / (1 + tries / 10)))
+    killed, tries = killed + died, tries + 1
+    assert tries < 60, "it ends before it can be killed"
+assert run(folder + "/../torn") == (False, 3)
+print(killed, "killed,", tries, "begun")
+"""
+
+
+@pytest.mark.full
+def test_ten_kills_change_nothing(folder):
+    "Killed at random moments ten times, an evaluation ends with the same files, byte for byte."
+    words = command(folder, "unused")[2:]
+    del words[words.index("--out") : words.index("--out") + 2]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLS, *words], env=ENV, capture_output=True, text=True, timeout=580
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    print(done.stdout)
+    files = {}
+    for name in ("whole", "torn"):
+        place = folder / name
+        found = (path for path in sorted(place.rglob("*")) if path.is_file())
+        files[name] = {path.relative_to(place): path.read_bytes() for path in found}
+    assert [*files["whole"]] == [*files["torn"]]
+    for path, content in files["whole"].items():
+        assert files["torn"][path] == content, path
+
+
 TORUS = """
 from dataclasses import dataclass
 

@@ -298,7 +298,7 @@ def read_vl_checklist(
         texts = {side: _value(entry[1], side, list, where) for side in ("POS", "NEG")}
         for side, found in texts.items():
             if not found or not isinstance(found[0], str):
-                raise ValueError(f"{where}: {side!r} holds no text, got {found}")
+                raise ValueError(f"{where}: {side!r} holds no text, got {str(found)[:80]}")
         for side, found in texts.items():
             _whole(found[0], f"{where}: {side!r}")
         _whole(entry[0], where)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CHECKSUMS', 'TFDS_SPLITS', 'Found', 'check_root', 'check_archives', 'TfdsSplit', 'split_rows', 'export_split']
 
-# %% ../../../nbs/data/benchmarks/247_locate.ipynb #0f9458d3
+# %% ../../../nbs/data/benchmarks/247_locate.ipynb #3d72e882
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from .checklist import CHECKLIST, open_checklist
 from .image_sets import MissingData, open_benchmark, write_split
 from .registry import BENCHMARKS
 
-# %% ../../../nbs/data/benchmarks/247_locate.ipynb #44c00c55
+# %% ../../../nbs/data/benchmarks/247_locate.ipynb #7333590f
 @dataclass(frozen=True)
 class Found:
     "What a folder of data holds of one set."
@@ -120,7 +120,7 @@ def check_root(
                 rows.append(vars(_look(title, name, look, root)))
     return pd.DataFrame(rows, columns=["name", "state", "there", "published", "where", "note"])
 
-# %% ../../../nbs/data/benchmarks/247_locate.ipynb #3553fed5
+# %% ../../../nbs/data/benchmarks/247_locate.ipynb #29230b74
 CHECKSUMS: Mapping[str, str] = MappingProxyType(
     {  # archive as published → MD5
         "ILSVRC2012_img_val.tar": "29b22e2961454d5413ddabcf34fc5622",
@@ -154,7 +154,7 @@ def check_archives(
         rows.append((path.relative_to(root).as_posix(), state))
     return pd.DataFrame(rows, columns=["archive", "state"])
 
-# %% ../../../nbs/data/benchmarks/247_locate.ipynb #d1523ff5
+# %% ../../../nbs/data/benchmarks/247_locate.ipynb #4dc66901
 @dataclass(frozen=True)
 class TfdsSplit:
     "Where tensorflow-datasets keeps a split, and what it calls things."

@@ -11,7 +11,7 @@ import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import webdataset as wds
 from webdataset.shardlists import expand_urls
@@ -113,6 +113,8 @@ def _any_members(stream, on_fault):
                 continue
             if not info.isreg() or info.issparse():
                 on_fault(MemberFault(f"member {info.name!r} is a link, a device or sparse"))
+            elif info.size > 64 * MAX_MEMBER:  # nobody has it, and passing over it takes hours
+                raise _too_large(info.name, info.size)
             elif info.size > MAX_MEMBER:
                 on_fault(_too_large(info.name, info.size))
             else:
@@ -135,12 +137,13 @@ def _is_plain(head: bytes) -> bool:
     "Whether a tar header is whole and of the common kind: a file or folder, short ASCII name."
     known = head[257:262] == b"ustar" and head[156:157] in (b"0", b"\0", b"5", b"x")
     has_prefix = head[262] == 0 and head[345]
-    numbers = head[124:136].strip(b"\0 "), head[148:156].strip(b"\0 ")
-    if not (known and not has_prefix and head[:100].isascii()):
+    size, check = head[124:136].strip(b"\0 "), head[148:156].strip(b"\0 ")
+    if not known or has_prefix or not head[:100].isascii() or not (size + check).isdigit():
         return False
-    if not all(number.isdigit() and not {*number} & {*b"89"} for number in numbers):
+    try:
+        return bool(size) and sum(head) - sum(head[148:156]) + 8 * 32 == int(check, 8)
+    except ValueError:  # 8 or 9 is no octal digit
         return False
-    return sum(head) - sum(head[148:156]) + 8 * 32 == int(numbers[1], 8)
 
 
 def _members(stream, on_fault):
@@ -151,7 +154,10 @@ def _members(stream, on_fault):
             raise EOFError("cut short: no end mark")
         if head == bytes(512):
             return
-        size = int(head[124:136].strip(b"\0 "), 8) if _is_plain(head) else -1
+        try:
+            size = int(head[124:136].strip(b"\0 "), 8) if _is_plain(head) else -1
+        except ValueError:
+            size = -1
         kind, name = head[156:157], head[:100].split(b"\0")[0].decode(errors="replace")
         extended = b""
         if kind == b"x" and 0 <= size < 2**20:
@@ -179,6 +185,12 @@ def is_remote(path: str | Path) -> bool:
     return "://" in str(path) or str(path).startswith("pipe:")
 
 
+def _leads_out(name: str) -> bool:
+    "Whether unpacking would write a member outside its folder."
+    plain = name.replace("\\", "/")
+    return plain.startswith("/") or (".." in plain and ".." in plain.split("/"))
+
+
 def _records(path: str, on_fault):
     "webdataset's file records of a shard, those whose name stays inside a folder."
     try:
@@ -188,8 +200,7 @@ def _records(path: str, on_fault):
             stream, read = open(path, "rb"), _members
         with stream:
             for name, data in read(stream, on_fault):
-                parts = PurePosixPath(name.replace("\\", "/"))
-                if parts.is_absolute() or ".." in parts.parts:
+                if _leads_out(name):
                     on_fault(MemberFault(f"member {name!r} leads out of the folder", "unsafe name"))
                 elif not name.isprintable():
                     on_fault(MemberFault(f"member {name!r} has no readable name", "unsafe name"))

@@ -69,7 +69,7 @@ def summarise(
         rows.append(row | dict(value=value, n=len(values), low=low, high=high))
     return pd.DataFrame(rows).astype({"model": object})
 
-# %% ../../../nbs/evaluation/suites/630_results.ipynb #83f1cbf9
+# %% ../../../nbs/evaluation/suites/630_results.ipynb #885546b3
 def is_part(
     results: pd.DataFrame,  # columns n, and expected_n and limit where they are known
 ) -> Bool[np.ndarray, "N"]:

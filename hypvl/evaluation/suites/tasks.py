@@ -322,7 +322,7 @@ def tasks_of(
         raise ValueError(f"names: only suite 'folder' takes names of classes, got suite {suite!r}")
     return SUITES[suite](Path(root))
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #d2197b16
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #15828b5a
 def class_names(
     classes: Sequence[str],  # folders, sorted
     file: str | Path | None = None,  # `folder<TAB>name` a line, or a name a line in their order
