@@ -26,6 +26,7 @@ from hypvl.geometry.precision import (
     _reduce,
     ball_margin,
     fp32_geometry,
+    seeks_near_pairs,
     tiny_norm,
 )
 
@@ -360,8 +361,7 @@ def pairwise_dist(
         method = "direct" if x.shape[-1] <= 32 else "gemm"
     if method not in ("direct", "gemm"):
         raise ValueError(f"method must be 'auto', 'direct' or 'gemm', got {method!r}")
-    looks_for_near_pairs = x.device.type == "cpu"
-    return _PairwiseDist.apply(x, y, _curvature(c, x), method, looks_for_near_pairs)
+    return _PairwiseDist.apply(x, y, _curvature(c, x), method, seeks_near_pairs(x))
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #2287d7eb
 @fp32_geometry

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Curvature', 'MAX_SCALED_RADIUS', 'RADII', 'SEPARATIONS', 'CURVATURES', 'tiny_norm', 'ball_margin', 'fp32_geometry',
-           'precise', 'pair_grid', 'run_without_values']
+           'seeks_near_pairs', 'precise', 'pair_grid', 'run_without_values']
 
 # %% ../../nbs/geometry/107_precision.ipynb #dd4fd8b5
 import functools
@@ -74,6 +74,13 @@ def _curvature(c: Curvature, x: Tensor) -> Tensor:
     if not c > 0:
         raise ValueError(f"c must be a positive curvature magnitude, got {c}")
     return x.new_full((), c, dtype=_wide(x.device))
+
+
+def seeks_near_pairs(
+    x: Tensor,  # points of a matrix of pairs
+) -> bool:
+    "Whether near pairs are worth a search: on a GPU it waits, and a compiled graph cannot branch."
+    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _check(x: Tensor, y: Tensor):

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .lorentz import dist, time
-from .precision import _wide, fp32_geometry
+from .precision import _wide, fp32_geometry, seeks_near_pairs
 
 # %% ../../nbs/geometry/103_product.ipynb #11689263
 def check_points(
@@ -88,7 +88,7 @@ class DistanceTiles:
         self.metric, self.dtype = metric, x.dtype
         self.mean_weight = 1 / x.shape[1] if reduce == "mean" else 1.0  # of a factor
         self.pairs = pairs or (1 << 16 if x.device.type == "cpu" else 1 << 22)
-        self.looks_for_near_pairs = x.device.type == "cpu"
+        self.looks_for_near_pairs = seeks_near_pairs(x)
         wide = _wide(x.device)
         self.x = x.detach().to(wide).permute(1, 2, 0).contiguous()  # [k, d, N]
         self.y = y.detach().to(wide).permute(1, 2, 0).contiguous()  # [k, d, M]
@@ -262,8 +262,8 @@ def pairwise_product_dist(
     """Distance of every row point [N, k, d] to every column point [M, k, d] → [N, M].
 
     `c`, `metric`, `reduce` and errors as in `product_dist`. Memory for one [N, M] matrix in both
-    passes, whatever k is; in float32 right to 1e-6, on a GPU but for pairs closer than about
-    1e-5 in a factor, which are not looked for there.
+    passes, whatever k is; in float32 right to 1e-6, on a GPU and compiled but for pairs closer
+    than about 1e-5 in a factor, which are not looked for there.
     """
     x, y, c = check_points(x, y, c, metric, reduce)
     _check_batches(x, y)

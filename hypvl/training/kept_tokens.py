@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KeptTokens']
 
-# %% ../../nbs/training/512_kept_tokens.ipynb #a0a126f8
+# %% ../../nbs/training/512_kept_tokens.ipynb #e74f33b0
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..streams import stream_kind
 
-# %% ../../nbs/training/512_kept_tokens.ipynb #ad449a3f
+# %% ../../nbs/training/512_kept_tokens.ipynb #7aab1a64
 class KeptTokens:
     """A loader whose pictures are replaced by what a frozen tower says of them, `image_tokens`.
 
