@@ -33,15 +33,14 @@ MODELS = {  # what is not trained on pairs
     "CLIP as it was": {"family": "frozen"},
     "untrained head": {"budget": 0},
 }
-SETTINGS = (  # steps, learning rate, rectified units before the linear head
-    (1_000, 3e-3, 0),
-    (250, 3e-3, 0),
-    (250, 3e-3, 512),
-    (1_000, 3e-3, 512),
-    (1_000, 1e-3, 512),
-    (1_000, 3e-4, 0),
-    (1_000, 1e-3, 0),
-    (2_000, 1e-3, 0),
+SETTINGS = (  # steps, learning rate, hidden units of the head, share of the rate for the tower
+    (1_000, 3e-3, 0, 1),
+    (1_000, 1e-3, 0, 1),
+    (250, 1e-3, 512, 1),
+    (250, 3e-3, 512, 0.03),
+    (1_000, 3e-3, 512, 0.03),
+    (1_000, 3e-4, 0, 1),
+    (2_000, 1e-3, 0, 1),
 )
 SHOWN = {
     "child_to_parent_same_class@10": "scenes of a box",
@@ -94,9 +93,12 @@ def main():
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     asked = dict(MODELS)
-    for steps, lr, hidden in SETTINGS:
+    for steps, lr, hidden, tower in SETTINGS:
         name = f"{steps} steps, learning rate {lr:g}" + (f", {hidden} units" if hidden else "")
         asked[name] = {"train.steps": steps, "train.lr": lr, "model.hidden": hidden}
+        if tower != 1:
+            groups = ({"pattern": "image_tower", "lr": tower},)
+            asked[f"{name}, tower {tower:g}"] = asked.pop(name) | {"train.groups": groups}
     file = arguments.out / "recipe.csv"
     rows = pd.read_csv(file).to_dict("records") if file.exists() else []
     command = f"python benchmarks/hierarchies.py {' '.join(sys.argv[1:])}".strip()

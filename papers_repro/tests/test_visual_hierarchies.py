@@ -39,4 +39,4 @@ def test_smoke_renders_every_table_figure_and_claim(tmp_path):
 def test_wrong_section_is_an_error(tmp_path):
     done = papermill("visual_hierarchies.ipynb", tmp_path, preset="smoke", sections="moko")
     said = done.stderr + done.stdout
-    assert done.returncode != 0 and "sections='moko' is none of all, main, cross" in said
+    assert done.returncode != 0 and "sections='moko' is none of all, main, budget" in said
