@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KeptTokens']
 
-# %% ../../nbs/training/512_kept_tokens.ipynb #7894b76a
+# %% ../../nbs/training/512_kept_tokens.ipynb #914c83a5
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..streams import stream_kind
 
-# %% ../../nbs/training/512_kept_tokens.ipynb #5be13b89
+# %% ../../nbs/training/512_kept_tokens.ipynb #ce1747d0
 class KeptTokens:
     """A loader whose pictures are replaced by what a frozen tower says of them, `image_tokens`.
 
