@@ -158,6 +158,8 @@ def _done(task: Task, run: Run, finished: _FinishedTasks, commit: str):
     facts = {"fingerprint": fingerprint} | ({"commit": commit} if commit else {})
     frames = _scored(task, run, data, facts)
     finished.keep(place, frames)
+    if place is not None and finished.writes:
+        frames = load_frames(place)  # the same types as in a run that finds them finished
     return frames, False
 
 
