@@ -6,7 +6,7 @@
 __all__ = ['CHUNK_PAIRS', 'IMPLEMENTATIONS', 'Side', 'Layers', 'Masks', 'tile_logits', 'TileGradients', 'tile_gradients',
            'PairRouter']
 
-# %% ../../nbs/geometry/112_router.ipynb #a36adebd
+# %% ../../nbs/geometry/112_router.ipynb #e270e0db
 from typing import NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from ..config import suggest
 from .precision import fp32_geometry
 
-# %% ../../nbs/geometry/112_router.ipynb #6c21abe2
+# %% ../../nbs/geometry/112_router.ipynb #3d4e495d
 class Side(NamedTuple):
     "What a tile knows of its rows, or of its columns."
 
@@ -73,7 +73,7 @@ def _first_layer(e, s, rows: Side, columns: Side, layers: Layers, width: int, ep
     outputs = torch.addcmul(layers.offset, inverse[..., None], raw)
     return _FirstLayer(mean, inverse, factors, weights, raw, outputs)
 
-# %% ../../nbs/geometry/112_router.ipynb #72d4e3c1
+# %% ../../nbs/geometry/112_router.ipynb #0c5c8852
 class Masks(NamedTuple):
     "What dropout keeps of the two hidden layers, already scaled; None: everything."
 
@@ -106,8 +106,8 @@ def tile_logits(
 class TileGradients(NamedTuple):
     "What a tile adds to the gradients."
 
-    e: Tensor
-    s: Tensor
+    e: Tensor | None  # None: nobody asks
+    s: Tensor | None
     rows: Side
     columns: Side
     layers: Layers
@@ -123,6 +123,7 @@ def tile_gradients(
     masks: Masks,
     width: int,
     eps: float,
+    of_scores: bool = True,  # whether the gradients by the scores are wanted
 ) -> TileGradients:
     "Gradients of a tile; its hidden layers are made again."
     found = _first_layer(e, s, rows, columns, layers, width, eps)
@@ -135,15 +136,16 @@ def tile_gradients(
     by_first = _masked(by_second @ layers.second, masks.first)
     by_first = torch.ops.aten.gelu_backward(by_first, inputs)
     by_outputs = by_first.view_as(found.raw)
-    by_inverse = (by_outputs * found.raw).sum(-1)
-    by_raw = by_outputs * found.inverse[..., None]
+    of_offset = by_first.sum(0)
+    by_inverse = torch.einsum("rth,rth->rt", by_outputs, found.raw)
+    by_raw = by_outputs.mul_(found.inverse[..., None])
     by_weights = found.factors.mT @ by_raw  # [R, 4, H]
     correction, baseline, total, of_rows = by_weights.unbind(1)
     of_layers = Layers(
         correction.sum(0),
         baseline.sum(0),
         -total.sum(0),
-        by_first.sum(0),
+        of_offset,
         by_second.mT @ first,
         by_second.sum(0),
         last,
@@ -154,15 +156,19 @@ def tile_gradients(
     by_square = -0.5 / count * found.inverse.pow(3) * by_inverse
     by_row = width * (by_mean + 2 * by_square * (rows.mean[:, None] - mean))
     by_column = width * (by_mean + 2 * by_square * (columns.mean - mean))
+    of_e = of_s = None
+    if of_scores:
+        of_e = by_raw @ layers.correction + by_mean + 2 * by_square * (e - mean)
+        of_s = by_raw @ layers.baseline + by_mean + 2 * by_square * (s - mean)
     return TileGradients(
-        by_raw @ layers.correction + by_mean + 2 * by_square * (e - mean),
-        by_raw @ layers.baseline + by_mean + 2 * by_square * (s - mean),
+        of_e,
+        of_s,
         Side(by_row.sum(1), by_square.sum(1), of_rows),
         Side(by_column.sum(0), by_square.sum(0), by_raw.sum(0)),
         of_layers,
     )
 
-# %% ../../nbs/geometry/112_router.ipynb #29ea48ed
+# %% ../../nbs/geometry/112_router.ipynb #b6dff75f
 class _Plan(NamedTuple):
     "How a matrix of pairs is cut."
 
@@ -220,9 +226,9 @@ class _PairLogits(torch.autograd.Function):
         for number, tile in enumerate(plan.tiles(len(e))):
             part, masks = Side(*(x[tile] for x in rows)), plan.masks(number, e[tile], layers)
             some = (e[tile], s[tile], part, columns, layers, masks, plan.width, plan.eps)
-            found = tile_gradients(flow[tile], *some)
+            found = tile_gradients(flow[tile], *some, of_scores=any(wanted))
             for whole, one in zip(of_scores, (found.e, found.s)):
-                if whole is not None:
+                if whole is not None and one is not None:
                     whole[tile] = one
             for whole, one in zip(of_rows, found.rows):
                 whole[tile] = one
@@ -230,7 +236,7 @@ class _PairLogits(torch.autograd.Function):
             _add(of_layers, found.layers)
         return None, *of_scores, *of_rows, *of_columns, *of_layers
 
-# %% ../../nbs/geometry/112_router.ipynb #94456ce6
+# %% ../../nbs/geometry/112_router.ipynb #e9d0c94b
 CHUNK_PAIRS = {"cpu": 4096, "cuda": 2**18}  # pairs of a tile: on a CPU its layers fit the cache
 IMPLEMENTATIONS = ("split_chunked", "naive")
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KeptTokens']
 
-# %% ../../nbs/training/512_kept_tokens.ipynb #5ffae949
+# %% ../../nbs/training/512_kept_tokens.ipynb #44dfd583
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..streams import stream_kind
 
-# %% ../../nbs/training/512_kept_tokens.ipynb #b403dcbc
+# %% ../../nbs/training/512_kept_tokens.ipynb #cb66a99b
 class KeptTokens:
     """A loader whose pictures are replaced by what a frozen tower says of them, `image_tokens`.
 
