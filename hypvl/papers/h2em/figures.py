@@ -7,7 +7,7 @@ __all__ = ['RIGHT', 'WRONG', 'FACTORS', 'first_answers', 'answer_figure', 'answe
            'norm_sentence', 'disk_figure', 'disk_sentence', 'curve_figure', 'cells_of_factorial', 'factorial_figure',
            'factorial_sentence']
 
-# %% ../../../nbs/papers/h2em/844_figures.ipynb #2318c8ab
+# %% ../../../nbs/papers/h2em/844_figures.ipynb #2d5709fc
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -22,7 +22,7 @@ from ..figures import Drawing, no_data, palette, panels, style
 from .compositions import EDGES, LEVELS, answers_of
 from .tables import METRICS
 
-# %% ../../../nbs/papers/h2em/844_figures.ipynb #d529031c
+# %% ../../../nbs/papers/h2em/844_figures.ipynb #fe62a119
 RIGHT, WRONG = "#1a7f37", "#b3261e"
 
 
@@ -83,7 +83,7 @@ def answer_sentence(data: pd.DataFrame) -> str:
     said = ", ".join(f"{counts[kind]} of kind {kind}" for kind in counts.index)
     return f"Shown: {said}, the first by name with one picture a pair."
 
-# %% ../../../nbs/papers/h2em/844_figures.ipynb #11b8d0a1
+# %% ../../../nbs/papers/h2em/844_figures.ipynb #8a3f6041
 _SIDES = {"text": ("category", "primitive", "composition")}
 _SIDES["visual"] = ("visual primitive", "visual composition")
 
@@ -144,7 +144,7 @@ def norm_sentence(data: pd.DataFrame) -> str:
     said = ", ".join(f"{row.panel} {100 * row.share:.0f} %" for row in shares.itertuples())
     return f"Edges whose general end is nearer to the root: {said}; half is chance."
 
-# %% ../../../nbs/papers/h2em/844_figures.ipynb #0b376ff0
+# %% ../../../nbs/papers/h2em/844_figures.ipynb #2ac4312b
 def disk_figure(
     points: pd.DataFrame,  # level, curvature, x0, x1, … of one run and side
     steps: int = 500,  # of Adam, for each of three starts
@@ -182,7 +182,7 @@ def disk_sentence(data: pd.DataFrame) -> str:
     kept = 100 * data["explained"].iloc[0]
     return f"Median radius in the disk: {said}; the plane keeps {kept:.0f} % of squared distances."
 
-# %% ../../../nbs/papers/h2em/844_figures.ipynb #0a7c0bf6
+# %% ../../../nbs/papers/h2em/844_figures.ipynb #42a50a4a
 def curve_figure(
     answers: pd.DataFrame,  # rows of `answers_of` with model, seed, setting
     models: Sequence[str],
@@ -211,7 +211,7 @@ def curve_figure(
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     return Drawing(figure, pd.concat(rows, ignore_index=True))
 
-# %% ../../../nbs/papers/h2em/844_figures.ipynb #4b776482
+# %% ../../../nbs/papers/h2em/844_figures.ipynb #17d30ffb
 FACTORS = ("curvature", "hierarchy", "negatives")
 
 

@@ -7,7 +7,7 @@ __all__ = ['DATASETS', 'FLAT', 'FAMILIES', 'SPACES', 'ATTENTION', 'SECTIONS', 'S
            'primitive_features', 'taxonomy_of', 'vocabulary_of', 'space_of', 'composition_recipe', 'data_roots',
            'section_recipes']
 
-# %% ../../../nbs/papers/h2em/840_recipes.ipynb #cfe7b3e3
+# %% ../../../nbs/papers/h2em/840_recipes.ipynb #aa144c6d
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,7 +48,7 @@ from ..recipes import PRESETS, Recipe, at_budget, known_name
 from ...training.config import TrainConfig
 from ...training.optim import Group
 
-# %% ../../../nbs/papers/h2em/840_recipes.ipynb #0ed9bced
+# %% ../../../nbs/papers/h2em/840_recipes.ipynb #aa6fee55
 def split_of(
     source: CzslSource,
 ) -> CompositionSplit:
@@ -111,7 +111,7 @@ def vocabulary_of(
         split.states, split.objects, split.train, parents["states"], parents["objects"]
     )
 
-# %% ../../../nbs/papers/h2em/840_recipes.ipynb #53eccfd0
+# %% ../../../nbs/papers/h2em/840_recipes.ipynb #c9f09329
 DATASETS = {"mit-states": "MIT-States", "ut-zappos": "UT-Zappos", "cgqa": "C-GQA"}
 _FIELD: dict[str, dict[str, Any]] = {
     "world": {"lr": 1e-3, "epochs": 6, "schedule": "halved_once", "layers": 1, "heads": 4},
@@ -166,7 +166,7 @@ def _training(source: CzslSource, name: str, preset: str, seed: int) -> TrainCon
         tensorboard=False,
     )
 
-# %% ../../../nbs/papers/h2em/840_recipes.ipynb #32e795a0
+# %% ../../../nbs/papers/h2em/840_recipes.ipynb #494aa14a
 FLAT = 0.01  # curvature magnitude of the control without curvature
 FAMILIES = ("clip", "csp", "troika", "euclid_linear", "h2em")
 SPACES = ("curved", "flat", "product")
@@ -204,7 +204,7 @@ def _attention(kind: str, name: str, troika: bool) -> AttentionConfig | None:
         return replace(made, residual="double", blend_shape="vector")
     return made
 
-# %% ../../../nbs/papers/h2em/840_recipes.ipynb #44a924a4
+# %% ../../../nbs/papers/h2em/840_recipes.ipynb #95923cd6
 def _label(family: str, space: str, entailment: float, hardness: float, attention: str) -> str:
     "Name in tables."
     known = {"clip": "CLIP", "csp": "CSP", "troika": "Troika"}
@@ -282,7 +282,7 @@ def composition_recipe(
     columns = {"taxonomy": taxonomy.source, "fusion": fusion}
     return replace(made, label=label, columns={**columns, **made.columns})
 
-# %% ../../../nbs/papers/h2em/840_recipes.ipynb #bad63ec1
+# %% ../../../nbs/papers/h2em/840_recipes.ipynb #f455b4cb
 SECTIONS = ("main", "attention", "factorial", "product", "budget", "sweeps", "backbones")
 SWEEPS: Mapping[str, tuple[str, tuple[float, ...]]] = {  # printed name → field, values
     "beta1": ("objective.alignment", (0.1, 0.5, 1.5, 2.0)),
