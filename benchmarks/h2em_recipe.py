@@ -37,14 +37,14 @@ SETTINGS = {
     "csp": {"family": "csp"},
     "troika": {"family": "troika"},
     "default": {},
-    "scale .3": {"model.scale_init": 0.3},
-    "scale .1": {"model.scale_init": 0.1},
-    "scale .03": {"model.scale_init": 0.03},
-    "scale .03, rate 2e-4": {"model.scale_init": 0.03, "train.lr": 2e-4},
-    "scale .03, rate 3e-4, one view": {
-        "model.scale_init": 0.03,
-        "train.lr": 3e-4,
-        "model.disentangler_layers": 0,
+    "own views, rate 1e-3": {"model.disentangler_layers": 1, "train.lr": 1e-3},
+    "own views, rate 2e-4": {"model.disentangler_layers": 1, "train.lr": 2e-4},
+    "mean length 1": {"model.scale_init": None},
+    "mean length 1, rate 1e-3": {"model.scale_init": None, "train.lr": 1e-3},
+    "mean length 1, own views, rate 1e-3": {
+        "model.scale_init": None,
+        "model.disentangler_layers": 1,
+        "train.lr": 1e-3,
     },
 }
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['KeptTokens']
 
-# %% ../../nbs/training/512_kept_tokens.ipynb #4c7d0f25
+# %% ../../nbs/training/512_kept_tokens.ipynb #fd7e5b6b
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ..streams import stream_kind
 
-# %% ../../nbs/training/512_kept_tokens.ipynb #7ad3d386
+# %% ../../nbs/training/512_kept_tokens.ipynb #b9d46162
 class KeptTokens:
     """A loader whose pictures are replaced by what a frozen tower says of them, `image_tokens`.
 

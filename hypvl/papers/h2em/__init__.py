@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FIGURES', 'paper', 'by_fusion', 'edge_losses', 'typos']
 
-# %% ../../../nbs/papers/h2em/845_h2em.ipynb #79c6ad31
+# %% ../../../nbs/papers/h2em/845_h2em.ipynb #e56d6b48
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -39,7 +39,7 @@ from ..parameters import Seeds
 from ..recipes import Recipe
 from ..reference import BASELINES, Rows
 
-# %% ../../../nbs/papers/h2em/845_h2em.ipynb #bb4d4040
+# %% ../../../nbs/papers/h2em/845_h2em.ipynb #56cbbbcd
 def _first_dataset(study: Study) -> str:
     "The data set of the first run."
     return str(study.frame("results")["dataset"].iloc[0])
@@ -143,7 +143,7 @@ FIGURES = {
     "budget": Figure(_budget, "budget", ("results",), "budget", read=budget_sentence),
 }
 
-# %% ../../../nbs/papers/h2em/845_h2em.ipynb #6b6b818e
+# %% ../../../nbs/papers/h2em/845_h2em.ipynb #ca172904
 def by_fusion(
     study: Study,
     setting: str = "closed",  # or 'open'
@@ -180,7 +180,7 @@ def typos(
     "Printed numbers that contradict others."
     return suspected_typos(study.reference_folder)
 
-# %% ../../../nbs/papers/h2em/845_h2em.ipynb #e65024bb
+# %% ../../../nbs/papers/h2em/845_h2em.ipynb #ac52821d
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
     "What the plan says about a run besides its model."
     known = recipe.columns

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CHANGED', 'DRAWS', 'CLAIMS', 'CurveGain', 'OrderOfLengths', 'NearerFailures', 'Cheaper', 'EveryBackbone']
 
-# %% ../../../nbs/papers/h2em/843_claims.ipynb #dbddcb05
+# %% ../../../nbs/papers/h2em/843_claims.ipynb #a14287fe
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -33,7 +33,7 @@ from ..reference import Column, task_columns
 CHANGED = "2026-11-22"  # the last change of the list of claims
 DRAWS = 300  # of the bootstrap over pairs
 
-# %% ../../../nbs/papers/h2em/843_claims.ipynb #05b14584
+# %% ../../../nbs/papers/h2em/843_claims.ipynb #832114f8
 def _of_seed(frame: pd.DataFrame, model: str, setting: str, dataset: str, seed: int):
     "Rows of one run, in the order of the pictures."
     where = {"model": model, "setting": setting, "dataset": dataset, "seed": seed}
@@ -160,7 +160,7 @@ class CurveGain:
         said = ", ".join(f"{gap:+.1f} {dataset}" for gap, dataset in zip(gaps, wide.index))
         return (float(np.mean(gaps)), said) if len(gaps) else (float("nan"), "no printed numbers")
 
-# %% ../../../nbs/papers/h2em/843_claims.ipynb #2a335403
+# %% ../../../nbs/papers/h2em/843_claims.ipynb #d0627807
 @dataclass(frozen=True)
 class OrderOfLengths:
     "Share of edges whose general end is nearer to the root, less one half, in points."
@@ -199,7 +199,7 @@ class OrderOfLengths:
             ideal=50.0,
         )
 
-# %% ../../../nbs/papers/h2em/843_claims.ipynb #5d2c008f
+# %% ../../../nbs/papers/h2em/843_claims.ipynb #2f29cee4
 @dataclass(frozen=True)
 class NearerFailures:
     "By how many steps wrong answers of a model are nearer than those of a rival."
@@ -235,7 +235,7 @@ class NearerFailures:
             ideal=float(other - 1),
         )
 
-# %% ../../../nbs/papers/h2em/843_claims.ipynb #b7644dd9
+# %% ../../../nbs/papers/h2em/843_claims.ipynb #7affd3ac
 @dataclass(frozen=True)
 class Cheaper:
     "How far the extra cost of a model stays below a bound, in % of the rival."
@@ -270,7 +270,7 @@ class Cheaper:
         more = 100 * (value[self.model] / value[self.rival] - 1)
         return float(self.bound - more), f"{more:+.1f} %"
 
-# %% ../../../nbs/papers/h2em/843_claims.ipynb #9c89f69e
+# %% ../../../nbs/papers/h2em/843_claims.ipynb #7d55dbe8
 _FULL, _TE, _DA, _PLAIN = "H2EM", "hyperbolic + L_TE", "hyperbolic + L_DA", "hyperbolic"
 _TROIKA, _LINEAR = "Troika", "Euclid, linear attention"
 _NO_HCA = "H2EM without attention"
@@ -328,7 +328,7 @@ _GAINS = (
     Claim("H7-beta3", "β₃ = .5 is better than every other β₃", "Table S3", _best_of_sweep("beta3")),
 )
 
-# %% ../../../nbs/papers/h2em/843_claims.ipynb #4ddbdf66
+# %% ../../../nbs/papers/h2em/843_claims.ipynb #4cacc65c
 @dataclass(frozen=True)
 class EveryBackbone:
     "The smallest gain in the harmonic mean over several backbones."

@@ -7,7 +7,7 @@ __all__ = ['RIGHT', 'WRONG', 'FACTORS', 'first_answers', 'answer_figure', 'answe
            'norm_sentence', 'disk_figure', 'disk_sentence', 'curve_figure', 'cells_of_factorial', 'factorial_figure',
            'factorial_sentence']
 
-# %% ../../../nbs/papers/h2em/844_figures.ipynb #2d5709fc
+# %% ../../../nbs/papers/h2em/844_figures.ipynb #3e3d0dbb
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -22,7 +22,7 @@ from ..figures import Drawing, no_data, palette, panels, style
 from .compositions import EDGES, LEVELS, answers_of
 from .tables import METRICS
 
-# %% ../../../nbs/papers/h2em/844_figures.ipynb #fe62a119
+# %% ../../../nbs/papers/h2em/844_figures.ipynb #f0460106
 RIGHT, WRONG = "#1a7f37", "#b3261e"
 
 
@@ -56,7 +56,7 @@ def answer_figure(
     kinds = [kind for kind in ("success", "failure") if rows["kind"].eq(kind).any()]
     across = int(rows["kind"].value_counts().max()) if len(rows) else 1
     with style():
-        figure, axes = panels(across, max(1, len(kinds)), width=1.75, height=2.1)
+        figure, axes = panels(across, max(1, len(kinds)), width=1.75, height=2.45)
         for axis in axes.flat:
             axis.set_axis_off()
         if not kinds:
@@ -72,7 +72,7 @@ def answer_figure(
                 for place, (name, answer, right) in enumerate(said):
                     where = {"transform": axis.transAxes, "ha": "center", "va": "top"}
                     colour = RIGHT if right else WRONG
-                    height = -0.03 - 0.13 * place
+                    height = -0.03 - 0.1 * place
                     axis.text(0.5, height, f"{name}: {answer}", color=colour, fontsize=7.5, **where)
     return Drawing(figure, rows)
 
@@ -83,7 +83,7 @@ def answer_sentence(data: pd.DataFrame) -> str:
     said = ", ".join(f"{counts[kind]} of kind {kind}" for kind in counts.index)
     return f"Shown: {said}, the first by name with one picture a pair."
 
-# %% ../../../nbs/papers/h2em/844_figures.ipynb #8a3f6041
+# %% ../../../nbs/papers/h2em/844_figures.ipynb #26eb6a88
 _SIDES = {"text": ("category", "primitive", "composition")}
 _SIDES["visual"] = ("visual primitive", "visual composition")
 
@@ -126,7 +126,8 @@ def norm_figure(
             axis.set_title(heading, loc="left")
             where = {"transform": axis.transAxes, "ha": "right", "va": "top"}
             axis.text(0.98, 0.97, f"{100 * share:.0f} % of edges", fontsize=8, **where)
-            axis.set(xlabel="distance from the root", yticks=[])
+            top = axis.get_ylim()[1]
+            axis.set(xlabel="distance from the root", yticks=[], ylim=(0, 1.18 * top))
             about = {"panel": heading, "model": model, "stage": stage, "share": share}
             medians = part.groupby("level", sort=False, observed=True)["value"].median()
             shown += [about | {"level": level, "norm": medians[level]} for level in levels]
@@ -144,7 +145,7 @@ def norm_sentence(data: pd.DataFrame) -> str:
     said = ", ".join(f"{row.panel} {100 * row.share:.0f} %" for row in shares.itertuples())
     return f"Edges whose general end is nearer to the root: {said}; half is chance."
 
-# %% ../../../nbs/papers/h2em/844_figures.ipynb #2ac4312b
+# %% ../../../nbs/papers/h2em/844_figures.ipynb #1f405055
 def disk_figure(
     points: pd.DataFrame,  # level, curvature, x0, x1, … of one run and side
     steps: int = 500,  # of Adam, for each of three starts
@@ -152,7 +153,7 @@ def disk_figure(
 ) -> Drawing:
     "Points in the Poincaré disk, by level."
     names = sorted((n for n in points if n[0] == "x" and n[1:].isdigit()), key=lambda n: int(n[1:]))
-    x = torch.from_numpy(points[names].to_numpy(np.float64))
+    x = torch.tensor(points[names].to_numpy(np.float64))
     generator = torch.Generator().manual_seed(0)
     c = float(points["curvature"].iloc[0])
     found = fit_horopca(x, c=c, generator=generator, centre=False, steps=steps, most=most)
@@ -182,7 +183,7 @@ def disk_sentence(data: pd.DataFrame) -> str:
     kept = 100 * data["explained"].iloc[0]
     return f"Median radius in the disk: {said}; the plane keeps {kept:.0f} % of squared distances."
 
-# %% ../../../nbs/papers/h2em/844_figures.ipynb #42a50a4a
+# %% ../../../nbs/papers/h2em/844_figures.ipynb #ddd0e0c0
 def curve_figure(
     answers: pd.DataFrame,  # rows of `answers_of` with model, seed, setting
     models: Sequence[str],
@@ -211,7 +212,7 @@ def curve_figure(
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     return Drawing(figure, pd.concat(rows, ignore_index=True))
 
-# %% ../../../nbs/papers/h2em/844_figures.ipynb #17d30ffb
+# %% ../../../nbs/papers/h2em/844_figures.ipynb #e4704e48
 FACTORS = ("curvature", "hierarchy", "negatives")
 
 

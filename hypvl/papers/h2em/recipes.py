@@ -7,7 +7,7 @@ __all__ = ['DATASETS', 'FLAT', 'FAMILIES', 'SPACES', 'ATTENTION', 'SECTIONS', 'S
            'primitive_features', 'taxonomy_of', 'vocabulary_of', 'space_of', 'composition_recipe', 'data_roots',
            'section_recipes']
 
-# %% ../../../nbs/papers/h2em/840_recipes.ipynb #aa144c6d
+# %% ../../../nbs/papers/h2em/840_recipes.ipynb #d2b5b5e8
 import math
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,7 +48,7 @@ from ..recipes import PRESETS, Recipe, at_budget, known_name
 from ...training.config import TrainConfig
 from ...training.optim import Group
 
-# %% ../../../nbs/papers/h2em/840_recipes.ipynb #aa6fee55
+# %% ../../../nbs/papers/h2em/840_recipes.ipynb #7e81f0cb
 def split_of(
     source: CzslSource,
 ) -> CompositionSplit:
@@ -111,10 +111,13 @@ def vocabulary_of(
         split.states, split.objects, split.train, parents["states"], parents["objects"]
     )
 
-# %% ../../../nbs/papers/h2em/840_recipes.ipynb #c9f09329
+# %% ../../../nbs/papers/h2em/840_recipes.ipynb #d3b2a65e
 DATASETS = {"mit-states": "MIT-States", "ut-zappos": "UT-Zappos", "cgqa": "C-GQA"}
 _FIELD: dict[str, dict[str, Any]] = {
-    "world": {"lr": 1e-3, "epochs": 6, "schedule": "halved_once", "layers": 1, "heads": 4},
+    "world": {
+        **{"lr": 3e-4, "epochs": 6, "schedule": "halved_once", "layers": 1, "heads": 4},
+        **{"disentangler_layers": 0, "scale_init": 0.03},
+    },
     "mit-states": {"lr": 1e-4, "epochs": 10, "schedule": "halved_once", "layers": 3},
     "ut-zappos": {"lr": 1e-4, "epochs": 15, "schedule": "halved_twice", "layers": 2},
     "cgqa": {"lr": 1e-4, "epochs": 15, "schedule": "halved_twice", "layers": 2},
@@ -166,7 +169,7 @@ def _training(source: CzslSource, name: str, preset: str, seed: int) -> TrainCon
         tensorboard=False,
     )
 
-# %% ../../../nbs/papers/h2em/840_recipes.ipynb #494aa14a
+# %% ../../../nbs/papers/h2em/840_recipes.ipynb #9d1e8e0f
 FLAT = 0.01  # curvature magnitude of the control without curvature
 FAMILIES = ("clip", "csp", "troika", "euclid_linear", "h2em")
 SPACES = ("curved", "flat", "product")
@@ -204,7 +207,7 @@ def _attention(kind: str, name: str, troika: bool) -> AttentionConfig | None:
         return replace(made, residual="double", blend_shape="vector")
     return made
 
-# %% ../../../nbs/papers/h2em/840_recipes.ipynb #95923cd6
+# %% ../../../nbs/papers/h2em/840_recipes.ipynb #d826c558
 def _label(family: str, space: str, entailment: float, hardness: float, attention: str) -> str:
     "Name in tables."
     known = {"clip": "CLIP", "csp": "CSP", "troika": "Troika"}
@@ -242,7 +245,7 @@ def composition_recipe(
     source = override(_source(preset), {k: v for k, v in data.items() if k != "kind"})
     split, towers = split_of(source), rest.pop("model.backbone", _BACKBONES[size])
     taxonomy, width = taxonomy_of(source, towers), backbone_description(towers).geometry.dim
-    flat = family != "h2em"
+    flat, field = family != "h2em", _FIELD.get(split.name, _FIELD["mit-states"])
     alone = family in ("clip", "csp")
     if family == "euclid_linear":
         attention = "linear"
@@ -254,8 +257,9 @@ def composition_recipe(
         geometry=composition_space("euclidean", width) if flat else space_of(space, width),
         attention=None if alone else _attention(attention, split.name, family == "troika"),
         adapter_dim=64 if preset == "paper" and not alone else 0,
-        disentangler_layers=0 if alone else 1,
+        disentangler_layers=0 if alone else field.get("disentangler_layers", 1),
         learn_context=not alone,
+        scale_init=field.get("scale_init"),
         word_dropout=_WORD_DROPOUT.get(split.name, 0.0),
     )
     objective = CompositionObjective(entailment=entailment, hardness=hardness)
@@ -282,7 +286,7 @@ def composition_recipe(
     columns = {"taxonomy": taxonomy.source, "fusion": fusion}
     return replace(made, label=label, columns={**columns, **made.columns})
 
-# %% ../../../nbs/papers/h2em/840_recipes.ipynb #f455b4cb
+# %% ../../../nbs/papers/h2em/840_recipes.ipynb #53a765af
 SECTIONS = ("main", "attention", "factorial", "product", "budget", "sweeps", "backbones")
 SWEEPS: Mapping[str, tuple[str, tuple[float, ...]]] = {  # printed name → field, values
     "beta1": ("objective.alignment", (0.1, 0.5, 1.5, 2.0)),

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['METRICS', 'WORLD', 'SETS', 'COSTS', 'MODELS', 'REFERENCE', 'LAYOUTS', 'swept', 'suspected_typos']
 
-# %% ../../../nbs/papers/h2em/842_tables.ipynb #52857143
+# %% ../../../nbs/papers/h2em/842_tables.ipynb #7c07f370
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +27,7 @@ from hypvl.papers.reference import (
     task_columns,
 )
 
-# %% ../../../nbs/papers/h2em/842_tables.ipynb #1454cb26
+# %% ../../../nbs/papers/h2em/842_tables.ipynb #74a27323
 METRICS = {"seen": "Seen", "unseen": "Unseen", "harmonic_mean": "HM", "auc": "AUC"}
 WORLD = "world"
 SETS = (WORLD, *DATASETS.values())
@@ -62,7 +62,7 @@ for _setting in ("closed", "open"):
     register_task(_setting, _curve(_setting))
 register_task("cost", _cost())
 
-# %% ../../../nbs/papers/h2em/842_tables.ipynb #fa59b075
+# %% ../../../nbs/papers/h2em/842_tables.ipynb #7ea5821d
 _CITED = ("CoOp", "Co-CGE", "ProDA", "GIPCOL", "CDS-CZSL", "CAILA*", "PLID", "LOGICZSL", "PLO")
 _DFSP = ("DFSP(i2t)", "DFSP(BiF)", "DFSP(t2i)")
 MODELS = ("CLIP", *_CITED[:3], "CSP", *_DFSP, *_CITED[3:6], "Troika", *_CITED[6:], "H2EM")
@@ -106,7 +106,7 @@ REFERENCE = Reference(
     models=_models(),
 )
 
-# %% ../../../nbs/papers/h2em/842_tables.ipynb #ec2d473c
+# %% ../../../nbs/papers/h2em/842_tables.ipynb #2563b9f8
 _OURS = (
     *("CLIP", "CSP", "Troika", "Euclid, linear attention"),
     *("hyperbolic", "hyperbolic + L_TE", "hyperbolic + L_DA", "H2EM"),
@@ -187,7 +187,7 @@ LAYOUTS = {
     ),
 }
 
-# %% ../../../nbs/papers/h2em/842_tables.ipynb #1dc7fb71
+# %% ../../../nbs/papers/h2em/842_tables.ipynb #2e10bdce
 def suspected_typos(
     folder: str | Path,  # of the papers' numbers
 ) -> pd.DataFrame:  # columns table, model, dataset, why
