@@ -22,9 +22,9 @@ from torch.utils.data import Dataset
 from ..config import suggest
 from .grit.crops import random_resized_crop
 from .pair_files import read_pairs_csv, read_pairs_folder
-from .pictures import read_picture, upright_rgb
 from .planned import PlannedLoader
 from .records import TokenCache, square_pad
+from ..pictures import read_picture, upright_rgb
 
 # %% ../../nbs/data/205_pairs.ipynb #3ffb1ff0
 def _pixels(picture: Any, where: str) -> Tensor:

@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 from tqdm import tqdm
 
-from ..data.pictures import read_picture, upright_rgb
 from .suites.prompts import WORLD_TEMPLATES, fill_templates
 from .suites.results import item_values
 from ..models.towers import modes_kept
+from ..pictures import read_picture, upright_rgb
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #b3b31449
 @contextmanager

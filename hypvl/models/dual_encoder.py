@@ -16,12 +16,12 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision import transforms
 
-from ..data.pictures import upright_rgb
 from ..geometry.spaces import Geometry
 from .hub import HubModel
 from .text import Tokenizer
 from .towers import Tower, modes_kept
 from .words import word_points, word_projection, word_states
+from ..pictures import upright_rgb
 from ..streams import KINDS, WORDS, join_parts, stream_kind
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #350c3c82

@@ -27,9 +27,9 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from torch import nn
 from tqdm import tqdm
 
-from ..data.pictures import Bounds, Refused, read_picture
 from ..models import create_model, load_model, load_official
 from ..models.shipped import SHIPPED
+from ..pictures import Bounds, Refused, read_picture
 from hypvl.search.explorer_queries import (
     SCORES,
     Explorer,

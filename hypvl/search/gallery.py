@@ -32,9 +32,9 @@ from PIL import Image
 from torch import nn
 
 from ..config import config_hash
-from ..data.pictures import Bounds, Refused, read_picture
 from ..data.world.scenes import World, WorldConfig
 from ..evaluation.zero_shot import inference
+from ..pictures import Bounds, Refused, read_picture
 from .index import fingerprint
 
 LEVELS = ("scene", "object", "part")  # from general to specific

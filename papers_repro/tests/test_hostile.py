@@ -31,8 +31,8 @@ from hypvl.data.benchmarks.annotations import (
 from hypvl.data.grit.prepare import prepare_shard
 from hypvl.data.grit.shards import Faults, read_shard, write_shard
 from hypvl.data.pair_files import read_pairs_csv
-from hypvl.data.pictures import Refused, read_picture
 from hypvl.data.records import parse_json, read_table
+from hypvl.pictures import Refused, read_picture
 
 CASES = Counter()  # by reader
 MANY = settings(
@@ -393,7 +393,7 @@ BOMBS = """
 import gzip, io, resource, struct, sys, tarfile, zlib
 from pathlib import Path
 from hypvl.data.grit.shards import Faults, read_shard
-from hypvl.data.pictures import Refused, read_picture
+from hypvl.pictures import Refused, read_picture
 
 root = Path(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

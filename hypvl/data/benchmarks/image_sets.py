@@ -20,8 +20,8 @@ from torch.utils.data import Dataset
 from ...config import write_atomic
 from .annotations import ClassFolders
 from .registry import Benchmark, class_indices, find_benchmark
-from ..pictures import read_picture, upright_rgb
 from ..records import read_lines, read_table
+from ...pictures import read_picture, upright_rgb
 
 _log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from ...config import suggest, to_dict
 from .box_table import SCENE, Boxes
 from .containment import SLACK, Pairs, entails
 from .sampling import CrossImage, training_pairs
-from ..pictures import read_picture
 from ..planned import PlannedLoader
+from ...pictures import read_picture
 
 # %% ../../../nbs/data/boxes/256_box_pairs.ipynb #9d262626
 _HUNDREDTH = 0.01  # of a pixel; six decimals of a wide picture are less

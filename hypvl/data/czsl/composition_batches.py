@@ -22,8 +22,8 @@ from torchvision.transforms import v2
 from ...config import suggest, to_dict
 from .metadata import Compositions, image_path
 from .splits import PHASES
-from ..pictures import read_picture
 from ..planned import PlannedLoader
+from ...pictures import read_picture
 
 # %% ../../../nbs/data/czsl/264_composition_batches.ipynb #97001d47
 @dataclass(frozen=True)

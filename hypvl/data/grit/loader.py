@@ -34,8 +34,8 @@ from hypvl.data.grit.shards import (
 )
 from ..parses.pipelines import SOURCES, ParseFault, read_parses, sample_parse, sidecar
 from ..parses.word_pieces import TreeStreams
-from ..pictures import Refused, read_picture
 from ..records import TokenCache, parse_json, square_pad
+from ...pictures import Refused, read_picture
 
 _log = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from PIL import Image
 from ...config import atomic_path
 from .shards import Faults, find_shards, read_shard, write_shard
 from ..jobs import folder_lock, run_jobs
-from ..pictures import Refused, read_picture
 from ..records import bad_text, parse_json, read_json, square_pad
+from ...pictures import Refused, read_picture
 
 _log = logging.getLogger(__name__)
 

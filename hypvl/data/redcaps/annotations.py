@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from PIL import Image, UnidentifiedImageError
 from wordsegment import Segmenter
 
-from ..pictures import Refused, read_picture
 from ..records import read_json
+from ...pictures import Refused, read_picture
 
 # %% ../../../nbs/data/redcaps/270_annotations.ipynb #56600693
 class Post(NamedTuple):

@@ -13,10 +13,10 @@ from types import MappingProxyType
 import numpy as np
 from PIL import Image
 
-from ..pictures import Refused, read_picture
 from ..taxonomy import Taxonomy, contract, read_names, restrict
 from .attributes import MARGIN
 from .sprites import Layer, Sprite
+from ...pictures import Refused, read_picture
 
 # %% ../../../nbs/data/world/213_photographs.ipynb #4dbd0d4e
 def cut_families(

@@ -18,7 +18,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from ...data.pictures import read_picture
 from ...data.records import square_pad
 from ...data.taxonomy import Taxonomy
 from hypvl.evaluation.factors.alignment import (
@@ -41,6 +40,7 @@ from hypvl.evaluation.factors.factor_norms import (
 from .horopca import taxonomy_disks
 from ..zero_shot import encode_texts, inference
 from ...geometry.spaces import Geometry
+from ...pictures import read_picture
 
 # %% ../../../nbs/evaluation/factors/615_factor_report.ipynb #94fe58d9
 @dataclass(frozen=True)

@@ -23,11 +23,11 @@ from torch.utils.data import Dataset, Subset
 from ...config import UnknownKey, suggest
 from ...data.benchmarks.image_sets import ImageSet, lacks, open_benchmark
 from ...data.benchmarks.registry import find_benchmark
-from ...data.pictures import read_picture
 from ...data.records import read_lines
 from .measures import MEMORY, top_mask
 from .scores import likeness
 from ..suites.results import item_values
+from ...pictures import read_picture
 
 # %% ../../../nbs/evaluation/instances/644_votes.ipynb #7628c779
 def top_indices(
