@@ -336,7 +336,7 @@ def test_uploads_right_and_wrong_and_a_narrow_screen(world, tab, tmp_path):
     sent = tab.locator("#upload input[type=file]")
     sent.set_input_files(str(tmp_path / "cut.png"))
     tab.wait_for_selector("#status .wrong")
-    assert "upload: broken: no readable picture" in tab.inner_text("#status")
+    assert "upload: broken: image file is truncated" in tab.inner_text("#status")
     tab.locator("#upload").get_by_role("button").first.click()
     tab.locator("#upload input[type=file]").set_input_files(scene)
     tab.wait_for_selector("#picture .draw .frame")
