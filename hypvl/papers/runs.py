@@ -184,7 +184,7 @@ def validation_frames(
             for name, points in model.embed(inputs, tuple(parts)).items():
                 parts[name].append(points.float().cpu())
         texts, images = (torch.cat(points).to(device) for points in parts.values())
-        scores = model.geometry.score(texts, images).cpu()
+        scores = model.geometry.score(texts, images, "text").cpu()
     recall = recall_at_k(scores, range(len(scores)), 5)[5]
     row = {"metric": "t2i_R@5", "value": recall, "n": len(scores)}
     return {"validation": pd.DataFrame([row])}
