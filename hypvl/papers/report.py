@@ -29,7 +29,7 @@ from .paper import Paper, find_paper
 from .provenance import git_state, save_provenance, short_commit, stamp, versions
 from .reference import MODEL_COLUMNS, Column, Layout, reference_folder, task_columns
 from .runs import paper_packages
-from .tables import Table, paper_table, save
+from .tables import PUBLISHED, Table, paper_table, save
 
 # %% ../../nbs/papers/890_report.ipynb #5cc037c6
 def load_checkpoint(
@@ -100,10 +100,11 @@ def _same_place(row: Mapping) -> tuple:
 
 
 def _own_layout(layout: Layout) -> Layout:
-    "The layout with the name of the model at the head of its row, and no row for others."
+    "The layout with the name of a model at the head of its row, and no row for others."
 
     def heading(row: Mapping) -> str:
-        return row["model"] if isinstance(row["model"], str) else layout.label(row)
+        named = row.get("score") != PUBLISHED and isinstance(row["model"], str)
+        return row["model"] if named else layout.label(row)
 
     return replace(layout, keys=("family",), label=heading, expected=False)
 
