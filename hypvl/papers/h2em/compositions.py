@@ -302,7 +302,7 @@ def point_rows(
     most: int = 200,  # of the texts, and of the views
 ) -> pd.DataFrame:  # columns side, level, target, curvature, x0, x1, …
     "Some points as they are, for a picture of the space."
-    rows, curvature = [], float(model.geometry.curvature[0])
+    rows, curvature = [], model.geometry.curvature[0].item()
     for side in (False, True):
         chosen = [what for what in points if what.startswith("image") == side]
         images = max(1, most // len(chosen))
