@@ -16,7 +16,8 @@ import argparse
 import json
 import subprocess
 import sys
-import time
+
+from clock import peak_bytes, seconds_now
 
 FORMS = ("textbook", "chunked", "fused")
 
@@ -44,27 +45,6 @@ def make_loss(form, c):
         return product_info_nce(x, y, c=c, scale=scale)
 
     return {"textbook": textbook, "chunked": chunked, "fused": fused}[form]
-
-
-def seconds_now(device):
-    "Clock of a device: CPU time, or wall time when the GPU is done."
-    import torch
-
-    if device.type != "cuda":
-        return time.process_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def peak_bytes(device):
-    "Most memory that was ever in use."
-    import resource
-
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def measure(form, size, device, repeats):

@@ -15,30 +15,10 @@ import argparse
 import json
 import subprocess
 import sys
-import time
+
+from clock import peak_bytes, seconds_now
 
 FORMS = ("naive", "tiles", "compiled")
-
-
-def seconds_now(device):
-    "Clock of a device: CPU time, or wall time when the GPU is done."
-    import torch
-
-    if device.type != "cuda":
-        return time.process_time()
-    torch.cuda.synchronize()
-    return time.perf_counter()
-
-
-def peak_bytes(device):
-    "Most memory that was ever in use."
-    import resource
-
-    import torch
-
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def make_case(batch, form, device, chunk):
