@@ -173,10 +173,14 @@ class Taxonomy:
 
     @classmethod
     def from_edges(
-        cls, edges: Iterable[tuple[str, str]], parent: str = "error", names: Mapping[str, str] = {}
+        cls,
+        edges: Iterable[tuple[str, str]],
+        parent: str = "error",
+        names: Mapping[str, str] = {},
+        keep: Iterable[str] = (),
     ) -> "Taxonomy":
-        "From (parent, child) pairs; see `single_parents` for `parent`."
-        return cls(single_parents(edges, parent), names=names)
+        "From (parent, child) pairs; see `single_parents` for `parent` and `keep`."
+        return cls(single_parents(edges, parent, keep), names=names)
 
     @classmethod
     def from_file(
@@ -201,12 +205,15 @@ class Taxonomy:
 def single_parents(
     edges: Iterable[tuple[str, str]],  # (parent, child) pairs
     parent: str = "error",  # for a second parent of a node: 'error' raises, 'first' keeps the first
+    keep: Iterable[str] = (),  # nodes that stay even where 'first' leaves them no child
 ) -> dict[str, str]:
-    "Child -> parent, from pairs that may name several parents of a child."
+    """Child -> parent, from pairs that may name several parents of a child.
+
+    An inner node all of whose children went to other parents is left out: it would pass for a leaf.
+    """
     if parent not in ("error", "first"):
         raise ValueError(f"parent must be 'error' or 'first', got {parent!r}")
-    parents = {}
-    left_out = []
+    parents, passed_over = {}, []  # parents of nodes that have an earlier one
     for p, v in edges:
         if parents.setdefault(v, p) == p:
             continue
@@ -215,11 +222,15 @@ def single_parents(
                 f"node {v!r} has several parents, {parents[v]!r} and {p!r}: this is a graph, "
                 "not a tree. parent='first' keeps the first of each"
             )
-        left_out.append(p)
-    new_leaves = sorted(set(left_out) - set(parents.values()))
-    if left_out:
-        message = "%s further parents are left out, and %s inner nodes have become leaves: %s"
-        _log.warning(message, len(left_out), len(new_leaves), ", ".join(new_leaves[:5]) or "none")
+        passed_over.append(p)
+    if not passed_over:
+        return parents
+    emptied, keep, above = [], {*keep}, {*passed_over}
+    while childless := sorted((above & {*parents}) - {*parents.values()} - keep):
+        emptied += childless
+        above |= {parents.pop(node) for node in childless}
+    message = "%s further parents are left out, and %s inner nodes that have no child left: %s"
+    _log.warning(message, len(passed_over), len(emptied), ", ".join(emptied[:5]) or "none")
     return parents
 
 

@@ -61,7 +61,7 @@ KINDS = {"target": "labels", "groups": "labels"}
 
 
 def syntax_table(reduce):
-    "All three terms; words stand first in the table (finding A.8)."
+    "All three terms; words stand first in the table."
     pairs = {"edge": (FINAL, FINAL), "word": (INIT, FINAL), "text": (INIT, "text")}
     rows = []
     for term, streams in pairs.items():

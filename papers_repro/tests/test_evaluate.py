@@ -178,7 +178,7 @@ class TorusConfig(GeometryConfig, kind="torus"):
 """
 
 
-def test_a_plugin_brings_a_geometry(folder):  # finding D.7
+def test_a_plugin_brings_a_geometry(folder):
     "A model whose geometry is defined in a file: evaluated with the file, refused without it."
     plugin = folder / "torus_plugin.py"
     plugin.write_text(TORUS)

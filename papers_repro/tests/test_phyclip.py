@@ -43,7 +43,7 @@ def test_rows_can_be_traced(smoke):
 
 
 def test_log_is_short_and_names_each_model(smoke, root):
-    # finding D.9: as `make phyclip` prints it
+    # as `make phyclip` prints it
     makefile = (root / "Makefile").read_text()
     assert "--no-progress-bar --log-level WARNING --stdout-file - --stderr-file -" in makefile
     lines = (smoke / "log.txt").read_text().splitlines()  # a bar is many lines here, by its \\r

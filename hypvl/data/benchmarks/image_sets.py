@@ -114,7 +114,7 @@ def _check_rows(b, name, rows):
 
 
 def _compare_folders(b, name, rows, labels):
-    "Warn where an image lies in the folder of another class than its label says."
+    "Raise where an image lies in the folder of another class than its label says."
     others = []
     for row, label in zip(rows, labels):
         try:
@@ -124,9 +124,11 @@ def _compare_folders(b, name, rows, labels):
         if place != label:
             others.append(row["file"])
     if others:
-        facts = (b.name, len(others), len(rows), name, others[0])
-        message = "%s: %s of %s labels name another class than the folder, in %s, the first for %s"
-        _log.warning(message, *facts)
+        raise ValueError(
+            f"{b.name}: {len(others)} of {len(rows)} labels of {name} name another class than the "
+            f"folder of their image, the first for {others[0]!r}; correct the file, or keep images "
+            "with other labels outside of folders of classes"
+        )
 
 
 def _read_list(b, folder):

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 from PIL import Image
 
-from ..taxonomy import Taxonomy, contract, read_names, restrict
+from ..taxonomy import Taxonomy, contract, read_edges, read_names, restrict
 from .attributes import MARGIN
 from .sprites import Layer, Sprite
 from ...pictures import Refused, read_picture
@@ -144,7 +144,8 @@ def photo_sprites(
         )
     splits = {s: root / s for s in ("train", "val") if (root / s).is_dir()} or {"train": root}
     pictures = {split: _pictures_by_class(base) for split, base in splits.items()}
-    tree = Taxonomy.from_file(root / "taxonomy.is_a.txt", parent="first")
+    edges = read_edges(root / "taxonomy.is_a.txt")
+    tree = Taxonomy.from_edges(edges, parent="first", keep=pictures["train"])
     tree = contract(restrict(tree, pictures["train"]), keep=pictures["train"])
     names = read_names(root / "names.tsv") if (root / "names.tsv").exists() else {}
     return PhotoSprites(pictures, tree, names, cut_families(tree, families), size)
