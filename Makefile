@@ -14,7 +14,7 @@ export MALLOC_TRIM_THRESHOLD_ := 1073741824
 
 VARIANT  ?= world
 
-.PHONY: help phyclip syntax hierarchies h2em agr backbone explore test export lab clean
+.PHONY: help phyclip syntax hierarchies h2em agr backbone explore test export where lab clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -53,10 +53,14 @@ IMAGES   ?=
 explore: .venv/.installed  ## look at what a model finds, in a browser; RUN=folder of a model, IMAGES=folder of photographs
 	$(BIN)/hypvl explore $(if $(RUN),--run $(RUN)) $(if $(IMAGES),--images $(IMAGES))
 
-export: .venv/.installed  ## write hypvl/ from the notebooks and clean their metadata
+export: .venv/.installed  ## write hypvl/ and the pages of `where` from the notebooks, and clean their metadata
 	$(BIN)/nbdev_export
 	$(BIN)/nbdev_clean --fname nbs
 	$(BIN)/nbdev_clean --fname papers_repro
+	$(BIN)/python -c "from hypvl.papers.where import write_pages; write_pages()"
+
+where: .venv/.installed  ## write papers_repro/WHERE.md and CITATIONS.md: verdicts, the cell of each equation, whom to cite
+	$(BIN)/python -c "from hypvl.papers.where import write_pages; write_pages()"
 
 test: .venv/.installed  ## formatter, linter, types, clean export, then nbdev_test, pytest and the smoke reproductions
 	$(BIN)/ruff format --check .

@@ -65,7 +65,7 @@ class RouterEntropy(Row, kind="router_entropy"):
 
 @dataclass(frozen=True)
 class RouterBalance(Row, kind="router_balance"):
-    "Squared distance of the mean weight from `target` (AGR, Eq. 23)."
+    "Squared distance of the mean weight from `target` (AGR, Eq. 25)."
 
     image: str = "image"  # stream of the images
     text: str = "text"  # stream of the texts
@@ -190,7 +190,7 @@ ANNEAL_STEPS = 50_000  # of the published run, until the entropy's reward is 0
 
 @dataclass(frozen=True)
 class RoutedObjective(ObjectiveConfig, kind="routed"):
-    "Contrast of a routed score with the terms of its router: AGR, Eq. 25."
+    "Contrast of a routed score with the terms of its router (AGR, Eq. 24 and 25)."
 
     steps: int = PUBLISHED_STEPS  # of the whole run; the annealing scales with it
     contrast_reduce: Literal["sum", "mean"] = "sum"  # of the two directions

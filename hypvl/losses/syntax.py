@@ -154,7 +154,7 @@ class Syntax(Row, kind="syntax"):
 class SyntaxConfig:
     "The two syntax rows as data."
 
-    weight: float = 0.0  # μ of Eq. (1); 0 only logs
+    weight: float = 0.0  # μ of the syntax paper's Eq. 1; 0 only logs
     init: str = "init"  # state of the text tower for words without context
     cont: str = "final"  # state for words in context
     pool: str = "mean"  # over the pieces of a word: 'mean', 'first', 'last' or 'midpoint'

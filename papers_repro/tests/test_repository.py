@@ -10,7 +10,10 @@ from pathlib import Path
 import pandas as pd
 from setuptools._distutils.core import run_setup
 
+from hypvl.papers.citations import citation_page
 from hypvl.papers.read_off import what_was_found
+from hypvl.papers.runs import paper_packages
+from hypvl.papers.where import where_page
 
 
 def notebooks(root):
@@ -152,8 +155,16 @@ def test_readme_names_what_exists(root):
         assert (root / path).exists(), path
 
 
+def test_pages_of_verdicts_and_citations_are_current(root):
+    "`make where` writes them, and `make export` with the rest."
+    folder = root / "papers_repro"
+    assert (folder / "WHERE.md").read_text() == where_page(root)
+    assert (folder / "CITATIONS.md").read_text() == citation_page(root, paper_packages())
+
+
 def test_links_between_notebooks_lead_somewhere(root):
-    for path in [*notebooks(root), root / "README.md"]:
+    pages = [root / "README.md", root / "papers_repro" / "WHERE.md"]
+    for path in [*notebooks(root), *pages]:
         for link in re.findall(r"\]\(([^)#\s]+\.ipynb)", path.read_text()):
             assert (path.parent / link).exists(), f"{path.relative_to(root)}: {link}"
 

@@ -553,7 +553,7 @@ def _of_figures() -> list[Claim]:
         Claim(
             "theorems",
             "trees embed in a hyperbolic factor and cubes in the ℓ1 product, with low distortion",
-            "§2, Props. 1–3",
+            "Theorem 1, Prop. 1",
             Untestable("a theorem, shown in the notebook trees; trained models say nothing on it"),
             said="proved",
             compares=False,
