@@ -162,10 +162,18 @@ def test_pages_of_verdicts_and_citations_are_current(root):
     assert (folder / "CITATIONS.md").read_text() == citation_page(root, paper_packages())
 
 
+def prose(path):
+    "Text of a page, or of the Markdown cells of a notebook."
+    if path.suffix != ".ipynb":
+        return path.read_text()
+    cells = json.loads(path.read_text())["cells"]
+    return "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+
+
 def test_links_between_notebooks_lead_somewhere(root):
     pages = [root / "README.md", root / "papers_repro" / "WHERE.md"]
     for path in [*notebooks(root), *pages]:
-        for link in re.findall(r"\]\(([^)#\s]+\.ipynb)", path.read_text()):
+        for link in re.findall(r"\]\(([^)#\s]+\.ipynb)", prose(path)):
             assert (path.parent / link).exists(), f"{path.relative_to(root)}: {link}"
 
 
