@@ -276,6 +276,7 @@ def evaluate_checkpoint(
     results = stamped(results)
     origin = {"commit": commit, "data": results["data"].iloc[0], "checkpoint": checkpoint}
     files = _write_results(results, frames, out, suite, reference)
+    files = {name: path for name, path in files.items() if path.exists()}  # no items of gaps alone
     facts = {"suite": suite, "protocol": to_dict(protocol), "versions": versions()}
     save_provenance(origin | facts, out)
     return files

@@ -253,7 +253,9 @@ class Block:
 def _blocks(frame: pd.DataFrame, scores: Mapping[str, str]) -> Iterator[Block]:
     "The blocks of a long frame, in its order; `scores` says what a score is called."
     for (source, score), cells in frame.groupby(["source", "score"], sort=False):
-        headings = list(dict.fromkeys(zip(cells["group"], cells["label"])))
+        fullest = cells["row"].eq(cells["row"].value_counts().idxmax())  # has the columns in order
+        in_order = pd.concat([cells[fullest], cells])
+        headings = list(dict.fromkeys(zip(in_order["group"], in_order["label"])))
         rows = list(dict.fromkeys(cells["row"]))
         columns = pd.MultiIndex.from_tuples(headings)
         text = pd.DataFrame("–", index=rows, columns=columns)
@@ -533,7 +535,9 @@ def _finish(layout: Layout, mine: pd.DataFrame, paper: pd.DataFrame) -> Table:
     "Both sides in one frame, sorted and ranked, with the footer."
     frame = pd.concat([mine.astype(object), paper.astype(object)], ignore_index=True)
     frame = frame.reindex(columns=[name for name in _TABLE_COLUMNS if name != "rank"])
-    frame["part"] = is_part(frame) & frame["source"].eq(OUR_BLOCK).to_numpy()
+    # chance of an accuracy follows from the number of answers, however few questions are there
+    exact = frame["row"].eq(BASELINES["chance"]) & frame["metric"].eq("accuracy")
+    frame["part"] = is_part(frame) & (frame["source"].eq(OUR_BLOCK) & ~exact).to_numpy()
     for name in ("note", "interval", "seeds", *_ORIGIN):
         frame[name] = frame[name].where(frame[name].notna(), "")
     for name in ("value", "low", "high"):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 import pandas as pd
@@ -122,7 +122,7 @@ def check_root(
 
 # %% ../../../nbs/data/benchmarks/247_locate.ipynb #29230b74
 CHECKSUMS: Mapping[str, str] = MappingProxyType(
-    {  # archive as published → MD5
+    {  # file as published, with as many folders above it as tell it from others → MD5
         "ILSVRC2012_img_val.tar": "29b22e2961454d5413ddabcf34fc5622",
         "cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a",
         "cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85",
@@ -134,6 +134,23 @@ CHECKSUMS: Mapping[str, str] = MappingProxyType(
         "country211.tgz": "84988d7644798601126c29e9877aab6a",
         "CLEVR_v1.0.zip": "b11922020e72d0cd9154779b2d3d07d2",
         "rendered-sst2.tgz": "2384d08e9dcfa4bd55b324e610496ee5",
+        "ILSVRC2012_devkit_t12.tar.gz": "fa75699e90414af021442c21a62c3abf",
+        "oxford-iiit-pet/images.tar.gz": "5c4f3ee8e5d25df40f4fd59a7f44e54c",
+        "oxford-iiit-pet/annotations.tar.gz": "95a8c909bbe2e81eed6a22bccdf3f68f",
+        "caltech-101.zip": "3138e1922a9193bfa496528edbbc45d0",
+        "cifar-10-batches-py/test_batch": "40351d587109b95175f43aff81a1287e",
+        "cifar-10-batches-py/batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
+        "cifar-100-python/test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+        "cifar-100-python/meta": "7973b15100ade9c7d40fb424638fde48",
+        "stl10_binary/test_X.bin": "7f263ba9f9e0b06b93213547f721ac82",
+        "stl10_binary/test_y.bin": "36f9794fa4beb8a2c72628de14fa638e",
+        "flowers-102/102flowers.tgz": "52808999861908f626f3c1f4e79d11fa",
+        "flowers-102/imagelabels.mat": "e0620be6f572b9609742df49c70aed4d",
+        "flowers-102/setid.mat": "a5357ecc9cb78c4bef273ce3793fc85c",
+        "MNIST/raw/t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+        "MNIST/raw/t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+        "pcam/camelyonpatch_level_2_split_test_x.h5": "d8c2d60d490dbd479f8199bdfa0cf6ec",
+        "pcam/camelyonpatch_level_2_split_test_y.h5": "60a7035772fbdb7f34eb86d4420cf66a",
     }
 )
 
@@ -145,13 +162,17 @@ def _md5(path: Path) -> str:
 
 def check_archives(
     data_root: str | Path,
-    checksums: Mapping[str, str] = CHECKSUMS,  # name of an archive → MD5
+    checksums: Mapping[str, str] = CHECKSUMS,  # end of the path of a file → MD5
 ) -> pd.DataFrame:  # columns archive, state
-    "Which archives below a folder are what their publishers have; every byte is read."
+    "Which published files below a folder are what their publishers have; every byte is read."
     root, rows = Path(data_root), []
-    for path in sorted(p for p in root.rglob("*") if p.name in checksums and p.is_file()):
-        state = "complete" if _md5(path) == checksums[path.name] else "unusable"
-        rows.append((path.relative_to(root).as_posix(), state))
+    names = {PurePosixPath(end).name for end in checksums}
+    for path in sorted(p for p in root.rglob("*") if p.name in names and p.is_file()):
+        place = path.absolute().as_posix()
+        ends = [end for end in checksums if place.endswith(f"/{end}")]
+        if ends:
+            state = "complete" if _md5(path) == checksums[max(ends, key=len)] else "unusable"
+            rows.append((path.relative_to(root).as_posix(), state))
     return pd.DataFrame(rows, columns=["archive", "state"])
 
 # %% ../../../nbs/data/benchmarks/247_locate.ipynb #4dc66901
