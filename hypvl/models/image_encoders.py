@@ -177,12 +177,16 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
     weights: str = ""  # source of the tower's weights; empty: random ones
     # rectified units of a layer before the linear head; 0: none
     hidden: int = field(default=0, metadata={"hash": "changed"})
+    # factor on the first weights of the linear head, and so on the first norms of points
+    gain: float = field(default=1.0, metadata={"hash": "changed"})
 
     def __post_init__(self):
         if self.hidden < 0 or (self.hidden and self.head == "original"):
             raise ValueError(
                 f"hidden must be at least 0, and 0 for head='original', got {self.hidden}"
             )
+        if self.gain <= 0 or (self.gain != 1 and self.head == "original"):
+            raise ValueError(f"gain must be above 0, and 1 for head='original', got {self.gain}")
         if self.head not in HEADS:
             raise ValueError(f"head: unknown {self.head!r}.{suggest(self.head, HEADS)}")
         width = self.own or self.vision.width
@@ -200,11 +204,13 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
         if self.hidden:
             layers += [nn.Linear(width, self.hidden), nn.ReLU()]
             width = self.hidden
-        if not layers:
-            return ImageEncoder(tower, geometry, self)
         behind: Any = _Width(width)
         head = make_projection(behind, geometry, "image")
-        return ImageEncoder(tower, geometry, self, nn.Sequential(*layers, head))
+        with torch.no_grad():
+            for weights in head.parameters():
+                weights *= self.gain
+        projection = nn.Sequential(*layers, head) if layers else head
+        return ImageEncoder(tower, geometry, self, projection)
 
     def start(self, model: nn.Module) -> None:
         "Read the weights of the source into the tower, and its own projection if that is kept."

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['PRESETS', 'paper_packages']
 
-# %% ../../nbs/papers/799_papers.ipynb #b4b4c4ec
+# %% ../../nbs/papers/799_papers.ipynb #62a18f77
 import pkgutil
 
-# %% ../../nbs/papers/799_papers.ipynb #bc417e5c
+# %% ../../nbs/papers/799_papers.ipynb #6924f75e
 PRESETS = ("smoke", "mini", "gpu", "paper")
 
 

@@ -6,7 +6,7 @@
 __all__ = ['MARK', 'Item', 'marks_in', 'whose', 'Place', 'find_marks', 'Content', 'read_contents', 'what_is_wrong', 'Committed',
            'committed_results', 'who_leads', 'counted', 'where_page', 'write_pages']
 
-# %% ../../nbs/papers/893_where.ipynb #481fdee8
+# %% ../../nbs/papers/893_where.ipynb #726d9f49
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ from .read_off import largest_effects
 from .runs import paper_packages
 from .tables import OUR_BLOCK
 
-# %% ../../nbs/papers/893_where.ipynb #1ed8aeac
+# %% ../../nbs/papers/893_where.ipynb #e0289e8e
 _KINDS = {"eq": "equation", "tab": "table", "fig": "figure"}  # by how the word begins
 _STATEMENTS = ("Theorem", "Proposition", "Definition", "Algorithm")
 _NUMBER = r"\(?[A-Z]?\d+(?:\.\d+)?\)?(?:\(?[a-h]\)?(?![a-z]))?"
@@ -57,7 +57,7 @@ def marks_in(text: str) -> list[tuple[str, str]]:
             found.append((kind, number) if kind else ("statement", f"{statement[0]} {number}"))
     return found
 
-# %% ../../nbs/papers/893_where.ipynb #4ca0172a
+# %% ../../nbs/papers/893_where.ipynb #700f14d4
 _END = re.compile(r"(?<!Eq)(?<!Eqs)(?<!Fig)(?<!App)[.!?:]\s|\n\s*\n|\s\|\s")
 
 
@@ -111,7 +111,7 @@ class Place:
         anchor = quote(self.heading.replace(" ", "-"), safe="")
         return f"[{name} · {heading}](../{self.notebook}#{anchor})"
 
-# %% ../../nbs/papers/893_where.ipynb #2b15983d
+# %% ../../nbs/papers/893_where.ipynb #e0751df1
 _DRAWN = re.compile(r"study\.(table|figure)\([\"']?([A-Z]?\d+)[a-h]?[\"']?\)")
 Item = tuple[str, str, str]  # paper, kind, number
 
@@ -176,7 +176,7 @@ def find_marks(
                     found.setdefault((name, kind, number), []).append(place)
     return found, unclear
 
-# %% ../../nbs/papers/893_where.ipynb #4934f960
+# %% ../../nbs/papers/893_where.ipynb #311eefd3
 @dataclass(frozen=True)
 class Content:
     "An equation, a statement, a table or a figure of a paper."
@@ -220,7 +220,7 @@ def what_is_wrong(
             wrong.append(f"neither here nor excused: {' '.join(content.item)}")
     return sorted(wrong)
 
-# %% ../../nbs/papers/893_where.ipynb #041f782e
+# %% ../../nbs/papers/893_where.ipynb #b2c6b473
 @dataclass(frozen=True)
 class Committed:
     "The results of a study that are kept with the code."
@@ -276,7 +276,7 @@ def counted(ledger: pd.DataFrame) -> str:
     counts = ledger["verdict"].value_counts()
     return ", ".join(f"{counts[name]} {name}" for name in VERDICTS if name in counts)
 
-# %% ../../nbs/papers/893_where.ipynb #e24ac667
+# %% ../../nbs/papers/893_where.ipynb #916b37e6
 _DECIDED = ("supports", "contradicts", "smaller than claimed")
 _READING = """\
 A verdict is given only where the runs know enough ([rules](../nbs/papers/809_claims.ipynb)):

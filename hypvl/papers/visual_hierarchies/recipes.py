@@ -27,6 +27,7 @@ from ..phyclip.recipes import recipe as family_recipe
 from ..recipes import BUDGETS, PRESETS, Recipe, at_budget, known_name
 from .instances import PROBE_OF
 from ...training.config import TrainConfig
+from ...training.optim import Group
 
 # %% ../../../nbs/papers/visual_hierarchies/830_recipes.ipynb #34e7d012
 def pair_objective() -> TableObjective:
@@ -90,10 +91,12 @@ def _model(family: str, backbone: str, preset: str, pretrained: bool) -> ImageEn
         made = replace(made, weights=_PUBLISHED[backbone] if pretrained else "")
     if family == "frozen":
         return replace(made, geometry=SphereConfig(dim=made.own or made.vision.width), head=head)
+    if preset != "paper":
+        made = replace(made, hidden=512, gain=8.0)
     return replace(made, geometry=GEOMETRIES[family], head=head)
 
 # %% ../../../nbs/papers/visual_hierarchies/830_recipes.ipynb #b25315f0
-_WORLD_VIEWS = Augmentation(jitter=(0.2, 0.2, 0.2, 0.0), kernel=0)
+_WORLD_VIEWS = Augmentation(0.0, 0.0, 0.0, jitter=(0.2, 0.2, 0.2, 0.0), kernel=0)
 _SMALL_WORLD = BoxWorldConfig(train=100, validation=10, test=30, lvis=24)
 
 
@@ -101,9 +104,10 @@ def _scale(preset: str, backbone: str) -> tuple[BoxSource, TrainConfig]:
     "Data and training of a preset."
     known_name("preset", preset, PRESETS)
     training = TrainConfig(
-        steps=1_000,
-        batch_size=64,
-        lr=1e-3,
+        steps=750,
+        batch_size=128,
+        lr=3e-3,
+        groups=(Group("image_tower", lr=0.03),),
         betas=(0.9, 0.999),
         weight_decay=0.01,
         warmup=50,
@@ -113,7 +117,13 @@ def _scale(preset: str, backbone: str) -> tuple[BoxSource, TrainConfig]:
     )
     if preset == "paper":
         batch = {"clip": 320, "moco": 800}[backbone]
-        published = {"lr": 2e-5, "warmup": 0, "schedule": "constant", "clip_grad": None}
+        published = {
+            "lr": 2e-5,
+            "groups": (),
+            "warmup": 0,
+            "schedule": "constant",
+            "clip_grad": None,
+        }
         more = {"precision": "bf16", "workers": 8, "checkpoint_every": 2_000, "log_every": 50}
         steps = {"steps": 20_000_000 // batch, "batch_size": batch}
         return BoxSource(), replace(training, **published, **more, **steps)
