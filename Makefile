@@ -72,7 +72,7 @@ test: .venv/.installed  ## formatter, linter, types, clean export, then nbdev_te
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest papers_repro/tests -q
 
 lab: .venv/.installed  ## open the notebooks in JupyterLab
-	$(BIN)/jupyter lab nbs/index.ipynb
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) nbs/index.ipynb
 
 clean:  ## delete the virtual environment and all runs
 	rm -rf .venv runs

@@ -6,7 +6,7 @@
 __all__ = ['LISTED', 'add_train', 'add_list', 'add_info', 'check_paper', 'is_file_name', 'read_settings', 'check_training',
            'default_out', 'score_lines', 'train_command', 'list_command', 'info_command']
 
-# %% ../nbs/007_recipe_commands.ipynb #037a9bc7
+# %% ../nbs/007_recipe_commands.ipynb #73576f0d
 import argparse
 import sys
 import time
@@ -29,7 +29,7 @@ from .papers import PRESETS, paper_packages
 if TYPE_CHECKING:
     from hypvl.papers.recipes import Recipe
 
-# %% ../nbs/007_recipe_commands.ipynb #3ada2b17
+# %% ../nbs/007_recipe_commands.ipynb #1d07d750
 LISTED = ("papers", "presets", "suites", "models", "recipes")
 
 
@@ -90,7 +90,7 @@ def add_info(parser: argparse.ArgumentParser) -> None:
         help="of a published file; default: by its layout",
     )
 
-# %% ../nbs/007_recipe_commands.ipynb #63220ec0
+# %% ../nbs/007_recipe_commands.ipynb #80e66688
 def check_paper(
     name: str,
 ) -> None:
@@ -134,7 +134,7 @@ def check_training(
     check_folder("data_root", args.data_root)
     check_device(args.device)
 
-# %% ../nbs/007_recipe_commands.ipynb #fd6ffb17
+# %% ../nbs/007_recipe_commands.ipynb #8046f15b
 def _recipe(args: argparse.Namespace) -> "Recipe":
     "The recipe that is meant."
     from hypvl.papers.paper import find_paper
@@ -226,7 +226,7 @@ def train_command(
     say(f"model       {folder / 'model'}; hypvl info {folder} says what it is")
     return 0
 
-# %% ../nbs/007_recipe_commands.ipynb #8a8359a3
+# %% ../nbs/007_recipe_commands.ipynb #850ea803
 def _recipe_lines(paper: str, preset: str) -> list[str]:
     "A line a recipe of a paper."
     from hypvl.papers.paper import find_paper
@@ -270,7 +270,7 @@ def list_command(
             say(line)
     return 0
 
-# %% ../nbs/007_recipe_commands.ipynb #175e4868
+# %% ../nbs/007_recipe_commands.ipynb #04c5c20e
 def info_command(
     args: argparse.Namespace,  # of `hypvl info`
 ) -> int:  # exit code

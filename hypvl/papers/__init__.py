@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['PRESETS', 'paper_packages']
 
-# %% ../../nbs/papers/799_papers.ipynb #62a18f77
+# %% ../../nbs/papers/799_papers.ipynb #336e6b2e
 import pkgutil
 
-# %% ../../nbs/papers/799_papers.ipynb #6924f75e
+# %% ../../nbs/papers/799_papers.ipynb #84615c03
 PRESETS = ("smoke", "mini", "gpu", "paper")
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Work', 'read_works', 'imports_of', 'users_of', 'citation_page']
 
-# %% ../../nbs/papers/892_citations.ipynb #eed5e950
+# %% ../../nbs/papers/892_citations.ipynb #ffc3d5c5
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-# %% ../../nbs/papers/892_citations.ipynb #0bbc22e7
+# %% ../../nbs/papers/892_citations.ipynb #70fbed29
 @dataclass(frozen=True)
 class Work:
     "A paper, a library or data, as it is cited."
@@ -91,7 +91,7 @@ def read_works(
     listed = yaml.safe_load(Path(file).read_text(encoding="utf-8")).get("references", [])
     return tuple(_work(entry, Path(file)) for entry in listed)
 
-# %% ../../nbs/papers/892_citations.ipynb #2df14255
+# %% ../../nbs/papers/892_citations.ipynb #2eac78b4
 _IMPORT = re.compile(r"^\s*(?:import|from)\s+([a-zA-Z_]\w*)", re.M)
 
 
@@ -120,7 +120,7 @@ def users_of(
                 used[name].add(place[0])
     return {name: sorted(parts) for name, parts in used.items() if parts}
 
-# %% ../../nbs/papers/892_citations.ipynb #569675ce
+# %% ../../nbs/papers/892_citations.ipynb #818a18bc
 def citation_page(
     root: str | Path,  # of the checkout
     reproduced: Sequence[str],  # folders of the papers

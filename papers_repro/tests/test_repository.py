@@ -3,17 +3,17 @@
 import ast
 import configparser
 import json
+import os
 import re
+import subprocess
 from collections import Counter
 from pathlib import Path
 
-import pandas as pd
 from setuptools._distutils.core import run_setup
 
 from hypvl.papers.citations import citation_page
-from hypvl.papers.read_off import what_was_found
 from hypvl.papers.runs import paper_packages
-from hypvl.papers.where import where_page
+from hypvl.papers.where import OPENING, readme_opening, where_page
 
 
 def notebooks(root):
@@ -135,16 +135,11 @@ def test_requirements_are_locked(root):
     assert {distribution(requirement) for requirement in wanted} <= locked
 
 
-def test_readme_opens_with_what_the_committed_ledger_says(root):
-    mini = root / "papers_repro" / "results" / "mini"
-    ledger = results = None
-    if mini.is_dir():
-        ledger = pd.read_csv(mini / "tables" / "claims.csv")
-        results = pd.read_csv(mini / "results.csv")
-    readme = (root / "README.md").read_text()
-    shown = readme.split("<!-- found -->\n")[1].split("<!-- end of found -->")[0]
-    assert shown == what_was_found(ledger, results)
-    assert len(shown.splitlines()) <= 12
+def test_readme_opens_with_what_the_committed_ledgers_say(root):
+    "`make where` writes it between the two marks."
+    text = (root / "README.md").read_text()
+    shown = text.split(OPENING[0])[1].split(OPENING[1])[0]
+    assert shown == readme_opening(root)
 
 
 def test_readme_names_what_exists(root):
@@ -160,6 +155,14 @@ def test_pages_of_verdicts_and_citations_are_current(root):
     folder = root / "papers_repro"
     assert (folder / "WHERE.md").read_text() == where_page(root)
     assert (folder / "CITATIONS.md").read_text() == citation_page(root, paper_packages())
+
+
+def test_lab_may_be_started_by_root(root):
+    "As in a container; nobody else is given the option."
+    command = ["make", "--dry-run", "--old-file=.venv/.installed", "lab"]
+    said = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    assert ("--allow-root" in said) == (os.getuid() == 0)
+    assert "jupyter lab" in said and "--ip" not in said
 
 
 def prose(path):

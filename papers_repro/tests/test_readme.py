@@ -1,0 +1,195 @@
+"""Every block of README as it is printed.
+
+A block without a comment is run, in the shell that README describes. A comment above a block says
+what it needs, `<!-- minutes: ... -->` or `<!-- data: ... -->`; such a block is read by whatever
+would read it: make, the command's parser, the notebook's parameters, the signature of a function.
+"""
+
+import ast
+import importlib
+import inspect
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+from nbdev.test import nbdev_test
+
+from hypvl.cli import make_parser
+from hypvl.papers.paper import find_paper
+from hypvl.papers.parameters import read_parameters
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+BLOCK = re.compile(r"(?:^<!-- (\w+): [^\n]*-->\n)?^```(\w*)\n(.*?)^```$", re.S | re.M)
+NEEDS = ("", "minutes", "data")
+
+
+@dataclass(frozen=True)
+class Block:
+    "Code of a page, and what it needs beyond seconds and the checkout."
+
+    needs: str
+    language: str
+    code: str
+
+    @property
+    def lines(self):
+        "Commands, without remarks."
+        found = [line.split(" #")[0].strip() for line in self.code.splitlines()]
+        return [line for line in found if line]
+
+
+def blocks():
+    found = [Block(*match.groups(default="")) for match in BLOCK.finditer(README.read_text())]
+    inline = re.findall(r"`(hypvl [^`…]+)`", README.read_text())
+    return found + [Block("data", "sh", command) for command in inline]
+
+
+ALL = blocks()
+RUN = [block for block in ALL if not block.needs]
+READ = [block for block in ALL if block.needs]
+
+
+def first_line(block):
+    return block.lines[0][:40]
+
+
+@pytest.fixture
+def shell(root, tmp_path):
+    "Runs a program in a fresh folder that holds the checkout, its environment active."
+    for entry in subprocess.check_output(["git", "ls-files"], cwd=root, text=True).splitlines():
+        place = tmp_path / Path(entry).parts[0]
+        if not place.exists():
+            place.symlink_to(root / Path(entry).parts[0])
+    activate = tmp_path / ".venv" / "bin" / "activate"
+    activate.parent.mkdir(parents=True)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    activate.write_text(f"PATH={shlex.quote(path)}\n")
+    env = os.environ | {"HF_HUB_OFFLINE": "1", "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+
+    def run(program, *arguments):
+        command = [program, *arguments]
+        where = {"cwd": tmp_path, "env": env, "timeout": 300}
+        return subprocess.run(command, capture_output=True, text=True, **where)
+
+    return run
+
+
+def test_every_block_has_a_language_and_a_need_that_is_known():
+    printed = README.read_text().count("\n```") // 2
+    assert printed == len([block for block in ALL if block.code.endswith("\n")])
+    assert {block.language for block in ALL} <= {"sh", "python"}
+    assert {block.needs for block in ALL} <= set(NEEDS)
+    assert len(RUN) >= 2 and len(READ) >= 5
+
+
+@pytest.mark.parametrize("block", RUN, ids=first_line)
+def test_runs_as_printed(block, shell):
+    if block.language == "python":
+        done = shell(sys.executable, "-c", block.code)
+        assert done.returncode == 0, done.stderr[-3000:]
+        for said in re.findall(r"# prints (.+)", block.code):
+            assert said in done.stdout
+        return
+    before = "" if "activate" in block.code else "source .venv/bin/activate\n"
+    done = shell("bash", "-e", "-o", "pipefail", "-c", before + block.code)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("block", READ, ids=first_line)
+def test_is_read_by_what_would_read_it(block, root):
+    if block.language == "python":
+        calls_fit(block.code)
+    else:
+        for line in block.lines:
+            read_command(line, root)
+
+
+def read_command(line, root):
+    "Lets the program of a command say whether it understands it."
+    words = shlex.split(line)
+    while "=" in words[0]:
+        words = words[1:]
+    program, arguments = words[0], words[1:]
+    if program == "make":
+        targets = [word for word in arguments if "=" not in word]
+        assert targets and all(f"\n{target}:" in make_rules(root) for target in targets)
+        variables = [word.split("=")[0] for word in arguments if "=" in word]
+        assert all(f"\n{name} = " in make_rules(root) for name in variables)
+    elif program == "hypvl":
+        make_parser().parse_args(arguments)
+    elif program == "papermill":
+        read_papermill(arguments, root)
+    elif program == "nbdev_test":
+        options = [word[2:] for word in arguments if word.startswith("--")]
+        assert set(options) <= set(inspect.signature(nbdev_test).parameters)
+        flags = re.search(r"^tst_flags = (.*)$", (root / "settings.ini").read_text(), re.M)
+        assert arguments[arguments.index("--flags") + 1] in flags.group(1).split()
+    elif program == "python" and arguments[0] == "-m":
+        assert importlib.util.find_spec(arguments[1])
+        options = [word for word in arguments[3:] if word.startswith("--")]
+        known = (root / "papers_repro" / "tests" / "conftest.py").read_text()
+        assert (root / arguments[2]).exists() and all(f'"{o}"' in known for o in options)
+    elif program == "python":
+        assert (root / arguments[0]).is_file(), line
+    else:
+        pytest.fail(f"nothing is known that reads {line!r}")
+
+
+@cache
+def make_rules(root):
+    "What make knows, by its own account; no recipe is run (`--dry-run` runs those with $(MAKE))."
+    command = ["make", "--print-data-base", "--question", "no-such-target"]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True).stdout
+
+
+def read_papermill(arguments, root):
+    "The parameters of a notebook, by the code that the notebook reads them with."
+    notebook = root / arguments[0]
+    assert notebook.is_file() and arguments[1].endswith(".ipynb")
+    places = [at for at, word in enumerate(arguments) if word == "-p"]
+    given = {arguments[at + 1]: arguments[at + 2] for at in places}
+    paper = find_paper(notebook.stem)
+    read_parameters(given, paper.sections, paper.seeds)
+    cells = json.loads(notebook.read_text())["cells"]
+    (tagged,) = [c for c in cells if "parameters" in c["metadata"].get("tags", [])]
+    assert all(f"{name} =" in "".join(tagged["source"]) for name in given)
+
+
+def calls_fit(code):
+    "Imported names exist, and what is called with literals takes these arguments."
+    names = {}
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(node.module)
+            names |= {alias.name: getattr(module, alias.name) for alias in node.names}
+    assert names
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            given = [ast.literal_eval(argument) for argument in node.args]
+            named = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
+            inspect.signature(names[node.func.id]).bind(*given, **named)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "hypvl evaluate --chekpoint x",
+        "make nothing",
+        "papermill papers_repro/phyclip.ipynb out.ipynb -p presett mini",
+        "papermill papers_repro/phyclip.ipynb out.ipynb -p preset tiny",
+        "nbdev_test --flags fast",
+        "python -m pytest papers_repro/tests --complete",
+        "python benchmarks/nothing.py",
+        "rm -rf runs",
+    ],
+)
+def test_a_wrong_command_is_noticed(line, root):
+    with pytest.raises((AssertionError, SystemExit, ValueError, KeyError, pytest.fail.Exception)):
+        read_command(line, root)
