@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['PRESETS', 'paper_packages']
 
-# %% ../../nbs/papers/799_papers.ipynb #336e6b2e
+# %% ../../nbs/papers/799_papers.ipynb #034f2e0a
 import pkgutil
 
-# %% ../../nbs/papers/799_papers.ipynb #84615c03
+# %% ../../nbs/papers/799_papers.ipynb #6001c111
 PRESETS = ("smoke", "mini", "gpu", "paper")
 
 
