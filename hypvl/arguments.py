@@ -6,7 +6,7 @@
 __all__ = ['Parser', 'choice', 'words', 'count', 'add_common', 'say', 'load_plugin', 'has_gpu', 'check_checkpoint',
            'check_device', 'check_folder', 'check_file']
 
-# %% ../nbs/006_arguments.ipynb #858101d0
+# %% ../nbs/006_arguments.ipynb #92c5801a
 import argparse
 import ctypes
 import difflib
@@ -21,7 +21,7 @@ from types import ModuleType
 
 from .config import suggest
 
-# %% ../nbs/006_arguments.ipynb #24434ee3
+# %% ../nbs/006_arguments.ipynb #918007d2
 class Parser(argparse.ArgumentParser):
     "A parser whose errors suggest what may have been meant."
 
@@ -70,7 +70,7 @@ def count(text: str) -> int | None:
         raise argparse.ArgumentTypeError(f"a number from 1 on, or 'all', got {text!r}")
     return int(text)
 
-# %% ../nbs/006_arguments.ipynb #08f522bb
+# %% ../nbs/006_arguments.ipynb #8db3b010
 def add_common(parser: argparse.ArgumentParser):
     "Options of every command."
     group = parser.add_argument_group("every command")
@@ -89,7 +89,7 @@ def say(line: str) -> None:
     "A line that is seen at once."
     print(line, flush=True)
 
-# %% ../nbs/006_arguments.ipynb #9b50fda1
+# %% ../nbs/006_arguments.ipynb #639f5626
 @contextmanager
 def _folder_on_path(folder: Path):
     "A folder in front of the places where modules are looked for."
@@ -147,7 +147,7 @@ def load_plugin(
         kind = type(error).__name__
         raise ValueError(f"plugin: {name!r} cannot be imported: {kind}: {error}") from error
 
-# %% ../nbs/006_arguments.ipynb #d4b37656
+# %% ../nbs/006_arguments.ipynb #c21b5777
 def has_gpu() -> bool:
     "Whether a driver finds a GPU; asked without torch, which takes seconds to import."
     if Path("/dev/kfd").exists():

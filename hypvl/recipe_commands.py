@@ -6,7 +6,7 @@
 __all__ = ['LISTED', 'add_train', 'add_list', 'add_info', 'check_paper', 'is_file_name', 'read_settings', 'check_training',
            'default_out', 'score_lines', 'train_command', 'list_command', 'info_command']
 
-# %% ../nbs/007_recipe_commands.ipynb #b6489af5
+# %% ../nbs/007_recipe_commands.ipynb #43bd4b67
 import argparse
 import sys
 import time
@@ -29,7 +29,7 @@ from .papers import PRESETS, paper_packages
 if TYPE_CHECKING:
     from hypvl.papers.recipes import Recipe
 
-# %% ../nbs/007_recipe_commands.ipynb #f227038f
+# %% ../nbs/007_recipe_commands.ipynb #98d3dcd8
 LISTED = ("papers", "presets", "suites", "models", "recipes")
 
 
@@ -90,7 +90,7 @@ def add_info(parser: argparse.ArgumentParser) -> None:
         help="of a published file; default: by its layout",
     )
 
-# %% ../nbs/007_recipe_commands.ipynb #ce593dee
+# %% ../nbs/007_recipe_commands.ipynb #7f8e5c0b
 def check_paper(
     name: str,
 ) -> None:
@@ -134,7 +134,7 @@ def check_training(
     check_folder("data_root", args.data_root)
     check_device(args.device)
 
-# %% ../nbs/007_recipe_commands.ipynb #3b48ad91
+# %% ../nbs/007_recipe_commands.ipynb #4fd2992e
 def _recipe(args: argparse.Namespace) -> "Recipe":
     "The recipe that is meant."
     from hypvl.papers.paper import find_paper
@@ -226,7 +226,7 @@ def train_command(
     say(f"model       {folder / 'model'}; hypvl info {folder} says what it is")
     return 0
 
-# %% ../nbs/007_recipe_commands.ipynb #7d5ec802
+# %% ../nbs/007_recipe_commands.ipynb #c2de85e5
 def _recipe_lines(paper: str, preset: str) -> list[str]:
     "A line a recipe of a paper."
     from hypvl.papers.paper import find_paper
@@ -270,7 +270,7 @@ def list_command(
             say(line)
     return 0
 
-# %% ../nbs/007_recipe_commands.ipynb #6e389c62
+# %% ../nbs/007_recipe_commands.ipynb #d8d0914d
 def info_command(
     args: argparse.Namespace,  # of `hypvl info`
 ) -> int:  # exit code

@@ -8,7 +8,7 @@ __all__ = ['SMALL_PARSER', 'DataPaths', 'DataSource', 'ShardSource', 'world_word
 # %% ../../nbs/data/203_sources.ipynb #01af73ba
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,15 @@ class DataSource(ByKind):
         training is to be resumed.
         """
         raise TypeError(f"{type(self).__name__} lacks loader(data, tokenizer, size, batch_size)")
+
+    def one_pass(
+        self, data: DataPaths, tokenizer, size: int, batch_size: int, split: str = "train"
+    ) -> Any:
+        "Every sample of 'train' or 'val' once, in order, as it is: nothing is cropped or drawn."
+        if split not in ("train", "val"):
+            raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
+        part = data.train if split == "train" else data.val
+        return self.loader(replace(data, val=part), tokenizer, size, batch_size, split="val")
 
     def words(self) -> tuple[str, ...]:
         "All words that its texts may hold, sorted; none where that is not known."

@@ -183,6 +183,20 @@ class ImageEncoder(HubModel):
         features = self.image_projection(torch.cat(parts))
         return _split(self.geometry.lift(features, "image"), names, parts)
 
+    @torch.no_grad()
+    def tower_features(self, inputs: Tensor, side: str = "image") -> Float[Tensor, "B W"]:
+        """Outputs of a tower as they may be kept, entries of kind '<side>_features'.
+
+        inputs: pictures [B, 3, H, W] as for `encode_image`, or ids of texts [B, L].
+        side: 'image', or 'text' where the model has a text tower.
+        """
+        if side == "image":
+            return self.image_tower(self._pixels(inputs, "inputs"))
+        tower: Any = getattr(self, "text_tower", None)
+        if side != "text" or tower is None:
+            raise ValueError(f"side: {type(self).__name__} has no {side!r} tower")
+        return tower(_checked_tokens(inputs, "inputs"))
+
     def _kept_features(self, batch, names, side):
         "Checked outputs of a tower, in the type of the weights."
         width, parts = getattr(self, f"{side}_tower").width, []

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['PRESETS', 'paper_packages']
 
-# %% ../../nbs/papers/799_papers.ipynb #034f2e0a
+# %% ../../nbs/papers/799_papers.ipynb #0764b04f
 import pkgutil
 
-# %% ../../nbs/papers/799_papers.ipynb #6001c111
+# %% ../../nbs/papers/799_papers.ipynb #73f5470f
 PRESETS = ("smoke", "mini", "gpu", "paper")
 
 

@@ -35,9 +35,8 @@ def tower_features(
     with modes_kept(model):
         model.eval()
         for batch in batches:
-            pixels = model._pixels(batch["image"].to(device), "image")
-            parts["image"].append(model.image_tower(pixels).float().cpu())
-            parts["text"].append(model.text_tower(batch["text"].to(device)).float().cpu())
+            for side, rows in parts.items():
+                rows.append(model.tower_features(batch[side].to(device), side).float().cpu())
     if not parts["image"]:
         raise ValueError("batches: at least one is needed, got none")
     return {name: torch.cat(rows).contiguous() for name, rows in parts.items()}
@@ -114,15 +113,13 @@ class CachedFeatures(DataSource, kind="cached"):
         base = self.source.prepare(root, size, workers, progress)
         folder = Path(root) / f"features-{config_hash([base.fingerprint, self])}"
         with folder_lock(folder):
-            splits = {"train": base.train, "val": base.val}
+            splits = ("train", "val")
             if not all((folder / f"{name}.safetensors").exists() for name in splits):
                 model = load_source(self.weights)
-                for name, shards in splits.items():
-                    one_pass = self.source.loader(
-                        replace(base, val=shards), model.tokenizer, size, 256, split="val"
-                    )
+                for name in splits:
+                    batches = self.source.one_pass(base, model.tokenizer, size, 256, name)
                     with atomic_path(folder / f"{name}.safetensors") as part:
-                        save_file(tower_features(model, one_pass), part)
+                        save_file(tower_features(model, batches), part)
         return replace(base, train=folder / "train", val=folder / "val")
 
     def loader(

@@ -131,8 +131,9 @@ class _Visits(Dataset):
 class PostLoader(PlannedLoader):
     """Batches `image` (uint8 [B, 3, S, S]), `text` (ids [B, L]), `key`, `subreddit` of posts.
 
-    `split` is 'train' (endless, shuffled, cropped, with names of communities) or 'val' (the posts
-    that are held out, whole, once and in order, captions alone).
+    `split` is 'train' (endless, shuffled, cropped, with names of communities), 'train once' (the
+    same posts whole, once and in order, captions alone) or 'val' (likewise the posts that are held
+    out; all, where none are).
     """
 
     kinds = {"image": "image", "text": "text", "key": "meta", "subreddit": "meta"}
@@ -151,15 +152,16 @@ class PostLoader(PlannedLoader):
         world_size: int = 1,  # all that train together
         workers: int = 0,  # reading processes
     ):
-        if split not in ("train", "val"):
-            raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
+        splits = ("train", "train once", "val")
+        if split not in splits:
+            raise ValueError(f"split={split!r}: unknown.{suggest(split, splits)}")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank}")
         self.train, self.seed, self.batch_size = split == "train", seed, batch_size
         self.rank, self.world_size, self.workers, self.batches = rank, world_size, workers, 0
         self.reading, self.tokens = reading, TokenCache(tokenizer)
         self.numbers, kept = np.arange(len(posts)), held_out_posts(posts, held_out)
-        if self.train:
+        if split != "val":
             self.numbers = np.setdiff1d(self.numbers, kept, assume_unique=True)
         elif len(kept):
             self.numbers = kept

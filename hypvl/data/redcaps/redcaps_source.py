@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...config import config_hash
+from ...config import config_hash, suggest
 from .annotations import subreddit_words
 from .collection import Posts, collect_posts
 from .post_batches import PostLoader, PostReading
@@ -84,6 +84,23 @@ class RedcapsSource(DataSource, kind="redcaps"):
         workers: int = 0,
     ) -> PostLoader:
         "Batches of pictures and captions; see `DataSource.loader` and `PostLoader`."
+        if split not in ("train", "val"):
+            raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
+        return self._posts(
+            data, tokenizer, size, batch_size, seed, split, rank, world_size, workers
+        )
+
+    def one_pass(
+        self, data: DataPaths, tokenizer, size: int, batch_size: int, split: str = "train"
+    ) -> PostLoader:
+        "Every post of training or held out once, in order; see `DataSource.one_pass`."
+        if split == "train":
+            return self._posts(data, tokenizer, size, batch_size, split="train once")
+        return self.loader(data, tokenizer, size, batch_size, split=split)
+
+    def _posts(
+        self, data, tokenizer, size, batch_size, seed=0, split="", rank=0, world_size=1, workers=0
+    ) -> PostLoader:
         return PostLoader(
             Posts(data.train),
             tokenizer,
