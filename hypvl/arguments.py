@@ -6,7 +6,7 @@
 __all__ = ['Parser', 'choice', 'words', 'count', 'add_common', 'say', 'load_plugin', 'has_gpu', 'check_checkpoint',
            'check_device', 'check_folder', 'check_file']
 
-# %% ../nbs/006_arguments.ipynb #92c5801a
+# %% ../nbs/006_arguments.ipynb #51bc0262
 import argparse
 import ctypes
 import difflib
@@ -21,7 +21,7 @@ from types import ModuleType
 
 from .config import suggest
 
-# %% ../nbs/006_arguments.ipynb #918007d2
+# %% ../nbs/006_arguments.ipynb #9d410db6
 class Parser(argparse.ArgumentParser):
     "A parser whose errors suggest what may have been meant."
 
@@ -70,7 +70,7 @@ def count(text: str) -> int | None:
         raise argparse.ArgumentTypeError(f"a number from 1 on, or 'all', got {text!r}")
     return int(text)
 
-# %% ../nbs/006_arguments.ipynb #8db3b010
+# %% ../nbs/006_arguments.ipynb #06cb8633
 def add_common(parser: argparse.ArgumentParser):
     "Options of every command."
     group = parser.add_argument_group("every command")
@@ -89,7 +89,7 @@ def say(line: str) -> None:
     "A line that is seen at once."
     print(line, flush=True)
 
-# %% ../nbs/006_arguments.ipynb #639f5626
+# %% ../nbs/006_arguments.ipynb #8213996d
 @contextmanager
 def _folder_on_path(folder: Path):
     "A folder in front of the places where modules are looked for."
@@ -147,7 +147,7 @@ def load_plugin(
         kind = type(error).__name__
         raise ValueError(f"plugin: {name!r} cannot be imported: {kind}: {error}") from error
 
-# %% ../nbs/006_arguments.ipynb #c21b5777
+# %% ../nbs/006_arguments.ipynb #6ec92700
 def has_gpu() -> bool:
     "Whether a driver finds a GPU; asked without torch, which takes seconds to import."
     if Path("/dev/kfd").exists():

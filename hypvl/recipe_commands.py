@@ -6,7 +6,7 @@
 __all__ = ['LISTED', 'add_train', 'add_list', 'add_info', 'check_paper', 'is_file_name', 'read_settings', 'check_training',
            'default_out', 'score_lines', 'train_command', 'list_command', 'info_command']
 
-# %% ../nbs/007_recipe_commands.ipynb #43bd4b67
+# %% ../nbs/007_recipe_commands.ipynb #35f4753c
 import argparse
 import sys
 import time
@@ -29,7 +29,7 @@ from .papers import PRESETS, paper_packages
 if TYPE_CHECKING:
     from hypvl.papers.recipes import Recipe
 
-# %% ../nbs/007_recipe_commands.ipynb #98d3dcd8
+# %% ../nbs/007_recipe_commands.ipynb #b74f4118
 LISTED = ("papers", "presets", "suites", "models", "recipes")
 
 
@@ -90,7 +90,7 @@ def add_info(parser: argparse.ArgumentParser) -> None:
         help="of a published file; default: by its layout",
     )
 
-# %% ../nbs/007_recipe_commands.ipynb #7f8e5c0b
+# %% ../nbs/007_recipe_commands.ipynb #878d5326
 def check_paper(
     name: str,
 ) -> None:
@@ -134,7 +134,7 @@ def check_training(
     check_folder("data_root", args.data_root)
     check_device(args.device)
 
-# %% ../nbs/007_recipe_commands.ipynb #4fd2992e
+# %% ../nbs/007_recipe_commands.ipynb #1fe95d36
 def _recipe(args: argparse.Namespace) -> "Recipe":
     "The recipe that is meant."
     from hypvl.papers.paper import find_paper
@@ -226,7 +226,7 @@ def train_command(
     say(f"model       {folder / 'model'}; hypvl info {folder} says what it is")
     return 0
 
-# %% ../nbs/007_recipe_commands.ipynb #c2de85e5
+# %% ../nbs/007_recipe_commands.ipynb #ccc0a7bb
 def _recipe_lines(paper: str, preset: str) -> list[str]:
     "A line a recipe of a paper."
     from hypvl.papers.paper import find_paper
@@ -270,7 +270,7 @@ def list_command(
             say(line)
     return 0
 
-# %% ../nbs/007_recipe_commands.ipynb #d8d0914d
+# %% ../nbs/007_recipe_commands.ipynb #d32a10c0
 def info_command(
     args: argparse.Namespace,  # of `hypvl info`
 ) -> int:  # exit code

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['PRESETS', 'paper_packages']
 
-# %% ../../nbs/papers/799_papers.ipynb #0764b04f
+# %% ../../nbs/papers/799_papers.ipynb #49fc9ad4
 import pkgutil
 
-# %% ../../nbs/papers/799_papers.ipynb #73f5470f
+# %% ../../nbs/papers/799_papers.ipynb #dd36b11c
 PRESETS = ("smoke", "mini", "gpu", "paper")
 
 

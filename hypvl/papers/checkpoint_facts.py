@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['run_folder', 'uses_of', 'checkpoint_facts']
 
-# %% ../../nbs/papers/893_checkpoint_facts.ipynb #d1862557
+# %% ../../nbs/papers/893_checkpoint_facts.ipynb #5daeed6a
 import json
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from ..models.hub import model_facts
 from ..models.shipped import SHIPPED, load_shipped, shipped_facts
 from .report import load_checkpoint
 
-# %% ../../nbs/papers/893_checkpoint_facts.ipynb #cac1393a
+# %% ../../nbs/papers/893_checkpoint_facts.ipynb #f4f811c6
 def _read(path: Path) -> dict[str, Any]:
     "A JSON object; an empty one where there is no such file."
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
@@ -60,7 +60,7 @@ def _shipped(name: str) -> dict[str, str]:
     recipe = f"run {facts['recipe']}, seed {facts['seed']}"
     return {"recipe": recipe, "trained": f"{facts['steps']:,} steps", "commit": facts["commit"]}
 
-# %% ../../nbs/papers/893_checkpoint_facts.ipynb #0fdca730
+# %% ../../nbs/papers/893_checkpoint_facts.ipynb #4d2a976e
 def uses_of(
     model: nn.Module,  # with a geometry
 ) -> list[str]:
@@ -92,7 +92,7 @@ def uses_of(
         uses.append(f"its geometry lacks {', '.join(missing)}")
     return uses
 
-# %% ../../nbs/papers/893_checkpoint_facts.ipynb #34de8316
+# %% ../../nbs/papers/893_checkpoint_facts.ipynb #d63c3118
 def _learned(geometry: Any) -> dict[str, str]:
     "The scalars that a geometry has learned, as they are stored."
     facts = {}

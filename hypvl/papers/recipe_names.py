@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['short_name', 'NamedRecipe', 'named_recipes', 'find_recipe', 'read_recipe']
 
-# %% ../../nbs/papers/892_recipe_names.ipynb #1999ea3a
+# %% ../../nbs/papers/892_recipe_names.ipynb #816dd48c
 import importlib
 import json
 import re
@@ -20,7 +20,7 @@ from .paper import Paper, find_paper
 from .recipes import Recipe
 from .runs import paper_packages
 
-# %% ../../nbs/papers/892_recipe_names.ipynb #3389ab32
+# %% ../../nbs/papers/892_recipe_names.ipynb #16fd87d2
 def short_name(
     label: str,  # of a recipe in tables
 ) -> str:
@@ -32,7 +32,7 @@ def short_name(
     plain = re.sub(r"\s*([+=])\s*", r"\1", plain)
     return re.sub(r"[^a-z0-9+=._]+", "-", plain).strip("-")
 
-# %% ../../nbs/papers/892_recipe_names.ipynb #aabc589a
+# %% ../../nbs/papers/892_recipe_names.ipynb #e95c94f5
 @dataclass(frozen=True)
 class NamedRecipe:
     "A recipe with its name on the command line."
@@ -82,7 +82,7 @@ def named_recipes(
             found[name] = NamedRecipe(name, section, recipe)
     return found
 
-# %% ../../nbs/papers/892_recipe_names.ipynb #b0c7b98c
+# %% ../../nbs/papers/892_recipe_names.ipynb #3b9b84d3
 def find_recipe(
     name: str,  # PAPER:RECIPE, such as 'phyclip:meru'
     preset: str = "mini",
@@ -105,7 +105,7 @@ def find_recipe(
         )
     return override(known[wanted].recipe, of_one)
 
-# %% ../../nbs/papers/892_recipe_names.ipynb #f267918a
+# %% ../../nbs/papers/892_recipe_names.ipynb #0bd4664e
 def read_recipe(
     path: str | Path,  # JSON of a recipe, or the `job.json` of a run
     overrides: Mapping[str, Any] | None = None,  # dotted keys of the record
