@@ -4,13 +4,14 @@
     OMP_NUM_THREADS=1 python benchmarks/h2em_recipe.py --out runs/h2em_recipe --updates 156
     OMP_NUM_THREADS=1 python benchmarks/h2em_recipe.py --out runs/h2em_recipe --only default
 
-A row is a setting after so many updates: the closed-world area on validation in % for each way to
-fuse the scores, and the share of states and of objects that p(s)p(o) names right. Update 0 is the
-model as it begins; the area of CLIP as it is stands beside them. The test pictures are not read.
+A row is a setting after so many updates of a run as any other: the closed-world area on validation
+in % for each way to fuse the scores, and the share of states and of objects that p(s)p(o) names
+right. CLIP as it is has no updates. The test pictures are not read. Rows are added to recipe.csv;
+settings that are there with as many updates are not run again.
 """
 
 import argparse
-import itertools
+import sys
 import time
 from pathlib import Path
 
@@ -18,8 +19,8 @@ import pandas as pd
 import torch
 
 from hypvl.evaluation.bias_sweep import sweep
+from hypvl.models import load_model
 from hypvl.models.compositional import FUSIONS
-from hypvl.models.registry import create_model
 from hypvl.papers.h2em.compositions import (
     Phases,
     Setting,
@@ -28,9 +29,8 @@ from hypvl.papers.h2em.compositions import (
     sweep_settings,
 )
 from hypvl.papers.h2em.recipes import composition_recipe
-from hypvl.training.kept_tokens import KeptTokens
-from hypvl.training.optim import make_optimizer, set_lr
-from hypvl.training.update import Step
+from hypvl.papers.provenance import git_state, short_commit
+from hypvl.papers.runs import train
 
 SETTINGS = {
     "clip": {"family": "clip"},
@@ -49,62 +49,53 @@ SETTINGS = {
 }
 
 
-class Trial:
-    "One setting, its validation pairs, and a plain training."
+def areas(model, data, recipe) -> dict[str, float]:
+    "A monitor: areas by fusion and accuracies of the primitives, in %."
+    phases = Phases(recipe, data)
+    known = phases.source.compositions(data)
+    say = plain_candidates if recipe.family == "clip" else own_candidates
+    candidates = say(model, known.split.pairs("open"))
+    settings = {("closed", way): Setting("closed", "val", known.split) for way in FUSIONS}
+    streams = sweep_settings(model, phases.batches("val"), candidates, settings, known.pairs("val"))
+    found = {way: sweep(streams["closed", way].best()) for way in FUSIONS}
+    row = {way: 100 * scores.auc for way, scores in found.items()}
+    alone = found["product"]
+    row |= {"state": 100 * alone.state_accuracy, "object": 100 * alone.object_accuracy}
+    return {f"val/{name}": round(value, 1) for name, value in row.items()}
 
-    def __init__(self, overrides, out):
-        self.recipe = composition_recipe(**overrides)
-        self.data = self.recipe.data.prepare(out / "data", progress=False)
-        self.phases = Phases(self.recipe, self.data)
-        self.known = self.recipe.data.compositions(self.data)
-        torch.manual_seed(0)
-        self.model = create_model(self.recipe.model, seed=0)
-        self.say = plain_candidates if overrides.get("family") == "clip" else own_candidates
 
-    def measure(self):
-        "Areas by fusion, and accuracies of the primitives, in %."
-        self.model.eval()
-        setting = Setting("closed", "val", self.known.split)
-        candidates = self.say(self.model, self.known.split.pairs("open"))
-        settings = {("closed", way): setting for way in FUSIONS}
-        given = self.phases.batches("val"), candidates, settings, self.known.pairs("val")
-        streams = sweep_settings(self.model, *given)
-        found = {way: sweep(streams["closed", way].best()) for way in FUSIONS}
-        row = {way: 100 * scores.auc for way, scores in found.items()}
-        alone = found["product"]
-        row |= {"state": 100 * alone.state_accuracy, "object": 100 * alone.object_accuracy}
-        return {name: round(value, 1) for name, value in row.items()}
+COLUMNS = [f"val/{name}" for name in (*FUSIONS, "state", "object")]
 
-    def rows(self, updates, every):
-        "A row at the start, and after each so many updates."
-        model, config = self.model, self.recipe.train
-        batches = self.recipe.data.loader(self.data, None, self.recipe.image_size, 64, seed=0)
-        model.train()
-        with torch.no_grad():  # sets the scales
-            batch = next(iter(batches))
-            model.embed(batch, ("image", "pair_texts"), {"image": "image"})
-        yield {"update": 0, "seconds": 0.0, **self.measure()}
-        if not config.steps:
-            return
-        batches.batches = 0
-        loader = KeptTokens(batches, model.tokens)
-        step = Step(model, self.recipe.objective.make(), loader.kinds)
-        optimizer = make_optimizer(
-            model, config.lr, config.betas, weight_decay=config.weight_decay, name="adam"
+
+def trial(setting: str, updates: int, every: int, out: Path) -> list[dict]:
+    "One model: trained, with a row at each look at the validation pairs."
+    changes = SETTINGS[setting]
+    looked = {"train.checkpoint_every": 0, "train.validate_every": every, "train.steps": updates}
+    looked |= {"train.log_every": every}
+    if changes.get("family") == "clip":
+        looked = {}
+    made = composition_recipe(**changes, **looked)
+    if looked:
+        made = composition_recipe(
+            **changes, **looked, monitor="h2em_recipe:areas", **{"train.best": "val/prob"}
         )
-        start = time.process_time()
-        model.train()
-        for update, batch in enumerate(itertools.islice(loader, updates), 1):
-            set_lr(optimizer, config.lr * (1 if update <= updates / 2 else 0.5))
-            loss, _, _ = step(batch, update)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            model.geometry.clamp_parameters()
-            if update % every == 0:
-                spent = round(time.process_time() - start, 1)
-                yield {"update": update, "seconds": spent, **self.measure()}
-                model.train()
+    data = made.data.prepare(out / "data", made.image_size, progress=False)
+    start = time.process_time()
+    history = train(made, data, out / made.hash, "cpu", progress=False, resume=False)
+    seconds = round(time.process_time() - start, 1)
+    if made.train.steps:
+        seen = history.dropna(subset=COLUMNS)[["step", *COLUMNS]].to_dict("records")
+    else:
+        model = load_model(out / made.hash / "model")
+        model.eval()
+        seen = [{"step": 0, **areas(model, data, made)}]
+    origin = {"CPU seconds": seconds, "seed": made.train.seed, "run": made.hash}
+    origin |= {"commit": short_commit(git_state())}
+    rows = []
+    for row in seen:
+        values = {name.removeprefix("val/"): row[name] for name in COLUMNS}
+        rows.append({"setting": setting, "update": int(row["step"]), **values, **origin})
+    return rows
 
 
 def main():
@@ -112,16 +103,23 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, help="folder of data and recipe.csv")
-    parser.add_argument("--updates", type=int, default=156, help="of each setting; 0: as it begins")
+    parser.add_argument("--updates", type=int, default=156, help="of each setting")
     parser.add_argument("--every", type=int, default=26, help="updates between two rows")
     parser.add_argument("--only", nargs="*", default=list(SETTINGS), help="names of settings")
-    args = parser.parse_args()
-    rows = []
-    for name in args.only:
-        for row in Trial(SETTINGS[name], args.out).rows(args.updates, args.every):
-            rows.append({"setting": name, **row})
-            print(rows[-1], flush=True)
-            pd.DataFrame(rows).to_csv(args.out / "recipe.csv", index=False)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    file = arguments.out / "recipe.csv"
+    rows = pd.read_csv(file).to_dict("records") if file.exists() else []
+    command = f"python benchmarks/h2em_recipe.py {' '.join(sys.argv[1:])}"
+    for setting in arguments.only:
+        last = 0 if setting == "clip" else arguments.updates
+        if any((row["setting"], row["update"]) == (setting, last) for row in rows):
+            continue
+        found = trial(setting, arguments.updates, arguments.every, arguments.out)
+        rows += [row | {"command": command} for row in found]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pd.DataFrame(rows).to_csv(file, index=False)
+        print(pd.DataFrame(found).to_string(index=False, header=False), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 __all__ = ['CzslSource']
 
 # %% ../../../nbs/data/czsl/265_czsl_source.ipynb #3ae9d014
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ import pandas as pd
 
 from ...config import atomic_path, config_hash, suggest, write_atomic
 from .composition_batches import CompositionAugmentation, CompositionLoader
-from .metadata import METADATA, Compositions, read_compositions
+from .metadata import LOST, METADATA, Compositions, read_compositions
 from .primitives import PrimitiveTaxonomy, read_taxonomy, world_taxonomy
 from .splits import PHASES, SPLIT_FOLDER, compare_counts, read_split
 from ..jobs import folder_lock
@@ -53,8 +54,8 @@ class CzslSource(DataSource, kind="czsl"):
         if self.root:
             base = Path(self.root)
             files = [*base.glob(f"{METADATA}.*"), *base.glob(f"{SPLIT_FOLDER}/*_pairs.txt")]
-            facts = sorted((path.name, path.stat().st_size) for path in files)
-            made_of = ["czsl", str(base.resolve()), facts, self.missing]
+            facts = sorted((p.name, hashlib.sha256(p.read_bytes()).hexdigest()) for p in files)
+            made_of = ["czsl", str(base.resolve()), self.name, facts, self.missing]
         return Path(root) / f"czsl-{config_hash(made_of)}"
 
     def prepare(
@@ -67,7 +68,7 @@ class CzslSource(DataSource, kind="czsl"):
         """
         folder = self.folder(root)
         with folder_lock(folder):
-            if not (folder / "report.json").exists():
+            if not self._finished(folder):
                 raw = Path(self.root)
                 if not self.root:
                     raw = write_state_world(folder / "raw", self.world, workers, progress)
@@ -81,6 +82,12 @@ class CzslSource(DataSource, kind="czsl"):
                 report["counts"] = {name: row.to_dict() for name, row in counts.iterrows()}
                 write_atomic(folder / "report.json", json.dumps(report, indent=1))
         return DataPaths(folder, folder, folder, folder.name)
+
+    def _finished(self, folder: Path) -> bool:
+        "Whether the rows are there; those of pictures that were not are looked for again."
+        if not (folder / "report.json").exists():
+            return False
+        return not json.loads((folder / "report.json").read_text())["skipped"].get(LOST)
 
     def compositions(self, data: DataPaths) -> Compositions:
         "The split and the rows of all pictures, as `prepare` left them."

@@ -65,11 +65,12 @@ class GateOrder:
             low, high = (self._side(own, level) for level in (self.abstract, self.specific))
             if not len(low) or not len(high):
                 raise NotRun(f"no texts of {self.abstract} and {self.specific} for {self.model}")
-            gates = [side.sort_values("text")["gate"].to_numpy(float) for side in (low, high)]
+            sides = [side.drop_duplicates("text").sort_values("text") for side in (low, high)]
+            gates = [side["gate"].to_numpy(float) for side in sides]
             pairs.append(_in_order(*gates) - 50)
             seeds.append(int(seed))
-            mixed = rng.permutation(np.concatenate(gates))
-            nulls.append(_in_order(mixed[: len(low)], mixed[len(low) :]).mean() - 50)
+            mixed = np.split(rng.permutation(np.concatenate(gates)), [len(gates[0])])
+            nulls.append(_in_order(*mixed).mean() - 50)
         if not pairs:
             raise NotRun(f"no gates of {self.model}")
         if len({one.shape for one in pairs}) > 1:
