@@ -10,6 +10,15 @@ ini = ConfigParser(delimiters=["="])
 ini.read(here / "settings.ini", encoding="utf-8")
 cfg = ini["DEFAULT"]
 
+
+def listed(*extras: str) -> list[str]:
+    "Requirements of several extras, each once."
+    found = [name for extra in extras for name in cfg[f"{extra}_requirements"].split()]
+    return list(dict.fromkeys(found))
+
+
+REFERENCE = "hypvl.resources.reference"  # the papers' numbers, which lie beside the notebooks
+
 setup(
     name=cfg["lib_name"],
     version=cfg["version"],
@@ -22,11 +31,18 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     keywords=cfg["keywords"].split(),
-    packages=find_packages(include=["hypvl", "hypvl.*"]),
-    package_data={"hypvl": ["resources/*"]},
+    packages=[*find_packages(include=["hypvl", "hypvl.*"]), REFERENCE],
+    package_dir={REFERENCE: "papers_repro/reference"},
+    package_data={"hypvl": ["resources/*"], REFERENCE: ["*.csv", "*.md"]},
     python_requires=">=" + cfg["min_python"],
     install_requires=cfg["requirements"].split(),
-    extras_require={"dev": cfg["dev_requirements"].split()},
+    extras_require={
+        "train": listed("train"),
+        "search": listed("train", "search"),
+        "explore": listed("train", "search", "explore"),
+        "notebooks": listed("train", "search", "explore", "notebooks"),
+        "dev": listed("train", "search", "explore", "notebooks", "dev"),
+    },
     entry_points={"console_scripts": cfg.get("console_scripts", "").split()},
     classifiers=[
         "Development Status :: 3 - Alpha",

@@ -10,6 +10,7 @@ __all__ = ['NAMES']
 from importlib import import_module as _import_module
 
 from .config import suggest as _suggest
+from .extras import extra_named as _extra_named
 
 # %% ../nbs/004_api.ipynb #9ef7f6f3
 __doc__ = """Hyperbolic vision-language learning: geometries, losses, models, training, evaluation.
@@ -49,7 +50,8 @@ def __getattr__(name: str):
     if name not in NAMES:
         hint = "" if name.startswith("_") else _suggest(name, NAMES)
         raise AttributeError(f"module 'hypvl' has no attribute {name!r}.{hint}")
-    return getattr(_import_module(f"hypvl.{NAMES[name]}"), name)
+    with _extra_named(f"hypvl.{name}"):
+        return getattr(_import_module(f"hypvl.{NAMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

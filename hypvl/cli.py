@@ -29,6 +29,7 @@ from hypvl.arguments import (
     words,
 )
 from .config import suggest
+from .extras import MissingExtra, extra_named
 from hypvl.recipe_commands import (
     add_info,
     add_list,
@@ -579,8 +580,9 @@ def main(
         parser.error(f"unknown command {arguments[0]!r}.{suggest(arguments[0], COMMANDS)}")
     args = parser.parse_args(arguments)
     try:
-        return args.run(args)
-    except (ValueError, LookupError, FileNotFoundError) as error:
+        with extra_named(f"hypvl {args.command}"):
+            return args.run(args)
+    except (ValueError, LookupError, FileNotFoundError, MissingExtra) as error:
         if args.debug:
             raise
         reason = error.args[0] if isinstance(error, KeyError) else error

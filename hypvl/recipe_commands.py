@@ -172,12 +172,14 @@ def score_lines(
     table = progress(results) if results is not None else []
     if not len(table):
         return ["no scores in %: see the tables of the run"]
+    several = table["model"].nunique() > 1  # a model may be measured in parts, or in several ways
     lines = [f"{'mean score, %':22} {'model':>7} {'blind':>7} {'ideal':>7}"]
     for row in table.itertuples():
         cells = [
             "–" if value != value else f"{value:.1f}" for value in (row.score, row.blind, row.ideal)
         ]
-        lines.append(f"{row.suite:22} {cells[0]:>7} {cells[1]:>7} {cells[2]:>7}")
+        line = f"{row.suite:22} {cells[0]:>7} {cells[1]:>7} {cells[2]:>7}"
+        lines.append(f"{line}  {row.model}" if several else line)
     return lines
 
 

@@ -11,11 +11,11 @@ __all__ = ['distortion', 'boolean_lattice', 'hamming', 'embed_boolean_lattice', 
 import math
 from collections.abc import Sequence
 
-import geoopt
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from ..extras import extra_named
 from .lorentz import dist, exp0, from_poincare
 
 # %% ../../nbs/geometry/106_trees.ipynb #d2831703
@@ -107,6 +107,8 @@ def best_distortion(
     "Lowest distortion that Riemannian Adam finds for points in one space or in an l1 product."
     if space not in ("hyperbolic", "euclid"):
         raise ValueError(f"space must be 'hyperbolic' or 'euclid', got {space!r}")
+    with extra_named("best_distortion"):
+        import geoopt
     curved = space == "hyperbolic"
     manifold = geoopt.PoincareBall() if curved else geoopt.Euclidean(1)
     start = torch.randn(len(target), k, d, dtype=torch.float64, generator=generator)

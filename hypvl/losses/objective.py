@@ -9,18 +9,21 @@ __all__ = ['VARIANTS', 'Schedule', 'Plateau', 'Objective', 'ObjectiveConfig', 'T
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import pandas as pd
 import torch
 from torch import Tensor
 
 from ..config import ByKind, suggest
+from ..extras import extra_named
 from .contrast import Contrast
 from .entailment import Entail
 from .rows import Context, Row, stream_names
 from .syntax import SyntaxConfig, syntax_rows
 from ..streams import stream_kind
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # %% ../../nbs/losses/405_objective.ipynb #d2a9e1e4
 @dataclass(frozen=True)
@@ -196,8 +199,10 @@ class Objective:
         left = self.plateau.left
         return {name: s.factor(step, left.get(name)) for name, s in self.schedules.items()}
 
-    def table(self) -> pd.DataFrame:
+    def table(self) -> "pd.DataFrame":
         "The rows, one a line."
+        with extra_named("table"):
+            import pandas as pd
         columns = ("group", "query", "key", "general", "specific", "eta", "reduction", "weight")
         lines = [{c: getattr(row, c, "") for c in columns} for row in self.rows]
         frame = pd.DataFrame(lines, index=[row.name for row in self.rows])

@@ -11,14 +11,23 @@ __all__ = ['CompositionalConfig', 'FrozenTowers', 'ImageEncoderConfig', 'DualEnc
 import hypvl.geometry.clipped
 import hypvl.geometry.poincare
 import hypvl.geometry.routing  # noqa: F401
-from .compositional import CompositionalConfig
-from .dual_encoder import DualEncoder, eval_transform
-from .frozen import FrozenTowers
-from .head import HyperbolicHead
-from .image_encoders import ImageEncoderConfig
-from .interop import OpenClipConfig, from_open_clip
-from .official import export_official, load_official
-from .registry import ModelConfig, create_model, list_models, load_model, model_config
+from ..extras import extra_named
+
+with extra_named("hypvl.models"):
+    from hypvl.models.compositional import CompositionalConfig
+    from hypvl.models.dual_encoder import DualEncoder, eval_transform
+    from hypvl.models.frozen import FrozenTowers
+    from hypvl.models.head import HyperbolicHead
+    from hypvl.models.image_encoders import ImageEncoderConfig
+    from hypvl.models.interop import OpenClipConfig, from_open_clip
+    from hypvl.models.official import export_official, load_official
+    from hypvl.models.registry import (
+        ModelConfig,
+        create_model,
+        list_models,
+        load_model,
+        model_config,
+    )
 
 _all_ = [
     "CompositionalConfig",

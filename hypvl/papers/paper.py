@@ -122,11 +122,12 @@ class Study:
         self,
         paper: Paper,
         parameters: RunParameters,  # complete, see `read_parameters`
-        folder: str | Path | None = None,  # of the papers' numbers; None: of the checkout
+        folder: str | Path | None = None,  # of the papers' numbers; None: see `reference_folder`
     ):
         self.paper, self.parameters, self.started = paper, parameters, time.perf_counter()
         self.reference_folder = Path(folder) if folder else reference_folder()
-        home = self.reference_folder.parents[1]
+        in_checkout = self.reference_folder.parent.name == "papers_repro"
+        home = self.reference_folder.parents[1] if in_checkout else Path()
         self.out = Path(parameters.out or home / f"runs/{paper.name}-{parameters.preset}")
         self.runs, self._judged = {}, None
         given = {"data.sprites": parameters.sprites} if parameters.sprites else {}

@@ -331,8 +331,10 @@ def as_results(
 
 # %% ../../nbs/papers/806_reference.ipynb #e4c74550
 def reference_folder() -> Path:
-    "Where the papers' numbers lie: above the working folder, else in the checkout of the package."
+    "Where the papers' numbers lie: above the working folder, in the checkout, or in the package."
     for folder in (Path.cwd(), *Path.cwd().parents):
         if (folder / "papers_repro" / "reference").is_dir():
             return folder / "papers_repro" / "reference"
-    return Path(hypvl.__file__).parents[1] / "papers_repro" / "reference"
+    package = Path(hypvl.__file__).parent
+    checkout = package.parent / "papers_repro" / "reference"
+    return checkout if checkout.is_dir() else package / "resources" / "reference"

@@ -7,8 +7,17 @@ __all__ = ['build_index', 'load_index', 'Index', 'Hits', 'Match', 'fingerprint',
            'merge_hits', 'merge_matches']
 
 # %% ../../nbs/search/704_search.ipynb #082e64db
-from .index import Hits, Index, Match, build_index, fingerprint, load_index
-from .shards import ShardedIndex, load_shard, merge_hits, merge_matches, save_shards
+from ..extras import extra_named
+
+with extra_named("hypvl.search"):
+    from hypvl.search.index import Hits, Index, Match, build_index, fingerprint, load_index
+    from hypvl.search.shards import (
+        ShardedIndex,
+        load_shard,
+        merge_hits,
+        merge_matches,
+        save_shards,
+    )
 
 _all_ = [
     "build_index",

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -88,12 +89,13 @@ def test_arrows_point_one_way(root):
     "Nothing imports papers; only papers imports evaluation."
     allowed = {
         "config": set(),
+        "extras": set(),
         "streams": {"config"},
         "pictures": set(),
-        "geometry": {"config"},
+        "geometry": {"config", "extras"},
         "data": {"config", "streams", "pictures"},
-        "losses": {"config", "streams", "geometry"},
-        "models": {"config", "streams", "pictures", "geometry"},
+        "losses": {"config", "extras", "streams", "geometry"},
+        "models": {"config", "extras", "streams", "pictures", "geometry"},
         "training": {"config", "streams", "losses", "models", "data", "geometry"},
         "evaluation": {"config", "streams", "pictures", "geometry", "data", "models"},
     }
@@ -129,7 +131,10 @@ def distribution(requirement):
 def test_requirements_are_locked(root):
     ini = configparser.ConfigParser(delimiters=["="])
     ini.read(root / "settings.ini")
-    wanted = " ".join(ini["DEFAULT"][key] for key in ("requirements", "dev_requirements")).split()
+    wanted = []
+    for key, value in ini["DEFAULT"].items():
+        if key.endswith("requirements"):
+            wanted += value.split()
     lines = (root / "constraints.txt").read_text().splitlines()
     locked = {distribution(line) for line in lines if "==" in line}
     assert {distribution(requirement) for requirement in wanted} <= locked
@@ -140,6 +145,61 @@ def test_readme_opens_with_what_the_committed_ledgers_say(root):
     text = (root / "README.md").read_text()
     shown = text.split(OPENING[0])[1].split(OPENING[1])[0]
     assert shown == readme_opening(root)
+
+
+CORE = """
+import importlib, pkgutil, sys
+
+
+class NotInstalled:
+    "As if the libraries of all extras were not there."
+
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in missing:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+import hypvl.extras
+
+missing = {name for libraries in hypvl.extras.EXTRAS.values() for name in libraries}
+sys.meta_path.insert(0, NotInstalled())
+import hypvl.geometry, hypvl.losses
+
+for package in (hypvl.geometry, hypvl.losses):
+    for found in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        importlib.import_module(found.name)
+import torch
+
+space = hypvl.ProductConfig(k=2, d=3).make()
+points = {name: space.lift(torch.randn(4, 6), name) for name in ("image", "text")}
+objective = hypvl.FamilyObjective("phyclip", boxes=False).make()
+loss, log = objective(points, space, step=0)
+loss.backward()
+assert loss.isfinite() and not missing & set(sys.modules), missing & set(sys.modules)
+for use in (
+    lambda: hypvl.create_model,
+    lambda: hypvl.Trainer,
+    objective.table,
+    lambda: importlib.import_module("hypvl.search"),
+    lambda: hypvl.geometry.trees.best_distortion(torch.ones(3, 3), 2),
+):
+    try:
+        use()
+    except hypvl.extras.MissingExtra as error:
+        print(error)
+from hypvl.cli import main
+
+assert main(["list", "models"]) == 2 and main(["list", "papers"]) == 0
+"""
+
+
+def test_geometry_and_losses_need_torch_and_little_more(root):
+    done = subprocess.run([sys.executable, "-c", CORE], capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert len(said) == 5 + len(paper_packages()), said
+    assert all("which is not installed: pip install 'hypvl[" in line for line in said[:5]), said
+    assert "hypvl list: error: hypvl.models needs" in done.stderr
 
 
 def test_readme_names_what_exists(root):
@@ -188,3 +248,6 @@ def test_a_wheel_carries_the_small_models(root, monkeypatch):
     carried = {Path(path).name for path in build.find_data_files("hypvl", "hypvl")}
     for name in ("world_clip", "states_clip"):
         assert {f"{name}.json", f"{name}.safetensors"} <= carried
+    numbers = build.find_data_files("hypvl.resources.reference", "papers_repro/reference")
+    beside = {path.name for path in (root / "papers_repro" / "reference").glob("*.csv")}
+    assert beside and beside <= {Path(path).name for path in numbers}
