@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['EXTRAS', 'MissingExtra', 'extra_named']
 
-# %% ../nbs/008_extras.ipynb #bfce171e
+# %% ../nbs/008_extras.ipynb #60381954
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# %% ../nbs/008_extras.ipynb #ba04a2f7
+# %% ../nbs/008_extras.ipynb #899eb924
 EXTRAS = {  # extra → what it brings, as it is imported
     "train": (
         *("torchvision", "open_clip", "timm", "accelerate", "webdataset", "geoopt", "spacy"),
