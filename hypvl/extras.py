@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['EXTRAS', 'MissingExtra', 'extra_named']
 
-# %% ../nbs/008_extras.ipynb #60381954
+# %% ../nbs/008_extras.ipynb #3a0bf01a
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# %% ../nbs/008_extras.ipynb #899eb924
+# %% ../nbs/008_extras.ipynb #b85abe2e
 EXTRAS = {  # extra → what it brings, as it is imported
     "train": (
         *("torchvision", "open_clip", "timm", "accelerate", "webdataset", "geoopt", "spacy"),
