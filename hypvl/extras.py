@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['EXTRAS', 'MissingExtra', 'extra_named']
 
-# %% ../nbs/008_extras.ipynb #3a0bf01a
+# %% ../nbs/008_extras.ipynb #fdcc7f64
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# %% ../nbs/008_extras.ipynb #b85abe2e
+# %% ../nbs/008_extras.ipynb #21223984
 EXTRAS = {  # extra → what it brings, as it is imported
     "train": (
         *("torchvision", "open_clip", "timm", "accelerate", "webdataset", "geoopt", "spacy"),
