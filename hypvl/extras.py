@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['EXTRAS', 'MissingExtra', 'extra_named']
 
-# %% ../nbs/008_extras.ipynb #fdcc7f64
+# %% ../nbs/008_extras.ipynb #722e9566
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# %% ../nbs/008_extras.ipynb #21223984
+# %% ../nbs/008_extras.ipynb #0f536b4a
 EXTRAS = {  # extra → what it brings, as it is imported
     "train": (
         *("torchvision", "open_clip", "timm", "accelerate", "webdataset", "geoopt", "spacy"),

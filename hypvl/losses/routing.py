@@ -60,6 +60,8 @@ class RouterEntropy(Row, kind="router_entropy"):
         if geometry.config.gate_form != "logit_over_T":
             form = geometry.config.gate_form
             raise ValueError(f"{self.name}: weights above 1 have no entropy, gate_form={form!r}")
+        known = torch.finfo(w.dtype)
+        w = w.clamp(known.tiny, 1 - known.eps / 2)  # at 0 and 1 the slope is infinite
         return (torch.special.entr(w) + torch.special.entr(1 - w)).mean()
 
 
