@@ -14,7 +14,7 @@ export MALLOC_TRIM_THRESHOLD_ := 1073741824
 
 VARIANT  ?= world
 
-.PHONY: help phyclip syntax hierarchies h2em agr backbone explore test export where lab clean
+.PHONY: help phyclip syntax hierarchies h2em agr compare backbone explore test export where lab clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -32,8 +32,9 @@ hierarchies:  ## fine-tune CLIP's image tower on wholes and parts, three seeds; 
 hierarchies: NOTEBOOK = visual_hierarchies
 h2em:  ## name unseen pairs of states and shapes with H²EM and its controls, three seeds; render tables, figures and claims
 agr:  ## train heads of two geometries and a router on a frozen trunk, beside controls, three seeds; render tables, figures and claims
+compare:  ## train the ideas of all five papers on one world, three seeds; say which helps what; about an hour
 NOTEBOOK  = $@
-phyclip syntax hierarchies h2em agr: .venv/.installed
+phyclip syntax hierarchies h2em agr compare: .venv/.installed
 	@mkdir -p $(OUT)
 	$(BIN)/papermill papers_repro/$(NOTEBOOK).ipynb $(OUT)/$(NOTEBOOK).ipynb $(LOG) \
 		-p preset $(PRESET) -p sections $(SECTIONS) -p out $(OUT)

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['EXTRAS', 'MissingExtra', 'extra_named']
 
-# %% ../nbs/008_extras.ipynb #722e9566
+# %% ../nbs/008_extras.ipynb #da977a6d
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# %% ../nbs/008_extras.ipynb #0f536b4a
+# %% ../nbs/008_extras.ipynb #d6ec5f27
 EXTRAS = {  # extra → what it brings, as it is imported
     "train": (
         *("torchvision", "open_clip", "timm", "accelerate", "webdataset", "geoopt", "spacy"),

@@ -289,7 +289,7 @@ class FamilyObjective(ObjectiveConfig, kind="family"):
 
     family: 'clip', 'meru', 'hycoclip' or 'phyclip'. boxes: also read box_image and box_text;
     False for plain pairs. gamma: weight of entailment. delay, ramp: its `Schedule`; at small
-    scale wait for the plateau. syntax: rows of words and parses.
+    scale wait for the plateau. syntax: rows of words and parses. more: rows of other papers.
     variant: 'official' (published code) or 'paper' (PHyCLIP, Eq. 3-6) chooses box_contrast
     ('full' or 'boxes'), reduction ('mean' or 'sum') and ent_scale where these are None.
     """
@@ -307,6 +307,7 @@ class FamilyObjective(ObjectiveConfig, kind="family"):
     ramp: int = 0  # steps from no entailment to all of it
     plateau_fraction: float = 0.9  # what `delay='plateau'` waits for
     syntax: SyntaxConfig | None = field(default=None, metadata={"hash": "changed"})  # more rows
+    more: tuple[Row, ...] = field(default=(), metadata={"hash": "changed"})  # of other papers
 
     def __post_init__(self):
         choices = {
@@ -364,7 +365,7 @@ class FamilyObjective(ObjectiveConfig, kind="family"):
             rows += self._entailment(image, text)
         if self.syntax:
             rows += syntax_rows(self.syntax)
-        return rows
+        return [*rows, *self.more]
 
     def for_steps(self, steps: int) -> "FamilyObjective":
         "With a ramp of at most a quarter of the updates."

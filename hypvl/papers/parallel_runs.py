@@ -139,7 +139,7 @@ def run_all(
     cores = joblib.cpu_count()
     wanted = {}
     for r in missing:
-        for data in (r.recipe.data, r.recipe.test or r.recipe.data):
+        for data in r.recipe.sources:
             wanted[data, r.recipe.image_size] = None
     for data, size in wanted:
         data.prepare(Path(out) / "data", size, min(8, cores), progress)

@@ -37,6 +37,10 @@ class Recipe:
     probes: tuple[str, ...] = field(default=("suite",), metadata={"hash": "changed"})
     # what is prepared for the probes; None: the data of the training
     test: DataSource | None = field(default=None, metadata={"hash": "changed"})
+    # data of single probes, by the names of the probes; the others see `test`
+    tests: Mapping[str, DataSource] | None = field(
+        default=None, hash=False, metadata={"hash": "changed"}
+    )
     # keep what a frozen image tower says of a training picture; the pictures must not change
     keep_tokens: bool = field(default=False, metadata={"hash": "changed"})
     # what is measured on validation data during the training, by name: its column `train.best`
@@ -60,6 +64,16 @@ class Recipe:
     def name(self) -> str:
         "The label, or the family where none is given."
         return self.label or self.family
+
+    @property
+    def sources(self) -> tuple[DataSource, ...]:
+        "All data of the run: of the training, of its probes."
+        return self.data, self.test or self.data, *(self.tests or {}).values()
+
+    def seen_by(self, probe: str) -> "Recipe":
+        "The recipe for one probe: its `test` is the data that this probe measures."
+        own = (self.tests or {}).get(probe)
+        return replace(self, test=own, tests=None) if own else self
 
 # %% ../../nbs/papers/801_recipes.ipynb #ac62fe9f
 _WORLD_TRAINING = TrainConfig(

@@ -10,7 +10,7 @@ __all__ = ['Monitor', 'MONITORS', 'Probe', 'PROBES', 'make_loader', 'register_mo
 import importlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from ..config import from_dict, suggest, to_dict
-from ..data.sources import DataPaths
+from ..data.sources import DataPaths, DataSource
 from ..evaluation.retrieval import recall_at_k
 from ..evaluation.suites.evaluate import evaluate_suite, load_frames, save_frames
 from ..evaluation.suites.protocols import Protocol
@@ -196,24 +196,43 @@ def _paths(plain: Sequence[str]) -> DataPaths:
     return DataPaths(*(Path(folder) for folder in folders), fingerprint)
 
 
+_JOINED = ("items", "results")  # frames that mean the same whatever probe leaves them
+
+
+def _with_frames(
+    frames: Mapping[str, pd.DataFrame], found: Mapping[str, pd.DataFrame]
+) -> dict[str, pd.DataFrame]:
+    "More frames: scores are joined, of others the later one is kept."
+    every = {**frames, **found}
+    for name in _JOINED:
+        if name in frames and name in found:
+            every[name] = pd.concat([frames[name], found[name]], ignore_index=True)
+    return every
+
+
 def job(config: dict, out: Path) -> dict:
     "What a run does, in this process: train, measure, leave tables. For `launch`: plain data."
     recipe = from_dict(Recipe, config["recipe"])
     data, test = _paths(config["data"]), _paths(config["test"])
+    own = {name: _paths(plain) for name, plain in config["tests"].items()}
     device = None if config["device"] == "auto" else config["device"]
-    probes = [find_probe(name) for name in recipe.probes]  # a wrong name fails before training
+    # a wrong name fails before training
+    probes = {name: find_probe(name) for name in recipe.probes}
     train(recipe, data, out, device, config["progress"])
     if int(os.environ.get("RANK", 0)) == 0:
         gpu = device != "cpu" and torch.cuda.is_available()
         chosen = recipe.monitor and recipe.train.steps
         weights = out / "checkpoints" / "best" if chosen else out / "model"
         model = load_model(weights).to("cuda" if gpu else "cpu")
-        frames = {}
-        for probe in probes:
-            frames |= probe(model, test, recipe, out, config["progress"])
+        frames: dict[str, pd.DataFrame] = {}
+        for name, probe in probes.items():
+            seen, measured = recipe.seen_by(name), own.get(name, test)
+            found = probe(model, measured, seen, out, config["progress"])
+            frames = _with_frames(frames, found)
         save_frames(frames, out / "frames")
-        commit = short_commit(git_state())
-        save_provenance({"commit": commit, "data": test.fingerprint, "versions": versions()}, out)
+        prints = dict.fromkeys(one.fingerprint for one in (test, *own.values()))
+        commit, fingerprint = short_commit(git_state()), "+".join(prints)
+        save_provenance({"commit": commit, "data": fingerprint, "versions": versions()}, out)
     return {"hash": recipe.hash}
 
 # %% ../../nbs/papers/802_runs.ipynb #d3273415
@@ -264,14 +283,16 @@ def run(
     folder = out / "runs" / recipe.hash
     if not finished(folder):
         workers = workers or min(8, os.cpu_count() or 1)
-        data = recipe.data.prepare(out / "data", recipe.image_size, workers, progress)
-        test = data
-        if recipe.test is not None:
-            test = recipe.test.prepare(out / "data", recipe.image_size, workers, progress)
+
+        def prepared(source: DataSource) -> list[str]:
+            return _plain(source.prepare(out / "data", recipe.image_size, workers, progress))
+
+        data = prepared(recipe.data)
         config = {
             "recipe": to_dict(recipe),
-            "data": _plain(data),
-            "test": _plain(test),
+            "data": data,
+            "test": prepared(recipe.test) if recipe.test else data,
+            "tests": {name: prepared(source) for name, source in (recipe.tests or {}).items()},
             "device": device,
             "progress": progress,
         }

@@ -1,0 +1,25 @@
+"""The notebook that compares the ideas of all papers, as a user runs it."""
+
+import pandas as pd
+from conftest import papermill
+
+from hypvl.papers.compare.ledger import ABILITIES, IDEAS
+from hypvl.papers.compare.recipes import MODELS
+
+
+def test_smoke_measures_every_ability_of_every_model(tmp_path):
+    done = papermill("compare.ipynb", tmp_path, preset="smoke")
+    assert done.returncode == 0, done.stderr[-4000:]
+    table = pd.read_csv(tmp_path / "tables" / "table1.csv")
+    ours = table[table["value"].notna() & ~table["baseline"]]
+    assert set(ours["row"]) == set(list(MODELS)[:8])
+    for name, ability in ABILITIES.items():
+        asked = {column.dataset for column in ability.columns}
+        measured = ours[ours["dataset"].isin(asked)].groupby("row").size()
+        assert len(measured) == 8, name
+    gains = pd.read_csv(tmp_path / "figures" / "ideas.csv")
+    assert len(gains) == len(IDEAS) * len(ABILITIES) and gains["effect"].notna().any()
+    claims = pd.read_csv(tmp_path / "tables" / "claims.csv").set_index("id")
+    assert claims.loc["states/product", "verdict"] == "not run"
+    assert not set(claims["verdict"]) & {"supports", "contradicts"}  # one seed
+    assert (tmp_path / "figures" / "trades.png").stat().st_size > 5_000
