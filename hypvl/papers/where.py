@@ -153,8 +153,9 @@ def find_marks(
 ) -> tuple[dict[Item, list[Place]], list[str]]:
     "Where each item is named, in reading order; and marks of which nobody says whose they are."
     found: dict[Item, list[Place]] = {}
-    unclear = []
-    for notebook, home, cells in _sources(Path(root)):
+    unclear, known = [], {work.name for work in works}
+    for notebook, folder, cells in _sources(Path(root)):
+        home = folder if folder in known else ""  # a study of our own has no printed tables
         default = home or _subject(cells, works)
         heading = Path(notebook).stem
         for cell in cells:
@@ -305,7 +306,7 @@ def _effect(row) -> str:
 
 
 def _summary(work: Work, studies: Sequence[Committed], home: str, most: int) -> list[str]:
-    "Rows of the first table: the paper, and the clearest claims of each of its studies."
+    "Rows of the first table: a paper; claims of its studies, printed and refuted ones first."
     page = f"{home}WHERE.md" if home else ""
     title = f"[{work.short}]({page}#{work.name}): {work.says}"
     if not studies:
@@ -315,9 +316,11 @@ def _summary(work: Work, studies: Sequence[Committed], home: str, most: int) -> 
     for study in studies:
         decided = study.ledger[study.ledger["verdict"].isin(_DECIDED)]
         size = (decided["effect"] - decided["threshold"]).abs() / decided["detectable"]
-        order = size.sort_values(ascending=False, kind="stable").index
+        printed, against = decided["paper_effect"].notna(), decided["verdict"].ne("supports")
+        decided = decided.assign(printed=printed, against=against, size=size)
+        decided = decided.sort_values(["printed", "against", "size"], ascending=False)
         said = []
-        for row in decided.loc[order].head(most).itertuples():
+        for row in decided.head(most).itertuples():
             said.append(f"**{row.verdict}**: {row.claim}, {_effect(row)}")
         if len(decided) > most:
             said.append(f"and {len(decided) - most} more")
