@@ -23,9 +23,9 @@ TINY = {
     "data.world.validation": 8,
     "data.world.test": 10,
     "data.world.lvis": 10,
-    "train.steps": 12,
+    "train.steps": 48,
     "train.batch_size": 12,
-    "train.checkpoint_every": 5,
+    "train.checkpoint_every": 20,
     "train.tensorboard": False,
 }
 WORLD = BoxWorldConfig(train=24, validation=8, test=10, lvis=10)
@@ -67,10 +67,10 @@ def test_training_continues_after_a_kill(family, data, tmp_path):
     recipe = hierarchy_recipe(family, "smoke", **TINY)
     history = runs.train(recipe, data, tmp_path / "whole", "cpu", progress=False)
     losses = history["contrast"]
-    assert losses.tail(4).mean() < losses.head(4).mean()
-    with patch.object(runs, "make_loader", killed_at(8)), pytest.raises(Killed):
+    assert losses.tail(12).mean() < losses.head(12).mean()
+    with patch.object(runs, "make_loader", killed_at(30)), pytest.raises(Killed):
         runs.train(recipe, data, tmp_path / "killed", "cpu", progress=False)
-    assert read_metrics(tmp_path / "killed")["step"].max() < 12
+    assert read_metrics(tmp_path / "killed")["step"].max() < 48
     runs.train(recipe, data, tmp_path / "killed", "cpu", progress=False)
     whole, killed = (load_model(tmp_path / name).state_dict() for name in ("whole", "killed"))
     assert all(torch.equal(whole[name], killed[name]) for name in whole)
