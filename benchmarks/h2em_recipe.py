@@ -11,12 +11,11 @@ settings that are there with as many updates are not run again.
 """
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
-import pandas as pd
 import torch
+from trials import Trials
 
 from hypvl.evaluation.bias_sweep import sweep
 from hypvl.models import load_model
@@ -108,18 +107,11 @@ def main():
     parser.add_argument("--only", nargs="*", default=list(SETTINGS), help="names of settings")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    file = arguments.out / "recipe.csv"
-    rows = pd.read_csv(file).to_dict("records") if file.exists() else []
-    command = f"python benchmarks/h2em_recipe.py {' '.join(sys.argv[1:])}"
+    trials = Trials(arguments.out / "recipe.csv")
     for setting in arguments.only:
         last = 0 if setting == "clip" else arguments.updates
-        if any((row["setting"], row["update"]) == (setting, last) for row in rows):
-            continue
-        found = trial(setting, arguments.updates, arguments.every, arguments.out)
-        rows += [row | {"command": command} for row in found]
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(rows).to_csv(file, index=False)
-        print(pd.DataFrame(found).to_string(index=False, header=False), flush=True)
+        if not trials.has(setting=setting, update=last):
+            trials.add(trial(setting, arguments.updates, arguments.every, arguments.out))
 
 
 if __name__ == "__main__":

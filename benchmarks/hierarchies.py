@@ -11,12 +11,11 @@ A setting takes about two minutes on one core. Finished settings are not run aga
 """
 
 import argparse
-import sys
 import time
 from pathlib import Path
 
-import pandas as pd
 import torch
+from trials import Trials
 
 from hypvl.evaluation.suites.results import summarise
 from hypvl.models import load_model
@@ -96,17 +95,10 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("runs/hierarchies_recipe"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    file = arguments.out / "recipe.csv"
-    rows = pd.read_csv(file).to_dict("records") if file.exists() else []
-    command = f"python benchmarks/hierarchies.py {' '.join(sys.argv[1:])}".strip()
+    trials = Trials(arguments.out / "recipe.csv")
     for setting, changes in SETTINGS.items():
-        if setting in {row["setting"] for row in rows}:
-            continue
-        row = trial(setting, changes, arguments.preset, arguments.out) | {"command": command}
-        rows.append(row)
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(rows).to_csv(file, index=False)
-        print(pd.DataFrame(rows[-1:]).to_string(index=False, header=False), flush=True)
+        if not trials.has(setting=setting):
+            trials.add([trial(setting, changes, arguments.preset, arguments.out)])
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ import argparse
 import time
 from pathlib import Path
 
-import pandas as pd
 import torch
+from trials import Trials
 
 from hypvl.models import load_model
 from hypvl.papers.phyclip.recipes import recipe
@@ -75,17 +75,12 @@ def main():
     parser.add_argument("--out", type=Path, default=Path("runs/recipe"))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    file = arguments.out / "recipe.csv"
-    rows = pd.read_csv(file).to_dict("records") if file.exists() else []
-    done = {(row["family"], row["setting"], row["samples"]) for row in rows}
+    trials = Trials(arguments.out / "recipe.csv")
     for setting in arguments.settings:
         samples = int(arguments.samples * SETTINGS[setting].get("samples", 1))
-        if (arguments.family, setting, samples) in done:
-            continue
-        rows.append(trained(arguments.family, setting, arguments.samples, arguments.out))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        pd.DataFrame(rows).to_csv(file, index=False)
-        print(pd.DataFrame(rows[-1:]).to_string(index=False, header=False), flush=True)
+        if not trials.has(family=arguments.family, setting=setting, samples=samples):
+            found = trained(arguments.family, setting, arguments.samples, arguments.out)
+            trials.add([found])
 
 
 if __name__ == "__main__":

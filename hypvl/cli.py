@@ -6,7 +6,7 @@
 __all__ = ['COMMANDS', 'MAIN_NUMBERS', 'EDGES', 'FAILED', 'MISSING', 'make_parser', 'check_places', 'model_name', 'main_numbers',
            'score_lines', 'main']
 
-# %% ../nbs/001_cli.ipynb #8dd0d8092fe74a7c96281538738b07e2
+# %% ../nbs/001_cli.ipynb #068088e7
 import argparse
 import os
 import sys
@@ -42,7 +42,7 @@ from hypvl.recipe_commands import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# %% ../nbs/001_cli.ipynb #10185d26023b46108eb7d9f57d49d2b3
+# %% ../nbs/001_cli.ipynb #4b35a8af
 def _add_places(parser: argparse.ArgumentParser):
     "Options that say what is evaluated, on what, and where the results go."
     group = parser.add_argument_group("model and data")
@@ -84,7 +84,7 @@ def _add_places(parser: argparse.ArgumentParser):
         help="folder for results, tables, and what makes a second call short",
     )
 
-# %% ../nbs/001_cli.ipynb #6ee64e77
+# %% ../nbs/001_cli.ipynb #4103498d
 def _add_explorer(parser: argparse.ArgumentParser):
     "Options that say what is looked at, and where the page is served."
     group = parser.add_argument_group("what is looked at")
@@ -116,7 +116,7 @@ def _add_explorer(parser: argparse.ArgumentParser):
     group.add_argument("--host", default="127.0.0.1", help="default: this machine only")
     group.add_argument("--port", default=7860, type=int)
 
-# %% ../nbs/001_cli.ipynb #7623eae2785240b9bd12b16a66d81610
+# %% ../nbs/001_cli.ipynb #20aee9b4
 def _add_protocol(parser: argparse.ArgumentParser):
     "Options that say what is measured; the defaults are as published."
     group = parser.add_argument_group("protocol")
@@ -185,7 +185,7 @@ def _add_checklist(parser: argparse.ArgumentParser):
         help="phrases leaves out bare nouns",
     )
 
-# %% ../nbs/001_cli.ipynb #7cdc8c89c7104fffa095e18ddfef8986
+# %% ../nbs/001_cli.ipynb #3cf7032d
 def _add_machine(parser: argparse.ArgumentParser):
     "Options that change no number."
     group = parser.add_argument_group("machine")
@@ -233,77 +233,87 @@ def _add_data_export(parser: argparse.ArgumentParser):
 COMMANDS = ("train", "list", "info", "evaluate", "explore", "data")
 
 
+def _command(commands, name, run, *adders, help, description=""):
+    "A command with its options and those that all have, which `run` carries out."
+    parser = commands.add_parser(name, help=help, description=description or _sentence(help))
+    for add in (*adders, add_common):
+        add(parser)
+    parser.set_defaults(run=run)
+
+
+def _sentence(text):
+    return f"{text[0].upper()}{text[1:]}."
+
+
 def make_parser() -> argparse.ArgumentParser:
     "The parser of the command `hypvl`."
     parser = Parser(prog="hypvl", description="Hyperbolic vision-language learning.")
     parser.add_argument("--version", action="version", version=f"hypvl {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", parser_class=Parser)
-    train = commands.add_parser(
+    _command(
+        commands,
         "train",
+        train_command,
+        add_train,
         help="train and evaluate a recipe of a paper, or one in a file",
         description="Train and evaluate a recipe; the same command goes on where it stopped.",
     )
-    for add in (add_train, add_common):
-        add(train)
-    train.set_defaults(run=train_command)
-    listing = commands.add_parser(
+    _command(
+        commands,
         "list",
+        list_command,
+        add_list,
         help="what there is: papers, presets, suites, models, recipes",
         description="Names of papers, presets, suites, models and recipes.",
     )
-    for add in (add_list, add_common):
-        add(listing)
-    listing.set_defaults(run=list_command)
-    info = commands.add_parser(
+    _command(
+        commands,
         "info",
+        info_command,
+        add_info,
         help="what a checkpoint is, how it came about, what it can be used for",
         description="Geometry, sizes, learned scalars, steps, commit and uses of a checkpoint.",
     )
-    for add in (add_info, add_common):
-        add(info)
-    info.set_defaults(run=info_command)
-    evaluate = commands.add_parser(
+    _command(
+        commands,
         "evaluate",
+        _evaluate,
+        _add_places,
+        _add_protocol,
+        _add_checklist,
+        _add_machine,
         help="evaluate a checkpoint on the data sets of a paper",
-        description="Evaluate a checkpoint on the data sets of a paper.",
     )
-    for add in (_add_places, _add_protocol, _add_checklist, _add_machine, add_common):
-        add(evaluate)
-    evaluate.set_defaults(run=_evaluate)
-    explore = commands.add_parser(
+    _command(
+        commands,
         "explore",
+        _explore,
+        _add_explorer,
         help="look at what a model finds, in a browser",
         description="Search pictures, objects and parts in a browser; nothing leaves this machine.",
     )
-    for add in (_add_explorer, add_common):
-        add(explore)
-    explore.set_defaults(run=_explore)
-    data = commands.add_parser(
-        "data",
-        help="look at a folder of data sets, or write the file of a split",
-        description="Look at a folder of data sets, or write the file of a split.",
-    )
+    about_data = "look at a folder of data sets, or write the file of a split"
+    data = commands.add_parser("data", help=about_data, description=_sentence(about_data))
     kinds = data.add_subparsers(dest="kind", metavar="kind", parser_class=Parser, required=True)
-    check = kinds.add_parser(
+    _command(
+        kinds,
         "check",
+        _data_check,
+        _add_data_check,
         help="what was found where, complete or not, and how to get the rest",
         description="What a folder holds of the published data sets. The exit code is 0 where all "
         "is complete, 3 where something is missing, 1 where something cannot be used.",
     )
-    for add in (_add_data_check, add_common):
-        add(check)
-    check.set_defaults(run=_data_check)
-    export = kinds.add_parser(
+    _command(
+        kinds,
         "export",
+        _data_export,
+        _add_data_export,
         help="write test.csv of a split that tensorflow-datasets defines",
-        description="Write test.csv of a split that tensorflow-datasets defines.",
     )
-    for add in (_add_data_export, add_common):
-        add(export)
-    export.set_defaults(run=_data_export)
     return parser
 
-# %% ../nbs/001_cli.ipynb #938c804e27f84196a10c8828c723f798
+# %% ../nbs/001_cli.ipynb #1e54089b
 def check_places(
     args: argparse.Namespace,  # of `hypvl evaluate`
 ) -> None:
@@ -315,7 +325,7 @@ def check_places(
     check_folder("reference", args.reference)
     check_device(args.device)
 
-# %% ../nbs/001_cli.ipynb #239dba6d
+# %% ../nbs/001_cli.ipynb #72bb965a
 def _processes(device: str):
     "Device of this process, and its share of the work."
     import torch
@@ -333,7 +343,7 @@ def _processes(device: str):
     share = Share(state.process_index, state.num_processes, state.wait_for_everyone)
     return str(state.device), share
 
-# %% ../nbs/001_cli.ipynb #e087da9c
+# %% ../nbs/001_cli.ipynb #48e752aa
 def model_name(
     source: str,  # as for `evaluate_checkpoint`
 ) -> str:  # for the tables
@@ -348,7 +358,7 @@ def model_name(
         path = path.parent
     return path.name
 
-# %% ../nbs/001_cli.ipynb #1f2feb09
+# %% ../nbs/001_cli.ipynb #5a0d67bb
 MAIN_NUMBERS = (  # suite, data set (None: the mean over all), metric, what is printed
     ("zero_shot", None, "accuracy", "zero-shot accuracy"),
     ("retrieval", None, "t2i_R@5", "text to image R@5"),
@@ -385,7 +395,7 @@ def main_numbers(
         lines.append(f"{line}  {several}")
     return lines
 
-# %% ../nbs/001_cli.ipynb #cb1e1581032b452c9409d6c6813c49d1
+# %% ../nbs/001_cli.ipynb #b9714d01
 EDGES = ("tie", "lca", "lca_max")  # metrics that count edges; all others are shares
 
 
@@ -420,7 +430,7 @@ def score_lines(
     heading = f"{front} {'value':>6} {'95 %':>14} {'chance':>6} {'items':>7}"
     return [heading, *lines] if lines else []
 
-# %% ../nbs/001_cli.ipynb #1671c31a24314836a5b85d7ef7fbf015
+# %% ../nbs/001_cli.ipynb #64a065d2
 _PROTOCOL = (
     "scores",
     "variant",
@@ -510,7 +520,7 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
         print(f"hypvl evaluate: {faults[-1]}", file=sys.stderr)
     return missing, faults
 
-# %% ../nbs/001_cli.ipynb #33b0902fd34d4ace834912fa1002cf8e
+# %% ../nbs/001_cli.ipynb #d6a451d1
 def _data_check(args: argparse.Namespace) -> int:
     "Run `hypvl data check`."
     from hypvl.data.benchmarks.locate import check_archives, check_root
@@ -562,7 +572,7 @@ def _explore(args: argparse.Namespace) -> int:
     )
     return 0
 
-# %% ../nbs/001_cli.ipynb #9f4d3c0b
+# %% ../nbs/001_cli.ipynb #cc68a61b
 def main(
     arguments: Sequence[str] | None = None,  # None: those of the process
 ) -> int:  # exit code

@@ -23,7 +23,7 @@ class PlannedLoader:
 
     def _plan(self) -> Iterator[list[Any]]:
         "The visits of each batch of this process, from `self.batches` on."
-        raise NotImplementedError(f"{type(self).__name__} lacks _plan()")
+        raise TypeError(f"{type(self).__name__} lacks _plan(): the visits of each batch")
 
     # samples → batch, in the process that read them
     _collate: Callable[[list[Any]], Any] = staticmethod(list)

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import open_clip
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -19,7 +18,7 @@ from ..config import suggest
 from ..geometry.spaces import GeometryConfig
 from .adapters import find_tower, tower_sources, tower_state
 from .image_encoders import open_clip_images
-from .interop import OpenClipText, random_module
+from .interop import OpenClipText, open_clip_config, random_module
 from .registry import ModelConfig, model_config
 from .shipped import SHIPPED
 from .text import TextConfig
@@ -82,9 +81,7 @@ def open_clip_texts(
     name: str,  # of open_clip, such as 'ViT-B-16-quickgelu'
 ) -> OpenClipTexts:
     "The text tower of an architecture of open_clip."
-    known = open_clip.get_model_config(name)
-    if known is None:
-        raise KeyError(f"name: no model {name!r}.{suggest(name, open_clip.list_models())}")
+    known = open_clip_config(name).model_cfg
     text = known["text_cfg"]
     if "hf_model_name" in text:
         raise ValueError(f"name: {name!r} has no text transformer of open_clip's own")

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import open_clip
 import torch
 from jaxtyping import Float
 from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
@@ -24,7 +23,7 @@ from ..geometry.spaces import GeometryConfig, ProductConfig
 from .adapters import find_tower, tower_sources, tower_state
 from .dual_encoder import ImageEncoder, make_projection
 from .hub import read_checkpoint
-from .interop import OpenClipVision, PixelInput, random_module
+from .interop import OpenClipVision, PixelInput, open_clip_config, random_module
 from .shipped import SHIPPED, shipped_config
 from .towers import ModelDescription, VisionConfig
 
@@ -63,9 +62,7 @@ def open_clip_images(
     name: str,  # of open_clip, such as 'ViT-B-16-quickgelu'
 ) -> OpenClipImages:
     "The image tower of an architecture of open_clip."
-    known = open_clip.get_model_config(name)
-    if known is None:
-        raise KeyError(f"name: no model {name!r}.{suggest(name, open_clip.list_models())}")
+    known = open_clip_config(name).model_cfg
     vision = known["vision_cfg"]
     if "patch_size" not in vision:
         raise ValueError(f"name: {name!r} has no vision transformer of open_clip's own")

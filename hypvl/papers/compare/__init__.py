@@ -23,7 +23,7 @@ from hypvl.papers.compare.ledger import (
     LAYOUTS,
     NO_NUMBERS,
 )
-from .recipes import MODELS, SECTIONS, section_recipes
+from .recipes import MAIN, MODELS, SECTIONS, section_recipes
 from ..figures import Drawing, palette, panels, style
 from ..paper import Figure, Paper, Study
 from ..parameters import Seeds
