@@ -523,7 +523,7 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
 # %% ../nbs/001_cli.ipynb #d6a451d1
 def _data_check(args: argparse.Namespace) -> int:
     "Run `hypvl data check`."
-    from hypvl.data.benchmarks.locate import check_archives, check_root
+    from hypvl.data.locate import check_archives, check_root
 
     table = check_root(args.data_root, args.sets)
     for row in table.itertuples():
@@ -544,7 +544,7 @@ def _data_check(args: argparse.Namespace) -> int:
 
 def _data_export(args: argparse.Namespace) -> int:
     "Run `hypvl data export`."
-    from hypvl.data.benchmarks.locate import export_split
+    from hypvl.data.benchmarks.tfds_splits import export_split
 
     say(str(export_split(args.set, args.data_root, args.tfds_dir)))
     return 0

@@ -37,11 +37,11 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(config, items):
     for item in items:
-        if "full" in item.keywords and not config.getoption("--full"):
+        if item.get_closest_marker("full") and not config.getoption("--full"):
             item.add_marker(pytest.mark.skip(reason="takes minutes: pytest --full"))
-        if "chromium" in item.keywords and not config.getoption("--chromium"):
+        if item.get_closest_marker("chromium") and not config.getoption("--chromium"):
             item.add_marker(pytest.mark.skip(reason="drives a browser: pytest --chromium"))
-        if "data" in item.keywords and not os.environ.get("HYPVL_DATA"):
+        if item.get_closest_marker("data") and not os.environ.get("HYPVL_DATA"):
             item.add_marker(pytest.mark.skip(reason="needs real data: HYPVL_DATA=folder"))
 
 

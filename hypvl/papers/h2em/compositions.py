@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from ...data.czsl.czsl_source import CzslSource
 from ...data.czsl.feasibility import pair_feasibility
 from ...data.czsl.primitives import PrimitiveTaxonomy
-from ...data.czsl.splits import CompositionSplit, Pair, clean_name
+from ...data.czsl.splits import DATASETS, CompositionSplit, Pair, clean_name
 from ...data.sources import DataPaths
 from ...evaluation.bias_sweep import BestAnswers, sweep
 from hypvl.evaluation.czsl import (
@@ -43,7 +43,7 @@ from hypvl.models.compositional import (
 )
 from ...models.registry import create_model
 from ..claims import IDEAL
-from .recipes import DATASETS, primitive_features, taxonomy_of
+from .recipes import primitive_features, taxonomy_of
 from ..recipes import Recipe
 from ..runs import register_monitor, register_probe
 from ...training.metrics import read_metrics

@@ -13,9 +13,10 @@ from typing import Any
 
 import pandas as pd
 
+from ...data.czsl.splits import DATASETS
 from ...evaluation.bias_sweep import auc_upper_bound
 from ..claims import IDEAL
-from .recipes import DATASETS, SWEEPS
+from .recipes import SWEEPS
 from hypvl.papers.reference import (
     Column,
     Layout,
