@@ -14,7 +14,7 @@ export MALLOC_TRIM_THRESHOLD_ := 1073741824
 
 VARIANT  ?= world
 
-.PHONY: help phyclip syntax hierarchies h2em agr compare backbone explore test export where lab clean
+.PHONY: help phyclip syntax hierarchies h2em agr compare backbone explore test export where site lab clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -71,6 +71,15 @@ test: .venv/.installed  ## formatter, linter, types, clean export, then nbdev_te
 		test "$$before" = "$$($(TREE))" || { echo "hypvl/ or a notebook was not up to date: 'make export' has changed it, look at git diff"; exit 1; }
 	OMP_NUM_THREADS=1 $(BIN)/nbdev_test --n_workers 2 --do_print --pause 0
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest papers_repro/tests -q
+
+.venv/.site: settings.ini setup.py constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[site]' -c constraints.txt
+	@touch $@
+
+site: .venv/.site  ## render notebooks, results and the API to static pages in _docs, links checked; some minutes
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file website/mkdocs.yml
+	@echo "pages  _docs/index.html; to search them: $(BIN)/python -m http.server --directory _docs"
 
 lab: .venv/.installed  ## open the notebooks in JupyterLab
 	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) nbs/index.ipynb

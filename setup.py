@@ -42,6 +42,7 @@ setup(
         "explore": listed("train", "search", "explore"),
         "notebooks": listed("train", "search", "explore", "notebooks"),
         "dev": listed("train", "search", "explore", "notebooks", "dev"),
+        "site": listed("site"),
     },
     entry_points={"console_scripts": cfg.get("console_scripts", "").split()},
     classifiers=[

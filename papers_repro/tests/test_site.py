@@ -1,0 +1,95 @@
+"""The site's pages: none is forgotten, links lead to them, comments of signatures are read."""
+
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "website"))
+import pages
+
+
+def places(entries):
+    "Pages that a navigation names, in its order."
+    for entry in entries:
+        (place,) = entry.values()
+        if isinstance(place, str):
+            yield place
+        else:
+            yield from places(place)
+
+
+def test_navigation_names_every_notebook_module_and_study(root):
+    sources = [path for path in pages.repository_files(root) if path.endswith((".ipynb", ".md"))]
+    markdown = {pages.page_of(path): "# title" for path in sources + pages.modules(root)}
+    named = list(places(pages.navigation(markdown, root)))
+    assert len(named) == len(set(named)) and set(named) <= set(markdown)
+    notebooks = [pages.page_of(path) for path in sources if path.endswith(".ipynb")]
+    assert {"README.md", *notebooks, *map(pages.page_of, pages.modules(root))} <= set(named)
+
+
+@pytest.mark.parametrize(
+    "page, link, leads_to",
+    [
+        ("nbs/index.md", "geometry/100_a.ipynb#Time%2C-and", "geometry/100_a.md#Time%2C-and"),
+        ("README.md", "results", "results/README.md"),
+        ("results/README.md", "mini/", "mini/index.md"),
+        ("README.md", "Makefile", "https://host/Makefile"),
+        ("README.md", "gone.ipynb", "gone.ipynb"),
+        ("README.md", "https://elsewhere/a.ipynb", "https://elsewhere/a.ipynb"),
+    ],
+)
+def test_links_lead_to_pages(tmp_path, page, link, leads_to):
+    known = {"README.md", "nbs/geometry/100_a.md", "results/README.md", "results/mini/index.md"}
+    (tmp_path / "Makefile").touch()
+    said = pages.with_links_to_pages(f"[x]({link})", page, known, "https://host", tmp_path)
+    assert said == f"[x]({leads_to.replace('%2C', ',')})"
+
+
+def test_an_executed_notebook_has_the_links_of_its_original(tmp_path):
+    known = {"papers_repro/a.md", "papers_repro/results/mini/a.md", "nbs/b.md"}
+    page = "papers_repro/results/mini/a.md"
+    said = pages.with_links_to_pages("[x](../nbs/b.ipynb)", page, known, "", tmp_path)
+    assert said == "[x](../../../nbs/b.md)"
+
+
+def test_a_notebook_is_shown_without_what_nbdev_hides(tmp_path):
+    cells = [
+        nbformat.v4.new_markdown_cell("# Title\n> About"),
+        nbformat.v4.new_code_cell("#| default_exp a"),
+        nbformat.v4.new_code_cell("#| export\nshown = 1"),
+        nbformat.v4.new_code_cell("#| hide\nhidden = 2"),
+        nbformat.v4.new_code_cell("print('<b>')"),
+    ]
+    cells[-1].outputs = [nbformat.v4.new_output("stream", name="stdout", text="\x1b[1m<b>\x1b[0m")]
+    (tmp_path / "hypvl").mkdir()
+    (tmp_path / "hypvl" / "a.py").touch()
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "a.ipynb")
+    page, pictures = pages.notebook_page("a.ipynb", pages.notebook_exporter(), tmp_path)
+    assert page.startswith("# Title\n> About\n\n[API of `hypvl.a`](hypvl/a.py)\n")
+    assert "shown = 1" in page and "{ .text }\n<b>\n" in page and not pictures
+    assert "hidden" not in page and "#|" not in page
+
+
+FUNCTION = """def far(
+    x: list[int],  # points, # 1 too
+    *,
+    c: float = 1.0,  # curvature, > 0
+    name=None,
+) -> float:  # in radians
+    "How far."
+    if c <= 0:  # never
+        raise ValueError(f"c must be positive, got {c!r}")
+    raise KeyError("x")
+"""
+
+
+def test_comments_of_a_signature_and_errors_are_read():
+    pytest.importorskip("griffe", reason="comes with the extra site")
+    from comments import described
+
+    parameters, returned, errors = described(FUNCTION)
+    assert parameters == {"x": "points, # 1 too", "c": "curvature, > 0"}
+    assert returned == "in radians"
+    assert errors == [("ValueError", "c must be positive, got {c}"), ("KeyError", "x")]
