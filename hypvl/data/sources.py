@@ -92,6 +92,10 @@ class DataSource(ByKind):
         part = data.train if split == "train" else data.val
         return self.loader(replace(data, val=part), tokenizer, size, batch_size, split="val")
 
+    def samples(self) -> "DataSource":
+        "The source of the pictures and texts themselves, where another keeps what towers say."
+        return self
+
     def words(self) -> tuple[str, ...]:
         "All words that its texts may hold, sorted; none where that is not known."
         return ()

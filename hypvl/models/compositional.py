@@ -9,7 +9,7 @@ __all__ = ['Pair', 'PATHS', 'KIND_OF_NAME', 'FUSIONS', 'PairVocabulary', 'compos
 
 # %% ../../nbs/models/315_compositional.ipynb #2419df6b
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -156,6 +156,12 @@ class CompositionalConfig(ModelDescription, kind="compositional"):
     def make(self) -> "CompositionalEncoder":
         "The model: towers of the backbone, all else from the global generator."
         return CompositionalEncoder(find_backbone(self.backbone), self)
+
+    def untrained(self) -> "CompositionalConfig":
+        kind, _, name = self.backbone.partition(":")
+        if kind != "open_clip":  # shipped, or in a folder of one's own
+            return self
+        return replace(self, backbone=f"{kind}:{name.partition(':')[0]}")
 
     @property
     def image_size(self) -> int:

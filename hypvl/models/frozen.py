@@ -7,7 +7,7 @@ __all__ = ['load_source', 'own_projection', 'OpenClipTexts', 'open_clip_texts', 
 
 # %% ../../nbs/models/316_frozen.ipynb #d8ba31cd
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -120,6 +120,9 @@ class FrozenTowers(ModelConfig, kind="frozen_towers"):
             layers = list(self.lora_layers)
             config = LoraConfig(r=self.lora_rank, lora_alpha=self.lora_rank, target_modules=layers)
             part.add_adapter("image_tower", config)
+
+    def untrained(self) -> "FrozenTowers":
+        return replace(self, weights="")
 
 
 def _start_heads(model, side, projection):

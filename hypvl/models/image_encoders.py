@@ -8,7 +8,7 @@ __all__ = ['HEADS', 'OpenClipImages', 'open_clip_images', 'TorchvisionTower', 'T
 
 # %% ../../nbs/models/312_image_encoders.ipynb #7b3ad385
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -227,6 +227,9 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
         layer = layer[0] if isinstance(layer, nn.Sequential) else layer
         with torch.no_grad():
             layer.weight.copy_(found)
+
+    def untrained(self) -> "ImageEncoderConfig":
+        return replace(self, weights="")
 
 
 class _Width:

@@ -65,6 +65,10 @@ class ModelDescription(ByKind):
     def start(self, model: nn.Module) -> None:
         "Read the weights from which a training begins into a model of `make`; none by default."
 
+    def untrained(self) -> "ModelDescription":
+        "The same model where no weights have to be read: all random, or those that come along."
+        return self
+
     @property
     def image_size(self) -> int:
         "Pixels of a picture's side, of a description with an image tower in its field `vision`."

@@ -79,6 +79,9 @@ class Paper:
     seeds: Seeds = Seeds()  # where none are given
     describe: Callable[[Recipe], Mapping[str, Any]] = _no_columns  # columns of the plan
     real_data: str = "grit"  # kind of the data source that `data_root` names
+    # recipes of the published sizes where sizes are those of the data and the data are not there:
+    # (section, seed); None: those of preset 'paper'
+    published: Callable[..., Sequence[Recipe]] | None = None
     suites: tuple[str, ...] = ()  # of `hypvl evaluate`, whose results stand in its tables
     suite_tables: tuple[int, ...] = ()  # those tables
     results: str = ""  # folder of the committed results of a preset, such as '{preset}'

@@ -103,6 +103,9 @@ class CachedFeatures(DataSource, kind="cached"):
     source: DataSource = field(default_factory=WorldSource)
     weights: str = "shipped:clip_world"  # whose towers, see `hypvl.models.frozen.load_source`
 
+    def samples(self) -> DataSource:
+        return self.source.samples()
+
     def words(self) -> tuple[str, ...]:
         return self.source.words()
 

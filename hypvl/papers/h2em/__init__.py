@@ -32,7 +32,7 @@ from hypvl.papers.h2em.figures import (
     norm_figure,
     norm_sentence,
 )
-from .recipes import SECTIONS, section_recipes
+from .recipes import SECTIONS, published_recipes, section_recipes
 from .tables import LAYOUTS, METRICS, REFERENCE, suspected_typos
 from ..paper import Figure, Paper, Study
 from ..parameters import Seeds
@@ -206,5 +206,6 @@ paper = Paper(
     seeds=Seeds((0, 1, 2), {"smoke": (0,)}, one_seed=("budget", "sweeps")),
     describe=_describe,
     real_data="czsl",
+    published=published_recipes,
     results="h2em_{preset}",
 )

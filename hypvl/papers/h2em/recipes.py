@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['FLAT', 'FAMILIES', 'SPACES', 'ATTENTION', 'SECTIONS', 'SWEEPS', 'split_of', 'training_images', 'primitive_features',
-           'taxonomy_of', 'vocabulary_of', 'space_of', 'composition_recipe', 'data_roots', 'section_recipes']
+           'taxonomy_of', 'vocabulary_of', 'sized_split', 'sized_taxonomy', 'space_of', 'composition_recipe',
+           'data_roots', 'section_recipes', 'published_recipes']
 
 # %% ../../../nbs/papers/h2em/840_recipes.ipynb #d2b5b5e8
 import math
@@ -22,6 +23,7 @@ from ...data.czsl.metadata import read_compositions
 from hypvl.data.czsl.primitives import (
     PrimitiveTaxonomy,
     cluster_taxonomy,
+    make_taxonomy,
     read_taxonomy,
     world_taxonomy,
 )
@@ -49,7 +51,7 @@ from ..recipes import PRESETS, Recipe, at_budget, known_name
 from ...training.config import TrainConfig
 from ...training.optim import Group
 
-# %% ../../../nbs/papers/h2em/840_recipes.ipynb #7e81f0cb
+# %% ../../../nbs/papers/h2em/840_recipes.ipynb #ffe548ba
 def split_of(
     source: CzslSource,
 ) -> CompositionSplit:
@@ -62,10 +64,10 @@ def split_of(
 
 def training_images(
     source: CzslSource,
+    split: CompositionSplit,
 ) -> int:
-    "Pictures of an epoch: drawn, published, or counted in the metadata."
-    split = split_of(source)
-    if not source.root:
+    "Pictures of an epoch: published, drawn, or counted in the metadata."
+    if split.name not in PUBLISHED and not source.root:
         return source.world.train_images * len(split.train)
     if split.name in PUBLISHED:
         return PUBLISHED[split.name]["train_images"]
@@ -112,6 +114,37 @@ def vocabulary_of(
         split.states, split.objects, split.train, parents["states"], parents["objects"]
     )
 
+# %% ../../../nbs/papers/h2em/840_recipes.ipynb #6294a028
+def sized_split(
+    name: str,  # of `PUBLISHED`
+) -> CompositionSplit:
+    "A split with the counts of a published one, and names that are numbers."
+    known_name("sizes", name, tuple(PUBLISHED))
+    counts = PUBLISHED[name]
+    states, objects = counts["states"], counts["objects"]
+    every = [(i % states, i % objects) for i in range(max(states, objects))]
+    every += [(s, o) for s in range(states) for o in range(objects)]
+    pairs = [(f"state{s}", f"object{o}") for s, o in dict.fromkeys(every)]
+    parts, end = {"train": tuple(pairs[: counts["train_pairs"]])}, counts["train_pairs"]
+    for phase in ("val", "test"):
+        start, end = end, end + counts[f"{phase}_unseen_pairs"]
+        parts[phase] = (*pairs[: counts[f"{phase}_seen_pairs"]], *pairs[start:end])
+    return CompositionSplit(name, **parts)
+
+
+def sized_taxonomy(
+    split: CompositionSplit,
+) -> PrimitiveTaxonomy:
+    "Groups of names in their order, as many and as large as there are in each: a square root."
+    groups = []
+    for names in (split.states, split.objects):
+        size, found = math.isqrt(len(names)), {}
+        for n, start in enumerate(range(0, len(names), size)):
+            letters = "".join(chr(ord("a") + int(digit)) for digit in str(n))
+            found[f"group{letters}"] = names[start : start + size]
+        groups.append(found)
+    return make_taxonomy(split, *groups, "hand")
+
 # %% ../../../nbs/papers/h2em/840_recipes.ipynb #d3b2a65e
 _FIELD: dict[str, dict[str, Any]] = {
     "world": {
@@ -143,11 +176,11 @@ def _source(preset: str) -> CzslSource:
     return CzslSource(world=world, augment=False, keep_decoded=100_000)
 
 
-def _training(source: CzslSource, name: str, preset: str, seed: int) -> TrainConfig:
-    "Epochs as updates."
+def _training(name: str, images: int, preset: str, seed: int) -> TrainConfig:
+    "Epochs of so many pictures as updates."
     field = _FIELD.get(name, _FIELD["mit-states"])
     epochs = {"smoke": 2, "gpu": 12}.get(preset, field["epochs"])
-    an_epoch = math.ceil(training_images(source) / 64)
+    an_epoch = math.ceil(images / 64)
     return TrainConfig(
         steps=epochs * an_epoch,
         batch_size=64,
@@ -233,6 +266,7 @@ def composition_recipe(
     hardness: float = 3.0,  # w
     budget: float = 1.0,  # share of the preset's steps
     seed: int = 0,
+    sizes: str = "",  # of `DATASETS`: its counts under made-up names; empty: those of the data
     **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}
 ) -> Recipe:
     "A model of the paper or a control; `clip` is the backbone as it is, whatever the seed."
@@ -243,8 +277,13 @@ def composition_recipe(
     data = {k.removeprefix("data."): v for k, v in overrides.items() if k.startswith("data.")}
     rest = {k: v for k, v in overrides.items() if not k.startswith("data.")}
     source = override(_source(preset), {k: v for k, v in data.items() if k != "kind"})
-    split, towers = split_of(source), rest.pop("model.backbone", _BACKBONES[size])
-    taxonomy, width = taxonomy_of(source, towers), backbone_description(towers).geometry.dim
+    towers = rest.pop("model.backbone", _BACKBONES[size])
+    if sizes:
+        split = sized_split(sizes)
+        taxonomy = sized_taxonomy(split)
+    else:
+        split, taxonomy = split_of(source), taxonomy_of(source, towers)
+    width, images = backbone_description(towers).geometry.dim, training_images(source, split)
     flat, field = family != "h2em", _FIELD.get(split.name, _FIELD["mit-states"])
     alone = family in ("clip", "csp")
     if family == "euclid_linear":
@@ -268,7 +307,7 @@ def composition_recipe(
         objective = CompositionObjective(entailment=0.0, hardness=1.0, primitives=weight)
     fusion = _FUSION.get(family, "prob")
     made = Recipe(
-        family, preset, model, objective, source, _training(source, split.name, preset, seed), size
+        family, preset, model, objective, source, _training(split.name, images, preset, seed), size
     )
     made = replace(
         made,
@@ -358,4 +397,18 @@ def section_recipes(
         more = overrides | ({"data.root": root} if root else {})
         for settings in _settings(section, preset):
             made.append(composition_recipe(preset=preset, seed=seed, **settings | more))
+    return made
+
+
+def published_recipes(
+    section: str,  # one of `SECTIONS`
+    seed: int = 0,
+) -> list[Recipe]:
+    "The recipes of a section at the sizes of each published data set, without its data."
+    known_name("section", section, SECTIONS)
+    made = []
+    for sizes, name in DATASETS.items():
+        for settings in _settings(section, "paper"):
+            recipe = composition_recipe(preset="paper", seed=seed, sizes=sizes, **settings)
+            made.append(replace(recipe, label=f"{recipe.name}, {name}"))
     return made
