@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['image_files', 'read_lvis', 'novel_classes']
 
-# %% ../../../nbs/data/boxes/252_lvis.ipynb #b359f5c8
-import json
+# %% ../../../nbs/data/boxes/252_lvis.ipynb #334df05e
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .box_table import Boxes, make_boxes
+from ..records import parse_json, read_text
 
 # %% ../../../nbs/data/boxes/252_lvis.ipynb #5062f037
 def _said(entry: Any, where: str) -> str:
@@ -73,7 +73,7 @@ _LISTS = ("images", "annotations", "categories")
 def _load(path: Path) -> dict[str, list]:
     "The three lists of a file."
     try:
-        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        content = parse_json(read_text(path))
     except ValueError as error:
         raise ValueError(f"{path.name} was cut or is not JSON ({error})") from error
     for name in _LISTS:

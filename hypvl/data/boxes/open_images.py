@@ -5,9 +5,8 @@
 # %% auto #0
 __all__ = ['SPLITS', 'read_classes', 'read_hierarchy', 'find_images', 'read_open_images']
 
-# %% ../../../nbs/data/boxes/251_open_images.ipynb #910ab861
+# %% ../../../nbs/data/boxes/251_open_images.ipynb #bfdf002c
 import csv
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from .box_table import Boxes, make_boxes
-from ..records import read_lines
+from ..records import parse_json, read_lines, read_text
 
 # %% ../../../nbs/data/boxes/251_open_images.ipynb #300b38e9
 def read_classes(
@@ -54,7 +53,7 @@ def read_hierarchy(
 ) -> nx.DiGraph:
     "Edges from general to specific, each with its `kind`: 'Subcategory' or 'Part'."
     try:
-        top = json.loads(Path(path).read_text(encoding="utf-8"))
+        top = parse_json(read_text(path))
     except ValueError as error:
         raise ValueError(f"{Path(path).name} is not JSON ({error})") from error
     graph, stack = nx.DiGraph(), [(None, "", top)]

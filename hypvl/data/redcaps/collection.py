@@ -20,8 +20,9 @@ import pyarrow as pa
 from pyarrow import feather
 
 from ...config import atomic_path, write_atomic
-from ..grit.shards import MAX_MEMBER, StrictHeader, TooManyFaults, expected_samples
+from ..grit.shards import MemberFault, TooManyFaults, expected_samples, tar_members
 from ..jobs import folder_lock, run_jobs
+from ..records import parse_json
 from hypvl.data.redcaps.annotations import (
     Post,
     PostFault,
@@ -87,37 +88,24 @@ def annotated_rows(path: Path, root: Path) -> Iterator[Row | Fault]:
 _PARTS = ("jpg", "json")
 
 
-def _members(path: Path) -> Iterator[tuple[str, str, int, bytes]]:
-    "Name, suffix, first byte and content of each member; raises where the shard is cut."
-    with tarfile.open(path, "r:", tarinfo=StrictHeader) as archive:
-        for member in archive:
-            name = Path(member.name).name
-            if not member.isfile() or name.startswith("."):
-                continue
-            if member.size > MAX_MEMBER:
-                raise tarfile.ReadError(
-                    f"{name!r} has {member.size:,} bytes, at most {MAX_MEMBER:,}"
-                )
-            stream = archive.extractfile(member)
-            content = stream.read() if stream else b""
-            if len(content) < member.size:
-                raise tarfile.ReadError(f"{len(content)} of {member.size} bytes of {name!r}")
-            key, _, suffix = name.partition(".")
-            yield key, suffix, member.offset_data, content
-
-
-def _grouped(path: Path, broken: list[str]) -> Iterator[tuple[str, dict[str, tuple[int, bytes]]]]:
-    "Members by post; `broken` gets the reason why the rest of a shard cannot be read."
+def _grouped(
+    path: Path, broken: list[Exception]
+) -> Iterator[tuple[str, dict[str, tuple[int, bytes]]]]:
+    "Members by post, each with its first byte; `broken` gets what is left out, or why it ends."
     key, parts = "", {}
     try:
-        for name, suffix, offset, content in _members(path):
-            if name != key or suffix in parts:
-                if parts:
-                    yield key, parts
-                key, parts = name, {}
-            parts[suffix] = offset, content
-    except (tarfile.TarError, EOFError, OSError) as error:
-        broken.append(str(error))
+        with open(path, "rb") as stream:
+            for info, content in tar_members(stream, broken.append, "r|"):
+                name, _, suffix = Path(info.name).name.partition(".")
+                if not name:
+                    continue  # begins with a dot
+                if name != key or suffix in parts:
+                    if parts:
+                        yield key, parts
+                    key, parts = name, {}
+                parts[suffix] = info.offset_data, content
+    except (MemberFault, tarfile.TarError, EOFError, OSError) as error:
+        broken.append(error)
     if parts:
         yield key, parts
 
@@ -125,7 +113,7 @@ def _grouped(path: Path, broken: list[str]) -> Iterator[tuple[str, dict[str, tup
 def _described(key: str, content: bytes) -> Post:
     "The post of a JSON member."
     try:
-        about = json.loads(content)
+        about = parse_json(content)
     except ValueError as error:
         raise PostFault("broken json", error) from error
     texts = [about.get(name) if isinstance(about, dict) else None for name in Post._fields[1:]]
@@ -146,8 +134,8 @@ def shard_rows(path: Path, root: Path) -> Iterator[Row | Fault]:
             yield _checked_row(_described(key, parts["json"][1]), content, file, offset)
         except PostFault as fault:
             yield Fault(fault.kind, key, file, str(fault))
-    if broken:
-        yield Fault("broken shard", "", file, broken[0])
+    for error in broken:
+        yield Fault(getattr(error, "kind", "broken shard"), "", file, str(error))
     for _ in range(count, expected_samples(path) or 0):
         yield Fault("lost post", "", file, "it was written, and is not there")
 
