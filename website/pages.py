@@ -21,6 +21,7 @@ FOLDERS = ("nbs", "papers_repro", "benchmarks")
 ALONE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 SHOWN_AS_THEY_ARE = (".png", ".jpg", ".svg", ".csv", ".json", ".html")
 RESULTS = "papers_repro/results"
+WIDGET = "application/vnd.jupyter.widget-view+json"  # needs a kernel
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 
 
@@ -60,6 +61,7 @@ class Directives(Preprocessor):
             if cell.cell_type == "code":
                 cell.source = re.sub(r"^#\|.*\n?", "", cell.source, flags=re.M).strip()
                 without_input = "hide_input" in directives or "echo: false" in directives
+                cell.outputs = [out for out in cell.outputs if WIDGET not in out.get("data", ())]
                 cell.transient = {"remove_source": without_input}
             if cell.source and "hide" not in directives:
                 shown.append(cell)
