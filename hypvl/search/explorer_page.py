@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['UPLOAD', 'CSS', 'CLICKS', 'DRAWS', 'ADDRESS', 'SAVE', 'Session', 'read_upload', 'sample_rows', 'paint_picture',
-           'paint_results', 'paint', 'export', 'answer', 'make_page', 'OwnSourcesOnly', 'make_app', 'run_models',
-           'check_port', 'explore']
+           'shown_lists', 'paint_results', 'asked', 'paint', 'export', 'answer', 'make_page', 'OwnSourcesOnly',
+           'make_app', 'run_models', 'check_port', 'explore']
 
-# %% ../../nbs/search/713_explorer_page.ipynb #35809579
+# %% ../../nbs/search/713_explorer_page.ipynb #de5caffd
 import base64
 import io
 import socket
@@ -20,6 +20,7 @@ from typing import Any
 
 import gradio as gr
 import numpy as np
+import pandas as pd
 import uvicorn
 from fastapi import FastAPI
 from PIL import Image
@@ -33,6 +34,7 @@ from ..pictures import Bounds, Refused, read_picture
 from hypvl.search.explorer_queries import (
     SCORES,
     Explorer,
+    Found,
     Query,
     Searcher,
     View,
@@ -114,7 +116,7 @@ def read_upload(
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     return image
 
-# %% ../../nbs/search/713_explorer_page.ipynb #7925f64d
+# %% ../../nbs/search/713_explorer_page.ipynb #2ecab609
 def sample_rows(
     gallery: Gallery,
     seed: int,  # of the draw
@@ -132,6 +134,7 @@ def paint_picture(gallery: Gallery, session: Session, query: Query | None) -> st
     if query is None:
         return "<p>Nothing is chosen yet. Choose a picture, upload one, or type a text.</p>"
     caption = f"<p>{escaped(query.name)}</p>"
+    hint = "<p>Draw a box on the picture to search with what is in it.</p>"
     if view.text:
         return caption
     if session.upload is not None:
@@ -139,66 +142,90 @@ def paint_picture(gallery: Gallery, session: Session, query: Query | None) -> st
     else:
         row = gallery.rows[view.item]
         content, box = gallery.thumbs([row])[0], view.box or gallery.box(row)
-    return f'<div class="draw">{framed(content, box, query.name)}</div>{caption}'
+    return f'<div class="draw">{framed(content, box, query.name)}</div>{caption}{hint}'
+
+
+def shown_lists(searcher: Searcher, view: View, query: Query) -> dict[str, Found]:
+    "The hits that a view shows, by title: one list, one a level, or the way to the root."
+    if view.show == "way":
+        way = way_to_root(searcher, query)
+        return {"way": Found(way, len(way), 0.0)}
+    if view.columns and view.show == "hits":
+        return find_by_level(searcher, view, query.point, query.row)
+    return {"hits": find(searcher, view, query.point, query.row)}
+
+
+def _fitting(searcher, view):
+    "The view, by distance where the model's geometry lacks the score that is asked for."
+    return view if view.score in searcher.scores else replace(view, score="distance")
 
 
 def paint_results(searcher: Searcher, view: View, query: Query) -> str:
     "What one model answers, as the view wants it."
     if view.show == "factors":
         return factor_bars(factor_table(searcher, query))
+    fits = _fitting(searcher, view)
+    lists = shown_lists(searcher, fits, query)
     if view.show == "way":
-        way = way_to_root(searcher, query)
         words = "From what asks to the root: the item nearest to each point of the way."
-        return f'<p>{words}</p><div class="strip">{cards(searcher.gallery, way)}</div>'
-    fits = view if view.score in searcher.scores else replace(view, score="distance")
+        way = cards(searcher.gallery, lists["way"].hits)
+        return f'<p>{words}</p><div class="strip">{way}</div>'
     if view.show == "map":
-        found = find(searcher, fits, query.point, query.row)
-        return disk_svg(disk_map(searcher, view, query, found.hits["row"]), searcher.gallery)
+        places = disk_map(searcher, view, query, lists["hits"].hits["row"])
+        return disk_svg(places, searcher.gallery)
     if view.columns:
-        parts = find_by_level(searcher, fits, query.point, query.row)
-        return columns(searcher.gallery, parts, fits)
-    found = find(searcher, fits, query.point, query.row)
+        return columns(searcher.gallery, lists, fits)
+    found = lists["hits"]
     said = escaped(counted(found, fits))
     return f"<p>{said}</p>{cards(searcher.gallery, found.hits, fits.score)}"
+
+
+def asked(
+    explorer: Explorer, session: Session, progress: Progress = silent
+) -> list[tuple[Searcher, Query]]:  # empty: nothing asks yet
+    "The one or two models of a view, each with its point of what asks."
+    view, pairs = session.view, []
+    for name in [view.model, *([view.beside] if view.beside else [])]:
+        searcher = explorer.searcher(name, progress)
+        query = query_point(searcher, view, session.upload)
+        if query is not None:
+            pairs.append((searcher, query))
+    return pairs
 
 
 def paint(explorer: Explorer, session: Session, progress: Progress) -> tuple[str, str]:
     "What asks, and the answers of one model or of two."
     view, gallery = session.view, explorer.gallery
-    searcher = explorer.searcher(view.model, progress)
-    query = query_point(searcher, view, session.upload)
-    shown = paint_picture(gallery, session, query)
-    if query is None or view.show == "pictures":
+    pairs = asked(explorer, session, progress)
+    shown = paint_picture(gallery, session, pairs[0][1] if pairs else None)
+    if not pairs or view.show == "pictures":
         return shown, pick(gallery, sample_rows(gallery, session.seed))
-    answers = paint_results(searcher, view, query)
-    if not view.beside:
-        return shown, answers
-    other = explorer.searcher(view.beside, progress)
-    second = query_point(other, view, session.upload)
+    answers = [paint_results(searcher, view, query) for searcher, query in pairs]
+    if len(pairs) == 1:
+        return shown, answers[0]
     made = []
-    for one, asks in ((searcher, query), (other, second)):
-        space = escaped(one.geometry.describe())
-        text = answers if one is searcher else paint_results(other, view, asks)
-        made.append(f"<section><h3>{escaped(one.name)}</h3><p>{space}</p>{text}</section>")
+    for (searcher, _), text in zip(pairs, answers):
+        space = escaped(searcher.geometry.describe())
+        made.append(f"<section><h3>{escaped(searcher.name)}</h3><p>{space}</p>{text}</section>")
     return shown, f'<div class="beside">{"".join(made)}</div>'
 
-# %% ../../nbs/search/713_explorer_page.ipynb #e3f2ca73
+# %% ../../nbs/search/713_explorer_page.ipynb #8b853c9d
 def export(explorer: Explorer, session: Session, kind: str) -> dict[str, str]:
     "A file that the browser saves: its name, and an address that holds it."
-    view = session.view
-    searcher = explorer.searcher(view.model)
-    query = query_point(searcher, view, session.upload)
-    if query is None:
+    view, lists = session.view, []
+    for searcher, query in asked(explorer, session):
+        for found in shown_lists(searcher, _fitting(searcher, view), query).values():
+            lists.append((searcher.name, found))
+    if not lists:
         raise ValueError("export: nothing is chosen yet")
-    found = find(searcher, view, query.point, query.row)
     if kind == "png":
-        buffer = io.BytesIO()
-        to_sheet(searcher.gallery, found.hits).save(buffer, "PNG")
+        buffer, hits = io.BytesIO(), pd.concat([found.hits for _, found in lists])
+        to_sheet(explorer.gallery, hits).save(buffer, "PNG")
         content, mime = buffer.getvalue(), "image/png"
     elif kind == "json":
-        content, mime = to_json(found, view, searcher.name).encode(), "application/json"
+        content, mime = to_json(lists, view).encode(), "application/json"
     else:
-        content, mime = to_csv(found).encode(), "text/csv"
+        content, mime = to_csv(lists).encode(), "text/csv"
     coded = base64.b64encode(content).decode()
     return {"name": f"hits.{kind}", "href": f"data:{mime};base64,{coded}"}
 
@@ -218,7 +245,7 @@ def answer(
     except ValueError as error:
         raise gr.Error(str(error), print_exception=False) from error
 
-# %% ../../nbs/search/713_explorer_page.ipynb #d0158ca6
+# %% ../../nbs/search/713_explorer_page.ipynb #77fe4547
 CSS = """
 .gradio-container {max-width: 1500px !important; margin: 0 auto}
 footer {display: none !important}
@@ -279,18 +306,25 @@ figcaption {text-align: center; margin-top: 6px}
 .dark #status .wrong {color: #ff8787}
 """
 CLICKS = """
+let byKey = false;
 const tell = (target) => {
   const card = target.closest('[data-key]');
-  if (card) trigger('click', {key: card.dataset.key});
+  if (card) { scrollTo(0, 0); trigger('click', {key: card.dataset.key}); }
   const bar = target.closest('[data-factor]');
   if (bar) trigger('click', {factor: bar.dataset.factor});
 };
-element.addEventListener('click', (e) => tell(e.target));
+element.addEventListener('click', (e) => { byKey = e.detail === 0; tell(e.target); });
 element.addEventListener('keydown', (e) => {
   if ((e.key === 'Enter' || e.key === ' ') && e.target.closest('svg')) {
-    e.preventDefault(); tell(e.target);
+    e.preventDefault(); byKey = true; tell(e.target);
   }
 });
+new MutationObserver(() => {
+  const next = element.querySelector('[data-key], [data-factor]');
+  if (!byKey || !next || element.contains(document.activeElement)) return;
+  byKey = false; next.focus({preventScroll: true});
+}).observe(element, {childList: true, subtree: true});
+addEventListener('popstate', () => trigger('select', {address: location.search}));
 """
 DRAWS = """
 let from = null, mark = null;
@@ -323,7 +357,13 @@ element.addEventListener('pointerup', (e) => {
 ADDRESS = """(address) => {
   const theme = new URLSearchParams(location.search).get('__theme');
   const parts = [theme ? '__theme=' + theme : '', address].filter(Boolean).join('&');
-  history.replaceState(null, '', location.pathname + (parts ? '?' + parts : ''));
+  const asks = (text) => {
+    const found = new URLSearchParams(text);
+    ['threshold', 'k', 'show', '__theme'].forEach((name) => found.delete(name));
+    return found.toString();
+  };
+  const how = asks(address) === asks(location.search) ? 'replaceState' : 'pushState';
+  history[how](null, '', location.pathname + (parts ? '?' + parts : ''));
 }"""
 SAVE = """(file) => {
   if (!file || !file.href) return;
@@ -372,7 +412,7 @@ def _controls(explorer: Explorer) -> dict[str, gr.components.Component]:
             control.value = getattr(View(), name)
     return made
 
-# %% ../../nbs/search/713_explorer_page.ipynb #97dfe710
+# %% ../../nbs/search/713_explorer_page.ipynb #b7781427
 def _shown_values(explorer: Explorer, session: Session, controls) -> list[Any]:
     "What the controls show of a view."
     view = session.view
@@ -408,11 +448,12 @@ def _with_threshold(explorer: Explorer, session: Session) -> View:
     query = query_point(searcher, view, session.upload)
     if query is None:
         return view
-    found = find(searcher, replace(view, mode="nearest"), query.point, query.row)
-    step = -0.005 if view.score == "cosine" else 0.005
+    fits = _fitting(searcher, replace(view, mode="nearest"))
+    found = find(searcher, fits, query.point, query.row)
+    step = -0.005 if fits.score == "cosine" else 0.005
     return replace(view, threshold=round(found.threshold + step, 2))
 
-# %% ../../nbs/search/713_explorer_page.ipynb #71cfffef
+# %% ../../nbs/search/713_explorer_page.ipynb #03c591e0
 def _reported(progress: gr.Progress) -> Progress:
     "Progress as the page shows it."
 
@@ -428,26 +469,33 @@ class _Page:
     def __init__(self, explorer: Explorer):
         self.explorer = explorer
         self.controls: dict[str, Any] = {}
+        self.text = 8  # place of the two texts among what is painted
 
     def painted(self, session: Session, progress: Progress, said: str = "") -> list[Any]:
-        "All that the page shows of a session."
+        "All that the page shows of a session; of the one before where this one cannot be."
         began = time.perf_counter()
         try:
             session.view = _with_threshold(self.explorer, session)
             shown, answers = paint(self.explorer, session, progress)
         except ValueError as error:
-            said, session = str(error), replace(session, view=View(), upload=None)
-            shown, answers = paint(self.explorer, session, progress)
+            before = session.back() if session.past else replace(session, view=View(), upload=None)
+            return self.painted(before, progress, str(error))
         took = time.perf_counter() - began
         wrong = f'<span class="wrong">{escaped(said)}</span>'
         status = f'<div role="status">{wrong if said else f"{1000 * took:.0f} ms"}</div>'
         view = session.view
         values = _shown_values(self.explorer, session, self.controls)
         back = gr.update(interactive=bool(session.past))
-        many = self.explorer.searcher(view.model).composes
-        also = gr.update(value=view.also, visible=many)
-        fixed = [session, shown, answers, status, to_address(view), back, view.show]
-        return [*fixed, view.text, also, *values]
+        chosen = bool(session.upload or view.item or view.text)
+        seen = view.show if chosen else "pictures"
+        models = [self.explorer.searcher(name) for name in (view.model, view.beside or view.model)]
+        several = any(model.geometry.factors > 1 for model in models)
+        offered = {seen, *(name for _, name in _SHOWN if several or name != "factors")}
+        choices = [(words, name) for words, name in _SHOWN if name in offered]
+        also = gr.update(value=view.also, visible=models[0].composes)
+        save = gr.update(visible=seen in ("hits", "way", "map"))
+        fixed = [session, shown, answers, status, to_address(view), back, save]
+        return [*fixed, gr.update(choices=choices, value=seen), view.text, also, *values]
 
     def load(self, session, request: gr.Request, progress=gr.Progress()):
         try:
@@ -459,7 +507,7 @@ class _Page:
     def set(self, name, session, value, progress=gr.Progress()):
         "A control was moved."
         changes: dict[str, Any] = {name: value}
-        if name in ("score", "mode"):
+        if name in ("score", "mode", "model"):
             changes["threshold"] = None
         if name in ("low", "high"):
             value = value or 0
@@ -483,8 +531,21 @@ class _Page:
             view = replace(session.view, **changes, show=_asking(session.view))
             query_point(self.explorer.searcher(view.model), view, session.upload)
         except ValueError as error:
-            return self.painted(session, _reported(progress), str(error))
+            said = f"{error}{_readable(self.explorer.searcher(session.view.model))}"
+            painted = self.painted(session, _reported(progress), said)
+            painted[self.text : self.text + 2] = [gr.skip()] * 2  # what was typed can be mended
+            return painted
         return self.painted(session.go(view, session.upload), _reported(progress))
+
+    def visit(self, session, event: gr.EventData, progress=gr.Progress()):
+        "The browser went back or forward."
+        try:
+            view, said = from_address(str((event._data or {}).get("address", ""))), ""
+        except ValueError as error:
+            view, said = View(), str(error)
+        before = session.back()
+        came = session.past and to_address(before.view) == to_address(view)  # with its upload
+        return self.painted(before if came else session.go(view), _reported(progress), said)
 
     def upload(self, session, path, progress=gr.Progress()):
         "A file was sent."
@@ -563,10 +624,16 @@ def _asking(view):
     return "hits" if view.show == "pictures" else view.show
 
 
+def _readable(searcher):
+    "What a model with few words can read instead."
+    labels, _ = searcher.readable_labels()
+    return f". It reads, for example: {', '.join(labels[:8])}" if labels else ""
+
+
 def _headline(gallery):
     return f"## {escaped(gallery.source.title)}\n{escaped(gallery.describe())}"
 
-# %% ../../nbs/search/713_explorer_page.ipynb #79414486
+# %% ../../nbs/search/713_explorer_page.ipynb #8a2e9dc6
 def make_page(explorer: Explorer) -> gr.Blocks:
     "The page; `make_app` serves it."
     act, gallery = _Page(explorer), explorer.gallery
@@ -582,7 +649,6 @@ def make_page(explorer: Explorer) -> gr.Blocks:
         with gr.Row(elem_id="layout"):
             with gr.Column(elem_id="asks"):
                 picture = gr.HTML(js_on_load=DRAWS, elem_id="picture")
-                gr.Markdown("Draw a box on the picture to search with what is in it.")
                 with gr.Row():
                     back = gr.Button("← Back", elem_id="back", size="sm", min_width=70)
                     whole = gr.Button("Whole picture", size="sm", min_width=110)
@@ -591,10 +657,12 @@ def make_page(explorer: Explorer) -> gr.Blocks:
                 also = gr.Textbox(label="and (in each factor the larger one)", visible=False)
                 say = gr.Button("Search with this text", size="sm")
             with gr.Column(elem_id="found"):
-                show = gr.Radio(_SHOWN, value="hits", show_label=False, elem_id="show")
+                show = gr.Radio(
+                    _SHOWN, value="hits", label="what is shown", show_label=False, elem_id="show"
+                )
                 status = gr.HTML(elem_id="status")
                 answers = gr.HTML(js_on_load=CLICKS, elem_id="answers")
-                with gr.Row():
+                with gr.Row(visible=False) as save:
                     saves = [gr.Button(f"Save {k}", size="sm") for k in ("CSV", "JSON", "PNG")]
             with gr.Column(elem_id="controls"):
                 act.controls = _controls(explorer)
@@ -611,13 +679,14 @@ def make_page(explorer: Explorer) -> gr.Blocks:
                         elem_id="numbers",
                     )
                 renew = gr.Button("Look for new pictures", size="sm", visible=watched)
-        outputs = [session, picture, answers, status, address, back, show, text, also]
+        outputs = [session, picture, answers, status, address, back, save, show, text, also]
         outputs += [*act.controls.values()]
 
         quiet |= dict(show_progress="full", show_progress_on=status)
         page.load(act.load, session, outputs, **quiet)
         address.change(None, address, None, js=ADDRESS, api_visibility="private")
         answers.click(act.choose, session, outputs, **quiet)
+        answers.select(act.visit, session, outputs, **quiet)
         picture.select(act.draw, session, outputs, **quiet)
         for button, event in ((back, act.back), (whole, act.whole), (others, act.others)):
             button.click(event, session, outputs, **quiet)

@@ -133,7 +133,7 @@ def from_address(address: str) -> View:
 
 _FLAGS = {name for name, kind in _TYPES.items() if kind is bool}
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #52a21a55
+# %% ../../nbs/search/711_explorer_queries.ipynb #3675e20f
 class Found(NamedTuple):
     "What a view shows."
 
@@ -228,12 +228,16 @@ class Searcher:
         along = points @ self.root
         return points - along[:, None] * self.root
 
-    def words_of(self, points: Float[Tensor, "N D"]) -> list[str]:
-        "The label whose text lies nearest to each point; '' where the model reads none of them."
+    def readable_labels(self) -> tuple[list[str], Tensor | None]:
+        "Labels that the model can read, the frequent ones first, and the points of their texts."
         with self._lock:
             if self._words is None:
                 self._words = _label_points(self.model, self.gallery.labels[:500])
-        labels, texts = self._words
+            return self._words
+
+    def words_of(self, points: Float[Tensor, "N D"]) -> list[str]:
+        "The label whose text lies nearest to each point; '' where the model reads none of them."
+        labels, texts = self.readable_labels()
         if not labels:
             return [""] * len(points)
         with torch.no_grad():
@@ -364,7 +368,7 @@ def find_by_level(
     here = [level for level in LEVELS if (searcher.gallery.items["level"] == level).any()]
     return {level: find(searcher, replace(view, level=level), point, asked) for level in here}
 
-# %% ../../nbs/search/711_explorer_queries.ipynb #4bba25f6
+# %% ../../nbs/search/711_explorer_queries.ipynb #d8fefd79
 class Query(NamedTuple):
     "What asks."
 
@@ -380,6 +384,8 @@ def query_point(
 ) -> Query | None:  # None: nothing asks yet
     "The point of what a view asks with."
     if view.text:
+        if not hasattr(searcher.model, "encode_text"):
+            raise ValueError(f"text: {searcher.name} reads no texts")
         point = encode_texts(searcher.model, [view.text])[0]
         if not view.also:
             return Query(point, None, f"“{view.text}”")

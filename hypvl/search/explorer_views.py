@@ -58,7 +58,7 @@ def framed(
 
 SIGNS = {"distance": "d", "angle": "∠", "cosine": "cos", "norm": "norm"}
 
-# %% ../../nbs/search/712_explorer_views.ipynb #afc1be29
+# %% ../../nbs/search/712_explorer_views.ipynb #26a439b2
 def cards(
     gallery: Gallery,
     hits: pd.DataFrame,  # of `find` or `way_to_root`
@@ -68,19 +68,18 @@ def cards(
     thumbs = gallery.thumbs(hits["row"])
     made = []
     for place, (hit, thumb) in enumerate(zip(hits.to_dict("records"), thumbs), 1):
-        name = item_name(gallery, hit["row"])
+        name, file = item_name(gallery, hit["row"]), escaped(hit["picture"])
         box = (hit["left"], hit["top"], hit["right"], hit["bottom"])
         named = [n for n in (first, *SIGNS) if n in hit]
         numbers = " · ".join(f"{SIGNS[n]} {hit[n]:.3g}" for n in dict.fromkeys(named))
-        short = escaped(hit["picture"].rsplit("/", 1)[-1])
-        where = f"{hit['level']} · {short}" if hit["label"] else hit["level"]
+        short = file.rsplit("/", 1)[-1]
+        heading = f"<b>{escaped(hit['label'])}</b>" if hit["label"] else ""
         note = f'<small class="word">{escaped(hit["word"])}</small>' if hit.get("word") else ""
         made.append(
             f'<li><button class="card" data-key="{escaped(hit["key"])}" '
             f'aria-label="{place}: {escaped(name)}, {escaped(numbers)}. Search with it.">'
-            f"{framed(thumb, box, name)}<b>{escaped(hit['label']) or short}</b>"
-            f'<small class="file">{where}</small>'
-            f"<small>{escaped(numbers)}</small>{note}</button></li>"
+            f'{framed(thumb, box, name)}{heading}<small class="file" title="{file}">{short}</small>'
+            f"<small>{hit['level']}</small><small>{escaped(numbers)}</small>{note}</button></li>"
         )
     return f'<ol class="cards">{"".join(made)}</ol>'
 
@@ -92,16 +91,17 @@ def pick(
     "Pictures to choose from."
     made = []
     for row, thumb in zip(rows, gallery.thumbs(rows)):
-        name = gallery.picture_of(row).name
-        short = escaped(name.rsplit("/", 1)[-1])
+        name = escaped(gallery.picture_of(row).name)
+        short = name.rsplit("/", 1)[-1]
         made.append(
             f'<li><button class="card" data-key="{gallery.items["key"].iat[row]}" '
-            f'aria-label="Search with picture {escaped(name)}">'
-            f"{framed(thumb, WHOLE, name)}<small>{short}</small></button></li>"
+            f'aria-label="Search with picture {name}">'
+            f"{framed(thumb, WHOLE, gallery.picture_of(row).name)}"
+            f'<small class="file" title="{name}">{short}</small></button></li>'
         )
     return f'<ol class="cards">{"".join(made)}</ol>'
 
-# %% ../../nbs/search/712_explorer_views.ipynb #ced090dd
+# %% ../../nbs/search/712_explorer_views.ipynb #e11e90c1
 def counted(found: Found, view: View) -> str:
     "How many items there are, in a sentence."
     shown = len(found.hits)
@@ -110,8 +110,9 @@ def counted(found: Found, view: View) -> str:
     if view.mode == "nearest":
         return f"The {shown} nearest of {found.count:,}, by {view.score}."
     sign = "≥" if view.score == "cosine" else "≤"
+    which = "all" if shown == found.count else f"the {shown} most general"
     limit = f"{view.score} {sign} {found.threshold:.3g}"
-    return f"{found.count:,} with {limit}; the {shown} most general, general before specific."
+    return f"{found.count:,} with {limit}; {which}, general before specific."
 
 
 def columns(
@@ -181,16 +182,29 @@ def factor_bars(
     head += "items. A factor leads to its map.</caption>"
     return f'<table class="factors">{head}{"".join(made)}</table>'
 
-# %% ../../nbs/search/712_explorer_views.ipynb #5c85783a
-def to_csv(found: Found) -> str:
+# %% ../../nbs/search/712_explorer_views.ipynb #575991d4
+def to_csv(
+    lists: Sequence[tuple[str, Found]],  # name of a model, what it found
+) -> str:
     "Hits as CSV, without what only this process knows."
-    return found.hits.drop(columns="row").to_csv(index=False)
+    tables = []
+    for model, found in lists:
+        table = found.hits.drop(columns="row")
+        table.insert(0, "model", model)
+        tables.append(table)
+    return pd.concat(tables).to_csv(index=False)
 
 
-def to_json(found: Found, view: View, model: str) -> str:
+def to_json(
+    lists: Sequence[tuple[str, Found]],  # name of a model, what it found
+    view: View,
+) -> str:
     "Hits as JSON with the view that found them."
-    facts = {"address": to_address(view), "model": model, "count": found.count}
-    return json.dumps(facts | {"hits": as_records(found)}, indent=1, ensure_ascii=False)
+    made = []
+    for model, found in lists:
+        made.append({"model": model, "count": found.count, "hits": as_records(found)})
+    facts = {"address": to_address(view), "lists": made}
+    return json.dumps(facts, indent=1, ensure_ascii=False)
 
 
 def to_sheet(

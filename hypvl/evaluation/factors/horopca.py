@@ -54,7 +54,14 @@ def busemann(
     x = math.sqrt(c) * x.double()
     return torch.log(torch.sqrt(1 + x.square().sum(-1, keepdim=True)) - x @ q.double().T)
 
-# %% ../../../nbs/evaluation/factors/613_horopca.ipynb #456da865
+# %% ../../../nbs/evaluation/factors/613_horopca.ipynb #312fe5fb
+def _plane(x, q, c):
+    "Coordinates [*B, 2] of the images in the directions `q`."
+    b, a = busemann(x, q, c=c).exp().unbind(-1)
+    s = torch.sqrt((2 * a * b - 1).clamp(min=1e-24))
+    return torch.stack([a - s, b - s], -1) / math.sqrt(c)
+
+
 def horo_project(
     x: Float[Tensor, "*B d"],  # points
     q: Float[Tensor, "2 d"],  # two orthonormal directions
@@ -66,10 +73,7 @@ def horo_project(
     gram = q @ q.T
     if len(q) != 2 or not torch.allclose(gram, torch.eye(2).to(gram), atol=1e-6):
         raise ValueError(f"q: expected two orthonormal rows, got Gram matrix {gram.tolist()}")
-    b, a = busemann(x, q, c=c).exp().unbind(-1)
-    s = torch.sqrt((2 * a * b - 1).clamp(min=1e-24))
-    plane = torch.stack([a - s, b - s], -1)
-    return plane @ q / math.sqrt(c)
+    return _plane(x, q, c) @ q
 
 # %% ../../../nbs/evaluation/factors/613_horopca.ipynb #f92f31ec
 @dataclass(frozen=True)
@@ -92,7 +96,7 @@ class HoroPCA:
         )
         return to_poincare(image, c=self.c) @ self.directions.T
 
-# %% ../../../nbs/evaluation/factors/613_horopca.ipynb #6ad988f0
+# %% ../../../nbs/evaluation/factors/613_horopca.ipynb #4ca86735
 def _variance(x, c):
     "Mean squared pairwise distance; pairs only, since the diagonal has no gradient."
     i, j = torch.triu_indices(len(x), len(x), 1, device=x.device)
@@ -110,11 +114,11 @@ def _climb(x, c, steps, lr, start):
     adam = torch.optim.Adam([free], lr=lr)
     for _ in range(steps):
         adam.zero_grad()
-        spread = _variance(horo_project(x, _orthonormal(free), c=c), c)
+        spread = _variance(_plane(x, _orthonormal(free), c), c)
         (-spread).backward()
         adam.step()
     directions = _orthonormal(free.detach())
-    return _variance(horo_project(x, directions, c=c), c).item(), directions
+    return _variance(_plane(x, directions, c), c).item(), directions
 
 # %% ../../../nbs/evaluation/factors/613_horopca.ipynb #91942cf6
 def fit_horopca(
