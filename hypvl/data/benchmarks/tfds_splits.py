@@ -80,8 +80,9 @@ def export_split(
         tfds = import_module("tensorflow_datasets")
     except ImportError as error:
         raise ValueError(
-            "tensorflow_datasets is not installed; `pip install tensorflow-datasets tensorflow` "
-            f"in an environment of its own, and call this there ({error})"
+            "tensorflow_datasets is not installed; `pip install tensorflow-datasets tensorflow "
+            "importlib_resources` in an environment of its own, and call this there "
+            f"({error})"
         ) from error
     where = TFDS_SPLITS[benchmark]
     still = {"image": tfds.decode.SkipDecoding()}  # no picture is looked at
