@@ -91,7 +91,7 @@ def run_job(
 class Cluster:
     "What to ask the scheduler for."
 
-    timeout_min: int = 24 * 60  # time limit
+    timeout_min: int = 24 * 60  # time limit, after which a job is queued again, three times
     partition: str | None = None
     gpus: int = 1  # of the node
     cpus: int = 16  # of the task
@@ -159,13 +159,24 @@ def _run_accelerate(out, processes=None, device=None, path=None):
 KINDS = ("slurm", "local", "debug")  # of clusters
 
 
-def _run_on_node(out, gpus, path):
-    "What a cluster's node runs."
-    sys.path[:0] = [p for p in path if p not in sys.path]
-    if gpus > 1:
-        _run_accelerate(out, gpus, path=path)
-    else:
-        run_job(out)
+class _OnNode:
+    "What a cluster's node runs; preempted, or at its time limit, it is queued again and goes on."
+
+    def __init__(self, out: str, gpus: int, path: list[str]):
+        self.out, self.gpus, self.path = out, gpus, path
+
+    def __call__(self) -> None:
+        sys.path[:0] = [p for p in self.path if p not in sys.path]
+        if self.gpus > 1:
+            _run_accelerate(self.out, self.gpus, path=self.path)
+        else:
+            run_job(self.out)
+
+    def checkpoint(self) -> Any:
+        "What submitit puts into the queue in place of a job whose time is over: the same one."
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
 
 
 def _submit(out, cluster):
@@ -190,7 +201,7 @@ def _submit(out, cluster):
     )
     wanted = {name: value for name, value in wanted.items() if value is not None}
     executor.update_parameters(tasks_per_node=1, **wanted, **cluster.extra)
-    job = executor.submit(_run_on_node, str(out), cluster.gpus, [p for p in sys.path if p])
+    job = executor.submit(_OnNode(str(out), cluster.gpus, [p for p in sys.path if p]))
     record = dict(job_id=str(job.job_id), kind=cluster.kind, time=time.time())
     _write_json(out / "submitted.json", record)
     return job

@@ -1,0 +1,121 @@
+"""A job on a cluster is queued again when it is preempted or out of time, and a dead one is found.
+
+Stand-ins for sbatch, srun, scontrol and sacct run the real job of submitit on this machine.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hypvl.training.launch import Cluster, finished, launch, submission_state
+
+JOB = '''
+import os, time
+from pathlib import Path
+
+def train(config, out):
+    """Leaves its number; waits to be disturbed until it has started as often as it should."""
+    starts = int((out / "starts").read_text()) + 1 if (out / "starts").exists() else 1
+    (out / "starts").write_text(str(starts))
+    (out / "pid.part").write_text(str(os.getpid()))
+    os.replace(out / "pid.part", out / "pid")
+    if starts < config["starts"]:
+        time.sleep(300)
+    return {"starts": starts, "restarted": os.environ["RESTARTED"]}
+'''
+TOOLS = {
+    "sbatch": """
+cp "$1" {here}/script
+echo RUNNING > {here}/state
+setsid {here}/bin/node 0 > /dev/null 2>&1 &
+echo Submitted batch job 4242""",
+    "node": """
+export SLURM_JOB_ID=4242 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0
+export SLURM_NTASKS=1 SLURM_JOB_NUM_NODES=1 SLURM_JOB_NODELIST=localhost RESTARTED=$1
+sh {here}/script >> {here}/log 2>&1 && echo COMPLETED > {here}/state""",
+    "srun": """
+until case "$1" in *bin/python*) true;; *) false;; esac; do shift; done
+exec "$@" """,
+    "scontrol": """
+echo "$@" >> {here}/asked
+setsid {here}/bin/node 1 > /dev/null 2>&1 &""",
+    "sacct": """
+printf 'JobID|State|NodeList\\n4242|%s|localhost\\n' "$(cat {here}/state)" """,
+}
+
+
+def wait_until(true, seconds=240):
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "nothing has happened"
+        time.sleep(0.1)
+
+
+def kill(pid_file):
+    "End a job's process where it still runs."
+    if pid_file.exists():
+        try:
+            os.kill(int(pid_file.read_text()), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    "A folder with the stand-ins, which are on PATH, and with the module of the job."
+    (tmp_path / "bin").mkdir()
+    for name, lines in TOOLS.items():
+        tool = tmp_path / "bin" / name
+        tool.write_text("#!/bin/sh" + lines.replace("{here}", str(tmp_path)) + "\n")
+        tool.chmod(0o755)
+    (tmp_path / "job_of_a_test.py").write_text(JOB)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    root = Path(__file__).resolve().parents[2]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(root)]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("job_of_a_test", None)
+    kill(tmp_path / "run" / "pid")
+
+
+def submit(out, starts, minutes):
+    "Hand the job to the stand-in for a cluster; its process when it runs."
+    cluster = Cluster(timeout_min=minutes, gpus=0, cpus=1)
+    job = "job_of_a_test:train", {"starts": starts}, out
+    assert launch(*job, "slurm", cluster=cluster, wait=False) is None
+    wait_until((out / "pid").exists)
+    return job, int((out / "pid").read_text())
+
+
+# submitit takes a job of one minute for one whose time is over, whenever the signal comes
+@pytest.mark.parametrize("minutes, reason", [(600, "preempted"), (1, "timed-out")])
+def test_a_job_whose_time_is_over_is_queued_again_and_goes_on(slurm, minutes, reason):
+    out = slurm / "run"
+    job, pid = submit(out, starts=2, minutes=minutes)
+    assert submission_state(out) == "active"
+    os.kill(pid, signal.SIGUSR2)
+    wait_until(lambda: finished(out))
+    assert finished(out)["result"] == {"starts": 2, "restarted": "1"}
+    assert (slurm / "asked").read_text() == "requeue 4242\n"
+    assert f"this job is {reason}" in (slurm / "log").read_text()
+    assert launch(*job, "slurm") == finished(out)["result"]  # found, not started again
+
+
+def test_a_job_that_has_died_is_found_by_its_state_and_started_again(slurm):
+    out = slurm / "run"
+    job, pid = submit(out, starts=2, minutes=600)
+    assert launch(*job, "slurm") is None  # it runs: not twice
+    os.kill(pid, signal.SIGKILL)
+    (slurm / "state").write_text("NODE_FAIL\n")  # as the scheduler says of a node that is lost
+    assert submission_state(out) == "NODE_FAIL"
+    cluster = Cluster(timeout_min=600, gpus=0, cpus=1)
+    with pytest.warns(UserWarning, match=r"job 4242 .* \(state NODE_FAIL\); it is started again"):
+        launch(*job, "slurm", cluster=cluster, wait=False)
+    wait_until(lambda: finished(out))
+    assert finished(out)["result"]["starts"] == 2
+    assert json.loads((out / "submitted.json").read_text())["job_id"] == "4242"
