@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import nbformat
 import yaml
 from nbconvert import MarkdownExporter
-from nbconvert.preprocessors import Preprocessor
+from nbconvert.preprocessors import CoalesceStreamsPreprocessor, Preprocessor
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("nbs", "papers_repro", "benchmarks")
@@ -83,6 +83,7 @@ def notebook_exporter() -> MarkdownExporter:
         filters={"plain_html": plain_html},
     )
     exporter.register_preprocessor(Directives(), enabled=True)
+    exporter.register_preprocessor(CoalesceStreamsPreprocessor(), enabled=True)
     return exporter
 
 
@@ -273,7 +274,7 @@ def navigation(markdown: dict[str, str], root: Path = ROOT) -> list:
     for page in sorted(page for page in markdown if page.startswith(f"{RESULTS}/")):
         folder = dirname(page).removeprefix(RESULTS).strip("/")
         if folder and "/" not in folder:
-            name = "overview" if page.endswith("index.md") else "executed notebook"
+            name = "overview" if page.endswith("index.md") else title[page]
             studies.append((folder, name, page))
     studies.sort(key=lambda entry: (entry[0], entry[1] != "overview"))
     return [
