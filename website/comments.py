@@ -76,7 +76,9 @@ class Comments(griffe.Extension):
         text += section("Returns", [(str(func.returns), returned)] if returned else [])
         text += section("Raises", [(name, f"`{message}`") for name, message in errors])
         if text:
-            func.docstring = griffe.Docstring(text, parent=func)
+            func.docstring = griffe.Docstring(
+                text, parent=func, parser=griffe.Parser.google, parser_options={"warnings": False}
+            )
 
     def on_attribute(self, *, attr: griffe.Attribute, **kwargs):
         if attr.docstring is None and attr.lines:

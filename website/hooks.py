@@ -39,6 +39,7 @@ def on_page_content(content, page, config, files):
 
     def formula(found: re.Match) -> str:
         display = "block" if found[2] == "[" else "inline"
-        return latex2mathml.converter.convert(html.unescape(found[3]), display=display)
+        drawn = latex2mathml.converter.convert(html.unescape(found[3]), display=display)
+        return f'<{found[1]} class="formula">{drawn}</{found[1]}>'
 
     return FORMULA.sub(formula, content)
