@@ -620,9 +620,12 @@ class CompositionalEncoder(HubModel):
 
     def _lift(self, features, part):
         "Points of features; tokens on a sphere stay vectors."
+        if not self.curved and part == "patches":
+            return features
+        features = features.to(torch.promote_types(features.dtype, torch.float32))
         if not self.curved:
-            return features if part == "patches" else self.geometry.lift(features.float())
-        scaled = self.log_scales[f"log_{part}"].exp() * features.float()
+            return self.geometry.lift(features)
+        scaled = self.log_scales[f"log_{part}"].exp() * features
         return exp0(self.geometry.split(scaled), c=self._curvature).flatten(-2)
 
     @property
