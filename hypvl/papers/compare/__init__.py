@@ -23,7 +23,7 @@ from hypvl.papers.compare.ledger import (
     LAYOUTS,
     NO_NUMBERS,
 )
-from .recipes import MAIN, MODELS, SECTIONS, section_recipes
+from .recipes import MAIN, MODELS, MORE, SECTIONS, section_recipes
 from ..figures import Drawing, palette, panels, style
 from ..paper import Figure, Paper, Study
 from ..parameters import Seeds
@@ -103,9 +103,10 @@ _TRADES = (
 def trades_figure(
     scores: pd.DataFrame,  # of `ability_scores`
 ) -> Drawing:
-    "Models by two abilities at a time."
+    "Models by two abilities at a time; those of section `more` as squares."
     models = [name for name in MODELS if name in set(scores["model"])]
     colours, points = palette(models), []
+    shapes = {name: "s" if name in MORE else "o" for name in models}
     for (model, ability), rows in scores.groupby(["model", "ability"], sort=False):
         mean, low, high = 100 * np.array(seed_interval(rows["value"].to_numpy()))
         points.append({"model": model, "ability": ability, "value": mean, "low": low, "high": high})
@@ -115,13 +116,16 @@ def trades_figure(
         for axis, sides in zip(axes.flat, _TRADES):
             for model in models:
                 (x, *across), (y, *along) = (table.loc[(model, side)] for side in sides)
-                axis.plot(x, y, "o", color=colours[model], ms=6)
+                axis.plot(x, y, shapes[model], color=colours[model], ms=6)
                 if np.isfinite([*across, *along]).all():
                     axis.plot(across, [y, y], color=colours[model], lw=1, alpha=0.6)
                     axis.plot([x, x], along, color=colours[model], lw=1, alpha=0.6)
             axis.set(xlabel=f"{sides[0]}, %", ylabel=f"{sides[1]}, %")
+            axis.set_xlim(np.clip(axis.get_xlim(), 0, 100))  # an interval over seeds may end beyond
+            axis.set_ylim(np.clip(axis.get_ylim(), 0, 100))
         handles = [
-            Line2D([], [], color=c, marker="o", lw=0, label=name) for name, c in colours.items()
+            Line2D([], [], color=c, marker=shapes[name], lw=0, label=name)
+            for name, c in colours.items()
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return Drawing(figure, table.reset_index())
