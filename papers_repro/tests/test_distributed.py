@@ -5,7 +5,6 @@ processes, in one piece and in micro-batches. Processes are started once for eac
 """
 
 import math
-import os
 import socket
 import sys
 from pathlib import Path
@@ -26,7 +25,7 @@ from hypvl.training.metrics import fetch, read_metrics
 from hypvl.training.update import Step, backward, make_accelerator
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tiny_training import Died, trainer  # noqa: E402
+from tiny_training import Died, become_process, trainer  # noqa: E402
 
 BATCH = 12
 SETTINGS = dict(
@@ -283,14 +282,7 @@ def runs(accelerator, folder):
 
 def worker(rank, processes, port, folder):
     "One of the processes."
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(processes),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-        ACCELERATE_USE_CPU="true",
-    )
+    become_process(rank, processes, port)
     torch.set_num_threads(1)
     accelerator, folder = make_accelerator(device="cpu"), Path(folder)
     assert accelerator.num_processes == processes

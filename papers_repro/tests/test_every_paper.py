@@ -4,12 +4,12 @@ The papers are those of the registry, so that one more is covered by itself: its
 `smoke` with their own models, rows and data, in double precision, at the end of all schedules.
 """
 
-import os
 import socket
 
 import pytest
 import torch
 import torch.multiprocessing as mp
+from tiny_training import become_process
 
 from hypvl.config import config_hash
 from hypvl.losses.rows import gather_processes
@@ -75,14 +75,7 @@ def update(recipe, batch, kinds, accelerator, pieces):
 
 def worker(rank, processes, port, name, folder):
     "One of the processes."
-    os.environ.update(
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE=str(processes),
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT=str(port),
-        ACCELERATE_USE_CPU="true",
-    )
+    become_process(rank, processes, port)
     torch.set_num_threads(1)
     accelerator, found = make_accelerator(device="cpu"), []
     assert accelerator.num_processes == processes

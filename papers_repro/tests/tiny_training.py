@@ -108,18 +108,23 @@ def train(config, out):
     return {"steps": config["train"]["steps"]}
 
 
+def become_process(rank, processes, port):
+    "Tell accelerate that this is one of some processes of this machine."
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(processes),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=str(port),
+        ACCELERATE_USE_CPU="true",
+    )
+
+
 def attempt(out, rank=None, processes=1, port=0):
     "Run the job of a folder as one of some processes; leave the words of an error."
     torch.set_num_threads(1)
     if rank is not None:
-        os.environ.update(
-            RANK=str(rank),
-            LOCAL_RANK=str(rank),
-            WORLD_SIZE=str(processes),
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT=str(port),
-            ACCELERATE_USE_CPU="true",
-        )
+        become_process(rank, processes, port)
     try:
         run_job(out)
     except BaseException as error:
