@@ -299,10 +299,10 @@ def plan_command(
     for plugin in args.plugin:
         load_plugin(plugin)
     from hypvl.papers.paper import find_paper
-    from hypvl.papers.training_plan import Setting, plan_json, plan_lines, plan_paper
+    from hypvl.papers.training_plan import PlanSetting, plan_json, plan_lines, plan_paper
 
     speed = (args.samples_per_second, args.teraflops)
-    setting = Setting(args.devices, args.scaling_efficiency, *speed, args.price_per_hour)
+    setting = PlanSetting(args.devices, args.scaling_efficiency, *speed, args.price_per_hour)
     plan = plan_paper(
         find_paper(args.paper),
         setting,

@@ -23,7 +23,7 @@ from ..config import from_dict
 from ..data.world.captions import relations_between
 from ..data.world.grammar import OPPOSITES, VERBS, Speaker, node_odds
 from ..data.world.scenes import WorldConfig
-from .blind import Metrics, Offered, values_by_item
+from .blind import MetricFunction, Offered, values_by_item
 from .zero_shot import class_weights
 
 # %% ../../nbs/evaluation/606_observer.ipynb #b84d4a98
@@ -294,7 +294,7 @@ def ideal_classes(
 def ideal_hierarchy(
     right: Bool[np.ndarray, "N C"],  # of which images a class is true
     targets: Sequence[int],  # index of the class that counts as right
-    metrics: Metrics,  # (predicted, target) → values
+    metrics: MetricFunction,  # (predicted, target) → values
     offered: Offered = None,  # classes offered to the images of each class
 ) -> pd.DataFrame:  # columns model, metric, item, value
     "Hierarchical metrics, the mean over all classes that are true of an image."

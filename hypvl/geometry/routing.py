@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ADAPTERS', 'VARIANTS', 'WEIGHTINGS', 'GATE_FORMS', 'T_FLOOR', 'SMALL_MATRIX', 'AdaptedHead', 'DetachedHead', 'Parts',
-           'Pairs', 'RoutingConfig', 'Routed', 'RoutedConfig']
+           'PairMatrices', 'RoutingConfig', 'Routed', 'RoutedConfig']
 
 # %% ../../nbs/geometry/114_routing.ipynb #9a63283cbaf04dbcab1f6479b197f3a8
 import math
@@ -104,17 +104,17 @@ class Parts(NamedTuple):
     asking: Asking
 
 
-class Pairs(NamedTuple):
+class PairMatrices(NamedTuple):
     "What both directions share: matrices of images by texts."
 
     correction: Float[Tensor, "I T"]  # S_E
     baseline: Float[Tensor, "I T"]  # S_H
     weight: Float[Tensor, "I T"] | None  # w; None: no router
 
-    def of_texts(self) -> "Pairs":
+    def of_texts(self) -> "PairMatrices":
         "Texts by images."
         weight = None if self.weight is None else self.weight.mT
-        return Pairs(self.correction.mT, self.baseline.mT, weight)
+        return PairMatrices(self.correction.mT, self.baseline.mT, weight)
 
 
 @dataclass(frozen=True)
@@ -340,7 +340,7 @@ class Routed(Geometry):
         images: Float[Tensor, "I D"],
         texts: Float[Tensor, "T D"],
         memo: dict | None = None,  # of the step; the same images and texts are weighed once
-    ) -> Pairs:
+    ) -> PairMatrices:
         "Both scores and the weight of each pair."
         memo = {} if memo is None else memo
         key = ("routed pairs", id(self), id(images), id(texts))
@@ -353,7 +353,7 @@ class Routed(Geometry):
         correction = self.correction.logits(image.correction, text.correction, "image")
         baseline = self.baseline.logits(image.baseline, text.baseline, "image")
         if self.router is None or self.variant != "router":
-            return Pairs(correction, baseline, None)
+            return PairMatrices(correction, baseline, None)
         seen = [self.beta * correction, baseline]
         if self.config.router_detach_scores:
             seen = [scores.detach() for scores in seen]
@@ -364,10 +364,10 @@ class Routed(Geometry):
             seen = [s + self.config.score_jitter * torch.randn_like(s) for s in seen]
         logits = self.router(*seen, image.context, text.context)
         if self.config.gate_form == "sigmoid_over_T":
-            return Pairs(correction, baseline, logits.sigmoid() / self.t_gate)
-        return Pairs(correction, baseline, (logits / self.t_gate).sigmoid())
+            return PairMatrices(correction, baseline, logits.sigmoid() / self.t_gate)
+        return PairMatrices(correction, baseline, (logits / self.t_gate).sigmoid())
 
-    def of_queries(self, pairs: Pairs, asking: Asking) -> Tensor:
+    def of_queries(self, pairs: PairMatrices, asking: Asking) -> Tensor:
         "Scores of queries, given their rows of the matrices."
         correction, baseline, weight = pairs
         if self.variant == "correction":
@@ -432,7 +432,9 @@ class Routed(Geometry):
 
     def _row_losses(self, correction, baseline, weight, gate, calibration, target):
         "Cross-entropies of some queries."
-        scores = self.of_queries(Pairs(correction, baseline, weight), Asking(gate, calibration))
+        scores = self.of_queries(
+            PairMatrices(correction, baseline, weight), Asking(gate, calibration)
+        )
         return F.cross_entropy(scores, target, reduction="none")
 
     # --- how large a score can be

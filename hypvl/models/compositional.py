@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Pair', 'PATHS', 'KIND_OF_NAME', 'FUSIONS', 'PairVocabulary', 'composition_space', 'CompositionalConfig',
            'backbone_description', 'find_backbone', 'clean_name', 'SoftPrompts', 'tower_device', 'disentangler',
-           'Views', 'Candidates', 'CompositionalEncoder', 'fuse_scores']
+           'EncodedImages', 'EncodedTexts', 'CompositionalEncoder', 'fuse_scores']
 
 # %% ../../nbs/models/315_compositional.ipynb #2419df6b
 from collections.abc import Iterator, Mapping, Sequence
@@ -323,7 +323,7 @@ KIND_OF_NAME |= {
 }
 
 
-class Views(NamedTuple):
+class EncodedImages(NamedTuple):
     "Pictures, as texts are compared with them."
 
     pair: Float[Tensor, "B D"]  # points
@@ -332,7 +332,7 @@ class Views(NamedTuple):
     summaries: Summaries  # what the attention needs of them
 
 
-class Candidates(NamedTuple):
+class EncodedTexts(NamedTuple):
     "Texts, encoded once."
 
     parts: Int[Tensor, "P 2"]  # state and object of each pair
@@ -455,7 +455,7 @@ class CompositionalEncoder(HubModel):
         self,
         batch: Mapping[str, Any],  # with an entry of kind 'image' or 'image_tokens'
         kinds: Mapping[str, str] | None = None,
-    ) -> Views:
+    ) -> EncodedImages:
         "Pictures in evaluation mode, for any number of candidates."
         with modes_kept(self):
             self.eval()
@@ -466,7 +466,7 @@ class CompositionalEncoder(HubModel):
         self,
         pairs: Sequence[Pair] | Int[Tensor, "P 2"] | None = None,  # names or parts; None: training
         chunk: int = 2048,  # prompts at a time
-    ) -> Candidates:
+    ) -> EncodedTexts:
         "Texts of pairs, seen or not, and of all primitives, each encoded once."
         if pairs is None:
             parts = self.parts
@@ -480,18 +480,18 @@ class CompositionalEncoder(HubModel):
             some = [self._text_features(["pair"], rows)["pair"] for rows in parts.split(chunk)]
         features = (torch.cat(some), single["state"], single["object"])
         pair, state, thing = (self._lift(feature, "text") for feature in features)
-        return Candidates(parts, pair, state, thing)
+        return EncodedTexts(parts, pair, state, thing)
 
     @torch.no_grad()
     def pair_logits(
-        self, views: Views, candidates: Candidates, rows: slice = slice(None)
+        self, views: EncodedImages, candidates: EncodedTexts, rows: slice = slice(None)
     ) -> Float[Tensor, "B P"]:
         "Score over temperature of some of the pairs (H²EM, Eq. 9 without its softmax)."
         return self._logits(views.pair, candidates.pair[rows], views.summaries)
 
     @torch.no_grad()
     def primitive_log_probs(
-        self, views: Views, candidates: Candidates
+        self, views: EncodedImages, candidates: EncodedTexts
     ) -> tuple[Float[Tensor, "B S"], Float[Tensor, "B O"]]:
         "log p(s) over all states and log p(o) over all objects (H²EM, Eq. 9)."
         states = self._logits(views.state, candidates.state, views.summaries)
@@ -501,8 +501,8 @@ class CompositionalEncoder(HubModel):
     @torch.no_grad()
     def score_chunks(
         self,
-        views: Views,
-        candidates: Candidates,
+        views: EncodedImages,
+        candidates: EncodedTexts,
         fusion: str = "prob",
         chunk: int = 8192,
         score_memory: float = 2e9,
@@ -540,7 +540,7 @@ class CompositionalEncoder(HubModel):
     def scores(
         self,
         batch: Mapping[str, Any],
-        pairs: Sequence[Pair] | Candidates | None = None,
+        pairs: Sequence[Pair] | EncodedTexts | None = None,
         fusion: str = "prob",
         kinds: Mapping[str, str] | None = None,
     ) -> Float[Tensor, "B P"]:
@@ -549,7 +549,7 @@ class CompositionalEncoder(HubModel):
         pairs: names, or what `candidates` gave; None: the training pairs.
         fusion: see `score_chunks`.
         """
-        found = pairs if isinstance(pairs, Candidates) else self.candidates(pairs)
+        found = pairs if isinstance(pairs, EncodedTexts) else self.candidates(pairs)
         pieces = self.score_chunks(self.see(batch, kinds), found, fusion)
         return torch.cat([scores for _, scores in pieces], 1)
 
@@ -640,12 +640,12 @@ class CompositionalEncoder(HubModel):
             tokens = self._lift(features["patches"], "patches")
             summaries = self.attention.summaries(tokens, self._curvature)
         pair, state, thing = (self._lift(features[part], part) for part in _VIEWS)
-        return Views(pair, state, thing, summaries)
+        return EncodedImages(pair, state, thing, summaries)
 
     def refine(
         self,
         texts: Float[Tensor, "T D"] | Float[Tensor, "B T D"],  # points: for all, or own ones
-        views: Views,
+        views: EncodedImages,
     ) -> Float[Tensor, "B T D"]:
         "Texts as each picture refines them; as they are where there is no attention."
         if self.attention is None:
@@ -656,7 +656,7 @@ class CompositionalEncoder(HubModel):
 
     def _logits(self, queries, texts, summaries):
         "Logits of texts for pictures, in chunks: [B, T, D] of a chunk only."
-        found, views = [], Views(queries, queries, queries, summaries)
+        found, views = [], EncodedImages(queries, queries, queries, summaries)
         for part in texts.split(self.config.class_chunk):
             found.append(self.geometry.logits(queries, self.refine(part, views)))
         return torch.cat(found, 1)

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['FEWEST_SEEDS', 'IDEAL', 'PAIR_SUITES', 'BLIND', 'VERDICTS', 'NotRun', 'Effect', 'Known', 'verdict',
            'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of', 'paired_difference',
-           'stratum_of', 'Bars', 'bars_of', 'limit_of', 'Contrast', 'contrasts', 'Compare', 'GainGap', 'Claim',
-           'Untestable', 'digest', 'split_budgets', 'evaluate', 'Committed', 'Ledger']
+           'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare', 'GainGap', 'Claim',
+           'Untestable', 'digest', 'split_budgets', 'evaluate', 'CommittedLedger', 'Ledger']
 
 # %% ../../nbs/papers/809_claims.ipynb #a8954d65
 import hashlib
@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from ..evaluation.statistics import Estimate, Sample, estimate, holm
+from ..evaluation.statistics import Estimate, ScoredItems, estimate, holm
 from .reference import BASELINES, Column, task_columns
 
 # %% ../../nbs/papers/809_claims.ipynb #b0d9dd69
@@ -276,7 +276,7 @@ def limit_of(
 
 # %% ../../nbs/papers/809_claims.ipynb #65ab1e06
 @dataclass(frozen=True)
-class Contrast:
+class ColumnSides:
     "Both sides on one column."
 
     column: Column
@@ -293,10 +293,10 @@ class Contrast:
         points = 100 / steps if self.column.relative else 100.0
         return points * self.column.sign * self.direction
 
-    def sample(self, weight: float = 1.0) -> Sample:
+    def sample(self, weight: float = 1.0) -> ScoredItems:
         "The paired difference, in points, positive as claimed."
         difference = self.scale * (self.ours - self.theirs).to_numpy()
-        return Sample(difference, self.groups, weight, stratum_of(self.column))
+        return ScoredItems(difference, self.groups, weight, stratum_of(self.column))
 
     def limit(self, rng: np.random.Generator) -> str:
         "Where the column decides nothing."
@@ -304,7 +304,7 @@ class Contrast:
             return ""
         sides = []
         for side in (self.ours, self.theirs):
-            sides.append(estimate([Sample(side.to_numpy(), self.groups)], rng, 1000))
+            sides.append(estimate([ScoredItems(side.to_numpy(), self.groups)], rng, 1000))
         return limit_of(sides, self.bars, self.column.sign)
 
     @property
@@ -335,7 +335,7 @@ def contrasts(
     rival: Mapping[str, object],
     match: Sequence[str] = (),  # columns that must agree
     direction: int = 1,
-) -> list[Contrast]:
+) -> list[ColumnSides]:
     "Both sides of every column and setting that both have."
     frame = frame if "item" in frame else frame.assign(item=0)
     ours_by_column, theirs_by_column = _by_column(frame, model), _by_column(frame, rival)
@@ -358,14 +358,14 @@ def contrasts(
                 continue
             sides = ours.loc[items, seeds], theirs.loc[items, seeds]
             bars = bars_of(blind, column)
-            found.append(Contrast(column, *sides, groups_of(rows, items), direction, bars))
+            found.append(ColumnSides(column, *sides, groups_of(rows, items), direction, bars))
     return found
 
 # %% ../../nbs/papers/809_claims.ipynb #bc5d13e8
 BLIND = " blind"  # frames of baselines and the ideal are named like those of the models, and this
 
 
-def _count_as_claimed(cells: Sequence[Contrast]) -> str:
+def _count_as_claimed(cells: Sequence[ColumnSides]) -> str:
     "In how many test sets the effect is as claimed; metrics of one prediction count once."
     by_set: dict[tuple, list[float]] = {}
     for number, cell in enumerate(cells):
@@ -403,7 +403,7 @@ class Compare:
 
     def _contrasts(
         self, frame: pd.DataFrame, blind: pd.DataFrame | None = None, overall: bool = False
-    ) -> list[Contrast]:
+    ) -> list[ColumnSides]:
         columns = self._columns(overall)
         sides = self.model, self.rival, self.match, self.direction
         return contrasts(frame, blind, columns, *sides)
@@ -411,7 +411,7 @@ class Compare:
     def cells(
         self,
         data: Mapping[str, pd.DataFrame],  # frames by name
-    ) -> list[Contrast]:
+    ) -> list[ColumnSides]:
         "Both sides on every column, with the seeds that all have."
         cells = self._contrasts(frame_of(data, self.section), data.get(self.section + BLIND))
         seeds = sorted(set.intersection(*(set(c.ours.columns) for c in cells))) if cells else []
@@ -451,14 +451,14 @@ class Compare:
 
 
 def _at_floor(
-    cells: Sequence[Contrast], limits: Sequence[str], rng: np.random.Generator
+    cells: Sequence[ColumnSides], limits: Sequence[str], rng: np.random.Generator
 ) -> tuple[Estimate, ...]:
     "The effect on each column at the floor: it supports nothing, but may speak against."
     floor = [cell for cell, limit in zip(cells, limits) if limit == "at the floor"]
     return tuple(estimate([cell.sample()], rng, 1000) for cell in floor)
 
 
-def _left_out(cells: Sequence[Contrast], limits: Sequence[str]) -> str:
+def _left_out(cells: Sequence[ColumnSides], limits: Sequence[str]) -> str:
     "Which columns decide nothing, in words."
     words = []
     for cell, limit in zip(cells, limits):
@@ -729,7 +729,7 @@ def evaluate(
                 row["longer"] = later.value
                 row["longer_seeds"] = ", ".join(map(str, later.seeds))
             else:
-                row["no_longer"] = f"nobody trained longer: {later}"
+                row["no_longer"] = f"not trained with more steps: {later}"
             if not claim.sanity:
                 family.append(len(rows))
         rows.append(row)
@@ -756,7 +756,7 @@ VERDICTS = {  # name → colour, marker
 
 
 @dataclass(frozen=True)
-class Committed:
+class CommittedLedger:
     "The ledger that is kept with the code, of the same preset."
 
     frame: pd.DataFrame  # columns id, verdict, seeds
@@ -799,7 +799,7 @@ class Ledger:
     "A rendered claims ledger together with its rows."
 
     frame: pd.DataFrame  # of `evaluate`
-    committed: Committed | None = None  # of the same preset
+    committed: CommittedLedger | None = None  # of the same preset
 
     def readable(self) -> pd.DataFrame:
         "Five text columns, and the committed verdict where it knows more."

@@ -23,7 +23,7 @@ from PIL import Image
 
 from ..config import suggest, write_atomic
 from ..data.sources import DataPaths
-from .claims import Claim, Committed, Ledger, evaluate
+from .claims import Claim, CommittedLedger, Ledger, evaluate
 from .figures import Drawing, claims_figure
 from .parallel_runs import run_all
 from .parameters import RunParameters, Seeds, read_parameters
@@ -278,7 +278,7 @@ class Study:
         save(ledger, self.out / "tables", "claims")
         return ledger
 
-    def _committed(self) -> Committed | None:
+    def _committed(self) -> CommittedLedger | None:
         "The ledger that is kept with the code for this preset, if there is one."
         name = self.paper.results.format(preset=self.parameters.preset)
         tables = self.reference_folder.parent / "results" / name / "tables"
@@ -287,7 +287,7 @@ class Study:
         commit = "unknown commit"
         if (tables / "provenance.json").is_file():
             commit = short_commit(json.loads((tables / "provenance.json").read_text()))
-        return Committed(pd.read_csv(tables / "claims.csv"), f"commit {commit}")
+        return CommittedLedger(pd.read_csv(tables / "claims.csv"), f"commit {commit}")
 
     def abstract(self) -> Markdown:
         "What was trained, how far it got, what became of the claims; saved below `out`."

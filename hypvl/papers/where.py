@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MARK', 'Item', 'OPENING', 'marks_in', 'whose', 'Place', 'find_marks', 'Content', 'read_contents', 'what_is_wrong',
-           'Committed', 'committed_results', 'who_leads', 'counted', 'where_page', 'readme_opening', 'write_pages']
+           'CommittedStudy', 'committed_results', 'who_leads', 'counted', 'where_page', 'readme_opening', 'write_pages']
 
 # %% ../../nbs/papers/895_where.ipynb #1122ea87
 import json
@@ -224,7 +224,7 @@ def what_is_wrong(
 
 # %% ../../nbs/papers/895_where.ipynb #d27fc52d
 @dataclass(frozen=True)
-class Committed:
+class CommittedStudy:
     "The results of a study that are kept with the code."
 
     folder: str  # below papers_repro/results
@@ -241,7 +241,7 @@ class Committed:
 
 def committed_results(
     folder: str | Path,  # papers_repro/results
-) -> list[Committed]:
+) -> list[CommittedStudy]:
     "All studies of a folder, by its names."
     found = []
     for path in sorted(Path(folder).glob("*/tables/claims.csv")):
@@ -254,7 +254,7 @@ def committed_results(
         if len(papers) != 1:
             raise ValueError(f"folder: {home.name} holds the notebook of no paper, or of several")
         ledger = pd.read_csv(path)
-        found.append(Committed(home.name, papers[0], str(record["preset"]), ledger, tables))
+        found.append(CommittedStudy(home.name, papers[0], str(record["preset"]), ledger, tables))
     return found
 
 
@@ -305,7 +305,7 @@ def _effect(row) -> str:
     return f"{numbers[0]} [{numbers[1]}, {numbers[2]}] {row.unit}"
 
 
-def _summary(work: Work, studies: Sequence[Committed], home: str, most: int) -> list[str]:
+def _summary(work: Work, studies: Sequence[CommittedStudy], home: str, most: int) -> list[str]:
     "Rows of the first table: a paper; claims of its studies, printed and refuted ones first."
     page = f"{home}WHERE.md" if home else ""
     title = f"[{work.short}]({page}#{work.name}): {work.says}"
@@ -333,7 +333,7 @@ def _summary(work: Work, studies: Sequence[Committed], home: str, most: int) -> 
     return rows
 
 
-def _claims(work: Work, studies: Sequence[Committed]) -> list[str]:
+def _claims(work: Work, studies: Sequence[CommittedStudy]) -> list[str]:
     "Claims one by one, the latest studies side by side."
     head = ["claim", "source", "paper"]
     ledgers = []

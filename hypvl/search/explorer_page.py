@@ -63,11 +63,11 @@ from hypvl.search.explorer_views import (
 )
 from hypvl.search.gallery import (
     WHOLE,
-    FolderSource,
+    FolderPictures,
     Gallery,
     Progress,
     Store,
-    WorldSource,
+    WorldPictures,
     default_cache,
     item_key,
     open_gallery,
@@ -637,7 +637,7 @@ def _headline(gallery):
 def make_page(explorer: Explorer) -> gr.Blocks:
     "The page; `make_app` serves it."
     act, gallery = _Page(explorer), explorer.gallery
-    watched = isinstance(gallery.source, FolderSource)
+    watched = isinstance(gallery.source, FolderPictures)
     quiet: dict[str, Any] = dict(api_visibility="private")
     with gr.Blocks(
         title="hypvl explore", analytics_enabled=False, delete_cache=(600, 3600)
@@ -847,7 +847,7 @@ def explore(
     "Index what is new, then serve the page until it is stopped."
     check_port(host, port)
     models = run_models(runs)
-    source = WorldSource(scenes) if images is None else FolderSource(images, annotations)
+    source = WorldPictures(scenes) if images is None else FolderPictures(images, annotations)
     store = Store(Path(cache or default_cache()) / "explorer.sqlite")
     report = _bars()
     gallery = open_gallery(source, store, report)

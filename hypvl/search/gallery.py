@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LEVELS', 'Progress', 'WHOLE', 'SHOWN', 'Region', 'contained', 'Picture', 'digest', 'item_key', 'Store',
-           'read_annotations', 'Source', 'thumbnail', 'FolderSource', 'WorldSource', 'cut_out', 'embed_pictures',
+           'read_annotations', 'Source', 'thumbnail', 'FolderPictures', 'WorldPictures', 'cut_out', 'embed_pictures',
            'silent', 'Gallery', 'open_gallery', 'gallery_points', 'default_cache']
 
 # %% ../../nbs/search/710_gallery.ipynb #40959884
@@ -234,7 +234,7 @@ def thumbnail(
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 # %% ../../nbs/search/710_gallery.ipynb #3c622500
-class FolderSource:
+class FolderPictures:
     "Photographs below a folder, with the boxes of an annotations file where there is one."
 
     def __init__(
@@ -367,7 +367,7 @@ def _scene_key(config, split, index):
     return digest(f"world {_WORLD_VERSION}", config_hash(config), split, str(index))
 
 
-class WorldSource:
+class WorldPictures:
     "Scenes of the embedded world with their objects and parts."
 
     def __init__(

@@ -10,9 +10,12 @@ import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import torch
+from torch import nn
+
 from ..config import suggest
 from .guard import GuardConfig
-from .optim import VARIANTS, Group, lr_at, optimizers
+from .optim import VARIANTS, Group, lr_at, make_optimizer, optimizers
 
 # %% ../../nbs/training/508_config.ipynb #62911549
 def _free(default) -> Any:
@@ -129,6 +132,24 @@ class TrainConfig:
             warmup=self.warmup_steps(steps),
             schedule=self.schedule,
             min_lr=self.min_lr,
+        )
+
+    def make_optimizer(
+        self,
+        model: nn.Module,  # any module
+        objective: Any = None,  # its parameters too, if it is a module
+    ) -> torch.optim.Optimizer:
+        "The optimiser that the config names, see `hypvl.training.optim.make_optimizer`."
+        return make_optimizer(
+            model,
+            self.lr,
+            self.betas,
+            self.eps,
+            self.weight_decay,
+            self.decay_variant,
+            name=self.optimizer,
+            groups=self.groups,
+            objective=objective,
         )
 
     def micro_batch(

@@ -42,7 +42,7 @@ from hypvl.training.guard import (
 )
 from .interruption import ProcessLost, StopRequest, lost_peer
 from .metrics import Metrics, fetch, measure
-from .optim import freeze, make_optimizer, set_lr
+from .optim import freeze, set_lr
 from .run_state import RunIdentity, RunState
 from hypvl.training.update import (
     Result,
@@ -258,7 +258,7 @@ class Trainer:
         self.step_module = Step(model, objective, self.feed.kinds, gather, processes, ring).to(
             device
         )
-        self.optimizer = self._make_optimizer()
+        self.optimizer = config.make_optimizer(model, objective)
         self.parameters = [p for g in self.optimizer.param_groups for p in g["params"]]
         self.module = self.accelerator.prepare(self.step_module)
         self.ema = None
@@ -273,21 +273,6 @@ class Trainer:
         self.validation = None
         if validation is not None:
             self.validation = Validation(validation, self.step_module, self.accelerator)
-
-    def _make_optimizer(self):
-        "The optimiser that the config names, over model and objective."
-        config = self.config
-        return make_optimizer(
-            self.model,
-            config.lr,
-            config.betas,
-            config.eps,
-            config.weight_decay,
-            config.decay_variant,
-            name=config.optimizer,
-            groups=config.groups,
-            objective=self.objective,
-        )
 
     @property
     def step(self) -> int:

@@ -19,7 +19,7 @@ from PIL import Image
 from hypvl.models import create_model
 from hypvl.search.explorer_page import explore, make_app
 from hypvl.search.explorer_queries import Explorer, View, find, from_address
-from hypvl.search.gallery import WHOLE, FolderSource, Store, WorldSource, open_gallery
+from hypvl.search.gallery import WHOLE, FolderPictures, Store, WorldPictures, open_gallery
 
 SECRET = "what lies outside is nobody's business"
 
@@ -64,7 +64,7 @@ class Served:
 def world(tmp_path_factory):
     "The embedded world, seen by the shipped model and by a product that has learnt nothing."
     store = Store(tmp_path_factory.mktemp("cache") / "explorer.sqlite")
-    gallery = open_gallery(WorldSource(30, workers=0), store)
+    gallery = open_gallery(WorldPictures(30, workers=0), store)
     models = {"clip_world": partial(create_model, "clip_world", pretrained=True)}
     models["phyclip"] = lambda: create_model("phyclip_tiny_s", seed=0).eval()
     served = Served(Explorer(gallery, models))
@@ -84,7 +84,7 @@ def folder(tmp_path_factory):
     (place / "in" / "link.png").symlink_to(place / "outside.png")
     (place / "in" / "text.jpg").symlink_to(place / "secret.txt")
     store = Store(tmp_path_factory.mktemp("cache") / "explorer.sqlite")
-    gallery = open_gallery(FolderSource(place / "in"), store)
+    gallery = open_gallery(FolderPictures(place / "in"), store)
     model = partial(create_model, "clip_world", pretrained=True)
     served = Served(Explorer(gallery, {"clip_world": model}))
     served.place = place

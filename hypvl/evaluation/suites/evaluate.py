@@ -21,7 +21,7 @@ from ...data.benchmarks.image_sets import MissingData
 from ..blind import BagOfWords
 from ..observer import read_truth
 from .features import Share, model_fingerprint
-from .protocols import Protocol, Run
+from .protocols import EvaluationRun, Protocol
 from .results import summarise
 from hypvl.evaluation.suites.tasks import (
     Task,
@@ -68,7 +68,7 @@ GAP_COLUMNS = ("suite", "dataset", "metric", "score", "value", "n", "reason")
 FAILED = "failed: "  # in front of the reason where the data are there and cannot be used
 
 
-def _with_whole(results: pd.DataFrame, task: Task, run: Run, data) -> pd.DataFrame:
+def _with_whole(results: pd.DataFrame, task: Task, run: EvaluationRun, data) -> pd.DataFrame:
     "Rows with the items of the published protocol, its split, and the limit that was asked for."
     limit = float("nan") if run.protocol.limit is None else float(run.protocol.limit)
     expected = expected_counts(results, task.whole(run, data))
@@ -127,7 +127,9 @@ class _FinishedTasks:
             _save_whole(frames, place)
 
 
-def _scored(task: Task, run: Run, data, facts: Mapping[str, str]) -> dict[str, pd.DataFrame]:
+def _scored(
+    task: Task, run: EvaluationRun, data, facts: Mapping[str, str]
+) -> dict[str, pd.DataFrame]:
     "Frames of a task: its results first, with facts as columns, where it has items."
     task.add(run, data)
     frames = run.take()
@@ -138,7 +140,7 @@ def _scored(task: Task, run: Run, data, facts: Mapping[str, str]) -> dict[str, p
     return {"results": results.assign(**facts)} | frames
 
 
-def _opened(task: Task, run: Run):
+def _opened(task: Task, run: EvaluationRun):
     "The data of a task; whatever a reader trips over is an error about the data."
     try:
         return task.open(run)
@@ -148,7 +150,7 @@ def _opened(task: Task, run: Run):
         raise ValueError(f"{task.name}: {type(error).__name__}: {error}") from error
 
 
-def _done(task: Task, run: Run, finished: _FinishedTasks, commit: str):
+def _done(task: Task, run: EvaluationRun, finished: _FinishedTasks, commit: str):
     "Frames of a task, made or found, and whether they were found."
     data = _opened(task, run)
     fingerprint = task_hash(task, data, run.root)
@@ -163,7 +165,7 @@ def _done(task: Task, run: Run, finished: _FinishedTasks, commit: str):
     return frames, False
 
 
-def _gaps(task: Task, error: Exception, run: Run) -> pd.DataFrame:
+def _gaps(task: Task, error: Exception, run: EvaluationRun) -> pd.DataFrame:
     "`gap_rows` with what there should be."
     rows = gap_rows(task, error, run.root, run.protocol.scores)
     return _with_whole(rows, task, run, None)
@@ -227,7 +229,7 @@ def evaluate_suite(
         raise ValueError(f"root: {root.name!r} has nothing to evaluate in the layout of the world")
     bag = None if captions is None else BagOfWords(captions)
     truth = read_truth(root)
-    run = Run(model, root, protocol, bag, truth, reading)
+    run = EvaluationRun(model, root, protocol, bag, truth, reading)
     same = [protocol, truth is not None, None if bag is None else sorted(bag.counts.items())]
     same.append(None if done is None else model_fingerprint(model))
     share = reading.get("share", Share())

@@ -38,7 +38,7 @@ from ..factors.factor_report import factor_report, read_scenes
 from .prompts import clean_name
 from hypvl.evaluation.suites.protocols import (
     TREE_METRICS,
-    Run,
+    EvaluationRun,
     add_checklist,
     add_classification,
     add_retrieval,
@@ -50,7 +50,7 @@ from hypvl.evaluation.suites.protocols import (
 Counts = Mapping[tuple[str, str, str], int]
 
 
-def _unknown(run: Run, data: Any) -> Counts:
+def _unknown(run: EvaluationRun, data: Any) -> Counts:
     "Nothing is published about how many items there are."
     return {}
 
@@ -61,14 +61,14 @@ class Task:
 
     section: str  # zero_shot, retrieval, vl_checklist, sugarcrepe or factors
     dataset: str  # its name in the results
-    open: Callable[[Run], Any]  # raises `MissingData` where the data are not there
-    add: Callable[[Run, Any], None]  # adds the rows of what was opened
+    open: Callable[[EvaluationRun], Any]  # raises `MissingData` where the data are not there
+    add: Callable[[EvaluationRun, Any], None]  # adds the rows of what was opened
     cells: tuple[tuple[str, str, str], ...] = ()  # suite, data set and metric that it fills
     beside: tuple[str, ...] = ()  # files below the data that `add` reads, such as a taxonomy
     source: str = ""  # split or file that is evaluated, in the publisher's words
     # what it was opened as (None: it is not there) → items of the published protocol, by suite,
     # data set and the beginning of a metric
-    whole: Callable[[Run, Any], Counts] = _unknown
+    whole: Callable[[EvaluationRun, Any], Counts] = _unknown
     texts: tuple = ()  # prompts and names that decide the numbers, beside the data
 
     @property
@@ -146,16 +146,16 @@ def expected_counts(
 _OTHER_ITEMS = ("missing", "accuracy_equal_words")  # metrics that do not count what is published
 
 
-def _part(run: Run, data: Any) -> Any:
+def _part(run: EvaluationRun, data: Any) -> Any:
     "As much of a data set as the protocol asks for."
     return part_of(data, run.protocol.limit, run.protocol.seed)
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #e43746e3
-def _open_benchmark(name: str, run: Run):
+def _open_benchmark(name: str, run: EvaluationRun):
     return _part(run, open_benchmark(name, run.root))
 
 
-def _add_benchmark(run: Run, data):
+def _add_benchmark(run: EvaluationRun, data):
     known = BENCHMARKS[data.name]
     tree = {}
     if data.name == "ImageNet":
@@ -165,7 +165,7 @@ def _add_benchmark(run: Run, data):
     add_classification(run, *facts, metric=metric, **tree)
 
 
-def _whole_benchmark(name: str, run: Run, data) -> Counts:
+def _whole_benchmark(name: str, run: EvaluationRun, data) -> Counts:
     return {("zero_shot", name, ""): BENCHMARKS[name].n, ("hierarchy", "WordNet", ""): 50_000}
 
 
@@ -182,11 +182,11 @@ def _benchmark_task(name: str) -> Task:
 _RECALLS = tuple(f"{direction}_R@{k}" for direction in ("t2i", "i2t") for k in (1, 5, 10))
 
 
-def _open_captions(source: str, run: Run):
+def _open_captions(source: str, run: EvaluationRun):
     return _part(run, open_captions(source, run.root))
 
 
-def _add_captions(dataset: str, run: Run, data):
+def _add_captions(dataset: str, run: EvaluationRun, data):
     add_retrieval(run, dataset, data)
 
 
@@ -199,20 +199,20 @@ def _caption_task(name: str, source: str | None = None) -> Task:
     return Task("retrieval", name, opened, partial(_add_captions, name), cells, **facts)
 
 
-def _whole_captions(dataset: str, source: str, run: Run, data) -> Counts:
+def _whole_captions(dataset: str, source: str, run: EvaluationRun, data) -> Counts:
     known = CAPTION_SETS[source]
     by_text, by_image = ("retrieval", dataset, "t2i"), ("retrieval", dataset, "i2t")
     return {by_text: known.captions, by_image: known.images}
 
 
-def _open_column(column: str, run: Run):
+def _open_column(column: str, run: EvaluationRun):
     protocol = run.protocol
     limits = [count for count in (protocol.max_pairs, protocol.limit) if count is not None]
     most = min(limits, default=None)
     return open_checklist(column, run.root, protocol.corpora, most, protocol.negatives)
 
 
-def _add_column(column: str, run: Run, data):
+def _add_column(column: str, run: EvaluationRun, data):
     add_checklist(run, column, data)
 
 
@@ -223,7 +223,7 @@ def _checklist_task(column: str) -> Task:
     return Task("vl_checklist", column, opened, added, cells, **facts)
 
 
-def _whole_column(column: str, run: Run, data) -> Counts:
+def _whole_column(column: str, run: EvaluationRun, data) -> Counts:
     "The first pairs of each file, as many as the protocol takes."
     if data is None:
         return {}
@@ -234,7 +234,7 @@ def _whole_column(column: str, run: Run, data) -> Counts:
     return counts | {("vl_checklist", column, "accuracy"): sum(counts.values())}
 
 
-def _open_crepe(run: Run):
+def _open_crepe(run: EvaluationRun):
     kinds = open_sugarcrepe(run.root)
     return {kind: _part(run, pairs) for kind, pairs in kinds.items()}
 
@@ -245,7 +245,7 @@ def _sugarcrepe_task() -> Task:
     return Task("sugarcrepe", "SugarCrepe", _open_crepe, add_sugarcrepe, cells, **facts)
 
 
-def _whole_crepe(run: Run, data) -> Counts:
+def _whole_crepe(run: EvaluationRun, data) -> Counts:
     counts = {("sugarcrepe", kind, "accuracy"): n for kind, n in SUGARCREPE_COUNTS.items()}
     return counts | {("sugarcrepe", "overall", "accuracy"): sum(SUGARCREPE_COUNTS.values())}
 
@@ -353,11 +353,11 @@ def class_names(
     return [named[name] for name in classes]
 
 
-def _open_classes(run: Run):
+def _open_classes(run: EvaluationRun):
     return _part(run, read_image_folder(run.root))
 
 
-def _add_classes(names: str | Path | None, run: Run, data):
+def _add_classes(names: str | Path | None, run: EvaluationRun, data):
     known = class_names(data.classes, names)
     metric = "per_class" if run.protocol.variant == "official" else "top1"
     facts = (data.paths, data.labels, known, run.protocol.templates, data.classes)
@@ -394,11 +394,11 @@ def same_family(
     return own[:, None] == own
 
 
-def _open_folder(path: Path, run: Run):
+def _open_folder(path: Path, run: EvaluationRun):
     return _part(run, read_image_folder(path))
 
 
-def _add_folder(dataset: str, run: Run, data):
+def _add_folder(dataset: str, run: EvaluationRun, data):
     is_a = run.root / "taxonomy.is_a.txt"
     tree = {}
     if dataset in _TREES and is_a.exists():
@@ -410,16 +410,16 @@ def _add_folder(dataset: str, run: Run, data):
     add_classification(run, dataset, *facts, **tree, offered=offered)
 
 
-def _open_world_captions(path: Path, run: Run):
+def _open_world_captions(path: Path, run: EvaluationRun):
     return _part(run, read_karpathy(path, run.root / "images"))
 
 
-def _open_world_crepe(paths: Sequence[Path], run: Run):
+def _open_world_crepe(paths: Sequence[Path], run: EvaluationRun):
     images = run.root / "sugarcrepe/images"
     return {path.stem: _part(run, read_sugarcrepe(path, images)) for path in paths}
 
 
-def _open_scenes(run: Run):
+def _open_scenes(run: EvaluationRun):
     return read_scenes(run.root / _SCENES)
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #31c1a616
@@ -467,7 +467,7 @@ def node_names(
     return name_of
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #b545db88
-def _add_factors(run: Run, scenes):
+def _add_factors(run: EvaluationRun, scenes):
     "Norms, alignment, disks and conjunctions on scenes whose content is known."
     is_a = run.root / "taxonomy.is_a.txt"
     report = factor_report(

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from ...evaluation.statistics import Sample, estimate
+from ...evaluation.statistics import ScoredItems, estimate
 from ...geometry.curriculum import BREAKPOINTS, PUBLISHED_STEPS, Curriculum
 from ...losses.routing import RoutedObjective
 from .tables import WORLD_TEXTS
@@ -199,7 +199,7 @@ def gates_figure(
             values = own[own["level"].eq(level)]
             if len(values):
                 wide = items_by_seeds(values.rename(columns={"text": "item", "gate": "value"}))
-                sample = Sample(wide.to_numpy(), wide.index.to_numpy())
+                sample = ScoredItems(wide.to_numpy(), wide.index.to_numpy())
                 value, low, high = estimate([sample], np.random.default_rng(0)).interval()
                 row = {"model": model, "level": WORLD_TEXTS[level], "value": value}
                 rows.append(row | {"low": low, "high": high})

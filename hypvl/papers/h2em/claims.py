@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ...evaluation.bias_sweep import sweep
-from ...evaluation.statistics import Estimate, Interval, Sample, estimate, from_intervals
+from ...evaluation.statistics import Estimate, Interval, ScoredItems, estimate, from_intervals
 from hypvl.papers.claims import (
     BLIND,
     Bars,
@@ -191,7 +191,7 @@ class OrderOfLengths:
             groups = targets["target"].astype(str).loc[wide.index].to_numpy()
         said = ", ".join(f"{100 * share:.0f} %" for share in np.mean(shares, 0))
         return Effect(
-            estimate([Sample(np.stack(columns, 1), groups)], rng),
+            estimate([ScoredItems(np.stack(columns, 1), groups)], rng),
             n=len(groups),
             seeds=tuple(seeds),
             detail=f"edges that hold: {said}",
@@ -221,7 +221,7 @@ class NearerFailures:
         per_seed, ends = [], []
         for _, part in both.groupby("seed"):
             gap = (part["steps_rival"] - part["steps"]).to_numpy(float)
-            found = estimate([Sample(gap[:, None], part["target"].to_numpy())], rng, 2000)
+            found = estimate([ScoredItems(gap[:, None], part["target"].to_numpy())], rng, 2000)
             per_seed.append(found)
             ends.append(found.interval())
         mine, other = both["steps"].mean(), both["steps_rival"].mean()

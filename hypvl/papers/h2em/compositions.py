@@ -36,8 +36,8 @@ from hypvl.evaluation.czsl import (
 from ...evaluation.zero_shot import inference
 from hypvl.models.compositional import (
     FUSIONS,
-    Candidates,
     CompositionalEncoder,
+    EncodedTexts,
     find_backbone,
     fuse_scores,
 )
@@ -56,7 +56,7 @@ CHUNK = 8192  # pairs at a time
 def own_candidates(
     model: CompositionalEncoder,
     pairs: Sequence[Pair],
-) -> Candidates:
+) -> EncodedTexts:
     "Pairs and primitives as the model's own prompts say them."
     return model.candidates(pairs)
 
@@ -66,7 +66,7 @@ def plain_candidates(
     model: CompositionalEncoder,  # whose towers are those of its backbone
     pairs: Sequence[Pair],
     template: str = "a photo of {}",
-) -> Candidates:
+) -> EncodedTexts:
     "Pairs and primitives as plain texts, which the backbone reads as it was trained to."
     backbone, place = find_backbone(model.config.backbone), model.pixel_mean.device
     names = model.config.vocabulary
@@ -77,13 +77,13 @@ def plain_candidates(
         features = torch.cat([backbone.encode_text(part) for part in parts])
         points.append(model.geometry.cpu().lift(features).to(place))
     model.geometry.to(place)
-    return Candidates(names.parts(pairs).to(place), *points)
+    return EncodedTexts(names.parts(pairs).to(place), *points)
 
 
 def phase_logits(
     model: CompositionalEncoder,
     batches: Any,  # a loader of one pass
-    candidates: Candidates,
+    candidates: EncodedTexts,
 ) -> Iterator[tuple[slice, Tensor, tuple[Tensor, Tensor]]]:
     "Pictures, logits of all pairs [B, P], and log p(s), log p(o), a batch at a time."
     first = 0
@@ -136,7 +136,7 @@ class Setting:
 def sweep_settings(
     model: CompositionalEncoder,
     batches: Any,  # a loader of one pass
-    candidates: Candidates,  # of all pairs, state by state
+    candidates: EncodedTexts,  # of all pairs, state by state
     settings: Mapping[tuple[str, str], Setting],  # (name, fusion) → setting, of one phase
     targets: Sequence[Pair],  # of the pictures
 ) -> dict[tuple[str, str], StreamingSweep]:  # (name, fusion) → maxima
@@ -249,7 +249,7 @@ EDGES = {  # name → general, specific
 def own_points(
     model: CompositionalEncoder,
     batches: Any,  # a loader of one pass
-    candidates: Candidates,  # of all pairs, state by state
+    candidates: EncodedTexts,  # of all pairs, state by state
     targets: Sequence[Pair],  # of the pictures
 ) -> dict[str, Float[Tensor, "N D"]]:  # by what, on the CPU
     "Points of the texts of each picture's own pair, refined by it, and of its three views."
@@ -466,7 +466,7 @@ def composition_frames(
 def _space_frames(
     model: CompositionalEncoder,
     phases: Phases,
-    candidates: Candidates,
+    candidates: EncodedTexts,
     targets: Sequence[Pair],
     dataset: str,
 ) -> dict[str, pd.DataFrame]:

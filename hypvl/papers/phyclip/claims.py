@@ -16,7 +16,7 @@ import pandas as pd
 from hypvl.evaluation.statistics import (
     Estimate,
     Interval,
-    Sample,
+    ScoredItems,
     bootstrap_mean,
     estimate,
     from_intervals,
@@ -263,12 +263,14 @@ class NotMonotone:
             for _, setting in rows.groupby(self.along):
                 grid = items_by_seeds(setting)
                 if len(grid):
-                    sides.append(estimate([Sample(grid.to_numpy(), grid.index.to_numpy())], rng))
+                    sides.append(
+                        estimate([ScoredItems(grid.to_numpy(), grid.index.to_numpy())], rng)
+                    )
             if sides:
                 limits[column.key] = limit_of(sides, bars_of(blind, column), column.sign)
         return limits
 
-    def _bump(self, steps: list[Sample], rng: np.random.Generator, level: float) -> tuple:
+    def _bump(self, steps: list[ScoredItems], rng: np.random.Generator, level: float) -> tuple:
         "The smaller side of a bump: its estimate, and both ends at a stricter level."
         sides = [estimate([step], rng) for step in steps]
         least = min(sides, key=lambda side: side.value)
@@ -292,7 +294,7 @@ class NotMonotone:
             if not all(step.size for step in steps):
                 raise NotRun(f"{self.along} = {i}, {j}, {k} have no seed in common")
             for sign in (1, -1):
-                both = [Sample(sign * s.to_numpy(), s.index.to_numpy()) for s in steps]
+                both = [ScoredItems(sign * s.to_numpy(), s.index.to_numpy()) for s in steps]
                 bumps.append(self._bump(both, rng, level))
         deepest = max((bump for bump, *_ in bumps), key=lambda bump: bump.value)
         # the choice of a bump is paid for here, and the seeds are in these ends

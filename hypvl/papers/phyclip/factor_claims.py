@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from ...evaluation.statistics import Estimate, Interval, Sample, estimate, from_intervals
+from ...evaluation.statistics import Estimate, Interval, ScoredItems, estimate, from_intervals
 from ..claims import Effect, NotRun, describe, frame_of, select
 
 # %% ../../../nbs/papers/phyclip/812_factor_claims.ipynb #36dfac69
@@ -86,7 +86,7 @@ class NormOrder:
             columns.append(scale * (rows[self.specific] - rows[self.general])[items])
         differences = np.stack(columns, 1)
         larger = f"larger in {(differences > 0).mean():.0%} of pairs"
-        found = estimate([Sample(differences, np.array(items))], rng)
+        found = estimate([ScoredItems(differences, np.array(items))], rng)
         return Effect(found, "%", len(items), tuple(map(int, wide)), larger)
 
 # %% ../../../nbs/papers/phyclip/812_factor_claims.ipynb #8a73f3df
@@ -242,7 +242,7 @@ class BothFactors:
         null = max(nulls, key=lambda name: nulls[name].to_numpy().mean())
         level = nulls[null].to_numpy().mean()
         gap = (ours - nulls[null]).dropna(how="all", axis=1).dropna()
-        found = estimate([Sample(gap.to_numpy(), _concepts(frame, gap.index))], rng)
+        found = estimate([ScoredItems(gap.to_numpy(), _concepts(frame, gap.index))], rng)
         said = ", ".join(f"{name} {one.to_numpy().mean():.1f}" for name, one in nulls.items())
         detail = f"prompts {ours.to_numpy().mean():.1f}, {said}, maximum {perfect:.1f}"
         seeds = tuple(map(int, gap.columns))
@@ -276,7 +276,7 @@ class NearMaximum:
             near = np.abs(own - most).mean(1)
             columns[seed] = pd.Series(100 * (far - near) / far.mean(), index=wide.index)
         gains = pd.DataFrame(columns).dropna()
-        found = estimate([Sample(gains.to_numpy(), _concepts(frame, gains.index))], rng)
+        found = estimate([ScoredItems(gains.to_numpy(), _concepts(frame, gains.index))], rng)
         seeds = tuple(map(int, gains.columns))
         detail = f"{found.value:.0f} % of the way from other concepts to the maximum"
         return Effect(found, "%", len(gains), seeds, detail, null=0.0, ideal=100.0)
@@ -306,9 +306,9 @@ class MethodGain:
         chance = 100 * frame.groupby("pair")["prevalence"].mean().loc[pairs].mean()
         sides = {}
         for method, side in zip(both, (ours, theirs)):
-            sides[method] = estimate([Sample(100 * side.loc[pairs].to_numpy(), groups)], rng)
+            sides[method] = estimate([ScoredItems(100 * side.loc[pairs].to_numpy(), groups)], rng)
         gap = 100 * (ours.loc[pairs] - theirs.loc[pairs]).to_numpy()
-        found = estimate([Sample(gap, groups)], rng)
+        found = estimate([ScoredItems(gap, groups)], rng)
         at_floor = any(side.interval().low <= chance for side in sides.values())
         said = ", ".join(f"{method} {side.value:.1f}" for method, side in sides.items())
         return Effect(
@@ -340,7 +340,7 @@ class SharedLists:
         ours, unrelated = pd.DataFrame(own).dropna(), pd.DataFrame(null)
         gap = (ours - unrelated.loc[ours.index]).dropna()
         groups = np.array([query.split(" + ") for query in gap.index])
-        found = estimate([Sample(gap.to_numpy(), groups)], rng)
+        found = estimate([ScoredItems(gap.to_numpy(), groups)], rng)
         level = float(unrelated.to_numpy().mean())
         detail = f"own lists {ours.to_numpy().mean():.1f}, unrelated {level:.1f}"
         seeds = tuple(map(int, gap.columns))
@@ -379,7 +379,7 @@ class InsideFactor:
         wide = means.unstack("own").dropna()
         gap = (wide[True] - wide[False]).unstack("seed").dropna()
         parents = frame.drop_duplicates("child").set_index("child").loc[gap.index, "parent"]
-        found = estimate([Sample(gap.to_numpy(), parents.to_numpy())], rng)
+        found = estimate([ScoredItems(gap.to_numpy(), parents.to_numpy())], rng)
         own, others = wide[True].mean(), wide[False].mean()
         detail = f"own factor {own:.1f}, others {others:.1f}"
         seeds = tuple(map(int, gap.columns))

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ...evaluation.order.parse_recovery import CHAINS
-from ...evaluation.statistics import Estimate, Sample, estimate
+from ...evaluation.statistics import Estimate, ScoredItems, estimate
 from hypvl.papers.claims import (
     Claim,
     Compare,
@@ -114,7 +114,7 @@ class RecoversParse:
         null = 100 * level.to_numpy().mean() if level.size else float("nan")
         said = f"{mine:.1f} against {other:.1f} of {what}; blind {null:.1f}, {of} {best:.1f}"
         return Effect(
-            estimate([Sample(gap.to_numpy(), gap.index.to_numpy())], rng),
+            estimate([ScoredItems(gap.to_numpy(), gap.index.to_numpy())], rng),
             n=len(gap),
             seeds=tuple(map(int, gap.columns)),
             detail=said,
@@ -129,7 +129,7 @@ def _clears(
 ) -> bool:
     "Whether one of the two is clear of the blind trees; the other may be one that knows nothing."
     for side in (ours, theirs):
-        found = estimate([Sample(100 * side.to_numpy(), side.index.to_numpy())], rng, 1000)
+        found = estimate([ScoredItems(100 * side.to_numpy(), side.index.to_numpy())], rng, 1000)
         if found.interval().low > level:
             return True
     return False
@@ -158,7 +158,7 @@ class EdgesInside:
         shown = rows.assign(value=100 * (inside - control), item=edge, caption=rows["item"])
         wide = items_by_seeds(shown)
         captions = shown.drop_duplicates("item").set_index("item")["caption"].loc[wide.index]
-        found = estimate([Sample(wide.to_numpy(), captions.to_numpy())], rng)
+        found = estimate([ScoredItems(wide.to_numpy(), captions.to_numpy())], rng)
         null, most = 100 * control.mean(), 100.0
         detail = f"edges {100 * inside.mean():.1f}, other pairs {null:.1f}"
         seeds = tuple(map(int, wide.columns))

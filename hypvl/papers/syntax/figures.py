@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 
 from ...data.records import Parse
-from ...evaluation.statistics import Sample, estimate
+from ...evaluation.statistics import ScoredItems, estimate
 from ..claims import items_by_seeds
 from ..figures import Drawing, palette, panels, style
 from .claims import syntax_loss
@@ -125,7 +125,7 @@ def with_interval(
     values = items_by_seeds(rows)
     group = rows.drop_duplicates("item").set_index("item")["group"]
     groups = group.loc[values.index].to_numpy()
-    found = estimate([Sample(values.to_numpy(), groups)], np.random.default_rng(seed))
+    found = estimate([ScoredItems(values.to_numpy(), groups)], np.random.default_rng(seed))
     value, low, high = found.interval()
     return {"value": 100 * value, "low": 100 * low, "high": 100 * high}
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from ...evaluation.statistics import Sample, estimate
+from ...evaluation.statistics import ScoredItems, estimate
 from hypvl.papers.claims import (
     BLIND,
     IDEAL,
@@ -67,14 +67,14 @@ class Recovers:
                 continue
             seeds = tuple(map(int, gap.columns))
             groups, stratum = groups_of(rows, gap.index), stratum_of(column)
-            samples.append(Sample(gap.to_numpy(), groups, 1.0, stratum))
+            samples.append(ScoredItems(gap.to_numpy(), groups, 1.0, stratum))
             means = 100 * ours.to_numpy().mean(), 100 * theirs.to_numpy().mean()
             bars.append((100 * null, 100 * ideal, *means))
             sides.append([side for side in (ours, theirs) if side.size])
         if not samples:
             who = f"{self.model} and {self.rival}" if self.rival else self.model
             raise NotRun(f"no {self.metric} of {who} with a common seed")
-        weighted = [Sample(s.values, s.groups, 1 / len(samples), s.stratum) for s in samples]
+        weighted = [ScoredItems(s.values, s.groups, 1 / len(samples), s.stratum) for s in samples]
         null, ideal, mine, other = np.mean(bars, axis=0)
         lost = self.rival is not None and not _clears(sides, [bar[0] for bar in bars], rng)
         who = self.rival or "permuted instances"
@@ -108,7 +108,7 @@ def _clears(
     "Whether one of the two lies clear of the null on some column."
     for both, null in zip(sides, nulls):
         for side in both:
-            found = estimate([Sample(100 * side.to_numpy(), side.index.to_numpy())], rng, 1000)
+            found = estimate([ScoredItems(100 * side.to_numpy(), side.index.to_numpy())], rng, 1000)
             if found.interval().low > null:
                 return True
     return False

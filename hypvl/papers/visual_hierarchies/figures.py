@@ -26,7 +26,7 @@ from ...data.boxes.box_pairs import Views, pixel_box
 from ...data.boxes.box_table import SCENE, Boxes
 from ...data.boxes.class_tree import ClassTree
 from ...data.boxes.containment import Pairs
-from ...evaluation.statistics import Sample, estimate
+from ...evaluation.statistics import ScoredItems, estimate
 from ...geometry import lorentz
 from ..claims import IDEAL, groups_of, items_by_seeds
 from ..figures import Drawing, palette, panels, style
@@ -552,7 +552,7 @@ def order_means(
     rows = []
     for key, part in items.groupby(["model", "dataset", "metric"], sort=False):
         values = items_by_seeds(part)
-        sample = Sample(100 * values.to_numpy(), groups_of(part, values.index))
+        sample = ScoredItems(100 * values.to_numpy(), groups_of(part, values.index))
         ends = estimate([sample], np.random.default_rng(0), 1000).interval()
         names = dict(zip(("model", "dataset", "metric"), key))
         rows.append(names | dict(zip(("value", "low", "high"), map(float, ends))))
