@@ -135,7 +135,7 @@ def dominances(study: Study) -> pd.DataFrame:  # a row a model and phase
     for model, seed, log in _logs(study):
         ends = Curriculum(steps=int(log["step"].max()))
         for phase in ("shadow", "soft launch"):
-            at = dominance_at(log, [ends.breakpoint(phase)], "routing/weight").iloc[0]
+            at = dominance_at(log, [max(1.0, ends.breakpoint(phase))], "routing/weight").iloc[0]
             rows.append((model, phase, round(at["step"]), at["routing/weight"], at["dominance"]))
     columns = ["model", "end of", "step", "weight", "dominance"]
     grouped = pd.DataFrame(rows, columns=columns).groupby(columns[:3], sort=False)
