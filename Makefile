@@ -27,7 +27,7 @@ help:  ## list the targets
 	@touch $@
 
 phyclip:  ## train CLIP, MERU, HyCoCLIP and PHyCLIP on the embedded world; render tables, figures and claims
-syntax:  ## train MERU with and without the syntax loss, three seeds; render tables, figures and claims
+syntax:  ## train MERU with and without the syntax loss; render tables, figures and claims
 hierarchies:  ## fine-tune CLIP's image tower on wholes and parts, three seeds; render tables, figures and claims
 hierarchies: NOTEBOOK = visual_hierarchies
 h2em:  ## name unseen pairs of states and shapes with H²EM and its controls, three seeds; render tables, figures and claims

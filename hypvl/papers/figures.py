@@ -72,7 +72,7 @@ class Drawing:
 
     figure: Figure  # matplotlib figure, not registered with pyplot
     data: pd.DataFrame  # what is drawn, tidy
-    reading: str = ""  # one sentence on what it shows, of `figure_sentence`
+    reading: str = ""  # one sentence on what it shows, of `Figure.read`
 
     def __post_init__(self):
         "Lay the figure out now and freeze it: the layout would move a little with every drawing."
@@ -305,6 +305,7 @@ def budget_figure(
     guessing: Mapping[str, float] | None = None,  # level of chance, by metric
 ) -> Drawing:
     "Scores over the share of the planned steps, and who leads at each."
+    scores = scores[["model", "seed", "budget", "metric", "value"]]
     signs = budget_signs(scores, ours)
     models, metrics = list(dict.fromkeys(scores["model"])), list(dict.fromkeys(scores["metric"]))
     rivals = [model for model in models if model != ours]

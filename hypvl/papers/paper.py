@@ -33,7 +33,7 @@ from hypvl.papers.provenance import (
     save_provenance,
     short_commit,
 )
-from .read_off import abstract, figure_sentence, table_sentence
+from .read_off import abstract, claims_sentence, table_sentence
 from .recipes import Recipe
 from .reference import Layout, Reference, Rows, reference_folder
 from .runs import PROBES, Probe, gather, paper_packages
@@ -48,7 +48,7 @@ class Figure:
     file: str  # name of the saved files
     needs: tuple[str, ...] = ()  # frames of the first section without which it is not drawn
     section: str = ""  # a section that must have been run
-    read: Callable[[pd.DataFrame], str] = figure_sentence  # what it shows, in a sentence
+    read: Callable[[pd.DataFrame], str] | None = None  # from its data what it shows, in a sentence
 
 
 def _claims(study: "Study") -> Drawing:
@@ -245,7 +245,9 @@ class Study:
 
     def figure(self, name: str) -> Drawing | Markdown:
         "A figure of the paper, saved below `out`; a sentence where its rows are missing."
-        figures = {"claims": Figure(_claims, "claims")} | dict(self.paper.figures)
+        figures = {"claims": Figure(_claims, "claims", read=claims_sentence)} | dict(
+            self.paper.figures
+        )
         if name not in figures:
             raise ValueError(f"name: no figure {name!r}.{suggest(name, figures)}")
         figure = figures[name]
@@ -256,7 +258,8 @@ class Study:
         if missing:
             return Markdown(f"*Not drawn: this run has no table {', '.join(missing)}.*")
         drawing = figure.draw(self)
-        drawing = replace(drawing, reading=figure.read(drawing.data))
+        if figure.read is not None:
+            drawing = replace(drawing, reading=figure.read(drawing.data))
         save(drawing, self.out / "figures", figure.file)
         return drawing
 

@@ -23,6 +23,7 @@ from ...models.registry import load_model
 from .claims import CHANGED, CLAIMS
 from hypvl.papers.agr.figures import (
     constants_figure,
+    constants_sentence,
     curriculum_figure,
     dynamics_figure,
     failure_figure,
@@ -35,6 +36,7 @@ from .tables import LAYOUTS, REFERENCE
 from ..figures import Drawing
 from ..paper import Figure, Paper, Study
 from ..parameters import Seeds
+from ..read_off import GroupMeans
 from ..recipes import Recipe
 from ..reference import Rows
 from ...search import build_index
@@ -83,17 +85,17 @@ def _constants(study: Study) -> Drawing:
     return constants_figure(_of(study, "constants", *_WITH_ROUTER))
 
 
-def _no_sentence(data: pd.DataFrame) -> str:
-    return ""
-
-
+_LAST_GATE = GroupMeans(
+    "Gate of a query at the last step", where={"panel": "gate of a query"}, last_step=True
+)
+_GATE_BY_LEVEL = GroupMeans("Gate of AGR by level of the text", by="level", where={"model": "AGR"})
 FIGURES = {
-    "3": Figure(_phases, "figure3_phases", read=_no_sentence),
-    "4": Figure(_dynamics, "figure4_dynamics", ("history",), read=_no_sentence),
-    "5": Figure(_failures, "figure5_failures", ("history",)),
-    "study": Figure(_study, "study", ("history",)),
-    "gates": Figure(_gates, "gates", ("gates",)),
-    "constants": Figure(_constants, "constants", ("constants",)),
+    "3": Figure(_phases, "figure3_phases"),
+    "4": Figure(_dynamics, "figure4_dynamics", ("history",)),
+    "5": Figure(_failures, "figure5_failures", ("history",), read=_LAST_GATE),
+    "study": Figure(_study, "study", ("history",), read=_LAST_GATE),
+    "gates": Figure(_gates, "gates", ("gates",), read=_GATE_BY_LEVEL),
+    "constants": Figure(_constants, "constants", ("constants",), read=constants_sentence),
 }
 
 # %% ../../../nbs/papers/agr/855_agr.ipynb #ed0e520c

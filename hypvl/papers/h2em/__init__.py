@@ -16,7 +16,13 @@ from PIL import Image
 
 from ...data.czsl.metadata import image_path
 from ..claims import IDEAL
-from ..figures import Drawing, budget_figure, budget_sentence, training_figure
+from hypvl.papers.figures import (
+    Drawing,
+    budget_figure,
+    budget_scores,
+    budget_sentence,
+    training_figure,
+)
 from .claims import CHANGED, CLAIMS
 from hypvl.papers.h2em.figures import (
     FACTORS,
@@ -36,6 +42,7 @@ from .recipes import SECTIONS, published_recipes, section_recipes
 from .tables import LAYOUTS, METRICS, REFERENCE, suspected_typos
 from ..paper import Figure, Paper, Study
 from ..parameters import Seeds
+from ..read_off import GroupMeans
 from ..recipes import Recipe
 from ..reference import BASELINES, Rows
 
@@ -110,20 +117,15 @@ def _training(study: Study) -> Drawing:
 
 
 def _budget(study: Study) -> Drawing:
-    where = {"suite": ("closed",), "metric": ("auc", "harmonic_mean"), "score": ("paper",)}
-    rows = study.rows(Rows("results", ("main", "attention", "budget"), where))
-    rows = rows[
-        rows["dataset"].eq(_first_dataset(study)) & ~rows["model"].isin([*BASELINES, IDEAL])
-    ]
+    dataset = _first_dataset(study)
+    titles = {("closed", dataset, name): METRICS[name] for name in ("auc", "harmonic_mean")}
+    rows = budget_scores(study.rows(Rows("results", ("main", "attention", "budget"))), titles)
+    rows = rows[~rows["model"].isin([*BASELINES, IDEAL])]
     both = rows.groupby("model")["budget"].transform("nunique") > 1
-    named = rows["metric"].map(METRICS)
-    return budget_figure(rows[both].assign(metric=named), "H2EM")
+    return budget_figure(rows[both], "H2EM")
 
 
-def _no_sentence(data: pd.DataFrame) -> str:
-    return ""
-
-
+_CLOSED_AREA = GroupMeans("Area in the closed world, %", where={"panel": "closed"}, scale=100)
 FIGURES = {
     "4": Figure(lambda s: _answers(s, 0, 4), "figure4_answers", ("answers",), read=answer_sentence),
     "S2": Figure(
@@ -135,11 +137,11 @@ FIGURES = {
         lambda s: _norms(s, "visual"), "figureS3a_lengths", ("norms",), read=norm_sentence
     ),
     "S3b": Figure(lambda s: _disk(s, "visual"), "figureS3b_disk", ("points",), read=disk_sentence),
-    "curves": Figure(_curves, "curves", ("answers",)),
+    "curves": Figure(_curves, "curves", ("answers",), read=_CLOSED_AREA),
     "factorial": Figure(
         _factorial, "factorial", ("results",), "factorial", read=factorial_sentence
     ),
-    "training": Figure(_training, "training", ("history",), read=_no_sentence),
+    "training": Figure(_training, "training", ("history",)),
     "budget": Figure(_budget, "budget", ("results",), "budget", read=budget_sentence),
 }
 

@@ -29,14 +29,18 @@ from hypvl.papers.phyclip.figures import (
     FAMILY_COLOURS,
     ablation_figure,
     alignment_figure,
+    alignment_sentence,
     answers_figure,
+    answers_sentence,
     norm_figure,
     traversal_steps,
 )
 from hypvl.papers.phyclip.pictures import (
     clearest_pair,
     disk_figure,
+    disk_sentence,
     factor_norm_figure,
+    factor_norm_sentence,
     idea_figure,
     retrieval_figure,
 )
@@ -47,6 +51,7 @@ from hypvl.papers.phyclip.traversal_figures import (
     measures_sentence,
     traversal_figure,
 )
+from ..read_off import GroupMeans
 from ..recipes import BUDGETS, Recipe
 from ..reference import BASELINES, Rows
 
@@ -196,21 +201,32 @@ def recipe_trials(
     )
 
 # %% ../../../nbs/papers/phyclip/817_phyclip.ipynb #adc5c936
+_SUMMED_NORMS = GroupMeans(
+    "Norm summed over PHyCLIP's factors", "norm", by="series", where={"panel": "(b)"}
+)
+_FAMILIES_HELD = GroupMeans(
+    "Of the two families asked for, an image shown holds", "holds", "method"
+)
 FIGURES = {
     "idea": Figure(_idea, "idea"),
     "training": Figure(_training, "training", ("history",), read=training_sentence),
     "budget": Figure(_budget, "budget", ("results",), section="budget", read=budget_sentence),
     "ablation": Figure(_ablation, "ablation", section="ablation"),
-    "3": Figure(_norms, "figure3_norms", ("norms",)),
-    "4a": Figure(_conjunction, "figure4a_factors", ("prompts", "activating", "alignment_table")),
-    "4b": Figure(_disks, "figure4b_disks", ("terms", "edges")),
-    "7": Figure(_conjunctions, "figure7_retrieval", ("hits", "conjunctions")),
+    "3": Figure(_norms, "figure3_norms", ("norms",), read=_SUMMED_NORMS),
+    "4a": Figure(
+        _conjunction,
+        "figure4a_factors",
+        ("prompts", "activating", "alignment_table"),
+        read=factor_norm_sentence,
+    ),
+    "4b": Figure(_disks, "figure4b_disks", ("terms", "edges"), read=disk_sentence),
+    "7": Figure(_conjunctions, "figure7_retrieval", ("hits", "conjunctions"), read=_FAMILIES_HELD),
     "traversal": Figure(_ways, "traversal", ("steps",)),
     "traversal measures": Figure(
         _way_measures, "traversal_measures", ("steps",), read=measures_sentence
     ),
-    "alignment": Figure(_alignment, "alignment", ("alignment_table",)),
-    "answers": Figure(_answers, "answers", ("answers",)),
+    "alignment": Figure(_alignment, "alignment", ("alignment_table",), read=alignment_sentence),
+    "answers": Figure(_answers, "answers", ("answers",), read=answers_sentence),
 }
 
 # %% ../../../nbs/papers/phyclip/817_phyclip.ipynb #3473ba24

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['COLOUR_A', 'COLOUR_B', 'COLOUR_BOTH', 'Extent', 'HOLDS', 'METHODS', 'idea_point', 'in_cone', 'idea_figure',
-           'clearest_pair', 'thumbnail_row', 'factor_norm_figure', 'mean_distances', 'disk_figure', 'retrieval_figure']
+           'clearest_pair', 'thumbnail_row', 'factor_norm_figure', 'factor_norm_sentence', 'mean_distances',
+           'disk_figure', 'disk_sentence', 'retrieval_figure']
 
 # %% ../../../nbs/papers/phyclip/815_pictures.ipynb #26091ec0
 from collections.abc import Mapping, Sequence
@@ -216,7 +217,19 @@ def factor_norm_figure(
             Line2D([], [], color=".15", lw=1.2, label="mean of all single prompts"),
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
-    return Drawing(figure, rows.reset_index(drop=True))
+    of = {first: a, second: b} if first != second else {first: f"{a} and {b}"}
+    return Drawing(figure, rows.assign(of=rows["factor"].map(of)).reset_index(drop=True))
+
+
+def factor_norm_sentence(
+    data: pd.DataFrame,  # of `factor_norm_figure`
+) -> str:
+    "Norms of the three prompts in the factors of both families."
+    said = []
+    for (factor, of), rows in data.dropna(subset=["of"]).groupby(["factor", "of"]):
+        norms = ", ".join(f"{row.norm:.2f} for “{row.prompt}”" for row in rows.itertuples())
+        said.append(f"factor {factor}, of {of}: {norms}")
+    return f"Norm in {'; in '.join(said)}."
 
 # %% ../../../nbs/papers/phyclip/815_pictures.ipynb #3a1d03c5
 Extent = tuple[float, float, float, float]  # left, right, bottom, top
@@ -335,6 +348,18 @@ def disk_figure(
         columns = min(6, len(groups))
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
     return Drawing(figure, terms.reset_index(drop=True))
+
+
+def disk_sentence(
+    data: pd.DataFrame,  # of `disk_figure`
+) -> str:
+    "How far the names of each family are from the origin in each factor."
+    said = []
+    for factor, points in data.groupby("factor", sort=False):
+        far = mean_distances(points)
+        named = ", ".join(f"{group} {mean:.2f}" for group, mean in far.items())
+        said.append(f"factor {factor}: {named}")
+    return f"Mean distance from the origin in {'; in '.join(said)}."
 
 # %% ../../../nbs/papers/phyclip/815_pictures.ipynb #fbefac55
 HOLDS = {

@@ -28,6 +28,7 @@ from hypvl.papers.figures import (
 )
 from ..paper import Figure, Paper, Study
 from ..parameters import Seeds
+from ..read_off import GroupMeans
 from ..recipes import Recipe
 from ..reference import BASELINES, Rows
 from .claims import CHANGED, CLAIMS
@@ -136,21 +137,25 @@ def _budget(study: Study) -> Drawing:
     return budget_figure(rows, "CLIP-hyp", guessing=levels.to_dict())
 
 
-def _no_sentence(data: pd.DataFrame) -> str:
-    return ""
-
-
+_SAME_CLASS = GroupMeans("Shown boxes of a class of the query, %", "same_class", scale=100)
+_CONTAINMENT = GroupMeans(
+    "F1 of containment edges, %", where={"metric": "containment_f1", "dataset": OPEN_IMAGES}
+)
 FIGURES = {
-    "1": Figure(_concept, "figure1_concept", read=_no_sentence),
-    "2": Figure(_pairs, "figure2_pairs", read=_no_sentence),
-    "3": Figure(_angles, "figure3_angles", read=_no_sentence),
-    "4": Figure(lambda study: _retrieval(study, 0, 2), "figure4_retrieval", ("hits",)),
-    "5": Figure(_curves, "figure5_curves", ("curves",), read=_no_sentence),
-    "6": Figure(_tree, "figure6_trees", ("tree",), read=_no_sentence),
-    "7": Figure(_frequencies, "figure7_classes", ("classes",), read=_no_sentence),
-    "9": Figure(lambda study: _retrieval(study, 2, 4), "figure9_retrieval", ("hits",)),
-    "order": Figure(_order, "order", ("items",)),
-    "training": Figure(_training, "training", ("history",), read=_no_sentence),
+    "1": Figure(_concept, "figure1_concept"),
+    "2": Figure(_pairs, "figure2_pairs"),
+    "3": Figure(_angles, "figure3_angles"),
+    "4": Figure(
+        lambda study: _retrieval(study, 0, 2), "figure4_retrieval", ("hits",), read=_SAME_CLASS
+    ),
+    "5": Figure(_curves, "figure5_curves", ("curves",)),
+    "6": Figure(_tree, "figure6_trees", ("tree",)),
+    "7": Figure(_frequencies, "figure7_classes", ("classes",)),
+    "9": Figure(
+        lambda study: _retrieval(study, 2, 4), "figure9_retrieval", ("hits",), read=_SAME_CLASS
+    ),
+    "order": Figure(_order, "order", ("items",), read=_CONTAINMENT),
+    "training": Figure(_training, "training", ("history",)),
     "budget": Figure(_budget, "budget", ("results",), section="budget", read=budget_sentence),
 }
 
