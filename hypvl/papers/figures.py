@@ -319,7 +319,10 @@ def budget_figure(
             level = (guessing or {}).get(metric)
             if level is not None:
                 above.axhline(100 * level, color=".2", ls=":", lw=1.1)
-            above.set(title=metric, ylim=(0, None))
+            above.set_title(metric)
+            low, high = above.dataLim.intervaly
+            if low < high / 2:  # the axis begins at zero unless that hides all differences
+                above.set_ylim(0, None)
             _draw_signs(below, signs[signs["metric"].eq(metric)], rivals)
             below.set_xscale("log", base=2)
             below.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
@@ -331,7 +334,8 @@ def budget_figure(
         handles = [Line2D([], [], color=c, lw=2, label=name) for name, c in colours.items()]
         if guessing:
             handles.append(Line2D([], [], color=".2", ls=":", label="chance"))
-        figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False)
+        across = 5 if max(map(len, models)) <= 12 else 3
+        figure.legend(handles=handles, loc="outside lower center", ncols=across, frameon=False)
     return Drawing(figure, scores.merge(signs, how="left"))
 
 # %% ../../nbs/papers/808_figures.ipynb #05f242bb
