@@ -252,7 +252,7 @@ _LABELS = {  # kinds of dependency edges, by what they join
     "modifiers": ("amod", "compound", "det", "nummod"),
     "arguments": ("nsubj", "dobj", "obj", "nsubjpass"),
     "prepositions": ("prep", "pobj"),
-    "coordination": ("cc", "conj"),
+    "conjuncts": ("cc", "conj"),
 }
 
 
