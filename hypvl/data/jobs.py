@@ -9,6 +9,7 @@ __all__ = ['folder_lock', 'write_once', 'run_jobs', 'stretches']
 import json
 import logging
 import os
+import pickle
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -92,12 +93,20 @@ def run_jobs(
 ) -> Iterator[Any]:
     """The result of `function(*job)` for each job, in order.
 
-    A failing job stops those that have not begun.
+    A failing job stops those that have not begun. What cannot be sent to another process is a
+    `TypeError` before one is started.
     """
     jobs = list(jobs)
     if not jobs:
         return
     several = workers > 1 and len(jobs) > 1
+    if several:  # a pool that fails to send a job can wait for ever
+        try:
+            pickle.dumps((function, jobs))
+        except Exception as e:
+            raise TypeError(
+                f"jobs: {(what or function)!r} cannot go to {workers} processes: {e}"
+            ) from e
     pool = ProcessPoolExecutor(workers, get_context(start)) if several else None
     try:
         results = (pool.map if pool else map)(function, *zip(*jobs))

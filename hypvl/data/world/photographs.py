@@ -8,7 +8,6 @@ __all__ = ['cut_families', 'PhotoSprites', 'photo_sprites']
 # %% ../../../nbs/data/world/213_photographs.ipynb #2d2c58e9
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 from PIL import Image
@@ -65,12 +64,11 @@ class PhotoSprites:
         names: Mapping[str, str],  # node -> name; a node without one is called by itself
         families: Mapping[str, tuple[str, ...]],  # family -> its leaves
         size: int = 32,  # pixels that are kept of a photograph's side
-        boxes: Mapping[str, tuple[float, float, float, float]] = MappingProxyType(
-            {}
-        ),  # of things, by file
+        # of things, by file; None: a thing fills its photograph
+        boxes: Mapping[str, tuple[float, float, float, float]] | None = None,
     ):
         self.pictures, self.taxonomy, self.size = pictures, taxonomy, size
-        self.boxes, self._families = boxes, dict(families)
+        self.boxes, self._families = boxes or {}, dict(families)
         self._read: dict[tuple[str, str, int], Sprite] = {}
         self.words = {n: (names.get(n, n).replace("_", " "),) for n in taxonomy.nodes}
         empty = []
