@@ -227,7 +227,8 @@ def add_object(world: World, scene: Scene, c: Caption, rng: np.random.Generator)
     leaf = _absent_leaf(world, scene, rng)
     if leaf is None:
         return None
-    extra = mention(world.paths[leaf], {}, world.words, rng, world.config.speaker)
+    root = world.taxonomy.root
+    extra = mention(world.paths[leaf], {}, world.words, rng, world.config.speaker, root)
     return (c, _longer(c, extra, -1), None) if extra.level != "root" else None
 
 
