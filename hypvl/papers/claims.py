@@ -6,7 +6,7 @@
 __all__ = ['FEWEST_SEEDS', 'IDEAL', 'PAIR_SUITES', 'BLIND', 'VERDICTS', 'NotRun', 'Effect', 'Known', 'verdict',
            'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of', 'paired_difference',
            'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare', 'GainGap', 'Claim',
-           'Untestable', 'digest', 'split_budgets', 'evaluate', 'CommittedLedger', 'Ledger']
+           'Untestable', 'digest', 'split_budgets', 'evaluate', 'CommittedLedger', 'verdict_counts', 'Ledger']
 
 # %% ../../nbs/papers/809_claims.ipynb #a8954d65
 import hashlib
@@ -794,6 +794,14 @@ def _verdict_style(verdict: str) -> str:
     return f"color: {colour}; font-weight: bold"
 
 # %% ../../nbs/papers/809_claims.ipynb #741dc089
+def verdict_counts(
+    ledger: pd.DataFrame,  # of `evaluate`, or some of its rows
+) -> str:
+    "How many claims got which verdict."
+    counts = ledger["verdict"].value_counts()
+    return ", ".join(f"{counts[name]} {name}" for name in VERDICTS if name in counts)
+
+
 @dataclass(frozen=True)
 class Ledger:
     "A rendered claims ledger together with its rows."
@@ -824,9 +832,7 @@ class Ledger:
 
     def counts(self) -> str:
         "How many claims got which verdict, and when the list was last changed."
-        found = self.frame["verdict"].value_counts()
-        counted = [f"{found[name]} {name}" for name in VERDICTS if name in found]
-        text = f"{', '.join(counted)} (of {len(self.frame)} claims"
+        text = f"{verdict_counts(self.frame)} (of {len(self.frame)} claims"
         dates = [date for date in self.frame["changed"].dropna().unique() if date]
         return text + (f"; list last changed {dates[0]})" if dates else ")")
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ..evaluation.statistics import seed_interval
-from .claims import FEWEST_SEEDS, IDEAL, PAIR_SUITES, VERDICTS, bars_of
+from .claims import FEWEST_SEEDS, IDEAL, PAIR_SUITES, bars_of, verdict_counts
 from .reference import BASELINES, TASKS, Column
 from .tables import OUR_BLOCK
 
@@ -110,9 +110,7 @@ def claims_sentence(
     data: pd.DataFrame,  # of `claims_figure`
 ) -> str:
     "How many claims have which verdict."
-    counts = data["verdict"].value_counts()
-    said = [f"{counts[name]} {name}" for name in VERDICTS if name in counts]
-    return f"Of {len(data)} claims: {', '.join(said)}."
+    return f"Of {len(data)} claims: {verdict_counts(data)}."
 
 # %% ../../nbs/papers/891_read_off.ipynb #414fe4ef
 def progress(
@@ -193,13 +191,11 @@ def abstract(
         f"**{title}, preset {preset}.** {models} models with {seeds} "
         f"{'seed' if seeds == 1 else 'seeds'} of {first['steps'].max():,} steps; {runs}."
     )
-    counts = ledger["verdict"].value_counts()
-    said = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if name in counts)
     parts = [trained]
     table = progress(results) if results is not None else pd.DataFrame()
     if len(table):
         parts.append("\n".join(_progress_lines(table)))
-    parts.append(f"**Claims.** Of {len(ledger)}: {said}.")
+    parts.append(f"**Claims.** Of {len(ledger)}: {verdict_counts(ledger)}.")
     effects = largest_effects(ledger)
     if effects:
         listed = "\n".join(f"- {text}" for text in effects)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MARK', 'Item', 'OPENING', 'marks_in', 'whose', 'Place', 'find_marks', 'Content', 'read_contents', 'what_is_wrong',
-           'CommittedStudy', 'committed_results', 'who_leads', 'counted', 'where_page', 'readme_opening', 'write_pages']
+           'CommittedStudy', 'committed_results', 'who_leads', 'where_page', 'readme_opening', 'write_pages']
 
 # %% ../../nbs/papers/895_where.ipynb #1122ea87
 import json
@@ -18,7 +18,7 @@ import pandas as pd
 
 from ..config import write_atomic
 from .citations import Work, citation_page, read_works
-from .claims import VERDICTS
+from .claims import verdict_counts
 from .figures import budget_sentence
 from .paper import find_paper
 from .read_off import largest_effects
@@ -272,12 +272,6 @@ def who_leads(
             parts.append(f"{said}: {best.index[0]} best in {best.iloc[0]} of {columns} columns")
     return "; ".join(parts)
 
-
-def counted(ledger: pd.DataFrame) -> str:
-    "Verdicts by count."
-    counts = ledger["verdict"].value_counts()
-    return ", ".join(f"{counts[name]} {name}" for name in VERDICTS if name in counts)
-
 # %% ../../nbs/papers/895_where.ipynb #5eae31ad
 _CAPTION = """\
 One study of the committed results (preset `mini`): score over the share of the planned steps;
@@ -328,7 +322,7 @@ def _summary(work: Work, studies: Sequence[CommittedStudy], home: str, most: int
             said = [f"the largest effect: {text}" for text in largest_effects(study.ledger, 1)]
         folder = f"[{study.folder}]({home}results/{study.folder})"
         total = f"{len(decided)} of {len(study.ledger)} claims are decided"
-        said = [f"{folder}: {total} ({counted(study.ledger)})", *said]
+        said = [f"{folder}: {total} ({verdict_counts(study.ledger)})", *said]
         rows.append(f"| {title} | {_text('<br>'.join(said))} |")
     return rows
 
@@ -399,7 +393,7 @@ def _where(work: Work, contents, marks, studies, works) -> list[str]:
                 leads = who_leads(study.tables[content.number])
                 found.append(f"[{study.folder}]({file})" + (f": {leads}" if leads else ""))
             if len(claims):
-                found.append(f"{study.folder}: {counted(claims)}")
+                found.append(f"{study.folder}: {verdict_counts(claims)}")
         row = [number, content.what, place, ". ".join(found)]
         lines.append("| " + " | ".join(_text(cell) for cell in row) + " |")
     return lines

@@ -5,7 +5,6 @@ processes, in one piece and in micro-batches. Processes are started once for eac
 """
 
 import math
-import socket
 import sys
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from hypvl.training.metrics import fetch, read_metrics
 from hypvl.training.update import Step, backward, make_accelerator
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tiny_training import Died, become_process, trainer  # noqa: E402
+from tiny_training import Died, become_process, free_port, trainer  # noqa: E402
 
 BATCH = 12
 SETTINGS = dict(
@@ -296,9 +295,7 @@ def worker(rank, processes, port, folder):
 
 def spawn(processes, folder):
     "What so many processes found, by rank."
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     arguments = processes, port, str(folder)
     mp.start_processes(worker, arguments, processes, start_method="forkserver")
     return [torch.load(folder / f"rank{r}.pt", weights_only=True) for r in range(processes)]

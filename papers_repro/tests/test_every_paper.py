@@ -4,12 +4,10 @@ The papers are those of the registry, so that one more is covered by itself: its
 `smoke` with their own models, rows and data, in double precision, at the end of all schedules.
 """
 
-import socket
-
 import pytest
 import torch
 import torch.multiprocessing as mp
-from tiny_training import become_process
+from tiny_training import become_process, free_port
 
 from hypvl.config import config_hash
 from hypvl.losses.rows import gather_processes
@@ -89,9 +87,7 @@ def worker(rank, processes, port, name, folder):
 
 def spawn(processes, name, folder):
     "What so many processes found, by rank."
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     arguments = (processes, port, name, folder)
     mp.start_processes(worker, arguments, processes, start_method="forkserver")
     return [torch.load(folder / f"{processes}_{r}.pt", weights_only=True) for r in range(processes)]

@@ -1,12 +1,12 @@
 """Shards of an index in two processes that talk through gloo find what the whole index finds."""
 
 import os
-import socket
 
 import numpy as np
 import pytest
 import torch
 import torch.multiprocessing as mp
+from tiny_training import free_port
 
 from hypvl.geometry.spaces import Lorentz, Product
 from hypvl.models import create_model
@@ -59,12 +59,6 @@ def worker(rank, folder, port):
 def index():
     space, points = space_and_points()
     return build_index(space, points, labels=np.arange(501) % 3)
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
 
 
 def test_two_processes_find_what_one_finds(index, tmp_path):

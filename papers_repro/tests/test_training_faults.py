@@ -10,7 +10,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -32,7 +31,7 @@ from hypvl.training.update import make_accelerator
 
 HERE = str(Path(__file__).parent)
 sys.path.insert(0, HERE)
-from tiny_training import Batches, Died, Linear2, attempt, objective, trainer  # noqa: E402
+from tiny_training import Batches, Died, Linear2, attempt, free_port, objective, trainer  # noqa: E402
 
 ENV = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 SETTINGS = dict(
@@ -170,9 +169,7 @@ def test_a_run_that_is_asked_to_stop_says_where_it_stands(server, tmp_path, whol
 
 def pair(server, out):
     "Two processes that train together."
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
+    port = free_port()
     return [start(server, out, rank, 2, port) for rank in range(2)]
 
 

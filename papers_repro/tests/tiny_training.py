@@ -5,6 +5,7 @@ They are importable by the processes of the tests beside this file.
 
 import os
 import signal
+import socket
 from pathlib import Path
 
 import torch
@@ -17,6 +18,14 @@ from hypvl.training.config import TrainConfig
 from hypvl.training.launch import run_job
 from hypvl.training.loop import Trainer
 from hypvl.training.update import make_accelerator
+
+
+def free_port():
+    "A port of this machine that nobody listens on."
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
 
 STREAMS = {"image": 10, "box_image": 10, "text": 7, "box_text": 7}
 

@@ -205,8 +205,8 @@ def level_of(
 
 def node_odds(
     path: tuple[str, ...],  # leaf ... family, the nodes that may name a thing
-    speaker: Speaker = Speaker(),
-    root: str = "thing",  # the node above all families
+    speaker: Speaker,
+    root: str,  # the node above all families
 ) -> dict[str, float]:
     "How likely a speaker calls a thing by the name of each node; a missing level goes one up."
     leaf, inner, family, all_else = np.array(speaker.levels) / sum(speaker.levels)
@@ -225,8 +225,8 @@ def mention(
     attributes: Mapping[str, str],  # attribute → word: what is true of it
     words: Mapping[str, tuple[str, ...]],  # node → its names
     rng: np.random.Generator,
-    speaker: Speaker = Speaker(),
-    root: str = "thing",  # the node above all families
+    speaker: Speaker,
+    root: str,  # the node above all families
 ) -> Mention:
     "Choose a level, a name and adjectives for one object."
     odds = node_odds(path, speaker, root)

@@ -212,6 +212,11 @@ def first_aspects(
     return best.set_index("factor")["aspect"].reindex(factors).fillna("none")
 
 
+def _counted_aspects(answers: pd.DataFrame) -> str:
+    counts = first_aspects(answers).value_counts()
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
 def _draw_answers(axis: Axes, answers: pd.DataFrame) -> None:
     "A group of bars a factor, one an aspect."
     factors, aspects = sorted(answers["factor"].unique()), list(dict.fromkeys(answers["aspect"]))
@@ -239,15 +244,15 @@ def answers_figure(
     "What each factor's norm answers to best: a family, a colour, or how many things there are."
     if "seed" in answers:
         answers = answers[answers["seed"].eq(answers["seed"].min())]
-    first = first_aspects(answers).value_counts()
-    counted = ", ".join(f"{name} {count}" for name, count in first.items())
     aspects = dict.fromkeys(answers["aspect"])
     with style():
         figure, axes = panels(1, width=10.4, height=2.9)
         axis = axes[0, 0]
         _draw_answers(axis, answers)
         axis.set(xlabel="factor", ylabel="% of the question's entropy")
-        axis.set_title(f"factors by what they answer to first (p < .01): {counted}")
+        axis.set_title(
+            f"factors by what they answer to first (p < .01): {_counted_aspects(answers)}"
+        )
         axis.margins(y=0.35)
         handles = [Patch(color=ASPECT_COLOURS.get(name, "#CC79A7"), label=name) for name in aspects]
         handles.append(Line2D([], [], color=".1", lw=1.2, label="95 of 100 permutations below"))
@@ -259,9 +264,7 @@ def answers_sentence(
     data: pd.DataFrame,  # of `answers_figure`
 ) -> str:
     "How many factors answer to what first."
-    counts = first_aspects(data).value_counts()
-    said = ", ".join(f"{name} {count}" for name, count in counts.items())
-    return f"Factors by what they answer to first: {said}."
+    return f"Factors by what they answer to first: {_counted_aspects(data)}."
 
 # %% ../../../nbs/papers/phyclip/814_figures.ipynb #2eb1a57a
 _LOOKS = {  # whether ℓ2 → how its points are drawn

@@ -314,6 +314,10 @@ def mean_distances(
     return (2 * np.arctanh(radius)).groupby(points["group"], sort=False).mean()
 
 
+def _distances(points: pd.DataFrame) -> str:
+    return ", ".join(f"{group} {mean:.2f}" for group, mean in mean_distances(points).items())
+
+
 def disk_figure(
     terms: pd.DataFrame,  # factor, term, group, x, y (unit Poincaré disk) [, explained]
     edges: pd.DataFrame,  # child, parent
@@ -338,8 +342,7 @@ def disk_figure(
             points = terms[terms["factor"].eq(factor)]
             few = len(points) <= 24 if name_leaves is None else name_leaves
             _draw_disk(axis, points, pairs, colours, inner, few, radius)
-            far = [f"{group} {mean:.2f}" for group, mean in mean_distances(points).items()]
-            axis.set_xlabel(f"mean distance: {', '.join(far)}")
+            axis.set_xlabel(f"mean distance: {_distances(points)}")
             title = f"factor {factor}"
             if "explained" in points:
                 title += f", keeps {points['explained'].iloc[0]:.0%} of the variance"
@@ -356,9 +359,7 @@ def disk_sentence(
     "How far the names of each family are from the origin in each factor."
     said = []
     for factor, points in data.groupby("factor", sort=False):
-        far = mean_distances(points)
-        named = ", ".join(f"{group} {mean:.2f}" for group, mean in far.items())
-        said.append(f"factor {factor}: {named}")
+        said.append(f"factor {factor}: {_distances(points)}")
     return f"Mean distance from the origin in {'; in '.join(said)}."
 
 # %% ../../../nbs/papers/phyclip/815_pictures.ipynb #fbefac55
