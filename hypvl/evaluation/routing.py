@@ -206,10 +206,9 @@ def hyperbolic_shares(
     "Four shares of hyperbolic space in a routed score, means over pairs."
     _needs(pairs, "gate", "weight", "mix", "delta", "hyperbolic")
     own, added = pairs["hyperbolic"].abs(), (pairs["mix"] * pairs["delta"]).abs()
-    total = float(own.mean() + added.mean())
     shares = {name: 1 - float(pairs[name].mean()) for name in ("gate", "weight")}
     shares["effective"] = 1 - float(pairs["mix"].mean())
-    shares["contribution"] = float(own.mean()) / total if total else np.nan
+    shares["contribution"] = float((own / (own + added)).mean())  # NaN, a score of 0, left out
     return pd.Series(shares, name="share")
 
 # %% ../../nbs/evaluation/660_routing.ipynb #ae7750c5

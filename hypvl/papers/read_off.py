@@ -14,7 +14,15 @@ import numpy as np
 import pandas as pd
 
 from ..evaluation.statistics import seed_interval
-from .claims import FEWEST_SEEDS, IDEAL, PAIR_SUITES, bars_of, verdict_counts
+from hypvl.papers.claims import (
+    DECIDED,
+    FEWEST_SEEDS,
+    IDEAL,
+    PAIR_SUITES,
+    bars_of,
+    relative_size,
+    verdict_counts,
+)
 from .reference import BASELINES, TASKS, Column
 from .tables import OUR_BLOCK
 
@@ -146,14 +154,16 @@ def largest_effects(
     ledger: pd.DataFrame,  # of `evaluate`
     count: int = 3,
 ) -> list[str]:
-    "The claims with the largest effects, in words; what the loss asks for is left out."
+    """The claims with the largest effects, in words, decided ones first.
+
+    What the loss asks for is left out, and what was measured at the floor or the ceiling.
+    """
     shown = ledger[ledger["effect"].notna() & ledger["verdict"].ne("sanity")]
     shown = shown[~shown["verdict"].str.startswith("at the")]
-    # units differ: an effect is as large as it is beside what its runs could see
-    size = (shown["effect"] - shown["threshold"]).abs() / shown["detectable"]
-    size = size.replace(np.inf, np.nan)  # of one seed without items nothing is known
+    shown = shown.assign(decided=shown["verdict"].isin(DECIDED), size=relative_size(shown))
+    shown = shown.sort_values(["decided", "size"], ascending=False)
     words = []
-    for row in shown.loc[size.sort_values(ascending=False).index[:count]].itertuples():
+    for row in shown.head(count).itertuples():
         number = f"{row.effect:+.1f} [{row.low:+.1f}, {row.high:+.1f}] {row.unit}"
         words.append(f"{row.claim}: {number} ({row.verdict})")
     return words
@@ -199,5 +209,6 @@ def abstract(
     effects = largest_effects(ledger)
     if effects:
         listed = "\n".join(f"- {text}" for text in effects)
-        parts.append(f"**Largest effects**, beside what these runs could see:\n\n{listed}")
+        said = "decided ones first, by their size beside what these runs could see"
+        parts.append(f"**Largest effects**, {said}:\n\n{listed}")
     return "\n\n".join(parts) + "\n"

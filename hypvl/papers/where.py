@@ -18,7 +18,7 @@ import pandas as pd
 
 from ..config import write_atomic
 from .citations import Work, citation_page, read_works
-from .claims import verdict_counts
+from .claims import DECIDED, relative_size, verdict_counts
 from .figures import budget_sentence
 from .paper import find_paper
 from .read_off import largest_effects
@@ -276,7 +276,6 @@ def who_leads(
 _CAPTION = """\
 One study of the committed results (preset `mini`): score over the share of the planned steps;
 below, who leads, in brackets where it is not sure."""
-_DECIDED = ("supports", "contradicts", "smaller than claimed")
 _READING = """\
 A verdict is given only where the runs know enough ([rules](../nbs/papers/809_claims.ipynb)):
 *supports* and *contradicts* need three seeds, an interval that excludes the other side and, where
@@ -308,10 +307,9 @@ def _summary(work: Work, studies: Sequence[CommittedStudy], home: str, most: int
         return [f"| {title} | no results are committed yet; {claims} claims are listed |"]
     rows = []
     for study in studies:
-        decided = study.ledger[study.ledger["verdict"].isin(_DECIDED)]
-        size = (decided["effect"] - decided["threshold"]).abs() / decided["detectable"]
+        decided = study.ledger[study.ledger["verdict"].isin(DECIDED)]
         printed, against = decided["paper_effect"].notna(), decided["verdict"].ne("supports")
-        decided = decided.assign(printed=printed, against=against, size=size)
+        decided = decided.assign(printed=printed, against=against, size=relative_size(decided))
         decided = decided.sort_values(["printed", "against", "size"], ascending=False)
         said = []
         for row in decided.head(most).itertuples():

@@ -11,7 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from PIL import Image
 
+from ...data.benchmarks.annotations import read_karpathy
+from ...data.sources import DataPaths
 from hypvl.evaluation.routing import (
     convergence_rates,
     dominance_at,
@@ -28,9 +31,11 @@ from hypvl.papers.agr.figures import (
     dynamics_figure,
     failure_figure,
     gates_figure,
+    leaning_figure,
+    leaning_sentence,
     study_figure,
 )
-from .probe import routed_frames, validation_points
+from .probe import leaning_captions, routed_frames, validation_points
 from .recipes import SECTIONS, section_recipes, trained_parameters
 from .tables import LAYOUTS, REFERENCE
 from ..figures import Drawing
@@ -85,6 +90,29 @@ def _constants(study: Study) -> Drawing:
     return constants_figure(_of(study, "constants", *_WITH_ROUTER))
 
 
+def _trained(study: Study, model: str) -> tuple[Any, DataPaths, Recipe]:
+    "A model of the first section and seed, and the data that it is tested on."
+    recipes = study.recipes[study.parameters.sections[0]]
+    recipe = next((one for one in recipes if one.name == model), None)
+    if recipe is None or recipe.hash not in study.runs:
+        raise KeyError(f"model: no run of {model!r} in this study")
+    trained = load_model(study.runs[recipe.hash].folder / "model")
+    source = recipe.test or recipe.data
+    return trained, source.prepare(study.out / "data", recipe.image_size, progress=False), recipe
+
+
+def _leaning(study: Study) -> Drawing:
+    "From one caption of every test scene."
+    trained, data, _ = _trained(study, "AGR")
+    folder = data.suite / "images"
+    scenes = read_karpathy(min((data.suite / "captions").glob("*.json")), folder)
+    firsts = [scenes.owners.index(number) for number in range(len(scenes.paths))]
+    captions = [scenes.captions[first] for first in firsts]
+    places = {path.name: path for path in scenes.paths}
+    cases = leaning_captions(trained, scenes.paths, captions, range(len(scenes.paths)))
+    return leaning_figure(cases, lambda name: Image.open(places[name]))
+
+
 _LAST_GATE = GroupMeans(
     "Gate of a query at the last step", where={"panel": "gate of a query"}, last_step=True
 )
@@ -95,6 +123,7 @@ FIGURES = {
     "5": Figure(_failures, "figure5_failures", ("history",), read=_LAST_GATE),
     "study": Figure(_study, "study", ("history",), read=_LAST_GATE),
     "gates": Figure(_gates, "gates", ("gates",), read=_GATE_BY_LEVEL),
+    "8 and 9": Figure(_leaning, "tables8_9_captions", ("gates",), read=leaning_sentence),
     "constants": Figure(_constants, "constants", ("constants",), read=constants_sentence),
 }
 
@@ -164,13 +193,7 @@ def search_depths(
     best: Sequence[int] = (1, 10),  # how many are searched
 ) -> pd.DataFrame:  # a row for who asks and how many: depths, what was scored, same as brute force
     "How far down the lists of both heads the best of validation scenes are proved; first seed."
-    recipes = study.recipes[study.parameters.sections[0]]
-    recipe = next((one for one in recipes if one.name == model), None)
-    if recipe is None or recipe.hash not in study.runs:
-        raise KeyError(f"model: no run of {model!r} in this study")
-    trained = load_model(study.runs[recipe.hash].folder / "model")
-    source = recipe.test or recipe.data
-    data = source.prepare(study.out / "data", recipe.image_size, progress=False)
+    trained, data, recipe = _trained(study, model)
     points, rows = validation_points(trained, data, recipe), []
     for query, key in (("text", "image"), ("image", "text")):
         index = build_index(trained.geometry, points[key], side=query)

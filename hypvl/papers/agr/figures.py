@@ -4,14 +4,16 @@
 
 # %% auto #0
 __all__ = ['curriculum_figure', 'dynamics_figure', 'failure_figure', 'study_figure', 'gates_figure', 'constants_figure',
-           'constants_sentence']
+           'constants_sentence', 'leaning_figure', 'leaning_sentence']
 
 # %% ../../../nbs/papers/agr/854_figures.ipynb #30acce27
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from PIL import Image
 
 from ...evaluation.statistics import ScoredItems, estimate
 from ...geometry.curriculum import BREAKPOINTS, PUBLISHED_STEPS, Curriculum
@@ -251,3 +253,45 @@ def constants_sentence(
         own = own.droplevel("model")
         said.append(f"{model} {own.idxmax():g} ({own.max():.1f} %, at 0 {own.loc[0]:.1f} %)")
     return f"Best constant and its recall: {'; '.join(said)}."
+
+# %% ../../../nbs/papers/agr/854_figures.ipynb #33c09005
+def leaning_figure(
+    cases: pd.DataFrame,  # of `probe.leaning_captions`
+    picture: Callable[[str], Image.Image],  # of a file name
+) -> Drawing:
+    "The captions that lean most to either geometry, and their best candidates (Tables 8 and 9)."
+    parts = list(cases.groupby("case", sort=False))
+    with style():
+        figure, axes = panels(cases["rank"].max() + 1, len(parts), width=1.5, height=2.1)
+        for line, (case, own) in zip(axes, parts):
+            first = own.iloc[0]
+            words = textwrap.fill(first["caption"], 20)
+            said = f"most {case}:\n\n{words}\n\ngate {first['gate']:.2f}"
+            line[0].text(0, 0.5, said, va="center", fontsize=8, transform=line[0].transAxes)
+            line[0].axis("off")
+            for axis, row in zip(line[1:], own.itertuples()):
+                axis.imshow(picture(row.image))
+                axis.set(xticks=[], yticks=[])
+                axis.set_title(f"{row.rank}: {row.score:.2f}", fontsize=8)
+                scores = f"$S_E$ {row.euclidean:.1f}, $S_H$ {row.hyperbolic:.2f}"
+                axis.set_xlabel(f"w {row.weight:.2f}, M {row.mix:.2f}\n{scores}", fontsize=7.5)
+                for side in axis.spines.values():
+                    side.set(visible=row.own, edgecolor="#0072B2", linewidth=2.5)
+            for axis in line[1 + len(own) :]:
+                axis.axis("off")
+    return Drawing(figure, cases)
+
+
+def leaning_sentence(
+    data: pd.DataFrame,  # of `leaning_figure`
+) -> str:
+    "How far the correction reaches in both cases, and where the captions' own pictures stand."
+    said = []
+    for case, own in data.groupby("case", sort=False):
+        ranks = own.loc[own["own"], "rank"]
+        place = (
+            f"its own picture is number {ranks.iloc[0]}" if len(ranks) else "its own is not there"
+        )
+        mixes = f"M {own['mix'].min():.2f} to {own['mix'].max():.2f}"
+        said.append(f"most {case}: {mixes} over {len(own)} candidates, {place}")
+    return f"Captions by what they lean to. {'; '.join(said)}."

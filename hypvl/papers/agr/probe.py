@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['VARIANT_LABELS', 'ALONE_LABELS', 'CONSTANTS', 'LEVELS', 'scored_variants', 'validation_points', 'constant_curve',
-           'routing_facts', 'text_gates', 'level_rows', 'routed_frames']
+           'score_parts', 'routing_facts', 'text_gates', 'level_rows', 'leaning_captions', 'routed_frames']
 
 # %% ../../../nbs/papers/agr/851_probe.ipynb #8a23d4fa
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...data.benchmarks.annotations import read_image_folder, read_karpathy
@@ -30,9 +31,10 @@ from hypvl.evaluation.routing import (
 from ...evaluation.suites.evaluate import evaluate_suite
 from ...evaluation.suites.protocols import Protocol
 from ...evaluation.suites.tasks import node_names
-from ...evaluation.zero_shot import encode_texts, inference
+from ...evaluation.zero_shot import encode_images, encode_texts, inference
 from ...geometry.routed_score import difference
 from ...geometry.routing import Routed
+from ...geometry.spaces import Side
 from ..claims import IDEAL
 from ..recipes import Recipe
 from ..reference import BASELINES
@@ -108,6 +110,29 @@ def _rows_of(values: pd.DataFrame, dataset: str) -> pd.DataFrame:
     return values.assign(suite="router", dataset=dataset, score="paper")
 
 
+def score_parts(
+    geometry: Routed,
+    points: Mapping[str, Tensor],  # 'image' and 'text'
+    side: Side,  # which of them asks
+) -> dict[str, Float[Tensor, "Q K"]]:  # gate, weight, mix, delta, hyperbolic, euclidean, score
+    "What the score of every pair is made of (Algorithm 1): M = mix, the gate, w and w_E."
+    pairs = geometry.pairs(points["image"], points["text"])
+    pairs = pairs if side == "image" else pairs.of_texts()
+    asking = geometry.parts(points[side]).asking
+    gate, of_correction, _, stretch = asking.columns()
+    weight = torch.ones_like(pairs.baseline) if pairs.weight is None else pairs.weight
+    mix = gate * weight * of_correction
+    return {
+        "gate": gate.expand_as(mix),
+        "weight": weight,
+        "mix": mix,
+        "delta": difference(pairs.correction, pairs.baseline, stretch, geometry.form),
+        "hyperbolic": pairs.baseline,
+        "euclidean": pairs.correction,
+        "score": geometry.of_queries(pairs, asking),
+    }
+
+
 def routing_facts(
     model: Any,  # with a routed geometry
     points: Mapping[str, Tensor],  # of validation scenes
@@ -115,16 +140,10 @@ def routing_facts(
     "Numbers of a router on validation scenes."
     geometry, parts = model.geometry, []
     with inference(model):
-        pairs = geometry.pairs(points["image"], points["text"])
+        scored = score_parts(geometry, points, "image")
         sides = {side: geometry.parts(points[side]).asking for side in ("image", "text")}
-        gate, of_correction, _, stretch = sides["image"].columns()
-        weight = torch.ones_like(pairs.baseline) if pairs.weight is None else pairs.weight
-        mix = gate * weight * of_correction
-        change = difference(pairs.correction, pairs.baseline, stretch, geometry.form)
-    columns = {"gate": gate.expand_as(mix), "weight": weight, "mix": mix, "delta": change}
-    columns["hyperbolic"] = pairs.baseline
     shares = hyperbolic_shares(
-        pd.DataFrame({name: x.flatten().numpy() for name, x in columns.items()})
+        pd.DataFrame({name: x.flatten().numpy() for name, x in scored.items()})
     )
     bias, gates = {}, []
     for side, asking in sides.items():
@@ -139,9 +158,9 @@ def routing_facts(
     parts.append(pd.DataFrame({"metric": named, "value": quartiles["value"]}))
     found = {f"share {name}": value for name, value in shares.items()}
     found |= {
-        "weight deviation": weight.std(),
-        "weight of matches": weight.diagonal().mean(),
-        "saturated": saturated_share(change.flatten().numpy(), geometry.form.delta_max),
+        "weight deviation": scored["weight"].std(),
+        "weight of matches": scored["weight"].diagonal().mean(),
+        "saturated": saturated_share(scored["delta"].flatten().numpy(), geometry.form.delta_max),
         "temperature of the correction": (-geometry.correction.logit_scale).exp(),
         "temperature of the baseline": (-geometry.baseline.logit_scale).exp(),
     }
@@ -195,6 +214,29 @@ def level_rows(
         hyperbolic = {"metric": "hyperbolic percent", "value": row["hyperbolic percent"]}
         rows.append(cell | hyperbolic | percent)
     return pd.DataFrame(rows).assign(suite="router", score="paper")
+
+# %% ../../../nbs/papers/agr/851_probe.ipynb #4592def4
+def leaning_captions(
+    model: Any,  # with a routed geometry
+    images: Sequence[Path],
+    captions: Sequence[str],
+    owners: Sequence[int],  # index of each caption's image
+    top: int = 5,  # candidates
+) -> pd.DataFrame:  # case, caption, rank, image, own, and the parts of the score
+    "The captions that lean most to either geometry, and their best candidates."
+    top = min(top, len(images))
+    points = {"image": encode_images(model, images), "text": encode_texts(model, captions)}
+    with inference(model):
+        scored = score_parts(model.geometry, points, "text")
+    best = scored["score"].topk(top).indices
+    mix = scored["mix"].gather(1, best).mean(1)
+    rows = []
+    for case, query in (("Euclidean", int(mix.argmax())), ("hyperbolic", int(mix.argmin()))):
+        for rank, candidate in enumerate(best[query].tolist(), 1):
+            row = {"case": case, "caption": captions[query], "rank": rank}
+            row |= {"image": images[candidate].name, "own": candidate == owners[query]}
+            rows.append(row | {k: x[query, candidate].item() for k, x in scored.items()})
+    return pd.DataFrame(rows)
 
 # %% ../../../nbs/papers/agr/851_probe.ipynb #ef5f62cb
 def routed_frames(

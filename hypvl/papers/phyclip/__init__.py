@@ -173,8 +173,10 @@ def scores_compared(study: Study) -> pd.DataFrame:
     shares = study.rows(Rows("score_shares"))
     if shares is not None:
         share = shares.groupby(["model", "score"])["share"].mean().unstack()
+        models, ks = (wide.index.get_level_values(name) for name in ("model", "k"))
         for column in columns:
-            wide[f"share {column}"] = wide.index.get_level_values("model").map(share[column])
+            of_models = pd.Series(models.map(share[column]), wide.index)
+            wide[f"share {column}"] = of_models.where(ks > 1, 1.0)  # one factor has all
             named[f"share {column}"] = f"largest factor's share of {named[column]}"
         columns = [*columns, *(f"share {column}" for column in columns)]
     return wide.reindex(columns=columns).rename(columns=named).mul(100).round(1)
