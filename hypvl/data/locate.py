@@ -20,7 +20,7 @@ import pandas as pd
 from .benchmarks.annotations import SUGARCREPE_COUNTS
 from .benchmarks.caption_sets import CAPTION_SETS, open_captions, open_sugarcrepe
 from .benchmarks.checklist import CHECKLIST, open_checklist
-from .benchmarks.image_sets import MissingData, lacks, open_benchmark
+from .benchmarks.image_sets import MissingData, lacks, open_benchmark, say_data_root
 from .benchmarks.registry import BENCHMARKS
 from .boxes.box_source import annotation_files, read_boxes
 from .czsl.metadata import read_compositions
@@ -269,9 +269,9 @@ def _look(title: str, name: str, look: _Look, root: Path) -> FoundSet:
     try:
         found = look(name, root)
     except MissingData as error:
-        return FoundSet(title, "missing", 0, 0, "", str(error).replace(str(root), "data_root"))
+        return FoundSet(title, "missing", 0, 0, "", say_data_root(str(error), root))
     except Exception as error:  # whatever a reader trips over is wrong with the data
-        said = f"{type(error).__name__}: {error}".replace(str(root), "data_root")
+        said = say_data_root(f"{type(error).__name__}: {error}", root)
         return FoundSet(title, "unusable", 0, 0, "", said)
     enough = found.whole and found.there >= found.published
     state = "complete" if enough else "incomplete"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from .records import read_table, read_text
+from ..pictures import pictures_below
 
 # %% ../../nbs/data/204_pair_files.ipynb #d40fa33e
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")  # of pictures in a folder
@@ -40,7 +41,7 @@ def read_pairs_csv(
 
 def read_pairs_folder(folder: str | Path) -> list[tuple[Path, str]]:
     "Pictures below a folder, in order, with the text of the .txt file beside each."
-    files = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in SUFFIXES)
+    files = pictures_below(folder, SUFFIXES)
     if not files:
         raise FileNotFoundError(f"source: no picture below the folder {Path(folder).name!r}")
     bare = [p for p in files if not p.with_suffix(".txt").is_file()]

@@ -34,7 +34,7 @@ from torch import nn
 from ..config import config_hash
 from ..data.world.scenes import World, WorldConfig
 from ..evaluation.zero_shot import inference
-from ..pictures import Bounds, Refused, read_picture
+from ..pictures import Bounds, Refused, left_behind, read_picture
 from .index import fingerprint
 
 LEVELS = ("scene", "object", "part")  # from general to specific
@@ -266,8 +266,11 @@ class FolderPictures:
         for folder, below, names in os.walk(self.folder):  # does not follow links to folders
             below.sort()
             for name in sorted(names):
-                if name.lower().endswith(_SUFFIXES) and not name.startswith("."):
-                    found.append(Path(folder) / name)
+                path = Path(folder, name)
+                if name.lower().endswith(_SUFFIXES) and not left_behind(
+                    path.relative_to(self.folder)
+                ):
+                    found.append(path)
         return found
 
     def changed(self, store: Store) -> int:

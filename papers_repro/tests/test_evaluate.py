@@ -204,24 +204,22 @@ def test_a_plugin_brings_a_geometry(folder):
 def test_a_run_on_real_data_is_evaluated_on_it(folder):
     "A recipe with `data.root` trains on its shards, and its folder decides the suite."
     from hypvl.papers.phyclip.recipes import recipe
-    from hypvl.papers.runs import prepare_data, run
+    from hypvl.papers.runs import run
 
     small = {
         "train.steps": 2,
         "train.warmup": 1,
         "train.checkpoint_every": 2,
         "train.batch_size": 16,
-        "data.train": 64,
-        "data.val": 32,
-        **{f"data.suite.{name}": 1 for name in ("retrieval", "checklist", "crepe", "factors")},
     }
-    made = recipe("phyclip", "smoke", **small)
-    shards = prepare_data(
-        made.data, made.model.vision.image_size, folder / "prepared", progress=False
-    ).train
+    few = {f"data.suite.{name}": 1 for name in ("retrieval", "checklist", "crepe", "factors")}
+    made = recipe("phyclip", "smoke", **small, **few, **{"data.train": 64, "data.val": 32})
+    shards = made.data.prepare(folder / "prepared", made.image_size, progress=False).train
     (folder / "data" / "grit").symlink_to(shards)
     done = run(
-        recipe("phyclip", "smoke", **small, **{"data.root": str(folder / "data")}),
+        recipe(
+            "phyclip", "smoke", **small, **{"data.kind": "grit", "data.root": str(folder / "data")}
+        ),
         folder / "runs",
         progress=False,
     )

@@ -20,6 +20,7 @@ from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extensi
 
 from ..records import bad_text, read_json, read_lines
 from ..taxonomy import Taxonomy
+from ...pictures import left_behind
 
 _log = logging.getLogger(__name__)
 
@@ -46,11 +47,9 @@ class ClassFolders(ImageFolder):
     def __init__(self, root: str | Path, **settings):
         super().__init__(str(root), is_valid_file=self._is_image, **settings)
 
-    @staticmethod
-    def _is_image(path: str) -> bool:
-        return not Path(path).name.startswith(".") and has_file_allowed_extension(
-            path, IMG_EXTENSIONS
-        )
+    def _is_image(self, path: str) -> bool:
+        below = Path(path).relative_to(self.root)
+        return has_file_allowed_extension(path, IMG_EXTENSIONS) and not left_behind(below)
 
     def find_classes(self, directory) -> tuple[list[str], dict[str, int]]:
         "Folders of classes in order; .ipynb_checkpoints, __pycache__ and the like are none."

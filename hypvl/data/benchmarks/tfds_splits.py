@@ -15,6 +15,7 @@ from types import MappingProxyType
 from ...config import suggest
 from .image_sets import write_split
 from .registry import BENCHMARKS
+from ...pictures import pictures_below
 
 # %% ../../../nbs/data/benchmarks/247_tfds_splits.ipynb #4dc66901
 @dataclass(frozen=True)
@@ -50,10 +51,9 @@ def split_rows(
     known = BENCHMARKS[benchmark]
     folder = Path(data_root) / known.folder
     by_class, by_name = {}, {}
-    for path in sorted(folder.rglob("*")):
-        if path.is_file() and path.suffix.lower() in (".jpg", ".jpeg", ".png", ".tif"):
-            by_class[_plain(path.parent.name), path.name] = path
-            by_name.setdefault(path.name, []).append(path)
+    for path in pictures_below(folder, (".jpg", ".jpeg", ".png", ".tif")):
+        by_class[_plain(path.parent.name), path.name] = path
+        by_name.setdefault(path.name, []).append(path)
     rows = []
     for file, label in examples:
         name = Path(file).name

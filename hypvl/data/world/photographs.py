@@ -15,7 +15,7 @@ from PIL import Image
 from ..taxonomy import Taxonomy, contract, read_edges, read_names, restrict
 from .attributes import MARGIN
 from .sprites import Layer, Sprite
-from ...pictures import Refused, read_picture
+from ...pictures import Refused, pictures_below, read_picture
 
 # %% ../../../nbs/data/world/213_photographs.ipynb #4dbd0d4e
 def cut_families(
@@ -124,8 +124,7 @@ def _pictures_by_class(folder: Path) -> dict[str, list[Path]]:
     found = {}
     for base in sorted(folder.iterdir()):
         if base.is_dir():
-            files = sorted(base.rglob("*"))
-            found[base.name] = [p for p in files if p.suffix.lower() in (".jpg", ".jpeg", ".png")]
+            found[base.name] = pictures_below(base, (".jpg", ".jpeg", ".png"))
     return found
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 from torch import nn
 
 from ...config import atomic_path, config_hash, suggest
-from ...data.benchmarks.image_sets import MissingData
+from ...data.benchmarks.image_sets import MissingData, say_data_root
 from ..blind import BagOfWords
 from ..observer import read_truth
 from .features import Share, model_fingerprint
@@ -82,7 +82,7 @@ def gap_rows(
     scores: Sequence[str],  # one row a cell and score
 ) -> pd.DataFrame:  # columns `GAP_COLUMNS`
     "Rows without a value that say why."
-    reason = str(error).replace(str(root), "data_root")
+    reason = say_data_root(str(error), root)
     if not isinstance(error, MissingData):
         reason = FAILED + reason
     rows = []
