@@ -40,8 +40,8 @@ class Effect:
     limit: str = ""  # 'at the floor' or 'at the ceiling', where the test sets decide nothing
     left_out: tuple[Estimate, ...] = ()  # the same effect on columns at the floor
     chosen_of: tuple[int, int] = (1, 1)  # tests from which the lower and upper end were chosen
-    null: float = float("nan")  # the same measure where there is nothing to find
-    ideal: float = float("nan")  # and where the claim is perfectly true
+    null: float = float("nan")  # what is measured where there is nothing to find: 0 of the effect
+    ideal: float = float("nan")  # the effect where the claim is perfectly true
 
     @property
     def value(self) -> float:
@@ -67,7 +67,7 @@ class Known:
     "All that a verdict looks at."
 
     reason: str = ""  # why there is no effect
-    sanity: bool = False  # the training loss asks for it
+    sanity: bool = False  # the training loss asks for it, or it holds before any training
     limit: str = ""  # 'at the floor' or 'at the ceiling'
     seeds: int = 0
     compares: bool = True  # two trained models
@@ -519,7 +519,7 @@ class Claim:
     test: Callable  # (data, rng) → Effect; may have `evidence(printed)` and `name`
     threshold: float = 0.0  # what the effect must exceed; below 0 a margin
     said: str = ""  # the paper's evidence in words, where it prints no numbers
-    sanity: bool = False  # the training loss asks for it directly
+    sanity: bool = False  # the training loss asks for it, or it holds before any training
     compares: bool = True  # two trained models, so that longer training may turn it round
     one_sided: bool = False  # 'at most', 'not worse than': only one end of the interval counts
 
@@ -783,7 +783,7 @@ def _outcome(row) -> str:
         return f"– ({row.reason})"
     exceed = f", must exceed {row.threshold:g}" if row.threshold else ""
     if pd.notna(row.null):
-        exceed += f", above a null of {row.null:.2f}"
+        exceed += f", counted from a null of {row.null:.2f}"
     if pd.notna(row.ideal):
         exceed += f", ideal {row.ideal:+.2f}"
     effect = f"{row.effect:+.2f} [{row.low:+.2f}, {row.high:+.2f}] {row.unit}{exceed}"

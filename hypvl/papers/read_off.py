@@ -156,7 +156,7 @@ def largest_effects(
 ) -> list[str]:
     """The claims with the largest effects, in words, decided ones first.
 
-    What the loss asks for is left out, and what was measured at the floor or the ceiling.
+    Sanity checks are left out, and what was measured at the floor or the ceiling.
     """
     shown = ledger[ledger["effect"].notna() & ledger["verdict"].ne("sanity")]
     shown = shown[~shown["verdict"].str.startswith("at the")]

@@ -282,8 +282,8 @@ A verdict is given only where the runs know enough ([rules](../nbs/papers/809_cl
 two trained models are compared, a longer training that agrees; *still learning* has no such
 training, *underpowered* an interval that is too wide, *at the floor* or *the ceiling* a test on
 which nobody can show anything, *one run* fewer than three seeds; *sanity* is what the loss asks
-for. An effect is positive as the paper says; that of the paper is the same arithmetic on its
-printed numbers, from other data: compare signs, not sizes."""
+for or what holds before any training. An effect is positive as the paper says; that of the paper
+is the same arithmetic on its printed numbers, from other data: compare signs, not sizes."""
 
 
 def _text(value: str) -> str:

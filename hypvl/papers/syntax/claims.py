@@ -118,7 +118,7 @@ class RecoversParse:
             n=len(gap),
             seeds=tuple(map(int, gap.columns)),
             detail=said,
-            null=null,
+            null=null if self.rival is None else float("nan"),
             ideal=best - other,
             limit="at the floor" if self.rival and not _clears(null, ours, theirs, rng) else "",
         )

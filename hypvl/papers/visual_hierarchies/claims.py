@@ -83,7 +83,7 @@ class Recovers:
             n=sum(len(sample.values) for sample in samples),
             seeds=seeds,
             detail=f"{mine:.1f} against {other:.1f} of {who}; null {null:.1f}, ideal {ideal:.1f}",
-            null=float(null),
+            null=float(null) if self.rival is None else float("nan"),
             ideal=float(ideal - other),
             limit="at the floor" if lost else "",
         )
