@@ -89,7 +89,7 @@ def run_jobs(
     workers: int = 1,  # processes; 1: this one
     what: str = "",  # in front of the bar
     progress: bool = True,  # show a bar
-    start: str = "spawn",  # how processes begin: 'spawn' or 'fork'
+    start: str = "spawn",  # how processes begin: 'spawn', 'forkserver' or 'fork'
 ) -> Iterator[Any]:
     """The result of `function(*job)` for each job, in order.
 

@@ -16,11 +16,10 @@ import os
 import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -32,6 +31,7 @@ from PIL import Image
 from torch import nn
 
 from ..config import config_hash
+from ..data.jobs import run_jobs
 from ..data.world.scenes import World, WorldConfig
 from ..evaluation.zero_shot import inference
 from ..pictures import Bounds, Refused, left_behind, read_picture
@@ -406,19 +406,10 @@ class WorldPictures:
     def _rendered(self, indices):
         "Rows of rendered scenes in groups, with how many are done."
         groups = [indices[start : start + 50] for start in range(0, len(indices), 50)]
-        few = len(groups) < 3 or self.workers < 2
-        if few:
-            made = (_render(self.config, self.split, g, self.min_area) for g in groups)
-            yield from self._counted(made)
-            return
-        with ProcessPoolExecutor(self.workers, get_context("forkserver")) as pool:
-            jobs = [pool.submit(_render, self.config, self.split, g, self.min_area) for g in groups]
-            yield from self._counted(job.result() for job in jobs)
-
-    @staticmethod
-    def _counted(made):
+        jobs = [(self.config, self.split, group, self.min_area) for group in groups]
+        workers = self.workers if len(jobs) > 2 else 1
         done = 0
-        for rows in made:
+        for rows in run_jobs(_render, jobs, workers, progress=False, start="forkserver"):
             done += len(rows)
             yield done, rows
 
