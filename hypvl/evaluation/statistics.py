@@ -87,10 +87,12 @@ def bootstrap_mean(
     clusters: Sequence[Hashable] | None = None,  # what each item belongs to; None: independent
     level: float = 0.95,  # probability that the interval should cover, 0 to 1
     resamples: int = 2000,  # number of draws
+    strata: Sequence[Hashable] | None = None,  # of each item; so many are drawn within each
 ) -> Interval:
     """Percentile bootstrap interval of a mean over items, or over items in clusters.
 
     Whole clusters are drawn, each with all its items; the estimate stays the mean over items.
+    With strata the draws keep their sizes, as a mean over classes needs it.
     """
     values = _checked(values)
     groups = np.arange(len(values)) if clusters is None else clusters
@@ -99,7 +101,14 @@ def bootstrap_mean(
             f"clusters: one label an item needed, got {len(groups)} for {len(values)} items"
         )
     level = _checked_level(level)
-    means = resampled_sum([values], [groups], [1.0], rng, resamples)
+    parts = [np.arange(len(values))]
+    if strata is not None:
+        codes = pd.factorize(np.asarray(strata))[0]
+        parts = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+    means, groups = np.zeros(resamples), np.asarray(groups)
+    for part in parts:
+        share = len(part) / len(values)
+        means += resampled_sum([values[part]], [groups[part]], [share], rng, resamples)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(values.mean()), float(low), float(high))
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 from tqdm import tqdm
 
+from ..config import config_hash
 from .suites.prompts import WORLD_TEMPLATES, fill_templates
 from .suites.results import item_values
 from ..models.towers import modes_kept
@@ -61,7 +62,13 @@ class Pictures(Dataset):
 
     def __getitem__(self, i):
         image = self._open(i)
-        return image if self.transform is None else self.transform(image)
+        if self.transform is None:
+            return image
+        try:
+            return self.transform(image)
+        except (MemoryError, RuntimeError) as error:  # 1 pixel high and 300,000 wide, resized
+            shape = f"{image.width} × {image.height} pixels"
+            raise ValueError(f"image {self.names[i]!r} of {shape}: {error!r}") from error
 
     def _open(self, i: int) -> Image.Image:
         if self.source is None:
@@ -73,16 +80,23 @@ class Pictures(Dataset):
 
     @property
     def ids(self) -> list[str]:
-        "What identifies each picture."
-        if self.source is not None:
-            return [f"{self.source.fingerprint}|{name}" for name in self.names]
-        identity = {}
-        for path in dict.fromkeys(self.files):
-            identity[path] = str(path)
-            if path.exists():
-                facts = path.stat()
-                identity[path] = f"{path.absolute()}|{facts.st_size}|{facts.st_mtime_ns}"
-        return [identity[path] for path in self.files]
+        "What identifies each picture: its file as it is now, or those that hold the set."
+        if self.source is None:
+            stamps = {path: _stamp(path) for path in dict.fromkeys(self.files)}
+            return [stamps[path] for path in self.files]
+        held_by = [_stamp(path) for path in getattr(self.source, "files", ())]
+        if len(held_by) != len(self.names):  # many pictures in one file
+            held_by = [config_hash(held_by)] * len(self.names)
+        known = self.source.fingerprint
+        return [f"{known}|{name}|{file}" for name, file in zip(self.names, held_by)]
+
+
+def _stamp(path: Path) -> str:
+    "Place, size and time of a file."
+    if not path.exists():
+        return str(path)
+    facts = path.stat()
+    return f"{path.absolute()}|{facts.st_size}|{facts.st_mtime_ns}"
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #421b3da4
 class _Guarded(Dataset):

@@ -9,6 +9,7 @@ __all__ = ['SUGARCREPE_COUNTS', 'SUGARCREPE', 'FolderData', 'ClassFolders', 'rea
 
 # %% ../../../nbs/data/benchmarks/242_annotations.ipynb #4a4bbb39
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -42,14 +43,43 @@ class FolderData:
 
 
 class ClassFolders(ImageFolder):
-    "torchvision's reader, without folders and files that tools leave behind."
+    """torchvision's reader, each file once, without what tools leave behind.
+
+    torchvision follows links to folders, so a link to the folder that it lies in would give each
+    picture forty times. Files of other kinds are counted in the log.
+    """
 
     def __init__(self, root: str | Path, **settings):
+        self.others: list[str] = []
         super().__init__(str(root), is_valid_file=self._is_image, **settings)
+        self.samples = self.imgs = self._once(self.samples)
+        self.targets = [label for _, label in self.samples]
+        if self.others:
+            facts = (Path(root).name, len(self.others), self.others[0])
+            _log.warning("%s: %s files are no pictures and left out, the first is %s", *facts)
 
     def _is_image(self, path: str) -> bool:
         below = Path(path).relative_to(self.root)
-        return has_file_allowed_extension(path, IMG_EXTENSIONS) and not left_behind(below)
+        if left_behind(below):
+            return False
+        known = has_file_allowed_extension(path, IMG_EXTENSIONS)
+        if not known:
+            self.others.append(below.as_posix())
+        return known
+
+    def _once(self, samples: list[tuple[str, int]]) -> list[tuple[str, int]]:
+        "The samples, each file once."
+        first: dict[str, tuple[str, int]] = {}
+        for path, label in samples:
+            real = os.path.realpath(path)
+            known, of = first.setdefault(real, (path, label))
+            if of != label:
+                both = f"{known!r} and {path!r}"
+                raise ValueError(f"folder: {both} are one file in two classes")
+        if len(first) < len(samples):
+            facts = (Path(self.root).name, len(samples) - len(first))
+            _log.warning("%s: %s links lead to pictures that are there already", *facts)
+        return list(first.values())
 
     def find_classes(self, directory) -> tuple[list[str], dict[str, int]]:
         "Folders of classes in order; .ipynb_checkpoints, __pycache__ and the like are none."
@@ -150,6 +180,10 @@ def _locate(names, where):
 
 def _captions(entries, where):
     "`CaptionData` from [(name, candidate paths, captions)]."
+    times = Counter(name for name, _, _ in entries)
+    twice = [name for name, count in times.items() if count > 1]
+    if twice:
+        raise ValueError(f"{where}: {len(twice)} images stand twice, the first is {twice[0]!r}")
     found, missing = _locate({name: places for name, places, _ in entries}, where)
     paths, captions, owners = [], [], []
     for name, _, texts in entries:
@@ -198,17 +232,26 @@ def read_coco_captions(
         if number in files:
             raise ValueError(f"{where}: 'id' {number} stands twice")
         files[number] = _value(e, "file_name", str, where)
+    numbers = set()
     for i, a in enumerate(_value(data, "annotations", list, name)):
         where = f"{name}, annotations[{i}]"
         owner = _value(a, "image_id", int, where)
         if owner not in files:
             raise ValueError(f"{where}: 'image_id' {owner} is not among the images")
+        number = str(a.get("id", i))
+        if number in numbers:
+            raise ValueError(f"{where}: 'id' {number} stands twice")
+        numbers.add(number)
         texts.setdefault(owner, []).append(_value(a, "caption", str, where))
     entries = []
     for number, file in files.items():
         if number in texts:
             place = _image_path(image_root, file, f"{name}, image {number}")
             entries.append((file, [place], texts[number]))
+    bare = [file for number, file in files.items() if number not in texts]
+    if bare:
+        facts = (name, len(bare), len(files), bare[0])
+        _log.warning("%s: %s of %s images have no caption, the first is %s", *facts)
     return _captions(entries, name)
 
 

@@ -94,7 +94,10 @@ def _count(b, names, where):
 def _read_split(b, folder):
     "Items of `<part>.csv`, or of a published list of paths whose folder is the class."
     file = folder / f"{b.part}.csv"
-    if not file.is_file():
+    alike = [p.name for p in folder.iterdir() if p.name.lower() == file.name]
+    if alike and not file.is_file():
+        raise ValueError(f"{b.name}: {alike[0]!r} is no file {file.name!r} that can be read")
+    if not alike:
         return _read_list(b, folder)
     rows = [dict(file=path, label=label) for path, label in read_table(file, ("file", "label"))]
     if not rows:
@@ -263,8 +266,13 @@ def _read_folders(b, folder):
         names = [place.relative_to(folder.parent).as_posix() for place in places]
         raise FileNotFoundError(" or ".join(f"{name}/<class>/*" for name in names))
     data = ClassFolders(str(found[0]), allow_empty=True)
-    _count(b, data.classes, f"below {found[0].relative_to(folder.parent).as_posix()}")
-    class_indices(b, data.classes)
+    where = f"below {found[0].relative_to(folder.parent).as_posix()}"
+    _count(b, data.classes, where)
+    of_class = dict(zip(class_indices(b, data.classes), data.classes))
+    for name, index in zip(data.classes, class_indices(b, data.classes)):
+        if of_class[index] != name:
+            both = f"{name!r} and {of_class[index]!r}"
+            raise ValueError(f"{b.name}: the folders {both} {where} name one class")
     return [Path(p) for p, _ in data.samples], [data.classes[i] for _, i in data.samples]
 
 # %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #eeb61374

@@ -6,8 +6,11 @@
 __all__ = ['GAP_COLUMNS', 'FAILED', 'save_frames', 'load_frames', 'gap_rows', 'evaluate_suite']
 
 # %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #8f7439cc
+import json
+import logging
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +19,8 @@ from pathlib import Path
 import pandas as pd
 from torch import nn
 
-from ...config import atomic_path, config_hash, suggest
+from ... import __version__
+from ...config import atomic_path, config_hash, suggest, write_atomic
 from ...data.benchmarks.image_sets import MissingData, say_data_root
 from ..blind import BagOfWords
 from ..observer import read_truth
@@ -30,6 +34,8 @@ from hypvl.evaluation.suites.tasks import (
     task_hash,
     tasks_of,
 )
+
+_log = logging.getLogger(__name__)
 
 # %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #bbbdecd0
 def save_frames(
@@ -55,11 +61,34 @@ def load_frames(
 
 
 def _save_whole(frames, folder: Path):
-    "Frames in a folder that appears at once."
-    part = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
-    save_frames(frames, part)
-    os.replace(part, folder)
+    "Frames in a folder that appears at once, with a list of them."
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    try:
+        save_frames(frames, part)
+        write_atomic(part / _LIST, json.dumps(sorted(frames)))
+        shutil.rmtree(folder, ignore_errors=True)  # damaged, or written by another process
+        os.replace(part, folder)
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+
+
+_LIST = "frames.json"  # what a whole folder holds
+
+
+def _load_whole(folder: Path) -> dict[str, pd.DataFrame] | None:
+    "The frames of such a folder; None where it is not there or not whole."
+    if not folder.is_dir():
+        return None
+    try:
+        frames = load_frames(folder)
+        if sorted(frames) == json.loads((folder / _LIST).read_text(encoding="utf-8")):
+            return frames
+        why = "frames are missing"
+    except (OSError, ValueError) as error:
+        why = str(error).replace(str(folder), folder.name)
+    _log.warning("%s is damaged and made again: %s", folder.name, why)
+    return None
 
 # %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #368747aa
 GAP_COLUMNS = ("suite", "dataset", "metric", "score", "value", "n", "reason")
@@ -155,8 +184,9 @@ def _done(task: Task, run: EvaluationRun, finished: _FinishedTasks, commit: str)
     data = _opened(task, run)
     fingerprint = task_hash(task, data, run.root)
     place = finished.place(task, fingerprint, data_state(data))
-    if place is not None and place.is_dir():
-        return load_frames(place), True
+    kept = None if place is None else _load_whole(place)
+    if kept is not None:
+        return kept, True
     facts = {"fingerprint": fingerprint} | ({"commit": commit} if commit else {})
     frames = _scored(task, run, data, facts)
     finished.keep(place, frames)
@@ -230,7 +260,7 @@ def evaluate_suite(
     bag = None if captions is None else BagOfWords(captions)
     truth = read_truth(root)
     run = EvaluationRun(model, root, protocol, bag, truth, reading)
-    same = [protocol, truth is not None, None if bag is None else sorted(bag.counts.items())]
+    same = [__version__, protocol, truth is not None, None if bag is None else sorted(bag.counts.items())]
     same.append(None if done is None else model_fingerprint(model))
     share = reading.get("share", Share())
     finished = _FinishedTasks(None if done is None else Path(done), same, writes=share.rank == 0)
@@ -243,7 +273,7 @@ def evaluate_suite(
         except MissingData as error:
             frames = {"results": _gaps(task, error, run)}
             said = "missing, see the reason in the results"
-        except (ValueError, OSError, LookupError) as error:
+        except (ValueError, OSError, LookupError, MemoryError) as error:
             if on_fault == "raise" or share.world > 1:  # the others would wait for this process
                 raise
             run.take()  # what the task has added before it failed

@@ -153,10 +153,11 @@ def _tree_metrics(parents, predicted, target):
     return metrics | {"lca_max": larger["lca"]}
 
 
-def _with_accuracy(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+def _with_accuracy(rows: pd.DataFrame, metric: str, labels: Sequence[int]) -> pd.DataFrame:
     "Rows in which `accuracy` is the mean over classes ('per_class') or over images ('top1')."
-    if metric == "per_class":
-        return rows
+    if metric == "per_class":  # its interval keeps the sizes of the classes
+        of_item = np.asarray(labels, dtype=float)[rows["item"].to_numpy(int)]
+        return rows.assign(stratum=np.where(rows["metric"].eq("accuracy"), of_item, np.nan))
     others = rows[rows["metric"] != "accuracy"]
     over_images = rows[rows["metric"] == "accuracy_micro"].assign(metric="accuracy")
     return pd.concat([others, over_images], ignore_index=True)
@@ -192,14 +193,14 @@ def add_classification(
         predictions[side] = [nodes[i] for i in predictions[side]]
     predictions = predictions.assign(dataset=dataset)
     blind = class_baselines(labels, names, run.bag, offered)
-    run.add("items", _with_accuracy(items, metric))
+    run.add("items", _with_accuracy(items, metric, labels))
     run.add("predictions", predictions)
-    run.add_blind(_with_accuracy(blind, metric), "zero_shot", dataset)
+    run.add_blind(_with_accuracy(blind, metric, labels), "zero_shot", dataset)
     right = None
     if run.truth is not None and isinstance(images, Sequence) and run.truth.knows(images):
         right = nodes_hold(run.truth, images, nodes)
         ideal = ideal_classes(right, labels, offered)
-        run.add_blind(_with_accuracy(ideal, metric), "zero_shot", dataset)
+        run.add_blind(_with_accuracy(ideal, metric, labels), "zero_shot", dataset)
     if parents is not None:
         _add_hierarchy(run, tree, predictions, labels, names, nodes, parents, offered, right)
 
@@ -324,7 +325,8 @@ def _part_of_captions(data: CaptionData, which: Iterable[int]) -> CaptionData:
     kept = [i for i, owner in enumerate(data.owners) if owner in place]
     owners = tuple(place[data.owners[i]] for i in kept)
     images, captions = _pick(data.paths, which), _pick(data.captions, kept)
-    return CaptionData(images, captions, owners, data.missing)
+    missing = data.missing if len(images) == len(data.paths) else ()  # of the whole, not of a part
+    return CaptionData(images, captions, owners, missing)
 
 
 def part_of(
@@ -340,7 +342,7 @@ def part_of(
     if isinstance(data, PairData):
         columns = (data.paths, data.positive, data.negative, data.keys)
         picked = (_pick(column, which) for column in columns)
-        return PairData(*picked, data.missing, data.listed)
+        return PairData(*picked, data.missing if len(which) == count else (), data.listed)
     if isinstance(data, FolderData):
         return replace(data, paths=_pick(data.paths, which), labels=_pick(data.labels, which))
     images = Subset(data.images, which.tolist())

@@ -47,7 +47,7 @@ def item_values(
 
 # %% ../../../nbs/evaluation/suites/630_results.ipynb #5a858e28
 def summarise(
-    items: pd.DataFrame,  # long rows
+    items: pd.DataFrame,  # long rows; `stratum`, where there is one: so many are drawn within each
     seed: int = 0,  # of the bootstrap
     level: float = 0.95,  # coverage of the interval
     resamples: int = 1000,  # bootstrap draws
@@ -64,8 +64,11 @@ def summarise(
         values, clusters = group["value"].to_numpy(), group["cluster"].to_numpy()
         if len(np.unique(clusters)) == len(clusters):
             clusters = None  # every item for itself
+        strata = group["stratum"].to_numpy() if "stratum" in group else None
+        if strata is not None and pd.isna(strata).any():
+            strata = None
         rng = np.random.default_rng(seed)
-        value, low, high = bootstrap_mean(values, rng, clusters, level, resamples)
+        value, low, high = bootstrap_mean(values, rng, clusters, level, resamples, strata)
         rows.append(row | dict(value=value, n=len(values), low=low, high=high))
     return pd.DataFrame(rows).astype({"model": object})
 
@@ -73,9 +76,9 @@ def summarise(
 def is_part(
     results: pd.DataFrame,  # columns n, and expected_n and limit where they are known
 ) -> Bool[np.ndarray, "N"]:
-    "Which rows were measured on a part of what the published protocol has."
+    "Which rows were not measured on as many items as the published protocol has."
     nothing = pd.Series(np.nan, results.index)
     expected = results.get("expected_n", nothing).astype(float)
     limit = results.get("limit", nothing).astype(float)
-    fewer = results["n"].astype(float) < expected
-    return (fewer | (expected.isna() & limit.notna())).to_numpy()
+    others = expected.notna() & results["n"].astype(float).ne(expected)
+    return (others | (expected.isna() & limit.notna())).to_numpy()

@@ -224,12 +224,13 @@ def _checklist_task(column: str) -> Task:
 
 
 def _whole_column(column: str, run: EvaluationRun, data) -> Counts:
-    "The first pairs of each file, as many as the protocol takes."
+    "The first pairs of each file, as many as the protocol takes; all where images are missing."
     if data is None:
         return {}
     most, counts = run.protocol.max_pairs, {}
     for name, pairs in data.items():
-        listed = pairs.listed if most is None else min(most, pairs.listed)
+        whole = most is None or pairs.missing  # with images missing, the first pairs are others
+        listed = pairs.listed if whole else min(most, pairs.listed)
         counts["vl_checklist", f"{column}/{name}", "accuracy"] = listed
     return counts | {("vl_checklist", column, "accuracy"): sum(counts.values())}
 
@@ -327,9 +328,21 @@ def class_names(
     classes: Sequence[str],  # folders, sorted
     file: str | Path | None = None,  # `folder<TAB>name` a line, or a name a line in their order
 ) -> list[str]:
-    "What the classes of a folder are called in prompts."
-    if file is None:
-        return [clean_name(name) for name in classes]
+    "What the classes of a folder are called in prompts, each in its own way."
+    names = [clean_name(name) for name in classes] if file is None else _read_names(classes, file)
+    first: dict[str, str] = {}
+    for folder, name in zip(classes, names):
+        if not name:
+            raise ValueError(f"names: the class folder {folder!r} has an empty name")
+        if name in first:
+            both = f"{first[name]!r} and {folder!r}"
+            raise ValueError(f"names: the class folders {both} are both called {name!r}")
+        first[name] = folder
+    return names
+
+
+def _read_names(classes: Sequence[str], file: str | Path) -> list[str]:
+    "The names of a file."
     path = Path(file)
     lines = [line for line in read_lines(path) if line.strip()]
     if not any("\t" in line for line in lines):
@@ -341,7 +354,7 @@ def class_names(
     named = {}
     for number, line in enumerate(lines, 1):
         folder, tab, name = (part.strip() for part in line.partition("\t"))
-        if not (folder and name) or folder in named:
+        if not (folder and name) or folder in named or "\t" in name:
             raise ValueError(
                 f"names: {path.name!r}, line {number}: `folder<TAB>name` needed, each folder once, "
                 f"got {line[:60]!r}"
@@ -361,15 +374,14 @@ def _add_classes(names: str | Path | None, run: EvaluationRun, data):
     known = class_names(data.classes, names)
     metric = "per_class" if run.protocol.variant == "official" else "top1"
     facts = (data.paths, data.labels, known, run.protocol.templates, data.classes)
-    add_classification(run, run.root.name, *facts, metric=metric)
+    add_classification(run, run.root.resolve().name, *facts, metric=metric)
 
 
 def _class_folders_task(root: Path, names: str | Path | None = None) -> Task:
     texts = () if names is None else (Path(names).read_bytes().hex(),)
-    cells = (("zero_shot", root.name, "accuracy"),)
-    return Task(
-        "zero_shot", root.name, _open_classes, partial(_add_classes, names), cells, texts=texts
-    )
+    name = root.resolve().name
+    cells = (("zero_shot", name, "accuracy"),)
+    return Task("zero_shot", name, _open_classes, partial(_add_classes, names), cells, texts=texts)
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #e7098cbb
 _SCENES = "images/factors/truth.json"
