@@ -334,6 +334,14 @@ def check_places(
     check_file("names", args.names)
     check_folder("reference", args.reference)
     check_device(args.device)
+    out, root = Path(args.out), Path(args.data_root)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"out: {args.out!r} is a file, a folder is needed")
+    if args.suite == "folder" and out.resolve().is_relative_to(root.resolve()):
+        raise ValueError(f"out: {args.out!r} lies in data_root, where it would count as a class")
+    for name, least in (("batch_size", 1), ("workers", 0), ("seed", 0)):
+        if getattr(args, name) < least:
+            raise ValueError(f"{name}: at least {least}, got {getattr(args, name)}")
 
 # %% ../nbs/001_cli.ipynb #72bb965a
 def _processes(device: str):
@@ -505,7 +513,13 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
     score = protocol.scores[0]
     for kind, path in files.items():
         say(f"{kind:8} {path}")
-    results = pd.read_csv(files["results"])
+    # a data set or a model may be called NA
+    results = pd.read_csv(
+        files["results"],
+        dtype={"dataset": str, "model": str},
+        keep_default_na=False,
+        na_values=[""],
+    )
     say(f"\n{name}, score {score!r}")
     for line in score_lines(results, name, score):
         say(f"  {line}")
@@ -521,7 +535,9 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
     parts = measured[is_part(measured)].drop_duplicates("dataset")
     for row in parts.itertuples():
         whole = f" of {row.expected_n:,.0f}" if pd.notna(row.expected_n) else ""
-        say(f"  a part only: {row.dataset}, {row.n:,} items{whole}")
+        more = pd.notna(row.expected_n) and row.n > row.expected_n
+        said = "more than was published" if more else "a part only"
+        say(f"  {said}: {row.dataset}, {row.n:,} items{whole}")
     if protocol.limit is None:
         missing += list(parts["dataset"])
     faults = []
@@ -602,7 +618,7 @@ def main(
     try:
         with extra_named(f"hypvl {args.command}"):
             return args.run(args)
-    except (ValueError, LookupError, FileNotFoundError, MissingExtra) as error:
+    except (ValueError, LookupError, OSError, MissingExtra) as error:
         if args.debug:
             raise
         reason = error.args[0] if isinstance(error, KeyError) else error

@@ -6,8 +6,9 @@
 __all__ = ['load_checkpoint', 'family_of', 'suite_layouts', 'suite_tables', 'training_texts', 'evaluate_checkpoint']
 
 # %% ../../nbs/papers/890_report.ipynb #28520b6a
-import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +20,8 @@ from torch import nn
 
 from ..config import config_hash, suggest, to_dict, write_atomic
 from ..data.benchmarks.registry import BENCHMARKS
+from ..data.jobs import folder_lock
+from ..data.records import read_json, read_lines
 from ..evaluation.suites.evaluate import FAILED, evaluate_suite, save_frames
 from ..evaluation.suites.features import Share, model_fingerprint
 from ..evaluation.suites.protocols import Protocol
@@ -30,6 +33,8 @@ from .provenance import git_state, save_provenance, short_commit, stamp, version
 from .reference import MODEL_COLUMNS, Column, Layout, reference_folder, task_columns
 from .runs import paper_packages
 from .tables import PUBLISHED, Table, paper_table, save
+
+_log = logging.getLogger(__name__)
 
 # %% ../../nbs/papers/890_report.ipynb #5cc037c6
 def load_checkpoint(
@@ -170,17 +175,40 @@ def training_texts(
     file: str | Path | None,
     data_root: str | Path,
 ) -> list[str] | None:
-    "Captions for the bag-of-words baseline."
+    """Captions for the bag-of-words baseline.
+
+    COCO's own are taken where they are there and can be read; a named file must be readable.
+    """
     default = Path(data_root) / "coco/annotations/captions_train2017.json"
     path = default if file is None else Path(file)
     if not path.is_file():
         if file is not None:
             raise FileNotFoundError(f"captions: no file {str(file)!r}")
         return None
-    text = path.read_text(encoding="utf-8")
-    if path.suffix == ".json":
-        return [annotation["caption"] for annotation in json.loads(text)["annotations"]]
-    return [line for line in text.split("\n") if line.strip()]
+    try:
+        return _texts_of(path)
+    except ValueError as error:
+        if file is not None:
+            raise ValueError(f"captions: {error}") from error
+        _log.warning("no bag of words: %s", error)  # nobody asked for this file
+        return None
+
+
+def _texts_of(path: Path) -> list[str]:
+    "Captions in COCO's layout, or a text a line."
+    if path.suffix != ".json":
+        return [line for line in read_lines(path) if line.strip()]
+    data = read_json(path)
+    entries = data.get("annotations") if isinstance(data, dict) else None
+    if not isinstance(entries, list):
+        raise ValueError(f"{path.name} has no list 'annotations'")
+    texts = []
+    for place, entry in enumerate(entries):
+        text = entry.get("caption") if isinstance(entry, dict) else None
+        if not isinstance(text, str):
+            raise ValueError(f"{path.name}, annotations[{place}] has no text 'caption'")
+        texts.append(text)
+    return texts
 
 
 def _write_results(
@@ -195,7 +223,14 @@ def _write_results(
     write_atomic(out / "results.csv", results[order].to_csv(index=False))
     write_atomic(out / "gaps.csv", gaps[["suite", "dataset", "reason"]].to_csv(index=False))
     save_frames({name: frame for name, frame in frames.items() if name != "results"}, out)
-    for name, table in suite_tables(results, suite, reference).items():
+    tables = suite_tables(results, suite, reference)
+    if frames:  # nothing of an earlier evaluation stands beside this one
+        for name in {"items", "predictions", "pairs"} - {*frames}:
+            (out / f"{name}.parquet").unlink(missing_ok=True)
+        for path in (out / "tables").glob("table*.*"):
+            if path.stem not in tables:
+                path.unlink()
+    for name, table in tables.items():
         save(table, out / "tables", name)
     return {
         "results": out / "results.csv",
@@ -250,28 +285,30 @@ def evaluate_checkpoint(
         if so_far["results"]["value"].iloc[-1:].notna().all():
             _write_results(stamped(so_far["results"]), {}, out, suite, reference)
 
-    frames = evaluate_suite(
-        model.to(device),
-        data_root,
-        suite,
-        sections,
-        protocol,
-        captions=training_texts(captions, data_root),
-        names=names,
-        done=out / "tasks",
-        folder=out / "points",
-        say=say,
-        on_fault="gap",
-        commit=commit,
-        after=keep_so_far,
-        **reading,
-    )
+    first = reading.get("share", Share()).rank == 0
+    with folder_lock(out) if first else nullcontext():  # a second evaluation of `out` waits
+        frames = evaluate_suite(
+            model.to(device),
+            data_root,
+            suite,
+            sections,
+            protocol,
+            captions=training_texts(captions, data_root),
+            names=names,
+            done=out / "tasks",
+            folder=out / "points",
+            say=say,
+            on_fault="gap",
+            commit=commit,
+            after=keep_so_far,
+            **reading,
+        )
     results = frames["results"]
     if results["value"].isna().all() and not results["reason"].str.startswith(FAILED).any():
         reason = results["reason"].iloc[0].replace("data_root", str(data_root))
         where = repr(str(data_root))
         raise FileNotFoundError(f"data_root: nothing of suite {suite!r} in {where}. {reason}")
-    if reading.get("share", Share()).rank != 0:
+    if not first:
         return {}
     results = stamped(results)
     origin = {"commit": commit, "data": results["data"].iloc[0], "checkpoint": checkpoint}

@@ -260,7 +260,12 @@ def evaluate_suite(
     bag = None if captions is None else BagOfWords(captions)
     truth = read_truth(root)
     run = EvaluationRun(model, root, protocol, bag, truth, reading)
-    same = [__version__, protocol, truth is not None, None if bag is None else sorted(bag.counts.items())]
+    same = [
+        __version__,
+        protocol,
+        truth is not None,
+        None if bag is None else sorted(bag.counts.items()),
+    ]
     same.append(None if done is None else model_fingerprint(model))
     share = reading.get("share", Share())
     finished = _FinishedTasks(None if done is None else Path(done), same, writes=share.rank == 0)
