@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from ..config import suggest
 from .benchmarks.annotations import SUGARCREPE_COUNTS
 from .benchmarks.caption_sets import CAPTION_SETS, open_captions, open_sugarcrepe
 from .benchmarks.checklist import CHECKLIST, open_checklist
@@ -30,13 +31,15 @@ from .records import read_json
 from .redcaps.annotations import picture_path, read_annotations
 from .redcaps.collection import source_files
 
+_log = logging.getLogger(__name__)
+
 # %% ../../nbs/data/208_locate.ipynb #7333590f
 @dataclass(frozen=True)
 class FoundSet:
     "What a folder of data holds of one set."
 
     name: str
-    state: str  # 'complete', 'incomplete', 'missing' or 'unusable'
+    state: str  # 'complete', 'incomplete', 'different', 'missing' or 'unusable'
     there: int  # items
     published: int  # items that there should be; 0: not known
     where: str  # first folder of its images, below the data root
@@ -99,7 +102,7 @@ def count_samples(
 ) -> tuple[int, int, str]:  # samples there, samples written, what is broken
     "How many samples of a shard are there, and how many its preparation has written."
     written = expected_samples(path)
-    if written is not None and not through and _ends_well(Path(path)):
+    if written and not through and _ends_well(Path(path)):
         return written, written, ""
     faults = Faults()
     there = sum(1 for _ in read_shard(str(path), faults.add))
@@ -201,7 +204,8 @@ def _boxes(split: str, root: Path) -> Amount:
         listed += faults.get(kind, 0)
     if listed < rows:
         note = ", ".join(filter(None, (f"{listed:,} of {rows:,} boxes are listed", note)))
-    there = len(boxes.images) + faults.get("images without boxes", 0)
+    there = len(boxes.images)  # pictures without boxes fill up, those beyond are of no use here
+    there = max(there, min(images, there + faults.get("images without boxes", 0)))
     return Amount(there, images, where, note, listed >= rows)
 
 # %% ../../nbs/data/208_locate.ipynb #0bbec044
@@ -273,9 +277,13 @@ def _look(title: str, name: str, look: _Look, root: Path) -> FoundSet:
     except Exception as error:  # whatever a reader trips over is wrong with the data
         said = say_data_root(f"{type(error).__name__}: {error}", root)
         return FoundSet(title, "unusable", 0, 0, "", said)
-    enough = found.whole and found.there >= found.published
-    state = "complete" if enough else "incomplete"
-    return FoundSet(title, state, found.there, found.published, found.where, found.note)
+    state, note = "complete", found.note
+    if not found.whole or found.there < found.published:
+        state = "incomplete"
+    elif found.published and found.there > found.published:
+        state = "different"
+        note = ", ".join(filter(None, ("more than the published split has", note)))
+    return FoundSet(title, state, found.there, found.published, found.where, note)
 
 
 def check_root(
@@ -286,6 +294,11 @@ def check_root(
     root = Path(data_root).absolute()
     if not root.is_dir():
         raise FileNotFoundError(f"data_root: {str(data_root)!r} is no folder")
+    titles = [title for title, *_ in _sets()]
+    for title in sets or ():
+        if title not in titles:
+            same = [known for known in titles if known.casefold() == title.casefold()]
+            raise ValueError(f"sets: {title!r} is unknown.{suggest(title, same or titles)}")
     rows = []
     with _quiet():
         for title, name, look in _sets():
@@ -347,8 +360,15 @@ def check_archives(
             state = "complete" if _md5(path) == checksums[max(ends, key=len)] else "unusable"
             rows.append((path.relative_to(root).as_posix(), state))
     for path in sorted(root.rglob("*.tar")):
-        if path.name not in names and expected_samples(path) is not None:
+        if path.name in names:
+            continue
+        name = path.relative_to(root).as_posix()
+        try:
+            if expected_samples(path) is None:
+                continue
             there, written, broken = count_samples(path, through=True)
-            state = "complete" if there == written and not broken else "unusable"
-            rows.append((path.relative_to(root).as_posix(), state))
+        except ValueError as error:  # of the counts beside it
+            _log.warning("%s: %s", name, error)
+            there, written, broken = 0, 0, str(error)
+        rows.append((name, "complete" if there == written and not broken else "unusable"))
     return pd.DataFrame(rows, columns=["archive", "state"])

@@ -195,14 +195,14 @@ def expected_samples(
 ) -> int | None:
     """Samples that the preparation has written, by its counts beside the shard.
 
-    None without them, or where the file of that name is another one.
+    None without them, or where the file of that name is another one or counts no samples.
     """
     beside = Path(path).with_suffix(".json")
     if is_remote(path) or not beside.is_file():
         return None
     facts = read_json(beside)
     counts = facts.get("counts") if isinstance(facts, Mapping) else None
-    if not isinstance(counts, Mapping):
+    if not isinstance(counts, Mapping) or not any(str(k).startswith("samples: ") for k in counts):
         return None
     kept = counts.get("samples: kept", 0)
     if not isinstance(kept, int) or kept < 0:
