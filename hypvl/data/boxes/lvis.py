@@ -82,16 +82,29 @@ def _load(path: Path) -> dict[str, list]:
     return {name: content[name] for name in _LISTS}
 
 
+def _shown_name(entry: Mapping[str, Any], where: str) -> str:
+    "The first synonym, or else the name, with blanks for `_`."
+    word, words = _required(entry, "name", where), entry.get("synonyms")
+    if not isinstance(word, str):
+        raise ValueError(f"{_said(entry, where)}: name must be a text, got {word!r}")
+    if isinstance(words, str):
+        words = [words] if words else []
+    elif words is None:
+        words = []
+    if not isinstance(words, list) or not all(isinstance(text, str) for text in words):
+        raise ValueError(f"{_said(entry, where)}: synonyms must be texts, got {words!r}")
+    return (words or [word])[0].replace("_", " ")
+
+
 def _categories(entries: list, name: str) -> tuple[dict[Any, int], list[str], list[str]]:
     "Place of each category in ascending order of id, identifiers, and names to show."
     said = {}
     for place, entry in enumerate(entries):
         where = f"{name}: categories[{place}]"
-        number, word = _number_of(entry, "id", where), _required(entry, "name", where)
+        number = _number_of(entry, "id", where)
         if number in said:
             raise ValueError(f"{where}: id {number} is listed twice")
-        words = entry.get("synonyms") or [word]
-        said[number] = str(words if isinstance(words, str) else words[0]).replace("_", " ")
+        said[number] = _shown_name(entry, where)
     order = sorted(said)
     return {n: i for i, n in enumerate(order)}, [str(n) for n in order], [said[n] for n in order]
 
@@ -134,9 +147,14 @@ def read_lvis(
     known, files = _images(lists["images"], path.name, images, faults)
     if lists["images"] and not files:
         raise FileNotFoundError(f"images: none of {len(known)} pictures is in the folder")
-    image, label, corners, group = [], [], [], []
+    image, label, corners, group, seen = [], [], [], [], set()
     for place, entry in enumerate(lists["annotations"]):
         where = f"{path.name}: annotations[{place}]"
+        if isinstance(entry, Mapping) and "id" in entry:
+            own = _number_of(entry, "id", where)
+            if own in seen:
+                raise ValueError(f"{where}: id {own} is listed twice")
+            seen.add(own)
         number, category = (_number_of(entry, key, where) for key in ("image_id", "category_id"))
         bbox = _required(entry, "bbox", where)
         if category not in places:

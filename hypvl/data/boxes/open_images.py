@@ -26,9 +26,13 @@ def read_classes(
 ) -> dict[str, str]:
     "Identifier (MID) → display name, in the order of the file."
     rows = []
-    for line in csv.reader(read_lines(path)):
-        if line:
-            rows.append([word.strip() for word in line])
+    for number, line in enumerate(read_lines(path), 1):
+        try:
+            words = next(csv.reader([line], strict=True), [])
+        except csv.Error as error:  # such as a quote that stays open
+            raise ValueError(f"{Path(path).name}, line {number}: no CSV ({error})") from error
+        if words:
+            rows.append([word.strip() for word in words])
     if rows and rows[0] == ["LabelName", "DisplayName"]:
         rows = rows[1:]
     if not rows:
