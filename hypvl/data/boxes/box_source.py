@@ -6,7 +6,9 @@
 __all__ = ['annotation_files', 'read_boxes', 'BoxSource']
 
 # %% ../../../nbs/data/boxes/257_box_source.ipynb #026ccde4
+import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +64,24 @@ def annotation_files(
     return found
 
 
+def _lvis_pictures(file: Path) -> Path:
+    "The folder of the pictures of an LVIS file: its own, or `coco/` beside that."
+    beside = any((file.parent / name).is_dir() for name in ("train2017", "val2017"))
+    return file.parent if beside else file.parent.parent / "coco"
+
+
+def _picture_names(files: Mapping[str, Path]) -> str:
+    "A hash of the names of the pictures that are there: one that comes or goes changes it."
+    digest, folders = hashlib.blake2b(digest_size=8), [files["classes"].parent]
+    if "lvis" in files:
+        folders.append(_lvis_pictures(files["lvis"]))
+    for folder in folders:
+        for place in (path for path in (folder, *sorted(folder.glob("*"))) if path.is_dir()):
+            names = sorted(name for name in os.listdir(place) if name.endswith((".jpg", ".png")))
+            digest.update("\n".join((place.name, *names, "")).encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
 def read_boxes(
     files: Mapping[str, Path],  # of `annotation_files`
     split: str,  # 'train', 'validation', 'test' or 'lvis'
@@ -70,9 +90,7 @@ def read_boxes(
     if split != "lvis":
         folder = files["classes"].parent
         return read_open_images(files[split], read_classes(files["classes"]), folder, split)
-    root = files["lvis"].parent.parent
-    beside = any((root / "lvis" / name).is_dir() for name in ("train2017", "val2017"))
-    return read_lvis(files["lvis"], root / ("lvis" if beside else "coco"))
+    return read_lvis(files["lvis"], _lvis_pictures(files["lvis"]))
 
 # %% ../../../nbs/data/boxes/257_box_source.ipynb #92f3ac8b
 @dataclass(frozen=True)
@@ -90,7 +108,7 @@ class BoxSource(DataSource, kind="boxes"):
         if self.root:
             files = annotation_files(self.root)
             facts = [(name, *_stamp(path)) for name, path in files.items()]
-            made_of = [str(Path(self.root).resolve()), facts, self.rule]
+            made_of = [str(Path(self.root).resolve()), facts, _picture_names(files), self.rule]
         return Path(root) / f"boxes-{config_hash(made_of)}"
 
     def prepare(
