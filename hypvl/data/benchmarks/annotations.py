@@ -385,6 +385,8 @@ def read_sugarcrepe(
     name, data = Path(path).name, read_json(path)
     if not isinstance(data, Mapping):
         raise ValueError(f"{name} is no mapping, got {str(data)[:80]}")
+    if not data:
+        raise ValueError(f"{name} holds no pairs")
     rows, fields = [], ("filename", "caption", "negative_caption")
     for key, entry in data.items():
         values = [_value(entry, field, str, f"{name}, entry {key!r}") for field in fields]

@@ -22,7 +22,7 @@ from ...config import write_atomic
 from .annotations import ClassFolders
 from .registry import Benchmark, class_indices, find_benchmark
 from ..records import read_lines, read_table
-from ...pictures import read_picture, upright_rgb
+from ...pictures import left_behind, read_picture, upright_rgb
 
 _log = logging.getLogger(__name__)
 
@@ -299,8 +299,12 @@ def open_benchmark(
                 missed.append(str(error).strip().rstrip("."))
                 continue
             return _image_set(b, folder, images, names, lacks)
-    folder = folders[0]
-    raise lacks(f"nothing that can be read ({'; '.join(dict.fromkeys(missed))})")
+    filled = [place for place in folders if any(not left_behind(p.name) for p in place.iterdir())]
+    folder = (filled or folders)[0]
+    error = lacks(f"nothing that can be read ({'; '.join(dict.fromkeys(missed))})")
+    if filled:  # it is there, and it is broken or in a layout that nobody knows
+        raise ValueError(str(error))
+    raise error
 
 
 _NICKNAMES = {"CUB": ("cub2011", "cub"), "Cars": ("cars",), "Aircraft": ("aircraft",)}
