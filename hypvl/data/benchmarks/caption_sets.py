@@ -18,6 +18,7 @@ from typing import Any
 from ...config import suggest
 from hypvl.data.benchmarks.annotations import (
     SUGARCREPE,
+    SUGARCREPE_COUNTS,
     CaptionData,
     PairData,
     read_coco_captions,
@@ -113,14 +114,22 @@ def first_with_images(
     name: str,  # of the set
     obtain: str,  # how to get it
 ) -> Any:
-    "What the first folder gives that holds some of the images."
-    errors = []
+    "What the folder gives that holds most of the images."
+    found, errors = [], []
     for folder in folders:
         try:
-            return read(folder)
+            found.append(read(folder))
         except FileNotFoundError as error:
             errors.append(error)
-    raise lacks(name, folders, f"{obtain} ({errors[0]})") from errors[0]
+    if not found:
+        raise lacks(name, folders, f"{obtain} ({errors[0]})") from errors[0]
+    return max(found, key=_images_of)
+
+
+def _images_of(data) -> int:
+    "Images that were found, of all parts."
+    parts = data.values() if isinstance(data, Mapping) else [data]
+    return sum(len(part.paths) for part in parts)
 
 
 def open_captions(
@@ -166,8 +175,21 @@ _SUGARCREPE_TEXTS = ("sugarcrepe", "sugarcrepe/data", "sugar-crepe/data", "sugar
 
 
 def _read_kinds(texts: Path, images: Path) -> dict[str, PairData]:
-    "The published kinds, and other files of the folder that hold pairs."
-    pairs = {kind: read_sugarcrepe(texts / f"{kind}.json", images) for kind in SUGARCREPE}
+    """The published kinds, and other files of the folder that hold pairs.
+
+    A kind none of whose images is there is empty, as long as another has some.
+    """
+    pairs, absent = {}, []
+    for kind in SUGARCREPE:
+        try:
+            pairs[kind] = read_sugarcrepe(texts / f"{kind}.json", images)
+        except FileNotFoundError as error:
+            absent.append(error)
+            pairs[kind] = PairData((), (), (), (), listed=SUGARCREPE_COUNTS[kind])
+    if len(absent) == len(SUGARCREPE):
+        raise absent[0]
+    for error in absent:
+        _log.warning("SugarCrepe: %s", error)
     for path in sorted(texts.glob("*.json")):
         if path.stem in SUGARCREPE:
             continue

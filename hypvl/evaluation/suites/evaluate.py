@@ -109,13 +109,14 @@ def gap_rows(
     error: Exception,  # `MissingData`, or what went wrong
     root: Path,  # of the data, absolute; it becomes `data_root` in the reason
     scores: Sequence[str],  # one row a cell and score
+    cells: Sequence[tuple[str, str, str]] | None = None,  # None: all of the task
 ) -> pd.DataFrame:  # columns `GAP_COLUMNS`
     "Rows without a value that say why."
     reason = say_data_root(str(error), root)
     if not isinstance(error, MissingData):
         reason = FAILED + reason
     rows = []
-    for cell in task.cells or [(task.section, task.dataset, "all")]:
+    for cell in cells or task.cells or [(task.section, task.dataset, "all")]:
         rows += [(*cell, score, float("nan"), 0, reason) for score in scores]
     return pd.DataFrame(rows, columns=list(GAP_COLUMNS))
 
@@ -164,8 +165,14 @@ def _scored(
     frames = run.take()
     if "items" not in frames:
         return frames
-    results = summarise(frames["items"], run.protocol.seed)
-    results = _with_whole(results.assign(reason=""), task, run, data)
+    results = summarise(frames["items"], run.protocol.seed).assign(reason="")
+    filled = set(results[["suite", "dataset", "metric"]].itertuples(index=False, name=None))
+    empty = [cell for cell in task.cells if cell not in filled]
+    if empty:  # a part of which nothing is there, such as a kind of edit
+        nothing = MissingData("none of its images is there")
+        gaps = gap_rows(task, nothing, run.root, run.protocol.scores, empty)
+        results = pd.concat([results, gaps], ignore_index=True)
+    results = _with_whole(results, task, run, data)
     return {"results": results.assign(**facts)} | frames
 
 
