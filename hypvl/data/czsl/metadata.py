@@ -151,20 +151,22 @@ class Compositions:
 
 
 def _rows_of(
-    records: list[dict[str, str]], split: CompositionSplit
+    records: list[dict[str, str]], split: CompositionSplit, name: str
 ) -> tuple[pd.DataFrame, Counter]:
     "Rows of the records that count, and how many did not for which reason."
     in_phase = {phase: set(split.phase(phase)) for phase in PHASES}
-    rows, skipped = [], Counter()
-    for record in records:
+    places, skipped = {}, Counter()  # row → its first place in the file
+    for place, record in enumerate(records):
         pair, phase = (record["attr"], record["obj"]), record["set"]
         if record["attr"] == "NA" or phase == "NA":
             skipped["no state or no phase"] += 1
         elif pair not in in_phase[phase]:
             skipped["pair not in the split"] += 1
         else:
-            rows.append((record["image"], *pair, phase))
-    return pd.DataFrame(rows, columns=["image", "state", "object", "phase"]), skipped
+            row = (record["image"], *pair, phase)
+            if places.setdefault(row, place) != place:
+                raise ValueError(f"{name}: record {place} repeats record {places[row]}: {row}")
+    return pd.DataFrame([*places], columns=["image", "state", "object", "phase"]), skipped
 
 
 def image_path(
@@ -205,7 +207,10 @@ def read_compositions(
     found = next((path for path in files if path.is_file()), None)
     if found is None:
         raise FileNotFoundError(f"root: no {METADATA}.t7 (.pt, .json, .parquet) in {root.name!r}")
-    rows, skipped = _rows_of(load_records(found), split)
+    beside = [path.name for path in files if path != found and path.is_file()]
+    if beside:
+        _log.warning("%s: %s is read and not %s", root.name, found.name, " or ".join(beside))
+    rows, skipped = _rows_of(load_records(found), split, found.name)
     phases = rows.groupby("image").phase.nunique()
     if (phases > 1).any():
         twice = phases[phases > 1]

@@ -19,7 +19,7 @@ from pathlib import Path
 from PIL import Image
 
 from ...config import atomic_path
-from .shards import Faults, find_shards, read_shard, write_shard
+from .shards import Faults, find_shards, is_remote, read_shard, write_shard
 from ..jobs import folder_lock, run_jobs
 from ..records import bad_text, parse_json, read_json, square_pad
 from ...pictures import Refused, read_picture
@@ -171,6 +171,14 @@ def _prepared(path, config, stats, faults):
             yield sample
 
 
+def _stamp(path: str) -> list[int] | None:
+    "Size and time of a raw shard, which change where it is mended; None: it is no local file."
+    if is_remote(path):
+        return None
+    about = Path(path).stat()
+    return [about.st_size, about.st_mtime_ns]
+
+
 def prepare_shard(
     path: str,  # raw shard
     out: str | Path,  # training shard; statistics go beside it with the suffix .json
@@ -179,6 +187,7 @@ def prepare_shard(
     "Write one training shard unless it is finished; returns its counts and the lines for the log."
     out, beside = Path(out), Path(out).with_suffix(".json")
     wanted = {"source": Path(path).name, "config": json.loads(json.dumps(asdict(config)))}
+    stamp, lines = _stamp(path), []
     if beside.exists() and out.exists():
         found = read_json(beside)
         for name, value in wanted.items():
@@ -187,15 +196,17 @@ def prepare_shard(
                     f"{name} of the finished shard {out.name} is {found.get(name)}, got {value}: "
                     "choose another folder or delete it"
                 )
-        return found["counts"], []
+        if found.get("stamp") == stamp:
+            return found["counts"], []
+        lines.append(f"{Path(path).name} has changed since {out.name} was written: prepared again")
     stats, faults = Counter(), Faults()
     write_shard(out, _prepared(path, config, stats, faults))
     for kind, count in faults.counts.items():
         stats[f"faults: {kind}"] = count
     counts = dict(sorted((+stats).items()))
     with atomic_path(beside) as part:
-        part.write_text(json.dumps(wanted | {"counts": counts}, indent=1))
-    return counts, faults.lines
+        part.write_text(json.dumps(wanted | {"stamp": stamp, "counts": counts}, indent=1))
+    return counts, lines + faults.lines
 
 # %% ../../../nbs/data/grit/222_prepare.ipynb #7895af9c
 def _output_names(shards):

@@ -59,13 +59,17 @@ class Fault(NamedTuple):
     detail: str
 
 
+def _digest(content: bytes) -> int:
+    "The hash of a picture's bytes."
+    return int.from_bytes(blake2b(content, digest_size=8).digest(), "little", signed=True)
+
+
 def _checked_row(post: Post, content: bytes, file: str, offset: int) -> PostPicture:
     "The row of a post; raises PostFault."
     if not post.caption.strip():
         raise PostFault("empty caption")
     decoded_picture(content)
-    digest = int.from_bytes(blake2b(content, digest_size=8).digest(), "little", signed=True)
-    return PostPicture(*post, file, offset, len(content), digest)
+    return PostPicture(*post, file, offset, len(content), _digest(content))
 
 
 def annotated_rows(path: Path, root: Path) -> Iterator[PostPicture | Fault]:
@@ -315,10 +319,17 @@ class Posts:
         return PostPicture(*(self.table[name][number].as_py() for name in COLUMNS))
 
     def picture(self, row: PostPicture) -> bytes:
-        "The bytes of a post's picture."
+        "The bytes of a post's picture; raises PostFault where they are not what was looked at."
         with open(self.root / row.file, "rb") as stream:
             stream.seek(row.offset)
-            return stream.read(row.length)
+            content = stream.read(row.length)
+        if _digest(content) != row.digest:
+            raise PostFault(
+                "changed picture",
+                f"{row.file} has changed since it was looked at; delete {str(self.folder)!r} and "
+                "collect the posts again",
+            )
+        return content
 
     def words(self, row: PostPicture) -> str:
         "The name of a post's community, as words."
