@@ -83,7 +83,7 @@ def scores_by_dataset(
     trained = [recipe.name for section in study.recipes.values() for recipe in section]
     rows = rows[rows["model"].isin([*trained, *BASELINES])]
     wide = rows.pivot_table(index="model", columns="dataset", values="value", sort=False)
-    return wide.mul(100).round(1)
+    return wide.rename(columns=lambda name: name.replace("_", " ")).mul(100).round(1)  # they wrap
 
 
 def edges_by_label(
