@@ -52,9 +52,11 @@ def table_sentence(
 ) -> str:
     "Which of our models is best in most columns, whether it clears the next, floor or not."
     ours = frame[frame["source"].eq(OUR_BLOCK) & frame["score"].eq("paper")]
-    ours = ours[ours["better"].ne("neither")]
+    ranked = ours[ours["better"].ne("neither")]
+    if ours["value"].notna().any() and not len(ranked):
+        return "No number here is better for being higher or lower, so nothing is ranked."
     facts = []
-    for _, cells in ours.groupby(["suite", "dataset", "metric"], sort=False):
+    for _, cells in ranked.groupby(["suite", "dataset", "metric"], sort=False):
         if (~cells["baseline"] & cells["value"].notna()).any():
             facts.append(_column_facts(cells))
     if not facts:
