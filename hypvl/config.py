@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Config', 'suggest', 'Registry', 'ByKind', 'UnknownKey', 'to_dict', 'from_dict', 'override', 'atomic_path',
-           'write_atomic', 'save_config', 'load_config', 'config_hash']
+           'write_atomic', 'file_stamp', 'save_config', 'load_config', 'config_hash']
 
 # %% ../nbs/000_config.ipynb #3ea2d805
 import dataclasses
@@ -401,6 +401,14 @@ def write_atomic(
     with atomic_path(path) as part:
         part.write_text(text, encoding="utf-8")
     return Path(path)
+
+
+def file_stamp(
+    path: str | Path,
+) -> tuple[int, int]:  # bytes, nanoseconds
+    "Size and time of a file: where they differ, it may hold something else."
+    facts = os.stat(path)
+    return facts.st_size, facts.st_mtime_ns
 
 
 def save_config(

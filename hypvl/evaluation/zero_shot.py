@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, default_collate
 from tqdm import tqdm
 
-from ..config import config_hash
+from ..config import config_hash, file_stamp
 from .suites.prompts import WORLD_TEMPLATES, fill_templates
 from .suites.results import item_values
 from ..models.towers import modes_kept
@@ -95,8 +95,8 @@ def _stamp(path: Path) -> str:
     "Place, size and time of a file."
     if not path.exists():
         return str(path)
-    facts = path.stat()
-    return f"{path.absolute()}|{facts.st_size}|{facts.st_mtime_ns}"
+    size, time = file_stamp(path)
+    return f"{path.absolute()}|{size}|{time}"
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #421b3da4
 class _Guarded(Dataset):

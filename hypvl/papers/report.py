@@ -303,17 +303,18 @@ def evaluate_checkpoint(
             after=keep_so_far,
             **reading,
         )
-    results = frames["results"]
-    if results["value"].isna().all() and not results["reason"].str.startswith(FAILED).any():
-        reason = results["reason"].iloc[0].replace("data_root", str(data_root))
-        where = repr(str(data_root))
-        raise FileNotFoundError(f"data_root: nothing of suite {suite!r} in {where}. {reason}")
-    if not first:
-        return {}
-    results = stamped(results)
-    origin = {"commit": commit, "data": results["data"].iloc[0], "checkpoint": checkpoint}
-    files = _write_results(results, frames, out, suite, reference)
-    files = {name: path for name, path in files.items() if path.exists()}  # no items of gaps alone
-    facts = {"suite": suite, "protocol": to_dict(protocol), "versions": versions()}
-    save_provenance(origin | facts, out)
-    return files
+        results = frames["results"]
+        if results["value"].isna().all() and not results["reason"].str.startswith(FAILED).any():
+            reason = results["reason"].iloc[0].replace("data_root", str(data_root))
+            where = repr(str(data_root))
+            raise FileNotFoundError(f"data_root: nothing of suite {suite!r} in {where}. {reason}")
+        if not first:
+            return {}
+        results = stamped(results)
+        origin = {"commit": commit, "data": results["data"].iloc[0], "checkpoint": checkpoint}
+        files = _write_results(results, frames, out, suite, reference)
+        # gaps alone have no items
+        files = {name: path for name, path in files.items() if path.exists()}
+        facts = {"suite": suite, "protocol": to_dict(protocol), "versions": versions()}
+        save_provenance(origin | facts, out)
+        return files

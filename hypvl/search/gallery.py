@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float
 from PIL import Image
 from torch import nn
 
-from ..config import config_hash
+from ..config import config_hash, file_stamp
 from ..data.jobs import run_jobs
 from ..data.world.scenes import World, WorldConfig
 from ..evaluation.zero_shot import inference
@@ -339,10 +339,10 @@ class FolderPictures:
 def _facts(path):
     "What changes when a file does."
     try:
-        found = path.stat()
+        size, time = file_stamp(path)
     except OSError:
         return "missing"
-    return f"{found.st_size} {found.st_mtime_ns}"
+    return f"{size} {time}"
 
 # %% ../../nbs/search/710_gallery.ipynb #c5b00f56
 _WORLD_VERSION = 1  # of what is kept of a scene; another one is painted anew

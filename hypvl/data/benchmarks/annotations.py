@@ -13,6 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
@@ -70,8 +71,12 @@ class ClassFolders(ImageFolder):
     def _once(self, samples: list[tuple[str, int]]) -> list[tuple[str, int]]:
         "The samples, each file once."
         first: dict[str, tuple[str, int]] = {}
+        real_folder = cache(os.path.realpath)
         for path, label in samples:
-            real = os.path.realpath(path)
+            folder, name = os.path.split(path)
+            real = os.path.join(real_folder(folder), name)
+            if os.path.islink(path):
+                real = os.path.realpath(path)
             known, of = first.setdefault(real, (path, label))
             if of != label:
                 both = f"{known!r} and {path!r}"

@@ -268,8 +268,9 @@ def _read_folders(b, folder):
     data = ClassFolders(str(found[0]), allow_empty=True)
     where = f"below {found[0].relative_to(folder.parent).as_posix()}"
     _count(b, data.classes, where)
-    of_class = dict(zip(class_indices(b, data.classes), data.classes))
-    for name, index in zip(data.classes, class_indices(b, data.classes)):
+    indices = class_indices(b, data.classes)
+    of_class = dict(zip(indices, data.classes))
+    for name, index in zip(data.classes, indices):
         if of_class[index] != name:
             both = f"{name!r} and {of_class[index]!r}"
             raise ValueError(f"{b.name}: the folders {both} {where} name one class")

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...config import config_hash, suggest, write_atomic
+from ...config import config_hash, file_stamp, suggest, write_atomic
 from .box_pairs import BoxPairLoader, PairConfig
 from .box_table import Boxes, load_boxes, save_boxes
 from .class_tree import ClassTree, class_statistics, class_tree
@@ -32,12 +32,6 @@ _CSVS = {
 }
 _DESCRIPTIONS = ("oidv7-class-descriptions-boxable.csv", "class-descriptions-boxable.csv")
 _LVIS = ("lvis_v1_val.json", "lvis_v0.5_val.json")
-
-
-def _stamp(path: Path) -> tuple[str, int, int]:
-    "Name, size and time of a file: what an edit changes."
-    about = path.stat()
-    return path.name, about.st_size, about.st_mtime_ns
 
 
 def _first_file(folder: Path, names: tuple[str, ...]) -> Path | None:
@@ -107,7 +101,7 @@ class BoxSource(DataSource, kind="boxes"):
         made_of = [self.world, self.rule]
         if self.root:
             files = annotation_files(self.root)
-            facts = [(name, *_stamp(path)) for name, path in files.items()]
+            facts = [(name, path.name, *file_stamp(path)) for name, path in files.items()]
             made_of = [str(Path(self.root).resolve()), facts, _picture_names(files), self.rule]
         return Path(root) / f"boxes-{config_hash(made_of)}"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from ...config import atomic_path
+from ...config import atomic_path, file_stamp
 from .shards import Faults, find_shards, is_remote, read_shard, write_shard
 from ..jobs import folder_lock, run_jobs
 from ..records import bad_text, parse_json, read_json, square_pad
@@ -175,8 +175,7 @@ def _stamp(path: str) -> list[int] | None:
     "Size and time of a raw shard, which change where it is mended; None: it is no local file."
     if is_remote(path):
         return None
-    about = Path(path).stat()
-    return [about.st_size, about.st_mtime_ns]
+    return list(file_stamp(path))
 
 
 def prepare_shard(

@@ -19,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow import feather
 
-from ...config import atomic_path, write_atomic
+from ...config import atomic_path, file_stamp, write_atomic
 from ..grit.shards import MemberFault, TooManyFaults, expected_samples, tar_members
 from ..jobs import folder_lock, run_jobs
 from ..records import parse_json
@@ -146,8 +146,7 @@ def shard_rows(path: Path, root: Path) -> Iterator[PostPicture | Fault]:
 # %% ../../../nbs/data/redcaps/271_collection.ipynb #2a559730
 def _stamp(path: Path, root: Path) -> list[int]:
     "What changes with a file and with the folder of its pictures."
-    about = path.stat()
-    stamp = [about.st_size, about.st_mtime_ns]
+    stamp = [*file_stamp(path)]
     if path.suffix == ".json":
         folders = (root / "images" / path.stem.rpartition("_")[0], root / "images")
         stamp += [folder.stat().st_mtime_ns for folder in folders if folder.is_dir()]

@@ -277,8 +277,6 @@ def leaning_figure(
                 axis.set_xlabel(f"w {row.weight:.2f}, M {row.mix:.2f}\n{scores}", fontsize=7.5)
                 for side in axis.spines.values():
                     side.set(visible=row.own, edgecolor="#0072B2", linewidth=2.5)
-            for axis in line[1 + len(own) :]:
-                axis.axis("off")
     return Drawing(figure, cases)
 
 
