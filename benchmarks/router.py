@@ -54,9 +54,12 @@ def measure(form, batch, device, repeats, chunk):
     "One row: forward and forward + backward seconds, peak MiB above the inputs, gradients."
     import torch
 
+    from hypvl.geometry.router import CHUNK_PAIRS
+
     torch.set_num_threads(1)
     device = torch.device(device)
-    rows = chunk // batch if chunk else 4096 // batch  # a tile of the same shape warms up
+    pairs = chunk or CHUNK_PAIRS[device.type]
+    rows = pairs // batch  # a tile of the same shape warms up
     warm = make_case(batch, form, device, chunk)
     part = slice(0, max(1, rows))
     few = [warm[1][part], warm[2][part], (warm[3][0][part], warm[3][1])]

@@ -6,7 +6,7 @@
 __all__ = ['CHUNK_PAIRS', 'IMPLEMENTATIONS', 'TileSide', 'Layers', 'Masks', 'tile_logits', 'TileGradients', 'tile_gradients',
            'PairRouter']
 
-# %% ../../nbs/geometry/112_router.ipynb #e270e0db
+# %% ../../nbs/geometry/112_router.ipynb #eae8a949
 from typing import NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from ..config import suggest
 from .precision import fp32_geometry
 
-# %% ../../nbs/geometry/112_router.ipynb #3d4e495d
+# %% ../../nbs/geometry/112_router.ipynb #80cc133e
 class TileSide(NamedTuple):
     "What a tile knows of its rows, or of its columns."
 
@@ -46,9 +46,7 @@ class _FirstLayer(NamedTuple):
 
     mean: Tensor  # [R, T] of a pair's features
     inverse: Tensor  # [R, T] inverse deviation of a pair's features
-    factors: Tensor  # [R, T, 4] what multiplies the weights
-    weights: Tensor  # [R, 4, H]
-    raw: Tensor  # [R, T, H] before the deviation and the offset
+    factors: Tensor  # [R, T, 5] of a pair, that multiply the weights of its row
     outputs: Tensor  # [R, T, H]
 
 
@@ -66,14 +64,15 @@ def _moments(e, s, rows: TileSide, columns: TileSide, width: int, eps: float):
 def _first_layer(e, s, rows: TileSide, columns: TileSide, layers: Layers, width: int, eps: float):
     "The first layer of a tile."
     mean, inverse = _moments(e, s, rows, columns, width, eps)
-    factors = torch.stack([e, s, mean, torch.ones_like(e)], -1)
-    pair = torch.stack([layers.correction, layers.baseline, -layers.total])
-    weights = torch.cat([pair.expand(len(e), -1, -1), rows.hidden[:, None]], 1)
-    raw = torch.baddbmm(columns.hidden.expand(len(e), -1, -1), factors, weights)
-    outputs = torch.addcmul(layers.offset, inverse[..., None], raw)
-    return _FirstLayer(mean, inverse, factors, weights, raw, outputs)
+    scaled = e * inverse, s * inverse, mean * inverse, inverse
+    factors = torch.stack([*scaled, torch.ones_like(e)], -1)
+    shared = torch.stack([layers.correction, layers.baseline, -layers.total, layers.offset])
+    shared = shared.expand(len(e), -1, -1)
+    weights = torch.cat([shared[:, :3], rows.hidden[:, None], shared[:, 3:]], 1)  # [R, 5, H]
+    outputs = (factors @ weights).addcmul_(inverse[..., None], columns.hidden)
+    return _FirstLayer(mean, inverse, factors, outputs)
 
-# %% ../../nbs/geometry/112_router.ipynb #0c5c8852
+# %% ../../nbs/geometry/112_router.ipynb #0a59a026
 class Masks(NamedTuple):
     "What dropout keeps of the two hidden layers, already scaled; None: everything."
 
@@ -135,31 +134,31 @@ def tile_gradients(
     by_second = torch.ops.aten.gelu_backward(by_second, outputs)
     by_first = _masked(by_second @ layers.second, masks.first)
     by_first = torch.ops.aten.gelu_backward(by_first, inputs)
-    by_outputs = by_first.view_as(found.raw)
-    of_offset = by_first.sum(0)
-    by_inverse = torch.einsum("rth,rth->rt", by_outputs, found.raw)
+    by_outputs = by_first.view_as(found.outputs)
+    correction, baseline, total, of_rows, offset = (found.factors.mT @ by_outputs).unbind(1)
+    wanted = [layers.correction, layers.baseline] if of_scores else []
+    by_shared = by_outputs @ torch.stack([layers.offset, -layers.total, *wanted], 1)
+    by_scaled = (by_outputs * found.outputs).sum(-1) - by_shared[..., 0]
     by_raw = by_outputs.mul_(found.inverse[..., None])
-    by_weights = found.factors.mT @ by_raw  # [R, 4, H]
-    correction, baseline, total, of_rows = by_weights.unbind(1)
     of_layers = Layers(
         correction.sum(0),
         baseline.sum(0),
         -total.sum(0),
-        of_offset,
+        offset.sum(0),
         by_second.mT @ first,
         by_second.sum(0),
         last,
         flat.sum(),
     )
     count, mean = 2 * width + 2, found.mean
-    by_mean = by_raw @ -layers.total / count
-    by_square = -0.5 / count * found.inverse.pow(3) * by_inverse
+    by_mean = found.inverse * by_shared[..., 1] / count
+    by_square = -0.5 / count * found.inverse.square() * by_scaled
     by_row = width * (by_mean + 2 * by_square * (rows.mean[:, None] - mean))
     by_column = width * (by_mean + 2 * by_square * (columns.mean - mean))
     of_e = of_s = None
     if of_scores:
-        of_e = by_raw @ layers.correction + by_mean + 2 * by_square * (e - mean)
-        of_s = by_raw @ layers.baseline + by_mean + 2 * by_square * (s - mean)
+        of_e = found.inverse * by_shared[..., 2] + by_mean + 2 * by_square * (e - mean)
+        of_s = found.inverse * by_shared[..., 3] + by_mean + 2 * by_square * (s - mean)
     return TileGradients(
         of_e,
         of_s,
@@ -168,7 +167,7 @@ def tile_gradients(
         of_layers,
     )
 
-# %% ../../nbs/geometry/112_router.ipynb #b6dff75f
+# %% ../../nbs/geometry/112_router.ipynb #08d2eaef
 class _Plan(NamedTuple):
     "How a matrix of pairs is cut."
 
@@ -236,8 +235,8 @@ class _PairLogits(torch.autograd.Function):
             _add(of_layers, found.layers)
         return None, *of_scores, *of_rows, *of_columns, *of_layers
 
-# %% ../../nbs/geometry/112_router.ipynb #e9d0c94b
-CHUNK_PAIRS = {"cpu": 4096, "cuda": 2**18}  # pairs of a tile: on a CPU its layers fit the cache
+# %% ../../nbs/geometry/112_router.ipynb #22266718
+CHUNK_PAIRS = {"cpu": 2**14, "cuda": 2**18}  # pairs of a tile
 IMPLEMENTATIONS = ("split_chunked", "naive")
 
 
