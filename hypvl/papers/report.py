@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['load_checkpoint', 'family_of', 'suite_layouts', 'suite_tables', 'training_texts', 'evaluate_checkpoint']
 
-# %% ../../nbs/papers/890_report.ipynb #28520b6a
+# %% ../../nbs/papers/890_report.ipynb #6261e7c2
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -19,9 +19,10 @@ from open_clip import list_pretrained_tags_by_model
 from torch import nn
 
 from ..config import config_hash, suggest, to_dict, write_atomic
+from ..data.benchmarks.annotations import read_coco_texts
 from ..data.benchmarks.registry import BENCHMARKS
 from ..data.jobs import folder_lock
-from ..data.records import read_json, read_lines
+from ..data.records import read_lines
 from ..evaluation.suites.evaluate import FAILED, evaluate_suite, save_frames
 from ..evaluation.suites.features import Share, model_fingerprint
 from ..evaluation.suites.protocols import Protocol
@@ -36,7 +37,7 @@ from .tables import PUBLISHED, Table, paper_table, save
 
 _log = logging.getLogger(__name__)
 
-# %% ../../nbs/papers/890_report.ipynb #5cc037c6
+# %% ../../nbs/papers/890_report.ipynb #2c69cd10
 def load_checkpoint(
     # folder of `save_pretrained`, a run's checkpoint, a published .pth, 'open_clip:NAME/TAG' or
     # 'open_clip:NAME/FILE'
@@ -92,7 +93,7 @@ def family_of(
         return model.official.family
     return "hyperbolic" if model.geometry.has_cones else "flat"
 
-# %% ../../nbs/papers/890_report.ipynb #8e6328e5
+# %% ../../nbs/papers/890_report.ipynb #fa374473
 _NO_NUMBERS = pd.DataFrame(columns=["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value"])
 
 
@@ -169,7 +170,7 @@ def suite_tables(
             tables[f"table{layout.number}"] = paper_table(layout, results, printed)
     return tables
 
-# %% ../../nbs/papers/890_report.ipynb #b75a32fd
+# %% ../../nbs/papers/890_report.ipynb #e499a4a8
 def training_texts(
     # captions in COCO's layout, or a text a line; None: COCO's, if they are there
     file: str | Path | None,
@@ -196,19 +197,9 @@ def training_texts(
 
 def _texts_of(path: Path) -> list[str]:
     "Captions in COCO's layout, or a text a line."
-    if path.suffix != ".json":
-        return [line for line in read_lines(path) if line.strip()]
-    data = read_json(path)
-    entries = data.get("annotations") if isinstance(data, dict) else None
-    if not isinstance(entries, list):
-        raise ValueError(f"{path.name} has no list 'annotations'")
-    texts = []
-    for place, entry in enumerate(entries):
-        text = entry.get("caption") if isinstance(entry, dict) else None
-        if not isinstance(text, str):
-            raise ValueError(f"{path.name}, annotations[{place}] has no text 'caption'")
-        texts.append(text)
-    return texts
+    if path.suffix == ".json":
+        return read_coco_texts(path)
+    return [line for line in read_lines(path) if line.strip()]
 
 
 def _write_results(
@@ -239,7 +230,7 @@ def _write_results(
         "tables": out / "tables",
     }
 
-# %% ../../nbs/papers/890_report.ipynb #ead3019c
+# %% ../../nbs/papers/890_report.ipynb #eebf51d8
 def evaluate_checkpoint(
     source: str | Path,  # as for `load_checkpoint`
     data_root: str | Path,

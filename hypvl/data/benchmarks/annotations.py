@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['SUGARCREPE_COUNTS', 'SUGARCREPE', 'FolderData', 'ClassFolders', 'read_image_folder', 'CaptionData', 'read_karpathy',
-           'read_coco_captions', 'read_flickr_tokens', 'PairData', 'read_vl_checklist', 'vl_checklist_files',
-           'read_sugarcrepe']
+           'read_coco_texts', 'read_coco_captions', 'read_flickr_tokens', 'PairData', 'read_vl_checklist',
+           'vl_checklist_files', 'read_sugarcrepe']
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #4a4bbb39
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #9c0f40b9
 import logging
 import os
 from collections import Counter
@@ -26,7 +26,7 @@ from ...pictures import left_behind
 
 _log = logging.getLogger(__name__)
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #6324acec
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #7f6b9d99
 @dataclass(frozen=True)
 class FolderData:
     "Images with a class each."
@@ -121,7 +121,7 @@ def read_image_folder(
         _log.warning("%s of %s class folders have no image, the first is %s", *facts)
     return data
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #427d0af7
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #968b303a
 @dataclass(frozen=True)
 class CaptionData:
     "Images with captions."
@@ -198,7 +198,7 @@ def _captions(entries, where):
             captions += texts
     return CaptionData(tuple(paths), tuple(captions), tuple(owners), missing)
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #46663170
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #5fdf3fd1
 def read_karpathy(
     path: str | Path,  # dataset_coco.json, dataset_flickr30k.json, ...
     image_root: str | Path,  # images are at `filepath/filename` or `filename` below it
@@ -223,7 +223,28 @@ def read_karpathy(
         entries.append((below, places, texts))
     return _captions(entries, name)
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #bed8766f
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #59c8310b
+def _coco_annotations(data, name):
+    "(where, image id, caption) of each annotation in COCO's layout."
+    numbers = set()
+    for i, entry in enumerate(_value(data, "annotations", list, name)):
+        where = f"{name}, annotations[{i}]"
+        owner = _value(entry, "image_id", int, where)
+        number = str(entry.get("id", i))
+        if number in numbers:
+            raise ValueError(f"{where}: 'id' {number} stands twice")
+        numbers.add(number)
+        yield where, owner, _value(entry, "caption", str, where)
+
+
+def read_coco_texts(
+    path: str | Path,  # captions_train2017.json, ...
+) -> list[str]:
+    "The captions alone, without a look at the images."
+    path = Path(path)
+    return [text for _, _, text in _coco_annotations(read_json(path), path.name)]
+
+
 def read_coco_captions(
     path: str | Path,  # captions_val2017.json, ...
     image_root: str | Path,  # images are at `file_name` below it
@@ -237,17 +258,10 @@ def read_coco_captions(
         if number in files:
             raise ValueError(f"{where}: 'id' {number} stands twice")
         files[number] = _value(e, "file_name", str, where)
-    numbers = set()
-    for i, a in enumerate(_value(data, "annotations", list, name)):
-        where = f"{name}, annotations[{i}]"
-        owner = _value(a, "image_id", int, where)
+    for where, owner, text in _coco_annotations(data, name):
         if owner not in files:
             raise ValueError(f"{where}: 'image_id' {owner} is not among the images")
-        number = str(a.get("id", i))
-        if number in numbers:
-            raise ValueError(f"{where}: 'id' {number} stands twice")
-        numbers.add(number)
-        texts.setdefault(owner, []).append(_value(a, "caption", str, where))
+        texts.setdefault(owner, []).append(text)
     entries = []
     for number, file in files.items():
         if number in texts:
@@ -284,7 +298,7 @@ def read_flickr_tokens(
         )
     return _captions([(f, [_image_path(image_root, f, name)], texts[f]) for f in keep], name)
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #391d8a6b
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #f5ffe1f7
 @dataclass(frozen=True)
 class PairData:
     "Images with a true and a false caption each."
@@ -325,7 +339,7 @@ def _pairs(rows, image_root, where, limit):
     paths, positive, negative, keys = zip(*kept)
     return PairData(paths, positive, negative, keys, tuple(missing), len(rows))
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #2058a729
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #ab146aa0
 def read_vl_checklist(
     path: str | Path,  # one file, such as data/Object/Size/vg_size/vg_obj_small.json
     image_root: str | Path,  # folder of the images of its source
@@ -367,7 +381,7 @@ def vl_checklist_files(
         raise FileNotFoundError(f"data_root: no {pattern!r} below {str(data_root)!r}")
     return files
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #d6b31e76
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #853aae80
 SUGARCREPE_COUNTS: Mapping[str, int] = MappingProxyType(
     {  # kind of edit → pairs of the published file, 7,511 together
         "replace_obj": 1652,
