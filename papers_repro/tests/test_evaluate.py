@@ -5,14 +5,20 @@ geometry of one's own is evaluated with what it has.
 """
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 
+import numpy as np
 import pandas as pd
 import pytest
+from PIL import Image
 
+import hypvl.evaluation.suites.evaluate as suite_module
 from hypvl.cli import main
+from hypvl.data.jobs import folder_lock
 from hypvl.data.world.published import write_data_root
 from hypvl.data.world.scenes import World
 from hypvl.data.world.writers import SuiteConfig
@@ -150,6 +156,97 @@ def test_ten_kills_change_nothing(folder):
     assert [*files["whole"]] == [*files["torn"]]
     for path, content in files["whole"].items():
         assert files["torn"][path] == content, path
+
+
+def of_folders(folder, out, *more):
+    "The words that evaluate a folder of classes."
+    words = ["evaluate", "--checkpoint", f"{folder}/model", "--data_root", f"{folder}/classes"]
+    return [*words, "--out", str(out), "--suite", "folder", "--device", "cpu", *more]
+
+
+@pytest.fixture(scope="module")
+def classes(folder):
+    "Three pictures in each of three classes, whose names other programs take for something else."
+    draw = np.random.default_rng(0)
+    for name in ("2024", "NA", "cat"):
+        (folder / "classes" / name).mkdir(parents=True)
+        for i in range(3):
+            picture = Image.fromarray(draw.integers(0, 255, (40, 40, 3), np.uint8))
+            picture.save(folder / "classes" / name / f"{i}.png")
+    return folder
+
+
+def test_classes_called_na_and_2024_keep_their_names(classes):
+    "Twice, the second time from what was kept."
+    frames = []
+    for _ in range(2):
+        assert main(of_folders(classes, classes / "named")) == 0
+        frames.append(pd.read_parquet(classes / "named" / "predictions.parquet"))
+    once, again = frames
+    pd.testing.assert_frame_equal(once, again)
+    assert once["target"].value_counts().to_dict() == {"2024": 6, "NA": 6, "cat": 6}  # two scores
+    right = once["target"] == once["predicted"]
+    assert {*once["predicted"]} <= {"2024", "NA", "cat"} and right.eq(once["rank"] == 0).all()
+    rows = pd.read_csv(classes / "named" / "results.csv").query("model != 'chance'")
+    micro = rows.query("metric == 'accuracy_micro'").set_index("score")["value"]
+    assert micro.to_dict() == pytest.approx(right.groupby(once["score"]).mean().to_dict())
+
+
+def test_a_folder_that_is_held_is_waited_for(classes, caplog):
+    "Results and tables of two evaluations of one folder never mix: the second begins after."
+    out, ends = classes / "held", []
+    out.mkdir()
+    with folder_lock(out):
+        second = threading.Thread(target=lambda: ends.append(main(of_folders(classes, out))))
+        second.start()
+        second.join(timeout=20)
+        assert second.is_alive() and not (out / "results.csv").exists()
+    second.join(timeout=120)
+    assert ends == [0] and (out / "results.csv").exists()
+    assert "held is being filled by process" in caplog.text
+
+
+def test_what_cannot_begin_ends_at_once_with_2(classes, capsys):
+    "And leaves nothing behind."
+    (classes / "file.txt").write_text("mine")
+    before = sorted(classes.rglob("*"))
+    for words, said in (
+        (of_folders(classes, classes / "file.txt"), "is a file, a folder is needed"),
+        (of_folders(classes, classes / "classes/out"), "where it would count as a class"),
+        (of_folders(classes, classes / "x", "--batch_size", "0"), "batch_size: at least 1, got 0"),
+        (of_folders(classes, classes / "x", "--limit", "0"), "--limit: a number from 1 on"),
+    ):
+        try:
+            code = main(words)
+        except SystemExit as ended:  # argparse's own way
+            code = ended.code
+        assert (code, said in capsys.readouterr().err) == (2, True), words
+    assert sorted(classes.rglob("*")) == before
+
+
+def test_another_version_measures_again(classes, capsys, monkeypatch):
+    out = classes / "version"
+    for version, again in ((None, False), (None, True), ("9.9", False), ("9.9", True)):
+        if version is not None:
+            monkeypatch.setattr(suite_module, "__version__", version)
+        assert main(of_folders(classes, out)) == 0
+        assert ("found finished" in capsys.readouterr().out) == again, version
+
+
+def test_a_list_with_images_missing_is_marked(folder):
+    "VL-CheckList's first pairs are others where images are missing, even if there are enough."
+    root = folder / "torn"
+    shutil.copytree(folder / "data", root)
+    call = [*command(folder, "of_torn")[2:], "--max_pairs", "3"]
+    call[call.index("--data_root") + 1] = str(root)
+    call[call.index("--sections") + 1] = "vl_checklist/size_small"
+    assert main(call) == 0  # three of three asked for
+    rows = results(folder, "of_torn").query("metric == 'accuracy'")
+    assert rows["n"].eq(rows["expected_n"]).all()
+    (root / "visual_genome/VG_100K/size_small_00001.jpg").unlink()
+    assert main(call) == 3
+    rows = results(folder, "of_torn").query("metric == 'accuracy'")
+    assert rows["n"].lt(rows["expected_n"]).all()
 
 
 TORUS = """

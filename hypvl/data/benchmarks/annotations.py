@@ -7,7 +7,7 @@ __all__ = ['SUGARCREPE_COUNTS', 'SUGARCREPE', 'FolderData', 'ClassFolders', 'rea
            'read_coco_texts', 'read_coco_captions', 'read_flickr_tokens', 'PairData', 'read_vl_checklist',
            'vl_checklist_files', 'read_sugarcrepe']
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #9c0f40b9
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #482d98f3
 import logging
 import os
 from collections import Counter
@@ -26,7 +26,7 @@ from ...pictures import left_behind
 
 _log = logging.getLogger(__name__)
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #7f6b9d99
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #9ebb5f44
 @dataclass(frozen=True)
 class FolderData:
     "Images with a class each."
@@ -121,7 +121,7 @@ def read_image_folder(
         _log.warning("%s of %s class folders have no image, the first is %s", *facts)
     return data
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #968b303a
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #be107ea7
 @dataclass(frozen=True)
 class CaptionData:
     "Images with captions."
@@ -198,7 +198,7 @@ def _captions(entries, where):
             captions += texts
     return CaptionData(tuple(paths), tuple(captions), tuple(owners), missing)
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #5fdf3fd1
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #7cf4475a
 def read_karpathy(
     path: str | Path,  # dataset_coco.json, dataset_flickr30k.json, ...
     image_root: str | Path,  # images are at `filepath/filename` or `filename` below it
@@ -223,7 +223,7 @@ def read_karpathy(
         entries.append((below, places, texts))
     return _captions(entries, name)
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #59c8310b
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #33d1e2e6
 def _coco_annotations(data, name):
     "(where, image id, caption) of each annotation in COCO's layout."
     numbers = set()
@@ -298,7 +298,7 @@ def read_flickr_tokens(
         )
     return _captions([(f, [_image_path(image_root, f, name)], texts[f]) for f in keep], name)
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #f5ffe1f7
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #1ee867d4
 @dataclass(frozen=True)
 class PairData:
     "Images with a true and a false caption each."
@@ -339,7 +339,7 @@ def _pairs(rows, image_root, where, limit):
     paths, positive, negative, keys = zip(*kept)
     return PairData(paths, positive, negative, keys, tuple(missing), len(rows))
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #ab146aa0
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #ff5af1d6
 def read_vl_checklist(
     path: str | Path,  # one file, such as data/Object/Size/vg_size/vg_obj_small.json
     image_root: str | Path,  # folder of the images of its source
@@ -381,7 +381,7 @@ def vl_checklist_files(
         raise FileNotFoundError(f"data_root: no {pattern!r} below {str(data_root)!r}")
     return files
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #853aae80
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #b5a62c53
 SUGARCREPE_COUNTS: Mapping[str, int] = MappingProxyType(
     {  # kind of edit → pairs of the published file, 7,511 together
         "replace_obj": 1652,
