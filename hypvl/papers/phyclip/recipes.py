@@ -159,7 +159,7 @@ def differences(
     return pd.DataFrame(rows, columns=["what", "paper", "published code", "field"])
 
 # %% ../../../nbs/papers/phyclip/810_recipes.ipynb #c9ca57e5
-SECTIONS = ("main", "boxes", "budget", "ablation", "sizes")
+SECTIONS = ("main", "boxes", "budget", "longer", "ablation", "sizes")
 
 
 def _settings(section: str, preset: str) -> list[dict]:
@@ -168,8 +168,9 @@ def _settings(section: str, preset: str) -> list[dict]:
         return [{"family": family, "probes": ("suite", "traversal")} for family in FAMILIES]
     if section == "boxes":
         return [{"family": family, "boxes": False} for family in ("clip", "meru")]
-    if section == "budget":
-        return [{"family": f, "budget": budget} for budget in BUDGETS for f in FAMILIES]
+    if section in ("budget", "longer"):
+        shares = [share for share in BUDGETS if (share > 1) == (section == "longer")]
+        return [{"family": f, "budget": share} for share in shares for f in FAMILIES]
     if section == "ablation":
         counts = (8, 16, 32, 128) if preset == "paper" else (2, 4, 16, 32)
         many = [{"family": "phyclip", "k": k} for k in counts]
@@ -178,7 +179,7 @@ def _settings(section: str, preset: str) -> list[dict]:
 
 
 def section_recipes(
-    section: str,  # main, boxes, budget, ablation or sizes
+    section: str,  # main, boxes, budget, longer, ablation or sizes
     preset: str = "mini",
     seed: int = 0,
     **overrides,  # dotted keys of every recipe
