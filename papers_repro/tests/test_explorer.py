@@ -7,10 +7,12 @@ import shutil
 import socket
 import threading
 import time
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 import uvicorn
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
@@ -18,7 +20,7 @@ from PIL import Image
 
 from hypvl.models import create_model
 from hypvl.search.explorer_page import explore, make_app
-from hypvl.search.explorer_queries import Explorer, View, find, from_address
+from hypvl.search.explorer_queries import Explorer, View, find, from_address, query_point
 from hypvl.search.gallery import WHOLE, FolderPictures, Store, WorldPictures, open_gallery
 
 SECRET = "what lies outside is nobody's business"
@@ -195,8 +197,8 @@ def chromium():
     return path
 
 
-@pytest.fixture
-def tab(world):
+@contextmanager
+def open_tab(url):
     "A new tab; whatever it asks of another address is blocked and noted."
     program = chromium()
     from playwright.sync_api import sync_playwright
@@ -210,7 +212,7 @@ def tab(world):
         asked, wrong = [], []
 
         def only_here(route):
-            if route.request.url.startswith((world.url, "data:", "blob:")):
+            if route.request.url.startswith((url, "data:", "blob:")):
                 return route.continue_()
             asked.append(route.request.url)
             return route.abort()
@@ -218,11 +220,17 @@ def tab(world):
         context.route("**/*", only_here)
         page = context.new_page()
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.goto(world.url)
+        page.goto(url)
         page.wait_for_selector("#answers .card")
         yield page
         browser.close()
         assert (asked, wrong) == ([], [])
+
+
+@pytest.fixture
+def tab(world):
+    with open_tab(world.url) as page:
+        yield page
 
 
 def view_of(page, **wanted):
@@ -352,6 +360,70 @@ def test_two_models_factors_and_exports(world, tab):
     assert [found["model"] for found in told["lists"]] == ["phyclip"]
     assert [hit["key"] for hit in told["lists"][0]["hits"]] == keys(tab)
     assert Image.open(io.BytesIO(saved["PNG"])).format == "PNG"
+
+
+def shows(page, wanted):
+    "Wait until the cards are these."
+    for _ in range(300):
+        if keys(page) == wanted:
+            return
+        page.wait_for_timeout(100)
+    raise AssertionError(f"{keys(page)} are not {wanted}")
+
+
+@pytest.mark.chromium
+def test_hide_what_is_in_the_picture_and_what_has_the_label(world, tab):
+    searcher = world.explorer.searcher()
+    gallery = searcher.gallery
+    row = int((gallery.items["level"] == "object").to_numpy().nonzero()[0][0])
+    key, picture_of = gallery.items["key"][row], gallery.items["picture"]
+    tab.goto(f"{world.url}/?item={key}&k=40")
+    shows(tab, find(searcher, View(k=40), searcher.points[row], row).hits["key"].tolist())
+    assert picture_of[[gallery.rows[k] for k in keys(tab)]].eq(picture_of[row]).any()
+    tab.get_by_role("button", name="Filters").click()
+    for words, view in (
+        ("hide what is in the same picture", View(k=40, hide_image=True)),
+        ("hide the same label", View(k=40, hide_image=True, hide_label=True)),
+    ):
+        tab.get_by_label(words).check()
+        shows(tab, find(searcher, view, searcher.points[row], row).hits["key"].tolist())
+    left = gallery.items.iloc[[gallery.rows[k] for k in keys(tab)]]
+    assert len(left) and not left["picture"].eq(picture_of[row]).any()
+    assert not left["label"].eq(gallery.items["label"][row]).any()
+
+
+@pytest.mark.chromium
+def test_two_texts_ask_a_product_together(world, tab):
+    searcher = world.explorer.searcher("phyclip")
+    tab.goto(f"{world.url}/?model=phyclip&text=a+dog")
+    one = query_point(searcher, View(text="a dog")).point
+    shows(tab, find(searcher, View(), one).hits["key"].tolist())
+    second = tab.get_by_label("and (in each factor the larger one)")
+    second.fill("a red car")
+    second.press("Enter")
+    view_of(tab, text="a dog", also="a red car")
+    other = query_point(searcher, View(text="a red car")).point
+    first, second = (point.view(8, -1) for point in (one, other))  # eight factors
+    larger = torch.where(first.norm(dim=1) >= second.norm(dim=1), 1.0, 0.0)[:, None]
+    both = (larger * first + (1 - larger) * second).flatten()
+    shows(tab, find(searcher, View(), both).hits["key"].tolist())
+
+
+@pytest.mark.chromium
+def test_new_pictures_are_seen(folder):
+    with open_tab(folder.url) as page:
+        before = page.locator("#answers .card").count()
+        fresh = Image.new("RGB", (40, 30), "yellow")
+        fresh.save(folder.place / "in" / "yellow.png")
+        page.get_by_role("button", name="Look for new pictures").click()
+        page.wait_for_function(
+            f"document.querySelectorAll('#answers .card').length == {before + 1}"
+        )
+        names = page.locator("#answers .file").all_inner_texts()
+        assert "yellow.png" in names
+        (folder.place / "in" / "yellow.png").unlink()
+        page.get_by_role("button", name="Look for new pictures").click()
+        page.wait_for_function(f"document.querySelectorAll('#answers .card').length == {before}")
 
 
 @pytest.mark.chromium
