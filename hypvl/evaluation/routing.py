@@ -8,7 +8,7 @@ __all__ = ['COLOURS', 'ABSTRACT_NOUNS', 'learned_parameters', 'extreme_gates', '
            'dominance_at', 'Rate', 'fit_rate', 'convergence_rates', 'clipped_share', 'saturated_share',
            'contrast_floor']
 
-# %% ../../nbs/evaluation/660_routing.ipynb #0fc10a3f
+# %% ../../nbs/evaluation/660_routing.ipynb #9168b54e
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from scipy import optimize, special, stats
 from ..config import suggest
 from .statistics import bootstrap_mean
 
-# %% ../../nbs/evaluation/660_routing.ipynb #bfd7c3af
+# %% ../../nbs/evaluation/660_routing.ipynb #6131f2db
 def _needs(frame: pd.DataFrame, *columns: str) -> None:
     "Raise if a column is missing."
     for column in columns:
@@ -52,7 +52,7 @@ def learned_parameters(
         rows += [("gate temperature", temperature)]
     return pd.DataFrame(rows, columns=["metric", "value"])
 
-# %% ../../nbs/evaluation/660_routing.ipynb #3cdd2088
+# %% ../../nbs/evaluation/660_routing.ipynb #0939e8c3
 def extreme_gates(
     gates: pd.DataFrame,  # `query`, `gate`
     listed: int = 3,  # of each end
@@ -68,7 +68,7 @@ def extreme_gates(
     found["hyperbolic percent"] = 100 * (1 - found["gate"])
     return found[["end", "query", "gate", "hyperbolic percent"]]
 
-# %% ../../nbs/evaluation/660_routing.ipynb #92784eb4
+# %% ../../nbs/evaluation/660_routing.ipynb #29807112
 def gate_quartiles(
     gates: pd.DataFrame,  # `gate` and the columns of `by`
     by: Sequence[str] = ("side",),  # groups
@@ -103,7 +103,7 @@ def gates_by(
         rows.append((name, len(own), mean, low, high, 100 * (1 - mean)))
     return pd.DataFrame(rows, columns=[by, "n", "gate", "low", "high", "hyperbolic percent"])
 
-# %% ../../nbs/evaluation/660_routing.ipynb #0a3a6269
+# %% ../../nbs/evaluation/660_routing.ipynb #3c830409
 class Correlation(NamedTuple):
     "Pearson's r and how likely one as far from 0 is without any relation."
 
@@ -160,7 +160,7 @@ def correlate(
     r = min(1.0, max(-1.0, r))
     return Correlation(r, *p_of_correlation(r, len(pair[0]), len(given)), len(pair[0]))
 
-# %% ../../nbs/evaluation/660_routing.ipynb #2b6b62a8
+# %% ../../nbs/evaluation/660_routing.ipynb #315268ce
 def gate_correlations(
     gates: pd.DataFrame,  # `gate` and the columns
     columns: Sequence[str] = ("depth", "abstract", "attributes"),
@@ -178,7 +178,7 @@ def gate_correlations(
         rows.append(row | {"partial_r": held.r, "partial_p": held.p})
     return pd.DataFrame(rows)
 
-# %% ../../nbs/evaluation/660_routing.ipynb #7b4111a4
+# %% ../../nbs/evaluation/660_routing.ipynb #5b15d27c
 COLOURS = frozenset("black white red green yellow blue brown purple pink orange grey gray".split())
 ABSTRACT_NOUNS = frozenset(
     """activity adventure amount art beauty celebration chaos color competition concept culture
@@ -199,7 +199,7 @@ def speaks_of(
     wanted = {*words} | {f"{word}s" for word in words}
     return np.array([not wanted.isdisjoint(_WORD.findall(text.lower())) for text in captions])
 
-# %% ../../nbs/evaluation/660_routing.ipynb #cf09b4d1
+# %% ../../nbs/evaluation/660_routing.ipynb #edb84a8b
 def hyperbolic_shares(
     pairs: pd.DataFrame,  # `gate`, `weight`, `mix`, `delta`, `hyperbolic`
 ) -> pd.Series:
@@ -211,7 +211,7 @@ def hyperbolic_shares(
     shares["contribution"] = float((own / (own + added)).mean())  # NaN, a score of 0, left out
     return pd.Series(shares, name="share")
 
-# %% ../../nbs/evaluation/660_routing.ipynb #ae7750c5
+# %% ../../nbs/evaluation/660_routing.ipynb #efd18f9d
 def dominance(
     mean_weight: float,  # w, 1 is Euclidean
 ) -> str:
@@ -226,18 +226,17 @@ def dominance_at(
     steps: Sequence[float],  # such as the ends of both warm-ups
     column: str = "weight",
 ) -> pd.DataFrame:  # step, mean weight, dominance
-    "Mean weight and dominance at some steps of a training."
+    "Mean weight and dominance at some steps of a training, straight between rows of the log."
     _needs(history, "step", column)
     ordered, rows = history.dropna(subset=[column]).sort_values("step"), []
     for step in steps:
-        before = ordered[ordered["step"] <= step]
-        if not len(before):
-            raise ValueError(f"steps: the log has no {column!r} up to step {step}")
-        value = float(before[column].iloc[-1])
+        if not len(ordered) or not ordered["step"].iloc[0] <= step <= ordered["step"].iloc[-1]:
+            raise ValueError(f"steps: the log has no {column!r} around step {step}")
+        value = float(np.interp(step, ordered["step"], ordered[column]))
         rows.append((step, value, dominance(value)))
     return pd.DataFrame(rows, columns=["step", column, "dominance"])
 
-# %% ../../nbs/evaluation/660_routing.ipynb #549bd56c
+# %% ../../nbs/evaluation/660_routing.ipynb #d36e9d6c
 class Rate(NamedTuple):
     "A fit of floor + drop · exp(-rate · (t - first step))."
 
@@ -246,6 +245,11 @@ class Rate(NamedTuple):
     drop: float
     r2: float  # share of the variance that the fit explains
     within: bool  # whether the time constant lies between the spacing and the length of the log
+
+    @property
+    def resolved(self) -> bool:
+        "Whether the loss falls, at a rate that the log shows."
+        return self.within and self.drop > 0
 
 
 def _exponential(rate: float, t, values) -> tuple[float, Float[ndarray, "2"]]:
@@ -287,17 +291,19 @@ def convergence_rates(
     history: pd.DataFrame,  # `step` and the columns
     columns: Mapping[str, str],  # name of a head → column of its loss
     unit: float = 1000,  # steps that are one unit of time
-) -> pd.DataFrame:  # a row a head: rate, floor, drop, r2, within, and the ratio to the last one
-    "Rates of several losses of one log."
+) -> pd.DataFrame:  # a row a head: rate, floor, drop, r2, within, resolved, and the ratio
+    "Rates of several losses of one log, over that of the last where both are resolved."
     _needs(history, "step", *columns.values())
     rows = []
     for name, column in columns.items():
         own = history[["step", column]].dropna()
-        rows.append({"head": name, **fit_rate(own["step"], own[column], unit)._asdict()})
+        fit = fit_rate(own["step"], own[column], unit)
+        rows.append({"head": name, **fit._asdict(), "resolved": fit.resolved})
     found = pd.DataFrame(rows)
-    return found.assign(ratio=found["rate"] / found["rate"].iloc[-1])
+    both = found["resolved"] & found["resolved"].iloc[-1]
+    return found.assign(ratio=(found["rate"] / found["rate"].iloc[-1]).where(both))
 
-# %% ../../nbs/evaluation/660_routing.ipynb #e7e0309c
+# %% ../../nbs/evaluation/660_routing.ipynb #579a9144
 def clipped_share(
     norms: Sequence[float] | Float[ndarray, "n"],  # of tangent vectors, before they are cut
     c: float,  # curvature magnitude

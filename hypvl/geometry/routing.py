@@ -6,7 +6,7 @@
 __all__ = ['ADAPTERS', 'VARIANTS', 'WEIGHTINGS', 'GATE_FORMS', 'T_FLOOR', 'SMALL_MATRIX', 'AdaptedHead', 'DetachedHead', 'Parts',
            'PairMatrices', 'RoutingConfig', 'Routed', 'RoutedConfig']
 
-# %% ../../nbs/geometry/114_routing.ipynb #9a63283cbaf04dbcab1f6479b197f3a8
+# %% ../../nbs/geometry/114_routing.ipynb #8b5790e4
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +28,7 @@ from .routed_score import Asking, ScoreForm, routed_score
 from .router import PairRouter
 from .spaces import Geometry, GeometryConfig, Side, SphereConfig
 
-# %% ../../nbs/geometry/114_routing.ipynb #8edb47106e1a46a883d545849b8ab81b
+# %% ../../nbs/geometry/114_routing.ipynb #4ac9926d
 ADAPTERS = ("lora", "full", "full_coupled")
 
 
@@ -88,8 +88,8 @@ class DetachedHead(nn.Module):
     def forward(self, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B F"]:
         return self.layers(x.detach())
 
-# %% ../../nbs/geometry/114_routing.ipynb #7cdc8c89c7104fffa095e18ddfef8986
-VARIANTS = ("router", "correction", "baseline", "static", "constant", "fusion")
+# %% ../../nbs/geometry/114_routing.ipynb #8b750f24
+VARIANTS = ("router", "correction", "baseline", "static", "constant", "held", "fusion")
 WEIGHTINGS = ("pair", "shuffled", "query")
 GATE_FORMS = ("logit_over_T", "sigmoid_over_T")
 T_FLOOR = 0.5  # of the router's temperature (Eq. 14)
@@ -139,7 +139,7 @@ class RoutingConfig:
     lora_rank: int = 64
     lora_alpha: float = 0.0  # a; 0: as large as the rank
     mix_logit: float = 0.5  # of the variant 'static': the baseline's weight is its sigmoid
-    constant: float = 0.5  # M of the variant 'constant'
+    constant: float = 0.5  # M of the variant 'constant', the gate of the variant 'held'
 
     def __post_init__(self):
         for name, known in (
@@ -160,7 +160,7 @@ class RoutingConfig:
         "a / r."
         return self.lora_alpha / self.lora_rank if self.lora_alpha else 1.0
 
-# %% ../../nbs/geometry/114_routing.ipynb #504fb2a444614c0babb325280ed9130a
+# %% ../../nbs/geometry/114_routing.ipynb #78d19301
 SMALL_MATRIX = 2**16  # pairs up to which losses are computed at once
 
 
@@ -212,7 +212,7 @@ class Routed(Geometry):
 
     @contextmanager
     def scored_as(self, variant: str, constant: float | None = None) -> Iterator["Routed"]:
-        "Inside the block another variant scores; `constant` is M of the variant 'constant'."
+        "Inside the block another variant scores; `constant` is what 'constant' and 'held' take."
         before = self.variant, self.constant
         self.variant = self._known_variant(variant)
         self.constant = self.constant if constant is None else constant
@@ -352,7 +352,7 @@ class Routed(Geometry):
         image, text = self.parts(images), self.parts(texts)
         correction = self.correction.logits(image.correction, text.correction, "image")
         baseline = self.baseline.logits(image.baseline, text.baseline, "image")
-        if self.router is None or self.variant != "router":
+        if self.router is None or self.variant not in ("router", "held"):
             return PairMatrices(correction, baseline, None)
         seen = [self.beta * correction, baseline]
         if self.config.router_detach_scores:
@@ -367,6 +367,13 @@ class Routed(Geometry):
             return PairMatrices(correction, baseline, logits.sigmoid() / self.t_gate)
         return PairMatrices(correction, baseline, (logits / self.t_gate).sigmoid())
 
+    def _held(self, asking: Asking) -> Asking:
+        "What asks, with the constant of the variants that have one."
+        constant = torch.full_like(asking.gate, self.constant)
+        if self.variant == "constant":  # M, without calibration
+            return Asking(constant)
+        return asking._replace(gate=constant) if self.variant == "held" else asking
+
     def of_queries(self, pairs: PairMatrices, asking: Asking) -> Tensor:
         "Scores of queries, given their rows of the matrices."
         correction, baseline, weight = pairs
@@ -379,9 +386,7 @@ class Routed(Geometry):
         if self.variant == "static":
             share = torch.tensor(self.config.mix_logit).sigmoid().item()
             return share * baseline + (1 - share) * correction
-        if self.variant == "constant":
-            asking = Asking(torch.full_like(asking.gate, self.constant))
-        weight = 1.0 if weight is None else weight
+        asking, weight = self._held(asking), 1.0 if weight is None else weight
         return routed_score(correction, baseline, weight, asking, self.alpha, self.beta, self.form)
 
     @fp32_geometry
@@ -460,10 +465,9 @@ class Routed(Geometry):
         if self.variant == "static":
             share = torch.tensor(self.config.mix_logit).sigmoid().item()
             return share * baseline + (1 - share) * correction
-        asking, weight = self.parts(queries).asking, 1.0
-        if self.variant == "constant":
-            asking = Asking(torch.full_like(asking.gate, self.constant))
-        elif self.router is not None and self.config.gate_form == "sigmoid_over_T":
+        asking, weight = self._held(self.parts(queries).asking), 1.0
+        routed = self.router is not None and self.variant in ("router", "held")
+        if routed and self.config.gate_form == "sigmoid_over_T":
             weight = float(1 / self.t_gate)
         return largest_score(correction, baseline, asking, weight, self.form)
 
@@ -507,7 +511,9 @@ class RoutedConfig(GeometryConfig, kind="routed"):
     routing: RoutingConfig = RoutingConfig()
     form: ScoreForm = ScoreForm()
     curriculum: Curriculum = Curriculum()
-    variant: Literal["router", "correction", "baseline", "static", "constant", "fusion"] = "router"
+    variant: Literal["router", "correction", "baseline", "static", "constant", "held", "fusion"] = (
+        "router"
+    )
 
     def make(self) -> Routed:
         members = self.correction.make(), self.baseline.make()

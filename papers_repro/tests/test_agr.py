@@ -15,7 +15,9 @@ def test_smoke_renders_every_table_figure_and_claim(tmp_path):
         if number == 2:
             assert {"CLIP head", "MERU head", "late fusion", "wide sphere"} <= set(ours["row"])
         if number == 3:
-            variants = {f"AGR ({v})" for v in ("E only", "H only", "E+H", "best constant")}
+            variants = {
+                f"AGR ({v})" for v in ("E only", "H only", "E+H", "best constant", "one gate")
+            }
             assert variants <= set(ours["row"])
     for name in ("figure3_phases", "figure4_dynamics", "figure5_failures", "gates", "constants"):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000, name

@@ -6,7 +6,7 @@
 __all__ = ['TABLE_SECTIONS', 'FIGURES', 'paper', 'queries', 'correlations', 'shares', 'dominances', 'convergences',
            'search_depths', 'sizes']
 
-# %% ../../../nbs/papers/agr/855_agr.ipynb #c4c4740f
+# %% ../../../nbs/papers/agr/855_agr.ipynb #c1c343a7
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -46,7 +46,7 @@ from ..recipes import Recipe
 from ..reference import Rows
 from ...search import build_index
 
-# %% ../../../nbs/papers/agr/855_agr.ipynb #f656e2d9
+# %% ../../../nbs/papers/agr/855_agr.ipynb #f831b91c
 TABLE_SECTIONS = tuple(section for section in SECTIONS if section != "budget")
 
 
@@ -127,7 +127,7 @@ FIGURES = {
     "constants": Figure(_constants, "constants", ("constants",), read=constants_sentence),
 }
 
-# %% ../../../nbs/papers/agr/855_agr.ipynb #ed0e520c
+# %% ../../../nbs/papers/agr/855_agr.ipynb #291e81bf
 def queries(study: Study, model: str = "AGR", listed: int = 3) -> pd.DataFrame:
     "The texts with the lowest and the highest gates, of the first seed."
     rows = _of(study, "gates", model)
@@ -167,7 +167,7 @@ def dominances(study: Study) -> pd.DataFrame:  # a row a model and phase
         ends = Curriculum(steps=int(log["step"].max()))
         for phase in ("shadow", "soft launch"):
             at = dominance_at(log, [max(1.0, ends.breakpoint(phase))], "routing/weight").iloc[0]
-            rows.append((model, phase, round(at["step"]), at["routing/weight"], at["dominance"]))
+            rows.append((model, phase, at["step"], at["routing/weight"], at["dominance"]))
     columns = ["model", "end of", "step", "weight", "dominance"]
     grouped = pd.DataFrame(rows, columns=columns).groupby(columns[:3], sort=False)
     weights = grouped["weight"].agg(["mean", "min", "max"]).add_prefix("weight ")
@@ -176,13 +176,17 @@ def dominances(study: Study) -> pd.DataFrame:  # a row a model and phase
 
 
 def convergences(study: Study) -> pd.DataFrame:  # a row a run
-    "Rates, per thousand steps, of the cross-entropies of both heads, and Euclid's over the other."
+    """Rates, per thousand steps, of the cross-entropies of both heads, and Euclid's over the other.
+
+    The ratio is given where both fall, at rates that the log shows.
+    """
     rows = []
     for model, seed, log in _logs(study):
         heads = {"E": "members/correction", "H": "members/baseline"}
         fits = convergence_rates(log, heads).set_index("head")
         row = {"model": model, "seed": seed} | fits["rate"].add_prefix("rate ").to_dict()
         row |= {"E over H": fits["ratio"]["E"]} | fits["r2"].add_prefix("R² ").to_dict()
+        row |= {"E falls": fits["drop"]["E"] > 0, "H falls": fits["drop"]["H"] > 0}
         rows.append(row | {"both within the log": bool(fits["within"].all())})
     return pd.DataFrame(rows).round(3)
 
@@ -215,7 +219,7 @@ def sizes(study: Study) -> pd.Series:
         found |= {recipe.name: trained_parameters(recipe) for recipe in recipes}
     return pd.Series(found, name="trained parameters")
 
-# %% ../../../nbs/papers/agr/855_agr.ipynb #1568767f
+# %% ../../../nbs/papers/agr/855_agr.ipynb #8edc7966
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
     "What the plan says about a run besides its model."
     geometry = recipe.model.geometry

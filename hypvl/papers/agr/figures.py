@@ -6,7 +6,7 @@
 __all__ = ['curriculum_figure', 'dynamics_figure', 'failure_figure', 'study_figure', 'gates_figure', 'constants_figure',
            'constants_sentence', 'leaning_figure', 'leaning_sentence']
 
-# %% ../../../nbs/papers/agr/854_figures.ipynb #30acce27
+# %% ../../../nbs/papers/agr/854_figures.ipynb #e4ed6ff9
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 
@@ -22,7 +22,7 @@ from .tables import WORLD_TEXTS
 from ..claims import items_by_seeds
 from ..figures import Drawing, palette, panels, smoothed_curves, style
 
-# %% ../../../nbs/papers/agr/854_figures.ipynb #7801a690
+# %% ../../../nbs/papers/agr/854_figures.ipynb #2b3b7aab
 _PHASES = {"isolation": "#f2f2f2", "shadow": "#e3ecf5", "soft launch": "#f9eedd"}
 _PHASES |= {"adaptive": "#ffffff"}
 
@@ -73,7 +73,7 @@ def curriculum_figure(
         axes[0, 0].legend(frameon=False, loc="center left")
     return Drawing(figure, data)
 
-# %% ../../../nbs/papers/agr/854_figures.ipynb #65e8d05c
+# %% ../../../nbs/papers/agr/854_figures.ipynb #aefdb9e0
 def _curve(history: pd.DataFrame, column: str, panel: str, series: str = "") -> pd.DataFrame:
     "One column, smoothed a run."
     if column not in history or history[column].isna().all():
@@ -91,13 +91,17 @@ def _draw(axis: Axes, rows: pd.DataFrame, by: str, colours: Mapping[str, str]) -
 
 
 _DYNAMICS = {  # panel → column of the log, series
-    "cross-entropy, nats": {
+    "cross-entropy of both directions, nats": {
         "contrast": "routed",
         "members/correction": "E alone",
         "members/baseline": "H alone",
     },
     "weight of a pair": {"routing/weight": "mean", "routing/weight_of_matches": "of matches"},
     "curvature": {"curvature": "c"},
+    "inverse temperature": {
+        "routing/scale_correction": "E alone",
+        "routing/scale_baseline": "H alone",
+    },
     "first of the batch": {
         "routing/top1": "routed",
         "routing/top1_correction": "E alone",
@@ -163,7 +167,7 @@ def failure_figure(
         figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     return Drawing(figure, data)
 
-# %% ../../../nbs/papers/agr/854_figures.ipynb #fed656a2
+# %% ../../../nbs/papers/agr/854_figures.ipynb #4e5c5220
 def study_figure(
     history: pd.DataFrame,  # rows of metrics.csv of several models
 ) -> Drawing:
@@ -174,7 +178,7 @@ def study_figure(
         "E alone, nats": "members/correction",
         "H alone, nats": "members/baseline",
         "gradient of the routed contrast": "grad/contrast/image_text",
-        "temperature of H": "routing/scale_baseline",
+        "inverse temperature of H": "routing/scale_baseline",
     }
     parts = [_curve(history, column, panel) for panel, column in columns.items()]
     data = pd.concat([part for part in parts if len(part)], ignore_index=True)
@@ -191,7 +195,7 @@ def study_figure(
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     return Drawing(figure, data)
 
-# %% ../../../nbs/papers/agr/854_figures.ipynb #b7e65ff1
+# %% ../../../nbs/papers/agr/854_figures.ipynb #1fe27b35
 def gates_figure(
     gates: pd.DataFrame,  # model, seed, text, level, gate
 ) -> Drawing:
@@ -254,7 +258,7 @@ def constants_sentence(
         said.append(f"{model} {own.idxmax():g} ({own.max():.1f} %, at 0 {own.loc[0]:.1f} %)")
     return f"Best constant and its recall: {'; '.join(said)}."
 
-# %% ../../../nbs/papers/agr/854_figures.ipynb #33c09005
+# %% ../../../nbs/papers/agr/854_figures.ipynb #2cf2f8e4
 def leaning_figure(
     cases: pd.DataFrame,  # of `probe.leaning_captions`
     picture: Callable[[str], Image.Image],  # of a file name

@@ -6,7 +6,7 @@
 __all__ = ['VARIANT_LABELS', 'ALONE_LABELS', 'CONSTANTS', 'LEVELS', 'scored_variants', 'validation_points', 'constant_curve',
            'score_parts', 'routing_facts', 'text_gates', 'level_rows', 'leaning_captions', 'routed_frames']
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #8a23d4fa
+# %% ../../../nbs/papers/agr/851_probe.ipynb #5896b329
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,14 @@ from ..claims import IDEAL
 from ..recipes import Recipe
 from ..reference import BASELINES
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #df12dac9
+# %% ../../../nbs/papers/agr/851_probe.ipynb #738a8729
 VARIANT_LABELS = {  # variant → what stands behind the model's name
     "router": "",
     "correction": " (E only)",
     "baseline": " (H only)",
     "static": " (E+H)",
     "constant": " (best constant)",
+    "held": " (one gate)",
 }
 ALONE_LABELS = {"correction": "CLIP head", "baseline": "MERU head", "fusion": "late fusion"}
 
@@ -64,7 +65,7 @@ def scored_variants(
         known = {"router": "", "constant": known["constant"]}
     return {variant: recipe.name + label for variant, label in known.items()}
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #c8b1038f
+# %% ../../../nbs/papers/agr/851_probe.ipynb #27da2076
 CONSTANTS = tuple(n / 10 for n in range(11))
 
 
@@ -95,16 +96,17 @@ def _recall(geometry: Routed, points: Mapping[str, Tensor]) -> float:
 def constant_curve(
     model: Any,  # with a routed geometry
     points: Mapping[str, Tensor],  # of validation scenes
+    variant: str = "constant",  # or 'held'
 ) -> pd.DataFrame:  # constant, value
-    "Validation recall by the constant in the router's place."
+    "Validation recall by the constant in the place of the router, or of the gate."
     rows = []
     with inference(model):
         for constant in CONSTANTS:
-            with model.geometry.scored_as("constant", constant):
+            with model.geometry.scored_as(variant, constant):
                 rows.append({"constant": constant, "value": _recall(model.geometry, points)})
     return pd.DataFrame(rows)
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #31b7be05
+# %% ../../../nbs/papers/agr/851_probe.ipynb #8dffb2f7
 def _rows_of(values: pd.DataFrame, dataset: str) -> pd.DataFrame:
     "Rows in the vocabulary of results."
     return values.assign(suite="router", dataset=dataset, score="paper")
@@ -169,7 +171,7 @@ def routing_facts(
     parts.append(pd.DataFrame({"metric": list(found), "value": [float(v) for v in found.values()]}))
     return _rows_of(pd.concat(parts, ignore_index=True), "validation")
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #a02bcec7
+# %% ../../../nbs/papers/agr/851_probe.ipynb #331bc180
 LEVELS = ("family", "genus", "species")  # of names, from abstract to specific
 
 
@@ -182,8 +184,8 @@ def _texts(suite: Path) -> pd.DataFrame:  # text, level, attribute
             rows += [(name(node), level) for node in read_image_folder(folder).classes]
     for path in sorted((suite / "captions").glob("*.json")):
         captions = read_karpathy(path, suite / "images").captions
-        rows += [(caption, "caption") for caption in dict.fromkeys(captions)]
-    frame = pd.DataFrame(rows, columns=["text", "level"])
+        rows += [(caption, "caption") for caption in captions]
+    frame = pd.DataFrame(rows, columns=["text", "level"]).drop_duplicates(ignore_index=True)
     words = {word for known in ATTRIBUTES.values() for word in known.words}
     return frame.assign(attribute=speaks_of(frame["text"].tolist(), words))
 
@@ -215,7 +217,7 @@ def level_rows(
         rows.append(cell | hyperbolic | percent)
     return pd.DataFrame(rows).assign(suite="router", score="paper")
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #4592def4
+# %% ../../../nbs/papers/agr/851_probe.ipynb #fa00f404
 def leaning_captions(
     model: Any,  # with a routed geometry
     images: Sequence[Path],
@@ -238,7 +240,7 @@ def leaning_captions(
             rows.append(row | {k: x[query, candidate].item() for k, x in scored.items()})
     return pd.DataFrame(rows)
 
-# %% ../../../nbs/papers/agr/851_probe.ipynb #ef5f62cb
+# %% ../../../nbs/papers/agr/851_probe.ipynb #2e4fc829
 def routed_frames(
     model: Any, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
@@ -246,11 +248,13 @@ def routed_frames(
     frames: dict[str, list[pd.DataFrame]] = {}
     geometry, source = model.geometry, recipe.test or recipe.data
     points = validation_points(model, data, recipe)
-    curve = constant_curve(model, points)
-    best = float(curve.loc[curve["value"].idxmax(), "constant"])
+    variants = scored_variants(recipe)
+    with_constant = ["constant", *({"held"} & {*variants})]
+    curves = {variant: constant_curve(model, points, variant) for variant in with_constant}
+    best = {v: float(c.loc[c["value"].idxmax(), "constant"]) for v, c in curves.items()}
     protocol = Protocol(scores=("paper",), seed=recipe.train.seed)
-    for place, (variant, label) in enumerate(scored_variants(recipe).items()):
-        with geometry.scored_as(variant, best):
+    for place, (variant, label) in enumerate(variants.items()):
+        with geometry.scored_as(variant, best.get(variant)):
             found = evaluate_suite(
                 model,
                 data.suite,
@@ -267,7 +271,7 @@ def routed_frames(
             rows = rows.assign(model=rows["model"].where(known, label))
             frames.setdefault(name, []).append(rows)
     joined = {name: pd.concat(parts, ignore_index=True) for name, parts in frames.items()}
-    joined["constants"] = curve
+    joined["constants"] = curves["constant"]
     if geometry.variant == "router" and getattr(recipe.objective, "routed", True):
         joined["facts"] = routing_facts(model, points)
         joined["gates"] = text_gates(model, data.suite)

@@ -6,7 +6,7 @@
 __all__ = ['HELD_OUT', 'TRUNKS', 'LABELS', 'SETTINGS', 'SECTIONS', 'LONGER', 'agr_recipe', 'trained_parameters',
            'section_recipes']
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #a8751aa4
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #eebe55f0
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from ..recipes import PRESETS, Recipe, known_name, preset_scale
 from ...training.cached import CachedFeatures
 from ...training.config import TrainConfig
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #ec650697
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #c850eeba
 HELD_OUT = 5_000  # posts of RedCaps on which the best constant is chosen
 TRUNKS = {"world": "clip_world", "published": "open_clip:ViT-B-16-quickgelu:openai"}
 _MINI_SUITE = SuiteConfig(
@@ -75,7 +75,7 @@ def _data(preset: str) -> DataSource:
         world = replace(world, train=4_000, val=500, suite=_MINI_SUITE)
     return world
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #e4131f37
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #98304fb4
 LABELS = {
     "agr": "AGR",
     "aux": "AGR + own contrast",
@@ -178,7 +178,7 @@ def agr_recipe(
     columns = {"setting": setting, "budget": budget, "boxes": False}
     return replace(made, test=source, label=LABELS[setting], columns=columns)
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #c4c1ddfa
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #2872034d
 def trained_parameters(
     recipe: Recipe,
 ) -> int:
@@ -186,7 +186,10 @@ def trained_parameters(
     model: Any = recipe.model.make()
     recipe.model.start(model)
     objective = recipe.objective
-    unused = {"context"} if recipe.model.geometry.routing.weighting == "query" else set()
+    routing = recipe.model.geometry.routing
+    unused = {"context"} if routing.weighting == "query" else set()
+    unused |= set() if routing.gated else {"gate"}
+    unused |= set() if routing.calibrated else {"calibration"}
     if isinstance(objective, RoutedObjective) and not objective.routed:
         unused |= {"gate", "calibration"}
         unused |= set() if objective.aux_correction else {"correction"}
@@ -197,7 +200,7 @@ def trained_parameters(
             total += parameter.numel()
     return total
 
-# %% ../../../nbs/papers/agr/850_recipes.ipynb #c963e3cf
+# %% ../../../nbs/papers/agr/850_recipes.ipynb #1acb1a5d
 SECTIONS = ("main", "study", "ablation", "product", "towers", "budget")
 _OF_SECTION = {
     "main": (

@@ -118,7 +118,8 @@ def _place(row: Mapping) -> tuple:
     return str(row["size"]), first, name
 
 
-_VARIANTS_OF_ONE = ("AGR", *(f"AGR ({v})" for v in ("E only", "H only", "E+H", "best constant")))
+_SCORES = ("E only", "H only", "E+H", "best constant", "one gate")
+_VARIANTS_OF_ONE = ("AGR", *(f"AGR ({score})" for score in _SCORES))
 _MAIN = ("main", "study", "ablation", "product", "towers")
 
 
