@@ -7,13 +7,15 @@ __all__ = ['CHUNK_PAIRS', 'IMPLEMENTATIONS', 'TileSide', 'Layers', 'Masks', 'til
            'PairRouter']
 
 # %% ../../nbs/geometry/112_router.ipynb #eae8a949
+from collections.abc import Iterator
+from functools import reduce
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from ..config import suggest
@@ -191,6 +193,13 @@ class _Plan(NamedTuple):
             found.append((draws >= self.dropout).to(e.dtype) / (1 - self.dropout))
         return Masks(*found)
 
+    def pieces(self, e: Tensor, s: Tensor, *small: Tensor) -> Iterator[tuple[slice, tuple]]:
+        "Each tile, and what `tile_logits` takes of it."
+        rows, columns, layers = TileSide(*small[:3]), TileSide(*small[3:6]), Layers(*small[6:])
+        for number, tile in enumerate(self.tiles(len(e))):
+            part, masks = TileSide(*(x[tile] for x in rows)), self.masks(number, e[tile], layers)
+            yield tile, (e[tile], s[tile], part, columns, layers, masks, self.width, self.eps)
+
 
 def _add(total, part):
     "Add the tensors of a tuple in place."
@@ -198,33 +207,39 @@ def _add(total, part):
         whole += one
 
 
+def _differentiable_gradients(plan: _Plan, flow: Tensor, wanted: tuple[bool, ...], tensors):
+    "Gradients of the logits that have gradients themselves; all tiles are held at once."
+    own = [x.view_as(x) for x in tensors]  # some depend on others, which is not asked here
+    parts = [tile_logits(*some) for _, some in plan.pieces(*own)]
+    asked = [x for x, needed in zip(own, wanted) if needed]
+    found = iter(torch.autograd.grad(torch.cat(parts), asked, flow, create_graph=True))
+    return [next(found) if needed else None for needed in wanted]
+
+
 class _PairLogits(torch.autograd.Function):
     "Logits of all pairs, tile by tile in both passes."
 
     @staticmethod
     def forward(ctx, plan, e, s, *small):
-        rows, columns, layers = TileSide(*small[:3]), TileSide(*small[3:6]), Layers(*small[6:])
         logits = torch.empty_like(e)
-        for number, tile in enumerate(plan.tiles(len(e))):
-            part, masks = TileSide(*(x[tile] for x in rows)), plan.masks(number, e[tile], layers)
-            some = (e[tile], s[tile], part, columns, layers, masks, plan.width, plan.eps)
+        for tile, some in plan.pieces(e, s, *small):
             logits[tile] = tile_logits(*some)
         ctx.plan = plan
         ctx.save_for_backward(e, s, *small)
         return logits
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, flow):
         e, s, *small = ctx.saved_tensors
         plan, wanted = ctx.plan, ctx.needs_input_grad[1:3]
+        if torch.is_grad_enabled():
+            every = ctx.needs_input_grad[1:]
+            return None, *_differentiable_gradients(plan, flow, every, ctx.saved_tensors)
         rows, columns, layers = TileSide(*small[:3]), TileSide(*small[3:6]), Layers(*small[6:])
         of_scores = [torch.empty_like(x) if needed else None for x, needed in zip((e, s), wanted)]
         of_rows = TileSide(*map(torch.empty_like, rows))
         of_columns, of_layers = (type(x)(*map(torch.zeros_like, x)) for x in (columns, layers))
-        for number, tile in enumerate(plan.tiles(len(e))):
-            part, masks = TileSide(*(x[tile] for x in rows)), plan.masks(number, e[tile], layers)
-            some = (e[tile], s[tile], part, columns, layers, masks, plan.width, plan.eps)
+        for tile, some in plan.pieces(e, s, *small):
             found = tile_gradients(flow[tile], *some, of_scores=any(wanted))
             for whole, one in zip(of_scores, (found.e, found.s)):
                 if whole is not None and one is not None:
@@ -241,7 +256,10 @@ IMPLEMENTATIONS = ("split_chunked", "naive")
 
 
 class PairRouter(nn.Module):
-    "A logit for each pair from two scores and a context of either side."
+    """A logit for each pair from two scores and a context of either side.
+
+    A gradient that is differentiated again (`create_graph=True`) holds the layers of all pairs.
+    """
 
     def __init__(
         self,
@@ -277,8 +295,19 @@ class PairRouter(nn.Module):
         image_context: Float[Tensor, "I C"],
         text_context: Float[Tensor, "T C"],
     ) -> Float[Tensor, "I T"]:
-        "Logits of the weights of all pairs."
+        """Logits of the weights of all pairs.
+
+        They have the widest type among scores, contexts and parameters: all are raised to it.
+        """
         self._check(correction, baseline, image_context, text_context)
+        given = (correction, baseline, image_context, text_context)
+        own = self.first.weight.dtype
+        widest = reduce(torch.promote_types, (x.dtype for x in given), own)
+        correction, baseline, image_context, text_context = (x.to(widest) for x in given)
+        if own != widest:
+            wide = {name: p.to(widest) for name, p in self.named_parameters()}
+            raised = (correction, baseline, image_context, text_context)
+            return functional_call(self, wide, raised)
         if self.implementation == "naive":
             return self._naive(correction, baseline, image_context, text_context)
         rows = self._tile_rows(correction)
