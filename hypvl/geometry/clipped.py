@@ -6,6 +6,7 @@
 __all__ = ['clip_norm', 'StartedLinear', 'Clipped', 'ClippedConfig']
 
 # %% ../../nbs/geometry/110_clipped.ipynb #975726a5
+import logging
 import math
 from dataclasses import dataclass
 from typing import Literal
@@ -19,18 +20,26 @@ from .lorentz import exp0
 from .precision import fp32_geometry, tiny_norm
 from .spaces import GeometryConfig, Product, Side
 
+_log = logging.getLogger(__name__)
+
 # %% ../../nbs/geometry/110_clipped.ipynb #9ac17d25
 def clip_norm(
     v: Float[Tensor, "*B D"],  # tangent vectors at the root
     limit: Float[Tensor, "*B"] | float,  # longest that stays, > 0
 ) -> Float[Tensor, "*B D"]:
     "Vectors longer than `limit` shortened to it; the others as they are."
+    largest = v.detach().abs().amax(-1, keepdim=True)
+    squarable = (torch.finfo(v.dtype).max / v.shape[-1]) ** 0.5  # of all, the sum is finite
+    v = v * (squarable / largest).clamp(max=1)
     length = torch.linalg.vector_norm(v, dim=-1).clamp(min=tiny_norm(v.dtype))
     return v * (limit / length).clamp(max=1)[..., None]
 
 # %% ../../nbs/geometry/110_clipped.ipynb #f1aceb8d
 class StartedLinear(nn.Linear):
-    "A linear layer without bias whose weights are scaled by the first batch that trains it."
+    """A linear layer without bias whose weights are scaled by the first batch that trains it.
+
+    A batch without a finite positive median length leaves that to the next one.
+    """
 
     started: Tensor  # whether that has happened
 
@@ -48,12 +57,16 @@ class StartedLinear(nn.Linear):
 
     @torch.no_grad()
     def _start(self, x):
-        "Scale the weights."
+        "Scale the weights, where the batch says by how much."
         outputs = super().forward(x).unflatten(-1, (self.factors, -1))
         found = torch.linalg.vector_norm(outputs.float(), dim=-1).median()
-        scale = self.median / found.clamp(min=torch.finfo(found.dtype).tiny)
+        scale = self.median / found
         if distributed.is_available() and distributed.is_initialized():
             distributed.broadcast(scale, 0)
+        if not (scale.isfinite() and scale > 0):
+            what = f"{list(x.shape)} has median length {found.item():g}"
+            _log.warning("The batch %s in a factor: weights are scaled by a later one.", what)
+            return
         self.weight.mul_(scale)
         self.started.fill_(True)
 
