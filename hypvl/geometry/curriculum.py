@@ -9,7 +9,7 @@ __all__ = ['PUBLISHED_STEPS', 'BREAKPOINTS', 'CURRICULA', 'Curriculum']
 from dataclasses import dataclass
 from typing import Literal
 
-from ..config import suggest
+from ..config import check_least, suggest
 
 # %% ../../nbs/geometry/111_curriculum.ipynb #1ae69a2e
 PUBLISHED_STEPS = 120_000  # of the run that the breakpoints below belong to
@@ -31,8 +31,7 @@ class Curriculum:
     def __post_init__(self):
         if self.kind not in CURRICULA:
             raise ValueError(f"kind: unknown {self.kind!r}.{suggest(self.kind, CURRICULA)}")
-        if self.steps < 1:
-            raise ValueError(f"steps: 1 or more, got {self.steps}")
+        check_least(self, steps=1)
 
     def breakpoint(
         self,

@@ -42,7 +42,7 @@ def largest_score(
     form: ScoreForm = ScoreForm(),
 ) -> Float[Tensor, "Q"]:
     "The most that the score of a query can be, in evaluation; infinite where nothing bounds it."
-    if largest_weight < 0:
+    if not largest_weight >= 0:
         raise ValueError(f"largest_weight must be 0 or more, got {largest_weight}")
     correction, baseline = correction.double(), baseline.double()
     gate, *calibration = asking

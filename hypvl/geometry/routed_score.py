@@ -6,6 +6,7 @@
 __all__ = ['FORMS', 'SOURCES', 'ScoreForm', 'Asking', 'difference', 'routed_score', 'largest_change']
 
 # %% ../../nbs/geometry/113_routed_score.ipynb #69242254
+import math
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -36,8 +37,8 @@ class ScoreForm:
         ):
             if value not in known:
                 raise ValueError(f"{name}: unknown {value!r}.{suggest(value, known)}")
-        if not self.delta_max > 0:
-            raise ValueError(f"delta_max must be > 0, got {self.delta_max}")
+        if not 0 < self.delta_max < math.inf:
+            raise ValueError(f"delta_max must be finite and > 0, got {self.delta_max}")
 
 
 class Asking(NamedTuple):

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from ..config import suggest
+from ..config import check_least, suggest
 from ..geometry.curriculum import PUBLISHED_STEPS
 from ..geometry.routed_score import difference
 from .contrast import Contrast
@@ -165,7 +165,7 @@ class RoutingReport(Row, kind="routing_report"):
             "alpha": geometry.alpha,
             "beta": geometry.beta,
             "weight": weight.mean(),
-            "weight_sd": weight.std(),
+            "weight_sd": weight.std(correction=min(1, weight.numel() - 1)),
             "weight_of_matches": matches.mean(),
             "gate_image": gate.mean(),
             "gate_text": texts.asking.gate.mean(),
@@ -211,6 +211,7 @@ class RoutedObjective(ObjectiveConfig, kind="routed"):
             value = getattr(self, name)
             if value not in known:
                 raise ValueError(f"{name}: unknown {value!r}.{suggest(value, known)}")
+        check_least(self, steps=1, entropy=0, balance=0, aux_correction=0, aux_baseline=0)
 
     def rows(self) -> list[Row]:
         "The rows; the members' contrasts and the report are logged in any case."
