@@ -190,7 +190,9 @@ class Estimate:
     @property
     def covers(self) -> str:
         "What the interval covers."
-        return "items" if len(self.per_seed) == 1 else "items and seeds"
+        if self.below or self.above or self.groups != len(self.per_seed):
+            return "items" if len(self.per_seed) == 1 else "items and seeds"
+        return "seeds" if len(self.per_seed) > 1 else "nothing"
 
     @property
     def _spread(self) -> float:
@@ -201,7 +203,9 @@ class Estimate:
         self,
         level: float = 0.95,  # coverage
     ) -> Interval:
-        "The number with its limits."
+        "The number with its limits; NaN where they would cover nothing."
+        if self.covers == "nothing":
+            return Interval(self.value, np.nan, np.nan)
         seeds = 0.0
         if len(self.per_seed) > 1:
             seeds = seed_interval(self.per_seed, level).high - self.value

@@ -6,8 +6,8 @@
 __all__ = ['FEWEST_SEEDS', 'IDEAL', 'PAIR_SUITES', 'BLIND', 'VERDICTS', 'DECIDED', 'NotRun', 'Effect', 'Known', 'verdict',
            'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of', 'paired_difference',
            'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare', 'GainGap', 'Claim',
-           'Untestable', 'digest', 'split_budgets', 'evaluate', 'CommittedLedger', 'verdict_counts', 'relative_size',
-           'Ledger']
+           'Untestable', 'digest', 'split_budgets', 'evaluate', 'CommittedLedger', 'with_limits', 'verdict_counts',
+           'relative_size', 'Ledger']
 
 # %% ../../nbs/papers/809_claims.ipynb #a8954d65
 import hashlib
@@ -84,7 +84,7 @@ def verdict(known: Known) -> str:
     "The first rule that applies."
     if known.reason:
         return "not run"
-    if not known.low <= known.high:
+    if known.low > known.high:  # one run of one number has no interval
         raise ValueError(f"low: an interval has low <= high, got {known.low} and {known.high}")
     if known.sanity:
         return "sanity"
@@ -664,7 +664,10 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
     if found == "at the floor" and not effect.limit:
         return "a column at the floor, left out, lies on the other side"
     if found == "one run":
-        return f"{len(effect.seeds)} of {FEWEST_SEEDS} seeds; the interval covers {row['covers']}"
+        limits = (
+            "no interval" if row["covers"] == "nothing" else f"the interval covers {row['covers']}"
+        )
+        return f"{len(effect.seeds)} of {FEWEST_SEEDS} seeds; {limits}"
     if found == "still learning":
         if np.isnan(row["longer"]):
             return row["no_longer"]
@@ -777,6 +780,13 @@ def _most_seeds(ledger: pd.DataFrame) -> int:
     return max(counts, default=0)
 
 
+def with_limits(row, digits: int = 2) -> str:
+    "The effect of a row of the ledger with its interval, where it has one, and its unit."
+    if np.isnan(row.low):
+        return f"{row.effect:+.{digits}f} {row.unit}"
+    return f"{row.effect:+.{digits}f} [{row.low:+.{digits}f}, {row.high:+.{digits}f}] {row.unit}"
+
+
 def _outcome(row) -> str:
     "What this run says, as text."
     if row.verdict == "not run":
@@ -786,7 +796,7 @@ def _outcome(row) -> str:
         exceed += f", counted from a null of {row.null:.2f}"
     if pd.notna(row.ideal):
         exceed += f", ideal {row.ideal:+.2f}"
-    effect = f"{row.effect:+.2f} [{row.low:+.2f}, {row.high:+.2f}] {row.unit}{exceed}"
+    effect = f"{with_limits(row)}{exceed}"
     why = f"; {row.reason}" if row.reason else ""
     return f"{effect}; {row.detail}; n = {row.n:.0f}, seeds {row.seeds}{why}"
 

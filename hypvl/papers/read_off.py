@@ -22,6 +22,7 @@ from hypvl.papers.claims import (
     bars_of,
     relative_size,
     verdict_counts,
+    with_limits,
 )
 from .reference import BASELINES, TASKS, Column
 from .tables import OUR_BLOCK
@@ -166,8 +167,7 @@ def largest_effects(
     shown = shown.sort_values(["decided", "size"], ascending=False)
     words = []
     for row in shown.head(count).itertuples():
-        number = f"{row.effect:+.1f} [{row.low:+.1f}, {row.high:+.1f}] {row.unit}"
-        words.append(f"{row.claim}: {number} ({row.verdict})")
+        words.append(f"{row.claim}: {with_limits(row, 1)} ({row.verdict})")
     return words
 
 
