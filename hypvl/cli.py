@@ -6,7 +6,7 @@
 __all__ = ['COMMANDS', 'MAIN_NUMBERS', 'EDGES', 'FAILED', 'MISSING', 'make_parser', 'check_places', 'model_name', 'main_numbers',
            'score_lines', 'main']
 
-# %% ../nbs/001_cli.ipynb #068088e7
+# %% ../nbs/001_cli.ipynb #49e28ca4
 import argparse
 import os
 import sys
@@ -24,7 +24,9 @@ from hypvl.arguments import (
     check_folder,
     choice,
     count,
+    given,
     load_plugin,
+    place,
     say,
     words,
 )
@@ -44,13 +46,14 @@ from hypvl.recipe_commands import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# %% ../nbs/001_cli.ipynb #4b35a8af
+# %% ../nbs/001_cli.ipynb #6c180939
 def _add_places(parser: argparse.ArgumentParser):
     "Options that say what is evaluated, on what, and where the results go."
     group = parser.add_argument_group("model and data")
     group.add_argument(
         "--checkpoint",
         required=True,
+        type=given,
         help="folder of save_pretrained, published .pth file, "
         "open_clip:NAME/TAG or open_clip:NAME/FILE",
     )
@@ -65,34 +68,35 @@ def _add_places(parser: argparse.ArgumentParser):
     group.add_argument(
         "--data_root",
         required=True,
-        type=Path,
+        type=place,
         help="folder with imagenet/, coco/, flickr30k/, visual_genome/, vl_checklist/, "
         "sugarcrepe/ ...; or with sets of one's own, zero_shot/NAME/CLASS/*.jpg",
     )
     group.add_argument(
         "--captions",
-        type=Path,
+        type=place,
         help="training captions for the bag-of-words baseline: COCO JSON, or one a line",
     )
     group.add_argument(
         "--reference",
-        type=Path,
+        type=place,
         help="folder of the papers' numbers; default: that of the checkout",
     )
     group.add_argument(
         "--out",
         required=True,
-        type=Path,
+        type=place,
         help="folder for results, tables, and what makes a second call short",
     )
 
-# %% ../nbs/001_cli.ipynb #4103498d
+# %% ../nbs/001_cli.ipynb #39c74f46
 def _add_explorer(parser: argparse.ArgumentParser):
     "Options that say what is looked at, and where the page is served."
     group = parser.add_argument_group("what is looked at")
     group.add_argument(
         "--run",
         dest="runs",
+        type=given,
         action="append",
         default=[],
         help="folder of save_pretrained or of a run, published .pth file, clip_world or "
@@ -100,25 +104,25 @@ def _add_explorer(parser: argparse.ArgumentParser):
     )
     group.add_argument(
         "--images",
-        type=Path,
+        type=place,
         help="folder of photographs; default: scenes of the embedded world",
     )
     group.add_argument(
         "--annotations",
-        type=Path,
+        type=place,
         help="COCO or LVIS JSON with boxes; default: instances*.json in the folder or beside it",
     )
     group.add_argument("--scenes", default=2000, type=int, help="of the embedded world")
     group = parser.add_argument_group("where")
     group.add_argument(
         "--cache",
-        type=Path,
+        type=place,
         help="folder for thumbnails and points; default: the user's folder of caches",
     )
     group.add_argument("--host", default="127.0.0.1", help="default: this machine only")
     group.add_argument("--port", default=7860, type=int)
 
-# %% ../nbs/001_cli.ipynb #20aee9b4
+# %% ../nbs/001_cli.ipynb #ad5bcd9c
 def _add_protocol(parser: argparse.ArgumentParser):
     "Options that say what is measured; the defaults are as published."
     group = parser.add_argument_group("protocol")
@@ -130,7 +134,7 @@ def _add_protocol(parser: argparse.ArgumentParser):
     )
     group.add_argument(
         "--names",
-        type=Path,
+        type=place,
         help="of suite folder: FOLDER<TAB>NAME a line, or a name a line in the order of the "
         "folders; default: the names of the folders",
     )
@@ -187,7 +191,7 @@ def _add_checklist(parser: argparse.ArgumentParser):
         help="phrases leaves out bare nouns",
     )
 
-# %% ../nbs/001_cli.ipynb #3cf7032d
+# %% ../nbs/001_cli.ipynb #144fc2cf
 def _add_machine(parser: argparse.ArgumentParser):
     "Options that change no number."
     group = parser.add_argument_group("machine")
@@ -210,7 +214,7 @@ def _add_machine(parser: argparse.ArgumentParser):
 def _add_data_check(parser: argparse.ArgumentParser):
     "Options that say which folder is looked at."
     group = parser.add_argument_group("what is looked at")
-    group.add_argument("--data_root", required=True, type=Path, help="folder of data sets")
+    group.add_argument("--data_root", required=True, type=place, help="folder of data sets")
     group.add_argument("--sets", type=words, help="only these, with commas: COCO, ImageNet, ...")
     group.add_argument(
         "--checksums",
@@ -226,9 +230,9 @@ def _add_data_export(parser: argparse.ArgumentParser):
     group.add_argument(
         "--set", required=True, help="Caltech-101, EuroSAT, RESISC45 or CLEVR", metavar="SET"
     )
-    group.add_argument("--data_root", required=True, type=Path, help="folder of data sets")
+    group.add_argument("--data_root", required=True, type=place, help="folder of data sets")
     group.add_argument(
-        "--tfds_dir", type=Path, help="where tensorflow-datasets keeps its data; default: its own"
+        "--tfds_dir", type=place, help="where tensorflow-datasets keeps its data; default: its own"
     )
 
 
@@ -323,7 +327,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     return parser
 
-# %% ../nbs/001_cli.ipynb #1e54089b
+# %% ../nbs/001_cli.ipynb #20a7046a
 def check_places(
     args: argparse.Namespace,  # of `hypvl evaluate`
 ) -> None:
@@ -336,14 +340,14 @@ def check_places(
     check_device(args.device)
     out, root = Path(args.out), Path(args.data_root)
     if out.exists() and not out.is_dir():
-        raise ValueError(f"out: {args.out!r} is a file, a folder is needed")
+        raise ValueError(f"out: {str(out)!r} is a file, a folder is needed")
     if args.suite == "folder" and out.resolve().is_relative_to(root.resolve()):
-        raise ValueError(f"out: {args.out!r} lies in data_root, where it would count as a class")
+        raise ValueError(f"out: {str(out)!r} lies in data_root, where it would count as a class")
     for name, least in (("batch_size", 1), ("workers", 0), ("seed", 0)):
         if getattr(args, name) < least:
             raise ValueError(f"{name}: at least {least}, got {getattr(args, name)}")
 
-# %% ../nbs/001_cli.ipynb #72bb965a
+# %% ../nbs/001_cli.ipynb #3a15d9e4
 def _processes(device: str):
     "Device of this process, and its share of the work."
     import torch
@@ -361,7 +365,7 @@ def _processes(device: str):
     share = Share(state.process_index, state.num_processes, state.wait_for_everyone)
     return str(state.device), share
 
-# %% ../nbs/001_cli.ipynb #48e752aa
+# %% ../nbs/001_cli.ipynb #c6ac086e
 def model_name(
     source: str,  # as for `evaluate_checkpoint`
 ) -> str:  # for the tables
@@ -376,7 +380,7 @@ def model_name(
         path = path.parent
     return path.name
 
-# %% ../nbs/001_cli.ipynb #5a0d67bb
+# %% ../nbs/001_cli.ipynb #af79a0b4
 MAIN_NUMBERS = (  # suite, data set (None: the mean over all), metric, what is printed
     ("zero_shot", None, "accuracy", "zero-shot accuracy"),
     ("retrieval", None, "t2i_R@5", "text to image R@5"),
@@ -413,7 +417,7 @@ def main_numbers(
         lines.append(f"{line}  {several}")
     return lines
 
-# %% ../nbs/001_cli.ipynb #b9714d01
+# %% ../nbs/001_cli.ipynb #227a8011
 EDGES = ("tie", "lca", "lca_max")  # metrics that count edges; all others are shares
 
 
@@ -448,7 +452,7 @@ def score_lines(
     heading = f"{front} {'value':>6} {'95 %':>14} {'chance':>6} {'items':>7}"
     return [heading, *lines] if lines else []
 
-# %% ../nbs/001_cli.ipynb #64a065d2
+# %% ../nbs/001_cli.ipynb #7b74571c
 _PROTOCOL = (
     "scores",
     "variant",
@@ -546,7 +550,7 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
         print(f"hypvl evaluate: {faults[-1]}", file=sys.stderr)
     return missing, faults
 
-# %% ../nbs/001_cli.ipynb #d6a451d1
+# %% ../nbs/001_cli.ipynb #741ea017
 def _data_check(args: argparse.Namespace) -> int:
     "Run `hypvl data check`."
     from hypvl.data.locate import check_archives, check_root
@@ -598,7 +602,7 @@ def _explore(args: argparse.Namespace) -> int:
     )
     return 0
 
-# %% ../nbs/001_cli.ipynb #cc68a61b
+# %% ../nbs/001_cli.ipynb #7b117354
 def main(
     arguments: Sequence[str] | None = None,  # None: those of the process
 ) -> int:  # exit code

@@ -7,7 +7,7 @@ __all__ = ['LISTED', 'add_train', 'add_list', 'add_plan', 'add_info', 'check_pap
            'check_training', 'default_out', 'score_lines', 'train_command', 'check_plan', 'plan_command',
            'list_command', 'info_command']
 
-# %% ../nbs/007_recipe_commands.ipynb #35f4753c
+# %% ../nbs/007_recipe_commands.ipynb #2d3565c6
 import argparse
 import json
 import sys
@@ -24,7 +24,9 @@ from hypvl.arguments import (
     choice,
     count,
     counts,
+    given,
     load_plugin,
+    place,
     positive,
     say,
     words,
@@ -35,7 +37,7 @@ from .papers import PRESETS, paper_packages
 if TYPE_CHECKING:
     from hypvl.papers.recipes import Recipe
 
-# %% ../nbs/007_recipe_commands.ipynb #b74f4118
+# %% ../nbs/007_recipe_commands.ipynb #b4a3f9ea
 LISTED = ("papers", "presets", "suites", "models", "recipes")
 
 
@@ -54,14 +56,14 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         help="a field of the recipe, such as train.steps=50; may be given several times",
     )
     group.add_argument(
-        "--data_root", type=Path, help="folder of real data; default: the embedded world"
+        "--data_root", type=place, help="folder of real data; default: the embedded world"
     )
     group = parser.add_argument_group("where and how")
     group.add_argument(
-        "--out", type=Path, help="folder of runs; default: runs/PAPER-PRESET or runs/FILE"
+        "--out", type=place, help="folder of runs; default: runs/PAPER-PRESET or runs/FILE"
     )
     group.add_argument(
-        "--write", type=Path, metavar="FILE", help="write the recipe as JSON, and train nothing"
+        "--write", type=place, metavar="FILE", help="write the recipe as JSON, and train nothing"
     )
     group.add_argument("--device", default="auto", type=choice("auto", "cpu", "cuda"))
     group.add_argument(
@@ -93,7 +95,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--contains", default="", help="only recipes with this part in their names")
     group.add_argument(
-        "--data_root", type=Path, help="folder of real data; default: drawn pictures, enlarged"
+        "--data_root", type=place, help="folder of real data; default: drawn pictures, enlarged"
     )
     group = parser.add_argument_group("what it runs on")
     group.add_argument(
@@ -126,6 +128,7 @@ def add_info(parser: argparse.ArgumentParser) -> None:
     "Options of `hypvl info`."
     parser.add_argument(
         "checkpoint",
+        type=given,
         help="folder of a run or of save_pretrained, published .pth file, clip_world, "
         "clip_states, open_clip:NAME/TAG or open_clip:NAME/FILE",
     )
@@ -135,7 +138,7 @@ def add_info(parser: argparse.ArgumentParser) -> None:
         help="of a published file; default: by its layout",
     )
 
-# %% ../nbs/007_recipe_commands.ipynb #878d5326
+# %% ../nbs/007_recipe_commands.ipynb #1f58a67b
 def check_paper(
     name: str,
 ) -> None:
@@ -179,7 +182,7 @@ def check_training(
     check_folder("data_root", args.data_root)
     check_device(args.device)
 
-# %% ../nbs/007_recipe_commands.ipynb #1fe95d36
+# %% ../nbs/007_recipe_commands.ipynb #f5d07e48
 def _recipe(args: argparse.Namespace) -> "Recipe":
     "The recipe that is meant."
     from hypvl.papers.paper import find_paper
@@ -273,7 +276,7 @@ def train_command(
     say(f"model       {folder / 'model'}; hypvl info {folder} says what it is")
     return 0
 
-# %% ../nbs/007_recipe_commands.ipynb #eb4fe7a3
+# %% ../nbs/007_recipe_commands.ipynb #f62b938b
 def check_plan(
     args: argparse.Namespace,  # of `hypvl plan`
 ) -> None:
@@ -322,7 +325,7 @@ def plan_command(
         say(line)
     return 0
 
-# %% ../nbs/007_recipe_commands.ipynb #ccc0a7bb
+# %% ../nbs/007_recipe_commands.ipynb #3085ccb1
 def _recipe_lines(paper: str, preset: str) -> list[str]:
     "A line a recipe of a paper."
     from hypvl.papers.paper import find_paper
@@ -366,7 +369,7 @@ def list_command(
             say(line)
     return 0
 
-# %% ../nbs/007_recipe_commands.ipynb #d32a10c0
+# %% ../nbs/007_recipe_commands.ipynb #c2436c67
 def info_command(
     args: argparse.Namespace,  # of `hypvl info`
 ) -> int:  # exit code
