@@ -6,7 +6,7 @@
 __all__ = ['COMMANDS', 'MAIN_NUMBERS', 'EDGES', 'FAILED', 'MISSING', 'make_parser', 'check_places', 'model_name', 'main_numbers',
            'score_lines', 'main']
 
-# %% ../nbs/001_cli.ipynb #49e28ca4
+# %% ../nbs/001_cli.ipynb #ff40106c
 import argparse
 import os
 import sys
@@ -46,7 +46,7 @@ from hypvl.recipe_commands import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# %% ../nbs/001_cli.ipynb #6c180939
+# %% ../nbs/001_cli.ipynb #d31e6227
 def _add_places(parser: argparse.ArgumentParser):
     "Options that say what is evaluated, on what, and where the results go."
     group = parser.add_argument_group("model and data")
@@ -89,7 +89,7 @@ def _add_places(parser: argparse.ArgumentParser):
         help="folder for results, tables, and what makes a second call short",
     )
 
-# %% ../nbs/001_cli.ipynb #39c74f46
+# %% ../nbs/001_cli.ipynb #46d99b96
 def _add_explorer(parser: argparse.ArgumentParser):
     "Options that say what is looked at, and where the page is served."
     group = parser.add_argument_group("what is looked at")
@@ -122,21 +122,23 @@ def _add_explorer(parser: argparse.ArgumentParser):
     group.add_argument("--host", default="127.0.0.1", help="default: this machine only")
     group.add_argument("--port", default=7860, type=int)
 
-# %% ../nbs/001_cli.ipynb #ad5bcd9c
+# %% ../nbs/001_cli.ipynb #d016356b
 def _add_protocol(parser: argparse.ArgumentParser):
     "Options that say what is measured; the defaults are as published."
     group = parser.add_argument_group("protocol")
     group.add_argument(
         "--suite",
         type=choice("phyclip", "syntax", "agr", "official", "world", "folder"),
-        help="phyclip, syntax, agr, official, world, or folder: data_root/CLASS/*.jpg; "
+        help="phyclip, syntax, agr, official, world, or folder: data_root/CLASS/*.jpg, with the "
+        "prompts 'a photo of a {}', 'a picture of a {}' and 'one {}'; "
         "default: world where data_root has its layout, else phyclip",
     )
     group.add_argument(
         "--names",
         type=place,
-        help="of suite folder: FOLDER<TAB>NAME a line, or a name a line in the order of the "
-        "folders; default: the names of the folders",
+        help="of suite folder: FOLDER<TAB>NAME a line, or a name a line where the folders have "
+        "one order (10 comes before 2 by characters, so numbers need FOLDER<TAB>NAME); "
+        "default: the names of the folders",
     )
     group.add_argument(
         "--sections", type=words, help="only these, with commas: zero_shot, retrieval/COCO, ..."
@@ -191,7 +193,7 @@ def _add_checklist(parser: argparse.ArgumentParser):
         help="phrases leaves out bare nouns",
     )
 
-# %% ../nbs/001_cli.ipynb #144fc2cf
+# %% ../nbs/001_cli.ipynb #8277bfe7
 def _add_machine(parser: argparse.ArgumentParser):
     "Options that change no number."
     group = parser.add_argument_group("machine")
@@ -327,7 +329,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     return parser
 
-# %% ../nbs/001_cli.ipynb #20a7046a
+# %% ../nbs/001_cli.ipynb #9d188407
 def check_places(
     args: argparse.Namespace,  # of `hypvl evaluate`
 ) -> None:
@@ -347,7 +349,7 @@ def check_places(
         if getattr(args, name) < least:
             raise ValueError(f"{name}: at least {least}, got {getattr(args, name)}")
 
-# %% ../nbs/001_cli.ipynb #3a15d9e4
+# %% ../nbs/001_cli.ipynb #f51d5d6b
 def _processes(device: str):
     "Device of this process, and its share of the work."
     import torch
@@ -365,7 +367,7 @@ def _processes(device: str):
     share = Share(state.process_index, state.num_processes, state.wait_for_everyone)
     return str(state.device), share
 
-# %% ../nbs/001_cli.ipynb #c6ac086e
+# %% ../nbs/001_cli.ipynb #a6eaf69f
 def model_name(
     source: str,  # as for `evaluate_checkpoint`
 ) -> str:  # for the tables
@@ -380,7 +382,7 @@ def model_name(
         path = path.parent
     return path.name
 
-# %% ../nbs/001_cli.ipynb #af79a0b4
+# %% ../nbs/001_cli.ipynb #1fdf05d5
 MAIN_NUMBERS = (  # suite, data set (None: the mean over all), metric, what is printed
     ("zero_shot", None, "accuracy", "zero-shot accuracy"),
     ("retrieval", None, "t2i_R@5", "text to image R@5"),
@@ -417,7 +419,7 @@ def main_numbers(
         lines.append(f"{line}  {several}")
     return lines
 
-# %% ../nbs/001_cli.ipynb #227a8011
+# %% ../nbs/001_cli.ipynb #4c9dd5ce
 EDGES = ("tie", "lca", "lca_max")  # metrics that count edges; all others are shares
 
 
@@ -452,7 +454,7 @@ def score_lines(
     heading = f"{front} {'value':>6} {'95 %':>14} {'chance':>6} {'items':>7}"
     return [heading, *lines] if lines else []
 
-# %% ../nbs/001_cli.ipynb #7b74571c
+# %% ../nbs/001_cli.ipynb #0ca29004
 _PROTOCOL = (
     "scores",
     "variant",
@@ -550,7 +552,7 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
         print(f"hypvl evaluate: {faults[-1]}", file=sys.stderr)
     return missing, faults
 
-# %% ../nbs/001_cli.ipynb #741ea017
+# %% ../nbs/001_cli.ipynb #26e41ee6
 def _data_check(args: argparse.Namespace) -> int:
     "Run `hypvl data check`."
     from hypvl.data.locate import check_archives, check_root
@@ -602,7 +604,7 @@ def _explore(args: argparse.Namespace) -> int:
     )
     return 0
 
-# %% ../nbs/001_cli.ipynb #7b117354
+# %% ../nbs/001_cli.ipynb #1d6b348a
 def main(
     arguments: Sequence[str] | None = None,  # None: those of the process
 ) -> int:  # exit code

@@ -352,9 +352,12 @@ def evaluate_checkpoint(
             return {}
         results = stamped(results)
         origin = {"commit": commit, "data": results["data"].iloc[0], "checkpoint": checkpoint}
+        classes = frames.pop("classes", None)
         files = _write_results(results, frames, out, suite, reference)
         # gaps alone have no items
         files = {name: path for name, path in files.items() if path.exists()}
         facts = {"suite": suite, "protocol": to_dict(protocol), "versions": versions()}
+        if classes is not None:
+            facts["names"] = dict(zip(classes["folder"], classes["name"]))
         save_provenance(origin | facts, out)
         return files

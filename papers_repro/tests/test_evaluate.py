@@ -4,6 +4,7 @@ Two processes share the images, a killed run goes on, the numbers are those of o
 geometry of one's own is evaluated with what it has.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -190,6 +191,24 @@ def test_classes_called_na_and_2024_keep_their_names(classes):
     rows = pd.read_csv(classes / "named" / "results.csv").query("model != 'chance'")
     micro = rows.query("metric == 'accuracy_micro'").set_index("score")["value"]
     assert micro.to_dict() == pytest.approx(right.groupby(once["score"]).mean().to_dict())
+
+
+def test_what_classes_are_called_is_said(classes, capsys):
+    "Printed and kept; a list without tabs that names folders is refused."
+    names = classes / "names.txt"
+    names.write_text("cat\ta cat\nNA\tsalt\n2024\ta year\n")
+    assert main(of_folders(classes, classes / "called", "--names", str(names))) == 0
+    said = capsys.readouterr().out
+    assert "classes: 2024 → a year, NA → salt, cat → a cat, … 3 in all" in said
+    assert "prompts: a photo of a {} | a picture of a {} | one {}" in said
+    facts = json.loads((classes / "called/provenance.json").read_text())
+    assert facts["names"] == {"2024": "a year", "NA": "salt", "cat": "a cat"}
+    names.write_text("2024 a year\nNA salt\ncat a cat\n")
+    assert main(of_folders(classes, classes / "spaced", "--names", str(names))) == 1
+    assert "a blank follows the class folder '2024', a tab is" in capsys.readouterr().err
+    names.write_text("a year\nsalt\na cat\n")
+    assert main(of_folders(classes, classes / "listed", "--names", str(names))) == 1
+    assert "two orders, 2024, NA, cat … and 2024, cat, NA …" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_held_is_waited_for(classes, caplog):

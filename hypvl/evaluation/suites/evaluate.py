@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['GAP_COLUMNS', 'FAILED', 'save_frames', 'load_frames', 'gap_rows', 'evaluate_suite']
 
-# %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #8f7439cc
+# %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #bc1996dc
 import json
 import logging
 import os
@@ -37,7 +37,7 @@ from hypvl.evaluation.suites.tasks import (
 
 _log = logging.getLogger(__name__)
 
-# %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #bbbdecd0
+# %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #2ca90fb5
 def save_frames(
     frames: Mapping[str, pd.DataFrame],  # by name
     folder: str | Path,  # is made if needed
@@ -90,7 +90,7 @@ def _load_whole(folder: Path) -> dict[str, pd.DataFrame] | None:
     _log.warning("%s is damaged and made again: %s", folder.name, why)
     return None
 
-# %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #368747aa
+# %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #fe534fc5
 GAP_COLUMNS = ("suite", "dataset", "metric", "score", "value", "n", "reason")
 
 
@@ -120,7 +120,7 @@ def gap_rows(
         rows += [(*cell, score, float("nan"), 0, reason) for score in scores]
     return pd.DataFrame(rows, columns=list(GAP_COLUMNS))
 
-# %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #29e7d7b9
+# %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #9b273c94
 def _chosen(tasks: list[Task], sections: Sequence[str] | None) -> list[Task]:
     "Tasks of the wanted sections, given as 'retrieval' or 'retrieval/COCO'."
     if sections is None:
@@ -186,9 +186,11 @@ def _opened(task: Task, run: EvaluationRun):
         raise ValueError(f"{task.name}: {type(error).__name__}: {error}") from error
 
 
-def _done(task: Task, run: EvaluationRun, finished: _FinishedTasks, commit: str):
+def _done(task: Task, run: EvaluationRun, finished: _FinishedTasks, commit: str, say: Callable):
     "Frames of a task, made or found, and whether they were found."
     data = _opened(task, run)
+    for line in task.notes(run, data):
+        say(f"  {line}")
     fingerprint = task_hash(task, data, run.root)
     place = finished.place(task, fingerprint, data_state(data))
     kept = None if place is None else _load_whole(place)
@@ -220,7 +222,7 @@ def _joined(parts: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFra
         joined[name] = pd.concat(filled or frames[:1], ignore_index=True)
     return joined
 
-# %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #d516554d
+# %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #e11f5b1f
 def evaluate_suite(
     model: nn.Module,  # any model with the `DualEncoder` interface
     root: str | Path,  # the data
@@ -280,7 +282,7 @@ def evaluate_suite(
     for number, task in enumerate(tasks, 1):
         start, head = time.monotonic(), f"{number}/{len(tasks)} {task.name}"
         try:
-            frames, found = _done(task, run, finished, commit)
+            frames, found = _done(task, run, finished, commit, say)
             said = "found finished" if found else f"{time.monotonic() - start:.0f} s"
         except MissingData as error:
             frames = {"results": _gaps(task, error, run)}

@@ -6,9 +6,11 @@
 __all__ = ['Counts', 'SUITES', 'Task', 'data_hash', 'task_hash', 'data_state', 'expected_counts', 'default_suite', 'tasks_of',
            'class_names', 'same_family', 'node_names']
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #d7ebec92
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #8dd0d8092fe74a7c96281538738b07e2
 import hashlib
 import json
+import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -46,13 +48,18 @@ from hypvl.evaluation.suites.protocols import (
     part_of,
 )
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #a3ee3559
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #10185d26023b46108eb7d9f57d49d2b3
 Counts = Mapping[tuple[str, str, str], int]
 
 
 def _unknown(run: EvaluationRun, data: Any) -> Counts:
     "Nothing is published about how many items there are."
     return {}
+
+
+def _nothing_to_say(run: EvaluationRun, data: Any) -> Sequence[str]:
+    "Nobody has to be told how the data were read."
+    return ()
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,8 @@ class Task:
     # data set and the beginning of a metric
     whole: Callable[[EvaluationRun, Any], Counts] = _unknown
     texts: tuple = ()  # prompts and names that decide the numbers, beside the data
+    # lines about what was opened, said before anything is computed
+    notes: Callable[[EvaluationRun, Any], Sequence[str]] = _nothing_to_say
 
     @property
     def name(self) -> str:
@@ -150,7 +159,7 @@ def _part(run: EvaluationRun, data: Any) -> Any:
     "As much of a data set as the protocol asks for."
     return part_of(data, run.protocol.limit, run.protocol.seed)
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #e43746e3
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #7623eae2785240b9bd12b16a66d81610
 def _open_benchmark(name: str, run: EvaluationRun):
     return _part(run, open_benchmark(name, run.root))
 
@@ -178,7 +187,7 @@ def _benchmark_task(name: str) -> Task:
     texts = (known.templates, known.metric("official"), known.metric("paper"))
     return Task("zero_shot", name, opened, _add_benchmark, tuple(cells), texts=texts, **facts)
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #0ebc6392
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #7cdc8c89c7104fffa095e18ddfef8986
 _RECALLS = tuple(f"{direction}_R@{k}" for direction in ("t2i", "i2t") for k in (1, 5, 10))
 
 
@@ -250,7 +259,7 @@ def _whole_crepe(run: EvaluationRun, data) -> Counts:
     counts = {("sugarcrepe", kind, "accuracy"): n for kind, n in SUGARCREPE_COUNTS.items()}
     return counts | {("sugarcrepe", "overall", "accuracy"): sum(SUGARCREPE_COUNTS.values())}
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #9818da65
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #938c804e27f84196a10c8828c723f798
 def _real_suite(
     sets: str,  # key of `BENCHMARK_LISTS`
     coco: str,  # name of the source of COCO's captions
@@ -323,7 +332,7 @@ def tasks_of(
         raise ValueError(f"names: only suite 'folder' takes names of classes, got suite {suite!r}")
     return SUITES[suite](Path(root))
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #15828b5a
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #59bbdb311c014d738909a11f9e486628
 def class_names(
     classes: Sequence[str],  # folders, sorted
     file: str | Path | None = None,  # `folder<TAB>name` a line, or a name a line in their order
@@ -341,11 +350,48 @@ def class_names(
     return names
 
 
+def _natural(name: str) -> list:
+    "By what people order names: numbers by their value, letters without case and accents."
+    apart = unicodedata.normalize("NFKD", name).casefold()
+    letters = "".join(letter for letter in apart if not unicodedata.combining(letter))
+    parts = re.split(r"(\d+)", letters)
+    return [int(part) if i % 2 else part for i, part in enumerate(parts)]
+
+
+_SEPARATORS = {" ": "a blank", ",": "a comma", ";": "a semicolon", ":": "a colon"}
+
+
+def _check_list(classes: Sequence[str], file: str, lines: Sequence[str]):
+    "Raise where lines without a tab name folders all the same, or their order could be another."
+    by_length = sorted(classes, key=len, reverse=True)
+    starts = []  # number of the line, folder, what stands behind it
+    for number, line in enumerate(lines, 1):
+        for folder in by_length:
+            if line.startswith(folder) and line[len(folder) : len(folder) + 1] in _SEPARATORS:
+                starts.append((number, folder, _SEPARATORS[line[len(folder)]]))
+                break
+    if 2 * len(starts) > len(lines):
+        number, folder, separator = starts[0]
+        raise ValueError(
+            f"names: {file!r}, line {number}: {separator} follows the class folder {folder!r}, "
+            "a tab is needed: FOLDER<TAB>NAME"
+        )
+    natural = sorted(classes, key=_natural)
+    if natural != list(classes):
+        place = next(i for i, name in enumerate(natural) if name != classes[i])
+        ours, theirs = (", ".join(order[: place + 3]) for order in (classes, natural))
+        raise ValueError(
+            f"names: {file!r} is a plain list, and the class folders have two orders, "
+            f"{ours} … and {theirs} …; write FOLDER<TAB>NAME lines"
+        )
+
+
 def _read_names(classes: Sequence[str], file: str | Path) -> list[str]:
     "The names of a file."
     path = Path(file)
     lines = [line for line in read_lines(path) if line.strip()]
     if not any("\t" in line for line in lines):
+        _check_list(classes, path.name, lines)
         if len(lines) != len(classes):
             raise ValueError(
                 f"names: {path.name!r} has {len(lines)} names for {len(classes)} class folders"
@@ -375,15 +421,25 @@ def _add_classes(names: str | Path | None, run: EvaluationRun, data):
     metric = "per_class" if run.protocol.variant == "official" else "top1"
     facts = (data.paths, data.labels, known, run.protocol.templates, data.classes)
     add_classification(run, run.root.resolve().name, *facts, metric=metric)
+    run.add("classes", pd.DataFrame({"folder": data.classes, "name": known}))
+
+
+def _class_notes(names: str | Path | None, run: EvaluationRun, data) -> list[str]:
+    "What the first classes are called, and in which words."
+    known = class_names(data.classes, names)
+    first = ", ".join(f"{folder} → {name}" for folder, name in zip(data.classes[:3], known))
+    prompts = " | ".join(run.protocol.templates)
+    return [f"classes: {first}, … {len(known)} in all", f"prompts: {prompts}"]
 
 
 def _class_folders_task(root: Path, names: str | Path | None = None) -> Task:
     texts = () if names is None else (Path(names).read_bytes().hex(),)
     name = root.resolve().name
     cells = (("zero_shot", name, "accuracy"),)
-    return Task("zero_shot", name, _open_classes, partial(_add_classes, names), cells, texts=texts)
+    added, notes = partial(_add_classes, names), partial(_class_notes, names)
+    return Task("zero_shot", name, _open_classes, added, cells, texts=texts, notes=notes)
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #e7098cbb
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #c3933fab20d04ec698c2621248eb3be0
 _SCENES = "images/factors/truth.json"
 _WORLD = ("world.json", "zero_shot", _SCENES)  # any of them; captions/ is anybody's name
 _NODES = ("taxonomy.is_a.txt", "names.tsv")  # files that say what the nodes are
@@ -434,7 +490,7 @@ def _open_world_crepe(paths: Sequence[Path], run: EvaluationRun):
 def _open_scenes(run: EvaluationRun):
     return read_scenes(run.root / _SCENES)
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #31c1a616
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #4dd4641cc4064e0191573fe9c69df29b
 def _by_kind_of_edit(path: Path):
     "Published kinds first."
     return path.stem not in SUGARCREPE, path.stem
@@ -478,7 +534,7 @@ def node_names(
 
     return name_of
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #b545db88
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #8309879909854d7188b41380fd92a7c3
 def _add_factors(run: EvaluationRun, scenes):
     "Norms, alignment, disks and conjunctions on scenes whose content is known."
     is_a = run.root / "taxonomy.is_a.txt"
