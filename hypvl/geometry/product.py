@@ -100,7 +100,8 @@ class DistanceTiles:
         self.left = torch.cat([x_time, -scaled_x, -torch.ones_like(x_time)], 1)
         self.right = torch.cat([y_time, scaled_y, torch.ones_like(y_time)], 1)
         tolerance = 4 * torch.finfo(wide).eps / torch.finfo(self.dtype).eps
-        limit = tolerance * x_time * y_time.amax(2, keepdim=True)
+        farthest = y_time.amax(2, keepdim=True) if len(y) else y_time.sum(2, keepdim=True)
+        limit = tolerance * x_time * farthest
         self.limit = limit.mT.to(self.dtype)  # [k, N, 1]
         # what `add_tile_gradient` gathers
         self.sums = tuple(torch.zeros_like(t) for t in (self.left, self.right, self.c))
