@@ -211,6 +211,25 @@ def test_what_classes_are_called_is_said(classes, capsys):
     assert "two orders, 2024, NA, cat … and 2024, cat, NA …" in capsys.readouterr().err
 
 
+def test_pictures_that_nobody_reads_are_missing(classes, capsys):
+    "They count among those that there should be, and the exit code says so."
+    folder = classes / "of_phone"
+    shutil.copytree(classes / "classes", folder / "classes")
+    (folder / "model").symlink_to(classes / "model")
+    (folder / "classes/cat/3.heic").write_bytes(b"")
+    (folder / "classes/@eaDir").mkdir()
+    assert main(of_folders(folder, folder / "out")) == 3
+    assert "a part only: classes, 9 items of 10" in capsys.readouterr().out
+    named = pd.read_parquet(folder / "out/predictions.parquet")["target"]
+    assert {*named} == {"2024", "NA", "cat"}
+    (folder / "classes/cat/3.heic").unlink()
+    assert main(of_folders(folder, folder / "out")) == 0  # what was kept is made anew
+    assert main([*of_folders(folder, classes / "above"), "--data_root", str(folder)]) == 1
+    assert (
+        "deeper, as 'classes/2024/0.png'; is 'data_root/classes' meant" in capsys.readouterr().err
+    )
+
+
 def test_a_folder_that_is_held_is_waited_for(classes, caplog):
     "Results and tables of two evaluations of one folder never mix: the second begins after."
     out, ends = classes / "held", []

@@ -7,7 +7,7 @@ __all__ = ['SUGARCREPE_COUNTS', 'SUGARCREPE', 'FolderData', 'ClassFolders', 'rea
            'read_coco_texts', 'read_coco_captions', 'read_flickr_tokens', 'PairData', 'read_vl_checklist',
            'vl_checklist_files', 'read_sugarcrepe']
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #482d98f3
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #7f56b31a
 import logging
 import os
 from collections import Counter
@@ -18,15 +18,20 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
 from torchvision.datasets import ImageFolder
-from torchvision.datasets.folder import IMG_EXTENSIONS, has_file_allowed_extension
 
 from ..records import bad_text, read_json, read_lines
 from ..taxonomy import Taxonomy
-from ...pictures import left_behind
+from hypvl.pictures import (
+    ARCHIVE_SUFFIXES,
+    PICTURE_SUFFIXES,
+    UNREAD_SUFFIXES,
+    counted_by_kind,
+    left_behind,
+)
 
 _log = logging.getLogger(__name__)
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #9ebb5f44
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #d5f142d6
 @dataclass(frozen=True)
 class FolderData:
     "Images with a class each."
@@ -35,6 +40,7 @@ class FolderData:
     labels: tuple[int, ...]  # index into `classes`
     classes: tuple[str, ...]  # folder names, sorted
     taxonomy: Taxonomy | None = None  # holds all classes as nodes
+    unread: tuple[str, ...] = ()  # pictures of kinds that nobody reads, below the folder
 
     @property
     def empty(self) -> tuple[str, ...]:
@@ -43,11 +49,19 @@ class FolderData:
         return tuple(name for i, name in enumerate(self.classes) if i not in used)
 
 
+def _real_place(path: str, real_folder: Callable[[str], str]) -> str:
+    "Where a file lies, by links of its folder and its own."
+    folder, name = os.path.split(path)
+    is_link = os.path.islink(path)
+    return os.path.realpath(path) if is_link else os.path.join(real_folder(folder), name)
+
+
 class ClassFolders(ImageFolder):
     """torchvision's reader, each file once, without what tools leave behind.
 
     torchvision follows links to folders, so a link to the folder that it lies in would give each
-    picture forty times. Files of other kinds are counted in the log.
+    picture forty times. Files of other kinds are counted in the log, and so are pictures and
+    archives beside the class folders.
     """
 
     def __init__(self, root: str | Path, **settings):
@@ -55,15 +69,35 @@ class ClassFolders(ImageFolder):
         super().__init__(str(root), is_valid_file=self._is_image, **settings)
         self.samples = self.imgs = self._once(self.samples)
         self.targets = [label for _, label in self.samples]
+        self._tell_others(Path(root))
+
+    def _tell_others(self, root: Path):
+        "Count what is left out, each file once."
+        files = sorted(p.name for p in root.iterdir() if p.is_file() and not left_behind(p.name))
+        loose = [name for name in files if name.lower().endswith(PICTURE_SUFFIXES)]
+        packed = (*UNREAD_SUFFIXES, *ARCHIVE_SUFFIXES)
+        first, real_folder = {}, cache(os.path.realpath)
+        for name in (*self.others, *(name for name in files if name.lower().endswith(packed))):
+            path = os.path.join(self.root, name)
+            if os.path.isfile(path):
+                first.setdefault(_real_place(path, real_folder), name)
+        self.others = list(first.values())
         if self.others:
-            facts = (Path(root).name, len(self.others), self.others[0])
-            _log.warning("%s: %s files are no pictures and left out, the first is %s", *facts)
+            _log.warning("%s: left out: %s", root.name, counted_by_kind(self.others))
+        if loose:
+            facts = (root.name, len(loose), loose[0])
+            _log.warning("%s: %s pictures lie beside the class folders, the first is %s", *facts)
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        "Pictures of kinds that nobody reads."
+        return tuple(name for name in self.others if name.lower().endswith(UNREAD_SUFFIXES))
 
     def _is_image(self, path: str) -> bool:
         below = Path(path).relative_to(self.root)
         if left_behind(below):
             return False
-        known = has_file_allowed_extension(path, IMG_EXTENSIONS)
+        known = path.lower().endswith(PICTURE_SUFFIXES)
         if not known:
             self.others.append(below.as_posix())
         return known
@@ -73,10 +107,9 @@ class ClassFolders(ImageFolder):
         first: dict[str, tuple[str, int]] = {}
         real_folder = cache(os.path.realpath)
         for path, label in samples:
-            folder, name = os.path.split(path)
-            real = os.path.join(real_folder(folder), name)
-            if os.path.islink(path):
-                real = os.path.realpath(path)
+            real = _real_place(path, real_folder)
+            if os.path.islink(path) and not os.path.exists(real):
+                raise ValueError(f"folder: {path!r} is a link to a file that is not there")
             known, of = first.setdefault(real, (path, label))
             if of != label:
                 both = f"{known!r} and {path!r}"
@@ -87,9 +120,14 @@ class ClassFolders(ImageFolder):
         return list(first.values())
 
     def find_classes(self, directory) -> tuple[list[str], dict[str, int]]:
-        "Folders of classes in order; .ipynb_checkpoints, __pycache__ and the like are none."
-        names = sorted(p.name for p in Path(directory).iterdir() if p.is_dir())
-        classes = [name for name in names if not name.startswith((".", "__"))]
+        "Folders of classes in order; .ipynb_checkpoints, @eaDir and the like are none."
+        names = []
+        for path in sorted(Path(directory).iterdir()):
+            if path.is_symlink() and not path.exists():
+                raise ValueError(f"folder: {str(path)!r} is a link to a folder that is not there")
+            if path.is_dir():
+                names.append(path.name)
+        classes = [name for name in names if not left_behind(f"{name}/picture")]
         if not classes:
             raise FileNotFoundError(f"folder: no class folder in {str(directory)!r}")
         return classes, {name: i for i, name in enumerate(classes)}
@@ -101,12 +139,14 @@ def read_image_folder(
     names: str | Path | None = None,  # display names, `node<TAB>name` a line
     parent: str = "error",  # what to do with a second parent, see `Taxonomy.from_file`
 ) -> FolderData:
-    "All images below the class folders."
+    "All images below the class folders, whose level is checked."
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"folder: {str(folder)!r} does not exist")
     found = ClassFolders(folder, allow_empty=True)
     if not found.samples:
-        raise ValueError(f"folder: no image below {str(folder)!r}")
+        said = f", left out: {counted_by_kind(found.others)}" if found.others else ""
+        raise ValueError(f"folder: no image below {str(folder)!r}{said}")
+    _check_level(Path(folder), found)
     taxonomy = None if is_a is None else Taxonomy.from_file(is_a, parent, names)
     unknown = [c for c in found.classes if taxonomy is not None and c not in taxonomy]
     if unknown:
@@ -115,13 +155,34 @@ def read_image_folder(
             f"class folders, the first is {unknown[0]!r}"
         )
     paths, labels = zip(*found.samples)
-    data = FolderData(tuple(Path(p) for p in paths), labels, tuple(found.classes), taxonomy)
+    pictures, classes = tuple(Path(p) for p in paths), tuple(found.classes)
+    data = FolderData(pictures, labels, classes, taxonomy, found.unread)
     if data.empty:
         facts = (len(data.empty), len(data.classes), data.empty[0])
-        _log.warning("%s of %s class folders have no image, the first is %s", *facts)
+        said = "%s of %s class folders have no image and stay possible answers, the first is %s"
+        _log.warning(said, *facts)
     return data
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #be107ea7
+
+_SPLITS = {"train", "training", "test", "testing", "val", "valid", "validation"}
+
+
+def _check_level(folder: Path, found: ClassFolders):
+    "Raise where the pictures lie in folders below those of the classes, as one level too high."
+    below = [PurePosixPath(Path(path).relative_to(folder).as_posix()) for path, _ in found.samples]
+    inside = {path.parts[1:-1] for path in below}
+    if () not in inside and len(inside) > 1:  # one name in all, as CLASS/images, is a layout
+        above = list(dict.fromkeys(str(folder / path.parent.parent) for path in below))
+        raise ValueError(
+            f"folder: no picture lies in {below[0].parts[0]!r} or another class folder of "
+            f"{str(folder)!r} itself, but deeper, as {str(below[0])!r}; "
+            f"is {' or '.join(map(repr, above[:3]))} meant?"
+        )
+    if {name.lower() for name in found.classes} <= _SPLITS:
+        names = ", ".join(found.classes)
+        _log.warning("%s: the classes are called %s, as splits are", folder.name, names)
+
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #2ac23455
 @dataclass(frozen=True)
 class CaptionData:
     "Images with captions."
@@ -198,7 +259,7 @@ def _captions(entries, where):
             captions += texts
     return CaptionData(tuple(paths), tuple(captions), tuple(owners), missing)
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #7cf4475a
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #ed2f0a86
 def read_karpathy(
     path: str | Path,  # dataset_coco.json, dataset_flickr30k.json, ...
     image_root: str | Path,  # images are at `filepath/filename` or `filename` below it
@@ -223,7 +284,7 @@ def read_karpathy(
         entries.append((below, places, texts))
     return _captions(entries, name)
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #33d1e2e6
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #f8508aee
 def _coco_annotations(data, name):
     "(where, image id, caption) of each annotation in COCO's layout."
     numbers = set()
@@ -298,7 +359,7 @@ def read_flickr_tokens(
         )
     return _captions([(f, [_image_path(image_root, f, name)], texts[f]) for f in keep], name)
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #1ee867d4
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #b9bde634
 @dataclass(frozen=True)
 class PairData:
     "Images with a true and a false caption each."
@@ -339,7 +400,7 @@ def _pairs(rows, image_root, where, limit):
     paths, positive, negative, keys = zip(*kept)
     return PairData(paths, positive, negative, keys, tuple(missing), len(rows))
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #ff5af1d6
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #e13acb4b
 def read_vl_checklist(
     path: str | Path,  # one file, such as data/Object/Size/vg_size/vg_obj_small.json
     image_root: str | Path,  # folder of the images of its source
@@ -381,7 +442,7 @@ def vl_checklist_files(
         raise FileNotFoundError(f"data_root: no {pattern!r} below {str(data_root)!r}")
     return files
 
-# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #b5a62c53
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #91a9018c
 SUGARCREPE_COUNTS: Mapping[str, int] = MappingProxyType(
     {  # kind of edit → pairs of the published file, 7,511 together
         "replace_obj": 1652,

@@ -103,7 +103,7 @@ def data_hash(
         files.append([name, path.stat().st_size])
     facts = []
     for name, values in vars(data).items():
-        if name not in ("paths", "taxonomy"):
+        if name not in ("paths", "taxonomy", "unread"):
             facts.append([str(value) for value in values] if name != "listed" else values)
     return config_hash([files, *facts])
 
@@ -127,14 +127,14 @@ def task_hash(
 def data_state(
     data: Any,  # what a task opened
 ) -> str:
-    "Twelve digits that change when a file of the data is written again, even at the same size."
+    "Twelve digits that change when a file is written again, even at the same size, or left out."
     if isinstance(data, Mapping):
         return config_hash({str(name): data_state(part) for name, part in data.items()})
     files = data.files if hasattr(data, "files") else data.paths
     found = {Path(path): 0 for path in files}
     for path in found:
         found[path] = path.stat().st_mtime_ns
-    return config_hash([*found.values()])
+    return config_hash([*found.values(), *getattr(data, "unread", ())])
 
 
 def expected_counts(
@@ -416,6 +416,13 @@ def _open_classes(run: EvaluationRun):
     return _part(run, read_image_folder(run.root))
 
 
+def _whole_folder(dataset: str, run: EvaluationRun, data) -> Counts:
+    "With the pictures of kinds that nobody reads; nothing is known where there are none."
+    if data is None or not data.unread or run.protocol.limit is not None:
+        return {}
+    return {("zero_shot", dataset, ""): len(data.paths) + len(data.unread)}
+
+
 def _add_classes(names: str | Path | None, run: EvaluationRun, data):
     known = class_names(data.classes, names)
     metric = "per_class" if run.protocol.variant == "official" else "top1"
@@ -437,7 +444,8 @@ def _class_folders_task(root: Path, names: str | Path | None = None) -> Task:
     name = root.resolve().name
     cells = (("zero_shot", name, "accuracy"),)
     added, notes = partial(_add_classes, names), partial(_class_notes, names)
-    return Task("zero_shot", name, _open_classes, added, cells, texts=texts, notes=notes)
+    facts = dict(texts=texts, notes=notes, whole=partial(_whole_folder, name))
+    return Task("zero_shot", name, _open_classes, added, cells, **facts)
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #c3933fab20d04ec698c2621248eb3be0
 _SCENES = "images/factors/truth.json"
@@ -501,8 +509,10 @@ def _world(root: Path) -> list[Task]:
     tasks = []
     for path in sorted((root / "zero_shot").glob("*")):
         if path.is_dir():
-            opened, added = partial(_open_folder, path), partial(_add_folder, path.name)
-            tasks.append(Task("zero_shot", path.name, opened, added, beside=_NODES))
+            name = path.name
+            opened, added = partial(_open_folder, path), partial(_add_folder, name)
+            facts = dict(beside=_NODES, whole=partial(_whole_folder, name))
+            tasks.append(Task("zero_shot", name, opened, added, **facts))
     for path in sorted((root / "captions").glob("*.json")):
         opened, added = partial(_open_world_captions, path), partial(_add_captions, path.stem)
         tasks.append(Task("retrieval", path.stem, opened, added))
