@@ -198,7 +198,7 @@ class Routed(Geometry):
         self.config, self.form, self.curriculum = config, form, curriculum
         self._check_members()
         self._check_variant(variant, config.constant)
-        self.variant, self.constant, self.step = variant, config.constant, 0
+        self.variant, self.constant, self._step = variant, config.constant, 0
         self.widths = widths  # 0 where the config leaves a part out
         self.has_cones = baseline.has_cones
         self.router = None
@@ -248,19 +248,19 @@ class Routed(Geometry):
 
     def begin_step(self, step: int):
         "Where the curriculum stands."
-        self.step = step
+        self._step = step
         for part in (self.correction, self.baseline):
             part.begin_step(step)
 
     @property
     def alpha(self) -> float:
         "How much the routing acts now."
-        return self.curriculum.alpha(self.step) if self.training else 1.0
+        return self.curriculum.alpha(self._step) if self.training else 1.0
 
     @property
     def beta(self) -> float:
         "How much of the correction is visible now."
-        return self.curriculum.beta(self.step) if self.training else 1.0
+        return self.curriculum.beta(self._step) if self.training else 1.0
 
     @property
     def t_gate(self) -> Tensor | float:

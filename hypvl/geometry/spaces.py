@@ -9,8 +9,8 @@ __all__ = ['Side', 'Geometry', 'Sphere', 'Product', 'Lorentz', 'Euclidean', 'Geo
 # %% ../../nbs/geometry/105_spaces.ipynb #3e1f42ed
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +42,17 @@ def _known(name, value, known):
     if value not in known:
         raise ValueError(f"unknown {name} {value!r}.{suggest(value, known)}")
     return value
+
+
+def _is_plain(value):
+    "Whether a value is data: numbers, text, configs, and what holds these."
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    if isinstance(value, Mapping):
+        return all(map(_is_plain, value.values()))
+    if is_dataclass(value) and not isinstance(value, type):
+        return all(_is_plain(getattr(value, field.name)) for field in fields(value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 class _ColumnCrossEntropy(torch.autograd.Function):
@@ -265,6 +276,18 @@ class Geometry(nn.Module):
     def clamp_parameters(self):
         "Bring the learned scalars back into their range, in place: temperature at least .01."
         self.logit_scale.clamp_(max=math.log(100))
+
+    def settings(self) -> dict[str, dict[str, Any]]:
+        """What its answers follow from besides parameters, by module: class and plain attributes.
+
+        Names with a leading underscore are left out: what a step leaves behind.
+        """
+        found = {}
+        for name, module in self.named_modules():
+            own = {key: x for key, x in vars(module).items() if key[0] != "_" and _is_plain(x)}
+            own.pop("training")
+            found[name] = {"class": type(module).__qualname__, **own}
+        return found
 
     def describe(self) -> str:
         "The space in words."

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from ..config import suggest, write_atomic
 from ..data.jobs import folder_lock
+from ..evaluation.suites.features import model_fingerprint
 from ..geometry.spaces import Geometry, Side
 from .candidate_lists import CandidateLists
 from hypvl.search.scan import (
@@ -37,7 +38,7 @@ from hypvl.search.scan import (
 )
 from .shells import COSINE_ERROR, cut_into_shells, reach_by_shells
 
-VERSION = 2  # of the folder of an index
+VERSION = 3  # of the folder of an index
 By = Literal["score", "angle"]
 Direction = Literal["children", "parents"]
 Apex = Literal["query", "candidate"]
@@ -95,13 +96,8 @@ class Match(NamedTuple):
 def fingerprint(
     model: nn.Module,  # a model, or its geometry
 ) -> str:
-    "A hash of the class and of all parameters and buffers."
-    digest = hashlib.sha256(type(model).__qualname__.encode())
-    for name, value in sorted(model.state_dict().items()):
-        value = value.detach().cpu().contiguous()
-        digest.update(f"{name} {value.dtype} {list(value.shape)}".encode())
-        digest.update(value.reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()[:16]
+    "A hash of parameters, buffers and config of a model, and of the settings of its geometry."
+    return model_fingerprint(model, 16)
 
 
 def _sample(geometry, dtype):
@@ -626,7 +622,8 @@ class Index:
         "Queries as an array; refused if they are of another model."
         if model is not None and fingerprint(model) != self.fingerprint:
             raise ValueError(
-                "queries: they are of a model with other parameters than the points of this index"
+                "queries: they are of a model with other parameters or settings than the points of "
+                "this index"
             )
         state = _state_of(self.model, self._original)
         if state != self._state:
@@ -1104,8 +1101,8 @@ def load_index(
     about = _read_about(folder / "index.json")
     if about["fingerprint"] != fingerprint(model_or_geometry):
         raise ValueError(
-            f"model_or_geometry: {folder} holds points of a model with other parameters, "
-            f"a {about['geometry']}"
+            f"model_or_geometry: {folder} holds points of a model with other parameters "
+            f"or settings, a {about['geometry']}"
         )
     how = (about["side"], about["kind"], about["method"], about["candidates"], about.get("lists"))
     index = Index(model_or_geometry, np.dtype(np.float32), *how)

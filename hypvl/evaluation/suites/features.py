@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,21 +25,24 @@ from tqdm import tqdm
 
 from ...config import atomic_path, config_hash
 from ..zero_shot import Pictures, encode_batches
+from ...geometry.spaces import Geometry
 
 # %% ../../../nbs/evaluation/suites/632_features.ipynb #122edb5c
 def model_fingerprint(
     model: nn.Module,
     length: int = 12,  # hexadecimal digits
 ) -> str:
-    "A name for weights and description, the same on every machine."
+    "A name for weights, config and settings of the geometry, the same on every machine."
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         data = tensor.detach().cpu().contiguous()
         digest.update(f"{name} {data.dtype} {tuple(data.shape)}\0".encode())
         digest.update(data.flatten().view(torch.uint8).numpy().tobytes())
     config = getattr(model, "config", None)
-    description = type(model).__name__ if config is None else config_hash(config, 64)
-    digest.update(description.encode())
+    geometry = getattr(model, "geometry", model)
+    settings = geometry.settings() if isinstance(geometry, Geometry) else None
+    description = [type(model).__name__, config if is_dataclass(config) else None, settings]
+    digest.update(config_hash(description, 64).encode())
     return digest.hexdigest()[:length]
 
 # %% ../../../nbs/evaluation/suites/632_features.ipynb #5f0d6143
