@@ -163,9 +163,11 @@ def _redcaps(name: str, root: Path) -> Amount:
         return _shards(files, root)._replace(published=_REDCAPS_POSTS)
     posts = there = 0
     for file in files:
-        for post in read_annotations(file):
+        wrong = []
+        for post in read_annotations(file, wrong):
             posts += 1
             there += picture_path(folder / "images", post) is not None
+        posts += len(wrong)
     note = f"{posts:,} annotations in {len(files):,} files"
     return Amount(there, _REDCAPS_POSTS, _folder(files, root), note, there == posts)
 

@@ -51,22 +51,32 @@ def _entry(holder: Any, key: str, kind: Any, where: str) -> Any:
     return value
 
 
+def _post(entry: Any, where: str) -> Post:
+    "The post of an annotation, checked."
+    for key, kind in _KNOWN.items():
+        if key in _NEEDED or isinstance(entry, dict) and key in entry:
+            _entry(entry, key, kind, where)
+    for key in ("image_id", "subreddit"):
+        if not _PLAIN_NAME.fullmatch(entry[key]):
+            raise ValueError(f"{where}: {key!r} is no plain name, got {entry[key][:80]!r}")
+    return Post(*(entry[key] for key in Post._fields))
+
+
 def read_annotations(
     path: str | Path,  # <subreddit>_<year>.json
+    wrong: list[str] | None = None,  # gets a line for each annotation that is none; None: an error
 ) -> list[Post]:
     "The posts of an annotation file, in its order."
     name, posts = Path(path).name, []
     content = read_json(path)
     _entry(content, "info", dict, name)
     for i, entry in enumerate(_entry(content, "annotations", list, name)):
-        where = f"{name}, annotations[{i}]"
-        for key, kind in _KNOWN.items():
-            if key in _NEEDED or isinstance(entry, dict) and key in entry:
-                _entry(entry, key, kind, where)
-        for key in ("image_id", "subreddit"):
-            if not _PLAIN_NAME.fullmatch(entry[key]):
-                raise ValueError(f"{where}: {key!r} is no plain name, got {entry[key][:80]!r}")
-        posts.append(Post(*(entry[key] for key in Post._fields)))
+        try:
+            posts.append(_post(entry, f"{name}, annotations[{i}]"))
+        except ValueError as error:
+            if wrong is None:
+                raise
+            wrong.append(str(error))
     return posts
 
 # %% ../../../nbs/data/redcaps/270_annotations.ipynb #0c94d668

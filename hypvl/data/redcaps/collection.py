@@ -22,7 +22,7 @@ from pyarrow import feather
 from ...config import atomic_path, file_stamp, write_atomic
 from ..grit.shards import MemberFault, TooManyFaults, expected_samples, tar_members
 from ..jobs import folder_lock, run_jobs
-from ..records import parse_json
+from ..records import bad_text, parse_json
 from hypvl.data.redcaps.annotations import (
     Post,
     PostFault,
@@ -66,6 +66,9 @@ def _digest(content: bytes) -> int:
 
 def _checked_row(post: Post, content: bytes, file: str, offset: int) -> PostPicture:
     "The row of a post; raises PostFault."
+    for name, text in post._asdict().items():
+        if said := bad_text(text):
+            raise PostFault(f"broken {name}", said)
     if not post.caption.strip():
         raise PostFault("empty caption")
     decoded_picture(content)
@@ -74,8 +77,11 @@ def _checked_row(post: Post, content: bytes, file: str, offset: int) -> PostPict
 
 def annotated_rows(path: Path, root: Path) -> Iterator[PostPicture | Fault]:
     "What became of each annotation of a file."
-    name, images = path.relative_to(root).as_posix(), root / "images"
-    for post in read_annotations(path):
+    name, images, wrong = path.relative_to(root).as_posix(), root / "images", []
+    posts = read_annotations(path, wrong)
+    for line in wrong:
+        yield Fault("broken annotation", "", name, line)
+    for post in posts:
         picture = picture_path(images, post)
         if picture is None:
             yield Fault(
@@ -144,29 +150,46 @@ def shard_rows(path: Path, root: Path) -> Iterator[PostPicture | Fault]:
         yield Fault("lost post", "", file, "it was written, and is not there")
 
 # %% ../../../nbs/data/redcaps/271_collection.ipynb #2a559730
-def _stamp(path: Path, root: Path) -> list[int]:
-    "What changes with a file and with the folder of its pictures."
+def _communities(path: Path) -> list[str]:
+    "Whose pictures belong to a file; a shard has its own."
+    if path.suffix != ".json":
+        return []
+    return sorted({post.subreddit for post in read_annotations(path, [])})
+
+
+def _stamp(path: Path, root: Path, communities: list[str]) -> list[int]:
+    "What changes with a file and with the folders of its pictures."
     stamp = [*file_stamp(path)]
     if path.suffix == ".json":
-        folders = (root / "images" / path.stem.rpartition("_")[0], root / "images")
+        folders = (root / "images", *(root / "images" / name for name in communities))
         stamp += [folder.stat().st_mtime_ns for folder in folders if folder.is_dir()]
     return stamp
+
+
+def _writable(fault: Fault) -> Fault:
+    "A fault whose texts can be written to a file: names in an archive may be any bytes."
+    return Fault(*(text.encode(errors="backslashreplace").decode() for text in fault))
 
 
 def _look_through(path: Path, root: Path, folder: Path) -> list[int]:
     "Write rows and faults of a file as tables in a folder, unless it is unchanged; its stamp."
     note = folder / f"{path.stem}.json"
-    stamp = _stamp(path, root)
     if note.exists():
-        if json.loads(note.read_text())["stamp"] == stamp:
+        known = json.loads(note.read_text())
+        stamp = _stamp(path, root, known.get("communities", []))
+        if known["stamp"] == stamp:
             return stamp
-    rows, faults = [], []
+    communities = _communities(path)
+    stamp, rows, faults = _stamp(path, root, communities), [], []
     for found in (annotated_rows if path.suffix == ".json" else shard_rows)(path, root):
-        (rows if isinstance(found, PostPicture) else faults).append(found)
+        if isinstance(found, PostPicture):
+            rows.append(found)
+        else:
+            faults.append(_writable(found))
     for name, content, columns in (("rows", rows, COLUMNS), ("faults", faults, Fault._fields)):
         with atomic_path(folder / f"{path.stem}.{name}.parquet") as part:
             pd.DataFrame(content, columns=list(columns)).to_parquet(part, index=False)
-    write_atomic(note, json.dumps({"stamp": stamp}))
+    write_atomic(note, json.dumps({"stamp": stamp, "communities": communities}))
     return stamp
 
 # %% ../../../nbs/data/redcaps/271_collection.ipynb #912b2670
@@ -267,6 +290,8 @@ def collect_posts(
 
     An interrupted call goes on where it was; a folder that another process fills is waited for.
     """
+    if not 0 <= max_bad <= 1:
+        raise ValueError(f"max_bad must be a share in 0..1, got {max_bad}")
     root, out = Path(root).resolve(), Path(out)
     files = source_files(root)
     with folder_lock(out):

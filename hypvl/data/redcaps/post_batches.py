@@ -21,7 +21,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ...config import suggest
+from ...config import check_least, suggest
 from ..grit.crops import random_resized_crop
 from ..grit.shards import Faults
 from ..planned import PlannedLoader
@@ -62,9 +62,12 @@ class PostReading:
     def __post_init__(self):
         if not 0 <= self.subreddit_prefix <= 1:
             raise ValueError(f"subreddit_prefix must be in 0..1, got {self.subreddit_prefix!r}")
-        for name in ("block", "mix"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)!r}")
+        check_least(self, block=1, mix=1, keep_decoded=0)
+        if not 0 <= self.max_bad <= 1:
+            raise ValueError(f"max_bad must be in 0..1, got {self.max_bad!r}")
+        scale = self.crop_scale
+        if len(scale) != 2 or not 0 < scale[0] <= scale[1] <= 1:
+            raise ValueError(f"crop_scale must be two shares, 0 < least <= most <= 1, got {scale}")
 
 
 def shuffled_places(
@@ -157,6 +160,9 @@ class PostLoader(PlannedLoader):
             raise ValueError(f"split={split!r}: unknown.{suggest(split, splits)}")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank}")
+        for name, value in (("size", size), ("batch_size", batch_size)):
+            if value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
         self.train, self.seed, self.batch_size = split == "train", seed, batch_size
         self.rank, self.world_size, self.workers, self.batches = rank, world_size, workers, 0
         self.reading, self.tokens = reading, TokenCache(tokenizer)
