@@ -251,7 +251,7 @@ class _PairLogits(torch.autograd.Function):
         return None, *of_scores, *of_rows, *of_columns, *of_layers
 
 # %% ../../nbs/geometry/112_router.ipynb #22266718
-CHUNK_PAIRS = {"cpu": 2**14, "cuda": 2**18}  # pairs of a tile
+CHUNK_PAIRS = {"cpu": 2**13, "cuda": 2**18}  # pairs of a tile
 IMPLEMENTATIONS = ("split_chunked", "naive")
 
 
