@@ -59,8 +59,9 @@ def extreme_gates(
 ) -> pd.DataFrame:  # end, query, gate, hyperbolic percent
     "The queries with the lowest and with the highest gates (Table 6 of AGR)."
     _needs(gates, "query", "gate")
-    if not 1 <= listed <= len(gates):
-        raise ValueError(f"listed={listed}: 1 to {len(gates)} queries")
+    if not 1 <= listed <= len(gates) // 2:  # none is at both ends
+        most = f"1 to {len(gates) // 2} at either end of {len(gates)} queries"
+        raise ValueError(f"listed={listed}: {most}")
     ordered = gates.sort_values(["gate", "query"])[["query", "gate"]]
     low, high = ordered.head(listed), ordered.tail(listed)
     parts = [low.assign(end="most hyperbolic"), high.assign(end="most Euclidean")]
