@@ -6,7 +6,7 @@
 __all__ = ['OUR_BLOCK', 'PUBLISHED', 'SCORES', 'PART', 'ROOM', 'over_seeds', 'shown_text', 'Block', 'split_block', 'Table',
            'paper_table', 'save']
 
-# %% ../../nbs/papers/807_tables.ipynb #947ec86d
+# %% ../../nbs/papers/807_tables.ipynb #4c4ec111
 import html as _html
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ from hypvl.papers.reference import (
     as_results,
 )
 
-# %% ../../nbs/papers/807_tables.ipynb #7402e0c3
+# %% ../../nbs/papers/807_tables.ipynb #d2b75af6
 OUR_BLOCK = "this run"  # source of our rows
 PUBLISHED = "as published"  # score of the printed rows
 _ORIGIN = ("preset", "commit", "data", "run")
@@ -70,7 +70,7 @@ def over_seeds(
         **joined,
     }
 
-# %% ../../nbs/papers/807_tables.ipynb #d217e9b2
+# %% ../../nbs/papers/807_tables.ipynb #5ac0a475
 SCORES = {
     "paper": "score of the paper (−distance)",
     "official": "score of the published code (sum of inner products)",
@@ -124,6 +124,18 @@ def _refuse_mixed_runs(heading: str, score: str, column: Column, rows: list[Mapp
     )
 
 
+def _one_a_seed(rows: list[Mapping]) -> list[Mapping]:
+    "A row for each seed; what looks at no picture may differ between runs and is their mean."
+    by_seed: dict[Any, list[Mapping]] = {}
+    for row in rows:
+        by_seed.setdefault(row["seed"], []).append(row)
+    numbers = ("value", "low", "high")
+    return [
+        {**found[-1], **{name: float(np.mean([row[name] for row in found])) for name in numbers}}
+        for found in by_seed.values()
+    ]
+
+
 def _cells(frame: pd.DataFrame, layout: Layout, columns: Sequence[Column]) -> list[dict]:
     "One dictionary a cell: rows of a model and column, summarised over seeds."
     cells = []
@@ -132,12 +144,11 @@ def _cells(frame: pd.DataFrame, layout: Layout, columns: Sequence[Column]) -> li
         if not baseline:
             _refuse_mixed_runs(heading, score, column, rows)
             model = {key: rows[0][key] for key in MODEL_COLUMNS}
-        by_seed = {row["seed"]: row for row in rows}
         cell = {"row": heading, "baseline": baseline, "score": score, "column": column}
-        cells.append(cell | model | over_seeds(list(by_seed.values())))
+        cells.append(cell | model | over_seeds(_one_a_seed(rows)))
     return cells
 
-# %% ../../nbs/papers/807_tables.ipynb #dc04848e
+# %% ../../nbs/papers/807_tables.ipynb #37f41573
 def _rank(cells: pd.DataFrame, rank_by: Sequence[str]) -> pd.Series:
     "1 for the best model of a source, score and column, 2 for the second, 0 otherwise."
     by = ["source", "score", "suite", "dataset", "metric", *rank_by]
@@ -180,7 +191,7 @@ def _missing(
                 out.append(cell | model | why)
     return out
 
-# %% ../../nbs/papers/807_tables.ipynb #4a723df4
+# %% ../../nbs/papers/807_tables.ipynb #dd47f1f8
 def _long(cells: list[dict], number: int | str, source: str) -> pd.DataFrame:
     "The cells as a frame with plain columns."
     described = []
@@ -215,7 +226,7 @@ def _choose(
             chosen.append(column)
     return chosen
 
-# %% ../../nbs/papers/807_tables.ipynb #bc501e3e
+# %% ../../nbs/papers/807_tables.ipynb #3a68fe64
 def _digits(cell) -> int:
     "Decimals of a cell: the paper's own, or what a test set of ours can bear."
     if cell.source != OUR_BLOCK:
@@ -240,7 +251,7 @@ def shown_text(
     half = (cell.high - cell.low) / 2 * factor
     return f"{text}{mark} ±{half:.{digits}f}"
 
-# %% ../../nbs/papers/807_tables.ipynb #935f74ee
+# %% ../../nbs/papers/807_tables.ipynb #dd77b907
 @dataclass(frozen=True)
 class Block:
     "One source and score of a table, wide: a row a model, a column a measurement."
@@ -267,7 +278,7 @@ def _blocks(frame: pd.DataFrame, scores: Mapping[str, str]) -> Iterator[Block]:
         caption = theirs if source != OUR_BLOCK else f"{source}, {scores.get(score, score)}"
         yield Block(caption, text, rank)
 
-# %% ../../nbs/papers/807_tables.ipynb #38416077
+# %% ../../nbs/papers/807_tables.ipynb #9c9552a6
 ROOM = 1000  # pixels of a table in a notebook
 _LETTER, _PADDING = 6.7, 15  # pixels: of JupyterLab's 12 px, bold; around the text of a cell
 
@@ -321,7 +332,7 @@ def split_block(
         shown.append(Block(caption, block.text.iloc[:, columns], block.rank.iloc[:, columns]))
     return shown
 
-# %% ../../nbs/papers/807_tables.ipynb #09e8801c
+# %% ../../nbs/papers/807_tables.ipynb #f9796be8
 _CELL = "white-space: nowrap; padding: .15em .5em; text-align: "
 _MARKS = {0: "{}", 1: "<b>{}</b>", 2: "<u>{}</u>"}
 
@@ -376,7 +387,7 @@ def _to_markdown(block: Block) -> str:
         lines.append(_markdown_line([str(row), *marked]))
     return "\n".join(lines)
 
-# %% ../../nbs/papers/807_tables.ipynb #deb891cd
+# %% ../../nbs/papers/807_tables.ipynb #91e174b2
 @dataclass(frozen=True)
 class Table:
     "A rendered table together with the data that it shows."
@@ -424,7 +435,7 @@ class Table:
             ".md": self.markdown().encode(),
         }
 
-# %% ../../nbs/papers/807_tables.ipynb #76d88cc6
+# %% ../../nbs/papers/807_tables.ipynb #f1226240
 def _notes(frame: pd.DataFrame) -> tuple[str, ...]:
     "Footer: what intervals mean, and why cells are missing."
     ours = frame[frame["source"].eq(OUR_BLOCK)]
@@ -465,7 +476,7 @@ def _origins(frame: pd.DataFrame) -> tuple[str, ...]:
         )
     return tuple(lines)
 
-# %% ../../nbs/papers/807_tables.ipynb #634bb003
+# %% ../../nbs/papers/807_tables.ipynb #bf53ee5b
 def _expected_models(
     layout: Layout, theirs: pd.DataFrame, without: pd.DataFrame
 ) -> list[Mapping[str, Any]]:
@@ -502,7 +513,7 @@ def paper_table(
         paper[name] = ""
     return _finish(layout, mine, paper)
 
-# %% ../../nbs/papers/807_tables.ipynb #4c61f949
+# %% ../../nbs/papers/807_tables.ipynb #5f71d477
 _TABLE_COLUMNS = (
     *("table", "source", "score", "row"),
     *MODEL_COLUMNS,
@@ -550,7 +561,7 @@ def _finish(layout: Layout, mine: pd.DataFrame, paper: pd.DataFrame) -> Table:
     called = {**SCORES, **layout.scores}
     return Table(title, frame[list(_TABLE_COLUMNS)], notes, origins=origins, scores=called)
 
-# %% ../../nbs/papers/807_tables.ipynb #4976977f
+# %% ../../nbs/papers/807_tables.ipynb #c9db77a9
 def save(
     thing,  # a Table, a Figure of these notebooks: anything with `files()`
     out: str | os.PathLike,  # folder, made if missing
