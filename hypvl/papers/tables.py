@@ -486,6 +486,19 @@ def _expected_models(
     return models.to_dict("records")
 
 
+def _refuse_equal_headings(layout: Layout) -> None:
+    "Two columns under one heading would be written over each other."
+    under: dict[tuple[str, str], Column] = {}
+    for column in layout.columns:
+        first = under.setdefault((column.group, column.label), column)
+        if first is not column:
+            both = " and ".join(" ".join(one.key) for one in (first, column))
+            raise ValueError(
+                f"layout: table {layout.number} has {both} both under "
+                f"{column.group!r}, {column.label!r}"
+            )
+
+
 def paper_table(
     layout: Layout,  # how the paper prints the table
     # our rows, one run a model and seed; None: nothing was run; no value: a gap with its `reason`
@@ -495,6 +508,7 @@ def paper_table(
     gaps: Mapping[str, str] | None = None,
 ) -> Table:
     "Our rows beside the paper's."
+    _refuse_equal_headings(layout)
     frame, gaps = as_results(ours), dict(gaps or {})
     absent = frame[frame["value"].isna()]
     if "reason" in frame:

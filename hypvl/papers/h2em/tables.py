@@ -8,6 +8,7 @@ __all__ = ['METRICS', 'WORLD', 'SETS', 'COSTS', 'MODELS', 'REFERENCE', 'LAYOUTS'
 # %% ../../../nbs/papers/h2em/842_tables.ipynb #7c07f370
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,10 @@ def _layout(
 ) -> Layout:
     "A table of some models."
     columns = tuple(column for task in tasks for column in task_columns(task))
+    if {"closed", "open"} <= set(tasks):
+        columns = tuple(
+            replace(column, group=f"{column.group}, {column.task}") for column in columns
+        )
     with_size = number == "S4"
     return Layout(
         number,
