@@ -6,7 +6,7 @@
 __all__ = ['COMMANDS', 'MAIN_NUMBERS', 'EDGES', 'FAILED', 'MISSING', 'make_parser', 'check_places', 'model_name', 'main_numbers',
            'score_lines', 'main']
 
-# %% ../nbs/001_cli.ipynb #ff40106c
+# %% ../nbs/001_cli.ipynb #8813f739
 import argparse
 import os
 import sys
@@ -46,7 +46,7 @@ from hypvl.recipe_commands import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# %% ../nbs/001_cli.ipynb #d31e6227
+# %% ../nbs/001_cli.ipynb #6e857f1e
 def _add_places(parser: argparse.ArgumentParser):
     "Options that say what is evaluated, on what, and where the results go."
     group = parser.add_argument_group("model and data")
@@ -89,7 +89,7 @@ def _add_places(parser: argparse.ArgumentParser):
         help="folder for results, tables, and what makes a second call short",
     )
 
-# %% ../nbs/001_cli.ipynb #46d99b96
+# %% ../nbs/001_cli.ipynb #ddc6ca3c
 def _add_explorer(parser: argparse.ArgumentParser):
     "Options that say what is looked at, and where the page is served."
     group = parser.add_argument_group("what is looked at")
@@ -122,7 +122,7 @@ def _add_explorer(parser: argparse.ArgumentParser):
     group.add_argument("--host", default="127.0.0.1", help="default: this machine only")
     group.add_argument("--port", default=7860, type=int)
 
-# %% ../nbs/001_cli.ipynb #d016356b
+# %% ../nbs/001_cli.ipynb #2b4914e0
 def _add_protocol(parser: argparse.ArgumentParser):
     "Options that say what is measured; the defaults are as published."
     group = parser.add_argument_group("protocol")
@@ -193,7 +193,7 @@ def _add_checklist(parser: argparse.ArgumentParser):
         help="phrases leaves out bare nouns",
     )
 
-# %% ../nbs/001_cli.ipynb #8277bfe7
+# %% ../nbs/001_cli.ipynb #ed6be037
 def _add_machine(parser: argparse.ArgumentParser):
     "Options that change no number."
     group = parser.add_argument_group("machine")
@@ -329,7 +329,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     return parser
 
-# %% ../nbs/001_cli.ipynb #9d188407
+# %% ../nbs/001_cli.ipynb #4d343dfc
 def check_places(
     args: argparse.Namespace,  # of `hypvl evaluate`
 ) -> None:
@@ -349,7 +349,7 @@ def check_places(
         if getattr(args, name) < least:
             raise ValueError(f"{name}: at least {least}, got {getattr(args, name)}")
 
-# %% ../nbs/001_cli.ipynb #f51d5d6b
+# %% ../nbs/001_cli.ipynb #3ede4d83
 def _processes(device: str):
     "Device of this process, and its share of the work."
     import torch
@@ -367,7 +367,7 @@ def _processes(device: str):
     share = Share(state.process_index, state.num_processes, state.wait_for_everyone)
     return str(state.device), share
 
-# %% ../nbs/001_cli.ipynb #a6eaf69f
+# %% ../nbs/001_cli.ipynb #9f37696e
 def model_name(
     source: str,  # as for `evaluate_checkpoint`
 ) -> str:  # for the tables
@@ -382,7 +382,7 @@ def model_name(
         path = path.parent
     return path.name
 
-# %% ../nbs/001_cli.ipynb #1fdf05d5
+# %% ../nbs/001_cli.ipynb #709a3f4f
 MAIN_NUMBERS = (  # suite, data set (None: the mean over all), metric, what is printed
     ("zero_shot", None, "accuracy", "zero-shot accuracy"),
     ("retrieval", None, "t2i_R@5", "text to image R@5"),
@@ -419,15 +419,15 @@ def main_numbers(
         lines.append(f"{line}  {several}")
     return lines
 
-# %% ../nbs/001_cli.ipynb #4c9dd5ce
+# %% ../nbs/001_cli.ipynb #cc6dfef3
 EDGES = ("tie", "lca", "lca_max")  # metrics that count edges; all others are shares
 
 
 def _cell_line(row: dict, chance: float | None) -> str:
-    "A number with what belongs to it; what is not known stays empty."
+    "A number with what belongs to it; what is not known stays empty, an interval is – then."
     factor = 1 if row["metric"] in EDGES else 100
     known = {name: value for name, value in row.items() if value == value}  # NaN is not itself
-    interval = guess = ""
+    interval, guess = "–" if "low" in row else "", ""
     if "low" in known and "high" in known:
         interval = f"[{factor * known['low']:.1f}, {factor * known['high']:.1f}]"
     if chance is not None:
@@ -454,7 +454,7 @@ def score_lines(
     heading = f"{front} {'value':>6} {'95 %':>14} {'chance':>6} {'items':>7}"
     return [heading, *lines] if lines else []
 
-# %% ../nbs/001_cli.ipynb #0ca29004
+# %% ../nbs/001_cli.ipynb #05987bbd
 _PROTOCOL = (
     "scores",
     "variant",
@@ -552,7 +552,7 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
         print(f"hypvl evaluate: {faults[-1]}", file=sys.stderr)
     return missing, faults
 
-# %% ../nbs/001_cli.ipynb #26e41ee6
+# %% ../nbs/001_cli.ipynb #27c08a10
 def _data_check(args: argparse.Namespace) -> int:
     "Run `hypvl data check`."
     from hypvl.data.locate import check_archives, check_root
@@ -604,7 +604,7 @@ def _explore(args: argparse.Namespace) -> int:
     )
     return 0
 
-# %% ../nbs/001_cli.ipynb #1d6b348a
+# %% ../nbs/001_cli.ipynb #f77515a7
 def main(
     arguments: Sequence[str] | None = None,  # None: those of the process
 ) -> int:  # exit code

@@ -6,7 +6,7 @@
 __all__ = ['Interval', 'resampled_sum', 'bootstrap_mean', 'ScoredItems', 'item_draws', 'seed_interval', 'Estimate', 'estimate',
            'from_intervals', 'holm']
 
-# %% ../../nbs/evaluation/600_statistics.ipynb #65af61fc
+# %% ../../nbs/evaluation/600_statistics.ipynb #e39e55b2
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 from scipy import stats
 
-# %% ../../nbs/evaluation/600_statistics.ipynb #01484a15
+# %% ../../nbs/evaluation/600_statistics.ipynb #a8058d5e
 class Interval(NamedTuple):
     "An estimate with its confidence limits."
 
@@ -43,7 +43,7 @@ def _checked_level(level: float) -> float:
         raise ValueError(f"level must be between 0 and 1, got {level!r}")
     return level
 
-# %% ../../nbs/evaluation/600_statistics.ipynb #cae640e8
+# %% ../../nbs/evaluation/600_statistics.ipynb #5d5bf320
 def _counts(
     odds: Float[ndarray, "U"],  # of each thing, their sum is 1
     size: int,  # things drawn at once
@@ -62,6 +62,7 @@ def resampled_sum(
     weights: Sequence[float],  # of each set
     rng: np.random.Generator,
     draws: int = 4000,
+    fewer: int = 0,  # than there are groups are drawn
 ) -> Float[ndarray, "draws"]:
     """Bootstrap draws of the weighted sum of the sets' means; whole groups are drawn.
 
@@ -75,7 +76,7 @@ def resampled_sum(
         columns += [np.bincount(code, part, len(names)), np.bincount(code, minlength=len(names))]
     # groups of equal sums and sizes are drawn together
     table, times = np.unique(np.stack(columns, 1), axis=0, return_counts=True)
-    totals = _counts(times / len(names), len(names), rng, draws) @ table
+    totals = _counts(times / len(names), len(names) - fewer, rng, draws) @ table
     with np.errstate(invalid="ignore", divide="ignore"):
         means = totals[:, ::2] / totals[:, 1::2]
     return means @ np.asarray(weights, dtype=float)
@@ -87,12 +88,13 @@ def bootstrap_mean(
     clusters: Sequence[Hashable] | None = None,  # what each item belongs to; None: independent
     level: float = 0.95,  # probability that the interval should cover, 0 to 1
     resamples: int = 2000,  # number of draws
-    strata: Sequence[Hashable] | None = None,  # of each item; so many are drawn within each
+    strata: Sequence[Hashable] | None = None,  # of each item; each is drawn by itself
 ) -> Interval:
     """Percentile bootstrap interval of a mean over items, or over items in clusters.
 
     Whole clusters are drawn, each with all its items; the estimate stays the mean over items.
-    With strata the draws keep their sizes, as a mean over classes needs it.
+    Strata keep their shares, as a mean over classes needs it; of each one item, or cluster, fewer
+    is drawn than it has, and with a stratum of one there is no interval (NaN).
     """
     values = _checked(values)
     groups = np.arange(len(values)) if clusters is None else clusters
@@ -106,13 +108,16 @@ def bootstrap_mean(
         codes = pd.factorize(np.asarray(strata))[0]
         parts = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
     means, groups = np.zeros(resamples), np.asarray(groups)
+    fewer = 0 if strata is None else 1
     for part in parts:
+        if fewer and len(set(groups[part])) == 1:
+            return Interval(float(values.mean()), np.nan, np.nan)
         share = len(part) / len(values)
-        means += resampled_sum([values[part]], [groups[part]], [share], rng, resamples)
+        means += resampled_sum([values[part]], [groups[part]], [share], rng, resamples, fewer)
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(values.mean()), float(low), float(high))
 
-# %% ../../nbs/evaluation/600_statistics.ipynb #cc059b17
+# %% ../../nbs/evaluation/600_statistics.ipynb #ab59f392
 @dataclass(frozen=True)
 class ScoredItems:
     "Results on a test set, and what each item belongs to."
@@ -155,7 +160,7 @@ def item_draws(
         total += resampled_sum(values, groups, [sample.weight for sample in stratum], rng, draws)
     return total[np.isfinite(total)]
 
-# %% ../../nbs/evaluation/600_statistics.ipynb #237c71f6
+# %% ../../nbs/evaluation/600_statistics.ipynb #ca6f83e6
 def seed_interval(
     values: Float[ndarray, "S"],  # one score a seed
     level: float = 0.95,  # probability that the interval should cover
@@ -169,7 +174,7 @@ def seed_interval(
     half = stats.t.ppf(quantile, seeds - 1) * values.std(ddof=1) / np.sqrt(seeds)
     return Interval(mean, float(mean - half), float(mean + half))
 
-# %% ../../nbs/evaluation/600_statistics.ipynb #95e74e4a
+# %% ../../nbs/evaluation/600_statistics.ipynb #5f7a822e
 _Z = float(stats.norm.ppf(0.975))
 
 
@@ -280,7 +285,7 @@ def from_intervals(
     above = float(np.mean([found.high - found.value for found in seeds]))
     return Estimate(values, below, above, groups)
 
-# %% ../../nbs/evaluation/600_statistics.ipynb #186efab4
+# %% ../../nbs/evaluation/600_statistics.ipynb #26be0e87
 def holm(
     p_values: Sequence[float],
 ) -> Float[ndarray, "m"]:  # in the order given

@@ -5,15 +5,16 @@
 # %% auto #0
 __all__ = ['load_checkpoint', 'family_of', 'suite_layouts', 'suite_tables', 'training_texts', 'check_out', 'evaluate_checkpoint']
 
-# %% ../../nbs/papers/890_report.ipynb #8dd0d8092fe74a7c96281538738b07e2
+# %% ../../nbs/papers/890_report.ipynb #51ee69b2
 import json
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from importlib import import_module
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import pandas as pd
@@ -40,7 +41,7 @@ from ..pictures import left_behind
 
 _log = logging.getLogger(__name__)
 
-# %% ../../nbs/papers/890_report.ipynb #10185d26023b46108eb7d9f57d49d2b3
+# %% ../../nbs/papers/890_report.ipynb #76e1f842
 def load_checkpoint(
     # folder of `save_pretrained`, a run's checkpoint, a published .pth, 'open_clip:NAME/TAG' or
     # 'open_clip:NAME/FILE'
@@ -96,7 +97,7 @@ def family_of(
         return model.official.family
     return "hyperbolic" if model.geometry.has_cones else "flat"
 
-# %% ../../nbs/papers/890_report.ipynb #504fb2a444614c0babb325280ed9130a
+# %% ../../nbs/papers/890_report.ipynb #b5a61722
 _NO_NUMBERS = pd.DataFrame(columns=["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value"])
 
 
@@ -173,7 +174,7 @@ def suite_tables(
             tables[f"table{layout.number}"] = paper_table(layout, results, printed)
     return tables
 
-# %% ../../nbs/papers/890_report.ipynb #8a65eabff63a45729fe45fb5ade58bdc
+# %% ../../nbs/papers/890_report.ipynb #6093e18d
 def training_texts(
     # captions in COCO's layout, or a text a line; None: COCO's, if they are there
     file: str | Path | None,
@@ -254,6 +255,19 @@ def _remove_others(out: Path, frames: Mapping, tables: Mapping):
             (out / "tables" / f"{name}{ending}").unlink(missing_ok=True)
 
 
+def _told_again(out: Path, facts: Mapping) -> list[str]:
+    "A line that says whose results are replaced, where an evaluation of something else wrote them."
+    before, results = _evaluation_of(out), out / "results.csv"
+    if before is None or not results.is_file():
+        return []
+    if all(before.get(key) == value for key, value in facts.items()):
+        return []
+    sections = ", ".join(before.get("sections") or ["all"])
+    made = time.strftime("%Y-%m-%d %H:%M", time.localtime(results.stat().st_mtime))
+    name, suite = before.get("model", before["checkpoint"]), before["suite"]
+    return [f"replaces the results of {name}, suite {suite}, sections {sections}, from {made}"]
+
+
 def _write_results(
     results: pd.DataFrame, frames: Mapping, out: Path, suite: str, reference
 ) -> dict[str, Path]:
@@ -271,14 +285,14 @@ def _write_results(
         _remove_others(out, frames, tables)
     for name, table in tables.items():
         save(table, out / "tables", name)
-    return {
+    files = {
         "results": out / "results.csv",
         "gaps": out / "gaps.csv",
         "items": out / "items.parquet",
-        "tables": out / "tables",
     }
+    return files | ({"tables": out / "tables"} if tables else {})
 
-# %% ../../nbs/papers/890_report.ipynb #c3933fab20d04ec698c2621248eb3be0
+# %% ../../nbs/papers/890_report.ipynb #349411a1
 def evaluate_checkpoint(
     source: str | Path,  # as for `load_checkpoint`
     data_root: str | Path,
@@ -301,12 +315,17 @@ def evaluate_checkpoint(
 
     `results.csv` and the tables are written after each task. A data set that cannot be used is a
     gap whose reason begins with 'failed: '. Column `commit` says which code made a row, also where
-    it was found. A folder `out` with files that no evaluation wrote is refused.
+    it was found. A folder `out` with files that no evaluation wrote is refused; where it holds the
+    results of another evaluation, a line says that they are replaced.
     """
     check_out(out)
     model, out = load_checkpoint(source, family), Path(out)
     checkpoint, suite = model_fingerprint(model), suite or default_suite(data_root)
     commit = short_commit(git_state())
+
+    asked = {"checkpoint": checkpoint, "suite": suite, "protocol": to_dict(protocol)}
+    asked |= {"sections": None if sections is None else [*sections]}
+    asked = json.loads(json.dumps(asked))  # as it is read again
 
     def stamped(results):
         "Rows that say where they came from; what was found finished keeps its commit."
@@ -327,6 +346,9 @@ def evaluate_checkpoint(
 
     first = reading.get("share", Share()).rank == 0
     with folder_lock(out) if first else nullcontext():  # a second evaluation of `out` waits
+        told = _told_again(out, asked) if first else []
+        for line in told:
+            say(line)
         frames = evaluate_suite(
             model.to(device),
             data_root,
@@ -351,12 +373,14 @@ def evaluate_checkpoint(
         if not first:
             return {}
         results = stamped(results)
-        origin = {"commit": commit, "data": results["data"].iloc[0], "checkpoint": checkpoint}
+        origin = {"commit": commit, "data": results["data"].iloc[0]}
+        for line in [] if told else _told_again(out, {"data": origin["data"]}):
+            say(line)
         classes = frames.pop("classes", None)
         files = _write_results(results, frames, out, suite, reference)
         # gaps alone have no items
         files = {name: path for name, path in files.items() if path.exists()}
-        facts = {"suite": suite, "protocol": to_dict(protocol), "versions": versions()}
+        facts = asked | {"model": PurePath(name or source).name, "versions": versions()}
         if classes is not None:
             facts["names"] = dict(zip(classes["folder"], classes["name"]))
         save_provenance(origin | facts, out)

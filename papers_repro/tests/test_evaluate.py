@@ -224,6 +224,12 @@ def test_pictures_that_nobody_reads_are_missing(classes, capsys):
     assert {*named} == {"2024", "NA", "cat"}
     (folder / "classes/cat/3.heic").unlink()
     assert main(of_folders(folder, folder / "out")) == 0  # what was kept is made anew
+    assert "replaces" not in capsys.readouterr().out
+    (folder / "classes/cat/2.png").unlink()
+    assert main(of_folders(folder, folder / "out")) == 0
+    said = capsys.readouterr().out
+    assert "replaces the results of evaluate0, suite folder, sections all, from 20" in said
+    assert "tables " not in said  # the suite has none
     assert main([*of_folders(folder, classes / "above"), "--data_root", str(folder)]) == 1
     assert (
         "deeper, as 'classes/2024/0.png'; is 'data_root/classes' meant" in capsys.readouterr().err

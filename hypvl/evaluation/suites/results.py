@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['NAMES', 'item_values', 'summarise', 'is_part']
 
-# %% ../../../nbs/evaluation/suites/630_results.ipynb #b989835a
+# %% ../../../nbs/evaluation/suites/630_results.ipynb #b40e6f7e
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 
 from ..statistics import bootstrap_mean
 
-# %% ../../../nbs/evaluation/suites/630_results.ipynb #97c9a360
+# %% ../../../nbs/evaluation/suites/630_results.ipynb #86c4cb99
 NAMES = ("suite", "dataset", "metric", "score", "model")
 
 
@@ -45,9 +45,9 @@ def item_values(
         frames.append(pd.DataFrame(rows, columns=[*NAMES, "item", "cluster", "value"]))
     return pd.concat(frames, ignore_index=True).astype({"model": object})
 
-# %% ../../../nbs/evaluation/suites/630_results.ipynb #5a858e28
+# %% ../../../nbs/evaluation/suites/630_results.ipynb #a8cd41ca
 def summarise(
-    items: pd.DataFrame,  # long rows; `stratum`, where there is one: so many are drawn within each
+    items: pd.DataFrame,  # long rows; with `stratum`, where there is one, each is drawn by itself
     seed: int = 0,  # of the bootstrap
     level: float = 0.95,  # coverage of the interval
     resamples: int = 1000,  # bootstrap draws
@@ -72,7 +72,7 @@ def summarise(
         rows.append(row | dict(value=value, n=len(values), low=low, high=high))
     return pd.DataFrame(rows).astype({"model": object})
 
-# %% ../../../nbs/evaluation/suites/630_results.ipynb #885546b3
+# %% ../../../nbs/evaluation/suites/630_results.ipynb #d3aa22b9
 def is_part(
     results: pd.DataFrame,  # columns n, and expected_n and limit where they are known
 ) -> Bool[np.ndarray, "N"]:
