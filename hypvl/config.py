@@ -6,7 +6,7 @@
 __all__ = ['Config', 'suggest', 'check_least', 'Registry', 'ByKind', 'UnknownKey', 'to_dict', 'from_dict', 'override',
            'atomic_path', 'write_atomic', 'file_stamp', 'save_config', 'load_config', 'config_hash']
 
-# %% ../nbs/000_config.ipynb #3ea2d805
+# %% ../nbs/000_config.ipynb #bea75a6d
 import dataclasses
 import difflib
 import hashlib
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-# %% ../nbs/000_config.ipynb #97f6fe4c
+# %% ../nbs/000_config.ipynb #3d469a2f
 def suggest(
     name: str,  # the name that was not found
     known: Iterable[str],  # the names that exist
@@ -34,7 +34,7 @@ def suggest(
         return f" Did you mean {near[0]!r}?"
     return f" Known: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}." if known else ""
 
-# %% ../nbs/000_config.ipynb #ceb68bb3
+# %% ../nbs/000_config.ipynb #6150fce1
 def check_least(
     config: Any,  # anything with these attributes
     **least: float,  # attribute → the smallest number that it may be
@@ -49,7 +49,7 @@ def check_least(
         if value == math.inf:
             raise ValueError(f"{name}: a finite number, got {value}")
 
-# %% ../nbs/000_config.ipynb #2e5d9235
+# %% ../nbs/000_config.ipynb #01eef6c5
 _WORDS = {
     "true": True,
     "yes": True,
@@ -107,7 +107,7 @@ def _items(value):
         value = [v.strip() for v in value.strip().strip("()[]").split(",") if v.strip()]
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
-# %% ../nbs/000_config.ipynb #6dddd541
+# %% ../nbs/000_config.ipynb #78688295
 def _cast_union(options: list, value: Any, key: str) -> Any:
     "Read `value` as the first of `options` that it fits; an option that it already is comes first."
     if value is None or (
@@ -182,7 +182,7 @@ def _cast_config(kind: Any, value: Any, key: str) -> Any:
         _fail(key, value, kind.__name__)
     return _build(kind, value, key + ".")
 
-# %% ../nbs/000_config.ipynb #9c460f12
+# %% ../nbs/000_config.ipynb #a65fb24f
 def _is_copy(new: Any, known: Any) -> bool:
     "Whether a notebook of the package defines again what the package has."
     packaged = str(getattr(known, "__module__", "")).startswith("hypvl.")
@@ -246,7 +246,7 @@ def _member(family: Any, kind: str, key: str) -> Any:
         raise ValueError(f"{key}: unknown kind {kind!r} of {base.__name__}.{hint}")
     return family.members[kind]
 
-# %% ../nbs/000_config.ipynb #33051dfe
+# %% ../nbs/000_config.ipynb #4a7a0eb8
 class UnknownKey(KeyError):
     "A key that a config does not have; the message suggests the nearest one."
 
@@ -298,7 +298,7 @@ def _plain(value: Any, key: str = "") -> Any:
         return value
     raise TypeError(f"{key}: a config cannot hold a {type(value).__name__}, got {value!r}")
 
-# %% ../nbs/000_config.ipynb #6e6f44ce
+# %% ../nbs/000_config.ipynb #80bf5fb0
 Config = TypeVar("Config")
 
 
@@ -320,7 +320,7 @@ def from_dict(
         raise ValueError(f"d: a mapping is needed for {cls.__name__}, got {d!r}")
     return _build(cls, d)
 
-# %% ../nbs/000_config.ipynb #3998e410
+# %% ../nbs/000_config.ipynb #5762b0e7
 def _dotted(cfg: Any, prefix: str = "") -> Iterator[str]:
     "All dotted keys of a config."
     if _has_kind(cfg):
@@ -379,7 +379,7 @@ def _nest(changes):
         at[last] = v
     return out
 
-# %% ../nbs/000_config.ipynb #1680dd1c
+# %% ../nbs/000_config.ipynb #1906180d
 def override(
     cfg: Config,  # a frozen dataclass
     changes: Mapping[str, Any],  # dotted key -> value, for example {"optim.lr": "1e-3"}
@@ -387,7 +387,7 @@ def override(
     "A copy of `cfg` with fields changed by dotted names, each value read as its declared type."
     return _override(cfg, _nest(changes), "", cfg)
 
-# %% ../nbs/000_config.ipynb #270a217d
+# %% ../nbs/000_config.ipynb #adeefc96
 @contextmanager
 def atomic_path(
     path: str | Path,  # final name; its folder must exist
@@ -421,10 +421,13 @@ def write_atomic(
 
 def file_stamp(
     path: str | Path,
-) -> tuple[int, int]:  # bytes, nanoseconds
-    "Size and time of a file: where they differ, it may hold something else."
+) -> tuple[int, int, int]:  # bytes, nanoseconds
+    """Size and times of a file, which change when it is written again.
+
+    The time of its last change in the file system is the third: a copy may bring the second along.
+    """
     facts = os.stat(path)
-    return facts.st_size, facts.st_mtime_ns
+    return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
 
 def save_config(
@@ -445,7 +448,7 @@ def load_config(
     except json.JSONDecodeError as e:
         raise ValueError(f"path: {Path(path).name!r} is not JSON ({e})") from e
 
-# %% ../nbs/000_config.ipynb #b22b564e
+# %% ../nbs/000_config.ipynb #59885b29
 def _counts(f, value):
     "Whether a field is part of the hash."
     rule = f.metadata.get("hash", True)

@@ -6,7 +6,7 @@
 __all__ = ['inference', 'Pictures', 'encode_batches', 'encode_images', 'encode_texts', 'score_matrix', 'class_prototypes',
            'classify', 'class_weights', 'classification_values', 'evaluate_zero_shot']
 
-# %% ../../nbs/evaluation/601_zero_shot.ipynb #11772f82
+# %% ../../nbs/evaluation/601_zero_shot.ipynb #ba3ec811
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -28,7 +28,7 @@ from .suites.results import item_values
 from ..models.towers import modes_kept
 from ..pictures import read_picture, upright_rgb
 
-# %% ../../nbs/evaluation/601_zero_shot.ipynb #b3b31449
+# %% ../../nbs/evaluation/601_zero_shot.ipynb #bdf8042d
 @contextmanager
 def inference(
     model: nn.Module,  # any model with parameters or buffers
@@ -42,7 +42,7 @@ def inference(
         model.eval()
         yield first.device if first is not None else torch.device("cpu")
 
-# %% ../../nbs/evaluation/601_zero_shot.ipynb #084cc53e
+# %% ../../nbs/evaluation/601_zero_shot.ipynb #5c6d3691
 class Pictures(Dataset):
     "Pictures in RGB, with a name and an identity each, for a `DataLoader`."
 
@@ -92,13 +92,12 @@ class Pictures(Dataset):
 
 
 def _stamp(path: Path) -> str:
-    "Place, size and time of a file."
+    "Place, size and times of a file."
     if not path.exists():
         return str(path)
-    size, time = file_stamp(path)
-    return f"{path.absolute()}|{size}|{time}"
+    return "|".join(map(str, (path.absolute(), *file_stamp(path))))
 
-# %% ../../nbs/evaluation/601_zero_shot.ipynb #421b3da4
+# %% ../../nbs/evaluation/601_zero_shot.ipynb #cb899a42
 class _Guarded(Dataset):
     "Pictures, or the error of one that cannot be read: a reading process would add its traceback."
 
@@ -154,7 +153,7 @@ def encode_images(
     bar = tqdm(batches, desc="images", total=count, disable=not progress, leave=False)
     return torch.cat(list(bar))
 
-# %% ../../nbs/evaluation/601_zero_shot.ipynb #df89c8da
+# %% ../../nbs/evaluation/601_zero_shot.ipynb #1c96576f
 def encode_texts(
     model: nn.Module,  # with `encode_text` and `tokenizer`
     texts: Sequence[str],  # any texts
@@ -173,7 +172,7 @@ def encode_texts(
             parts.append(model.encode_text(tokens, normalize=normalize).float().cpu())
     return torch.cat(parts)
 
-# %% ../../nbs/evaluation/601_zero_shot.ipynb #a2ce48c5
+# %% ../../nbs/evaluation/601_zero_shot.ipynb #521242f6
 def score_matrix(
     model: nn.Module,  # its `geometry` compares
     queries: Float[Tensor, "Q D"],  # points
@@ -191,7 +190,7 @@ def score_matrix(
             parts.append(scores.cpu())
     return torch.cat(parts)
 
-# %% ../../nbs/evaluation/601_zero_shot.ipynb #8b856df5
+# %% ../../nbs/evaluation/601_zero_shot.ipynb #27a0614a
 def class_prototypes(
     model: nn.Module,  # with `encode_text`, `tokenizer`, `geometry`
     names: Sequence[str],  # class names
@@ -205,7 +204,7 @@ def class_prototypes(
     with inference(model) as device:
         return model.geometry.prototype(features.to(device), side="text").float().cpu()
 
-# %% ../../nbs/evaluation/601_zero_shot.ipynb #1b788d77
+# %% ../../nbs/evaluation/601_zero_shot.ipynb #d22b5aeb
 def classify(
     scores: Float[Tensor, "N C"] | Float[np.ndarray, "N C"],  # higher is better
     targets: Sequence[int] | Int[Tensor, "N"] | Int[np.ndarray, "N"],  # index of the right class
@@ -227,7 +226,7 @@ def classify(
     predicted = scores.argmax(1)
     return pd.DataFrame({"target": targets, "predicted": predicted, "rank": comes_before.sum(1)})
 
-# %% ../../nbs/evaluation/601_zero_shot.ipynb #eb3eeefa
+# %% ../../nbs/evaluation/601_zero_shot.ipynb #87e1e51f
 def class_weights(
     targets: Iterable[int],  # class of each image
 ) -> Float[np.ndarray, "N"]:  # mean 1
@@ -235,7 +234,7 @@ def class_weights(
     _, index, count = np.unique(np.asarray(targets), return_inverse=True, return_counts=True)
     return len(index) / (len(count) * count[index])
 
-# %% ../../nbs/evaluation/601_zero_shot.ipynb #fa5c5ae3
+# %% ../../nbs/evaluation/601_zero_shot.ipynb #63737865
 def classification_values(
     predictions: pd.DataFrame,  # columns target, rank
 ) -> dict[str, Float[np.ndarray, "N"]]:  # metric → value of each image
@@ -247,7 +246,7 @@ def classification_values(
         "top5": (rank < 5) * 1.0,
     }
 
-# %% ../../nbs/evaluation/601_zero_shot.ipynb #e09e33b1
+# %% ../../nbs/evaluation/601_zero_shot.ipynb #331eb27c
 def evaluate_zero_shot(
     model: nn.Module,  # any model with the `DualEncoder` interface
     images: Any,  # image files, or an image set

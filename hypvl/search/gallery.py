@@ -7,7 +7,7 @@ __all__ = ['LEVELS', 'Progress', 'WHOLE', 'SHOWN', 'Region', 'contained', 'Pictu
            'read_annotations', 'Source', 'thumbnail', 'FolderPictures', 'WorldPictures', 'cut_out', 'embed_pictures',
            'silent', 'Gallery', 'open_gallery', 'gallery_points', 'default_cache']
 
-# %% ../../nbs/search/710_gallery.ipynb #40959884
+# %% ../../nbs/search/710_gallery.ipynb #a8108115
 import hashlib
 import io
 import json
@@ -40,7 +40,7 @@ from .index import fingerprint
 LEVELS = ("scene", "object", "part")  # from general to specific
 Progress = Callable[[int, int, str], None]  # done, of how many, what is being done
 
-# %% ../../nbs/search/710_gallery.ipynb #6268c5a3
+# %% ../../nbs/search/710_gallery.ipynb #d650e436
 class Region(NamedTuple):
     "A box of a picture, or all of it."
 
@@ -64,7 +64,7 @@ def contained(
     areas = (boxes[:, 2:] - boxes[:, :2]).clip(min=0).prod(-1)
     return (areas[:, None] > areas) & (common >= share * areas - 1e-9)
 
-# %% ../../nbs/search/710_gallery.ipynb #1427d0bf
+# %% ../../nbs/search/710_gallery.ipynb #06947b6f
 class Picture(NamedTuple):
     "A picture that can be shown."
 
@@ -88,7 +88,7 @@ def item_key(
     "The name of a region, the same wherever its picture lies."
     return digest(picture, ",".join(f"{value:.5f}" for value in box))
 
-# %% ../../nbs/search/710_gallery.ipynb #4959a931
+# %% ../../nbs/search/710_gallery.ipynb #acb0dc6e
 _STORE_VERSION = 1  # of the tables below
 _TABLE_NAMES = "select name from sqlite_master where type = 'table'"
 _TABLES = f"""
@@ -157,11 +157,11 @@ class Store:
         with self.open() as base:
             return base.execute(question, values).fetchall()
 
-# %% ../../nbs/search/710_gallery.ipynb #33cc3a7c
+# %% ../../nbs/search/710_gallery.ipynb #bd75220f
 # what is shown: no animations, and nothing that takes long
 SHOWN = Bounds(most_bytes=32_000_000, most_pixels=50_000_000, animated=False)
 
-# %% ../../nbs/search/710_gallery.ipynb #2b266152
+# %% ../../nbs/search/710_gallery.ipynb #bdd921b2
 def read_annotations(
     path: str | Path,  # COCO or LVIS JSON
     min_area: float = 0.01,  # least share of the picture that a box covers
@@ -200,7 +200,7 @@ def _as_regions(boxes, size, min_area):
             regions.append(Region(level, label, tuple(corners[i].tolist())))
     return tuple(regions)
 
-# %% ../../nbs/search/710_gallery.ipynb #d1bfbc75
+# %% ../../nbs/search/710_gallery.ipynb #9ce9d70d
 class Source(Protocol):
     "Where pictures come from."
 
@@ -233,7 +233,7 @@ def thumbnail(
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
-# %% ../../nbs/search/710_gallery.ipynb #3c622500
+# %% ../../nbs/search/710_gallery.ipynb #994885ee
 class FolderPictures:
     "Photographs below a folder, with the boxes of an annotations file where there is one."
 
@@ -339,12 +339,11 @@ class FolderPictures:
 def _facts(path):
     "What changes when a file does."
     try:
-        size, time = file_stamp(path)
+        return " ".join(map(str, file_stamp(path)))
     except OSError:
         return "missing"
-    return f"{size} {time}"
 
-# %% ../../nbs/search/710_gallery.ipynb #c5b00f56
+# %% ../../nbs/search/710_gallery.ipynb #60201625
 _WORLD_VERSION = 1  # of what is kept of a scene; another one is painted anew
 
 
@@ -417,7 +416,7 @@ class WorldPictures:
         content = store.thumbs([picture.key])[picture.key]  # without loss: see `thumbnail`
         return read_picture(content)
 
-# %% ../../nbs/search/710_gallery.ipynb #b5c4c21b
+# %% ../../nbs/search/710_gallery.ipynb #b61bd9f6
 def cut_out(
     image: Image.Image,
     box: Sequence[float],  # left, top, right, bottom as fractions
@@ -442,7 +441,7 @@ def embed_pictures(
         points = model.encode_image(pixels.to(device), normalize=True)
     return points.float().cpu().numpy()
 
-# %% ../../nbs/search/710_gallery.ipynb #7ebd1320
+# %% ../../nbs/search/710_gallery.ipynb #4e2df537
 def silent(done: int, count: int, what: str):
     "Progress that nobody looks at."
 
@@ -520,7 +519,7 @@ def open_gallery(
     items = items[~items["key"].duplicated()].reset_index(drop=True)  # the same box twice
     return Gallery(source, store, pictures, items, faults)
 
-# %% ../../nbs/search/710_gallery.ipynb #a6ca7b7d
+# %% ../../nbs/search/710_gallery.ipynb #91d3a8e2
 def gallery_points(
     gallery: Gallery,
     model: nn.Module,  # with `encode_image`, `preprocess` and `geometry`
@@ -557,7 +556,7 @@ def gallery_points(
     joined = b"".join([known[key] for key in keys])
     return np.frombuffer(joined, np.float32).reshape(len(keys), -1).copy()
 
-# %% ../../nbs/search/710_gallery.ipynb #b5959c93
+# %% ../../nbs/search/710_gallery.ipynb #d89d8314
 def default_cache() -> Path:
     "The folder of this user's caches, as the system has it."
     if sys.platform == "darwin":

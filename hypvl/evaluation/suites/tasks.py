@@ -6,7 +6,7 @@
 __all__ = ['Counts', 'SUITES', 'Task', 'data_hash', 'task_hash', 'data_state', 'expected_counts', 'default_suite', 'tasks_of',
            'class_names', 'same_family', 'node_names']
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #8dd0d8092fe74a7c96281538738b07e2
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #35ea20be
 import hashlib
 import json
 import re
@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool
 
-from ...config import config_hash, suggest
+from ...config import config_hash, file_stamp, suggest
 from hypvl.data.benchmarks.annotations import (
     SUGARCREPE,
     SUGARCREPE_COUNTS,
@@ -48,7 +48,7 @@ from hypvl.evaluation.suites.protocols import (
     part_of,
 )
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #10185d26023b46108eb7d9f57d49d2b3
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #f57d3038
 Counts = Mapping[tuple[str, str, str], int]
 
 
@@ -131,9 +131,7 @@ def data_state(
     if isinstance(data, Mapping):
         return config_hash({str(name): data_state(part) for name, part in data.items()})
     files = data.files if hasattr(data, "files") else data.paths
-    found = {Path(path): 0 for path in files}
-    for path in found:
-        found[path] = path.stat().st_mtime_ns
+    found = {path: file_stamp(path) for path in dict.fromkeys(map(Path, files))}
     return config_hash([*found.values(), *getattr(data, "unread", ())])
 
 
@@ -159,7 +157,7 @@ def _part(run: EvaluationRun, data: Any) -> Any:
     "As much of a data set as the protocol asks for."
     return part_of(data, run.protocol.limit, run.protocol.seed)
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #7623eae2785240b9bd12b16a66d81610
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #04c823fd
 def _open_benchmark(name: str, run: EvaluationRun):
     return _part(run, open_benchmark(name, run.root))
 
@@ -187,7 +185,7 @@ def _benchmark_task(name: str) -> Task:
     texts = (known.templates, known.metric("official"), known.metric("paper"))
     return Task("zero_shot", name, opened, _add_benchmark, tuple(cells), texts=texts, **facts)
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #7cdc8c89c7104fffa095e18ddfef8986
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #a25d4b52
 _RECALLS = tuple(f"{direction}_R@{k}" for direction in ("t2i", "i2t") for k in (1, 5, 10))
 
 
@@ -259,7 +257,7 @@ def _whole_crepe(run: EvaluationRun, data) -> Counts:
     counts = {("sugarcrepe", kind, "accuracy"): n for kind, n in SUGARCREPE_COUNTS.items()}
     return counts | {("sugarcrepe", "overall", "accuracy"): sum(SUGARCREPE_COUNTS.values())}
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #938c804e27f84196a10c8828c723f798
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #63822a20
 def _real_suite(
     sets: str,  # key of `BENCHMARK_LISTS`
     coco: str,  # name of the source of COCO's captions
@@ -332,7 +330,7 @@ def tasks_of(
         raise ValueError(f"names: only suite 'folder' takes names of classes, got suite {suite!r}")
     return SUITES[suite](Path(root))
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #59bbdb311c014d738909a11f9e486628
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #26c429d3
 def class_names(
     classes: Sequence[str],  # folders, sorted
     file: str | Path | None = None,  # `folder<TAB>name` a line, or a name a line in their order
@@ -447,7 +445,7 @@ def _class_folders_task(root: Path, names: str | Path | None = None) -> Task:
     facts = dict(texts=texts, notes=notes, whole=partial(_whole_folder, name))
     return Task("zero_shot", name, _open_classes, added, cells, **facts)
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #c3933fab20d04ec698c2621248eb3be0
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #7508806f
 _SCENES = "images/factors/truth.json"
 _WORLD = ("world.json", "zero_shot", _SCENES)  # any of them; captions/ is anybody's name
 _NODES = ("taxonomy.is_a.txt", "names.tsv")  # files that say what the nodes are
@@ -498,7 +496,7 @@ def _open_world_crepe(paths: Sequence[Path], run: EvaluationRun):
 def _open_scenes(run: EvaluationRun):
     return read_scenes(run.root / _SCENES)
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #4dd4641cc4064e0191573fe9c69df29b
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #424c458c
 def _by_kind_of_edit(path: Path):
     "Published kinds first."
     return path.stem not in SUGARCREPE, path.stem
@@ -544,7 +542,7 @@ def node_names(
 
     return name_of
 
-# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #8309879909854d7188b41380fd92a7c3
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #e8292ea2
 def _add_factors(run: EvaluationRun, scenes):
     "Norms, alignment, disks and conjunctions on scenes whose content is known."
     is_a = run.root / "taxonomy.is_a.txt"
