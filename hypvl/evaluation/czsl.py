@@ -21,6 +21,19 @@ PairList = Sequence[tuple] | Int[np.ndarray, "P 2"]  # names or numbers of state
 _BLOCK = 2**18  # scores that are looked at together: they stay in a cache
 
 
+def _in_order(name: str, given: Any) -> Any:
+    "A list or array; what pandas holds by its place, not by its index."
+    if isinstance(given, torch.Tensor):
+        return given.cpu().numpy()
+    if isinstance(given, pd.Series | pd.Index | pd.DataFrame):
+        return given.to_numpy()
+    if isinstance(given, np.ndarray) or (
+        isinstance(given, Sequence) and not isinstance(given, str)
+    ):
+        return given
+    raise TypeError(f"{name}: a list or an array needed, got {type(given).__name__}")
+
+
 def _parts(pairs: PairList) -> Int[np.ndarray, "P 2"]:
     "Number of the state and of the object of each pair."
     table = pd.DataFrame(pairs if isinstance(pairs, np.ndarray) else list(pairs))
@@ -34,13 +47,8 @@ def _parts(pairs: PairList) -> Int[np.ndarray, "P 2"]:
 
 def _columns(name: str, given: Any, pairs: PairList) -> Int[np.ndarray, "N"]:
     "Columns, as they are or of pairs."
-    if isinstance(given, torch.Tensor):
-        given = given.cpu().numpy()
+    given = _in_order(name, given)
     flat = np.asarray(given) if not len(given) or np.ndim(given[0]) == 0 else None
-    if flat is not None and flat.dtype == bool:
-        if len(flat) != len(pairs):
-            raise ValueError(f"{name}: {len(flat)} flags for {len(pairs)} pairs")
-        return np.flatnonzero(flat)
     if flat is not None and (np.issubdtype(flat.dtype, np.integer) or not len(flat)):
         outside = flat[(flat < 0) | (flat >= len(pairs))]
         if len(outside):
@@ -64,8 +72,35 @@ def _flags(name: str, given: Any, count: int) -> Bool[np.ndarray, "P"]:
         raise ValueError(f"{name}: {count} flags needed, got {flags.dtype} {flags.shape}")
     return flags
 
+
+def _trained_on(given: Any, pairs: PairList) -> Bool[np.ndarray, "P"]:
+    "A flag a pair, from flags, columns or pairs."
+    given, count = _in_order("seen_pairs", given), len(pairs)
+    flat = np.asarray(given) if not len(given) or np.ndim(given[0]) == 0 else np.empty(0)
+    if flat.dtype == bool:
+        return _flags("seen_pairs", flat, count)
+    if len(flat) == count > 1 and np.isin(flat, (0, 1)).all():
+        raise ValueError(
+            f"seen_pairs: {count} numbers, each 0 or 1, may be columns or flags: "
+            "give flags as bool, or columns without repeats"
+        )
+    seen = np.zeros(count, bool)
+    seen[_columns("seen_pairs", given, pairs)] = True
+    return seen
+
 # %% ../../nbs/evaluation/651_czsl.ipynb #9b38ee38
 _EXCLUDED, _SEEN, _UNSEEN = -1, 0, 1
+
+
+def _refuse_bounds(name: str, bounds: Float[np.ndarray, "T"]) -> None:
+    "Thresholds that no order of pairs belongs to."
+    if bounds.ndim != 1 or not len(bounds):
+        raise ValueError(f"{name}: a list with a number at least needed, got {bounds.tolist()}")
+    if np.isnan(bounds).any():
+        raise ValueError(f"{name}: nan is none")
+    if (np.diff(bounds) < 0).any():
+        first = int((np.diff(bounds) < 0).argmax())
+        raise ValueError(f"{name}: {bounds[first]:g} before {bounds[first + 1]:g}: not ascending")
 
 
 def _group_of_columns(
@@ -94,9 +129,11 @@ def _group_of_columns(
             raise ValueError("threshold: one needed, since feasibility is a number a pair")
         else:
             bounds = np.atleast_1d(np.asarray(threshold if thresholds is None else thresholds))
-            if np.isnan(feasible).any() or (np.diff(bounds.astype(float)) < 0).any():
-                raise ValueError("feasibility: NaN, or thresholds that do not ascend")
-            reached = np.searchsorted(bounds.astype(float), feasible.astype(float), "right")
+            bounds, feasible = bounds.astype(float), feasible.astype(float)
+            _refuse_bounds("threshold" if thresholds is None else "thresholds", bounds)
+            if np.isnan(feasible).any():
+                raise ValueError(f"feasibility: nan for column {np.isnan(feasible).argmax()}")
+            reached = np.searchsorted(bounds, feasible, "right")
             group = np.where(reached == 0, _EXCLUDED, reached)
     group[seen] = _SEEN
     group[~candidates] = _EXCLUDED
@@ -129,8 +166,10 @@ class StreamingSweep:
     """The best candidates of each image, from scores that come in chunks of images and of pairs.
 
     `update` takes chunks in any order; `best` says what a sweep needs. Memory is a few numbers an
-    image and a number a pair, whatever has been scored. The result does not depend on the chunks:
-    among equal scores the lowest column wins, and -inf never does.
+    image and a pair, whatever has been scored. The result does not depend on the chunks: among
+    equal scores the lowest column wins, and -inf never does. A chunk that is missing is found even
+    where another came twice: every column has a random mark of 64 bits, and the marks of what an
+    image was scored for must add up to those of all candidates.
     """
 
     def __init__(
@@ -144,9 +183,9 @@ class StreamingSweep:
         candidates: Any = None,  # flags [P]: closed world; None: all
         thresholds: Any = None,  # ascending [T], in place of one: see `search_threshold`
     ):
+        pairs = _in_order("pairs", pairs)
         self.parts = _parts(pairs)
-        self.seen = np.zeros(len(self.parts), bool)
-        self.seen[_columns("seen_pairs", seen_pairs, pairs)] = True
+        self.seen = _trained_on(seen_pairs, pairs)
         self.target = _columns("targets", targets, pairs)
         allowed = np.ones(len(self.parts), bool)
         if candidates is not None:
@@ -161,6 +200,9 @@ class StreamingSweep:
         self._score = np.full((groups, len(self.target)), -np.inf)
         self._pair = np.full((groups, len(self.target)), -1, np.int64)
         self._scored = np.zeros(len(self.target), np.int64)
+        marks = np.random.default_rng(0).integers(2**64, size=len(self.parts), dtype=np.uint64)
+        self._mark = np.where(self.group == _EXCLUDED, np.uint64(0), marks)
+        self._marks = np.zeros(len(self.target), np.uint64)  # of what was scored, modulo 2⁶⁴
 
     def _chunk(self, shape: tuple, columns: Any, images: Any) -> tuple[np.ndarray, np.ndarray]:
         "Columns and images of a chunk."
@@ -173,6 +215,9 @@ class StreamingSweep:
             chosen = every if given is None else every[given]
             if len(chosen) != size:
                 raise ValueError(f"scores: {size} {name} in {shape}, {len(chosen)} were named")
+            times = np.bincount(chosen, minlength=1)
+            if times.max() > 1:
+                raise ValueError(f"{name}: {times.argmax()} is named {times.max()} times")
             numbers.append(chosen)
         return numbers[1], numbers[0]
 
@@ -205,6 +250,7 @@ class StreamingSweep:
                 value, place = _best_of(block, members, others)
                 self._merge(number, images[first : first + rows], value, columns[place])
         self._scored[images] += int((group != _EXCLUDED).sum())
+        self._marks[images] += self._mark[columns].sum(dtype=np.uint64)
 
     def _merge(self, group: int, images, value, column) -> None:
         "Keep the better of what is known and what is new."
@@ -227,6 +273,12 @@ class StreamingSweep:
             raise ValueError(
                 f"scores: image {wrong[0]} was scored for {self._scored[wrong[0]]} "
                 f"of {wanted} candidates"
+            )
+        wrong = np.flatnonzero(self._marks != self._mark.sum(dtype=np.uint64))
+        if len(wrong):
+            raise ValueError(
+                f"scores: image {wrong[0]} was scored twice for some of the {wanted} candidates, "
+                "and never for others"
             )
         first = _UNSEEN
         if self.thresholds is not None:
@@ -285,6 +337,9 @@ def feasibility_thresholds(
     unseen = np.asarray(feasibility, float)[~_flags("seen", seen, len(feasibility))]
     if not len(unseen) or count < 1:
         raise ValueError(f"seen, count: no unseen pair, or count={count}")
+    if not np.isfinite(unseen).all():
+        bad = unseen[~np.isfinite(unseen)]
+        raise ValueError(f"feasibility: {bad[0]} for {len(bad)} of {len(unseen)} unseen pairs")
     return np.linspace(unseen.min(), unseen.max(), count)
 
 
