@@ -6,7 +6,7 @@
 __all__ = ['COMMANDS', 'MAIN_NUMBERS', 'EDGES', 'FAILED', 'MISSING', 'make_parser', 'check_places', 'model_name', 'main_numbers',
            'score_lines', 'main']
 
-# %% ../nbs/001_cli.ipynb #8813f739
+# %% ../nbs/001_cli.ipynb #ce3f9627
 import argparse
 import os
 import sys
@@ -46,7 +46,7 @@ from hypvl.recipe_commands import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# %% ../nbs/001_cli.ipynb #6e857f1e
+# %% ../nbs/001_cli.ipynb #acea9f7f
 def _add_places(parser: argparse.ArgumentParser):
     "Options that say what is evaluated, on what, and where the results go."
     group = parser.add_argument_group("model and data")
@@ -89,7 +89,7 @@ def _add_places(parser: argparse.ArgumentParser):
         help="folder for results, tables, and what makes a second call short",
     )
 
-# %% ../nbs/001_cli.ipynb #ddc6ca3c
+# %% ../nbs/001_cli.ipynb #d0f10988
 def _add_explorer(parser: argparse.ArgumentParser):
     "Options that say what is looked at, and where the page is served."
     group = parser.add_argument_group("what is looked at")
@@ -122,7 +122,7 @@ def _add_explorer(parser: argparse.ArgumentParser):
     group.add_argument("--host", default="127.0.0.1", help="default: this machine only")
     group.add_argument("--port", default=7860, type=int)
 
-# %% ../nbs/001_cli.ipynb #2b4914e0
+# %% ../nbs/001_cli.ipynb #c0671a6b
 def _add_protocol(parser: argparse.ArgumentParser):
     "Options that say what is measured; the defaults are as published."
     group = parser.add_argument_group("protocol")
@@ -193,7 +193,7 @@ def _add_checklist(parser: argparse.ArgumentParser):
         help="phrases leaves out bare nouns",
     )
 
-# %% ../nbs/001_cli.ipynb #ed6be037
+# %% ../nbs/001_cli.ipynb #1f2fbadc
 def _add_machine(parser: argparse.ArgumentParser):
     "Options that change no number."
     group = parser.add_argument_group("machine")
@@ -222,6 +222,12 @@ def _add_data_check(parser: argparse.ArgumentParser):
         "--checksums",
         action="store_true",
         help="compare archives below data_root with what their publishers have; reads every byte",
+    )
+    group.add_argument(
+        "--pictures",
+        action="store_true",
+        help="decode every picture of a zero-shot, caption or pair set that is a file of its own, "
+        "and list all that cannot be read",
     )
 
 
@@ -329,7 +335,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     return parser
 
-# %% ../nbs/001_cli.ipynb #4d343dfc
+# %% ../nbs/001_cli.ipynb #162408c6
 def check_places(
     args: argparse.Namespace,  # of `hypvl evaluate`
 ) -> None:
@@ -349,7 +355,7 @@ def check_places(
         if getattr(args, name) < least:
             raise ValueError(f"{name}: at least {least}, got {getattr(args, name)}")
 
-# %% ../nbs/001_cli.ipynb #3ede4d83
+# %% ../nbs/001_cli.ipynb #36d856a1
 def _processes(device: str):
     "Device of this process, and its share of the work."
     import torch
@@ -367,7 +373,7 @@ def _processes(device: str):
     share = Share(state.process_index, state.num_processes, state.wait_for_everyone)
     return str(state.device), share
 
-# %% ../nbs/001_cli.ipynb #9f37696e
+# %% ../nbs/001_cli.ipynb #8632d526
 def model_name(
     source: str,  # as for `evaluate_checkpoint`
 ) -> str:  # for the tables
@@ -382,7 +388,7 @@ def model_name(
         path = path.parent
     return path.name
 
-# %% ../nbs/001_cli.ipynb #709a3f4f
+# %% ../nbs/001_cli.ipynb #70300d10
 MAIN_NUMBERS = (  # suite, data set (None: the mean over all), metric, what is printed
     ("zero_shot", None, "accuracy", "zero-shot accuracy"),
     ("retrieval", None, "t2i_R@5", "text to image R@5"),
@@ -419,7 +425,7 @@ def main_numbers(
         lines.append(f"{line}  {several}")
     return lines
 
-# %% ../nbs/001_cli.ipynb #cc6dfef3
+# %% ../nbs/001_cli.ipynb #1bb1f6df
 EDGES = ("tie", "lca", "lca_max")  # metrics that count edges; all others are shares
 
 
@@ -454,7 +460,7 @@ def score_lines(
     heading = f"{front} {'value':>6} {'95 %':>14} {'chance':>6} {'items':>7}"
     return [heading, *lines] if lines else []
 
-# %% ../nbs/001_cli.ipynb #05987bbd
+# %% ../nbs/001_cli.ipynb #7c68c9f9
 _PROTOCOL = (
     "scores",
     "variant",
@@ -552,10 +558,10 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
         print(f"hypvl evaluate: {faults[-1]}", file=sys.stderr)
     return missing, faults
 
-# %% ../nbs/001_cli.ipynb #27c08a10
+# %% ../nbs/001_cli.ipynb #b5e92b8c
 def _data_check(args: argparse.Namespace) -> int:
     "Run `hypvl data check`."
-    from hypvl.data.locate import check_archives, check_root
+    from hypvl.data.locate import check_archives, check_pictures, check_root
 
     table = check_root(args.data_root, args.sets)
     for row in table.itertuples():
@@ -569,6 +575,12 @@ def _data_check(args: argparse.Namespace) -> int:
         for row in archives.itertuples():
             say(f"{row.state:10}  {row.archive}")
         states |= set(archives["state"])
+    if args.pictures:
+        broken = check_pictures(args.data_root, args.sets)
+        for row in broken.itertuples():
+            say(f"broken      {row.picture}: {row.why}")
+        say(f"{len(broken):,} pictures cannot be read")
+        states |= {"unusable"} if len(broken) else set()
     counts = table["state"].value_counts()
     say(", ".join(f"{count} {state}" for state, count in counts.items()))
     return FAILED if "unusable" in states else 0 if states <= {"complete"} else MISSING
@@ -604,7 +616,7 @@ def _explore(args: argparse.Namespace) -> int:
     )
     return 0
 
-# %% ../nbs/001_cli.ipynb #f77515a7
+# %% ../nbs/001_cli.ipynb #4dbbcefc
 def main(
     arguments: Sequence[str] | None = None,  # None: those of the process
 ) -> int:  # exit code

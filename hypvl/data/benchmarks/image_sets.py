@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['MissingData', 'lacks', 'ImageSet', 'say_data_root', 'open_benchmark', 'write_split']
 
-# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #2d7c1710
+# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #2be6cd27
 import csv
 import hashlib
 import io
@@ -26,7 +26,7 @@ from ...pictures import left_behind, read_picture, upright_rgb
 
 _log = logging.getLogger(__name__)
 
-# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #d6dcc76d
+# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #a8f8f0f2
 class MissingData(FileNotFoundError):
     "A data set is not where it was looked for."
 
@@ -82,7 +82,7 @@ def say_data_root(
     "The message with `data_root` in the place of that folder, so that it tells no machine."
     return re.sub(rf"(?<![\w./-]){re.escape(str(root))}(?=[/'\",:;)\s]|$)", "data_root", message)
 
-# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #b14b25e0
+# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #bb06d485
 def _count(b, names, where):
     "The classes of the files must be as many as those of the protocol."
     if len(names) != len(b.classes):
@@ -155,7 +155,7 @@ def _read_list(b, folder):
     _count(b, {*names}, f"in {found[0].name}")
     return [folder / line for line in lines], names
 
-# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #7015a047
+# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #8dc10116
 _SAME_ORDER = ("Flowers102", "MNIST", "PCAM")  # their labels number our classes
 _COUNTS = ("CLEVRClassification",)  # their labels are the names: numbers of objects
 
@@ -224,7 +224,7 @@ def _read_torchvision(b, folder):
         names = [data.classes[label] for label in labels]
     return (_Decoded(data) if paths is None else [Path(p) for p in paths]), names
 
-# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #2ca8b6fa
+# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #2160ee44
 def _table(file) -> dict[str, str]:
     "First word of each line → the rest of it."
     lines = read_lines(file)
@@ -252,7 +252,7 @@ def _read_layout(b, folder):
         raise FileNotFoundError("no published layout with a split")
     return (_read_cub if b.reader == "CUB" else _read_torchvision)(b, folder)
 
-# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #d9bd3171
+# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #87db067b
 def _read_folders(b, folder):
     "Items of `<part>/<class>/*`, or of the class folders of the archive."
     places = [folder / b.part]
@@ -276,7 +276,7 @@ def _read_folders(b, folder):
             raise ValueError(f"{b.name}: the folders {both} {where} name one class")
     return [Path(p) for p, _ in data.samples], [data.classes[i] for _, i in data.samples]
 
-# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #eeb61374
+# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #0f439e62
 def open_benchmark(
     benchmark: str | Benchmark,  # name in any spelling, or a record
     data_root: str | Path,  # holds the folders of all data sets
@@ -346,7 +346,7 @@ def _image_set(b, folder, images, names, lacks):
     labels, content = tuple(labels[i] for i in order), _fingerprint(b.name, folder, paths)
     return ImageSet(b.name, _Files(paths), labels, b.classes, keys, content, tuple(paths))
 
-# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #4a6fb3dd
+# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #d5d40ea2
 def write_split(
     benchmark: str | Benchmark,  # name in any spelling, or a record
     data_root: str | Path,  # holds the folders of all data sets
