@@ -25,7 +25,7 @@ from hypvl.papers.claims import (
     limit_of,
     select,
 )
-from .compositions import CURVE, EDGES, answers_of, pair_draws
+from .compositions import CURVE, answers_of, edge_gaps, in_order, pair_draws
 from .recipes import SWEEPS
 from .tables import METRICS
 from ..reference import Column, task_columns
@@ -73,7 +73,7 @@ class CurveGain:
     name = "difference of sweeps, pairs × seeds"
 
     def _sides(self, frame: pd.DataFrame) -> tuple[list[str], list[int]]:
-        "Data sets and seeds that all models have."
+        "Data sets that all models have, and the seeds that all models have of all these sets."
         known = select(frame, {"setting": self.setting})
         names, both = (*self.models, *self.rivals), None
         for name in names:
@@ -82,7 +82,12 @@ class CurveGain:
             both = found if both is None else both & found
         if not both:
             raise NotRun(f"no {self.setting} results with a common seed of {', '.join(names)}")
-        return sorted({d for d, _ in both}), sorted({int(s) for _, s in both})
+        datasets = sorted({dataset for dataset, _ in both})
+        of_each = [{int(s) for d, s in both if d == dataset} for dataset in datasets]
+        seeds = sorted(set.intersection(*of_each))
+        if not seeds:
+            raise NotRun(f"no seed that {', '.join(datasets)} have in common")
+        return datasets, seeds
 
     def _gap(self, values: Mapping[str, np.ndarray]) -> np.ndarray:
         "The gain, of numbers or of draws."
@@ -93,7 +98,7 @@ class CurveGain:
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         frame = frame_of(data, "main")
         datasets, seeds = self._sides(frame)
-        gains, sides, groups, count = [], {}, 0, 0
+        gains, sides, groups, counts = [], {}, {}, {}
         for seed in seeds:
             parts = []
             for dataset in datasets:
@@ -102,7 +107,7 @@ class CurveGain:
                     runs[name] = _of_seed(frame, name, self.setting, dataset, seed)
                 found = _measures(runs, self.metric, rng, DRAWS)
                 first = next(iter(runs.values()))
-                groups, count = first["target"].nunique(), len(first)
+                groups[dataset], counts[dataset] = first["target"].nunique(), len(first)
                 gap = float(self._gap({n: np.array(v) for n, (v, _) in found.items()}))
                 parts.append((gap, self._gap({n: draws for n, (_, draws) in found.items()})))
                 for name, (value, draws) in found.items():
@@ -110,17 +115,18 @@ class CurveGain:
                     sides.setdefault((dataset, name), []).append(Interval(value, *ends))
             gap, draws = (np.mean([part[n] for part in parts], 0) for n in (0, 1))
             gains.append(Interval(float(gap), *np.quantile(draws, [0.025, 0.975])))
-        means = {n: 100 * np.mean([i.value for i in found]) for (_, n), found in sides.items()}
-        said = " and ".join(
-            "/".join(f"{means[name]:.1f}" for name in names) for names in (self.models, self.rivals)
-        )
+        means = {of: 100 * np.mean([i.value for i in found]) for of, found in sides.items()}
+        told = []
+        for names in (self.models, self.rivals):
+            over_sets = [np.mean([means[dataset, name] for dataset in datasets]) for name in names]
+            told.append("/".join(f"{mean:.1f}" for mean in over_sets))
         many = len(self.rivals) if self.against == "best" else 1
         return Effect(
-            from_intervals(gains, groups),
-            n=count * len(datasets),
+            from_intervals(gains, sum(groups.values())),
+            n=sum(counts.values()),
             seeds=tuple(seeds),
-            detail=f"{METRICS[self.metric]} {said}".replace(" and ", " against "),
-            limit=self._limit(data, sides, groups, datasets),
+            detail=f"{METRICS[self.metric]} {' against '.join(told)}",
+            limit=self._limit(data, sides, groups),
             chosen_of=(1, many),
             ideal=self._ideal(data, datasets, means),
         )
@@ -129,23 +135,26 @@ class CurveGain:
         column = _column_of(self.setting, dataset, self.metric)
         return bars_of(data.get("scores" + BLIND), column)
 
-    def _limit(self, data, sides, groups: int, datasets: Sequence[str]) -> str:
-        "Where every data set decides nothing."
+    def _limit(self, data, sides, groups: Mapping[str, int]) -> str:
+        "Where every data set decides nothing; `groups` are the pairs of each."
         limits = []
-        for dataset in datasets:
+        for dataset, pairs in groups.items():
             both = []
             for names in (self.models, self.rivals):
                 of_side = [sides[dataset, name] for name in names]
                 joined = [Interval(*np.mean(rows, 0)) for rows in zip(*of_side)]
-                both.append(from_intervals(joined, groups))
+                both.append(from_intervals(joined, pairs))
             limits.append(limit_of(both, self._bars(data, dataset)))
         return limits[0] if len(set(limits)) == 1 else ""
 
-    def _ideal(self, data, datasets: Sequence[str], means: Mapping[str, float]) -> float:
-        "The gain of a model that knows the pair."
-        ideals = [100 * self._bars(data, dataset).ideal for dataset in datasets]
-        theirs = [means[name] for name in self.rivals]
-        return float(np.mean(ideals) - (max(theirs) if self.against == "best" else np.mean(theirs)))
+    def _ideal(self, data, datasets: Sequence[str], means: Mapping[tuple, float]) -> float:
+        "The gain of a model that knows the pair, mean over data sets."
+        gains = []
+        for dataset in datasets:
+            theirs = [means[dataset, name] for name in self.rivals]
+            rival = max(theirs) if self.against == "best" else np.mean(theirs)
+            gains.append(100 * self._bars(data, dataset).ideal - rival)
+        return float(np.mean(gains))
 
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
         "The same on the printed numbers, mean over data sets."
@@ -175,25 +184,20 @@ class OrderOfLengths:
         rows = select(frame_of(data, "norms"), where)
         if not len(rows):
             raise NotRun(f"no lengths of {self.model}, {self.stage}")
-        edges = [e for name, e in EDGES.items() if name.startswith("visual") == self.visual]
-        seeds, columns, shares = [], [], []
-        for seed, part in rows.groupby("seed", observed=True):
-            wide = part.pivot_table(
-                index=["dataset", "item"], columns="what", values="value", observed=True
-            )
-            holds = [
-                (wide[general] < wide[specific]).to_numpy(float) for general, specific in edges
-            ]
-            seeds.append(int(seed))
-            shares.append(np.mean(holds, 1))
-            columns.append(100 * np.mean(holds, 0) - 50)
-            targets = part.drop_duplicates(["dataset", "item"]).set_index(["dataset", "item"])
-            groups = targets["target"].astype(str).loc[wide.index].to_numpy()
-        said = ", ".join(f"{100 * share:.0f} %" for share in np.mean(shares, 0))
+        holds = in_order(edge_gaps(rows, "visual" if self.visual else "text"))
+        each = (
+            holds.mean(axis=1).unstack("seed").dropna()
+        )  # pictures of which all seeds have lengths
+        if not len(each):
+            raise NotRun(f"no picture of which all runs of {self.model} have lengths")
+        targets = rows.drop_duplicates(["dataset", "item"]).set_index(["dataset", "item"])
+        groups = targets["target"].astype(str).loc[each.index].to_numpy()
+        shares = holds.unstack("seed").loc[each.index].mean().groupby(level=0, sort=False).mean()
+        said = ", ".join(f"{100 * share:.0f} %" for share in shares)
         return Effect(
-            estimate([ScoredItems(np.stack(columns, 1), groups)], rng),
+            estimate([ScoredItems(100 * each.to_numpy() - 50, groups)], rng),
             n=len(groups),
-            seeds=tuple(seeds),
+            seeds=tuple(map(int, each.columns)),
             detail=f"edges that hold: {said}",
             null=0.0,
             ideal=50.0,

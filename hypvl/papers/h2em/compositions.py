@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SETTINGS', 'CHUNK', 'CURVE', 'LEVELS', 'EDGES', 'own_candidates', 'plain_candidates', 'phase_logits', 'Setting',
            'sweep_settings', 'reference_rows', 'answers_of', 'pair_draws', 'sweep_interval', 'own_points', 'norm_rows',
-           'point_rows', 'Phases', 'composition_frames', 'validation_area']
+           'point_rows', 'edge_gaps', 'in_order', 'Phases', 'composition_frames', 'validation_area']
 
 # %% ../../../nbs/papers/h2em/841_compositions.ipynb #f06ccfb3
 import time
@@ -314,6 +314,27 @@ def point_rows(
             about = {"side": "visual" if side else "text", "what": what, "level": LEVELS[what]}
             rows.append(pd.DataFrame({**about, "target": said, "curvature": curvature, **columns}))
     return pd.concat(rows, ignore_index=True)
+
+# %% ../../../nbs/papers/h2em/841_compositions.ipynb #039da4e4
+def edge_gaps(
+    norms: pd.DataFrame,  # of one model and stage: item, what, value, and maybe dataset and seed
+    side: str = "text",  # or 'visual'
+) -> pd.DataFrame:  # a row a picture, a column an edge
+    "How much farther from the root the specific end of each edge is than its general end."
+    keys = [name for name in ("dataset", "seed", "item") if name in norms]
+    wide = norms.pivot_table(index=keys, columns="what", values="value", observed=True)
+    gaps = {}
+    for name, (general, specific) in EDGES.items():
+        if name.startswith("visual") == (side == "visual"):
+            gaps[name] = wide[specific] - wide[general]
+    return pd.DataFrame(gaps, wide.index)
+
+
+def in_order(
+    gaps: pd.DataFrame,  # of `edge_gaps`
+) -> pd.DataFrame:  # 1, ½ or 0
+    "Whether each edge holds; a tie is one half."
+    return (gaps > 0) + 0.5 * (gaps == 0)
 
 # %% ../../../nbs/papers/h2em/841_compositions.ipynb #f5e07b13
 def _answer_rows(

@@ -19,7 +19,7 @@ from matplotlib.patches import Circle
 from ...evaluation.bias_sweep import sweep
 from ...evaluation.factors.horopca import fit_horopca
 from ..figures import Drawing, no_data, palette, panels, style
-from .compositions import EDGES, LEVELS, answers_of
+from .compositions import LEVELS, answers_of, edge_gaps, in_order
 from .tables import METRICS
 
 # %% ../../../nbs/papers/h2em/844_figures.ipynb #f0460106
@@ -92,11 +92,15 @@ def edge_share(
     norms: pd.DataFrame,  # of one model and stage: dataset, seed, item, what, value
     side: str = "text",  # or 'visual'
 ) -> float:
-    "Share of edges whose general end is nearer to the root."
-    keys = [name for name in ("dataset", "seed", "item") if name in norms]
-    wide = norms.pivot_table(index=keys, columns="what", values="value", observed=True)
-    edges = [e for name, e in EDGES.items() if name.startswith("visual") == (side == "visual")]
-    return float(np.mean([(wide[general] < wide[specific]).mean() for general, specific in edges]))
+    "Share of edges whose general end is nearer to the root; a tie is one half."
+    return float(in_order(edge_gaps(norms, side)).mean().mean())
+
+
+def _edge_rows(norms: pd.DataFrame, side: str) -> list[dict]:
+    "Each edge: its share in order, and the median by which its specific end is farther."
+    gaps = edge_gaps(norms, side)
+    shares, medians = in_order(gaps).mean(), gaps.median()
+    return [{"edge": name, "holds": shares[name], "gap": medians[name]} for name in gaps]
 
 
 def norm_figure(
@@ -131,19 +135,22 @@ def norm_figure(
             about = {"panel": heading, "model": model, "stage": stage, "share": share}
             medians = part.groupby("level", sort=False, observed=True)["value"].median()
             shown += [about | {"level": level, "norm": medians[level]} for level in levels]
+            shown += [about | row for row in _edge_rows(part, side)]
         handles = [Line2D([], [], color=c, lw=4, alpha=0.6, label=n) for n, c in colours.items()]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
-    names = ["panel", "model", "stage", "share", "level", "norm"]
+    names = ["panel", "model", "stage", "share", "level", "norm", "edge", "holds", "gap"]
     return Drawing(figure, pd.DataFrame(shown, columns=names))
 
 
 def norm_sentence(data: pd.DataFrame) -> str:
-    "The share of edges of each panel."
+    "The share of edges of each panel, and the median gaps of its edges."
     if not len(data):
         return "No model of this run has lengths."
-    shares = data.drop_duplicates("panel")
-    said = ", ".join(f"{row.panel} {100 * row.share:.0f} %" for row in shares.itertuples())
-    return f"Edges whose general end is nearer to the root: {said}; half is chance."
+    said = []
+    for panel, rows in data.groupby("panel", sort=False):
+        gaps = f"{rows['gap'].min():+.2g} to {rows['gap'].max():+.2g}"
+        said.append(f"{panel} {100 * rows['share'].iloc[0]:.0f} % (median gaps {gaps})")
+    return f"Edges whose general end is nearer to the root: {', '.join(said)}; half is chance."
 
 # %% ../../../nbs/papers/h2em/844_figures.ipynb #1f405055
 def disk_figure(
@@ -164,14 +171,19 @@ def disk_figure(
         figure, axes = panels(1, 1, width=4.0, height=4.2)
         axis = axes[0, 0]
         axis.add_patch(Circle((0, 0), 1, fill=False, color=".5"))
-        for level, part in data.groupby("level", sort=False):
-            axis.plot(
-                part["x"], part["y"], "o", ms=3.5, alpha=0.75, color=colours[level], label=level
-            )
+        sizes = np.linspace(7.0, 3.0, len(colours)) if len(colours) > 1 else [3.5]
+        for (level, colour), size in zip(colours.items(), sizes):
+            part = data[data["level"].eq(level)]
+            axis.plot(part["x"], part["y"], "o", ms=size, mew=0, color=colour, label=level)
         axis.plot(0, 0, "+", color="black", ms=9)
-        axis.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), aspect="equal", xticks=[], yticks=[])
+        farthest = float(np.hypot(*place.T).max())
+        reach = 1.05 if farthest > 0.4 else 1.25 * farthest
+        axis.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xticks=[], yticks=[])
         axis.grid(visible=False)
-        axis.set_title(f"{100 * found.explained:.0f} % of squared distances kept", fontsize=8.5)
+        title = f"{100 * found.explained:.0f} % of squared distances kept"
+        if reach < 1:
+            title += f"; the inner {reach:.2f} of the disk"
+        axis.set_title(title, fontsize=8.5)
         figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return Drawing(figure, data.assign(explained=found.explained, radius=np.hypot(*place.T)))
 
