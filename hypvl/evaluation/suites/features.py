@@ -5,9 +5,10 @@
 # %% auto #0
 __all__ = ['TRANSFORMS', 'model_fingerprint', 'image_transform', 'Share', 'PointStore']
 
-# %% ../../../nbs/evaluation/suites/632_features.ipynb #36e87118
+# %% ../../../nbs/evaluation/suites/632_features.ipynb #1d606eb1
 import hashlib
 import json
+import logging
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
@@ -27,7 +28,7 @@ from ...config import atomic_path, config_hash
 from ..zero_shot import Pictures, encode_batches
 from ...geometry.spaces import Geometry
 
-# %% ../../../nbs/evaluation/suites/632_features.ipynb #122edb5c
+# %% ../../../nbs/evaluation/suites/632_features.ipynb #670ec9e2
 def model_fingerprint(
     model: nn.Module,
     length: int = 12,  # hexadecimal digits
@@ -45,7 +46,7 @@ def model_fingerprint(
     digest.update(config_hash(description, 64).encode())
     return digest.hexdigest()[:length]
 
-# %% ../../../nbs/evaluation/suites/632_features.ipynb #5f0d6143
+# %% ../../../nbs/evaluation/suites/632_features.ipynb #b6e003d8
 TRANSFORMS = ("crop", "squeeze", "double")
 
 
@@ -69,7 +70,10 @@ def _describe(transform) -> str:
     said = re.sub(r" at 0x[0-9a-f]+", "", repr(transform))
     return hashlib.sha256(said.encode()).hexdigest()[:6]
 
-# %% ../../../nbs/evaluation/suites/632_features.ipynb #d05b5e2e
+# %% ../../../nbs/evaluation/suites/632_features.ipynb #f2a0e89a
+_log = logging.getLogger(__name__)
+
+
 class _Chunks:
     "Points by identity, in memory or in files."
 
@@ -105,10 +109,9 @@ class _Chunks:
                 with safe_open(path, "pt") as file:
                     self._note(path.stem, json.loads(file.metadata()["ids"]), None)
             except Exception as error:
-                raise ValueError(
-                    f"{path.name} among the stored points cannot be read ({error}); "
-                    "delete it and its points are made again"
-                ) from error
+                said = "%s among the stored points is damaged and made again: %s"
+                _log.warning(said, path.name, error)
+                path.unlink(missing_ok=True)  # another process may have done so
 
     def _read(self, name: str) -> Tensor:
         "Points of a chunk."
@@ -130,7 +133,7 @@ class _Chunks:
             places += [place for _, place in pairs]
         return torch.cat(parts)[torch.tensor(places).argsort()]
 
-# %% ../../../nbs/evaluation/suites/632_features.ipynb #00c9406e
+# %% ../../../nbs/evaluation/suites/632_features.ipynb #de39befe
 def _nobody_to_wait_for():
     "One process waits for none."
 
@@ -143,7 +146,7 @@ class Share:
     world: int = 1  # processes
     wait: Callable[[], None] = _nobody_to_wait_for  # until all are here
 
-# %% ../../../nbs/evaluation/suites/632_features.ipynb #1b87d89d
+# %% ../../../nbs/evaluation/suites/632_features.ipynb #5dd93ed5
 class PointStore:
     """Points of images; every image is embedded once.
 
