@@ -44,7 +44,8 @@ def _column_facts(cells: pd.DataFrame) -> dict:
     floors = sign * blind["value"]
     if cells["suite"].iloc[0] in PAIR_SUITES:
         floors = pd.concat([floors, 1 - floors])
-    at_floor = len(floors) > 0 and not sign * worst_of_best > floors.max()
+    lowest = best["value"] if pd.isna(worst_of_best) else worst_of_best  # without an interval
+    at_floor = len(floors) > 0 and not sign * lowest > floors.max()
     return {"best": best["row"], "clears": clears, "floor": bool(at_floor)}
 
 
