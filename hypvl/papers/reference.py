@@ -248,22 +248,36 @@ class Reference:
     models: Mapping[str, Mapping[str, Any]]  # printed model, a regular expression → its columns
     columns: Mapping[str, str] = field(default_factory=dict)  # column of the CSV → column here
     printed: str = "{model}"  # what names a printed model; filled from the CSV's columns
+    # folder → printed rows that cannot be right: columns table, model, dataset, why
+    doubts: Callable[[Path], pd.DataFrame] | None = None
 
     def read(
         self,
         folder: str | Path,  # with the CSV files
     ) -> pd.DataFrame:
-        "The paper's numbers: table, the columns of a model, suite, dataset, metric, value."
-        rows = []
-        for number in self.tables:
-            file = Path(folder) / self.files.format(number)
+        "The paper's numbers: table, columns of a model, suite, dataset, metric, value, suspect."
+        files = {number: Path(folder) / self.files.format(number) for number in self.tables}
+        for file in files.values():
             if not file.is_file():
                 raise FileNotFoundError(f"folder: {file.name} is missing in {Path(folder).name!r}")
+        rows, why = [], self._doubted(Path(folder))
+        for number, file in files.items():
             for row in pd.read_csv(file).to_dict("records"):
-                rows.append({"table": number} | self._model(row, file) | self._cell(row, file))
-        order = ["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value"]
+                suspect = why.get((number, row.get("model"), row.get("dataset")), "")
+                cell = self._model(row, file) | self._cell(row, file)
+                rows.append({"table": number, "suspect": suspect} | cell)
+        order = ["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value", "suspect"]
         frame = pd.DataFrame(rows).reindex(columns=order).astype({"boxes": bool})
         return frame.drop_duplicates(ignore_index=True)  # a cell that is printed twice is one
+
+    def _doubted(self, folder: Path) -> dict[tuple, str]:
+        "Table, printed model and data set of rows that cannot be right, and why."
+        if self.doubts is None:
+            return {}
+        found = {}
+        for row in self.doubts(folder).itertuples():
+            found.setdefault((row.table, row.model, row.dataset), str(row.why))
+        return found
 
     def _cell(self, row: Mapping[str, Any], file: Path) -> dict[str, Any]:
         for rule in self.rules:

@@ -111,6 +111,16 @@ def check_feasibility(
     return values
 
 
+def _load_plain(path: Path):
+    "What a file holds, read to its end: an array, a tensor, or several by name."
+    if path.suffix == ".npy":
+        return np.load(path, allow_pickle=False)
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
 def read_feasibility(
     path: str | Path,  # .npy, .npz or .pt
     split: CompositionSplit,
@@ -118,13 +128,23 @@ def read_feasibility(
 ) -> Float[np.ndarray, "P"]:
     "A published vector, checked against a split; a pickle with code is not loaded."
     path = Path(path)
-    if path.suffix in (".npy", ".npz"):
-        content = np.load(path, allow_pickle=False)
-    else:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(content, (np.ndarray, torch.Tensor)):
+    if not path.is_file():
+        raise FileNotFoundError(f"path: {path} is no file")
+    try:
+        content = _load_plain(path)
+    except Exception:  # torch's own words advise to run what the file holds
+        raise ValueError(
+            f"{path.name} is not loaded: it may hold code, is damaged, or holds no numbers"
+        ) from None
+    if isinstance(content, Mapping):
         names = [*content]
         if key not in names and len(names) != 1:
             raise ValueError(f"key={key!r}: {path.name} has {', '.join(map(str, names))}")
         content = content[key if key in names else names[0]]
-    return check_feasibility(np.asarray(content), split)
+    if isinstance(content, torch.Tensor):
+        content = content.detach()
+        content = (content.float() if content.dtype == torch.bfloat16 else content).numpy()
+    if not isinstance(content, np.ndarray) or content.dtype.kind not in "fiu":
+        kind = content.dtype if isinstance(content, np.ndarray) else type(content).__name__
+        raise ValueError(f"{path.name}: an array of numbers needed, got {kind}")
+    return check_feasibility(content, split)

@@ -94,14 +94,14 @@ def load_records(
     else:
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:
-            reason = str(error).split("\n")[0][:200]
+        except FileNotFoundError:
+            raise
+        except Exception:  # torch's own words advise to run what the file holds
             raise ValueError(
-                f"{path.name} is not loaded, since it may hold code or is no torch file "
-                f"({reason}); "
+                f"{path.name} is not loaded, since it may hold code or is no torch file; "
                 f"`hypvl.data.czsl.metadata.convert_metadata({path.name!r})` rewrites it "
                 "if it is plain data"
-            ) from error
+            ) from None
     return _checked_records(content, path.name)
 
 
@@ -163,7 +163,8 @@ def _rows_of(
         elif pair not in in_phase[phase]:
             skipped["pair not in the split"] += 1
         else:
-            row = (record["image"], *pair, phase)
+            image = str(PurePosixPath(record["image"]))  # a//1.jpg and a/./1.jpg are one file
+            row = (image, *pair, phase)
             if places.setdefault(row, place) != place:
                 raise ValueError(f"{name}: record {place} repeats record {places[row]}: {row}")
     return pd.DataFrame([*places], columns=["image", "state", "object", "phase"]), skipped
