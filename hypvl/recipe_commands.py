@@ -7,7 +7,7 @@ __all__ = ['LISTED', 'add_train', 'add_list', 'add_plan', 'add_info', 'check_pap
            'check_training', 'default_out', 'score_lines', 'train_command', 'check_plan', 'plan_command',
            'list_command', 'info_command']
 
-# %% ../nbs/007_recipe_commands.ipynb #2d3565c6
+# %% ../nbs/007_recipe_commands.ipynb #ad854f0b
 import argparse
 import json
 import sys
@@ -37,7 +37,7 @@ from .papers import PRESETS, paper_packages
 if TYPE_CHECKING:
     from hypvl.papers.recipes import Recipe
 
-# %% ../nbs/007_recipe_commands.ipynb #b4a3f9ea
+# %% ../nbs/007_recipe_commands.ipynb #35e0fff6
 LISTED = ("papers", "presets", "suites", "models", "recipes")
 
 
@@ -138,7 +138,7 @@ def add_info(parser: argparse.ArgumentParser) -> None:
         help="of a published file; default: by its layout",
     )
 
-# %% ../nbs/007_recipe_commands.ipynb #1f58a67b
+# %% ../nbs/007_recipe_commands.ipynb #e2fe6905
 def check_paper(
     name: str,
 ) -> None:
@@ -182,7 +182,7 @@ def check_training(
     check_folder("data_root", args.data_root)
     check_device(args.device)
 
-# %% ../nbs/007_recipe_commands.ipynb #f5d07e48
+# %% ../nbs/007_recipe_commands.ipynb #dbf19ab0
 def _recipe(args: argparse.Namespace) -> "Recipe":
     "The recipe that is meant."
     from hypvl.papers.paper import find_paper
@@ -276,7 +276,7 @@ def train_command(
     say(f"model       {folder / 'model'}; hypvl info {folder} says what it is")
     return 0
 
-# %% ../nbs/007_recipe_commands.ipynb #f62b938b
+# %% ../nbs/007_recipe_commands.ipynb #48bad3ba
 def check_plan(
     args: argparse.Namespace,  # of `hypvl plan`
 ) -> None:
@@ -325,7 +325,7 @@ def plan_command(
         say(line)
     return 0
 
-# %% ../nbs/007_recipe_commands.ipynb #3085ccb1
+# %% ../nbs/007_recipe_commands.ipynb #f13e727a
 def _recipe_lines(paper: str, preset: str) -> list[str]:
     "A line a recipe of a paper."
     from hypvl.papers.paper import find_paper
@@ -369,13 +369,12 @@ def list_command(
             say(line)
     return 0
 
-# %% ../nbs/007_recipe_commands.ipynb #c2436c67
+# %% ../nbs/007_recipe_commands.ipynb #8f9d450b
 def info_command(
     args: argparse.Namespace,  # of `hypvl info`
 ) -> int:  # exit code
     "Run `hypvl info`."
-    if args.checkpoint not in ("clip_world", "clip_states"):
-        check_checkpoint(args.checkpoint)
+    check_checkpoint(args.checkpoint)
     for plugin in args.plugin:
         load_plugin(plugin)
     from hypvl.papers.checkpoint_facts import checkpoint_facts

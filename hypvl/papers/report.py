@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['load_checkpoint', 'family_of', 'suite_layouts', 'suite_tables', 'training_texts', 'check_out', 'evaluate_checkpoint']
 
-# %% ../../nbs/papers/890_report.ipynb #51ee69b2
+# %% ../../nbs/papers/890_report.ipynb #730895ab
 import json
 import logging
 import re
@@ -32,6 +32,7 @@ from ..evaluation.suites.protocols import Protocol
 from ..evaluation.suites.tasks import SUITES, default_suite
 from ..models import from_open_clip, load_model, load_official
 from ..models.interop import open_clip_config
+from ..models.shipped import SHIPPED, load_shipped
 from .paper import Paper, find_paper
 from .provenance import git_state, save_provenance, short_commit, stamp, versions
 from .reference import MODEL_COLUMNS, Column, Layout, reference_folder, task_columns
@@ -41,15 +42,17 @@ from ..pictures import left_behind
 
 _log = logging.getLogger(__name__)
 
-# %% ../../nbs/papers/890_report.ipynb #76e1f842
+# %% ../../nbs/papers/890_report.ipynb #59598db2
 def load_checkpoint(
-    # folder of `save_pretrained`, a run's checkpoint, a published .pth, 'open_clip:NAME/TAG' or
-    # 'open_clip:NAME/FILE'
+    # folder of `save_pretrained`, a run's checkpoint, a published .pth, a shipped model's name,
+    # 'open_clip:NAME/TAG' or 'open_clip:NAME/FILE'
     source: str | Path,
     family: str | None = None,  # of a published file; None: by its layout
 ) -> nn.Module:
     "A model in evaluation mode."
     text, path = str(source), Path(source)
+    if text in SHIPPED and not path.exists():
+        return load_shipped(text)
     if text.startswith("open_clip:"):
         return _from_open_clip(text.removeprefix("open_clip:"))
     if (path / "config.json").is_file() or (path / "meta.json").is_file():
@@ -97,7 +100,7 @@ def family_of(
         return model.official.family
     return "hyperbolic" if model.geometry.has_cones else "flat"
 
-# %% ../../nbs/papers/890_report.ipynb #b5a61722
+# %% ../../nbs/papers/890_report.ipynb #fb3cb76c
 _NO_NUMBERS = pd.DataFrame(columns=["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value"])
 
 
@@ -174,7 +177,7 @@ def suite_tables(
             tables[f"table{layout.number}"] = paper_table(layout, results, printed)
     return tables
 
-# %% ../../nbs/papers/890_report.ipynb #6093e18d
+# %% ../../nbs/papers/890_report.ipynb #d1978fc1
 def training_texts(
     # captions in COCO's layout, or a text a line; None: COCO's, if they are there
     file: str | Path | None,
@@ -292,7 +295,7 @@ def _write_results(
     }
     return files | ({"tables": out / "tables"} if tables else {})
 
-# %% ../../nbs/papers/890_report.ipynb #349411a1
+# %% ../../nbs/papers/890_report.ipynb #9a9a65b6
 def evaluate_checkpoint(
     source: str | Path,  # as for `load_checkpoint`
     data_root: str | Path,
