@@ -54,8 +54,10 @@ class HardContrast(Row, kind="hard_contrast"):
         if not self.name:
             object.__setattr__(self, "name", f"{self.group}/{self.query}_{self.key}")
         check_reduction(self.reduction, self.name)
-        if not self.hardness > 0:
-            raise ValueError(f"{self.name}: hardness must be positive, got {self.hardness!r}")
+        if not 0 < self.hardness < math.inf:
+            raise ValueError(
+                f"{self.name}: hardness must be positive and finite, got {self.hardness!r}"
+            )
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -64,8 +66,16 @@ class HardContrast(Row, kind="hard_contrast"):
 
     def _hard(self, points):
         "Labels, and which candidates are hard negatives [B, P]."
-        labels = read_stream(points, self.labels, self.name).long()
+        labels = read_stream(points, self.labels, self.name)
         parts = read_stream(points, self.parts, self.name)
+        whole = not (labels.is_floating_point() or labels.is_complex())
+        if labels.dim() != 1 or not len(labels) or not whole:
+            found = f"{labels.dtype} {tuple(labels.shape)}"
+            raise ValueError(f"{self.name}: {self.labels!r} must be whole numbers [B], is {found}")
+        if parts.dim() != 2 or parts.shape[1] != 2:
+            found = tuple(parts.shape)
+            raise ValueError(f"{self.name}: {self.parts!r} must be [P, 2], is {found}")
+        labels = labels.long()
         if labels.device.type == "cpu" and not 0 <= labels.min() <= labels.max() < len(parts):
             found = f"{labels.min()} to {labels.max()}"
             raise ValueError(f"{self.name}: {len(parts)} candidates, labels are {found}")
@@ -78,6 +88,9 @@ class HardContrast(Row, kind="hard_contrast"):
         queries = read_stream(points, self.query, self.name)
         keys = read_stream(points, self.key, self.name)
         labels, hard = self._hard(points)
+        if len(queries) != len(labels):
+            found = f"{len(queries)} {self.query!r} with {len(labels)} {self.labels!r}"
+            raise ValueError(f"{self.name}: one label a query needed, got {found}")
         logits = geometry.logits(queries, keys, context.side(self.query))
         if logits.shape != hard.shape:
             raise ValueError(
@@ -187,8 +200,9 @@ class CompositionObjective(ObjectiveConfig, kind="composition"):
 
     def __post_init__(self):
         for name in ("alignment", "entailment", "primitives"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be 0 or more, got {getattr(self, name)!r}")
+            if not 0 <= getattr(self, name) < math.inf:
+                got = getattr(self, name)
+                raise ValueError(f"{name} must be 0 or more and finite, got {got!r}")
         if self.entail_text not in ("refined", "static"):
             got = self.entail_text
             raise ValueError(f"entail_text is 'refined' or 'static', got {got!r}")

@@ -8,6 +8,7 @@ __all__ = ['Pair', 'PATHS', 'KIND_OF_NAME', 'FUSIONS', 'PairVocabulary', 'compos
            'EncodedImages', 'EncodedTexts', 'CompositionalEncoder', 'fuse_scores']
 
 # %% ../../nbs/models/315_compositional.ipynb #2419df6b
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -152,6 +153,11 @@ class CompositionalConfig(ModelDescription, kind="compositional"):
             raise ValueError(f"name_style is 'clean' or 'troika', got {self.name_style!r}")
         if self.class_chunk < 1:
             raise ValueError(f"class_chunk must be at least 1, got {self.class_chunk}")
+        if self.scale_init is not None and not 0 < self.scale_init < math.inf:
+            raise ValueError(
+                f"scale_init must be positive and finite, or None to measure it, "
+                f"got {self.scale_init!r}"
+            )
 
     def make(self) -> "CompositionalEncoder":
         "The model: towers of the backbone, all else from the global generator."

@@ -253,7 +253,8 @@ def _label(family: str, space: str, entailment: float, hardness: float, attentio
         rest = {"softmax": ", quadratic attention", "none": " without attention"}
         label = f"H2EM{rest.get(attention, '')}"
         return f"{label}, product space" if space == "product" else label
-    return " + ".join([start or space, *terms])
+    rest = {"softmax": ", quadratic attention", "none": ", without attention"}
+    return " + ".join([start or space, *terms]) + rest.get(attention, "")
 
 
 def composition_recipe(
@@ -286,10 +287,19 @@ def composition_recipe(
     width, images = backbone_description(towers).geometry.dim, training_images(source, split)
     flat, field = family != "h2em", _FIELD.get(split.name, _FIELD["mit-states"])
     alone = family in ("clip", "csp")
-    if family == "euclid_linear":
-        attention = "linear"
-    elif family == "troika":
-        attention = "softmax"
+    if flat:
+        own = {"euclid_linear": "linear", "troika": "softmax"}.get(family, "none")
+        asked = {"space": (space, "curved"), "attention": (attention, "linear", own)}
+        asked |= {"entailment": (entailment, 0.1), "hardness": (hardness, 3.0)}
+        idle = [
+            f"{name}={given!r}" for name, (given, *usual) in asked.items() if given not in usual
+        ]
+        if idle:
+            raise ValueError(
+                f"family={family!r} has a space, an attention and losses of its own: "
+                f"{', '.join(idle)} would do nothing; h2em has these settings"
+            )
+        attention = own
     model = CompositionalConfig(
         vocabulary=vocabulary_of(split, taxonomy),
         backbone=towers,
