@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from ..config import suggest
 from ..geometry.lorentz import exp0, log0, mobius_add, time
+from ..geometry.precision import fp32_geometry
 from .towers import recomputed
 
 # %% ../../nbs/models/314_attention.ipynb #afb6ab9c
@@ -84,13 +85,14 @@ class TimeLinear(nn.Linear):
         return super().forward(self.space.with_time(x, c))
 
 # %% ../../nbs/models/314_attention.ipynb #80272f17
+@fp32_geometry
 def kernel_map(
     x: Float[Tensor, "*B h"],  # of one head
     power: float = 2.0,  # p
     norm: str = "preserving",  # 'preserving', or 'printed'
     eps: float = 1e-6,  # keeps every weight above 0
 ) -> Float[Tensor, "*B h"]:
-    "φ of linear attention: focuses a vector and keeps its length."
+    "φ of linear attention: focuses a vector and keeps its length; in float32 or better."
     r = F.relu(x) + eps
     sharp = r**power
     length = torch.linalg.vector_norm(r, dim=-1, keepdim=True)
@@ -136,6 +138,14 @@ class AttentionConfig:
             raise ValueError(f"attention.layers must be at least 1, got {self.layers}")
         if self.heads < 0:
             raise ValueError(f"attention.heads must be 0 or more, got {self.heads}")
+        least = float(torch.finfo(torch.float32).tiny)
+        if not (
+            0 < self.power < math.inf and 0 < self.eps < 1 and self.eps ** (2 * self.power) > least
+        ):
+            raise ValueError(
+                f"attention.eps must keep the squared length of φ of a negative vector above 0 in "
+                f"float32, got eps={self.eps!r} with power={self.power!r}"
+            )
 
 # %% ../../nbs/models/314_attention.ipynb #5bebbd05
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -189,19 +199,28 @@ class AttentionLayer(nn.Module):
         values = self._by_head(self.value(tokens, c))
         if self.config.kernel == "softmax":
             return keys, values
+        return self._totals(keys, values)
+
+    @fp32_geometry
+    def _totals(self, keys, values):
+        "Sums over all tokens: half precision would lose what single tokens add."
         keys = self._kernel_map(keys)
         return keys.mT @ values, keys.sum(2)[..., None]
+
+    @fp32_geometry
+    def _weighted_mean(self, queries, first, second, c):
+        "Mean of the values for each query."
+        if self.config.kernel == "softmax":
+            return self._likeness(queries, first, c).softmax(-1) @ second
+        queries = self._kernel_map(queries)
+        return (queries @ first) / (queries @ second)
 
     def look(
         self, texts: Float[Tensor, "B T D"], summary: tuple[Tensor, Tensor], c: Tensor
     ) -> Float[Tensor, "B T D"]:
         "Attention of texts over pictures, before the output layer."
         queries, (first, second) = self._by_head(self.query(texts, c)), summary
-        if self.config.kernel == "linear":
-            queries = self._kernel_map(queries)
-            found = (queries @ first) / (queries @ second)
-        else:
-            found = self._likeness(queries, first, c).softmax(-1) @ second
+        found = self._weighted_mean(queries, first, second, c)
         return found.transpose(1, 2).flatten(2)
 
     def _likeness(self, queries, keys, c):
