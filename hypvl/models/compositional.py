@@ -478,6 +478,15 @@ class CompositionalEncoder(HubModel):
             parts = self.parts
         elif isinstance(pairs, Tensor):
             parts = pairs.to(self.parts.device)
+            names = self.config.vocabulary
+            most = parts.new_tensor([len(names.states), len(names.objects)])
+            outside = ((parts < 0) | (parts >= most)).any(1)
+            if outside.any():
+                first = parts[outside][0].tolist()
+                raise ValueError(
+                    f"pairs: {first} is none of {len(names.states)} states and "
+                    f"{len(names.objects)} objects"
+                )
         else:
             parts = self.config.vocabulary.parts(pairs).to(self.parts.device)
         with modes_kept(self):
@@ -522,6 +531,8 @@ class CompositionalEncoder(HubModel):
         """
         if fusion not in FUSIONS:
             raise ValueError(f"fusion: unknown {fusion!r}.{suggest(fusion, FUSIONS)}")
+        if chunk < 1:
+            raise ValueError(f"chunk must be at least 1, got {chunk}")
         total = len(candidates.parts)
         pieces = [slice(at, min(at + chunk, total)) for at in range(0, total, chunk)]
         primitives, normaliser, kept = None, None, {}
@@ -749,6 +760,10 @@ def fuse_scores(
 
     Probabilities are float64: at a temperature of .01 many of them are 0 in float32, which ties.
     """
+    if fusion not in FUSIONS:
+        raise ValueError(f"fusion: unknown {fusion!r}.{suggest(fusion, FUSIONS)}")
+    if z is None and fusion != "product":
+        raise ValueError(f"z: fusion={fusion!r} needs the logits of pairs")
     if fusion == "none" and z is not None:
         return z
     if primitives is None:

@@ -93,6 +93,8 @@ class GroupMeans:
         "Mean of a group, and the words for it."
         mean, ends = rows[self.value].mean(), ()
         seeds = rows["seed"].nunique() if "seed" in rows else 0
+        if "run" in rows:  # one run may stand for several seeds, where nothing is trained
+            seeds = min(seeds, rows["run"].nunique())
         if len(rows) == 1 and {"low", "high"} <= {*rows}:
             ends = tuple(rows[["low", "high"]].iloc[0])
         elif seeds >= FEWEST_SEEDS:

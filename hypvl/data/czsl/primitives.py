@@ -222,7 +222,8 @@ def cluster_primitives(
         raise ValueError(f"features: a row for each of {len(names)} names, got {features.shape}")
     lengths = np.linalg.norm(features, axis=1)
     if not np.isfinite(lengths).all() or not lengths.all():
-        raise ValueError(f"features: row {int(np.argmin(lengths > 0))} is 0 or not finite")
+        wrong = int(np.argmin(np.isfinite(lengths) & (lengths > 0)))
+        raise ValueError(f"features: row {wrong} is 0 or not finite")
     groups = round(len(names) ** 0.5) if groups is None else groups
     if not 1 <= groups <= len(names):
         raise ValueError(f"groups={groups} must be in 1..{len(names)}")

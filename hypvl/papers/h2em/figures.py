@@ -209,7 +209,7 @@ def curve_figure(
             for model in models:
                 own = answers[answers["setting"].eq(setting) & answers["model"].eq(model)]
                 for number, (seed, part) in enumerate(own.groupby("seed")):
-                    found = sweep(answers_of(part.drop_duplicates("item")), "exact")
+                    found = sweep(answers_of(part.drop_duplicates("item")))
                     width = 0.6 if number else 1.6
                     axis.plot(
                         100 * found.curve["unseen"],
@@ -218,6 +218,7 @@ def curve_figure(
                         lw=width,
                     )
                     about = {"panel": setting, "model": model, "seed": seed, "value": found.auc}
+                    about |= {"run": part["run"].iloc[0]} if "run" in part else {}
                     rows.append(found.curve.assign(**about))
             axis.set(title=f"{setting} world", xlabel="unseen, %", ylabel="seen, %")
         handles = [Line2D([], [], color=colours[name], lw=2, label=name) for name in models]
