@@ -6,7 +6,7 @@
 __all__ = ['COMMANDS', 'MAIN_NUMBERS', 'EDGES', 'FAILED', 'MISSING', 'STOPPED', 'make_parser', 'check_places', 'model_name',
            'main_numbers', 'score_lines', 'main']
 
-# %% ../nbs/001_cli.ipynb #113c917a
+# %% ../nbs/001_cli.ipynb #3e386547
 import argparse
 import os
 import sys
@@ -46,7 +46,7 @@ from hypvl.recipe_commands import (
 if TYPE_CHECKING:
     import pandas as pd
 
-# %% ../nbs/001_cli.ipynb #7a1c4d8d
+# %% ../nbs/001_cli.ipynb #08b67757
 def _add_places(parser: argparse.ArgumentParser):
     "Options that say what is evaluated, on what, and where the results go."
     group = parser.add_argument_group("model and data")
@@ -89,7 +89,7 @@ def _add_places(parser: argparse.ArgumentParser):
         help="folder for results, tables, and what makes a second call short",
     )
 
-# %% ../nbs/001_cli.ipynb #5a66c9f7
+# %% ../nbs/001_cli.ipynb #7687fc02
 def _add_explorer(parser: argparse.ArgumentParser):
     "Options that say what is looked at, and where the page is served."
     group = parser.add_argument_group("what is looked at")
@@ -122,7 +122,7 @@ def _add_explorer(parser: argparse.ArgumentParser):
     group.add_argument("--host", default="127.0.0.1", help="default: this machine only")
     group.add_argument("--port", default=7860, type=int)
 
-# %% ../nbs/001_cli.ipynb #a9e1f0b2
+# %% ../nbs/001_cli.ipynb #d12d5dc5
 def _add_protocol(parser: argparse.ArgumentParser):
     "Options that say what is measured; the defaults are as published."
     group = parser.add_argument_group("protocol")
@@ -193,7 +193,7 @@ def _add_checklist(parser: argparse.ArgumentParser):
         help="phrases leaves out bare nouns",
     )
 
-# %% ../nbs/001_cli.ipynb #080f90df
+# %% ../nbs/001_cli.ipynb #abdb109b
 def _add_machine(parser: argparse.ArgumentParser):
     "Options that change no number."
     group = parser.add_argument_group("machine")
@@ -335,7 +335,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     return parser
 
-# %% ../nbs/001_cli.ipynb #9ac2e592
+# %% ../nbs/001_cli.ipynb #a6c9811f
 def check_places(
     args: argparse.Namespace,  # of `hypvl evaluate`
 ) -> None:
@@ -355,7 +355,7 @@ def check_places(
         if getattr(args, name) < least:
             raise ValueError(f"{name}: at least {least}, got {getattr(args, name)}")
 
-# %% ../nbs/001_cli.ipynb #4dd3f7d9
+# %% ../nbs/001_cli.ipynb #84cd02fa
 def _processes(device: str):
     "Device of this process, and its share of the work."
     import torch
@@ -373,7 +373,7 @@ def _processes(device: str):
     share = Share(state.process_index, state.num_processes, state.wait_for_everyone)
     return str(state.device), share
 
-# %% ../nbs/001_cli.ipynb #724c4d93
+# %% ../nbs/001_cli.ipynb #93862e5d
 def model_name(
     source: str,  # as for `evaluate_checkpoint`
 ) -> str:  # for the tables
@@ -388,7 +388,7 @@ def model_name(
         path = path.parent
     return path.name
 
-# %% ../nbs/001_cli.ipynb #65599a6a
+# %% ../nbs/001_cli.ipynb #8c21631e
 MAIN_NUMBERS = (  # suite, data set (None: the mean over all), metric, what is printed
     ("zero_shot", None, "accuracy", "zero-shot accuracy"),
     ("retrieval", None, "t2i_R@5", "text to image R@5"),
@@ -425,7 +425,7 @@ def main_numbers(
         lines.append(f"{line}  {several}")
     return lines
 
-# %% ../nbs/001_cli.ipynb #98e9aec9
+# %% ../nbs/001_cli.ipynb #c9b7e1ab
 EDGES = ("tie", "lca", "lca_max")  # metrics that count edges; all others are shares
 
 
@@ -460,7 +460,7 @@ def score_lines(
     heading = f"{front} {'value':>6} {'95 %':>14} {'chance':>6} {'items':>7}"
     return [heading, *lines] if lines else []
 
-# %% ../nbs/001_cli.ipynb #130cd99e
+# %% ../nbs/001_cli.ipynb #4526073e
 _PROTOCOL = (
     "scores",
     "variant",
@@ -558,7 +558,7 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
         print(f"hypvl evaluate: {faults[-1]}", file=sys.stderr)
     return missing, faults
 
-# %% ../nbs/001_cli.ipynb #888b1b3b
+# %% ../nbs/001_cli.ipynb #2ba74184
 def _data_check(args: argparse.Namespace) -> int:
     "Run `hypvl data check`."
     from hypvl.data.locate import check_archives, check_pictures, check_root
@@ -569,19 +569,19 @@ def _data_check(args: argparse.Namespace) -> int:
         say(f"{row.state:10}  {row.name:30} {amount:18} {row.where}".rstrip())
         if row.note:
             say(f"            {row.note}")
-    states = set(table["state"])
+    states, counts = set(table["state"]), table["state"].value_counts()
     if args.checksums:
         archives = check_archives(args.data_root)
         for row in archives.itertuples():
-            say(f"{row.state:10}  {row.archive}")
-        states |= set(archives["state"])
+            say(f"{row.state:10}  {row.archive}{': ' * bool(row.why)}{row.why}")
+        states |= {*archives["state"]} - {"unchecked"}
+        counts = counts.add(archives["state"].value_counts(), fill_value=0).astype(int)
     if args.pictures:
         broken = check_pictures(args.data_root, args.sets)
         for row in broken.itertuples():
             say(f"broken      {row.picture}: {row.why}")
         say(f"{len(broken):,} pictures cannot be read")
         states |= {"unusable"} if len(broken) else set()
-    counts = table["state"].value_counts()
     say(", ".join(f"{count} {state}" for state, count in counts.items()))
     return FAILED if "unusable" in states else 0 if states <= {"complete"} else MISSING
 
@@ -616,7 +616,7 @@ def _explore(args: argparse.Namespace) -> int:
     )
     return 0
 
-# %% ../nbs/001_cli.ipynb #11caea49
+# %% ../nbs/001_cli.ipynb #95a30782
 STOPPED = 130  # exit code of what Ctrl-C stopped, as a shell has it
 
 
