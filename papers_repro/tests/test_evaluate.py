@@ -279,17 +279,17 @@ def test_another_version_measures_again(classes, capsys, monkeypatch):
 
 def test_a_list_with_images_missing_is_marked(folder):
     "VL-CheckList's first pairs are others where images are missing, even if there are enough."
-    root = folder / "torn"
+    root = folder / "half"
     shutil.copytree(folder / "data", root)
-    call = [*command(folder, "of_torn")[2:], "--max_pairs", "3"]
+    call = [*command(folder, "of_half")[2:], "--max_pairs", "3"]
     call[call.index("--data_root") + 1] = str(root)
     call[call.index("--sections") + 1] = "vl_checklist/size_small"
     assert main(call) == 0  # three of three asked for
-    rows = results(folder, "of_torn").query("metric == 'accuracy'")
+    rows = results(folder, "of_half").query("metric == 'accuracy'")
     assert rows["n"].eq(rows["expected_n"]).all()
     (root / "visual_genome/VG_100K/size_small_00001.jpg").unlink()
     assert main(call) == 3
-    rows = results(folder, "of_torn").query("metric == 'accuracy'")
+    rows = results(folder, "of_half").query("metric == 'accuracy'")
     assert rows["n"].lt(rows["expected_n"]).all()
 
 
