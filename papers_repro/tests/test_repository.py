@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from setuptools._distutils.core import run_setup
 
 from hypvl.papers.citations import citation_page
 from hypvl.papers.runs import paper_packages
@@ -240,14 +239,24 @@ def test_links_between_notebooks_lead_somewhere(root):
             assert (path.parent / link).exists(), f"{path.relative_to(root)}: {link}"
 
 
-def test_a_wheel_carries_the_small_models(root, monkeypatch):
-    monkeypatch.chdir(root)
-    build = run_setup("setup.py", stop_after="init").get_command_obj("build_py")
-    build.ensure_finalized()
-    build.manifest_files = {}
-    carried = {Path(path).name for path in build.find_data_files("hypvl", "hypvl")}
+DATA_FILES = """
+import json, setuptools
+from distutils.core import run_setup
+
+build = run_setup("setup.py", stop_after="init").get_command_obj("build_py")
+build.ensure_finalized()
+build.manifest_files = {}
+places = ("hypvl", "hypvl"), ("hypvl.resources.reference", "papers_repro/reference")
+print(json.dumps([build.find_data_files(*place) for place in places]))
+"""
+
+
+def test_a_wheel_carries_the_small_models(root):
+    call = [sys.executable, "-c", DATA_FILES]  # setuptools must come before distutils
+    done = subprocess.run(call, cwd=root, capture_output=True, text=True, check=True)
+    carried, numbers = json.loads(done.stdout.splitlines()[-1])
+    carried = {Path(path).name for path in carried}
     for name in ("world_clip", "states_clip"):
         assert {f"{name}.json", f"{name}.safetensors"} <= carried
-    numbers = build.find_data_files("hypvl.resources.reference", "papers_repro/reference")
     beside = {path.name for path in (root / "papers_repro" / "reference").glob("*.csv")}
     assert beside and beside <= {Path(path).name for path in numbers}
