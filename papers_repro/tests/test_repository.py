@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-
 from hypvl.papers.citations import citation_page
 from hypvl.papers.runs import paper_packages
 from hypvl.papers.where import OPENING, readme_opening, where_page
