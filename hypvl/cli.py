@@ -54,7 +54,7 @@ def _add_places(parser: argparse.ArgumentParser):
         "--checkpoint",
         required=True,
         type=given,
-        help="folder of save_pretrained, published .pth file, "
+        help="folder of save_pretrained, published .pth file, clip_world, clip_states, "
         "open_clip:NAME/TAG or open_clip:NAME/FILE",
     )
     group.add_argument(

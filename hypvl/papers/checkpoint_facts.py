@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from ..models.hub import model_facts
-from ..models.shipped import SHIPPED, load_shipped, shipped_facts
+from ..models.shipped import SHIPPED, shipped_facts
 from .report import load_checkpoint
 
 # %% ../../nbs/papers/893_checkpoint_facts.ipynb #f4f811c6
@@ -114,7 +114,7 @@ def checkpoint_facts(
     "What a checkpoint is."
     path = Path(source)
     if str(source) in SHIPPED and not path.exists():
-        model, origin = load_shipped(str(source)), _shipped(str(source))
+        model, origin = load_checkpoint(source), _shipped(str(source))
     else:
         run = run_folder(path) if path.is_dir() else None
         own = path / "model" if run is not None and path.resolve() == run else path

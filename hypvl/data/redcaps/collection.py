@@ -75,10 +75,11 @@ def _checked_row(post: Post, content: bytes, file: str, offset: int) -> PostPict
     return PostPicture(*post, file, offset, len(content), _digest(content))
 
 
-def annotated_rows(path: Path, root: Path) -> Iterator[PostPicture | Fault]:
-    "What became of each annotation of a file."
-    name, images, wrong = path.relative_to(root).as_posix(), root / "images", []
-    posts = read_annotations(path, wrong)
+def annotated_rows(
+    posts: list[Post], wrong: list[str], path: Path, root: Path
+) -> Iterator[PostPicture | Fault]:
+    "What became of each annotation of a file, as `read_annotations` found them."
+    name, images = path.relative_to(root).as_posix(), root / "images"
     for line in wrong:
         yield Fault("broken annotation", "", name, line)
     for post in posts:
@@ -150,13 +151,6 @@ def shard_rows(path: Path, root: Path) -> Iterator[PostPicture | Fault]:
         yield Fault("lost post", "", file, "it was written, and is not there")
 
 # %% ../../../nbs/data/redcaps/271_collection.ipynb #2a559730
-def _communities(path: Path) -> list[str]:
-    "Whose pictures belong to a file; a shard has its own."
-    if path.suffix != ".json":
-        return []
-    return sorted({post.subreddit for post in read_annotations(path, [])})
-
-
 def _stamp(path: Path, root: Path, communities: list[str]) -> list[int]:
     "What changes with a file and with the folders of its pictures."
     stamp = [*file_stamp(path)]
@@ -179,9 +173,12 @@ def _look_through(path: Path, root: Path, folder: Path) -> list[int]:
         stamp = _stamp(path, root, known.get("communities", []))
         if known["stamp"] == stamp:
             return stamp
-    communities = _communities(path)
+    annotated, wrong = path.suffix == ".json", []
+    posts = read_annotations(path, wrong) if annotated else []
+    communities = sorted({post.subreddit for post in posts})  # a shard holds its own pictures
     stamp, rows, faults = _stamp(path, root, communities), [], []
-    for found in (annotated_rows if path.suffix == ".json" else shard_rows)(path, root):
+    looked = annotated_rows(posts, wrong, path, root) if annotated else shard_rows(path, root)
+    for found in looked:
         if isinstance(found, PostPicture):
             rows.append(found)
         else:
