@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ..config import atomic_path, config_hash, suggest
 from ..data.jobs import folder_lock
-from ..data.planned import PlannedLoader
+from ..data.planned import PlannedLoader, check_rank
 from ..data.sources import DataPaths, DataSource, WorldSource
 from ..models.frozen import load_source
 from ..models.towers import modes_kept
@@ -58,6 +58,7 @@ class FeatureLoader(PlannedLoader):
     ):
         if split not in ("train", "val"):
             raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
+        check_rank(rank, world_size)
         count = len(features["image"])
         if split == "train" and count < batch_size * world_size:
             raise ValueError(f"batch_size: {count} samples are fewer than {batch_size} a process")

@@ -25,7 +25,7 @@ from ...config import suggest, to_dict
 from .box_table import SCENE, Boxes
 from .containment import SLACK, Pairs, entails
 from .sampling import CrossImage, training_pairs
-from ..planned import PlannedLoader
+from ..planned import PlannedLoader, check_rank
 from ...pictures import read_picture
 
 # %% ../../../nbs/data/boxes/256_box_pairs.ipynb #9d262626
@@ -279,8 +279,7 @@ class BoxPairLoader(PlannedLoader):
             raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank!r} of {world_size!r}")
+        check_rank(rank, world_size)
         self.train, self.seed, self.batch_size, self.config = (
             split == "train",
             seed,

@@ -22,7 +22,7 @@ from torchvision.transforms import v2
 from ...config import suggest, to_dict
 from .metadata import Compositions, image_path
 from .splits import PHASES
-from ..planned import PlannedLoader
+from ..planned import PlannedLoader, check_rank
 from ...pictures import read_picture
 
 # %% ../../../nbs/data/czsl/264_composition_batches.ipynb #97001d47
@@ -139,6 +139,7 @@ class CompositionLoader(PlannedLoader):
             raise ValueError(f"split={split!r}: unknown.{suggest(split, PHASES)}")
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size!r}")
+        check_rank(rank, world_size)
         self.train, self.seed, self.batch_size = split == "train", seed, batch_size
         self.rank, self.world_size, self.workers, self.batches = rank, world_size, workers, 0
         pairs = data.pairs(split)

@@ -139,6 +139,11 @@ def read_taxonomy(
     lacking = [key for key in ("states", "objects") if key not in content]
     if lacking:
         raise ValueError(f"{name} has no {' and no '.join(map(repr, lacking))}")
+    of, version = content.get("dataset", split.name), content.get("version", 1)
+    if of != split.name:
+        raise ValueError(f"{name} is a taxonomy of {of!r}, the split is of {split.name!r}")
+    if version != 1:
+        raise ValueError(f"{name} has version {version!r}; this release reads version 1")
     try:
         return make_taxonomy(
             split, content["states"], content["objects"], content.get("source", "hand")

@@ -8,6 +8,7 @@ __all__ = ['Pair', 'PHASES', 'SETTINGS', 'SPLIT_FOLDER', 'DATASETS', 'NICKNAMES'
 
 # %% ../../../nbs/data/czsl/260_splits.ipynb #c1a4c3d8
 import logging
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,6 +62,12 @@ class CompositionSplit:
     test: tuple[Pair, ...]
 
     def __post_init__(self):
+        if not self.train:
+            raise ValueError(f"{self.name}: train has no pairs")
+        for phase in PHASES:
+            for pair, count in Counter(getattr(self, phase)).items():
+                if count > 1:
+                    raise ValueError(f"{self.name}: {phase} holds {' '.join(pair)!r} {count} times")
         seen = set(self.train)
         both = (set(self.val) & set(self.test)) - seen
         if both:

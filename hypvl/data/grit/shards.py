@@ -19,6 +19,7 @@ from webdataset.shardlists import expand_urls
 from webdataset.tariterators import group_by_keys, url_opener
 
 from ...config import atomic_path
+from ..planned import check_rank
 from ..records import read_json
 
 # %% ../../../nbs/data/grit/221_shards.ipynb #10185d26023b46108eb7d9f57d49d2b3
@@ -243,8 +244,7 @@ def split_shards(
 
     A worker may get none, a rank may not.
     """
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank}")
+    check_rank(rank, world_size)
     if not 0 <= worker < workers:
         raise ValueError(f"worker must be in 0..{workers - 1}, got {worker}")
     if len(shards) < world_size:

@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from ...config import check_least, suggest
 from ..grit.crops import random_resized_crop
 from ..grit.shards import Faults
-from ..planned import PlannedLoader
+from ..planned import PlannedLoader, check_rank
 from ..records import TokenCache, square_pad
 from .annotations import PostFault, decoded_picture, with_subreddit
 from .collection import Posts
@@ -158,8 +158,7 @@ class PostLoader(PlannedLoader):
         splits = ("train", "train once", "val")
         if split not in splits:
             raise ValueError(f"split={split!r}: unknown.{suggest(split, splits)}")
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank}")
+        check_rank(rank, world_size)
         for name, value in (("size", size), ("batch_size", batch_size)):
             if value < 1:
                 raise ValueError(f"{name} must be at least 1, got {value}")
