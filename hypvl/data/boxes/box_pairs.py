@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 
 from ...config import suggest, to_dict
 from .box_table import SCENE, Boxes
-from .containment import SLACK, Pairs, entails
+from .containment import SLACK, Pairs, share_inside
 from .sampling import CrossImage, training_pairs
 from ..planned import PlannedLoader, check_rank
 from ...pictures import read_picture
@@ -145,6 +145,9 @@ class PairConfig:
     negatives: Literal["label", "sampled", "geometry"] = "label"  # what is masked
     augmentation: Augmentation = Augmentation()
     keep_decoded: int = 0  # pictures that stay in the memory of each reading process
+    parents: Literal["any", "scene"] = field(
+        default="any", metadata={"hash": "changed"}
+    )  # 'scene': no pairs of two boxes
     second_view: bool = field(
         default=False, metadata={"hash": "changed"}
     )  # entry `view`, see below
@@ -160,6 +163,8 @@ class PairConfig:
                 raise ValueError(f"{name} must be at least 0, got {getattr(self, name)!r}")
         if self.cross_per not in ("class", "box"):
             raise ValueError(f"cross_per must be 'class' or 'box', got {self.cross_per!r}")
+        if self.parents not in ("any", "scene"):
+            raise ValueError(f"parents must be 'any' or 'scene', got {self.parents!r}")
 
 
 class EntailedSets:
@@ -180,7 +185,8 @@ class EntailedSets:
         inside = self.large[here]
         if row != SCENE:
             outer = self.boxes.xyxy[row]
-            inside = inside & entails(outer, self.boxes.xyxy[here], self.containment, strict=False)
+            shares = share_inside(outer, self.boxes.xyxy[here])
+            inside = inside & (shares >= self.containment - SLACK)
         found = (here.start + np.flatnonzero(inside)).tolist()
         if row == SCENE and self.with_labels:
             found += (len(self.boxes) + np.unique(self.boxes.label[here])).tolist()
@@ -213,7 +219,7 @@ class _PairViews(Dataset):
         child_image = int(boxes.image[child])
         again = {}
         if self.second:
-            again = {"view": self.view(child_image, child, f"{draw}/view")}
+            again = {"view": self.view(child_image, child, f"{draw}/view"), "child_row": child}
         numbers = SCENE if parent == SCENE else int(boxes.number[parent]), int(boxes.number[child])
         return {
             "parent": self.view(image, parent, f"{draw}/parent"),
@@ -234,7 +240,8 @@ def _collate(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
     widest = max(len(row["entails"]) for row in rows)
     padded = [row["entails"] + [-1] * (widest - len(row["entails"])) for row in rows]
     batch["entails"] = torch.tensor(padded)
-    for name in ("instance", "parent_key", "child_key", "label"):
+    numbers = ("instance", "parent_key", "child_key", "label", "child_row")
+    for name in (name for name in numbers if name in rows[0]):
         batch[name] = torch.tensor([row[name] for row in rows])
     return batch
 
@@ -245,7 +252,8 @@ class BoxPairLoader(PlannedLoader):
     `entails` [B, N], padded with −1, and `instance` [B, 2] are the sets of `EntailedSets`: they are
     the labels of `Same("entails", "instance")` and of its mirror. `parent_key` and `child_key`
     [B, 2] are image and number of the box (−1: the scene), `label` [B] the class of the child.
-    `second_view` of the config adds `view`, the child once more with other random numbers.
+    `second_view` of the config adds `view`, the child once more with other random numbers, and
+    `child_row` [B], which box that is.
     `split` is 'train' (endless, augmented) or 'val': one pass, always in the same shuffled order.
     """
 
@@ -258,6 +266,7 @@ class BoxPairLoader(PlannedLoader):
         "instance": "labels",
         "parent_key": "labels",
         "child_key": "labels",
+        "child_row": "labels",
         "label": "labels",
     }
 
@@ -288,6 +297,8 @@ class BoxPairLoader(PlannedLoader):
         )
         self.rank, self.world_size, self.workers, self.batches = rank, world_size, workers, 0
         self.pairs = training_pairs(boxes, pairs, config.min_area, config.drop_group_children)
+        if config.parents == "scene":
+            self.pairs = self.pairs.take(np.flatnonzero(self.pairs.from_scene))
         sets = EntailedSets(boxes, config, containment)
         self._large = np.flatnonzero(sets.large)
         self.cross = CrossImage(

@@ -82,12 +82,10 @@ def entails(
     outer: np.ndarray,  # float64 [..., 4]
     inner: np.ndarray,  # float64 [..., 4]
     containment: float = 0.8,
-    strict: bool = True,  # False: equal areas count, and so a box entails itself
 ) -> np.ndarray:  # bool [...]
     "Whether boxes entail others of their image."
     areas = [(box[..., 2:] - box[..., :2]).prod(-1) for box in (outer, inner)]
-    larger = areas[0] - areas[1] > (SLACK if strict else -SLACK)
-    return larger & (share_inside(outer, inner) >= containment - SLACK)
+    return (areas[0] - areas[1] > SLACK) & (share_inside(outer, inner) >= containment - SLACK)
 
 # %% ../../../nbs/data/boxes/253_containment.ipynb #4c12f2d6
 def _larger_and_smaller(boxes: Boxes, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:

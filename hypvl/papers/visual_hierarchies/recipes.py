@@ -48,9 +48,13 @@ def pair_objective() -> TableObjective:
 
 
 def hcl_objective() -> TableObjective:
-    "HCL's loss: contrast of two views by cosine, and of scene and object by distance."
-    views = Contrast("child", "view", similarity="direction")
-    pairs = Contrast("parent", "child", weight=0.1)
+    """HCL's loss: contrast of two views by cosine, and of scene and object by distance.
+
+    What is right beside the partner is masked as in `pair_objective`.
+    """
+    same = Same("child_row", "child_row")
+    views = Contrast("child", "view", positives=same, similarity="direction")
+    pairs = Contrast("parent", "child", weight=0.1, positives=Same("entails", "instance"))
     return TableObjective((views, pairs))
 
 # %% ../../../nbs/papers/visual_hierarchies/830_recipes.ipynb #704492b2
@@ -158,7 +162,7 @@ def hierarchy_recipe(
         data = replace(data, pairs=replace(data.pairs, cross_image=0, negatives="geometry"))
     if family == "hcl":
         objective, by = hcl_objective(), "distance"
-        data = replace(data, pairs=replace(data.pairs, second_view=True))
+        data = replace(data, pairs=replace(data.pairs, second_view=True, parents="scene"))
     model = _model(family, backbone, preset, pretrained)
     made = Recipe(family, preset, model, objective, data, training, model.vision.kind)
     made = override(replace(made, probes=(PROBE_OF[by],)), overrides)
