@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['UPLOAD', 'CSS', 'CLICKS', 'DRAWS', 'ADDRESS', 'SAVE', 'Session', 'read_upload', 'sample_rows', 'paint_picture',
-           'shown_lists', 'paint_results', 'asked', 'paint', 'export', 'answer', 'make_page', 'OwnSourcesOnly',
-           'make_app', 'run_models', 'check_port', 'explore']
+           'shown_lists', 'paint_results', 'asked', 'paint', 'export', 'answer', 'UploadsOnly', 'make_page',
+           'OwnSourcesOnly', 'make_app', 'run_models', 'check_port', 'explore']
 
 # %% ../../nbs/search/713_explorer_page.ipynb #de5caffd
 import base64
@@ -23,6 +23,8 @@ import numpy as np
 import pandas as pd
 import uvicorn
 from fastapi import FastAPI
+from gradio.utils import get_upload_folder
+from gradio_client.utils import is_file_obj, traverse
 from PIL import Image
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from torch import nn
@@ -109,10 +111,14 @@ def read_upload(
     "An uploaded picture within bounds; Refused says what is wrong with it."
     if path is None:
         raise Refused("no picture: choose a file first", "no picture")
-    size = Path(path).stat().st_size
-    if size > bounds.most_bytes:
-        raise Refused(f"too large: {size:,} bytes, at most {bounds.most_bytes:,}", "too large")
-    image = read_picture(Path(path).read_bytes(), bounds)
+    try:
+        with open(path, "rb") as file:
+            content = file.read(bounds.most_bytes + 1)
+    except OSError as error:
+        raise Refused(f"no picture: {error.strerror}; send it again", "no picture") from error
+    if len(content) > bounds.most_bytes:
+        raise Refused(f"too large: more than {bounds.most_bytes:,} bytes", "too large")
+    image = read_picture(content, bounds)
     image.thumbnail((side, side), Image.Resampling.LANCZOS)
     return image
 
@@ -551,7 +557,7 @@ class _Page:
         "A file was sent."
         try:
             image = read_upload(path)
-        except (Refused, OSError) as error:
+        except Refused as error:
             return self.painted(session, _reported(progress), f"upload: {error}")
         view = replace(session.view, text="", also="", item="", box=(), show=_asking(session.view))
         return self.painted(session.go(view, image), _reported(progress))
@@ -633,13 +639,33 @@ def _readable(searcher):
 def _headline(gallery):
     return f"## {escaped(gallery.source.title)}\n{escaped(gallery.describe())}"
 
-# %% ../../nbs/search/713_explorer_page.ipynb #8a2e9dc6
+# %% ../../nbs/search/713_explorer_page.ipynb #ec6d7bcb
+class UploadsOnly(gr.Blocks):
+    "A page whose events take no files but those that were uploaded to it."
+
+    async def preprocess_data(self, block_fn, inputs, state, explicit_call=False):
+        traverse(inputs, _check_uploaded, is_file_obj)
+        return await super().preprocess_data(block_fn, inputs, state, explicit_call)
+
+
+def _check_uploaded(file):
+    "Raise for what is no uploaded file, with the same words whether there is such a file or not."
+    path, uploads = Path(file["path"]), Path(get_upload_folder())
+    try:
+        real = path.resolve()
+        known = path.is_absolute() and real.is_relative_to(uploads.resolve()) and real.is_file()
+    except (OSError, ValueError, RuntimeError):  # too long, a zero byte, links in a circle
+        known = False
+    if not known:
+        raise gr.Error("file: send the picture itself, no path or address", print_exception=False)
+
+# %% ../../nbs/search/713_explorer_page.ipynb #6839eb28
 def make_page(explorer: Explorer) -> gr.Blocks:
     "The page; `make_app` serves it."
     act, gallery = _Page(explorer), explorer.gallery
     watched = isinstance(gallery.source, FolderPictures)
     quiet: dict[str, Any] = dict(api_visibility="private")
-    with gr.Blocks(
+    with UploadsOnly(
         title="hypvl explore", analytics_enabled=False, delete_cache=(600, 3600)
     ) as page:
         session, address = gr.State(Session()), gr.Textbox(visible=False)
@@ -770,13 +796,14 @@ def make_app(
     fonts = ["system-ui", "sans-serif"]
     theme = gr.themes.Default(font=fonts, font_mono=["ui-monospace", "monospace"])
     page = make_page(explorer).queue(default_concurrency_limit=4)
+    page.has_launched = True  # as `launch()` says: Gradio's own check of files is on, too
     return gr.mount_gradio_app(
         app,
         page,
         "/",
         server_name="127.0.0.1",
         max_file_size=UPLOAD.most_bytes,
-        show_error=True,
+        show_error=False,  # of `gr.Error` alone, not of what nobody foresaw
         footer_links=[],
         enable_monitoring=False,
         ssr_mode=False,
@@ -860,5 +887,6 @@ def explore(
         say(f"  left out: {name}: {why}")
     shown = "localhost" if host == "127.0.0.1" else host
     say(f"http://{shown}:{port}  (Ctrl-C ends it)")
-    hosts = ("127.0.0.1", "localhost") if host == "127.0.0.1" else ("*",)
+    here = ("127.0.0.1", "localhost")
+    hosts = here if host in here else ("*",)
     uvicorn.run(make_app(explorer, hosts), host=host, port=port, log_level="warning")

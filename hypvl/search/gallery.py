@@ -333,7 +333,12 @@ class FolderPictures:
         return (Region("scene", label, WHOLE), *boxes)
 
     def load(self, picture: Picture, store: Store) -> Image.Image:
-        return read_picture(self._content(self.folder / picture.name), self.bounds)
+        try:
+            content = self._content(self.folder / picture.name)
+        except OSError as error:
+            why = f"{picture.name} cannot be read: {error.strerror}"
+            raise Refused(why, "missing") from error
+        return read_picture(content, self.bounds)
 
 
 def _facts(path):
