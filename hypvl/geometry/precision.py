@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Curvature', 'MAX_SCALED_RADIUS', 'RADII', 'SEPARATIONS', 'CURVATURES', 'tiny_norm', 'ball_margin', 'fp32_geometry',
-           'seeks_near_pairs', 'precise', 'pair_grid', 'run_without_values']
+           'reads_values', 'precise', 'pair_grid', 'run_without_values']
 
 # %% ../../nbs/geometry/107_precision.ipynb #dd4fd8b5
 import functools
@@ -76,10 +76,10 @@ def _curvature(c: Curvature, x: Tensor) -> Tensor:
     return x.new_full((), c, dtype=_wide(x.device))
 
 
-def seeks_near_pairs(
-    x: Tensor,  # points of a matrix of pairs
+def reads_values(
+    x: Tensor,  # points
 ) -> bool:
-    "Whether near pairs are worth a search: on a GPU it waits, and a compiled graph cannot branch."
+    "Whether a number may decide what to do next: a GPU waits, and a compiled graph cannot branch."
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -116,7 +116,7 @@ def _mp_quantity(quantity: str, x: list, y: list, c):
     y0 = mp.sqrt(1 / c + yy)
     z = c * (x0 * y0 - mp.fdot(x, y))
     if quantity == "dist":
-        return mp.acosh(z) / mp.sqrt(c)
+        return mp.acosh(max(z, 1)) / mp.sqrt(c)
     if quantity == "exterior_angle":
         return mp.re(mp.acos((y0 - x0 * z) / mp.sqrt(xx * (z * z - 1))))
     raise ValueError(f"quantity must be 'dist' or 'exterior_angle', got {quantity!r}")
