@@ -304,6 +304,8 @@ BASELINES = {
     "rare_words": "rare words",
     "longer_caption": "longer caption",
     "shorter_caption": "shorter caption",
+    "scene_known": "scene known",
+    "crop_area": "area of the crop",
     "ideal": "ideal observer",
 }
 OF_A_MODEL = ("nearest_to_root",)  # baselines that are another one for each model

@@ -121,6 +121,22 @@ def _floats(column: pa.Array) -> np.ndarray:
     return column.to_numpy(zero_copy_only=False)
 
 
+_LARGEST = 1.5  # a corner may leave the picture a little, and is clipped
+
+
+def _fractions(block: pa.RecordBatch, file: str) -> np.ndarray:
+    "Corners of the boxes of a block, as fractions; pixels are refused."
+    corners = np.stack([_floats(block[name]) for name in _CORNERS], 1)
+    far = np.argwhere(np.abs(corners) > _LARGEST)
+    if len(far):
+        row, side = far[0]
+        raise ValueError(
+            f"{file}: {_CORNERS[side]} must be a fraction of the picture, from 0 to 1, got "
+            f"{corners[row, side]:g} for {block['ImageID'][int(row)]}; are these pixels?"
+        )
+    return corners
+
+
 def _numbers(column: pa.Array, known: dict[str, int], grow: bool) -> np.ndarray:
     "Numbers of the strings of a column; new strings get new ones, or −1."
     encoded = column.dictionary_encode()
@@ -155,12 +171,15 @@ def read_open_images(
             raise ValueError(f"{path.name}: IsGroupOf must be -1, 0 or 1, got {found}")
         parts["image"].append(_numbers(block["ImageID"], known, grow=True).astype(np.int32))
         parts["label"].append(label.astype(np.int16))
-        parts["xyxy"].append(np.stack([_floats(block[name]) for name in _CORNERS], 1))
+        parts["xyxy"].append(_fractions(block, path.name))
         parts["group"].append(flag.to_numpy() == 1)
     if not known:
         raise ValueError(f"{path.name}: no box in this file")
     columns = {name: np.concatenate(parts.pop(name)) for name in list(parts)}
-    return _with_files(columns, known, classes, images, split)
+    found = _with_files(columns, known, classes, images, split)
+    if not len(found):
+        raise ValueError(f"{path.name}: no box of this file can be used, {dict(found.faults)}")
+    return found
 
 
 def _with_files(columns, known, classes, folder, split) -> Boxes:

@@ -130,13 +130,56 @@ class Contained:
 
     points: Float[Tensor, "n D"]  # of one model
     edges: Edges  # (general, specific)
+    areas: Sequence[float] | Float[np.ndarray, "n"] | None = None  # > 0, shares of the picture
+    scene: int | None = None  # which instance is the whole picture; None: none is
 
 
-def _one_image(scores, radii, edges, rng) -> tuple[float, float]:
-    "F1 and correlation of an image; NaN where there is none."
-    depth = containment_depth(len(scores), edges)
-    f1 = containment_f1(scores, edges, rng, radii) if len(edges) else float("nan")
-    return f1, rank_correlation(radii, depth)
+def _blind_views(image: Contained) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    "Scores and radii of what looks at no picture."
+    n, found = len(image.points), {}
+    if image.scene is not None:
+        is_scene = np.arange(n) == image.scene
+        found["scene_known"] = np.repeat(is_scene[:, None], n, axis=1), ~is_scene
+    if image.areas is not None:
+        areas = np.asarray(image.areas, dtype=float)
+        if areas.shape != (n,) or not (areas > 0).all():
+            raise ValueError(f"areas: {n} numbers above 0 needed, got {areas.tolist()}")
+        size = np.log(areas).round(9)  # equal but for rounding is equal
+        found["crop_area"] = size[:, None] - size[None], -size
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Asked:
+    "Some instances of an image and the truth about them."
+
+    places: Int[np.ndarray, "m"]  # among the instances of the image
+    edges: Edges  # between numbers of `places`
+    depth: Int[np.ndarray, "m"]
+
+    def values(self, scores, radii, rng) -> tuple[float, float]:
+        "F1 and correlation; NaN where there is none."
+        f1, scores = float("nan"), scores[np.ix_(self.places, self.places)]
+        radii = radii[self.places]
+        if self.edges:
+            f1 = containment_f1(scores, self.edges, rng, radii)
+        return f1, rank_correlation(radii, self.depth)
+
+
+_METRICS = ("containment_f1", "depth_correlation")
+
+
+def _asked(image: Contained) -> dict[str, _Asked]:
+    "What is asked of an image, by the end of the metrics: the whole, and its boxes alone."
+    n = len(image.points)
+    edges = _checked(image.edges, n)
+    found = {"": _Asked(np.arange(n), edges, containment_depth(n, edges))}
+    if image.scene is not None:
+        rest = np.delete(np.arange(n), image.scene)
+        place = {int(one): number for number, one in enumerate(rest)}
+        below = [(place[i], place[j]) for i, j in edges if image.scene not in (i, j)]
+        found["_boxes"] = _Asked(rest, below, containment_depth(n - 1, below))
+    return found
 
 
 def order_recovery(
@@ -148,37 +191,44 @@ def order_recovery(
     score_name: str = "paper",  # of the score, for the rows
     draws: int = 20,  # permutations for `chance`
     seed: int = 0,  # of permutations and coins
-) -> pd.DataFrame:  # item values of containment_f1 and depth_correlation
-    "Edges and depths of every image, with rows of models `chance` and `ideal`."
+) -> pd.DataFrame:  # item values of containment_f1 and depth_correlation, and the same with _boxes
+    "Edges and depths of every image, of the model, of what looks at no picture, and of the truth."
     rng, like = np.random.default_rng(seed), likeness(score, geometry, "parent_to_child")
-    found = {None: [], "chance": [], "ideal": []}
-    for image in images:
-        n, edges = len(image.points), _checked(image.edges, len(image.points))
+    found: dict[tuple[str | None, str], dict[int, float]] = {}  # model and metric → item → value
+    has_order = False
+    for item, image in enumerate(images):
+        n = len(image.points)
         with torch.no_grad():
             scores = like(image.points, image.points).double().cpu().numpy()
             radii = geometry.norm(image.points).double().cpu().numpy()
+        has_order |= bool(np.ptp(radii) > 0) or not np.allclose(scores, scores.T, atol=1e-6)
+        asked = _asked(image)
         truth = np.zeros((n, n))
-        for edge in edges:
+        for edge in asked[""].edges:
             truth[edge] = 1
-        depth = containment_depth(n, edges)
-        found[None].append(_one_image(scores, radii, edges, rng))
-        found["ideal"].append(_one_image(truth, depth, edges, rng))
-        shuffled = []
+        views = {None: [(scores, radii)], "chance": [], "ideal": [(truth, asked[""].depth)]}
         for _ in range(draws):
             who = rng.permutation(n)
-            shuffled.append(_one_image(scores[np.ix_(who, who)], radii[who], edges, rng))
-        found["chance"].append(tuple(np.mean(shuffled, axis=0)))
+            views["chance"].append((scores[np.ix_(who, who)], radii[who]))
+        for model, view in _blind_views(image).items():
+            views[model] = [view]
+        for end, one in asked.items():
+            for model, seen in views.items():
+                values = np.mean([one.values(*view, rng) for view in seen], axis=0)
+                for metric, value in zip(_METRICS, values.tolist()):
+                    found.setdefault((model, metric + end), {})[item] = value
     frames = []
-    for model, values in found.items():
-        for metric, numbers in zip(("containment_f1", "depth_correlation"), np.array(values).T):
-            kept = np.flatnonzero(~np.isnan(numbers))
-            rows = item_values(
-                {metric: numbers[kept]},
-                suite="order",
-                dataset=dataset,
-                score=score_name,
-                model=model,
-                items=kept.tolist(),
-            )
-            frames.append(rows)
+    for (model, metric), values in found.items():
+        kept = {item: value for item, value in values.items() if not np.isnan(value)}
+        if model is None and not has_order:
+            continue
+        rows = item_values(
+            {metric: [*kept.values()]},
+            suite="order",
+            dataset=dataset,
+            score=score_name,
+            model=model,
+            items=[*kept],
+        )
+        frames.append(rows)
     return pd.concat(frames, ignore_index=True)

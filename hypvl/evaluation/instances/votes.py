@@ -189,10 +189,6 @@ def open_single_class(
     return _subset(whole, candidates), _subset(whole, queries)
 
 # %% ../../../nbs/evaluation/instances/644_votes.ipynb #55c36a6d
-def _rows(values, dataset: str, score: str, model: str | None) -> pd.DataFrame:
-    return item_values(values, suite="single_class", dataset=dataset, score=score, model=model)
-
-
 def evaluate_votes(
     queries: Float[Tensor, "Q D"],  # features or points
     candidates: Float[Tensor, "N D"],
@@ -200,6 +196,8 @@ def evaluate_votes(
     candidate_labels: Sequence[int],
     *,
     dataset: str,  # name of the set, for the rows
+    # what each query belongs to, such as the picture of a crop; None: queries are independent
+    clusters: Sequence[int] | Int[np.ndarray, "Q"] | None = None,
     k: int = 5,  # voters
     score_name: str = "paper",  # of the score, for the rows
     memory: int = MEMORY,  # bytes for a block of queries
@@ -208,6 +206,8 @@ def evaluate_votes(
     truth, known = np.asarray(query_labels), np.asarray(candidate_labels)
     if len(truth) != len(queries):
         raise ValueError(f"query_labels: {len(queries)} needed, got {len(truth)}")
+    if clusters is not None and len(clusters) != len(queries):
+        raise ValueError(f"clusters: {len(queries)} needed, got {len(clusters)}")
     classes = np.union1d(truth, known)
     commonest = np.bincount(known).argmax()
     values = {
@@ -217,7 +217,13 @@ def evaluate_votes(
     }
     frames = []
     for model, numbers in values.items():
-        rows = {"vote_accuracy": numbers}
-        names = dataset, score_name, model
-        frames.append(_rows(rows, *names))
+        rows = item_values(
+            {"vote_accuracy": numbers},
+            suite="single_class",
+            dataset=dataset,
+            score=score_name,
+            model=model,
+            clusters=clusters,
+        )
+        frames.append(rows)
     return pd.concat(frames, ignore_index=True)

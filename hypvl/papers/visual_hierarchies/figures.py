@@ -30,6 +30,7 @@ from ...evaluation.statistics import ScoredItems, estimate
 from ...geometry import lorentz
 from ..claims import IDEAL, groups_of, items_by_seeds
 from ..figures import Drawing, palette, panels, style
+from ..reference import BASELINES
 
 # %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #c5cea5ea
 _LEVELS = ("scene", "object", "part", "part of a part")
@@ -542,6 +543,14 @@ def frequency_figure(
 _TITLES = {
     "containment_f1": "edges of containment, F1 in %",
     "depth_correlation": "depth and distance from the root, Spearman × 100",
+    "containment_f1_boxes": "edges among boxes alone, F1 in %",
+    "depth_correlation_boxes": "depth among boxes alone, Spearman × 100",
+}
+_BARS = {  # rows that are drawn as lines: name, dash and colour
+    "chance": ("permuted", ":", ".55"),
+    "scene_known": (BASELINES["scene_known"], "-.", "#D55E00"),
+    "crop_area": (BASELINES["crop_area"], "--", "#D55E00"),
+    IDEAL: (IDEAL, "--", ".2"),
 }
 
 
@@ -560,20 +569,20 @@ def order_means(
 
 
 def order_figure(
-    items: pd.DataFrame,  # as for `order_means`, with models `chance` and `ideal`
+    items: pd.DataFrame,  # as for `order_means`, with the blind rows and `ideal`
 ) -> Drawing:
-    "Both measures of order, a line a model, between null and ideal."
+    "The measures of order, a line a model, between what is blind and the truth."
     items = items[items["suite"].eq("order")]
     if not len(items):
         raise ValueError("items: no rows of suite 'order'")
     means = order_means(items)
-    bars = means[means["model"].isin(["chance", IDEAL])]
-    shown = means[~means["model"].isin(["chance", IDEAL])]
+    bars = means[means["model"].isin([*_BARS])]
+    shown = means[~means["model"].isin([*_BARS])]
     models, datasets = list(dict.fromkeys(shown["model"])), list(dict.fromkeys(shown["dataset"]))
     with style():
         size = {"width": 4.4, "height": 1.1 + 0.27 * len(models), "sharey": True}
-        figure, axes = panels(2, **size)
-        for axis, (metric, title) in zip(axes[0], _TITLES.items()):
+        figure, axes = panels(2, 2, **size)
+        for axis, (metric, title) in zip(axes.flat, _TITLES.items()):
             for number, dataset in enumerate(datasets):
                 rows = shown[shown["metric"].eq(metric) & shown["dataset"].eq(dataset)]
                 shift = 0.16 * (2 * number - len(datasets) + 1)
@@ -582,12 +591,12 @@ def order_figure(
                 axis.hlines(places, rows["low"], rows["high"], color="#0072B2", lw=1.2)
                 mark = {"mfc": face, "mec": "#0072B2", "ms": 5, "label": dataset}
                 axis.plot(rows["value"], places, "o", **mark)
-            for model, dash in (("chance", ":"), (IDEAL, "--")):
+            for model, (name, dash, colour) in _BARS.items():
                 ends = bars[bars["metric"].eq(metric) & bars["model"].eq(model)]
-                name = "null" if model == "chance" else model
-                axis.axvline(ends["value"].mean(), color=".2", ls=dash, lw=1.1, label=name)
+                axis.axvline(ends["value"].mean(), color=colour, ls=dash, lw=1.1, label=name)
             axis.set(title=title, ylim=(len(models) - 0.5, -0.5))
             axis.set_yticks(range(len(models)), models)
         handles, names = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False)
-    return Drawing(figure, means.assign(panel=means["metric"]))
+        figure.legend(handles, names, loc="outside lower center", ncols=6, frameon=False)
+    names = {model: name for model, (name, *_) in _BARS.items()}
+    return Drawing(figure, means.assign(panel=means["metric"], model=means["model"].replace(names)))
