@@ -284,7 +284,7 @@ _MEASURES = {
     "containment_f1": ("edges", "which instance contains which"),
     "depth_correlation": ("depth", "how deep an instance lies"),
 }
-_BLIND_WORDS = "what knows only the scene or the areas of the crops"
+_BLIND_WORDS = "any blind row"
 
 
 def _asked_by_the_loss(metric: str) -> list[Claim]:
