@@ -18,10 +18,10 @@ import pandas as pd
 
 from ..config import write_atomic
 from .citations import Work, citation_page, read_works
-from .claims import DECIDED, relative_size, verdict_counts
+from .claims import OURS, counts_by_origin, of_the_paper, verdict_counts, with_limits
 from .figures import budget_sentence
 from .paper import find_paper
-from .read_off import largest_effects
+from .read_off import finding, findings
 from .runs import paper_packages
 from .tables import OUR_BLOCK
 
@@ -234,9 +234,10 @@ class CommittedStudy:
     tables: Mapping[str, pd.DataFrame]  # number → cells of both blocks
 
     def of(self, item: Item) -> pd.DataFrame:
-        "Claims whose source is this item."
+        "Claims of the paper whose source is this item."
         _, kind, number = item
-        return self.ledger[[(kind, number) in marks_in(text) for text in self.ledger["source"]]]
+        claims = self.ledger[of_the_paper(self.ledger)]
+        return claims[[(kind, number) in marks_in(text) for text in claims["source"]]]
 
 
 def committed_results(
@@ -280,10 +281,12 @@ _READING = """\
 A verdict is given only where the runs know enough ([rules](../nbs/papers/809_claims.ipynb)):
 *supports* and *contradicts* need three seeds, an interval that excludes the other side and, where
 two trained models are compared, a longer training that agrees; *still learning* has no such
-training, *underpowered* an interval that is too wide, *at the floor* or *the ceiling* a test on
-which nobody can show anything, *one run* fewer than three seeds; *sanity* is what the loss asks
-for or what holds before any training. An effect is positive as the paper says; that of the paper
-is the same arithmetic on its printed numbers, from other data: compare signs, not sizes."""
+training, *underpowered* an interval that is too wide, *exact tie* no difference in any item or
+seed, *smaller than claimed* an interval within half of the paper's effect, *at the floor* or *the
+ceiling* a test on which nobody can show anything, *one run* fewer than three seeds; *sanity* is
+what the loss asks for or what holds before any training. Questions and controls of ours are in no
+paper and are counted apart. An effect is positive as the paper says; that of the paper is the same
+arithmetic on its printed numbers, from other data: compare signs, not sizes."""
 
 
 def _text(value: str) -> str:
@@ -293,13 +296,11 @@ def _text(value: str) -> str:
 def _effect(row) -> str:
     if pd.isna(row.effect):
         return "–"
-    digits = 1 if abs(row.effect) >= 0.5 else 2
-    numbers = [f"{value:+.{digits}f}" for value in (row.effect, row.low, row.high)]
-    return f"{numbers[0]} [{numbers[1]}, {numbers[2]}] {row.unit}"
+    return with_limits(row, digits=1 if abs(row.effect) >= 0.5 else 2)
 
 
 def _summary(work: Work, studies: Sequence[CommittedStudy], home: str, most: int) -> list[str]:
-    "Rows of the first table: a paper; claims of its studies, printed and refuted ones first."
+    "Rows of the first table: a paper; what was found of its claims, and of questions of ours."
     page = f"{home}WHERE.md" if home else ""
     title = f"[{work.short}]({page}#{work.name}): {work.says}"
     if not studies:
@@ -307,33 +308,33 @@ def _summary(work: Work, studies: Sequence[CommittedStudy], home: str, most: int
         return [f"| {title} | no results are committed yet; {claims} claims are listed |"]
     rows = []
     for study in studies:
-        decided = study.ledger[study.ledger["verdict"].isin(DECIDED)]
-        printed, against = decided["paper_effect"].notna(), decided["verdict"].ne("supports")
-        decided = decided.assign(printed=printed, against=against, size=relative_size(decided))
-        decided = decided.sort_values(["printed", "against", "size"], ascending=False)
-        said = []
-        for row in decided.head(most).itertuples():
-            said.append(f"**{row.verdict}**: {row.claim}, {_effect(row)}")
-        if len(decided) > most:
-            said.append(f"and {len(decided) - most} more")
+        found = findings(study.ledger)
+        decided = found[found["decided"]]
+        said = [finding(row) for row in decided.head(most).itertuples()]
+        left = list(decided[most:].itertuples())
+        if left:
+            ours = sum(not row.theirs for row in left)
+            more = [f"{len(left) - ours} more of the paper"] if len(left) > ours else []
+            more += [f"{ours} more of ours"] if ours else []
+            said.append(f"and {' and '.join(more)}")
         if not said:
-            said = [f"the largest effect: {text}" for text in largest_effects(study.ledger, 1)]
+            said = [f"the largest effect: {finding(row)}" for row in found.head(1).itertuples()]
         folder = f"[{study.folder}]({home}results/{study.folder})"
-        total = f"{len(decided)} of {len(study.ledger)} claims are decided"
-        said = [f"{folder}: {total} ({verdict_counts(study.ledger)})", *said]
+        said = [f"{folder}: {counts_by_origin(study.ledger)}", *said]
         rows.append(f"| {title} | {_text('<br>'.join(said))} |")
     return rows
 
 
-def _claims(work: Work, studies: Sequence[CommittedStudy]) -> list[str]:
-    "Claims one by one, the latest studies side by side."
+def _claims(work: Work, studies: Sequence[CommittedStudy], of_paper: bool) -> list[str]:
+    "Claims of the paper, or questions of ours, one by one, the latest studies side by side."
     head = ["claim", "source", "paper"]
     ledgers = []
     for study in studies:
         head += [f"here, {study.folder}", "verdict"]
         ledgers.append(study.ledger.set_index("id"))
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    for claim in find_paper(work.name).claims:
+    claims = find_paper(work.name).claims
+    for claim in (claim for claim in claims if claim.source.startswith(OURS) != of_paper):
         known = [ledger.loc[claim.id] for ledger in ledgers if claim.id in ledger.index]
         printed = known[0].paper_effect if known else float("nan")
         row = [claim.statement, claim.source]
@@ -428,7 +429,10 @@ def where_page(
         lines += [f'<a id="{work.name}"></a>', "", f"## {work.short}", ""]
         lines += [f"*{work.title}*, in [{work.name}.ipynb]({work.name}.ipynb).", ""]
         lines += ["### Where", "", *_where(work, contents, marks, studies, works), ""]
-        lines += ["### Claims", "", *_claims(work, studies), ""]
+        lines += ["### Claims", "", *_claims(work, studies, of_paper=True), ""]
+        own = _claims(work, studies, of_paper=False)
+        if len(own) > 2:  # beside the head
+            lines += ["### Questions and controls of ours", "", *own, ""]
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from datetime import date
 
+from hypvl.papers.claims import OURS
 from hypvl.papers.paper import find_paper
 
 SHARED = ("runs", "tables", "claims", "report", "parameters", "reference", "parallel_runs")
@@ -50,6 +51,9 @@ def test_every_list_of_claims_is_dated_and_its_names_are_unique():
     for name in ("phyclip", "syntax"):
         paper = find_paper(name)
         assert date.fromisoformat(paper.claims_changed), name
+        untested = [claim for claim in paper.claims if claim.said == "not tested"]
+        ours = [claim.source.startswith(OURS) or "shown" in claim.source for claim in untested]
+        assert all(ours), name
         ids = [claim.id for claim in paper.claims]
         assert len(set(ids)) == len(ids), name
         assert "budget" in paper.sections, name
