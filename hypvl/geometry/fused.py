@@ -122,7 +122,7 @@ def product_cross_entropy(
     reduce: str = "mean",  # 'mean' or 'sum' over factors
     offset: int = 0,  # row of y that belongs to the first query
     pairs: int | None = None,  # entries of a tile; None: what fits the cache
-    keep: int = 1 << 20,  # up to this many distances [N, M] are kept for the backward pass
+    keep: int = 1 << 23,  # up to this many distances [N, M] are kept for the backward pass
     form: str = "tiled",  # 'tiled', or 'triton': kernels for a GPU, see `geometry.gpu_kernels`
 ) -> Float[Tensor, "N"]:
     "Cross-entropy of each row of -scale * distance against column i + offset (PHyCLIP, Eq. 3)."
@@ -142,7 +142,7 @@ def product_cross_entropy_both(
     offset: int = 0,
     gather: Gather | None = None,  # brings rows of all processes; None: this one is alone
     pairs: int | None = None,
-    keep: int = 1 << 20,
+    keep: int = 1 << 23,
     form: str = "tiled",
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
     """Cross-entropy of local queries against all keys, and of local keys against all queries.

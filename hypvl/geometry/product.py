@@ -7,6 +7,8 @@ __all__ = ['FAR_COSH', 'check_points', 'product_dist', 'DistanceTiles', 'tile_di
            'pairwise_product_dist', 'sum_inner', 'pairwise_sum_inner']
 
 # %% ../../nbs/geometry/103_product.ipynb #57b33a16
+import math
+
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -90,7 +92,7 @@ class DistanceTiles:
     ):
         self.metric, self.dtype = metric, x.dtype
         self.mean_weight = 1 / x.shape[1] if reduce == "mean" else 1.0  # of a factor
-        self.pairs = pairs or (1 << 16 if x.device.type == "cpu" else 1 << 22)
+        self.pairs = pairs or (1 << 17 if x.device.type == "cpu" else 1 << 22)
         self.reads_values = reads_values(x)
         wide = _wide(x.device)
         self.x = x.detach().to(wide).permute(1, 2, 0).contiguous()  # [k, d, N]
@@ -106,19 +108,30 @@ class DistanceTiles:
         farthest = y_time.amax(2, keepdim=True) if len(y) else y_time.sum(2, keepdim=True)
         limit = tolerance * x_time * farthest
         self.limit = limit.mT.to(self.dtype)  # [k, N, 1]
+        self.highest = self.limit.amax((1, 2)).tolist() if self.reads_values and len(x) else []
+        self._rooms: dict[str, Tensor] = {}
         self.far_limit = tolerance * FAR_COSH / 2  # cosh - 1 is at most twice the product of times
         # what `add_tile_gradient` gathers
         self.sums = tuple(torch.zeros_like(t) for t in (self.left, self.right, self.c))
         self.near = tuple(torch.zeros_like(t) for t in (self.x, self.y, self.c))
 
+    def room(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        "An uninitialised tensor; on a CPU the memory that the last one of this name had."
+        size = math.prod(shape)
+        if not self.reads_values:  # a GPU's allocator does that, a compiler plans it
+            return self.x.new_empty(shape, dtype=dtype)
+        if name not in self._rooms or self._rooms[name].numel() < size:
+            self._rooms[name] = self.x.new_empty(size, dtype=dtype)
+        return self._rooms[name][:size].view(shape)
+
     def rows(self) -> list[slice]:
         "Slices of rows of about `pairs` entries."
         return _slices(self.x.shape[2], self.pairs // max(1, self.y.shape[2]))
 
-    def factors(self, rows: slice) -> list[slice]:
-        "Slices of factors of about `pairs` entries in all."
+    def factors(self, rows: slice) -> int:
+        "How many factors of these rows make about `pairs` entries."
         of_one_factor = (rows.stop - rows.start) * self.y.shape[2]
-        return _slices(len(self.c), self.pairs // max(1, of_one_factor))
+        return min(len(self.c), max(1, self.pairs // max(1, of_one_factor)))
 
 
 def _slices(count: int, step: int) -> list[slice]:
@@ -127,28 +140,40 @@ def _slices(count: int, step: int) -> list[slice]:
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 # %% ../../nbs/geometry/103_product.ipynb #c84035d2
-def _tile(tiles, rows, factors):
-    "Distances [b, T, M] of some factors, sinh of the scaled distances, and indices of near pairs."
-    product = torch.bmm(tiles.left[factors, :, rows].mT, tiles.right[factors])
-    z = product.to(tiles.dtype)
-    near, limit = None, tiles.limit[factors, rows]
+def _by_factors(tiles, rows, *more):
+    "Number of the first factor of a tile, and parts [b, ...] of matrices and of `more` [k, ...]."
+    count = tiles.factors(rows)
+    every = tiles.left[:, :, rows], tiles.right, tiles.limit[:, rows], *more
+    return zip(range(0, len(tiles.c), count), *(t.split(count) for t in every))
+
+
+def _tile(tiles, start, first, left, right, limit):
+    """Of some factors: √c × distances [b, T, M], their sinh over √2, and indices of near pairs.
+
+    Both tensors lie where those of the next tile will.
+    """
+    shape = len(left), left.shape[2], right.shape[2]
+    product = tiles.room("product", shape, left.dtype)
+    z = tiles.room("z", shape, tiles.dtype).copy_(torch.bmm(left.mT, right, out=product))
+    near = None
     if not tiles.reads_values:
         z.clamp_(min=0)
-    elif z.numel() and (z.amin() < limit.amax() or limit.amax() > tiles.far_limit):
-        near = ((z < limit) | (z > FAR_COSH)).nonzero(as_tuple=True)
-    sinh = z.add(2).mul_(z).sqrt_()
-    d = z.add_(sinh).log1p_()
-    d.mul_(tiles.c[factors, None, None].rsqrt().to(tiles.dtype))
+    elif z.numel():
+        highest = max(tiles.highest[first : first + len(left)])
+        if z.amin().item() < highest or highest > tiles.far_limit:
+            near = ((z < limit) | (z > FAR_COSH)).nonzero(as_tuple=True)
+    sinh = torch.addcmul(z, z, z, value=0.5, out=tiles.room("sinh", shape, tiles.dtype)).sqrt_()
+    d = z.add_(sinh, alpha=math.sqrt(2)).log1p_()
     if near is None or not len(near[0]):
         return d, sinh, None
-    x, y, c = _near_points(tiles, _in_the_batch(rows, factors, near))
-    d[near] = dist(x, y, c=c).to(tiles.dtype)
+    x, y, c = _near_points(tiles, _in_the_batch(first, start, near))
+    d[near] = (c.sqrt() * dist(x, y, c=c)).to(tiles.dtype)
     return d, sinh, near
 
 
-def _in_the_batch(rows, factors, near):
+def _in_the_batch(first, start, near):
     "Factor, row and column in the whole batch of pairs that are near in a tile."
-    return near[0] + factors.start, near[1] + rows.start, near[2]
+    return near[0] + first, near[1] + start, near[2]
 
 
 def _near_points(tiles, index):
@@ -162,13 +187,13 @@ def tile_dist(
     rows: slice,  # which rows
 ) -> Float[Tensor, "T M"]:
     "Product distances of some rows to all columns."
-    total = tiles.x.new_zeros((), dtype=tiles.dtype)
-    for factors in tiles.factors(rows):
-        d, _, _ = _tile(tiles, rows, factors)
-        if tiles.metric == "l2":
-            d = d.square_()
-        total = total + (d.sum(0) if len(d) > 1 else d[0])
-    total = total * tiles.mean_weight
+    count, columns = rows.stop - rows.start, tiles.y.shape[2]
+    total = tiles.x.new_zeros(count * columns, dtype=tiles.dtype)
+    weights = tiles.mean_weight * (1 / tiles.c if tiles.metric == "l2" else tiles.c.rsqrt())
+    for *tile, of_factors in _by_factors(tiles, rows, weights.to(tiles.dtype)):
+        d = _tile(tiles, rows.start, *tile)[0].flatten(1)
+        total.addmv_((d.square_() if tiles.metric == "l2" else d).mT, of_factors)
+    total = total.view(count, columns)
     return total.sqrt_() if tiles.metric == "l2" else total
 
 # %% ../../nbs/geometry/103_product.ipynb #6796c170
@@ -184,24 +209,33 @@ def add_tile_gradient(
         if total is None:
             raise ValueError("total: the distances of these rows are needed for l2, got None")
         grad = torch.where(total > 0, grad / total, 0)
+    over_root2 = grad / math.sqrt(2)
     for_x, for_y, lengths = tiles.sums
-    for factors in tiles.factors(rows):
-        d, sinh, near = _tile(tiles, rows, factors)
-        of_factor = grad * d if tiles.metric == "l2" else grad.expand_as(d)
-        weight = torch.div(of_factor, sinh, out=torch.empty_like(sinh, dtype=tiles.c.dtype))
-        if not tiles.reads_values:  # sinh² is about 2z, rounding below 1e-4 of the limit
-            rounding = sinh.square() <= 2e-4 * tiles.limit[factors, rows]
-            weight.masked_fill_(rounding, 0)
+    sums = for_x[:, :, rows], for_y, lengths, tiles.c.rsqrt()
+    for *tile, sum_x, sum_y, sum_length, per_root in _by_factors(tiles, rows, *sums):
+        d, sinh, near = _tile(tiles, rows.start, *tile)
+        first, left, right, limit = tile
+        of_factor = over_root2.expand_as(d)
+        if tiles.metric == "l2":
+            of_factor = of_factor * d * per_root.to(d.dtype)[:, None, None]
         if near is not None:
-            _add_near_gradient(tiles, _in_the_batch(rows, factors, near), of_factor[near])
-            weight[near] = 0
+            of_near = math.sqrt(2) * of_factor[near]
+            _add_near_gradient(tiles, _in_the_batch(first, rows.start, near), of_near)
             d[near] = 0
-        for_x[factors, :, rows] += torch.bmm(tiles.right[factors], weight.mT)
-        for_y[factors] += torch.bmm(tiles.left[factors, :, rows], weight)
-        if tiles.metric == "l1":
-            lengths[factors] += d.flatten(1) @ grad.flatten()
+        if tiles.metric == "l2":
+            length = math.sqrt(2) * (d * of_factor).sum((1, 2))
         else:
-            lengths[factors] += (d * of_factor).sum((1, 2))
+            length = d.flatten(1) @ grad.flatten()
+        sum_length += per_root * length
+        zero = near
+        if not tiles.reads_values:  # half of sinh² is about z: rounding below 1e-4 of it
+            zero = sinh.square() <= 1e-4 * limit
+        weight = tiles.room("product", tuple(d.shape), left.dtype)
+        weight.copy_(torch.div(of_factor, sinh, out=sinh))
+        if zero is not None:
+            weight[zero] = 0
+        sum_x += torch.bmm(right, weight.mT)
+        sum_y.baddbmm_(left, weight)
 
 
 def _add_near_gradient(tiles, index, grad):

@@ -1,0 +1,71 @@
+#!/usr/bin/env python
+"""Whether memory stays flat while samples are streamed from shards in the shuffled, endless order.
+
+    python benchmarks/stream.py --samples 100000
+
+One process reads; its resident memory is printed ten times on the way. Shards hold 1,000 samples
+of a picture, two boxes and their texts, 64 px; all are links to one file, which the loader cannot
+know. Memory that grew with samples, shards or epochs would show.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import open_clip
+from real_data import photograph
+
+from hypvl.data.grit.loader import GritConfig, GritLoader
+from hypvl.data.grit.shards import write_shard
+
+SHARD = 1000
+
+
+def resident_mib() -> float:
+    "Memory of this process that is in use now, in MiB."
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def write_shards(folder: Path, shards: int) -> None:
+    "One shard of drawn photographs, and links to it."
+    rng = np.random.default_rng(0)
+    pool = [photograph(rng, 64, 64) for _ in range(100)]
+    rows = []
+    for i in range(SHARD):
+        row = {"__key__": f"{i:06d}", "child.jpg": pool[i % 100], "child.txt": f"caption {i}"}
+        row |= {"numparents.txt": "2", "parent000.txt": "a dog", "parent001.txt": "a bed"}
+        rows.append(row | {"parent000.jpg": pool[i % 97], "parent001.jpg": pool[i % 89]})
+    write_shard(folder / "00000.tar", rows)
+    for n in range(1, shards):
+        os.link(folder / "00000.tar", folder / f"{n:05d}.tar")
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--samples", type=int, default=100_000)
+    parser.add_argument("--batch", type=int, default=100)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        write_shards(Path(name), max(1, options.samples // SHARD))
+        loader = GritLoader(
+            name, open_clip.get_tokenizer("ViT-B-32"), GritConfig(size=64, batch_size=options.batch)
+        )
+        print("| samples | CPU s | MiB in use |\n|---:|---:|---:|", flush=True)
+        start, seen, every = time.process_time(), 0, max(1, options.samples // 10)
+        for batch in loader:
+            seen += len(batch["image"])
+            if seen % every < options.batch:
+                seconds = time.process_time() - start
+                print(f"| {seen:,} | {seconds:.0f} | {resident_mib():.0f} |", flush=True)
+            if seen >= options.samples:
+                break
+
+
+if __name__ == "__main__":
+    main()
