@@ -21,15 +21,21 @@ def test_smoke_renders_every_table_figure_and_claim(tmp_path):
         blind = {"chance", "majority class" if number == 4 else "label frequency"}
         assert blind <= measured, number
         if number in (1, 2):
-            assert "nearest to the root, CLIP-hyp" in measured
+            roots = {"nearest to the root, CLIP", "nearest to the root, CLIP-hyp"}
+            assert roots <= measured  # the frozen tower's is the mean direction of training
             gaps = ours[ours["row"].eq("MoCo-hyp")]
             assert gaps["value"].isna().all() and gaps["note"].str.contains("sections main").all()
+    order = pd.read_csv(tmp_path / "tables" / "tableorder.csv")
+    assert MODELS | {"chance", "scene known", "area of the crop"} <= set(order["row"])
+    frozen = order[order["row"].eq("CLIP") & order["metric"].str.startswith("depth")]["value"]
+    assert len(frozen) == 4 and frozen.ne(0).all()  # measured, no constant
     figures = "1_concept 2_pairs 3_angles 4_retrieval 5_curves 6_trees 7_classes 9_retrieval"
     for name in (*(f"figure{name}" for name in figures.split()), "order", "training", "claims"):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000, name
     claims = pd.read_csv(tmp_path / "tables" / "claims.csv").set_index("id")
     assert claims.loc["clip-transport", "seeds"] in ("0", 0)
     assert claims.loc["hcl-same", "verdict"] == "not run"
+    assert set(claims.loc[["edges", "depth-clip", "edges-untrained"], "verdict"]) == {"sanity"}
     assert not set(claims["verdict"]) & {"supports", "contradicts"}  # one seed
     results = pd.read_csv(tmp_path / "results.csv")
     chance = results.query("model == 'chance' and metric == 'parent_to_child_recall@45%'")

@@ -144,8 +144,8 @@ def _blind_views(image: Contained) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         areas = np.asarray(image.areas, dtype=float)
         if areas.shape != (n,) or not (areas > 0).all():
             raise ValueError(f"areas: {n} numbers above 0 needed, got {areas.tolist()}")
-        size = np.log(areas).round(9)  # equal but for rounding is equal
-        found["crop_area"] = size[:, None] - size[None], -size
+        areas = areas.round(9)  # equal but for rounding is equal
+        found["crop_area"] = areas[:, None] - areas[None], -areas
     return found
 
 

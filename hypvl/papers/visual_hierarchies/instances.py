@@ -214,19 +214,14 @@ def set_missing_root(
     boxes: Boxes,  # of the training set
     size: int,  # side of the views in pixels
     workers: int = 0,
-    most: int = 2000,  # instances whose mean is taken
-    min_area: float = 0.01,  # of a box that counts as an instance
+    most: int = 2000,  # pictures whose mean is taken
 ) -> bool:  # whether a root was missing
-    "Where a geometry keeps a root and has none: the mean direction of instances."
+    "Where a geometry keeps a root and has none: the mean direction of whole pictures."
     geometry: Any = model.geometry
     if not hasattr(geometry, "root") or geometry.root.any():
         return False
-    large = np.flatnonzero(boxes.area >= min_area)
-    scenes = np.arange(len(boxes.images))
-    image = np.concatenate([scenes, boxes.image[large]])
-    row = np.concatenate([np.full(len(scenes), SCENE), large])
-    drawn = np.random.default_rng(0).permutation(len(image))[:most]
-    points = embed_instances(model, boxes, image[drawn], row[drawn], size, workers)
+    drawn = np.random.default_rng(0).permutation(len(boxes.images))[:most]
+    points = embed_instances(model, boxes, drawn, np.full(len(drawn), SCENE), size, workers)
     geometry.set_root(points.to(geometry.root.device))
     return True
 
@@ -497,7 +492,7 @@ def _measure(
     geometry: Any = model.geometry
     place = next(iter(model.parameters())).device
     trained_on = load_boxes(data.train)
-    set_missing_root(model, trained_on, size, workers, min_area=source.pairs.min_area)
+    set_missing_root(model, trained_on, size, workers)
     frames: dict[str, list[pd.DataFrame]] = {}
     for found in open_sets(data, source, most):
         embedded = embed_set(model, found, size, workers)
