@@ -42,6 +42,7 @@ class Effect:
     chosen_of: tuple[int, int] = (1, 1)  # tests from which the lower and upper end were chosen
     null: float = float("nan")  # what is measured where there is nothing to find: 0 of the effect
     ideal: float = float("nan")  # the effect where the claim is perfectly true
+    start: float = float("nan")  # the effect before any training, where it is known
 
     @property
     def value(self) -> float:
@@ -68,6 +69,7 @@ class Known:
 
     reason: str = ""  # why there is no effect
     sanity: bool = False  # the training loss asks for it, or it holds before any training
+    start: float = float("nan")  # the effect before any training; NaN: not known
     limit: str = ""  # 'at the floor' or 'at the ceiling'
     seeds: int = 0
     compares: bool = True  # two trained models
@@ -86,7 +88,7 @@ def verdict(known: Known) -> str:
         return "not run"
     if known.low > known.high:  # one run of one number has no interval
         raise ValueError(f"low: an interval has low <= high, got {known.low} and {known.high}")
-    if known.sanity:
+    if known.sanity or _as_at_start(known):
         return "sanity"
     if known.limit:
         return known.limit
@@ -98,18 +100,31 @@ def verdict(known: Known) -> str:
         return "supports"
     if known.p <= 0.05 and known.high < known.threshold:
         return "contradicts"
-    as_claimed = known.threshold >= 0 and known.paper_effect > known.threshold
-    if as_claimed and max(abs(known.low), abs(known.high)) < known.paper_effect / 2:
-        return "smaller than claimed"
+    if _within_half(known, known.low, known.high):
+        return "smaller than claimed" if known.value > known.threshold else "not found"
     if known.low == known.threshold == known.high:
         return "exact tie"
     return "underpowered"
+
+
+def _as_at_start(known: Known) -> bool:
+    "Whether the effect is on the side of the threshold where it was before any training."
+    before = np.sign(known.start - known.threshold)  # NaN equals nothing
+    return bool(before != 0 and before == np.sign(known.value - known.threshold))
+
+
+def _within_half(known: Known, *effects: float) -> bool:
+    "Whether effects lie within half of the paper's, which must be as claimed."
+    as_claimed = known.threshold >= 0 and known.paper_effect > known.threshold
+    return as_claimed and max(map(abs, effects)) < known.paper_effect / 2
 
 
 def _may_turn(known: Known) -> bool:
     "Whether longer training takes the effect to another side of the threshold, or might."
     if np.isnan(known.longer):
         return known.compares
+    if _within_half(known, known.low, known.high, known.longer):
+        return False  # the sign of what is that small is noise
     return np.sign(known.value - known.threshold) != np.sign(known.longer - known.threshold)
 
 # %% ../../nbs/papers/809_claims.ipynb #f302b861
@@ -523,7 +538,8 @@ class Claim:
     source: str  # section, table or figure; it begins with `OURS` where no paper says it
     test: Callable  # (data, rng) → Effect; may have `evidence(printed)` and `name`
     threshold: float = 0.0  # what the effect must exceed; below 0 a margin
-    said: str = ""  # the paper's evidence in words, where it prints no numbers
+    said: str = ""  # the paper's evidence in words, where it prints no table
+    said_effect: float = float("nan")  # and as an effect, where its text has a number
     sanity: bool = False  # the training loss asks for it, or it holds before any training
     compares: bool = True  # two trained models, so that longer training may turn it round
     one_sided: bool = False  # 'at most', 'not worse than': only one end of the interval counts
@@ -607,9 +623,11 @@ _LEDGER_COLUMNS = (
 
 def _claimed(claim: Claim, printed: Mapping[str, pd.DataFrame]) -> dict:
     "What the paper says, and what it shows for it."
-    number, words = float("nan"), claim.said
+    number, words = claim.said_effect, claim.said
     if hasattr(claim.test, "evidence"):
-        number, words = claim.test.evidence(printed)
+        in_tables, shown = claim.test.evidence(printed)
+        if not (np.isnan(in_tables) and claim.said):  # no table has it, but the text speaks of it
+            number, words = in_tables, shown
     return {
         "id": claim.id,
         "claim": claim.statement,
@@ -680,15 +698,23 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
         return f"with more steps {later}"
     if found == "exact tie":
         return "the same in every item and seed: more of them decide nothing"
+    if found == "sanity" and not np.isnan(effect.start):
+        side = "above" if effect.start > row["threshold"] else "not above"
+        return f"{side} the threshold before any training too"
+    paper = row["paper_effect"]
+    if found in ("smaller than claimed", "not found"):
+        later = "" if np.isnan(row["longer"]) else f"; with more steps {row['longer']:+.2f}"
+        return f"all within ±{paper / 2:.2f} {row['unit']}, half of the paper's{later}"
     if found != "underpowered":
         return ""
-    paper = row["paper_effect"]
     sees = f"could see {row['detectable']:.2f} {row['unit']}"
     if not np.isnan(paper):
         sees += f", the paper has {paper:+.2f}"
     beyond = row["low"] > row["threshold"] or row["high"] < row["threshold"]
     if beyond:
-        sees += f"; beyond the threshold, but p = {row['p']:.2f} after Holm"
+        sees += f"; beyond the threshold, but p = {row['p']:.2g} after Holm"
+    if paper <= row["threshold"]:
+        return f"{sees}; the paper's own effect is on the other side: no size to look for"
     decides = what_would_decide(effect.estimate, paper - row["threshold"])
     return f"{sees}; would decide it: {decides}"
 
@@ -706,6 +732,7 @@ def _judged(claim: Claim, row: dict, effect: Effect) -> dict:
     "The row with its verdict."
     known = Known(
         sanity=claim.sanity,
+        start=effect.start,
         limit=effect.limit or ("at the floor" if _turned_by(effect, claim.threshold) else ""),
         seeds=len(effect.seeds),
         compares=claim.compares,
@@ -757,6 +784,7 @@ VERDICTS = {  # name → colour, marker
     "contradicts": ("#b3261e", "X"),
     "smaller than claimed": ("#0072B2", "v"),
     "exact tie": ("#6b5900", "D"),
+    "not found": ("#0072B2", "P"),
     "underpowered": ("#6b5900", "s"),
     "still learning": ("#8a5a9e", "^"),
     "one run": ("#444444", "d"),
@@ -765,7 +793,7 @@ VERDICTS = {  # name → colour, marker
     "sanity": ("#4d8a99", "*"),
     "not run": ("#666666", ""),
 }
-DECIDED = ("supports", "contradicts", "smaller than claimed")  # verdicts that say yes or no
+DECIDED = ("supports", "contradicts", "smaller than claimed", "not found")  # they say yes or no
 
 
 @dataclass(frozen=True)

@@ -282,11 +282,11 @@ A verdict is given only where the runs know enough ([rules](../nbs/papers/809_cl
 *supports* and *contradicts* need three seeds, an interval that excludes the other side and, where
 two trained models are compared, a longer training that agrees; *still learning* has no such
 training, *underpowered* an interval that is too wide, *exact tie* no difference in any item or
-seed, *smaller than claimed* an interval within half of the paper's effect, *at the floor* or *the
-ceiling* a test on which nobody can show anything, *one run* fewer than three seeds; *sanity* is
-what the loss asks for or what holds before any training. Questions and controls of ours are in no
-paper and are counted apart. An effect is positive as the paper says; that of the paper is the same
-arithmetic on its printed numbers, from other data: compare signs, not sizes."""
+seed, *smaller than claimed* and *not found* an interval within half of the paper's effect, *at the
+floor* or *the ceiling* a test on which nobody can show anything, *one run* fewer than three seeds;
+*sanity* is what the loss asks for or what stood so before any training. Questions and controls of
+ours are in no paper and are counted apart. An effect is positive as the paper says; that of the
+paper is the same arithmetic on its printed numbers, from other data: compare signs, not sizes."""
 
 
 def _text(value: str) -> str:
