@@ -241,13 +241,15 @@ def answer(
     image: str | None,
     mode: str = "nearest",
     k: int = 10,
-    threshold: float | None = None,
+    threshold: float | None = None,  # largest distance or angle, least cosine; None: of the k-th
+    score: str = "distance",  # or 'angle', 'cosine'
+    direction: str = "parts",  # of the angle; or 'wholes'
 ) -> list[dict[str, Any]]:
-    "What the endpoint `search` gives: hits by distance, as plain values."
+    "What the endpoint `search` gives: hits as plain values."
     try:
-        return search_records(
-            explorer.searcher(), read_upload(image), mode, int(k), threshold or None
-        )
+        k = int(k) if isinstance(k, float) and k.is_integer() else k  # JSON knows one kind
+        picture, how = read_upload(image), dict(score=score, direction=direction)
+        return search_records(explorer.searcher(), picture, mode, k, threshold, **how)
     except ValueError as error:
         raise gr.Error(str(error), print_exception=False) from error
 
@@ -419,6 +421,9 @@ def _controls(explorer: Explorer) -> dict[str, gr.components.Component]:
     return made
 
 # %% ../../nbs/search/713_explorer_page.ipynb #b7781427
+_FLAT = "Angles, factors and the Poincaré disk need a hyperbolic model: hypvl explore --run RUN."
+
+
 def _shown_values(explorer: Explorer, session: Session, controls) -> list[Any]:
     "What the controls show of a view."
     view = session.view
@@ -435,7 +440,8 @@ def _shown_values(explorer: Explorer, session: Session, controls) -> list[Any]:
             values.append(gr.update(value=shown, minimum=low, maximum=top, visible=on))
         elif name == "score":
             fits = value if value in searcher.scores else "distance"
-            values.append(gr.update(choices=[*searcher.scores], value=fits))
+            info = "" if "angle" in searcher.scores else _FLAT
+            values.append(gr.update(choices=[*searcher.scores], value=fits, info=info))
         elif name == "direction":
             values.append(gr.update(value=value, visible="angle" in searcher.scores))
         elif name == "high":
@@ -746,15 +752,16 @@ def _saved(explorer, kind, session):
 
 
 def _add_endpoint(explorer):
-    "`search(image, mode, k, threshold)` for programs."
+    "`search(image, mode, k, threshold, score, direction)` for programs."
     with gr.Row(visible=False):
         image = gr.File(label="image")
         mode = gr.Textbox("nearest", label="mode")
-        k = gr.Number(10, label="k", precision=0)
-        threshold = gr.Number(0, label="threshold")
+        k, threshold = gr.Number(10, label="k"), gr.Number(None, label="threshold")
+        score = gr.Textbox("distance", label="score")
+        direction = gr.Textbox("parts", label="direction")
         found = gr.JSON(label="hits")
         button = gr.Button("search")
-    asked = [image, mode, k, threshold]
+    asked = [image, mode, k, threshold, score, direction]
     button.click(partial(answer, explorer), asked, found, api_name="search")
 
 # %% ../../nbs/search/713_explorer_page.ipynb #c32bdf47

@@ -82,8 +82,8 @@ class View:
             value = getattr(self, name)
             if value not in known:
                 raise ValueError(f"{name}: unknown {value!r}.{suggest(str(value), known)}")
-        if not 1 <= self.k <= 200:
-            raise ValueError(f"k must be from 1 to 200, got {self.k}")
+        if type(self.k) is not int or not 1 <= self.k <= 200:
+            raise ValueError(f"k must be a whole number from 1 to 200, got {self.k!r}")
         if self.box:
             inside = len(self.box) == 4 and all(0 <= value <= 1 for value in self.box)
             if not inside or self.box[0] >= self.box[2] or self.box[1] >= self.box[3]:
@@ -107,7 +107,7 @@ def to_address(view: View) -> str:
         value = getattr(view, f.name)
         if value != f.default:
             if f.name == "box":
-                value = ",".join(f"{side:.4g}" for side in value)
+                value = ",".join(repr(float(side)) for side in value)
             parts[f.name] = int(value) if isinstance(value, bool) else value
     return urlencode(parts)
 
@@ -310,7 +310,19 @@ def _as_score(searcher, view, value):
         return value
     if view.score == "angle":
         return float(np.pi - value)
-    return float(np.cos(value)) if searcher.is_sphere else -value
+    if not searcher.is_sphere:
+        return -value
+    if value < 0:
+        return 2.0  # no cosine is
+    return float(np.cos(min(value, np.pi))) - 1e-6  # of points of float32; `_within` measures
+
+
+def _within(searcher, view, point, rows):
+    "Those of some rows that lie within the threshold of a distance: cosines do not say exactly."
+    if view.score != "distance" or not searcher.is_sphere:
+        return rows
+    distance = measured(searcher, point, rows)["distance"].to_numpy()
+    return rows[distance <= view.threshold]
 
 
 def find(
@@ -339,7 +351,8 @@ def find(
     query = F.normalize(point, dim=-1) if view.score == "cosine" else point
     if view.mode == "threshold" and view.threshold is not None:
         found = index.within(query[None], _as_score(searcher, view, view.threshold), **how)[0]
-        rows, count = found.ids.numpy(), len(found.ids)
+        rows = _within(searcher, view, point, found.ids.numpy())
+        count = len(rows)
     else:
         rows = index.search(query[None], min(view.k, count), **how).ids[0].numpy()
     if view.mode == "threshold":

@@ -132,16 +132,19 @@ class Approximate:
         k: int,  # how many of each query
         rows: np.ndarray | None = None,  # only among these
     ) -> tuple[np.ndarray, np.ndarray]:  # [Q, k] squared distances and rows; -1: none found
-        "Rows that are near."
-        selected = {}
+        "Rows that are near; with few to be found among, more of the others are looked at."
+        selected, widen = {}, 1.0
         if rows is not None:
+            widen = self.index.ntotal / max(1, len(rows))
             mask = np.zeros(-(-self.index.ntotal // 8) * 8, dtype=bool)
             mask[rows] = True
             selected["sel"] = faiss.IDSelectorBitmap(np.packbits(mask, bitorder="little"))
         if self.method == "hnsw":
-            effort = faiss.SearchParametersHNSW(efSearch=max(64, 2 * k), **selected)
+            reach = min(int(widen * max(64, 2 * k)), max(1, self.index.ntotal))
+            effort = faiss.SearchParametersHNSW(efSearch=reach, **selected)
         else:
-            effort = faiss.SearchParametersIVF(nprobe=self.index.nprobe, **selected)
+            reach = min(int(np.ceil(widen * self.index.nprobe)), self.index.nlist)
+            effort = faiss.SearchParametersIVF(nprobe=reach, **selected)
         return self.index.search(queries, k, params=effort)
 
     def add(self, vectors: np.ndarray):  # [n, W] float32

@@ -113,8 +113,13 @@ def test_the_endpoint_finds_what_the_functions_find(world, tmp_path):
     assert {hit["key"] for hit in within} == {hit["key"] for hit in hits[:4]}
     norms = [hit["norm"] for hit in within]
     assert norms == sorted(norms)  # general before specific
+    assert ask(handle_file(scene), "threshold", 5, -1.0) == []
     with pytest.raises(AppError, match="Did you mean 'nearest'"):
         ask(handle_file(scene), "nearst", 5, 0)
+    with pytest.raises(AppError, match="k must be a whole number from 1 to 200, got None"):
+        ask(handle_file(scene), "nearest", None)
+    with pytest.raises(AppError, match="score: unit sphere, 64 dimensions has no angle"):
+        ask(handle_file(scene), "nearest", 5, None, "angle", "parts")
 
 
 def test_uploads_are_bounded(world, tmp_path):
@@ -174,7 +179,7 @@ def test_only_this_machine_is_answered_and_only_it_is_asked(world):
     described = json.loads(body)["named_endpoints"]
     assert [*described] == ["/search"]
     names = [parameter["label"] for parameter in described["/search"]["parameters"]]
-    assert names == ["image", "mode", "k", "threshold"]
+    assert names == ["image", "mode", "k", "threshold", "score", "direction"]
     page = json.loads(world.get("/config")[2])
     assert page["analytics_enabled"] is False
     assert explore.__defaults__[explore.__code__.co_varnames.index("host")] == "127.0.0.1"
