@@ -118,9 +118,14 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("measuring")
     group.add_argument("--device", default="auto", type=choice("auto", "cpu", "cuda"))
     group.add_argument(
-        "--batch_size", default=4, type=count, help="samples of an update, then twice as many"
+        "--batch_size", default=2, type=count, help="samples of an update, then twice as many"
     )
-    group.add_argument("--updates", default=3, type=count, help="timed for each; default 3")
+    group.add_argument(
+        "--updates",
+        default=3,
+        type=count,
+        help="timed for each, fewer where they are long; default 3",
+    )
     group.add_argument("--json", action="store_true", help="print JSON")
 
 

@@ -64,7 +64,10 @@ def _progress_bar(runs: Sequence[Run], show: bool) -> Iterator[None]:
                 for r in [r for r in going if finished(r.folder)]:
                     going.remove(r)
                     bar.write(outcome(r))
-                bar.n = sum(_steps_done(r.folder) for r in runs)
+                done = {r.folder: _steps_done(r.folder) for r in runs}
+                trained = [r for r in going if 0 < r.recipe.train.steps <= done[r.folder]]
+                bar.n = sum(done.values())
+                bar.set_postfix_str(f"evaluating {len(trained)}" if trained else "", refresh=False)
                 bar.refresh()
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -115,6 +118,16 @@ def _worker_pool(at_once: int, how: str) -> Iterator[None]:
         get_reusable_executor().shutdown(wait=True)
 
 # %% ../../nbs/papers/803_parallel_runs.ipynb #5b678fd1
+@contextmanager
+def _says_what_is_kept(out: str | Path) -> Iterator[None]:
+    "An interrupt says how to go on."
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = f"finished runs are kept in {Path(out) / 'runs'}"
+        raise KeyboardInterrupt(f"{kept}; the same command goes on from there") from None
+
+
 def run_all(
     recipes: Sequence[Recipe],
     out: str | Path,
@@ -131,10 +144,11 @@ def run_all(
     if progress:
         print(f"{len(made)} runs, {len(missing)} to make, {at_once} side by side", flush=True)
     if at_once < 2:
-        for r in missing:
-            run(r.recipe, out, how, device, progress)
-            if progress:
-                print(outcome(r), flush=True)
+        with _says_what_is_kept(out):
+            for r in missing:
+                run(r.recipe, out, how, device, progress)
+                if progress:
+                    print(outcome(r), flush=True)
         return made
     cores = joblib.cpu_count()
     wanted = {}
@@ -147,6 +161,7 @@ def run_all(
     one = joblib.delayed(_one_of_several)
     jobs = [one(r.recipe, out, how, device, probes) for r in missing]
     with (
+        _says_what_is_kept(out),
         _progress_bar(missing, progress),
         _worker_pool(at_once, how),
         warnings.catch_warnings(),

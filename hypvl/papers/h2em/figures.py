@@ -18,6 +18,7 @@ from matplotlib.patches import Circle
 
 from ...evaluation.bias_sweep import sweep
 from ...evaluation.factors.horopca import fit_horopca
+from ...geometry import lorentz
 from ..figures import Drawing, no_data, palette, panels, style
 from .compositions import LEVELS, answers_of, edge_gaps, in_order
 from .tables import METRICS
@@ -153,6 +154,11 @@ def norm_sentence(data: pd.DataFrame) -> str:
     return f"Edges whose general end is nearer to the root: {', '.join(said)}; half is chance."
 
 # %% ../../../nbs/papers/h2em/844_figures.ipynb #1f405055
+def _disk_radius(x: torch.Tensor, c: float) -> np.ndarray:
+    "How far points lie from the middle of the disk of radius 1, in all their dimensions."
+    return lorentz.to_poincare(x, c=c).norm(dim=-1).numpy()
+
+
 def disk_figure(
     points: pd.DataFrame,  # level, curvature, x0, x1, … of one run and side
     steps: int = 500,  # of Adam, for each of three starts
@@ -185,15 +191,21 @@ def disk_figure(
             title += f"; the inner {reach:.2f} of the disk"
         axis.set_title(title, fontsize=8.5)
         figure.legend(loc="outside lower center", ncols=3, frameon=False)
-    return Drawing(figure, data.assign(explained=found.explained, radius=np.hypot(*place.T)))
+    radii = {"radius": np.hypot(*place.T), "radius_in_space": _disk_radius(x, c)}
+    return Drawing(figure, data.assign(explained=found.explained, **radii))
 
 
 def disk_sentence(data: pd.DataFrame) -> str:
-    "Median radius of each level."
-    medians = data.groupby("level", sort=False)["radius"].median()
-    said = ", ".join(f"{level} {radius:.2f}" for level, radius in medians.items())
-    kept = 100 * data["explained"].iloc[0]
-    return f"Median radius in the disk: {said}; the plane keeps {kept:.0f} % of squared distances."
+    "Median radius of each level, in the plane and before, and whether their order is the same."
+    said, orders = [], []
+    for name in ("radius", "radius_in_space"):
+        medians = data.groupby("level", sort=False)[name].median().sort_values()
+        said.append(", ".join(f"{level} {radius:.3f}" for level, radius in medians.items()))
+        orders.append(medians.index.tolist())
+    kept = f"the plane keeps {100 * data['explained'].iloc[0]:.0f} % of squared distances"
+    turned = "in the same order" if orders[0] == orders[1] else "and turns the order round"
+    before = f"before the projection {said[1]}"
+    return f"Median radius in the disk: {said[0]}; {before}; {kept}, {turned}."
 
 # %% ../../../nbs/papers/h2em/844_figures.ipynb #ddd0e0c0
 def curve_figure(
