@@ -97,7 +97,7 @@ CALIBRATION_LIMITS = (1.0, 2.0, 2.0)  # most of w_E, s_H and s_E
 
 
 class Parts(NamedTuple):
-    "A point by its parts."
+    "A point by its parts; `asking` holds its gate and its calibration (w_E, s_H, s_E)."
 
     correction: Float[Tensor, "*B D"]
     baseline: Float[Tensor, "*B d"]
@@ -247,7 +247,10 @@ class Routed(Geometry):
     # --- what happens at a step
 
     def begin_step(self, step: int):
-        "Where the curriculum stands."
+        """Updates done so far, by which the curriculum sets α and β while the module trains.
+
+        In `eval()` both are 1 whatever the step, so that a head that is not trained yet routes.
+        """
         self._step = step
         for part in (self.correction, self.baseline):
             part.begin_step(step)
@@ -351,7 +354,11 @@ class Routed(Geometry):
         return self._joined({name: found[name] for name in part})
 
     def parts(self, points: Float[Tensor, "*B D"]) -> Parts:
-        "A point by its parts."
+        """The coordinates of both members, the context, and what acts where the point asks.
+
+        `asking.gate` [*B] in 0..1; `asking.calibration` [*B, 3] in the order (w_E, s_H, s_E), None
+        where the config leaves it out.
+        """
         part = self._points_by_name(points)
         gate = part["gate"][..., 0]
         gate = gate if self.config.gated else torch.ones_like(gate)
@@ -559,7 +566,14 @@ class Routed(Geometry):
 
 @dataclass(frozen=True)
 class RoutedConfig(GeometryConfig, kind="routed"):
-    "Routing between two geometries: AGR."
+    """Routing between two geometries: AGR.
+
+    correction: the geometry that may correct; its head starts from the tower's own projection where
+    there is one. baseline: what remains without routing. routing: how pairs are weighed. form: how
+    weights become a score. curriculum: the phases; its `steps` are those of the whole run and must
+    be those of `RoutedObjective`: of the default 120,000 the first 2,500 give router, gates and
+    correction no gradient at all. variant: what scores; 'router', or one of the controls.
+    """
 
     correction: GeometryConfig = SphereConfig(dim=512)
     baseline: GeometryConfig = ClippedConfig(d=512)

@@ -220,6 +220,8 @@ def abstract(
         f"**{title}, preset {preset}.** {models} models with {seeds} "
         f"{'seed' if seeds == 1 else 'seeds'} of {first['steps'].max():,} steps; {runs}."
     )
+    if preset == "smoke":
+        trained += " This preset only shows that everything runs: its numbers say nothing."
     parts = [trained]
     table = progress(results) if results is not None else pd.DataFrame()
     if len(table):

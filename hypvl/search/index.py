@@ -1088,13 +1088,17 @@ def build_index(
     *,
     ids: Any = None,  # N integers of 0 or more that stay; None: 0, 1, …
     labels: Any = None,  # N integers or strings to filter by
-    side: Side = "image",  # the modality that asks
+    side: Side = "image",  # the modality of the queries; the points are of the other
     kind: str = "paper",  # of score: 'paper' or 'official'
     method: Method | None = None,  # 'flat', 'ivf' or 'hnsw'; None: flat up to 2³¹ numbers, then ivf
     candidates: int = 1000,  # points that are scored again where no exact scan exists
     lists: Sequence[str] | None = None,  # members that list candidates; None: all there are
 ) -> Index:
-    "An index over points of a model or a geometry."
+    """An index over points of a model or a geometry.
+
+    Where a score depends on who asks (a router has gates of queries), `side` must be the modality
+    of the queries: 'text' to search pictures by captions.
+    """
     geometry = getattr(model_or_geometry, "geometry", model_or_geometry)
     if not isinstance(geometry, Geometry):
         what = type(model_or_geometry).__name__

@@ -167,9 +167,10 @@ def dominances(study: Study) -> pd.DataFrame:  # a row a model and phase
         ends = Curriculum(steps=int(log["step"].max()))
         for phase in ("shadow", "soft launch"):
             at = dominance_at(log, [max(1.0, ends.breakpoint(phase))], "routing/weight").iloc[0]
-            rows.append((model, phase, at["step"], at["routing/weight"], at["dominance"]))
-    columns = ["model", "end of", "step", "weight", "dominance"]
-    grouped = pd.DataFrame(rows, columns=columns).groupby(columns[:3], sort=False)
+            place = (model, phase, at["step"], at["logged"])
+            rows.append((*place, at["routing/weight"], at["dominance"]))
+    columns = ["model", "end of", "step", "of row", "weight", "dominance"]
+    grouped = pd.DataFrame(rows, columns=columns).groupby(columns[:4], sort=False)
     weights = grouped["weight"].agg(["mean", "min", "max"]).add_prefix("weight ")
     judged = grouped["dominance"].agg(lambda seeds: ", ".join(sorted(set(seeds))))
     return weights.round(3).join(judged).assign(seeds=grouped.size()).reset_index()

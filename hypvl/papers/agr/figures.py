@@ -67,7 +67,7 @@ def curriculum_figure(
                     start = stop
             for series, colour in colours.items():
                 own = data[data["panel"].eq(kind) & data["series"].eq(series)]
-                dash = "--" if series == "entropy" else "-"
+                dash = "-" if series == "β" else "--"  # α and β may be one line
                 axis.plot(own["step"], own["value"], color=colour, ls=dash, label=series)
             axis.set(title=kind.replace("_", " "), xlabel="step", ylim=(-0.03, 1.15), xlim=(0, end))
         axes[0, 0].legend(frameon=False, loc="center left")
@@ -81,13 +81,18 @@ def _curve(history: pd.DataFrame, column: str, panel: str, series: str = "") -> 
     return smoothed_curves(history, [column]).assign(panel=panel, series=series or column)
 
 
+_DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))  # what lies below shows through
+
+
 def _draw(axis: Axes, rows: pd.DataFrame, by: str, colours: Mapping[str, str]) -> None:
     "Lines by seed, and their mean."
     for name, own in rows.groupby(by, sort=False):
         for _, line in own.groupby(["model", "seed"]):
             axis.plot(line["step"], line["value"], color=colours[name], lw=0.5, alpha=0.4)
         mean = own.groupby("step")["value"].mean()
-        axis.plot(mean.index, mean, color=colours[name], lw=1.6, label=name)
+        look = {"marker": "o", "ms": 4} if len(mean) == 1 else {}  # one point is no line
+        look["ls"] = _DASHES[list(colours).index(name) % len(_DASHES)]
+        axis.plot(mean.index, mean, color=colours[name], lw=1.6, label=name, **look)
 
 
 _DYNAMICS = {  # panel → column of the log, series
@@ -135,7 +140,7 @@ def dynamics_figure(
             if len(band):
                 mean = own[own["series"].eq("mean")].groupby("step")["value"].mean()
                 width = band.groupby("step")["value"].mean().reindex(mean.index)
-                ends = mean - width, mean + width
+                ends = (mean - width).clip(0, 1), (mean + width).clip(0, 1)
                 axis.fill_between(mean.index, *ends, color="#0072B2", alpha=0.15)
             axis.set(title=panel, xlabel="step", xlim=(0, steps))
             if own["series"].nunique() > 1:

@@ -150,7 +150,7 @@ def routing_facts(
     bias, gates = {}, []
     for side, asking in sides.items():
         layer = getattr(model, f"{side}_projection").heads["gate"].layers[-1]
-        bias[side] = float(layer.bias[0])
+        bias[side] = float(layer.bias[0].detach())
         gates.append(pd.DataFrame({"side": side, "gate": asking.gate.numpy()}))
     gates = pd.concat(gates, ignore_index=True)
     config = geometry.config
