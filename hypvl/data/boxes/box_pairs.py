@@ -266,7 +266,6 @@ class BoxPairLoader(PlannedLoader):
         "instance": "labels",
         "parent_key": "labels",
         "child_key": "labels",
-        "child_row": "labels",
         "label": "labels",
     }
 
@@ -313,8 +312,12 @@ class BoxPairLoader(PlannedLoader):
         self._drawn: tuple[int, Pairs] | None = None  # the epoch at hand
         self._facts = dict(boxes=boxes.fingerprint, pairs=self.count, batch_size=batch_size)
         self._facts |= dict(seed=seed, size=size, split=split, world_size=world_size)
+        if config.second_view:
+            self.kinds = {**self.kinds, "child_row": "labels"}
         read = to_dict(config)
         del read["keep_decoded"]
+        if config.parents == "any":  # as before there was a choice, so that trainings go on
+            del read["parents"]
         self._facts |= dict(containment=containment, config=read)
 
     def epoch_pairs(self, epoch: int) -> Pairs:
