@@ -38,6 +38,9 @@ SETTINGS = {
     "default": {},
     "own views, rate 1e-3": {"model.disentangler_layers": 1, "train.lr": 1e-3},
     "own views, rate 2e-4": {"model.disentangler_layers": 1, "train.lr": 2e-4},
+    "scale .1": {"model.scale_init": 0.1},
+    "scale .1, rate 6e-4": {"model.scale_init": 0.1, "train.lr": 6e-4},
+    "scale .2, rate 6e-4": {"model.scale_init": 0.2, "train.lr": 6e-4},
     "mean length 1": {"model.scale_init": None},
     "mean length 1, rate 1e-3": {"model.scale_init": None, "train.lr": 1e-3},
     "mean length 1, own views, rate 1e-3": {
