@@ -22,7 +22,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from ...config import suggest, write_atomic
-from .splits import CompositionSplit, Pair, clean_name
+from .splits import DATASETS, CompositionSplit, Pair, clean_name
 from ..records import read_json
 from ..world.states import SHAPES, STATES
 
@@ -139,8 +139,8 @@ def read_taxonomy(
     lacking = [key for key in ("states", "objects") if key not in content]
     if lacking:
         raise ValueError(f"{name} has no {' and no '.join(map(repr, lacking))}")
-    of, version = content.get("dataset", split.name), content.get("version", 1)
-    if of != split.name:
+    of, version = content.get("dataset", ""), content.get("version", 1)
+    if of in DATASETS and split.name in DATASETS and of != split.name:
         raise ValueError(f"{name} is a taxonomy of {of!r}, the split is of {split.name!r}")
     if version != 1:
         raise ValueError(f"{name} has version {version!r}; this release reads version 1")
