@@ -12,26 +12,15 @@ seconds of this process, best of `--repeats`.
 """
 
 import argparse
-import time
-from collections.abc import Callable
 
 import torch
+from clock import least_cpu_seconds
 
 from hypvl.losses.rows import Context
 from hypvl.models.registry import create_model
 from hypvl.papers.phyclip.recipes import recipe
 
 KINDS = {"image": "image", "text": "text"}
-
-
-def best(do: Callable[[], object], repeats: int) -> float:
-    "Least CPU seconds of several calls."
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        do()
-        times.append(time.process_time() - start)
-    return min(times)
 
 
 def measure(family: str, options: argparse.Namespace) -> dict[str, float]:
@@ -46,7 +35,7 @@ def measure(family: str, options: argparse.Namespace) -> dict[str, float]:
     def towers():
         (model.encode_image(images).sum() + model.encode_text(texts).sum()).backward()
 
-    found = {"towers": best(towers, options.repeats) * options.batch / options.part}
+    found = {"towers": least_cpu_seconds(towers, options.repeats) * options.batch / options.part}
     objective, geometry = made.objective.make(), model.geometry
     widths = [model.encode_image(images[:1]).shape[1], model.encode_text(texts[:1]).shape[1]]
     features = [torch.randn(options.batch, w, generator=generator) / w**0.5 for w in widths]
@@ -59,7 +48,7 @@ def measure(family: str, options: argparse.Namespace) -> dict[str, float]:
         loss.backward()
 
     behind()
-    found["behind them"] = best(behind, 5 * options.repeats)
+    found["behind them"] = least_cpu_seconds(behind, 5 * options.repeats)
     return found
 
 

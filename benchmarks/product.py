@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 
-from clock import peak_bytes, seconds_now
+from clock import least_cpu_seconds, peak_bytes, seconds_now
 
 FORMS = ("textbook", "chunked", "fused")
 
@@ -135,12 +135,7 @@ def draw_roofline(path, repeats):
     torch.set_num_threads(1)
 
     def best(call):
-        times = []
-        for _ in range(20 * repeats):
-            start = time.process_time()
-            call()
-            times.append(time.process_time() - start)
-        return min(times)
+        return least_cpu_seconds(call, 20 * repeats)
 
     pairs, every = operations()
     rates = {}  # flops a second of the largest products

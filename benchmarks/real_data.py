@@ -40,15 +40,19 @@ def photograph(rng, width: int, height: int) -> bytes:
     return buffer.getvalue()
 
 
-def write_data(folder: Path, samples: int, images: int) -> None:
-    rng = np.random.default_rng(0)
-    pool = [photograph(rng, 224, 224) for _ in range(32)]
-    rows = []
+def write_photographs(path: Path, size: int, samples: int, rng) -> None:
+    "A shard of samples with a picture and two boxes each, of 32 photographs."
+    pool, rows = [photograph(rng, size, size) for _ in range(32)], []
     for i in range(samples):
         row = {"__key__": f"{i:06d}", "child.jpg": pool[i % 32], "child.txt": f"caption {i}"}
         row |= {"numparents.txt": "2", "parent000.txt": "a dog", "parent001.txt": "a bed"}
         rows.append(row | {"parent000.jpg": pool[(i + 1) % 32], "parent001.jpg": pool[i % 31]})
-    write_shard(folder / "00000.tar", rows)
+    write_shard(path, rows)
+
+
+def write_data(folder: Path, samples: int, images: int) -> None:
+    rng = np.random.default_rng(0)
+    write_photographs(folder / "00000.tar", 224, samples, rng)
     for i in range(images):
         place = folder / "classes" / f"class {i % 10}"
         place.mkdir(parents=True, exist_ok=True)

@@ -13,12 +13,12 @@ asking for them again at each step.
 import argparse
 import os
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from clock import least_cpu_seconds
 from torch.nn import functional as F
 
 from hypvl.losses.rows import Context
@@ -67,18 +67,6 @@ def states_always_pooled(self, images, want=()):
     return self.norm(self.head(places)), {}
 
 
-def seconds(do: Callable[[], object]) -> float:
-    "CPU seconds of a call."
-    start = time.process_time()
-    do()
-    return time.process_time() - start
-
-
-def best(do: Callable[[], object], repeats: int) -> float:
-    "Least CPU seconds of several calls."
-    return min(seconds(do) for _ in range(repeats))
-
-
 def backward(points: dict) -> None:
     "A backward pass from points without an objective."
     sum(p.square().sum() for p in points.values()).backward()
@@ -92,9 +80,9 @@ def measure(made, data, changes: dict, repeats: int, optimizer: str = "fused") -
     batches = iter(loader)
     for _ in range(3 * made.data.train // count):
         batch = next(batches)  # until every image that is drawn often is decoded
-    found = {"reading": best(lambda: next(batches), repeats)}
-    found["images"] = best(lambda: backward(model.embed(batch, ("image", "box_image"))), repeats)
-    found["texts"] = best(lambda: backward(model.embed(batch, ("text", "box_text"))), repeats)
+    found = {"reading": least_cpu_seconds(lambda: next(batches), repeats)}
+    for part, streams in (("images", ("image", "box_image")), ("texts", ("text", "box_text"))):
+        found[part] = least_cpu_seconds(lambda: backward(model.embed(batch, streams)), repeats)
     objective = made.objective.make()
     with torch.no_grad():
         points = model.embed(batch, objective.streams)
@@ -105,7 +93,7 @@ def measure(made, data, changes: dict, repeats: int, optimizer: str = "fused") -
         loss, _ = objective(points, model.geometry, 10**6, context=Context(**context))
         loss.backward()
 
-    found["objective"] = best(update, repeats)
+    found["objective"] = least_cpu_seconds(update, repeats)
     how = {"fused": True, "foreach": False, "loop": False}[optimizer]
     trained = make_optimizer(model, fused=how)
     for group in trained.param_groups:
@@ -115,7 +103,7 @@ def measure(made, data, changes: dict, repeats: int, optimizer: str = "fused") -
         torch.nn.utils.clip_grad_norm_(list(model.parameters()), 1.0)
         trained.step()
 
-    found["optimiser"] = best(clip_and_step, repeats)
+    found["optimiser"] = least_cpu_seconds(clip_and_step, repeats)
     return found
 
 

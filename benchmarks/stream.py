@@ -16,10 +16,9 @@ from pathlib import Path
 
 import numpy as np
 import open_clip
-from real_data import photograph
+from real_data import write_photographs
 
 from hypvl.data.grit.loader import GritConfig, GritLoader
-from hypvl.data.grit.shards import write_shard
 
 SHARD = 1000
 
@@ -32,14 +31,7 @@ def resident_mib() -> float:
 
 def write_shards(folder: Path, shards: int) -> None:
     "One shard of drawn photographs, and links to it."
-    rng = np.random.default_rng(0)
-    pool = [photograph(rng, 64, 64) for _ in range(100)]
-    rows = []
-    for i in range(SHARD):
-        row = {"__key__": f"{i:06d}", "child.jpg": pool[i % 100], "child.txt": f"caption {i}"}
-        row |= {"numparents.txt": "2", "parent000.txt": "a dog", "parent001.txt": "a bed"}
-        rows.append(row | {"parent000.jpg": pool[i % 97], "parent001.jpg": pool[i % 89]})
-    write_shard(folder / "00000.tar", rows)
+    write_photographs(folder / "00000.tar", 64, SHARD, np.random.default_rng(0))
     for n in range(1, shards):
         os.link(folder / "00000.tar", folder / f"{n:05d}.tar")
 

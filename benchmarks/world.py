@@ -10,21 +10,12 @@ Times are CPU times of this process, best of `--repeats`.
 
 import argparse
 import tempfile
-import time
+
+from clock import least_cpu_seconds
 
 from hypvl.data.world.captions import sample
 from hypvl.data.world.scenes import World, WorldConfig
 from hypvl.data.world.writers import write_grit
-
-
-def best(do, repeats):
-    "Least CPU seconds of several calls."
-    seconds = []
-    for _ in range(repeats):
-        start = time.process_time()
-        do()
-        seconds.append(time.process_time() - start)
-    return min(seconds)
 
 
 def main():
@@ -47,7 +38,7 @@ def main():
 
     print(f"{args.count} scenes of {args.size} px\n\n| | scenes/s on one core |\n|---|---:|")
     for what, do in (("drawn", draw), ("drawn, encoded, written", write)):
-        print(f"| {what} | {args.count / best(do, args.repeats):.0f} |", flush=True)
+        print(f"| {what} | {args.count / least_cpu_seconds(do, args.repeats):.0f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from torchvision.transforms import v2
 
 from ...config import suggest, to_dict
 from .box_table import SCENE, Boxes
-from .containment import SLACK, Pairs, share_inside
+from .containment import SLACK, Pairs, lies_within
 from .sampling import CrossImage, training_pairs
 from ..planned import PlannedLoader, check_rank
 from ...pictures import read_picture
@@ -185,8 +185,7 @@ class EntailedSets:
         inside = self.large[here]
         if row != SCENE:
             outer = self.boxes.xyxy[row]
-            shares = share_inside(outer, self.boxes.xyxy[here])
-            inside = inside & (shares >= self.containment - SLACK)
+            inside = inside & lies_within(outer, self.boxes.xyxy[here], self.containment)
         found = (here.start + np.flatnonzero(inside)).tolist()
         if row == SCENE and self.with_labels:
             found += (len(self.boxes) + np.unique(self.boxes.label[here])).tolist()
