@@ -248,7 +248,7 @@ def main():
     parser.add_argument("--model", type=Path, help="folder of a trained product model")
     parser.add_argument("--embeddings", type=Path, help=".npz to keep or to take embeddings")
     parser.add_argument("--cache", type=Path, default=Path("runs/search"))
-    parser.add_argument("--ways", type=parse_way, nargs="+", default=[("flat", 1000)])
+    parser.add_argument("--ways", type=parse_way, nargs="+", default=[("flat", 500)])
     parser.add_argument("--parts", nargs="+", default=["lorentz", "angles", "trained", "random"])
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     args = parser.parse_args()

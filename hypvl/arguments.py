@@ -88,7 +88,7 @@ def counts(text: str) -> tuple[int, ...]:
     found = words(text)
     if not found or not all(word.isdigit() and int(word) for word in found):
         raise argparse.ArgumentTypeError(f"numbers from 1 on, with commas, got {text!r}")
-    return tuple(int(word) for word in found)
+    return tuple(dict.fromkeys(int(word) for word in found))
 
 
 def positive(text: str) -> float:
@@ -117,8 +117,9 @@ def add_common(parser: argparse.ArgumentParser):
 
 
 def say(line: str) -> None:
-    "A line that is seen at once."
-    print(line, flush=True)
+    "A line that is seen at once; of several processes the first one says it."
+    if int(os.environ.get("RANK", 0)) == 0:
+        print(line, flush=True)
 
 # %% ../nbs/006_arguments.ipynb #e293c934
 @contextmanager
@@ -207,22 +208,20 @@ def check_checkpoint(
     if source.startswith("open_clip:") or source in SHIPPED_NAMES or path.exists():
         return
     near = _nearest_checkpoint(path)
-    hint = "" if near is None else f" Did you mean {str(near)!r}?"
+    hint = "" if near is None else f" Did you mean {near!r}?"
     raise FileNotFoundError(
         f"checkpoint: {source!r} is no folder, no file, and does not begin with open_clip:.{hint}"
     )
 
 
-def _nearest_checkpoint(path: Path) -> Path | None:
-    "What lies beside a missing path, could be a checkpoint, and is named nearly so."
-    if not path.parent.is_dir():
-        return None
-    beside = {}
-    for other in path.parent.iterdir():
+def _nearest_checkpoint(path: Path) -> str | None:
+    "A shipped model, or what lies beside a missing path and could be one, that is named nearly so."
+    near = {name: name for name in SHIPPED_NAMES}
+    for other in path.parent.iterdir() if path.parent.is_dir() else ():
         if other.is_dir() or other.suffix in (".pth", ".pt", ".bin", ".safetensors"):
-            beside[other.name] = other
-    names = difflib.get_close_matches(path.name, list(beside), n=1, cutoff=0.6)
-    return beside[names[0]] if names else None
+            near[other.name] = str(other)
+    names = difflib.get_close_matches(path.name, list(near), n=1, cutoff=0.6)
+    return near[names[0]] if names else None
 
 
 def check_device(

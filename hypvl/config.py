@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 def suggest(
     name: str,  # the name that was not found
     known: Iterable[str],  # the names that exist
+    listed: bool = False,  # whether the message has named them already
 ) -> str:  # the tail of an error message, with a leading blank
     "Tail of an error message: the nearest known name, or the known names if none is near."
     known = [str(k) for k in known]
@@ -32,7 +33,9 @@ def suggest(
         near = [k for k in known if k.rsplit(".", 1)[-1] == str(name)][:1]
     if near:
         return f" Did you mean {near[0]!r}?"
-    return f" Known: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}." if known else ""
+    if listed or not known:
+        return ""
+    return f" Known: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}."
 
 # %% ../nbs/000_config.ipynb #6150fce1
 def check_least(

@@ -150,7 +150,8 @@ def check_paper(
     "Raise ValueError where a paper is not there."
     known = paper_packages()
     if name not in known:
-        raise ValueError(f"paper: no {name!r}.{suggest(name, known)} Known: {', '.join(known)}")
+        hint = suggest(name, known, listed=True)
+        raise ValueError(f"paper: no {name!r}.{hint} Known: {', '.join(known)}")
 
 
 def is_file_name(

@@ -211,7 +211,8 @@ def _boxes(split: str, root: Path) -> Amount:
         boxes = read_boxes(files, split)
     except FileNotFoundError as error:
         place = root / ("lvis" if split == "lvis" else "open_images")
-        raise lacks(f"{split} ({error})", [place], obtain) from None
+        said = str(error).removeprefix("root: ")
+        raise lacks(split, [place], f"{obtain} ({said})") from None
     faults, where = boxes.faults, files[split].parent.relative_to(root).as_posix()
     note = ", ".join(f"{number:,} {kind}" for kind, number in faults.items())
     if split == "lvis":
@@ -245,7 +246,7 @@ def _compositions(name: str, root: Path) -> Amount:
         split = read_split(folder)
         data = read_compositions(folder, split, "skip")
     except FileNotFoundError as error:
-        raise lacks(f"{DATASETS[name]} ({error})", [folder], obtain) from None
+        raise lacks(DATASETS[name], [folder], f"{obtain} ({error})") from None
     counts = compare_counts(split, data.counts())
     said = []
     for what, row in counts[counts["found"] != counts["published"]].iterrows():
@@ -291,7 +292,8 @@ def _look(title: str, name: str, look: _Look, root: Path) -> FoundSet:
     try:
         found = look(name, root)
     except MissingData as error:
-        return FoundSet(title, "missing", 0, 0, "", say_data_root(str(error), root))
+        said = str(error).partition(": ")[2].replace(repr(error.looked_in), error.looked_in)
+        return FoundSet(title, "missing", 0, 0, "", say_data_root(said, root))
     except Exception as error:  # whatever a reader trips over is wrong with the data
         said = say_data_root(f"{type(error).__name__}: {error}", root)
         return FoundSet(title, "unusable", 0, 0, "", said)

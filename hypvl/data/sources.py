@@ -9,6 +9,7 @@ __all__ = ['SMALL_PARSER', 'DataPaths', 'DataSource', 'ShardSource', 'world_word
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,8 @@ class ShardSource(DataSource):
 
 # %% ../../nbs/data/203_sources.ipynb #2213cea3
 _TRUTH = ("parse.json", "truth.json")  # members of a shard that ordinary readers leave alone
+_SHARD = 1000  # samples
+_SHARDS = 4  # at least, so that as many processes can train
 
 
 def _write_split(
@@ -172,7 +175,8 @@ def _write_split(
     if (out / "counts.json").exists():
         return
     raw = out.parent / "raw" / out.name
-    shards = write_grit(world, split, count, raw, workers=workers, progress=progress, draw=draw)
+    size = min(_SHARD, -(-count // _SHARDS)) if split == "train" else _SHARD
+    shards = write_grit(world, split, count, raw, size, workers, progress, draw)
     prepare(shards, out, wanted, workers=workers, progress=progress)
 
 # %% ../../nbs/data/203_sources.ipynb #4e0551f3
@@ -184,7 +188,10 @@ def _train_small_parser(folder: Path) -> Path:
     saved = folder / "parser"
     with folder_lock(saved):
         if not (saved / "score.json").exists():
-            gold = list(shard_parses(find_shards(folder / "train")[0]).values())[:SMALL_PARSER]
+            seen = chain.from_iterable(
+                shard_parses(shard).values() for shard in find_shards(folder / "train")
+            )
+            gold = list(islice(seen, SMALL_PARSER))
             held_out = list(shard_parses(find_shards(folder / "val")[0]).values())
             parser = load_parser(train_parser(gold, saved))
             docs = parser.pipe(parse.text for parse in held_out)

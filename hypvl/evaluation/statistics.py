@@ -114,8 +114,10 @@ def bootstrap_mean(
             return Interval(float(values.mean()), np.nan, np.nan)
         share = len(part) / len(values)
         means += resampled_sum([values[part]], [groups[part]], [share], rng, resamples, fewer)
+    value = float(values.mean())
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(values.mean()), float(low), float(high))
+    # a mean of ones over strata may be rounded to a little less than 1
+    return Interval(value, min(float(low), value), max(float(high), value))
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #ab59f392
 @dataclass(frozen=True)

@@ -98,15 +98,17 @@ def _cross_entropy(x, y, c, scale, metric, reduce, offset, both, gather, pairs, 
             f"gather: needed for {len(x)} queries and {len(y)} keys in both directions"
         )
     scale = torch.as_tensor(scale, dtype=c.dtype, device=x.device)
-    how = metric, reduce
-    if form == "triton":
+    if scale.numel() != 1:
+        raise ValueError(f"scale must be one number, got {list(scale.shape)}")
+    scale, how = scale.reshape(()), (metric, reduce)
+    if form == "triton" and len(x):  # without a query there is nothing to run
         if not can_run(x):
             raise ValueError(
                 "form='triton' needs Triton and float32 points with d = 1, 2, 4, ... 32, "
                 f"got {x.dtype} and d = {x.shape[-1]}"
             )
         return TritonCrossEntropy.apply(x, y, c, scale, how, offset, both, gather)
-    if form != "tiled":
+    if form not in ("tiled", "triton"):
         raise ValueError(f"form must be 'tiled' or 'triton', got {form!r}")
     return _ProductCrossEntropy.apply(x, y, c, scale, how, offset, both, gather, pairs, keep)
 

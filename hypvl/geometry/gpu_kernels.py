@@ -182,7 +182,7 @@ def _gradient_kernel(
         w = tl.load(weights + where, mask=inside, other=0.0)
         d = 2 * _asinh(tl.sqrt(u)) / c_root
         w = w * d if L2 else w
-        half = tl.sqrt(u * (1 + u))  # half of sinh(√c d)
+        half = tl.sqrt(u) * tl.sqrt(1 + u)  # half of sinh(√c d); u² would be no float32
         apart = half > 0
         over = tl.where(apart, w / tl.where(apart, 2 * half, 1.0), 0.0)
         for i in tl.static_range(D):

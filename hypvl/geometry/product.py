@@ -33,9 +33,15 @@ def check_points(
     if x.ndim < 2 or x.shape[-2:] != y.shape[-2:]:
         shapes = f"{list(x.shape)} and {list(y.shape)}"
         raise ValueError(f"x and y must end in the same [k, d], got {shapes}")
-    if not isinstance(c, Tensor) and not c > 0:
-        raise ValueError(f"c must be a positive curvature magnitude, got {c}")
-    c = torch.as_tensor(c, dtype=_wide(x.device), device=x.device)
+    for name, points in (("x", x), ("y", y)):
+        if not points.is_floating_point():
+            raise ValueError(f"{name} must hold floating-point numbers, got {points.dtype}")
+    if 0 in x.shape[-2:]:
+        raise ValueError(f"x must have factors and dimensions, got {list(x.shape)}")
+    c = c if isinstance(c, Tensor) else torch.as_tensor(c, dtype=torch.float64)
+    if reads_values(c) and not ((c > 0) & (c < math.inf)).all():
+        raise ValueError(f"c must be a positive curvature magnitude, got {c.tolist()}")
+    c = c.to(dtype=_wide(x.device), device=x.device)
     if c.ndim and c.shape != x.shape[-2:-1]:
         raise ValueError(f"c must be a scalar or have shape [{x.shape[-2]}], got {list(c.shape)}")
     dtype = torch.promote_types(x.dtype, y.dtype)
@@ -78,6 +84,13 @@ def product_dist(
 FAR_COSH = 2.0**62  # largest cosh of a distance whose square is a number of float32
 
 
+def _tile_entries(x: Tensor) -> int:
+    "How many numbers the threads' caches hold; on a GPU, enough to fill it."
+    if x.device.type != "cpu":
+        return 1 << 22
+    return (torch.get_num_threads() if reads_values(x) else 1) << 17
+
+
 class DistanceTiles:
     "Two batches of points, prepared for work on tiles of some rows and some factors."
 
@@ -88,11 +101,11 @@ class DistanceTiles:
         c: Float[Tensor, "k"],  # curvature magnitudes
         metric: str = "l1",  # 'l1' or 'l2'
         reduce: str = "mean",  # 'mean' or 'sum'
-        pairs: int | None = None,  # entries of a tile; None: a core's cache, 2^22 on other devices
+        pairs: int | None = None,  # entries of a tile; None: the threads' caches, 2^22 on a GPU
     ):
         self.metric, self.dtype = metric, x.dtype
         self.mean_weight = 1 / x.shape[1] if reduce == "mean" else 1.0  # of a factor
-        self.pairs = pairs or (1 << 17 if x.device.type == "cpu" else 1 << 22)
+        self.pairs = pairs or _tile_entries(x)
         self.reads_values = reads_values(x)
         wide = _wide(x.device)
         self.x = x.detach().to(wide).permute(1, 2, 0).contiguous()  # [k, d, N]
@@ -266,15 +279,30 @@ def tile_gradients(
     return gx, gy, gc + near_c
 
 # %% ../../nbs/geometry/103_product.ipynb #edcb92df
+def _by_differences(x, y, c, metric, reduce):
+    "Distances of all pairs in float64, for which no product is exact enough, in small parts."
+    total = x.new_empty(len(x), len(y))
+    pairs = max(1, _tile_entries(x) // x[0].numel())
+    columns = max(1, min(len(y), pairs))
+    for rows in _slices(len(x), pairs // columns):
+        for some in _slices(len(y), columns):
+            parts = x[rows, None], y[None, some]
+            total[rows, some] = product_dist(*parts, c=c, metric=metric, reduce=reduce)
+    return total
+
+
 class _PairwiseProduct(torch.autograd.Function):
     "Saves the points and, for l2, the result; makes everything else again."
 
     @staticmethod
     def forward(ctx, x, y, c, metric, reduce):
-        tiles = DistanceTiles(x, y, c, metric, reduce)
-        total = x.new_empty(len(x), len(y))
-        for rows in tiles.rows():
-            total[rows] = tile_dist(tiles, rows)
+        if x.dtype == torch.float64 and len(x) and reads_values(x):
+            total = _by_differences(x, y, c, metric, reduce)
+        else:
+            tiles = DistanceTiles(x, y, c, metric, reduce)
+            total = x.new_empty(len(x), len(y))
+            for rows in tiles.rows():
+                total[rows] = tile_dist(tiles, rows)
         ctx.save_for_backward(x, y, c, *([total] if metric == "l2" else []))
         ctx.how = metric, reduce
         return total

@@ -9,6 +9,7 @@ __all__ = ['VARIANTS', 'Schedule', 'Plateau', 'Objective', 'ObjectiveConfig', 'T
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -148,7 +149,7 @@ class Objective:
     ):
         self.rows = tuple(rows)
         self.groups = tuple(dict.fromkeys(row.group for row in self.rows))
-        self._check_names()
+        self._check_rows()
         self.schedules = {group: Schedule() for group in self.groups} | dict(schedules or {})
         known = (*self.groups, *(row.name for row in self.rows))
         for name in self.schedules:
@@ -174,7 +175,7 @@ class Objective:
             )
         self.plateau = Plateau(watched, decay)
 
-    def _check_names(self):
+    def _check_rows(self):
         names = [row.name for row in self.rows]
         if not names:
             raise ValueError("rows: an objective needs at least one row, got none")
@@ -185,6 +186,9 @@ class Objective:
                 raise ValueError(f"rows: {name!r} is a column of the log, and cannot name a row")
             if name in self.groups:
                 raise ValueError(f"rows: {name!r} is the name of a row and of a group")
+        for row in self.rows:
+            if not isinstance(row.weight, Real):
+                raise ValueError(f"rows: weight of {row.name!r} is a number, got {row.weight!r}")
 
     @property
     def streams(self) -> tuple[str, ...]:

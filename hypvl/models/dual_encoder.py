@@ -570,6 +570,8 @@ def _checked_images(images, name):
         hint = ""
         if isinstance(images, Tensor) and images.dim() == 5:
             hint = "; join the first two axes of several pictures a sample, images.flatten(0, 1)"
+        if not isinstance(images, Tensor):
+            hint = "; torch.stack([model.preprocess(picture), ...]) makes a tensor of PIL pictures"
         raise ValueError(f"{name} must be [B, 3, H, W], got {_what(images)}{hint}")
     if images.dtype != torch.uint8 and not images.is_floating_point():
         raise ValueError(

@@ -72,6 +72,7 @@ class Paper:
     figures: Mapping[str, Figure]  # by number or name
     claims: Sequence[Claim]
     claims_changed: str = ""  # date of the last change of the list
+    headline: tuple[str, ...] = ()  # ids of the claims that carry its message; they are shown first
     probes: Mapping[str, Probe] = field(default_factory=dict)  # its own, by name
     # frames of the claims: name → rows of the runs, and name → tables of the paper
     claim_rows: Mapping[str, Rows] = field(default_factory=lambda: {"main": Rows("items")})
@@ -214,7 +215,7 @@ class Study:
         frame = pd.concat(parts, ignore_index=True)
         for name, values in wanted.where.items():
             frame = frame[frame[name].isin(values)]
-        return frame
+        return frame if wanted.view is None else wanted.view(frame)
 
     def frame(
         self,

@@ -9,8 +9,10 @@ __all__ = ['RunParameters', 'Seeds', 'complete', 'read_parameters']
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
+from ..arguments import check_folder
 from ..config import UnknownKey, override, suggest
 from .recipes import PRESETS, known_name
 
@@ -107,7 +109,12 @@ def read_parameters(
             continue
         if name not in known:
             raise UnknownKey(
-                f"unknown parameter {name!r}.{suggest(name, known)} Known are {', '.join(known)}."
+                f"unknown parameter {name!r}.{suggest(name, known, listed=True)} "
+                f"Known are {', '.join(known)}."
             )
         given[name] = value
-    return complete(override(RunParameters(), given), sections, seeds)
+    parameters = complete(override(RunParameters(), given), sections, seeds)
+    for name in ("data_root", "sprites"):
+        place = getattr(parameters, name)
+        check_folder(name, Path(place) if place else None)
+    return parameters

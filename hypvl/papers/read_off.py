@@ -16,7 +16,6 @@ import pandas as pd
 from ..evaluation.statistics import seed_interval
 from hypvl.papers.claims import (
     DECIDED,
-    FEWEST_SEEDS,
     IDEAL,
     PAIR_SUITES,
     bars_of,
@@ -26,7 +25,7 @@ from hypvl.papers.claims import (
     with_limits,
 )
 from .reference import BASELINES, TASKS, Column
-from .tables import OUR_BLOCK
+from .tables import FEWEST_SEEDS, OUR_BLOCK, few_seeds
 
 # %% ../../nbs/papers/891_read_off.ipynb #d91f09d7
 def _column_facts(cells: pd.DataFrame) -> dict:
@@ -47,14 +46,16 @@ def _column_facts(cells: pd.DataFrame) -> dict:
         floors = pd.concat([floors, 1 - floors])
     lowest = best["value"] if pd.isna(worst_of_best) else worst_of_best  # without an interval
     at_floor = len(floors) > 0 and not sign * lowest > floors.max()
-    return {"best": best["row"], "clears": clears, "floor": bool(at_floor)}
+    first = models.loc[(models["value"] - best["value"]).abs() < 5e-7, "row"]  # ties share a place
+    return {"best": tuple(first), "clears": clears, "floor": bool(at_floor)}
 
 
 def table_sentence(
     frame: pd.DataFrame,  # of a `Table`
 ) -> str:
     "Which of our models is best in most columns, whether it clears the next, floor or not."
-    ours = frame[frame["source"].eq(OUR_BLOCK) & frame["score"].eq("paper")]
+    known = ~few_seeds(frame)
+    ours = frame[known & frame["source"].eq(OUR_BLOCK) & frame["score"].eq("paper")]
     ranked = ours[ours["better"].ne("neither")]
     if ours["value"].notna().any() and not len(ranked):
         return "No number here is better for being higher or lower, so nothing is ranked."
@@ -65,14 +66,27 @@ def table_sentence(
     if not facts:
         return "None of our models has a number here."
     columns = pd.DataFrame(facts)
-    first = columns["best"].value_counts().index[0]
-    won = columns[columns["best"].eq(first)]
-    text = f"{first} is best in {len(won)} of {len(columns)} columns"
+    counts = columns["best"].explode().value_counts()
+    leaders = list(counts.index[counts.eq(counts.iloc[0])])
+    first, shared = leaders[0], len(leaders) > 1
+    won = columns[[first in best for best in columns["best"]]]
+    if shared:
+        named = ", ".join(leaders[:3]) + (", …" if len(leaders) > 3 else "")
+        text = (
+            f"{len(leaders)} rows are best in {len(won)} of {len(columns)} columns each ({named})"
+        )
+    else:
+        text = f"{first} is best in {len(won)} of {len(columns)} columns"
+        tied = sum(len(best) > 1 for best in won["best"])
+        text += f", in {tied} of them with others" if tied else ""
     rows = ours.loc[~ours["baseline"] & ours["value"].notna(), "row"].nunique()
     if rows == 1:
         text = f"{first} is the only model here, with {len(columns)} columns"
     else:
-        text += f"; its interval clears the next model's in {won['clears'].sum()} of them"
+        clears = columns["clears"] if shared else won["clears"]
+        which = "the best model's" if shared else "its"
+        where = f"{len(columns)} columns" if shared else "them"
+        text += f"; {which} interval clears the next model's in {clears.sum()} of {where}"
     floor = columns["floor"].sum()
     blind = "no blind row is shown" if not ours["baseline"].any() else ""
     text += f"; {blind or f'{floor} columns are at the floor of the blind rows'}"
@@ -184,7 +198,10 @@ def finding(
     "A claim with its effect in words, and whose claim it is."
     digits = 1 if abs(row.effect) >= 0.5 else 2
     whose = "" if row.theirs else " (a question or control of ours)"
-    return f"**{row.verdict}**: {row.claim}, {with_limits(row, digits)}{whose}"
+    if np.isnan(row.effect):
+        return f"**{row.verdict}**: {row.claim}{whose}"
+    later = "" if np.isnan(row.longer) else f"; trained longer {row.longer:+.{digits}f}"
+    return f"**{row.verdict}**: {row.claim}, {with_limits(row, digits)}{later}{whose}"
 
 
 def _progress_lines(table: pd.DataFrame) -> list[str]:

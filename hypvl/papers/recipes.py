@@ -109,7 +109,8 @@ def known_name(
     "The value; an error with the nearest known one where it is unknown."
     if value not in known:
         listed = ", ".join(known)
-        raise ValueError(f"{argument}={value!r} is none of {listed}.{suggest(str(value), known)}")
+        hint = suggest(str(value), known, listed=True)
+        raise ValueError(f"{argument}={value!r} is none of {listed}.{hint}")
     return value
 
 

@@ -177,6 +177,7 @@ class Rows:
     frame: str = "results"  # name of the table that a run leaves
     sections: tuple[str, ...] = ("main",)  # the first must have been run, the others add to it
     where: Mapping[str, tuple] = field(default_factory=dict)  # column → values that belong
+    view: Callable[[pd.DataFrame], pd.DataFrame] | None = None  # what is made of these rows
 
 
 @dataclass(frozen=True)

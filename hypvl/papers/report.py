@@ -21,6 +21,7 @@ import pandas as pd
 from open_clip import list_pretrained_tags_by_model
 from torch import nn
 
+from ..arguments import check_checkpoint
 from ..config import config_hash, suggest, to_dict, write_atomic
 from ..data.benchmarks.annotations import read_coco_texts
 from ..data.benchmarks.registry import BENCHMARKS
@@ -29,7 +30,7 @@ from ..data.records import read_lines
 from ..evaluation.suites.evaluate import FAILED, evaluate_suite, save_frames
 from ..evaluation.suites.features import Share, model_fingerprint
 from ..evaluation.suites.protocols import Protocol
-from ..evaluation.suites.tasks import SUITES, default_suite
+from ..evaluation.suites.tasks import SUITES, default_suite, world_folder
 from ..models import from_open_clip, load_model, load_official
 from ..models.interop import open_clip_config
 from ..models.shipped import SHIPPED, load_shipped
@@ -59,20 +60,17 @@ def load_checkpoint(
         return load_model(path)
     if path.is_file():
         return load_official(path, family)
-    for near in (path / "model", path / "checkpoints"):
-        if (near / "config.json").is_file():
-            raise FileNotFoundError(
-                f"checkpoint: {text!r} is a run, its model lies below. Did you mean {str(near)!r}?"
-            )
-    if path.is_dir():
-        raise FileNotFoundError(
-            f"checkpoint: the folder {text!r} has no config.json; save_pretrained writes one"
-        )
-    known = [str(p) for p in path.parent.iterdir()] if path.parent.is_dir() else []
-    hint = suggest(text, known) if known else ""
-    raise FileNotFoundError(
-        f"checkpoint: {text!r} is no folder, no file, and does not begin with open_clip:.{hint}"
-    )
+    check_checkpoint(text)
+    below = _models_below(path)
+    hint = f"give a model below it: {', '.join(below)}" if below else "save_pretrained writes one"
+    raise FileNotFoundError(f"checkpoint: the folder {text!r} has no config.json; {hint}")
+
+
+def _models_below(folder: Path) -> list[str]:
+    "Folders of saved models, as deep as `hypvl train --out FOLDER` puts them."
+    files = [file for depth in (1, 2, 3) for file in folder.glob("*/" * depth + "config.json")]
+    saved = [file.parent for file in files if (file.parent / "model.safetensors").is_file()]
+    return [repr(str(place)) for place in sorted(saved)]
 
 
 def _from_open_clip(text: str) -> nn.Module:
@@ -298,7 +296,7 @@ def _write_results(
 # %% ../../nbs/papers/890_report.ipynb #9a9a65b6
 def evaluate_checkpoint(
     source: str | Path,  # as for `load_checkpoint`
-    data_root: str | Path,
+    data_root: str | Path,  # the data; of the world, as for `world_folder`
     out: str | Path,  # folder for results, points and finished tasks
     # a name of `SUITES`; None: the world's where `data_root` has its layout, else the default
     suite: str | None = None,
@@ -322,8 +320,16 @@ def evaluate_checkpoint(
     results of another evaluation, a line says that they are replaced.
     """
     check_out(out)
+    if suite in (None, "world"):
+        world = world_folder(data_root)
+        if world is None and suite == "world":
+            raise FileNotFoundError(
+                f"data_root: {str(data_root)!r} has nothing in the layout of the world"
+            )
+        data_root = data_root if world is None else world
+    suite = suite or default_suite(data_root)
     model, out = load_checkpoint(source, family), Path(out)
-    checkpoint, suite = model_fingerprint(model), suite or default_suite(data_root)
+    checkpoint = model_fingerprint(model)
     commit = short_commit(git_state())
 
     asked = {"checkpoint": checkpoint, "suite": suite, "protocol": to_dict(protocol)}

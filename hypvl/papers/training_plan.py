@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from ..config import config_hash
+from ..config import config_hash, suggest
 from ..data.sources import DataPaths, DataSource
 from ..models.registry import create_model
 from .paper import Paper
+from .recipe_names import short_name
 from .recipes import Recipe
 from ..training.feed import Feed
 from ..training.kept_tokens import KeptTokens
@@ -346,10 +347,13 @@ def plan_paper(
     study = paper.plan(preset=preset, sections=sections)
     parameters = study.parameters
     planned: list[tuple[str, int, Recipe]] = []
+    names: list[str] = []
     for section in parameters.sections:
         seeds = parameters.seeds_of(section)
-        made = _recipes_of(paper, preset, section, seeds[0], data_root)
-        planned += [(section, len(seeds), one) for one in made if contains in one.name]
+        for one in _recipes_of(paper, preset, section, seeds[0], data_root):
+            names.append(short_name(one.name))
+            if contains.lower() in one.name.lower() or contains.lower() in names[-1]:
+                planned.append((section, len(seeds), one))
     trained = {_same_update(one) for _, _, one in planned if one.train.steps}
     left = len(trained) if setting.samples_per_second is None else 0
     if left:
@@ -389,7 +393,8 @@ def plan_paper(
             rows += [row | facts for row in planned_rows(recipe, cost, setting)]
     if not rows:
         raise ValueError(
-            f"contains: no recipe of {parameters.sections} has {contains!r} in its name"
+            f"contains: no recipe of {', '.join(parameters.sections)} has {contains!r} in its "
+            f"name.{suggest(contains, names)}"
         )
     kept = tuple(precisions)
     return PaperPlan(paper.title, preset, parameters.sections, tuple(rows), costs, kept, setting)
@@ -439,16 +444,17 @@ def _cell(value: float | None, digits: int = 1) -> str:
 def plan_lines(
     plan: PaperPlan,
 ) -> list[str]:
-    "A plan as lines of text."
+    "A plan as lines of text; recipes that train nothing have none."
     priced = plan.setting.price_per_hour is not None
     lines = [f"{plan.title}, preset {plan.preset}, {', '.join(plan.sections)}"]
     lines += [f"  {word:13} {sentence}" for word, sentence in _basis(plan)]
-    width = max(len("recipe"), *(len(row["recipe"]) for row in plan.rows))
+    rows = [row for row in plan.rows if row["steps"]]
+    width = max(map(len, ["recipe", *(row["recipe"] for row in rows)]))
     head = f"{'recipe':{width}} {'updates × samples':>18} {'seeds':>5} {'devices':>7}"
     head += f" {'samples/s':>11} {'GiB each':>9} {'time':>12}"
     lines.append(head + (f" {'price':>14}" if priced else ""))
     before = None
-    for row in plan.rows:
+    for row in rows:
         amount = f"{row['steps']:,} × {row['batch_size']:,}"
         name = (row["recipe"], amount, str(row["seeds"]))
         shown = name if name != before else ("", "", "")

@@ -23,7 +23,7 @@ from .figures import budget_sentence
 from .paper import find_paper
 from .read_off import finding, findings
 from .runs import paper_packages
-from .tables import OUR_BLOCK
+from .tables import OUR_BLOCK, few_seeds
 
 # %% ../../nbs/papers/895_where.ipynb #a5352b2f
 _KINDS = {"eq": "equation", "tab": "table", "fig": "figure"}  # by how the word begins
@@ -266,7 +266,8 @@ def who_leads(
     parts = []
     ours = cells["source"].eq(OUR_BLOCK)
     for said, block in (("here", ours & cells["score"].eq("paper")), ("paper", ~ours)):
-        rows = cells[block & cells["value"].notna() & ~cells["baseline"].astype(bool)]
+        counted = block & ~few_seeds(cells) & ~cells["baseline"].astype(bool)
+        rows = cells[counted & cells["value"].notna()]
         best = rows.loc[rows["rank"].eq(1), "row"].value_counts()
         columns = rows.groupby(["suite", "dataset", "metric"]).ngroups
         if rows["row"].nunique() > 1 and len(best):
@@ -277,6 +278,13 @@ def who_leads(
 _CAPTION = """\
 One study of the committed results (preset `mini`): score over the share of the planned steps;
 below, who leads, in brackets where it is not sure."""
+_WORDS = """\
+Each line is a claim with what became of it here: the effect, positive as the paper says, and its
+interval over items and seeds. *Decided* are *supports*, *contradicts*, *smaller than claimed* and
+*not found*; *underpowered* is an interval that is too wide to say, *still learning* a lead that
+longer training turns or that nobody trained longer, *at the floor* or *the ceiling* a test on which
+these models show nothing, *one run* fewer than three seeds, *sanity* what the loss itself asks for
+([all rules](nbs/papers/809_claims.ipynb))."""
 _READING = """\
 A verdict is given only where the runs know enough ([rules](../nbs/papers/809_claims.ipynb)):
 *supports* and *contradicts* need three seeds, an interval that excludes the other side and, where
@@ -306,22 +314,26 @@ def _summary(work: Work, studies: Sequence[CommittedStudy], home: str, most: int
     if not studies:
         claims = len(find_paper(work.name).claims)
         return [f"| {title} | no results are committed yet; {claims} claims are listed |"]
-    rows = []
+    said = [finding(row) for row in _shown(studies[0].ledger, find_paper(work.name).headline, most)]
     for study in studies:
-        found = findings(study.ledger)
-        decided = found[found["decided"]]
-        said = [finding(row) for row in decided.head(most).itertuples()]
-        left = list(decided[most:].itertuples())
-        if left:
-            ours = sum(not row.theirs for row in left)
-            more = [f"{len(left) - ours} more of the paper"] if len(left) > ours else []
-            more += [f"{ours} more of ours"] if ours else []
-            said.append(f"and {' and '.join(more)}")
-        if not said:
-            said = [f"the largest effect: {finding(row)}" for row in found.head(1).itertuples()]
-        folder = f"[{study.folder}]({home}results/{study.folder})"
-        said = [f"{folder}: {counts_by_origin(study.ledger)}", *said]
-        rows.append(f"| {title} | {_text('<br>'.join(said))} |")
+        folder = f"{home}results/{study.folder}"
+        links = f"[{study.folder}]({folder}), [executed notebook]({folder}/{work.name}.ipynb)"
+        said.append(f"{links}: {counts_by_origin(study.ledger)}")
+    return [f"| {title} | {_text('<br>'.join(said))} |"]
+
+
+def _shown(ledger: pd.DataFrame, headline: Sequence[str], most: int) -> list:
+    "What carries the paper's message; one of each other verdict; and decided ones up to a number."
+    known = ledger.assign(theirs=of_the_paper(ledger))
+    first = known[known["id"].isin(headline)].set_index("id").reindex(headline).reset_index()
+    rows = list(first.dropna(subset="verdict").itertuples())
+    decided = findings(ledger)
+    decided = decided[decided["decided"] & ~decided["id"].isin(headline)]
+    for row in decided[decided["theirs"]].itertuples():
+        if row.verdict not in {shown.verdict for shown in rows}:
+            rows.append(row)
+    there = {row.id for row in rows}
+    rows += [row for row in decided.itertuples() if row.id not in there][: max(0, most - len(rows))]
     return rows
 
 
@@ -448,7 +460,7 @@ def readme_opening(
     shown = budget_sentence(pd.read_csv(root / f"{_FIGURE}.csv"))
     lines = [f"![Scores of four models over the length of training]({_FIGURE}.png)", ""]
     lines += [f"*{_CAPTION} {shown}*", "", "## What was found", ""]
-    lines += _in_five_minutes(root, "papers_repro/", most=3)
+    lines += [*_in_five_minutes(root, "papers_repro/", most=0), "", _WORDS]
     return "\n".join(lines) + "\n"
 
 

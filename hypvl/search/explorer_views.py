@@ -63,17 +63,21 @@ def cards(
     gallery: Gallery,
     hits: pd.DataFrame,  # of `find` or `way_to_root`
     first: str = "",  # the score that comes first
+    ends: tuple[str, ...] = (),  # what stands before the first and after the last
 ) -> str:
     "A list of hits; each is a button with the item's key."
     thumbs = gallery.thumbs(hits["row"])
+    named = [n for n in dict.fromkeys((first, *SIGNS)) if n in hits]
+    digits = {n: _digits(hits[n]) for n in named}
     made = []
     for place, (hit, thumb) in enumerate(zip(hits.to_dict("records"), thumbs), 1):
         name, file = item_name(gallery, hit["row"]), escaped(hit["picture"])
         box = (hit["left"], hit["top"], hit["right"], hit["bottom"])
-        named = [n for n in (first, *SIGNS) if n in hit]
-        numbers = " · ".join(f"{SIGNS[n]} {hit[n]:.3g}" for n in dict.fromkeys(named))
+        numbers = " · ".join(f"{SIGNS[n]} {hit[n]:.{digits[n]}g}" for n in named)
+        if "position" in hit:
+            numbers = f"{100 * hit['position']:.0f} % of the way · {numbers}"
         short = file.rsplit("/", 1)[-1]
-        heading = f"<b>{escaped(hit['label'])}</b>" if hit["label"] else ""
+        heading = f"<b>{place}. {escaped(hit['label'])}</b>"
         note = f'<small class="word">{escaped(hit["word"])}</small>' if hit.get("word") else ""
         made.append(
             f'<li><button class="card" data-key="{escaped(hit["key"])}" '
@@ -81,7 +85,15 @@ def cards(
             f'{framed(thumb, box, name)}{heading}<small class="file" title="{file}">{short}</small>'
             f"<small>{hit['level']}</small><small>{escaped(numbers)}</small>{note}</button></li>"
         )
+    made[:0] = [f'<li class="end">{escaped(words)}</li>' for words in ends[:1]]
+    made += [f'<li class="end">{escaped(words)}</li>' for words in ends[1:]]
     return f'<ol class="cards">{"".join(made)}</ol>'
+
+
+def _digits(values: pd.Series) -> int:
+    "The fewest digits, three at least, that keep nine of ten different values apart."
+    several = [len({f"{value:.{digits}g}" for value in values}) for digits in range(3, 7)]
+    return 3 + next(i for i, count in enumerate(several) if count >= 0.9 * several[-1])
 
 
 def pick(
@@ -102,13 +114,18 @@ def pick(
     return f'<ol class="cards">{"".join(made)}</ol>'
 
 # %% ../../nbs/search/712_explorer_views.ipynb #e11e90c1
+_ANGLES = {"parts": "parts of what asks first", "wholes": "wholes that it is a part of first"}
+_TITLES = {"scene": "pictures", "object": "objects", "part": "parts"}  # as the filter says
+
+
 def counted(found: Found, view: View) -> str:
     "How many items there are, in a sentence."
     shown = len(found.hits)
     if not shown:
         return "Nothing is left: loosen the threshold or the filters."
     if view.mode == "nearest":
-        return f"The {shown} nearest of {found.count:,}, by {view.score}."
+        by = f"angle, {_ANGLES[view.direction]}" if view.score == "angle" else view.score
+        return f"The {shown} nearest of {found.count:,}, by {by}."
     sign = "≥" if view.score == "cosine" else "≤"
     which = "all" if shown == found.count else f"the {shown} most general"
     limit = f"{view.score} {sign} {found.threshold:.3g}"
@@ -123,7 +140,8 @@ def columns(
     "Several lists of hits side by side."
     made = []
     for title, found in parts.items():
-        words = f"<h3>{escaped(title)}</h3><p>{escaped(counted(found, view))}</p>"
+        heading = escaped(_TITLES.get(title, title))
+        words = f"<h3>{heading}</h3><p>{escaped(counted(found, view))}</p>"
         made.append(f"<section>{words}{cards(gallery, found.hits, view.score)}</section>")
     return f'<div class="columns">{"".join(made)}</div>'
 
@@ -133,32 +151,55 @@ def disk_svg(
     gallery: Gallery,
     side: int = 520,  # pixels
 ) -> str:
-    "The disk with its rings, the crowd, the hits (which are buttons) and what asks."
-    middle, reach = side / 2, side / 2 - 6
+    """The disk with its rings, the crowd, the hits (which are buttons) and what asks.
 
-    def at(x, y):
-        return f'cx="{middle + reach * x:.1f}" cy="{middle - reach * y:.1f}"'
-
+    Where what asks and its hits fill little of it, a second drawing has that part enlarged.
+    """
     title = escaped(table.attrs.get("title", "map"))
+    places = table.loc[table["kind"] != "crowd", ["x", "y"]].to_numpy()
+    low, high = places.min(0), places.max(0)
+    half = max(0.6 * float((high - low).max()), 1e-4)
+    closer = half < 0.3
+    drawn = [_window(table, gallery, side, (0.0, 0.0), 1.0, title, numbered=not closer)]
+    if closer:
+        around = f"around what asks, {1 / half:,.0f} times as large"
+        drawn.append(_window(table, gallery, side, tuple((low + high) / 2), half, around))
+        title += f"; beside it {around}"
+    legend = "".join(
+        f'<span class="key {name}">{name}</span>' for name in ("query", "scene", "object", "part")
+    )
+    maps = f'<div class="maps">{"".join(drawn)}</div>'
+    return f"<figure>{maps}<figcaption>{title}. {legend}</figcaption></figure>"
+
+
+def _window(table, gallery, side, centre, half, title, numbered=True):
+    "A square part of the disk; hits have their places in the list as numbers."
+    middle, reach = side / 2, (side / 2 - 6) / half
+
+    def at(x, y, names=("cx", "cy")):
+        across, down = middle + reach * (x - centre[0]), middle - reach * (y - centre[1])
+        return f'{names[0]}="{across:.1f}" {names[1]}="{down:.1f}"'
+
     made = [f'<svg class="disk" viewBox="0 0 {side} {side}" role="group" aria-label="{title}">']
     for radius in (0.25, 0.5, 0.75, 1):
         made.append(f'<circle {at(0, 0)} r="{reach * radius:.1f}" class="ring"/>')
-    for row in table[table["kind"] == "crowd"].itertuples():
+    near = (table[["x", "y"]] - np.array(centre)).abs().max(axis=1) <= half
+    for row in table[near & (table["kind"] == "crowd")].itertuples():
         made.append(f'<circle {at(row.x, row.y)} r="2" class="crowd"/>')
-    for row in table[table["kind"] == "hit"].itertuples():
+    for place, row in enumerate(table[table["kind"] == "hit"].itertuples(), 1):
         level, name = gallery.items["level"].iat[row.row], escaped(item_name(gallery, row.row))
         made.append(
             f'<circle {at(row.x, row.y)} r="7" class="hit {level}" tabindex="0" role="button" '
             f'data-key="{gallery.items["key"].iat[row.row]}" aria-label="{name}">'
-            f"<title>{name}</title></circle>"
+            f"<title>{place}: {name}</title></circle>"
         )
+        if numbered:
+            here = at(row.x, row.y, ("x", "y"))
+            made.append(f'<text {here} dx="9" class="place">{place}</text>')
     for row in table[table["kind"] == "query"].itertuples():
         made.append(f'<circle {at(row.x, row.y)} r="9" class="query"><title>query</title></circle>')
     made.append(f'<circle {at(0, 0)} r="3" class="root"><title>root</title></circle></svg>')
-    legend = "".join(
-        f'<span class="key {name}">{name}</span>' for name in ("query", "scene", "object", "part")
-    )
-    return f"<figure>{''.join(made)}<figcaption>{title}. {legend}</figcaption></figure>"
+    return "".join(made)
 
 # %% ../../nbs/search/712_explorer_views.ipynb #399dc9cc
 def factor_bars(
@@ -198,33 +239,41 @@ def to_csv(
 def to_json(
     lists: Sequence[tuple[str, Found]],  # name of a model, what it found
     view: View,
+    query: str,  # what asked, in words
 ) -> str:
-    "Hits as JSON with the view that found them."
+    "Hits as JSON with the view that found them; an upload is not part of its address."
     made = []
     for model, found in lists:
         made.append({"model": model, "count": found.count, "hits": as_records(found)})
-    facts = {"address": to_address(view), "lists": made}
+    facts = {"query": query, "score": view.score, "address": to_address(view), "lists": made}
     return json.dumps(facts, indent=1, ensure_ascii=False)
 
 
 def to_sheet(
     gallery: Gallery,
     hits: pd.DataFrame,
+    title: str,  # above them
     across: int = 6,  # pictures in a row
     side: int = 160,  # of each, pixels
 ) -> Image.Image:
     "The pictures of hits in rows, with their boxes and labels."
     down, high = -(-max(1, len(hits)) // across), side + 16
-    sheet = Image.new("RGB", (across * side, down * high), "white")
+    sheet = Image.new("RGB", (across * side, down * high + 20), "white")
     pen = ImageDraw.Draw(sheet)
+    pen.text((4, 4), _printable(title), "black")
     for i, (hit, thumb) in enumerate(zip(hits.to_dict("records"), gallery.thumbs(hits["row"]))):
         image = Image.open(io.BytesIO(thumb)).convert("RGB")
         scale = (side - 8) / max(image.size)
         size = [max(1, round(scale * s)) for s in image.size]
-        x, y = i % across * side + 4, i // across * high + 4
+        x, y = i % across * side + 4, i // across * high + 24
         sheet.paste(image.resize(size, Image.Resampling.BICUBIC), (x, y))
         box = np.array([hit["left"], hit["top"], hit["right"], hit["bottom"]])
         pen.rectangle([*(box * np.array(size * 2) + [x, y, x, y])], outline="#e8590c", width=2)
         label = f"{i + 1} {hit['label'] or hit['picture']}"
-        pen.text((x, y + side - 8), label.encode("latin-1", "replace").decode("latin-1"), "black")
+        pen.text((x, y + side - 8), _printable(label), "black")
     return sheet
+
+
+def _printable(text):
+    "What the built-in font can draw."
+    return text.encode("latin-1", "replace").decode("latin-1")

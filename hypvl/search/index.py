@@ -71,6 +71,10 @@ class Hits(tuple):
         hits.wide, hits.certain, hits.scored, hits.depth = wide, certain, scored, depth
         return hits
 
+    def __reduce__(self):
+        made = self.wide, self.ids, self.certain, self.scored, self.depth, self.scores.dtype
+        return Hits, made
+
     @property
     def scores(self) -> Tensor:
         "Higher is closer."
@@ -85,6 +89,12 @@ class Hits(tuple):
     def exact(self) -> bool:
         "Whether every query is certain."
         return bool(self.certain.all())
+
+    def __repr__(self) -> str:
+        queries, k = self.ids.shape
+        depth = f", depth {self.depth.min()} to {self.depth.max()}" if queries else ""
+        certain = f"{int(self.certain.sum())} certain, {self.scored:,} points scored{depth}"
+        return f"<Hits: {queries} queries x {k}, {certain}; .scores, .ids, .certain, .depth>"
 
 
 class Match(NamedTuple):
@@ -281,7 +291,7 @@ class Index:
         side: Side = "image",  # the modality that asks
         kind: str = "paper",  # of score
         method: Method | None = None,  # None: 'flat', unless there are too many points
-        candidates: int = 1000,  # points that are scored again where no exact scan exists
+        candidates: int = 500,  # points that are scored again where no exact scan exists
         lists: Sequence[str] | None = None,  # members that list candidates; None: all there are
     ):
         if method is not None and method not in METHODS:
@@ -331,6 +341,9 @@ class Index:
         return self._lists.bound_vectors(points) if own is None and self._lists else own
 
     # --- what it holds
+
+    def __repr__(self) -> str:
+        return f"<Index: {self.describe()}>"
 
     def __len__(self) -> int:
         return int(self._alive.array.sum())
@@ -1056,9 +1069,9 @@ class Index:
         "Take over what `save` wrote."
         held = {}
         for name in _COLUMNS:
-            mapped = name in ("points", "vectors")
+            mapped = name in ("points", "vectors")  # as copy on write, which torch takes as it is
             if name in paths:
-                held[name] = GrowingArray(np.load(paths[name], mmap_mode="r" if mapped else None))
+                held[name] = GrowingArray(np.load(paths[name], mmap_mode="c" if mapped else None))
         if len({len(rows.array) for rows in held.values()}) > 1:
             counts = {name: len(rows.array) for name, rows in held.items()}
             raise ValueError(f"folder: its files are of several indexes, of {counts} rows")
@@ -1091,13 +1104,18 @@ def build_index(
     side: Side = "image",  # the modality of the queries; the points are of the other
     kind: str = "paper",  # of score: 'paper' or 'official'
     method: Method | None = None,  # 'flat', 'ivf' or 'hnsw'; None: flat up to 2³¹ numbers, then ivf
-    candidates: int = 1000,  # points that are scored again where no exact scan exists
+    candidates: int = 500,  # points that are scored again where no exact scan exists
     lists: Sequence[str] | None = None,  # members that list candidates; None: all there are
 ) -> Index:
-    """An index over points of a model or a geometry.
+    """An index over points [N, D] of a model or a geometry; it ranks as the geometry's score does.
 
-    Where a score depends on who asks (a router has gates of queries), `side` must be the modality
-    of the queries: 'text' to search pictures by captions.
+    ids: N integers of 0 or more that stay; labels: N integers or strings to filter by. Where a
+    score depends on who asks (a router has gates of queries), `side` must be the modality of the
+    queries: 'text' to search pictures by captions. kind: the score, 'paper' or 'official'. method:
+    'flat', 'ivf' or 'hnsw'; None chooses by size. Where a score is no inner product (an l1 product,
+    a router), `candidates` points a query are listed by the members named in `lists` (all, if None)
+    and scored; `search(..., certify=True)` lists more until the best are proved to be the best,
+    which may be all of them. Raises TypeError or ValueError, which names the argument.
     """
     geometry = getattr(model_or_geometry, "geometry", model_or_geometry)
     if not isinstance(geometry, Geometry):

@@ -12,7 +12,9 @@ import errno
 import io
 import json
 import os
+import pickle
 import random
+import re
 import shutil
 import warnings
 from collections import OrderedDict
@@ -23,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
@@ -120,7 +123,9 @@ def _is_whole(path):
     "Whether all files of a checkpoint have the size that they were written with."
     try:
         sizes = json.loads((path / "meta.json").read_text())["sizes"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    if not isinstance(sizes, dict) or "state.pt" not in sizes:
         return False
     return all((path / n).is_file() and (path / n).stat().st_size == s for n, s in sizes.items())
 
@@ -129,14 +134,20 @@ def _step_of(path):
     return int(path.name.removeprefix("step_"))
 
 
+def _folders(folder):
+    "Folders of checkpoints, whole or not, oldest first; not a copy with a name of its own."
+    named = re.compile(r"step_[0-9]+")
+    found = [path for path in Path(folder).glob("step_*") if named.fullmatch(path.name)]
+    return sorted((path for path in found if path.is_dir()), key=_step_of)
+
+
 def checkpoints(
     folder: str | Path,  # a run's checkpoints folder
 ) -> list[Path]:  # whole checkpoints, oldest first
     "All whole checkpoints in a folder; a damaged one is named in a warning."
     whole, damaged = [], []
-    for path in sorted(Path(folder).glob("step_*"), key=_step_of):
-        if path.is_dir():
-            (whole if _is_whole(path) else damaged).append(path)
+    for path in _folders(folder):
+        (whole if _is_whole(path) else damaged).append(path)
     if damaged:
         names = ", ".join(path.name for path in damaged)
         warnings.warn(f"damaged checkpoints are left out: {names}", stacklevel=2)
@@ -154,7 +165,7 @@ def latest_checkpoint(
     found = checkpoints(folder)
     if found:
         return found[-1]
-    damaged = sorted(p.name for p in Path(folder).glob("step_*") if p.is_dir())
+    damaged = [path.name for path in _folders(folder)]
     if damaged:
         raise CheckpointError(
             errno.EIO,
@@ -227,13 +238,14 @@ def save_checkpoint(
     state: Mapping[str, Any],  # the rest: tensors and plain values
     keep: int = 2,  # how many of the newest stay
 ) -> Path:
-    "Write a checkpoint, whole or not at all, then delete all but the newest `keep`."
+    "Write a checkpoint, whole or not at all, then delete all but it and the newest others."
     if keep < 1:
         raise ValueError(f"keep: 1 or more, got {keep}")
     final = Path(folder) / f"step_{step:07d}"
     _place(final, _pack(step, weights, dict(state)), step)
     _link_latest(final)
-    for old in checkpoints(folder)[:-keep]:
+    others = [path for path in checkpoints(folder) if path != final]
+    for old in others[: max(0, len(others) - keep + 1)]:
         _remove(old)
     return final
 
@@ -291,10 +303,14 @@ def load_checkpoint(
         what = f"is of version {version}, this code reads {VERSION}"
         raise CheckpointError(errno.EINVAL, f"the checkpoint {what}", str(path))
     weights = {}
-    for name in meta["sizes"]:
-        if name.endswith(".safetensors"):
-            weights[name.removesuffix(".safetensors")] = load_file(path / name)
-    state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+    try:
+        for name in meta["sizes"]:
+            if name.endswith(".safetensors"):
+                weights[name.removesuffix(".safetensors")] = load_file(path / name)
+        state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+    except (SafetensorError, RuntimeError, pickle.UnpicklingError, ValueError, EOFError) as error:
+        what = "the checkpoint is damaged, or holds more than tensors and plain values"
+        raise CheckpointError(errno.EIO, what, str(path)) from error
     return Checkpoint(meta["step"], weights, state)
 
 

@@ -84,7 +84,7 @@ class TrainConfig:
 
     def __post_init__(self):
         for name, least in _LEAST.items():
-            if getattr(self, name) < least:
+            if not getattr(self, name) >= least:  # NaN is not
                 raise ValueError(f"{name}: {least} or more, got {getattr(self, name)}")
             if isinstance(least, int) and not isinstance(getattr(self, name), int):
                 raise ValueError(f"{name}: a whole number, got {getattr(self, name)!r}")

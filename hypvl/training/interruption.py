@@ -11,6 +11,8 @@ import sys
 import threading
 from typing import Any
 
+import torch
+
 # %% ../../nbs/training/513_interruption.ipynb #cc96266a
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGUSR2") if hasattr(signal, name)
@@ -90,7 +92,7 @@ def lost_peer(
 ) -> str:  # '' if another process is not to blame
     "The first line of an error that tells of a process that has gone."
     text = str(error).strip()
-    from_torch = isinstance(error, RuntimeError) and not isinstance(error, ProcessLost)
+    from_torch = type(error) is RuntimeError or isinstance(error, torch.distributed.DistError)
     if not (from_torch and any(sign in text.lower() for sign in _SIGNS)):
         return ""
     line = text.splitlines()[0]

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from ..config import suggest, to_dict, write_atomic
 
 # %% ../../nbs/training/506_launch.ipynb #2376df6c
@@ -363,7 +365,8 @@ def launch(
         return None
     out.mkdir(parents=True, exist_ok=True)
     (out / "finished.json").unlink(missing_ok=True)
-    _write_json(out / "job.json", job)
+    with FileLock(out / ".job.lock"):  # of processes that a launcher has started
+        _write_json(out / "job.json", job)
     if how == "inline":
         return run_job(out, None if isinstance(function, str) else function)
     if how == "accelerate":

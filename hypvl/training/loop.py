@@ -330,6 +330,8 @@ class Trainer:
             raise ValueError("resume: this trainer has trained already, make a new one for a start")
         else:
             set_seed(self.config.seed, device_specific=True)
+            if resume:
+                self._check_out_is_ours()
             if main:
                 for old in ("checkpoints", "model", "tensorboard"):
                     shutil.rmtree(self.out / old, ignore_errors=True)
@@ -340,6 +342,16 @@ class Trainer:
             if self.run.step < self.config.steps:
                 self.feed.warn()
         self.accelerator.wait_for_everyone()
+
+    def _check_out_is_ours(self):
+        "Raise where a start would delete what no run has written."
+        names = ("checkpoints", "model", "metrics.csv")
+        found = [name for name in names if (self.out / name).exists()]
+        if found and not (self.out / "run.json").is_file():
+            raise ValueError(
+                f"out: {self.out} holds {', '.join(found)}, and no run that wrote them; take "
+                "another folder, or delete them with resume=False"
+            )
 
     def _check_identity(self, identity, more_steps):
         "Raise, on all processes, if the folder holds another run."
@@ -430,6 +442,8 @@ class Trainer:
         _tell_geometry(self.model, "clamp_parameters")
         if not self.config.steps:
             self._save()
+        elif self.run.step == self.config.steps:  # it may have died before the model was saved
+            self._save_model()
         stopped = False
         while self.run.step < self.config.steps and not stopped:
             due, stopped = self._due(self.run.step + 1), self.stopping
@@ -455,10 +469,15 @@ class Trainer:
                 logger.start_clock()
         self.module.train(was_training)
 
+    def _scaler(self):
+        "The loss scaler; None where it has no gradients to look at, as while all rows rest."
+        there = any(p.grad is not None for p in self.parameters)
+        return self.accelerator.scaler if there else None
+
     def _gradient_norm(self):
         "Norm of the gradient, without the loss scale; clipped if the config says so."
-        if self.accelerator.scaler is not None:
-            self.accelerator.scaler.unscale_(self.optimizer)
+        if (scaler := self._scaler()) is not None:
+            scaler.unscale_(self.optimizer)
         if self.config.clip_grad:
             return nn.utils.clip_grad_norm_(self.parameters, self.config.clip_grad)
         return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
@@ -515,7 +534,7 @@ class Trainer:
 
     def _update(self):
         "Make the step; returns its learning rate."
-        lr, scaler = self.config.lr_at(self.run.step), self.accelerator.scaler
+        lr, scaler = self.config.lr_at(self.run.step), self._scaler()
         set_lr(self.optimizer, lr)
         if scaler is not None:
             scaler.step(self.optimizer)
@@ -560,6 +579,10 @@ class Trainer:
     def _save(self):
         "A checkpoint, and the folder that `load_model` reads."
         self.run.save(self.out / "checkpoints", self.config.keep)
+        self._save_model()
+
+    def _save_model(self):
+        "The folder that `load_model` reads."
         if self.accelerator.is_main_process and hasattr(self.model, "save_pretrained"):
             _save_as_model(self.model, self.out / "model")
         self.accelerator.wait_for_everyone()

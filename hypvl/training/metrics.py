@@ -42,8 +42,9 @@ def _rows(path):
     "The whole rows of a table, as text."
     if not path.is_file():
         return []
-    with open(path, newline="", encoding="utf-8") as f:
-        return [r for r in csv.DictReader(f) if r["step"] and None not in r.values()]
+    text = path.read_text(encoding="utf-8", errors="replace")
+    lines = text[: text.rfind("\n") + 1].splitlines(keepends=True)  # a last row may be cut
+    return [r for r in csv.DictReader(lines) if r.get("step") and None not in r.values()]
 
 
 def _board(folder, step):

@@ -4,12 +4,16 @@ The papers are those of the registry, so that one more is covered by itself: its
 `smoke` with their own models, rows and data, in double precision, at the end of all schedules.
 """
 
+import subprocess
+import sys
+
 import pytest
 import torch
 import torch.multiprocessing as mp
+from conftest import ENV
 from tiny_training import become_process, free_port
 
-from hypvl.config import config_hash
+from hypvl.config import config_hash, save_config
 from hypvl.losses.rows import gather_processes
 from hypvl.models.registry import create_model
 from hypvl.papers import paper_packages
@@ -133,3 +137,23 @@ def test_processes_and_micro_batches_compute_what_one_process_does(name, tmp_pat
             for recipe, updates, one in zip(made, found, alone):
                 for pieces in updates:
                     same(pieces, one, f"{recipe.name}, {processes} processes")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", paper_packages())
+def test_a_recipe_trains_in_processes_that_the_user_starts(name, root, tmp_path):
+    paper = find_paper(name)
+    recipes_of_main = paper.recipes(paper.sections[0], preset="smoke", seed=0)
+    save_config(next(r for r in recipes_of_main if r.train.steps), tmp_path / "recipe.json")
+    command = f"{sys.executable} -m torch.distributed.run --nproc_per_node 4 -m hypvl train"
+    done = subprocess.run(
+        [*command.split(), tmp_path / "recipe.json", "--out", tmp_path / "out", "--device", "cpu"],
+        cwd=root,
+        env=ENV,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    said = [line.partition(" ")[0] for line in done.stdout.splitlines() if line[:1].isalpha()]
+    assert said == ["recipe", "data", "training", "done", "model"]  # the first process alone

@@ -271,6 +271,8 @@ def test_choose_draw_and_go_back(world, tab):
     assert keys(tab) == expected
     frame = tab.locator("#picture .draw .frame").bounding_box()
     x, y, wide, high = (frame[name] for name in ("x", "y", "width", "height"))
+    tab.mouse.click(x + 0.5 * wide, y + 0.5 * high)  # no box
+    assert tab.locator("#picture .box").count() == 0
     tab.mouse.move(x + 0.25 * wide, y + 0.25 * high)
     tab.mouse.down()
     tab.mouse.move(x + 0.75 * wide, y + 0.5 * high, steps=4)
@@ -294,6 +296,15 @@ def test_choose_draw_and_go_back(world, tab):
         f"document.querySelector('#answers .card').dataset.key == '{expected[0]}'"
     )
     tab.go_forward()
+    row = searcher.gallery.rows[second]
+    shows(tab, find(searcher, View(), searcher.points[row], row).hits["key"].tolist())
+    tab.get_by_role("button", name="Other pictures").click()
+    view_of(tab, item=second, show="pictures")
+    tab.click("#back")  # one way back, the browser's and the page's
+    view_of(tab, item=second, show="hits")
+    tab.click("#back")
+    view_of(tab, item=first)
+    tab.go_forward()
     view_of(tab, item=second)
 
 
@@ -311,6 +322,9 @@ def test_the_first_page_offers_only_what_can_be_done(world, tab):
     tab.wait_for_function("document.activeElement.matches('#answers .card')")
     assert tab.get_by_role("button", name="Save CSV").count() == 1
     assert "Draw a box" in tab.inner_text("#asks")
+    tab.evaluate("scrollTo(0, document.body.scrollHeight)")  # to the controls below
+    tab.wait_for_timeout(300)
+    assert 0 <= tab.locator("#status").bounding_box()["y"] < 200  # what is said stays in sight
 
 
 @pytest.mark.chromium
@@ -442,7 +456,6 @@ def test_uploads_right_and_wrong_and_a_narrow_screen(world, tab, tmp_path):
     sent.set_input_files(str(tmp_path / "cut.png"))
     tab.wait_for_selector("#status .wrong")
     assert "upload: broken: image file is truncated" in tab.inner_text("#status")
-    tab.locator("#upload").get_by_role("button").first.click()
     tab.locator("#upload input[type=file]").set_input_files(scene)
     tab.wait_for_selector("#picture .draw .frame")
     tab.wait_for_function("document.querySelector('#answers .file')?.innerText == 'train 0'")
@@ -451,3 +464,11 @@ def test_uploads_right_and_wrong_and_a_narrow_screen(world, tab, tmp_path):
     tab.goto(f"{world.url}/?k=many")
     tab.wait_for_selector("#status .wrong")
     assert "k cannot be 'many'" in tab.inner_text("#status")
+    words = tab.locator("#text input, #text textarea")
+    words.fill("a photo of a dog")
+    words.press("Enter")
+    tab.wait_for_function("document.querySelectorAll('#answers .card').length == 12")
+    tab.goto(f"{tab.url}&level=obj")  # what can be read of an address is shown
+    tab.wait_for_selector("#status .wrong")
+    assert "level: unknown 'obj'" in tab.inner_text("#status")
+    view_of(tab, text="a photo of a dog", level="")

@@ -45,6 +45,20 @@ def test_rows_hold_what_the_protocol_promises(smoke):
     assert clip["run"].nunique() == 1
 
 
+def test_gain_over_troika_is_asked_in_one_fusion_too(smoke):
+    results = pd.read_csv(smoke / "results.csv")
+    rows = results[results["suite"].eq("closed") & results["metric"].eq("harmonic_mean")]
+    rows = rows[rows["model"].isin(["hyperbolic", "Troika"])]
+    own = rows["score"].where(rows["score"].ne("paper"), rows["fusion"])
+    value = rows.assign(score=own).set_index(["score", "model"])["value"]
+    claims = pd.read_csv(smoke / "tables" / "claims.csv").set_index("id")
+    for fusion in ("prob", "logit"):
+        gain = 100 * (value[fusion, "hyperbolic"] - value[fusion, "Troika"])
+        assert abs(claims.loc[f"H1-{fusion}", "effect"] - gain) < 1e-6
+    own_fusions = 100 * (value["prob", "hyperbolic"] - value["logit", "Troika"])
+    assert abs(claims.loc["H1", "effect"] - own_fusions) < 1e-6
+
+
 def test_wrong_section_is_an_error(tmp_path):
     done = papermill("h2em.ipynb", tmp_path, preset="smoke", sections="factorials")
     said = done.stderr + done.stdout

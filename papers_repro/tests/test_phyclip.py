@@ -68,7 +68,8 @@ def test_second_run_trains_nothing(smoke):
     [
         ({"sedes": "1"}, "unknown parameter 'sedes'"),
         ({"preset": "tiny"}, "preset='tiny' is none of"),
-        ({"data_root": "no/such/folder"}, "no prepared shards"),
+        ({"data_root": "no/such/folder"}, "data_root: 'no/such/folder' is no folder"),
+        ({"data_root": "."}, "no prepared shards"),
     ],
 )
 def test_wrong_parameters_are_errors(tmp_path, wrong, message):

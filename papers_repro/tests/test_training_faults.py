@@ -4,6 +4,7 @@ Runs that are to die are forked from a server that has imported everything, so a
 as long as its steps. Each test prints how many cases it has tried (`pytest -s`).
 """
 
+import errno
 import json
 import os
 import random
@@ -21,6 +22,8 @@ import torch
 from safetensors.torch import load_file
 
 from hypvl.config import from_dict
+from hypvl.losses.contrast import Contrast
+from hypvl.losses.objective import Objective, Schedule
 from hypvl.training.checkpoint import CheckpointError, checkpoints, latest_checkpoint
 from hypvl.training.config import TrainConfig
 from hypvl.training.guard import TrainingDiverged
@@ -438,6 +441,20 @@ def test_with_a_loss_scale_such_an_update_is_left_out_and_the_scale_halved(tmp_p
     assert all(p.isfinite().all() for p in model.parameters())
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_a_loss_scale_waits_while_every_row_rests(tmp_path, accumulate):
+    rests = Objective([Contrast("image", "text")], {"contrast": Schedule(delay=3)})
+    accelerator = make_accelerator(device="cpu")
+    accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    settings = from_dict(TrainConfig, SETTINGS | dict(steps=6, accumulate=accumulate, warmup=0))
+    loader, model = Batches(SETTINGS["batch_size"], pieces=accumulate), Linear2()
+    before = model.image.weight.detach().clone()
+    seen = []
+    look = [lambda trainer, row: seen.append(torch.equal(before, trainer.model.image.weight))]
+    Trainer(model, rests, loader, settings, tmp_path, accelerator, look).fit()
+    assert seen == [True] * 3 + [False] * 3
+
+
 # --- a run that is not the one that was begun
 
 
@@ -542,3 +559,39 @@ def test_a_clock_that_is_set_back_changes_nothing(tmp_path, whole, monkeypatch):
         "step_0000015",
         "step_0000020",
     ]
+
+
+# --- what stands beside checkpoints
+
+
+def test_a_model_that_was_not_saved_is_saved_when_the_run_is_started_again(tmp_path):
+    class Saved(Linear2):
+        room = 100  # saves before the disk is full
+
+        def save_pretrained(self, folder):
+            self.room -= 1
+            if self.room < 0:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            torch.save(self.state_dict(), Path(folder) / "weights.pt")
+
+    def run(room=100):
+        model, settings = Saved(), from_dict(TrainConfig, SETTINGS)
+        model.room = room
+        return Trainer(model, objective(), Batches(settings.batch_size), settings, tmp_path)
+
+    with pytest.raises(OSError, match="No space left"):
+        run(room=3).fit()  # the fourth is the last
+    again = run()
+    again.fit()
+    saved = torch.load(tmp_path / "model" / "weights.pt", weights_only=True)
+    for name, weight in again.model.state_dict().items():
+        assert torch.equal(saved[name], weight)
+
+
+def test_a_start_deletes_nothing_that_no_run_wrote(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.txt").write_text("years of work")
+    with pytest.raises(ValueError, match="holds model, and no run that wrote them"):
+        trainer(dict(train=SETTINGS), tmp_path, make_accelerator(device="cpu")).fit()
+    assert (tmp_path / "model" / "mine.txt").read_text() == "years of work"

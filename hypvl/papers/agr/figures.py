@@ -27,13 +27,33 @@ _PHASES = {"isolation": "#f2f2f2", "shadow": "#e3ecf5", "soft launch": "#f9eedd"
 _PHASES |= {"adaptive": "#ffffff"}
 
 
+def _phase_ends(steps: int) -> dict[str, float]:
+    "Phase → the step where it ends; the last with the run."
+    curriculum = Curriculum(steps=steps)
+    return {phase: curriculum.breakpoint(phase) for phase in BREAKPOINTS} | {"adaptive": steps}
+
+
 def _shade(axis: Axes, steps: int) -> None:
     "Phases as a background."
     start = 0.0
-    for phase, colour in _PHASES.items():
-        end = BREAKPOINTS.get(phase, PUBLISHED_STEPS) * steps / PUBLISHED_STEPS
-        axis.axvspan(start, end, color=colour, lw=0, zorder=0)
+    for phase, end in _phase_ends(steps).items():
+        axis.axvspan(start, end, color=_PHASES[phase], lw=0, zorder=0)
         start = end
+
+
+def _phase_key(steps: int) -> str:
+    "What the background of a short run says, in words: its phases are too narrow for names."
+    *ends, (last, _) = _phase_ends(steps).items()
+    said = ", ".join(f"{phase} to {end:.3g}" for phase, end in ends)
+    return f"background: {said}, then {last}"
+
+
+_REWARD = "reward of entropy, as a share"
+_LOOKS = {  # α and β may be one line
+    "α": {"lw": 4.5, "alpha": 0.45},
+    "β": {"ls": "--", "lw": 1.6},
+    _REWARD: {"ls": ":", "lw": 1.6},
+}
 
 
 def curriculum_figure(
@@ -42,35 +62,35 @@ def curriculum_figure(
 ) -> Drawing:
     "α, β and the reward of entropy over the steps (Figure 3)."
     rows = []
-    end = int(1.2 * BREAKPOINTS["soft launch"] * steps / PUBLISHED_STEPS)
+    end = int(1.2 * _phase_ends(steps)["soft launch"])
     points = sorted({round(end * n / 400) for n in range(401)})
     for kind in kinds:
         curriculum = Curriculum(kind, steps)
         entropy = RoutedObjective(steps).make().factors
         for step in points:
             values = {"α": curriculum.alpha(step), "β": curriculum.beta(step)}
-            values["entropy"] = entropy(step)["entropy"]
+            values[_REWARD] = entropy(step)["entropy"]
             for series, value in values.items():
                 rows.append({"panel": kind, "series": series, "step": step, "value": value})
     data = pd.DataFrame(rows)
-    colours = palette(["α", "β", "entropy"], {"α": "#0072B2", "β": "#D55E00", "entropy": "#767676"})
+    colours = palette(["α", "β", _REWARD], {"α": "#0072B2", "β": "#D55E00", _REWARD: "#767676"})
     with style():
         figure, axes = panels(len(kinds), width=3.6, height=2.3, sharey=True)
         for axis, kind in zip(axes[0], kinds):
             if kind == "four_phase":
                 _shade(axis, steps)
                 start = 0.0
-                for phase in BREAKPOINTS:
-                    stop = BREAKPOINTS[phase] * steps / PUBLISHED_STEPS
+                for phase, stop in _phase_ends(steps).items():
+                    stop = min(end, stop)
                     look = {"ha": "center", "fontsize": 6.5, "color": ".3"}
                     axis.text((start + stop) / 2, 1.07, phase, **look)
                     start = stop
             for series, colour in colours.items():
                 own = data[data["panel"].eq(kind) & data["series"].eq(series)]
-                dash = "-" if series == "β" else "--"  # α and β may be one line
-                axis.plot(own["step"], own["value"], color=colour, ls=dash, label=series)
+                look = _LOOKS[series]
+                axis.plot(own["step"], own["value"], color=colour, label=series, **look)
             axis.set(title=kind.replace("_", " "), xlabel="step", ylim=(-0.03, 1.15), xlim=(0, end))
-        axes[0, 0].legend(frameon=False, loc="center left")
+        axes[0, -1].legend(frameon=False, loc="lower right")
     return Drawing(figure, data)
 
 # %% ../../../nbs/papers/agr/854_figures.ipynb #aefdb9e0
@@ -145,6 +165,7 @@ def dynamics_figure(
             axis.set(title=panel, xlabel="step", xlim=(0, steps))
             if own["series"].nunique() > 1:
                 axis.legend(frameon=False, fontsize=7)
+        figure.supxlabel(_phase_key(steps), fontsize=8, color=".3")
     return Drawing(figure, data)
 
 

@@ -163,11 +163,11 @@ def routing_facts(
         "weight deviation": scored["weight"].std(),
         "weight of matches": scored["weight"].diagonal().mean(),
         "saturated": saturated_share(scored["delta"].flatten().numpy(), geometry.form.delta_max),
-        "temperature of the correction": (-geometry.correction.logit_scale).exp(),
-        "temperature of the baseline": (-geometry.baseline.logit_scale).exp(),
+        "temperature of the correction": (-geometry.correction.logit_scale.detach()).exp(),
+        "temperature of the baseline": (-geometry.baseline.logit_scale.detach()).exp(),
     }
     if hasattr(geometry.baseline, "curvature"):
-        found["curvature"] = geometry.baseline.curvature.mean()
+        found["curvature"] = geometry.baseline.curvature.detach().mean()
     parts.append(pd.DataFrame({"metric": list(found), "value": [float(v) for v in found.values()]}))
     return _rows_of(pd.concat(parts, ignore_index=True), "validation")
 

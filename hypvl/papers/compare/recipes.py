@@ -63,7 +63,6 @@ MODELS = {
 }
 MORE = ("HyCoCLIP, no cones", "HyCoCLIP + syntax", "HyCoCLIP + angles")  # of section `more`
 MAIN = tuple(name for name in MODELS if name not in MORE)
-_STEPS = {"mini": 1_000}  # of each model; other presets keep those of PHyCLIP
 
 
 def _routed(made: Recipe, product: GeometryConfig) -> Recipe:
@@ -92,8 +91,6 @@ def compare_recipe(
     idea = MODELS[name]
     made = family_recipe(idea.family, preset, boxes=True, seed=seed)
     made = replace(made, data=syntax_recipe(preset=preset).data)
-    if preset in _STEPS:
-        made = override(made, {"train.steps": _STEPS[preset]})
     made = at_budget(made, budget)
     objective: Any = made.objective
     if idea.family != "clip":

@@ -265,5 +265,6 @@ paper = Paper(
     describe=_describe,
     suites=("phyclip", "world"),
     suite_tables=(1, 2, 3),
+    headline=("classification-clip", "classification-hycoclip", "families", "composition"),
     results="{preset}",
 )

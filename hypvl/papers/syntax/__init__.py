@@ -129,5 +129,6 @@ paper = Paper(
     describe=_describe,
     suites=("syntax",),
     suite_tables=(1, 2, 3),
+    headline=("vl_checklist", "vl_attribute", "classification", "t2i"),
     results="syntax_{preset}",
 )

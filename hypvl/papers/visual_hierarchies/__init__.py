@@ -216,5 +216,6 @@ paper = Paper(
     seeds=Seeds((0, 1, 2), {"smoke": (0,)}, beyond_first="first"),
     describe=_describe,
     real_data="boxes",
+    headline=("tuned-clip-hyp", "clip-parent_to_child", "clip-hierarchical_recall", "depth"),
     results="visual_hierarchies_{preset}",
 )
