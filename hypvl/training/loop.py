@@ -442,8 +442,6 @@ class Trainer:
         _tell_geometry(self.model, "clamp_parameters")
         if not self.config.steps:
             self._save()
-        elif self.run.step == self.config.steps:  # it may have died before the model was saved
-            self._save_model()
         stopped = False
         while self.run.step < self.config.steps and not stopped:
             due, stopped = self._due(self.run.step + 1), self.stopping
@@ -577,12 +575,7 @@ class Trainer:
             self.run.save_best(self.out / "checkpoints", self.config.best, value)
 
     def _save(self):
-        "A checkpoint, and the folder that `load_model` reads."
-        self.run.save(self.out / "checkpoints", self.config.keep)
-        self._save_model()
-
-    def _save_model(self):
-        "The folder that `load_model` reads."
+        "The folder that `load_model` reads, then the checkpoint, so that none lacks its model."
         if self.accelerator.is_main_process and hasattr(self.model, "save_pretrained"):
             _save_as_model(self.model, self.out / "model")
-        self.accelerator.wait_for_everyone()
+        self.run.save(self.out / "checkpoints", self.config.keep)
