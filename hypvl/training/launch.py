@@ -8,6 +8,7 @@ __all__ = ['KINDS', 'WAYS', 'LaunchError', 'resolve', 'function_name', 'finished
 
 # %% ../../nbs/training/506_launch.ipynb #2bb82335
 import argparse
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -121,35 +122,53 @@ def accelerate_command(
 ) -> list[str]:
     """The command that runs a folder's job in processes that find each other.
 
-    That is `accelerate launch`, or torchrun for several processes without a GPU.
+    That is `accelerate launch`, or torchrun for several processes without a GPU; one process needs
+    no launcher.
     """
     import torch
 
     count = _count_processes(processes, device)
     gpu = device != "cpu" and torch.cuda.is_available()
     job = ["-m", "hypvl.training.launch", "--job", str(out)]
-    if count > 1 and not gpu:
+    if count == 1:
+        return [sys.executable, *job]
+    if not gpu:
         launcher = ["-m", "torch.distributed.run", "--standalone"]
         return [sys.executable, *launcher, "--nproc_per_node", str(count), *job]
     command = [sys.executable, "-m", "accelerate.commands.launch"]
     command += ["--num_processes", str(count), "--num_machines", "1"]
     command += ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
-    if not gpu:
-        command.append("--cpu")
-    elif count > 1:
-        command.append("--multi_gpu")
-    return command + job
+    return [*command, "--multi_gpu", *job]
+
+
+def _wait_to_the_end(launcher, stop):
+    "The exit status of a launcher; a request to stop is handed on, once."
+    try:
+        while launcher.poll() is None and not stop.number:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                launcher.wait(0.5)
+    finally:
+        launcher.terminate()  # torchrun tells its processes, and gives them 30 s for a checkpoint
+        launcher.wait()
+    return launcher.returncode
 
 
 def _run_accelerate(out, processes=None, device=None, path=None):
     "Run a folder's job under accelerate, wait, and raise with the end of its log."
+    from hypvl.training.interruption import StopRequest
+
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(path or [p for p in sys.path if p]))
     if device == "cpu":
         env["ACCELERATE_USE_CPU"] = "true"
+    # a cluster signals all processes of a job; torchrun hands these on instead of dying of one
+    env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2"
     log = Path(out) / "log.txt"
     command = accelerate_command(out, processes, device)
-    with open(log, "wb") as f:
-        code = subprocess.run(command, stdout=f, stderr=subprocess.STDOUT, env=env).returncode
+    with open(log, "wb") as f, StopRequest() as stop:
+        launcher = subprocess.Popen(command, stdout=f, stderr=subprocess.STDOUT, env=env)
+        code = _wait_to_the_end(launcher, stop)
+    if stop.number and not finished(out):
+        stop.obey()
     if code or not finished(out):
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
         raise LaunchError(

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hypvl.training.launch import Cluster, finished, launch, submission_state
@@ -17,6 +18,7 @@ from hypvl.training.launch import Cluster, finished, launch, submission_state
 JOB = '''
 import os, time
 from pathlib import Path
+from hypvl.training.interruption import StopRequest
 
 def train(config, out):
     """Leaves its number; waits to be disturbed until it has started as often as it should."""
@@ -27,6 +29,20 @@ def train(config, out):
     if starts < config["starts"]:
         time.sleep(300)
     return {"starts": starts, "restarted": os.environ["RESTARTED"]}
+
+def train_together(config, out):
+    """One of several processes, which saves when it is asked to stop."""
+    rank, stop = os.environ["RANK"], StopRequest()
+    with stop:
+        (out / f"begun{rank}.part").write_text(str(os.getpid()))
+        os.replace(out / f"begun{rank}.part", out / f"begun{rank}")
+        while os.environ["RESTARTED"] == "0" and not stop.number:
+            time.sleep(0.1)
+    if stop.number:
+        time.sleep(2)  # as a checkpoint takes
+        (out / f"saved{rank}").write_text("")
+        stop.obey()
+    return {"saved": sorted(path.name for path in out.glob("saved*"))}
 '''
 TOOLS = {
     "sbatch": """
@@ -104,6 +120,22 @@ def test_a_job_whose_time_is_over_is_queued_again_and_goes_on(slurm, minutes, re
     assert (slurm / "asked").read_text() == "requeue 4242\n"
     assert f"this job is {reason}" in (slurm / "log").read_text()
     assert launch(*job, "slurm") == finished(out)["result"]  # found, not started again
+
+
+@pytest.mark.parametrize("to_all", [True, False])  # of the job, as Slurm signals, or to one
+def test_all_processes_of_a_node_save_before_the_job_is_queued_again(slurm, to_all):
+    out = slurm / "run"
+    cluster = Cluster(timeout_min=600, gpus=2, cpus=1)
+    launch("job_of_a_test:train_together", {}, out, "slurm", cluster=cluster, wait=False)
+    wait_until(lambda: {"begun0", "begun1"} <= {path.name for path in out.iterdir()})
+    worker = psutil.Process(int((out / "begun0").read_text()))
+    node = worker.parents()[1]  # above the launcher
+    every = node.children(recursive=True) if to_all else []
+    for process in (node, *every):
+        process.send_signal(signal.SIGUSR2)
+    wait_until(lambda: finished(out))
+    assert finished(out)["result"] == {"saved": ["saved0", "saved1"]}
+    assert (slurm / "asked").read_text() == "requeue 4242\n"
 
 
 def test_a_job_that_has_died_is_found_by_its_state_and_started_again(slurm):
