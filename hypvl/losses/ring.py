@@ -78,7 +78,8 @@ class _RingCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, ring, logits_of, targets, both, queries, keys, *parameters):
-        sums = queries.new_full((len(queries),), -torch.inf)
+        exact = torch.promote_types(queries.dtype, torch.float32)  # of sums and of slopes
+        sums = queries.new_full((len(queries),), -torch.inf, dtype=exact)
         hit = torch.zeros_like(sums)
         column_sums, block = torch.full_like(sums, -torch.inf), keys
         for hop in range(ring.processes):
@@ -86,12 +87,12 @@ class _RingCrossEntropy(torch.autograd.Function):
             last = hop == ring.processes - 1
             coming = None if last else ring.pass_on([block])
             weights, hidden = targets(owner)
-            logits = _scored(logits_of, queries, block, hidden)
-            sums = torch.logaddexp(sums, logits.logsumexp(1).to(sums.dtype))
+            logits = _scored(logits_of, queries, block, hidden).to(exact)
+            sums = torch.logaddexp(sums, logits.logsumexp(1))
             if weights is not None:
                 hit += (weights * logits.masked_fill(weights == 0, 0.0)).sum(1)
             if both:
-                column_sums = torch.logaddexp(column_sums, logits.logsumexp(0).to(sums.dtype))
+                column_sums = torch.logaddexp(column_sums, logits.logsumexp(0))
                 (column_sums,) = ring.pass_on([column_sums])()
             if coming is not None:
                 (block,) = coming()
@@ -105,8 +106,9 @@ class _RingCrossEntropy(torch.autograd.Function):
         queries, keys, sums, column_sums, *parameters = ctx.saved_tensors
         ring, logits_of, targets, both = ctx.settings
         travels = [keys, column_sums, column_grad] if both else [keys]
-        for_queries, for_block = torch.zeros_like(queries), torch.zeros_like(keys)
-        for_parameters = [torch.zeros_like(p) for p in parameters]
+        asked = queries, keys, *parameters
+        zeros = [torch.zeros_like(x, dtype=sums.dtype) for x in asked]
+        for_queries, for_block, *for_parameters = zeros
         for hop in range(ring.processes):
             owner = (ring.rank - hop) % ring.processes
             last = hop == ring.processes - 1
@@ -115,7 +117,7 @@ class _RingCrossEntropy(torch.autograd.Function):
             with torch.enable_grad():
                 q, k = (t.detach().requires_grad_() for t in (queries, travels[0]))
                 logits = logits_of(q, k)
-            seen = logits.detach()
+            seen = logits.detach().to(sums.dtype)
             if hidden is not None:
                 seen = seen.masked_fill(hidden, -torch.inf)
             slope = (seen - sums[:, None]).exp() * grad[:, None]
@@ -134,7 +136,9 @@ class _RingCrossEntropy(torch.autograd.Function):
             (for_block,) = ring.pass_on([for_block])()
             if coming is not None:
                 travels = coming()
-        return None, None, None, None, for_queries, for_block, *for_parameters
+        totals = for_queries, for_block, *for_parameters
+        grads = [total.to(x.dtype) for total, x in zip(totals, asked)]
+        return None, None, None, None, *grads
 
 
 def ring_cross_entropy(

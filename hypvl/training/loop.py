@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, set_seed
+from accelerate.utils import broadcast_object_list, gather_object, set_seed
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.std import tqdm
@@ -136,7 +136,7 @@ class Logger:
 
 # %% ../../nbs/training/505_loop.ipynb #bd2b6f59
 class Validation:
-    "The objective on other data."
+    "The objective on other data; of processes with unequal parts, what all of them have."
 
     def __init__(
         self,
@@ -160,8 +160,7 @@ class Validation:
         module, sums, seen = self.module, {}, {}
         with modes_kept(module), preserve_generators():
             module.eval()
-            for batch in self.loader:
-                size = count_samples(batch, module.kinds)
+            for batch, size in self._batches():
                 batch = to_device(batch, self.accelerator.device)
                 with self.accelerator.autocast():
                     points = module.embed(batch)
@@ -174,6 +173,23 @@ class Validation:
         if not sums:
             raise ValueError("validation: the loader gave no batch with a finite value")
         return {f"val/{name}": total / seen[name] for name, total in sums.items()}
+
+    def _batches(self):
+        "Batches with their size, until one differs in size between processes, or is missing."
+        batches = iter(self.loader)
+        while True:
+            batch = next(batches, None)
+            size = 0 if batch is None else count_samples(batch, self.module.kinds)
+            sizes = gather_object([size])
+            if len(set(sizes)) > 1 and self.accelerator.is_main_process:
+                warnings.warn(
+                    "validation: the processes have parts of unequal size; from the batch on "
+                    f"whose sizes are {sizes}, samples are left out",
+                    stacklevel=2,
+                )
+            if batch is None or len(set(sizes)) > 1:
+                return
+            yield batch, size
 
 # %% ../../nbs/training/505_loop.ipynb #1a6baa44
 @dataclass(frozen=True)
@@ -270,6 +286,7 @@ class Trainer:
         )
         self.stop_request = StopRequest()
         self.stopping = False  # after the next update, since some process was asked to
+        self.begun = False  # model and optimiser may differ from those of a start
         self.validation = None
         if validation is not None:
             self.validation = Validation(validation, self.step_module, self.accelerator)
@@ -326,7 +343,7 @@ class Trainer:
                     f"steps: the run in {self.out} has done {self.run.step}, "
                     f"got {self.config.steps}"
                 )
-        elif self.run.step:
+        elif self.begun:
             raise ValueError("resume: this trainer has trained already, make a new one for a start")
         else:
             set_seed(self.config.seed, device_specific=True)
@@ -336,6 +353,7 @@ class Trainer:
                 for old in ("checkpoints", "model", "tensorboard"):
                     shutil.rmtree(self.out / old, ignore_errors=True)
                 (self.out / "metrics.csv").unlink(missing_ok=True)
+        self.begun = True
         if main:
             self.out.mkdir(parents=True, exist_ok=True)
             identity.save(self.out)
@@ -569,10 +587,11 @@ class Trainer:
         value = row.get(self.config.best)
         if value is None or not math.isfinite(value):
             return
-        best = self.run.best
+        wanted = self.config.best, self.config.best_is
+        best = self.run.best if self.run.best_of == wanted else None  # others cannot be compared
         sign = 1 if self.config.best_is == "least" else -1
         if best is None or sign * value < sign * best:
-            self.run.save_best(self.out / "checkpoints", self.config.best, value)
+            self.run.save_best(self.out / "checkpoints", wanted, value)
 
     def _save(self):
         "The folder that `load_model` reads, then the checkpoint, so that none lacks its model."

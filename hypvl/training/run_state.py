@@ -316,6 +316,7 @@ class RunState:
         self.step = 0  # updates done
         self.seconds = 0.0  # spent on them
         self.best: float | None = None  # value of the best weights
+        self.best_of: tuple[str, ...] = ()  # its column, and which value of it is best
 
     def weights(self) -> dict[str, dict[str, Any]]:
         "State dicts of the model and its average."
@@ -336,6 +337,7 @@ class RunState:
             ranks=gather_object([mine]),
             seconds=self.seconds,
             best=self.best,
+            best_of=self.best_of,
             averaged=int(self.ema.n_averaged) if self.ema is not None else 0,
         )
 
@@ -350,11 +352,11 @@ class RunState:
             save_checkpoint(folder, self.step, self.weights(), state, keep)
         self.accelerator.wait_for_everyone()
 
-    def save_best(self, folder: Path, column: str, value: float):
-        "Keep the weights of this moment as the best so far."
-        self.best = value
+    def save_best(self, folder: Path, of: tuple[str, str], value: float):
+        "Keep the weights of this moment as the best so far, by a column and its best direction."
+        self.best, self.best_of = value, of
         if self.accelerator.is_main_process:
-            save_best(folder, self.step, self.weights(), dict(column=column, value=value))
+            save_best(folder, self.step, self.weights(), dict(column=of[0], value=value))
 
     def restore(
         self,
@@ -381,4 +383,5 @@ class RunState:
             self.objective.load_state_dict(state["objective"])
         self.guard.load_state_dict(state["guard"])
         self.step, self.seconds, self.best = checkpoint.step, state["seconds"], state["best"]
+        self.best_of = tuple(state.get("best_of", ()))
         set_generators(mine["generators"])

@@ -6,6 +6,7 @@ processes, in one piece and in micro-batches. Processes are started once for eac
 
 import math
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -20,11 +21,20 @@ from hypvl.losses.ring import ProcessRing
 from hypvl.losses.rows import Context, gather_processes
 from hypvl.losses.syntax import Syntax
 from hypvl.models.registry import create_model
+from hypvl.training.loop import Validation
 from hypvl.training.metrics import fetch, read_metrics
 from hypvl.training.update import Step, backward, make_accelerator
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tiny_training import Died, become_process, free_port, trainer  # noqa: E402
+from tiny_training import (  # noqa: E402
+    Batches,
+    Died,
+    Linear2,
+    become_process,
+    free_port,
+    objective,
+    trainer,
+)
 
 BATCH = 12
 SETTINGS = dict(
@@ -164,13 +174,13 @@ def update(accelerator, towers, objective, pieces, steps, ring=None):
 def updates(accelerator, all_pieces):
     "Every case."
     towers, found = model(), {}
-    for name, objective in tables().items():
+    for name, table in tables().items():
         for pieces in all_pieces:
             steps = (0, 1, 5) if name == "delayed" else (0,)  # every row rests in the first two
-            found[name, pieces] = update(accelerator, towers, objective, pieces, steps)
+            found[name, pieces] = update(accelerator, towers, table, pieces, steps)
         if accelerator.num_processes > 1 and name in AROUND_THE_RING:
             pieces, ring = all_pieces[-1], ProcessRing()
-            found[name, "ring"] = update(accelerator, towers, objective, pieces, steps, ring)
+            found[name, "ring"] = update(accelerator, towers, table, pieces, steps, ring)
     return found
 
 
@@ -263,6 +273,26 @@ def trained(accelerator, folder, config=CONFIG):
     return {n: w.clone() for n, w in t.model.state_dict().items()}
 
 
+PARTS = (6, 6, 4), (6, 6)  # sizes of the validation batches of two processes
+
+
+def validated(accelerator):
+    "The objective on validation batches, of which the processes have unequally many."
+    rank, whole = accelerator.process_index, Batches(12)
+    mine = [
+        {name: x.chunk(2)[rank][:size] for name, x in whole.batch(i).items()}
+        for i, size in enumerate(PARTS[rank])
+    ]
+    if accelerator.num_processes == 1:
+        mine = [whole.batch(i) for i in range(2)]
+    gather = gather_processes if accelerator.num_processes > 1 else None
+    step = Step(Linear2(), objective(), {}, gather, accelerator.num_processes)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        columns = Validation(mine, step, accelerator).measure(0)
+    return columns, [str(warning.message) for warning in said]
+
+
 def runs(accelerator, folder):
     "A training run, a run with dropout, and one that dies and is resumed."
     dropped = CONFIG | dict(dropout=0.3)
@@ -270,6 +300,7 @@ def runs(accelerator, folder):
     ring = dict(train=SETTINGS | dict(keys="ring"))
     found["ring"] = trained(accelerator, folder / "ring", ring)
     found["whole"] = trained(accelerator, folder / "whole", dropped)
+    found["validated"] = validated(accelerator)
     with pytest.raises(Died):
         trainer(dropped, folder / "parts", accelerator, [die]).fit()
     torch.manual_seed(99)
@@ -376,6 +407,16 @@ def test_training_equals_one_process(ranks, folder, tmp_path):
     for column in a.drop(columns=["samples_per_s", "seconds", "guard"]):
         x, y = torch.tensor(a[column].astype(float)), torch.tensor(b[column].astype(float))
         torch.testing.assert_close(y, x, rtol=1e-3, atol=1e-5, equal_nan=True, msg=column)
+
+
+def test_validation_leaves_out_what_one_process_alone_has(ranks):
+    (columns, said), (other, unsaid) = (rank["validated"] for rank in ranks)
+    expected, nothing = validated(make_accelerator(device="cpu"))
+    assert columns == other and columns.keys() == expected.keys() and len(columns) > 2
+    for name, value in expected.items():
+        assert math.isclose(columns[name], value, rel_tol=1e-5), name
+    assert not nothing and not unsaid and len(said) == 1
+    assert "parts of unequal size" in said[0] and "[4, 0]" in said[0]
 
 
 def test_a_resumed_run_is_the_same_bit_for_bit(ranks, folder):
