@@ -6,6 +6,7 @@
 __all__ = ['eval_transform', 'ImageEncoder', 'DualEncoder', 'Heads', 'make_projection', 'normalise_pixels']
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #4546f900
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -103,7 +104,7 @@ class ImageEncoder(HubModel):
             points can be scored.
 
         Raises ValueError for another shape or type, and for values that are not in [0, 1] or
-        no number.
+        no number; warns where pictures have another size than the model was made for.
         The interface is open_clip's; projection and lift are those of MERU, section 3.
         """
         features = self.image_projection(self.image_tower(self._pixels(images, "images")))
@@ -215,6 +216,14 @@ class ImageEncoder(HubModel):
         "Checked and normalised pictures."
         checked = _checked_images(images, name)
         self._check_range(checked, name)
+        side = self.image_tower.config.image_size
+        if tuple(checked.shape[2:]) != (side, side) and not torch.compiler.is_compiling():
+            seen = " x ".join(str(n) for n in checked.shape[2:])
+            warnings.warn(
+                f"{name}: pictures of {seen} pixels for a model that was made for {side} x {side}; "
+                "`preprocess` gives them that size",
+                stacklevel=3,
+            )
         return normalise_pixels(checked, self.pixel_mean, self.pixel_std)
 
     def _check_range(self, images, name):
