@@ -44,6 +44,7 @@ class Effect:
     null: float = float("nan")  # what is measured where there is nothing to find: 0 of the effect
     ideal: float = float("nan")  # the effect where the claim is perfectly true
     start: float = float("nan")  # the effect before any training, where it is known
+    columns: tuple[tuple[str, ...], ...] = ()  # keys of the columns that it is over, if they count
 
     @property
     def value(self) -> float:
@@ -405,6 +406,7 @@ class Compare:
     direction: int = 1  # −1: the claim says the model scores lower
     micro: bool = False  # weigh test sets by their items (SugarCrepe overall)
     section: str = "main"  # which frame of the data holds the rows
+    only: tuple[tuple[str, ...], ...] = ()  # keys of the columns that count, whatever their limits
     name = "paired difference, items × seeds"
 
     def _columns(self, overall: bool) -> list[Column]:
@@ -438,7 +440,9 @@ class Compare:
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         cells = self.cells(data)
-        limits = [cell.limit(rng) for cell in cells]
+        if self.only:
+            cells = [cell for cell in cells if cell.column.key in self.only]
+        limits = ["" if self.only else cell.limit(rng) for cell in cells]
         kept = [cell for cell, limit in zip(cells, limits) if not limit]
         shown = kept or cells
         weights = np.array([len(cell.ours) if self.micro else 1.0 for cell in shown])
@@ -452,6 +456,7 @@ class Compare:
             limit="" if kept else max(limits, key=limits.count),
             left_out=_at_floor(cells, limits, rng) if kept else (),
             ideal=float(weights @ [cell.most for cell in shown]),
+            columns=tuple(cell.column.key for cell in shown),
         )
 
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
@@ -646,6 +651,13 @@ def _tested(claim: Claim, data: Mapping[str, pd.DataFrame], seed: int) -> Effect
         return str(reason)
 
 
+def _on_columns_of(effect: Effect, claim: Claim) -> Claim:
+    "The same claim on just the columns of an effect, so that two effects can be compared."
+    if isinstance(claim.test, Compare) and effect.columns:
+        return replace(claim, test=replace(claim.test, only=effect.columns))
+    return claim
+
+
 def _limits(claim: Claim, effect: Effect) -> tuple[float, float]:
     "Ends of the interval; where one side was asked for, the lower one leaves out 5 %, not 2.5."
     lower, upper = effect.chosen_of
@@ -760,7 +772,7 @@ def evaluate(
         row |= {"verdict": "not run", "reason": effect, "longer": float("nan"), "no_longer": ""}
         if isinstance(effect, Effect):
             row |= _numbers(claim, effect)
-            later = _tested(claim, more_steps, seed)
+            later = _tested(_on_columns_of(effect, claim), more_steps, seed)
             if isinstance(later, Effect):
                 row["longer"] = later.value
                 row["longer_seeds"] = ", ".join(map(str, later.seeds))
