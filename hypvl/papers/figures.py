@@ -389,6 +389,12 @@ def budget_figure(
     return Drawing(figure, scores.merge(signs, how="left"))
 
 # %% ../../nbs/papers/808_figures.ipynb #05f242bb
+def _is_sure(row: pd.DataFrame) -> bool:
+    "Whether an interval of a lead leaves out zero."
+    low, high = row[["low", "high"]].iloc[0]
+    return bool(low > 0 or high < 0)
+
+
 def budget_sentence(
     data: pd.DataFrame,  # of `budget_figure`
 ) -> str:
@@ -398,12 +404,14 @@ def budget_sentence(
     if len(last) < 2:
         return "One budget only: nothing is known of longer training."
     pairs = list(known.groupby(["metric", "model"], sort=False))
-    turned = []
+    turned, sure = [], 0
     for (metric, rival), rows in pairs:
         lead = rows.set_index("budget")["lead"]
         if {*last} <= {*lead.index} and lead[last[0]] * lead[last[1]] < 0:
             turned.append(f"{metric} against {rival}")
+            sure += all(_is_sure(rows[rows["budget"].eq(budget)]) for budget in last)
     which = f": {'; '.join(turned)}" if turned else ""
+    which += f" ({sure} of them sure both times)" if turned else ""
     between = f"from {last[0]:g} to {last[1]:g} of the planned steps"
     return f"{len(turned)} of {len(pairs)} leads change their sign {between}{which}."
 

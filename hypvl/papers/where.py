@@ -21,7 +21,7 @@ from .citations import Work, citation_page, read_works
 from .claims import OURS, counts_by_origin, of_the_paper, verdict_counts, with_limits
 from .figures import budget_sentence
 from .paper import find_paper
-from .read_off import finding, findings
+from .read_off import finding, findings, leaders_sentence
 from .runs import paper_packages
 from .tables import OUR_BLOCK, few_seeds
 
@@ -264,14 +264,10 @@ def who_leads(
 ) -> str:
     "Which row is best in most columns: here, and in the paper."
     parts = []
-    ours = cells["source"].eq(OUR_BLOCK)
+    ours, known = cells["source"].eq(OUR_BLOCK), ~few_seeds(cells)
     for said, block in (("here", ours & cells["score"].eq("paper")), ("paper", ~ours)):
-        counted = block & ~few_seeds(cells) & ~cells["baseline"].astype(bool)
-        rows = cells[counted & cells["value"].notna()]
-        best = rows.loc[rows["rank"].eq(1), "row"].value_counts()
-        columns = rows.groupby(["suite", "dataset", "metric"]).ngroups
-        if rows["row"].nunique() > 1 and len(best):
-            parts.append(f"{said}: {best.index[0]} best in {best.iloc[0]} of {columns} columns")
+        if leaders := leaders_sentence(cells[block & known]):
+            parts.append(f"{said}: {leaders}")
     return "; ".join(parts)
 
 # %% ../../nbs/papers/895_where.ipynb #5eae31ad
@@ -280,16 +276,20 @@ One study of the committed results (preset `mini`): score over the share of the 
 below, who leads, in brackets where it is not sure."""
 _WORDS = """\
 Each line is a claim with what became of it here: the effect, positive as the paper says, and its
-interval over items and seeds. *Decided* are *supports*, *contradicts*, *smaller than claimed* and
-*not found*; *underpowered* is an interval that is too wide to say, *still learning* a lead that
-longer training turns or that nobody trained longer, *at the floor* or *the ceiling* a test on which
-these models show nothing, *one run* fewer than three seeds, *sanity* what the loss itself asks for
-([all rules](nbs/papers/809_claims.ipynb))."""
+interval over items and seeds, with the paper's own from other data beside it: compare signs, not
+sizes. *Decided* are *supports*, *contradicts*, *smaller than claimed* and *not found* (within half
+of the paper's effect); *underpowered* is an interval that is too wide to say, or one that does not
+outlast the correction for so many claims, *still learning* a lead that longer training turns or
+that nobody trained longer, *at the floor* or *the ceiling* a test on which these models show
+nothing, *one run* fewer than three seeds, *sanity* what the loss itself asks for
+([all rules](nbs/papers/809_claims.ipynb)). *Trained longer* is the effect with twice the steps: an
+effect that all but vanishes there says how fast a model learns, not how far."""
 _READING = """\
 A verdict is given only where the runs know enough ([rules](../nbs/papers/809_claims.ipynb)):
 *supports* and *contradicts* need three seeds, an interval that excludes the other side and, where
 two trained models are compared, a longer training that agrees; *still learning* has no such
-training, *underpowered* an interval that is too wide, *exact tie* no difference in any item or
+training, *underpowered* an interval that is too wide or does not outlast the correction for so many
+claims, *exact tie* no difference in any item or
 seed, *smaller than claimed* and *not found* an interval within half of the paper's effect, *at the
 floor* or *the ceiling* a test on which nobody can show anything, *one run* fewer than three seeds;
 *sanity* is what the loss asks for or what stood so before any training. Questions and controls of
@@ -314,12 +314,37 @@ def _summary(work: Work, studies: Sequence[CommittedStudy], home: str, most: int
     if not studies:
         claims = len(find_paper(work.name).claims)
         return [f"| {title} | no results are committed yet; {claims} claims are listed |"]
-    said = [finding(row) for row in _shown(studies[0].ledger, find_paper(work.name).headline, most)]
+    shown = _shown(studies[0].ledger, find_paper(work.name).headline, most)
+    said = [_in_short(shown), *(finding(row) for row in shown)]
     for study in studies:
         folder = f"{home}results/{study.folder}"
         links = f"[{study.folder}]({folder}), [executed notebook]({folder}/{work.name}.ipynb)"
         said.append(f"{links}: {counts_by_origin(study.ledger)}")
     return [f"| {title} | {_text('<br>'.join(said))} |"]
+
+
+_OUTCOMES = {  # what becomes of a claim, in words, by verdict
+    "supports": "held up",
+    "contradicts": "turned out the other way",
+    "smaller than claimed": "turned out smaller",
+    "not found": "was not found",
+}
+
+
+def _in_short(rows: Sequence) -> str:
+    "What became of the claims that are shown, as one sentence."
+    outcomes = [_OUTCOMES.get(row.verdict, "cannot be told") for row in rows]
+    counted = [
+        f"{outcomes.count(what)} {what}"
+        for what in (*_OUTCOMES.values(), "cannot be told")
+        if what in outcomes
+    ]
+    told = [row for row in rows if row.verdict in ("supports", "contradicts")]
+    shrunk = sum(
+        abs(row.longer - row.threshold) < abs(row.effect - row.threshold) / 2 for row in told
+    )
+    later = f"; {shrunk} of them less than half as large when trained longer" if shrunk else ""
+    return f"*Of these {len(rows)}: {', '.join(counted)}{later}.*"
 
 
 def _shown(ledger: pd.DataFrame, headline: Sequence[str], most: int) -> list:

@@ -234,6 +234,6 @@ paper = Paper(
     describe=_describe,
     real_data="czsl",
     published=published_recipes,
-    headline=("troika", "H1-attention", "H2", "H3"),
+    headline=("clip", "troika", "curvature", "H2"),
     results="h2em_{preset}",
 )

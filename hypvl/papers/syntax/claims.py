@@ -26,7 +26,7 @@ from hypvl.papers.claims import (
     select,
 )
 
-CHANGED = "2026-11-22"  # the last change of the list of claims
+CHANGED = "2026-11-24"  # the last change of the list of claims
 NO_GAIN = 1.0  # points: "does not help"
 
 # %% ../../../nbs/papers/syntax/822_claims.ipynb #814cb183
@@ -258,7 +258,7 @@ _LABELS = {  # kinds of dependency edges, by what they join
 
 def _by_label(kind: str) -> Claim:
     "A question of our own: which edges do the cones know?"
-    words = f"MERU + syntax: {kind} lie in the cones of their heads more often than other pairs"
+    words = f"MERU + syntax: heads lie in the cones of their {kind} more often than other words do"
     test = EdgesInside("MERU + syntax", _LABELS[kind])
     facts = {"said": "not tested", "compares": False}
     return Claim(f"edges-{kind}", words, "not in the paper", test, **facts)

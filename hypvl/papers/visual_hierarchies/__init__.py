@@ -216,6 +216,12 @@ paper = Paper(
     seeds=Seeds((0, 1, 2), {"smoke": (0,)}, beyond_first="first"),
     describe=_describe,
     real_data="boxes",
-    headline=("tuned-clip-hyp", "clip-parent_to_child", "clip-hierarchical_recall", "depth"),
+    headline=(
+        "tuned-clip-hyp",
+        "clip-parent_to_child",
+        "clip-child_to_parent",
+        "hcl-same",
+        "depth",
+    ),
     results="visual_hierarchies_{preset}",
 )
