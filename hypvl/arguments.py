@@ -210,7 +210,8 @@ def check_checkpoint(
     near = _nearest_checkpoint(path)
     hint = "" if near is None else f" Did you mean {near!r}?"
     raise FileNotFoundError(
-        f"checkpoint: {source!r} is no folder, no file, and does not begin with open_clip:.{hint}"
+        f"checkpoint: {source!r} is no folder, no file, none of {', '.join(SHIPPED_NAMES)}, and "
+        f"does not begin with open_clip:.{hint}"
     )
 
 

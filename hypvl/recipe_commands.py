@@ -183,7 +183,13 @@ def check_training(
         if args.preset is not None:
             raise ValueError(f"preset: the file says it, got {args.preset!r}; leave it out")
     else:
-        check_paper(args.recipe.partition(":")[0])
+        paper, colon, _ = args.recipe.partition(":")
+        if not colon and paper not in paper_packages():
+            raise ValueError(
+                f"recipe: PAPER:NAME or a .json file is needed, got {args.recipe!r}; "
+                "`hypvl list recipes` names them all"
+            )
+        check_paper(paper)
     read_settings(args.settings)
     check_folder("data_root", args.data_root)
     check_device(args.device)

@@ -96,7 +96,11 @@ def find_recipe(
         (of_all if key.startswith(("data.", "train.")) else of_one)[key] = value
     known = named_recipes(paper, preset, seed, **of_all)
     if not back:
-        raise ValueError(f"recipe: which one of {front}? {', '.join(known)}")
+        some = ", ".join([*known][:4])
+        raise ValueError(
+            f"recipe: which one of {front}? {some}, … "
+            f"`hypvl list recipes --paper {front}` shows all {len(known)}"
+        )
     wanted = back.lower() if back.lower() in known else short_name(back)
     if wanted not in known:
         raise ValueError(

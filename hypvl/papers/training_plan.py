@@ -358,7 +358,10 @@ def plan_paper(
     left = len(trained) if setting.samples_per_second is None else 0
     if left:
         sizes = f"updates of {batch_size} and {2 * batch_size} samples"
-        tell(f"{left} models to measure, {sizes} each; the first says how long that takes")
+        tell(f"{left} models to measure, {sizes} each; the first says how long that takes.")
+        tell(
+            "Ctrl-C, and a speed (--samples_per_second N) measures nothing; --contains picks models"
+        )
     rows: list[dict[str, Any]] = []
     known: dict[str, UpdateCost] = {}  # by model and rows of an update
     costs: dict[str, UpdateCost] = {}  # by the first recipe that does such work
