@@ -219,7 +219,8 @@ class Contrast(Row, kind="contrast"):
         own[:, rank * count : (rank + 1) * count].fill_diagonal_(True)
         right |= own
         weights = own if positives.several == "mask" else right
-        weights = (weights / weights.sum(1, keepdim=True)).to(queries.dtype)
+        weights = weights.to(torch.promote_types(queries.dtype, torch.float32))
+        weights = weights / weights.sum(1, keepdim=True)
         hidden = right & ~own if positives.several == "mask" else None
 
         def targets(owner):

@@ -116,12 +116,11 @@ class Feed:
         if keeps_position(self.loader):
             return iter(self.loader)
         own = _own_generators(self.loader)
-        if not self._resumed:
+        if not self._resumed or self._start is None:  # None: nothing was read before
             states = [generator.get_state() for generator in own]
             self._start = dict(common=get_generators(), own=states)
             return iter(self.loader)
         now = get_generators()
-        assert self._start is not None
         set_generators(self._start["common"])
         for generator, state in zip(own, self._start["own"]):
             generator.set_state(state)

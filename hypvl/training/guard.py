@@ -263,11 +263,11 @@ def exploded(
     "Say what is wrong with a loss: not finite, or many times what it was at the start."
     if not math.isfinite(loss):
         return f"loss is {loss}"
-    if len(guard.start) < 10:
+    if len(guard.start) < 10 and loss:  # while every row rests it is 0
         guard.start.append(loss)
-    limit = guard.config.explode * abs(sum(guard.start) / len(guard.start))
-    if guard.config.explode and len(guard.start) == 10 and loss > limit:
-        return f"loss {loss:.4g} is over {guard.config.explode:g} times its start"
+    explode = guard.config.explode
+    if explode and len(guard.start) == 10 and loss > explode * abs(sum(guard.start) / 10):
+        return f"loss {loss:.4g} is over {explode:g} times its start"
     return ""
 
 

@@ -93,7 +93,8 @@ def lost_peer(
     "The first line of an error that tells of a process that has gone."
     text = str(error).strip()
     from_torch = type(error) is RuntimeError or isinstance(error, torch.distributed.DistError)
-    if not (from_torch and any(sign in text.lower() for sign in _SIGNS)):
+    from_loader = text.startswith("DataLoader")  # its workers are no peers
+    if from_loader or not (from_torch and any(sign in text.lower() for sign in _SIGNS)):
         return ""
     line = text.splitlines()[0]
     return line if len(line) <= 200 else line[:200] + " ..."

@@ -141,15 +141,29 @@ def accelerate_command(
     return [*command, "--multi_gpu", *job]
 
 
-def _wait_to_the_end(launcher, stop):
-    "The exit status of a launcher; a request to stop is handed on, once."
+_SAVING = 600  # seconds that processes have for a checkpoint when they are asked to stop
+
+
+def _ask_to_stop(launcher, count):
+    "Ask the processes of a launcher: it may have been asked itself, and twice would break it."
+    import psutil
+
+    with contextlib.suppress(psutil.Error):
+        asked = psutil.Process(launcher.pid).children() if count > 1 else []
+        for process in asked or [psutil.Process(launcher.pid)]:
+            process.terminate()
+
+
+def _wait_to_the_end(launcher, stop, count):
+    "The exit status of a launcher of so many processes; a request to stop is handed on."
     try:
         while launcher.poll() is None and not stop.number:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 launcher.wait(0.5)
     finally:
-        launcher.terminate()  # torchrun tells its processes, and gives them 30 s for a checkpoint
-        launcher.wait()
+        if launcher.poll() is None:
+            _ask_to_stop(launcher, count)
+            launcher.wait()
     return launcher.returncode
 
 
@@ -160,13 +174,14 @@ def _run_accelerate(out, processes=None, device=None, path=None):
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(path or [p for p in sys.path if p]))
     if device == "cpu":
         env["ACCELERATE_USE_CPU"] = "true"
-    # a cluster signals all processes of a job; torchrun hands these on instead of dying of one
-    env["TORCHELASTIC_SIGNALS_TO_HANDLE"] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2"
+    # a cluster signals all processes of a job: torchrun hands them on, and waits for checkpoints
+    env["PET_SIGNALS_TO_HANDLE"] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2"
+    env["PET_SHUTDOWN_TIMEOUT"] = str(_SAVING)
     log = Path(out) / "log.txt"
     command = accelerate_command(out, processes, device)
-    with open(log, "wb") as f, StopRequest() as stop:
+    with open(log, "ab") as f, StopRequest() as stop:
         launcher = subprocess.Popen(command, stdout=f, stderr=subprocess.STDOUT, env=env)
-        code = _wait_to_the_end(launcher, stop)
+        code = _wait_to_the_end(launcher, stop, _count_processes(processes, device))
     if stop.number and not finished(out):
         stop.obey()
     if code or not finished(out):

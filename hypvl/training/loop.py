@@ -6,12 +6,14 @@
 __all__ = ['Logger', 'Validation', 'Due', 'Trainer']
 
 # %% ../../nbs/training/505_loop.ipynb #ffde4863
+import errno
 import math
+import os
 import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ import pandas as pd
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object, set_seed
+from safetensors import SafetensorError
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.std import tqdm
@@ -28,7 +31,13 @@ from ..data.jobs import folder_lock
 from ..losses.ring import ProcessRing
 from ..losses.rows import gather_processes
 from ..models.towers import modes_kept
-from .checkpoint import get_generators, latest_checkpoint, preserve_generators
+from hypvl.training.checkpoint import (
+    CheckpointError,
+    get_generators,
+    latest_checkpoint,
+    preserve_generators,
+    step_of,
+)
 from .config import TrainConfig
 from .feed import Feed
 from hypvl.training.guard import (
@@ -171,7 +180,9 @@ class Validation:
                         sums[name] = sums.get(name, 0.0) + size * value
                         seen[name] = seen.get(name, 0) + size
         if not sums:
-            raise ValueError("validation: the loader gave no batch with a finite value")
+            raise ValueError(
+                "validation: no batch has a finite value, or the processes have none of one size"
+            )
         return {f"val/{name}": total / seen[name] for name, total in sums.items()}
 
     def _batches(self):
@@ -206,16 +217,35 @@ def _is_due(done, every, last):
     return done == last or bool(every and done % every == 0)
 
 
-def _save_as_model(model, folder):
-    "What `load_model` reads: the description and the weights."
+_NO_MODEL_YET = ".model_due"  # stands beside checkpoints of which the newest has no model yet
+
+
+def _save_as_model(model, folder, step):
+    "What `load_model` reads, the description and the weights: whole, or as it was before."
+    temp, old = folder.with_name(f".{folder.name}.tmp"), folder.with_name(f".{folder.name}.old")
+    for left in (temp, old):
+        shutil.rmtree(left, ignore_errors=True)
     try:
-        model.save_pretrained(folder)
+        model.save_pretrained(temp)
+        if folder.exists():
+            os.replace(folder, old)
+        os.replace(temp, folder)
     except (TypeError, ValueError, AttributeError) as e:
         warnings.warn(
             f"model: the folder of the run cannot be loaded as a model ({e}); "
             "the weights are in its checkpoints",
-            stacklevel=3,
+            stacklevel=4,
         )
+    except (OSError, SafetensorError) as e:
+        raise CheckpointError(
+            getattr(e, "errno", None) or errno.EIO,
+            f"model of step {step}: cannot write: {e}. The checkpoint of step {step} is intact; "
+            "mend that and resume",
+            str(folder),
+        ) from e
+    finally:
+        for left in (temp, old):
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _tell_geometry(model, what, *arguments):
@@ -225,6 +255,9 @@ def _tell_geometry(model, what, *arguments):
         method(*arguments)
 
 # %% ../../nbs/training/505_loop.ipynb #8c0fe061
+_LEAST_SCALE = 2.0**-14  # of a loss; where gradients overflow even then, they always will
+
+
 class Trainer:
     """Trains a model in place: `Trainer(model, objective, loader, config, out).fit()`.
 
@@ -310,12 +343,11 @@ class Trainer:
         """
         if resume not in ("auto", True, False):
             raise ValueError(f"resume: 'auto', True or False, got {resume!r}")
-        if steps is not None:
-            self.config = replace(self.config, steps=steps)
+        config = self.config if steps is None else replace(self.config, steps=steps)
         self.stop_request, self.stopping = StopRequest(), False
         with preserve_generators(), self._alone_in_folder(), self._others_answer():
             with self.stop_request:
-                self._begin(resume, more_steps=steps is not None)
+                self._begin(resume, config, more_steps=steps is not None)
                 logger = Logger(self.out, self.run, self.step_module, self.config.tensorboard)
                 with closing(logger), self._bar() as bar:
                     self._train(logger, bar)
@@ -324,11 +356,11 @@ class Trainer:
             self.stop_request.obey(self._farewell())
         return history
 
-    def _begin(self, resume, more_steps):
-        "Start anew or continue from the latest checkpoint."
+    def _begin(self, resume, config, more_steps):
+        "Start anew or continue from the latest checkpoint, with a config of maybe more steps."
         folder, main = self.out / "checkpoints", self.accelerator.is_main_process
         identity = RunIdentity(
-            self.config, self.model, self.objective, self.feed.loader, self.feed.kinds
+            config, self.model, self.objective, self.feed.loader, self.feed.kinds
         )
         found = None
         if resume:
@@ -336,15 +368,14 @@ class Trainer:
             found = latest_checkpoint(folder)
             if resume is True and not found:
                 raise ValueError(f"resume: no checkpoint in {folder}")
+        if not found and self.begun:
+            raise ValueError("resume: this trainer has trained already, make a new one for a start")
+        done = step_of(found) if found else 0
+        if done > config.steps:
+            raise ValueError(f"steps: the run in {self.out} has done {done}, got {config.steps}")
+        self.config, self.begun = config, True
         if found:
             self.run.restore(found)
-            if self.run.step > self.config.steps:
-                raise ValueError(
-                    f"steps: the run in {self.out} has done {self.run.step}, "
-                    f"got {self.config.steps}"
-                )
-        elif self.begun:
-            raise ValueError("resume: this trainer has trained already, make a new one for a start")
         else:
             set_seed(self.config.seed, device_specific=True)
             if resume:
@@ -352,8 +383,8 @@ class Trainer:
             if main:
                 for old in ("checkpoints", "model", "tensorboard"):
                     shutil.rmtree(self.out / old, ignore_errors=True)
-                (self.out / "metrics.csv").unlink(missing_ok=True)
-        self.begun = True
+                for old in ("metrics.csv", _NO_MODEL_YET):
+                    (self.out / old).unlink(missing_ok=True)
         if main:
             self.out.mkdir(parents=True, exist_ok=True)
             identity.save(self.out)
@@ -363,12 +394,18 @@ class Trainer:
 
     def _check_out_is_ours(self):
         "Raise where a start would delete what no run has written."
-        names = ("checkpoints", "model", "metrics.csv")
+        names = ("checkpoints", "model", "metrics.csv", "tensorboard")
         found = [name for name in names if (self.out / name).exists()]
         if found and not (self.out / "run.json").is_file():
             raise ValueError(
                 f"out: {self.out} holds {', '.join(found)}, and no run that wrote them; take "
                 "another folder, or delete them with resume=False"
+            )
+        others = {path.name for path in (self.out / "checkpoints").glob("[!.]*")}
+        if others := sorted(others - {"best", "latest"}):
+            raise ValueError(
+                f"out: {self.out / 'checkpoints'} holds {', '.join(others[:3])}, and no checkpoint "
+                "to go on from; move them away, or delete them with resume=False"
             )
 
     def _check_identity(self, identity, more_steps):
@@ -458,6 +495,7 @@ class Trainer:
         self._train_mode()
         self.optimizer.zero_grad()
         _tell_geometry(self.model, "clamp_parameters")
+        self._save_model()  # the run may have died between a checkpoint and its model
         if not self.config.steps:
             self._save()
         stopped = False
@@ -510,8 +548,11 @@ class Trainer:
             loss, size = values.tolist()
         self.stopping = self.stopping or asked > 0
         reason = exploded(self.guard, loss)
-        if not reason and not math.isfinite(size) and self.accelerator.scaler is None:
-            reason = f"norm of the gradient is {size}"
+        scaler = self.accelerator.scaler  # halves its scale, and leaves such an update out
+        if not reason and not math.isfinite(size):
+            if scaler is None or scaler.get_scale() < _LEAST_SCALE:
+                reason = f"norm of the gradient is {size}"
+                reason += f" at a loss scale of {scaler.get_scale():.2g}" if scaler else ""
         if not reason:
             return loss
         torch.set_rng_state(start[0])
@@ -585,16 +626,30 @@ class Trainer:
     def _keep_best(self, row):
         "Keep the weights if the column of the config has a new best value."
         value = row.get(self.config.best)
+        if isinstance(value, str):
+            raise ValueError(f"best: column {self.config.best!r} holds text, got {value!r}")
         if value is None or not math.isfinite(value):
             return
         wanted = self.config.best, self.config.best_is
-        best = self.run.best if self.run.best_of == wanted else None  # others cannot be compared
+        same = self.run.best_of in (wanted, ())  # other columns cannot be compared
+        best = self.run.best if same else None
         sign = 1 if self.config.best_is == "least" else -1
         if best is None or sign * value < sign * best:
             self.run.save_best(self.out / "checkpoints", wanted, value)
 
     def _save(self):
-        "The folder that `load_model` reads, then the checkpoint, so that none lacks its model."
-        if self.accelerator.is_main_process and hasattr(self.model, "save_pretrained"):
-            _save_as_model(self.model, self.out / "model")
+        "A checkpoint, and the folder that `load_model` reads; a mark stands until both are there."
+        if self.accelerator.is_main_process:
+            with suppress(OSError):  # the checkpoint says what is wrong with the disk
+                (self.out / _NO_MODEL_YET).touch()
         self.run.save(self.out / "checkpoints", self.config.keep)
+        self._save_model()
+
+    def _save_model(self):
+        "The folder that `load_model` reads, where it is older than the checkpoint."
+        mark = self.out / _NO_MODEL_YET
+        if self.accelerator.is_main_process and mark.exists():
+            if hasattr(self.model, "save_pretrained"):
+                _save_as_model(self.model, self.out / "model", self.run.step)
+            mark.unlink()
+        self.accelerator.wait_for_everyone()

@@ -42,8 +42,8 @@ def _rows(path):
     "The whole rows of a table, as text."
     if not path.is_file():
         return []
-    text = path.read_text(encoding="utf-8", errors="replace")
-    lines = text[: text.rfind("\n") + 1].splitlines(keepends=True)  # a last row may be cut
+    text = path.read_bytes().decode("utf-8", errors="replace")
+    lines = [f"{line}\n" for line in text.split("\n")[:-1]]  # a last row may be cut
     return [r for r in csv.DictReader(lines) if r.get("step") and None not in r.values()]
 
 

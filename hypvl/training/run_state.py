@@ -228,6 +228,14 @@ def differences(
     return [] if old == new else [f"{name}={old!r}, now {new!r}"]
 
 
+def _read_facts(path):
+    "The facts of a run, as its folder keeps them."
+    try:
+        return json.loads(path.read_text())
+    except ValueError as e:
+        raise ValueError(f"out: {path} is damaged ({e}); restore it, or take another folder") from e
+
+
 class RunIdentity:
     "What a run trains, as its folder keeps it: `config.json` and `run.json`."
 
@@ -264,7 +272,7 @@ class RunIdentity:
             old = describe(load_config(TrainConfig, out / "config.json"))
             found += differences(old, describe(self.config))
         if (out / "run.json").is_file():
-            found += differences(json.loads((out / "run.json").read_text()), self.facts)
+            found += differences(_read_facts(out / "run.json"), self.facts)
             if self.unknown and not found:
                 warnings.warn(
                     f"loader: {self.unknown} has no identity(), so whether its data are those of "

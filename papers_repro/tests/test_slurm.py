@@ -38,9 +38,10 @@ def train_together(config, out):
         os.replace(out / f"begun{rank}.part", out / f"begun{rank}")
         while os.environ["RESTARTED"] == "0" and not stop.number:
             time.sleep(0.1)
+        if stop.number:
+            time.sleep(10)  # as a checkpoint takes, longer than a job to begin
+            (out / f"saved{rank}").write_text("")
     if stop.number:
-        time.sleep(2)  # as a checkpoint takes
-        (out / f"saved{rank}").write_text("")
         stop.obey()
     return {"saved": sorted(path.name for path in out.glob("saved*"))}
 '''
@@ -58,6 +59,7 @@ sh {here}/script >> {here}/log 2>&1 && echo COMPLETED > {here}/state""",
 until case "$1" in *bin/python*) true;; *) false;; esac; do shift; done
 exec "$@" """,
     "scontrol": """
+ls {here}/run > {here}/there
 echo "$@" >> {here}/asked
 setsid {here}/bin/node 1 > /dev/null 2>&1 &""",
     "sacct": """
@@ -135,6 +137,7 @@ def test_all_processes_of_a_node_save_before_the_job_is_queued_again(slurm, to_a
         process.send_signal(signal.SIGUSR2)
     wait_until(lambda: finished(out))
     assert finished(out)["result"] == {"saved": ["saved0", "saved1"]}
+    assert {"saved0", "saved1"} <= {*(slurm / "there").read_text().split()}  # when it was queued
     assert (slurm / "asked").read_text() == "requeue 4242\n"
 
 

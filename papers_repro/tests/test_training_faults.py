@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from hypvl.config import from_dict
@@ -564,34 +565,104 @@ def test_a_clock_that_is_set_back_changes_nothing(tmp_path, whole, monkeypatch):
 # --- what stands beside checkpoints
 
 
-def test_a_model_that_was_not_saved_is_saved_when_the_run_is_started_again(tmp_path):
-    class Saved(Linear2):
-        room = 100  # saves before the disk is full
+class Saved(Linear2):
+    "A model that writes itself, with room for so many saves."
 
-        def save_pretrained(self, folder):
-            self.room -= 1
-            if self.room < 0:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            Path(folder).mkdir(parents=True, exist_ok=True)
-            torch.save(self.state_dict(), Path(folder) / "weights.pt")
+    room, error = 100, OSError(errno.ENOSPC, "No space left on device")
 
-    def run(room=100):
-        model, settings = Saved(), from_dict(TrainConfig, SETTINGS)
-        model.room = room
-        return Trainer(model, objective(), Batches(settings.batch_size), settings, tmp_path)
+    def save_pretrained(self, folder):
+        self.room -= 1
+        if self.room < 0:
+            raise self.error
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        torch.save(self.state_dict(), Path(folder) / "weights.pt")
 
-    with pytest.raises(OSError, match="No space left"):
-        run(room=3).fit()  # the fourth is the last
-    again = run()
+
+def saving(out, room=100, error=Saved.error):
+    "A trainer of such a model."
+    model, settings = Saved(), from_dict(TrainConfig, SETTINGS)
+    model.room, model.error = room, error
+    return Trainer(model, objective(), Batches(settings.batch_size), settings, out)
+
+
+@pytest.mark.parametrize(
+    "error, seen, said",
+    [
+        (Saved.error, CheckpointError, "model of step 20: cannot write: .*No space .* is intact"),
+        (SafetensorError("I/O error"), CheckpointError, "model of step 20: cannot write: I/O"),
+        (RuntimeError("some tensors share memory"), RuntimeError, "share memory"),
+    ],
+)
+def test_a_model_that_was_not_saved_is_saved_when_the_run_is_started_again(
+    tmp_path, error, seen, said
+):
+    with pytest.raises(seen, match=said):
+        saving(tmp_path, room=3, error=error).fit()  # the fourth is the last
+    assert latest_checkpoint(tmp_path / "checkpoints").name == "step_0000020"
+    earlier = torch.load(tmp_path / "model" / "weights.pt", weights_only=True)  # whole, and older
+    again = saving(tmp_path)
     again.fit()
     saved = torch.load(tmp_path / "model" / "weights.pt", weights_only=True)
     for name, weight in again.model.state_dict().items():
         assert torch.equal(saved[name], weight)
+    assert not torch.equal(earlier["image.weight"], saved["image.weight"])
+    before = (tmp_path / "model" / "weights.pt").stat().st_mtime_ns
+    saving(tmp_path).fit()  # finished: nothing is written
+    assert (tmp_path / "model" / "weights.pt").stat().st_mtime_ns == before
+
+
+def test_a_refused_call_leaves_no_trace_in_the_trainer(tmp_path):
+    saving(tmp_path).fit()
+    t = saving(tmp_path)
+    with pytest.raises(ValueError, match="has done 20, got 5"):
+        t.fit(steps=5)
+    assert t.config.steps == 20 and t.step == 0
+    fresh = t.fit(resume=False, steps=25)
+    assert fresh["step"].iloc[0] == 1 and fresh["step"].iloc[-1] == 25
+
+
+def test_checkpoints_that_were_put_aside_are_not_deleted(tmp_path):
+    saving(tmp_path).fit()
+    aside = []
+    for path in sorted((tmp_path / "checkpoints").glob("step_*")):
+        aside.append(path.rename(path.with_name(f"{path.name}.bak")))
+    with pytest.raises(ValueError, match="holds step_0000015.bak, .* and no checkpoint to go on"):
+        saving(tmp_path).fit()
+    assert all(path.is_dir() for path in aside)
+    saving(tmp_path).fit(resume=False)
+    assert not any(path.exists() for path in aside)
+
+
+def test_rows_that_rest_at_first_are_no_explosion(tmp_path):
+    rests = Objective([Contrast("image", "text")], {"contrast": Schedule(delay=12)})
+    settings = from_dict(TrainConfig, SETTINGS)
+    history = Trainer(Linear2(), rests, Batches(settings.batch_size), settings, tmp_path).fit()
+    assert history["loss"].iloc[-1] > 0 and history["step"].iloc[-1] == 20
+
+
+def test_a_gradient_that_is_never_finite_ends_a_run_with_a_loss_scale(tmp_path):
+    accelerator = make_accelerator(device="cpu")
+    accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    model = Linear2()
+    model.image.weight.register_hook(lambda grad: grad * torch.nan)
+    settings = from_dict(TrainConfig, SETTINGS | dict(steps=60))
+    batches = Batches(settings.batch_size)
+    run = Trainer(model, objective(), batches, settings, tmp_path, accelerator)
+    with pytest.raises(TrainingDiverged, match="norm of the gradient is nan at a loss scale of"):
+        run.fit()
+
+
+def test_a_best_column_of_text_is_refused(tmp_path):
+    settings = from_dict(TrainConfig, SETTINGS | dict(best="guard"))
+    run = Trainer(Linear2(), objective(), Batches(settings.batch_size), settings, tmp_path)
+    with pytest.raises(ValueError, match="best: column 'guard' holds text, got"):
+        run.fit()
 
 
 def test_a_start_deletes_nothing_that_no_run_wrote(tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "mine.txt").write_text("years of work")
-    with pytest.raises(ValueError, match="holds model, and no run that wrote them"):
-        trainer(dict(train=SETTINGS), tmp_path, make_accelerator(device="cpu")).fit()
-    assert (tmp_path / "model" / "mine.txt").read_text() == "years of work"
+    for name in ("model", "tensorboard"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.txt").write_text("years of work")
+        with pytest.raises(ValueError, match=f"{name}, and no run that wrote them"):
+            trainer(dict(train=SETTINGS), tmp_path, make_accelerator(device="cpu")).fit()
+        assert (tmp_path / name / "mine.txt").read_text() == "years of work"
