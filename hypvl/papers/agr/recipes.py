@@ -52,7 +52,7 @@ def _training(preset: str) -> TrainConfig:
         warmup=0,
         min_lr=3e-5,
         clip_grad=1.0,
-        log_every=10,
+        log_every=2,
         checkpoint_every=300,
         tensorboard=False,
     )
@@ -173,6 +173,10 @@ def agr_recipe(
     made = Recipe("agr", preset, model, objective, data, training, model.vision.kind)
     rest = {key: value for key, value in overrides.items() if key[:6] != "train."}
     made = override(replace(made, probes=("routed",)), SETTINGS[setting] | rest)
+    parts = ("correction", "baseline", "gate")  # whose gradients the log tells
+    parts += ("router",) if made.model.geometry.routing.weighting != "query" else ()
+    if "grad_norms" not in of_training:
+        made = replace(made, train=replace(training, grad_norms=parts))
     source = made.data  # what the settings of data have made of it
     if setting != "towers" and not published:
         made = replace(made, data=CachedFeatures(source, model.weights))
@@ -225,5 +229,6 @@ def section_recipes(
     "The recipes of a section, for one seed."
     known_name("section", section, SECTIONS)
     budget = LONGER if section == "budget" else 1.0
-    settings = _OF_SECTION["main" if section == "budget" else section]
+    compared = ("main", "ablation", "product") if section == "budget" else (section,)
+    settings = [setting for name in compared for setting in _OF_SECTION[name]]
     return [agr_recipe(s, preset, seed, budget, **overrides) for s in settings]
