@@ -345,16 +345,21 @@ def say_first(
         f"The Euclidean loss has done half of its fall first in {counted(found)} runs, the "
         f"hyperbolic one in {found['H first'].sum():g}; in the others neither is ahead."
     ]
-    for name, words in (("own contrast", "contrast of its own"), ("temperature", "temperature")):
-        parts = [
-            f"{words} {'yes' if value is True else 'no' if value is False else value}: "
-            f"{counted(rows)}"
-            for value, rows in found.groupby(name, sort=False)
-        ]
-        said.append(f"By {name}: {'; '.join(parts)}.")
+    conditions = {
+        "without a contrast of its own": ~found["own contrast"],
+        "with one": found["own contrast"],
+        "with the hyperbolic temperature fixed": found["temperature"].eq("fixed"),
+        "with it learned": found["temperature"].eq("learned"),
+    }
+    parts = [f"{words} {counted(found[own])}" for words, own in conditions.items() if own.any()]
+    said.append(f"E first: {', '.join(parts)}.")
+    for head in ("E", "H"):
+        still = found.loc[found[f"{head} falls"].isna(), "model"]
+        if len(still):
+            said.append(f"{head} does not fall in {'; '.join(still)}.")
     starved = [f"{r['model']} {r['E starved']:g}" for _, r in found.iterrows() if r["E starved"]]
-    none = "at no step of any log"
-    said.append(f"E gets a gradient of exactly zero {_until(starved) or none}.")
+    until = f"up to these steps: {'; '.join(starved)}" if starved else "at no step of any log"
+    said.append(f"E gets a gradient of exactly zero {until}.")
     ends = []
     for _, row in found.iterrows():
         tops = f"{row['top-1']:.2f} routed, {row['top-1 of E']:.2f} E, {row['top-1 of H']:.2f} H"
@@ -363,10 +368,6 @@ def say_first(
     passed = found.loc[found["w"].gt(0.9), "model"]
     said.append(f"w ends above .9 in {'; '.join(passed) or 'none of them'}.")
     return " ".join(said)
-
-
-def _until(starved: Sequence[str]) -> str:
-    return f"up to these steps: {'; '.join(starved)}" if starved else ""
 
 
 def pair_cost(study: Study) -> pd.DataFrame:  # a row for the router of pairs and for none
