@@ -70,6 +70,8 @@ class TrainConfig:
     ema: float = 0.0  # decay of the averaged weights; 0 is off
     seed: int = 0  # of all global generators, plus the rank of the process
     log_every: int = 10  # updates between rows of the metrics
+    # columns grad_norm/PART: norm of the gradient of the parameters with this part in their name
+    grad_norms: tuple[str, ...] = _free(())
     checkpoint_every: int = _free(500)  # updates between checkpoints; 0: only at the end
     keep: int = _free(2)  # checkpoints that stay
     validate_every: int = _free(500)  # updates between looks at the validation loader; 0: the end
@@ -91,6 +93,8 @@ class TrainConfig:
         for name in ("lr", "eps"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: above 0, got {getattr(self, name)}")
+        if "" in self.grad_norms:
+            raise ValueError(f"grad_norms: parts of names of parameters, got {self.grad_norms}")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas: two numbers from 0 to below 1, got {self.betas}")
         if self.ema >= 1:

@@ -255,6 +255,11 @@ def _tell_geometry(model, what, *arguments):
         method(*arguments)
 
 # %% ../../nbs/training/505_loop.ipynb #8c0fe061
+def _norm_of_gradients(parameters):
+    "Norm of all gradients together; 0 where no parameter has one."
+    return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+
+
 _LEAST_SCALE = 2.0**-14  # of a loss; where gradients overflow even then, they always will
 
 
@@ -309,6 +314,7 @@ class Trainer:
         )
         self.optimizer = config.make_optimizer(model, objective)
         self.parameters = [p for g in self.optimizer.param_groups for p in g["params"]]
+        self.parts = {part: self._trained_with(part) for part in config.grad_norms}
         self.module = self.accelerator.prepare(self.step_module)
         self.ema = None
         if config.ema:
@@ -323,6 +329,15 @@ class Trainer:
         self.validation = None
         if validation is not None:
             self.validation = Validation(validation, self.step_module, self.accelerator)
+
+    def _trained_with(self, part):
+        "The trained parameters with a part in their name, for its column of the metrics."
+        named = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
+        found = [p for name, p in named.items() if part in name]
+        if not found:
+            few = ", ".join(list(named)[:5])
+            raise ValueError(f"grad_norms: no trained parameter with {part!r} among {few}, …")
+        return found
 
     @property
     def step(self) -> int:
@@ -508,14 +523,14 @@ class Trainer:
             result = backward(
                 self.module, batches, self.run.step, self.accelerator, grads=due.watch
             )
-            norm = self._gradient_norm()
+            norm, norms = self._gradient_norms(due.write)
             upcoming = None if due.save else self.feed.next()
             loss = self._check(result, norm, batches, start)
             lr = self._update()
             batches = upcoming
             logger.count(self.config.batch_size)
             if due.write or due.watch:
-                self._log(logger, due, result, dict(lr=lr, grad_norm=norm))
+                self._log(logger, due, result, dict(lr=lr, grad_norm=norm) | norms)
             bar.set_postfix_str(f"loss {loss:.4f}, {logger.rate:.0f} samples/s", refresh=False)
             bar.update()
             if due.save:
@@ -528,13 +543,18 @@ class Trainer:
         there = any(p.grad is not None for p in self.parameters)
         return self.accelerator.scaler if there else None
 
-    def _gradient_norm(self):
-        "Norm of the gradient, without the loss scale; clipped if the config says so."
+    def _gradient_norms(self, write):
+        """Norm of the gradient, without the loss scale, and columns of its parts for a row.
+
+        Then it is clipped if the config says so.
+        """
         if (scaler := self._scaler()) is not None:
             scaler.unscale_(self.optimizer)
+        parts = self.parts if write else {}
+        norms = {f"grad_norm/{name}": _norm_of_gradients(own) for name, own in parts.items()}
         if self.config.clip_grad:
-            return nn.utils.clip_grad_norm_(self.parameters, self.config.clip_grad)
-        return nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
+            return nn.utils.clip_grad_norm_(self.parameters, self.config.clip_grad), norms
+        return _norm_of_gradients(self.parameters), norms
 
     def _check(self, result, norm, batches, start):
         "This update's loss as a number; stop if the update must not be made."

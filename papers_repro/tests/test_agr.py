@@ -19,12 +19,20 @@ def test_smoke_renders_every_table_figure_and_claim(tmp_path):
                 f"AGR ({v})" for v in ("E only", "H only", "E+H", "best constant", "one gate")
             }
             assert variants <= set(ours["row"])
-    for name in ("figure3_phases", "figure4_dynamics", "figure5_failures", "gates", "constants"):
+    figures = ("figure3_phases", "figure4_dynamics", "figure5_failures", "study", "gates")
+    for name in (*figures, "constants"):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000, name
     claims = pd.read_csv(tmp_path / "tables" / "claims.csv").set_index("id")
     assert claims.loc["t2i-meru", "seeds"] in ("0", 0)
     assert claims.loc[["no-gating", "phyclip"], "verdict"].tolist() == ["not run"] * 2
     assert not set(claims["verdict"]) & {"supports", "contradicts"}  # one seed
+    notebook = (tmp_path / "agr.ipynb").read_text()
+    for said in (
+        "Norms of the gradients that reach the heads. AGR: E zero up to step ",
+        "E first: ",
+    ):
+        assert said in notebook, said
+    assert "By level of their names gates are lowest for " in notebook
     results = pd.read_csv(tmp_path / "results.csv")
     shares = results[~results["metric"].isin(("tie", "lca", "lca_max"))]  # the others count edges
     assert shares["value"].between(0, 1).all() and results["run"].nunique() == 8

@@ -53,10 +53,10 @@ class RedcapsSource(DataSource, kind="redcaps"):
             write_redcaps_world(copy, self.world, workers, progress)
             write_suite(World(self.world.world), suite, self.suite, workers, progress)
         posts = collect_posts(copy, folder / "posts", workers, progress, self.max_bad)
-        known = posts.fingerprint
+        known = [posts.fingerprint, self.held_out]
         if (suite / "world.json").exists():
-            known = json.loads((suite / "world.json").read_text())["fingerprint"]
-        return DataPaths(posts.folder, posts.folder, suite, known)
+            known.append(json.loads((suite / "world.json").read_text())["fingerprint"])
+        return DataPaths(posts.folder, posts.folder, suite, config_hash(known))
 
     def words(self) -> tuple[str, ...]:
         "The words of the world's captions and communities; none for a copy of RedCaps."

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from ...config import override
+from ...data.redcaps.post_batches import PostReading
 from ...data.redcaps.redcaps_source import RedcapsSource
-from ...data.sources import DataSource
+from ...data.world.redcaps_files import RedcapsWorldConfig
 from ...data.world.writers import SuiteConfig
 from ...geometry.clipped import ClippedConfig
 from ...geometry.curriculum import Curriculum
@@ -51,7 +52,7 @@ def _training(preset: str) -> TrainConfig:
         warmup=0,
         min_lr=3e-5,
         clip_grad=1.0,
-        log_every=10,
+        log_every=2,
         checkpoint_every=300,
         tensorboard=False,
     )
@@ -66,14 +67,16 @@ def _training(preset: str) -> TrainConfig:
     return training
 
 
-def _data(preset: str) -> DataSource:
-    "Pairs of a preset."
-    if preset == "paper":
+def _data(preset: str, published: bool) -> RedcapsSource:
+    "Posts of a copy, or of the world with as many training captions as other papers have."
+    if published:
         return RedcapsSource(held_out=HELD_OUT)
-    world, _ = preset_scale(preset)
+    known, _ = preset_scale(preset)
+    train, held_out, suite = known.train, known.val, known.suite
     if preset == "mini":
-        world = replace(world, train=4_000, val=500, suite=_MINI_SUITE)
-    return world
+        train, held_out, suite = 4_000, 500, _MINI_SUITE
+    world = RedcapsWorldConfig(posts=train + held_out)
+    return RedcapsSource("", world, suite, held_out, PostReading(subreddit_prefix=0.0))
 
 # %% ../../../nbs/papers/agr/850_recipes.ipynb #98304fb4
 LABELS = {
@@ -166,13 +169,15 @@ def agr_recipe(
     trunk = TRUNKS["published" if published else "world"]
     model = frozen_towers(trunk, _geometry(setting, width, training.steps))
     objective = RoutedObjective(steps=training.steps)
-    made = Recipe("agr", preset, model, objective, _data(preset), training, model.vision.kind)
+    data = _data(preset, published or bool(overrides.get("data.root")))
+    made = Recipe("agr", preset, model, objective, data, training, model.vision.kind)
     rest = {key: value for key, value in overrides.items() if key[:6] != "train."}
     made = override(replace(made, probes=("routed",)), SETTINGS[setting] | rest)
+    parts = ("correction", "baseline", "gate")  # whose gradients the log tells
+    parts += ("router",) if made.model.geometry.routing.weighting != "query" else ()
+    if "grad_norms" not in of_training:
+        made = replace(made, train=replace(training, grad_norms=parts))
     source = made.data  # what the settings of data have made of it
-    if isinstance(source, RedcapsSource) and source.root and not source.held_out:
-        source = replace(source, held_out=HELD_OUT)
-        made = replace(made, data=source)
     if setting != "towers" and not published:
         made = replace(made, data=CachedFeatures(source, model.weights))
     columns = {"setting": setting, "budget": budget, "boxes": False}
@@ -224,5 +229,6 @@ def section_recipes(
     "The recipes of a section, for one seed."
     known_name("section", section, SECTIONS)
     budget = LONGER if section == "budget" else 1.0
-    settings = _OF_SECTION["main" if section == "budget" else section]
+    compared = ("main", "ablation", "product") if section == "budget" else (section,)
+    settings = [setting for name in compared for setting in _OF_SECTION[name]]
     return [agr_recipe(s, preset, seed, budget, **overrides) for s in settings]
