@@ -72,12 +72,13 @@ def test_exporting_notebooks_assert_something(root):
             assert re.search(r"\bassert\b|\btest_\w+\(|raises\(|allclose", code), path
 
 
-def test_no_machine_paths_or_warnings_in_outputs(root):
+def test_no_machine_paths_warnings_or_widgets_in_outputs(root):
     unwanted = re.compile(r"/(home|root|tmp|Users|work)/|TqdmWarning|UserWarning")
     for path in notebooks(root):
         cells = json.loads(path.read_text())["cells"]
         outputs = json.dumps([cell.get("outputs", []) for cell in cells])
         assert not unwanted.search(outputs), path
+        assert "jupyter.widget-view" not in outputs, path  # shows nothing without its kernel
 
 
 def test_reproduction_notebooks_have_parameters(root):
@@ -92,12 +93,13 @@ def test_arrows_point_one_way(root):
     allowed = {
         "config": set(),
         "extras": set(),
+        "names": {"config"},
         "streams": {"config"},
         "pictures": set(),
         "geometry": {"config", "extras"},
-        "data": {"config", "streams", "pictures"},
+        "data": {"config", "names", "streams", "pictures"},
         "losses": {"config", "extras", "streams", "geometry"},
-        "models": {"config", "extras", "streams", "pictures", "geometry"},
+        "models": {"config", "extras", "names", "streams", "pictures", "geometry"},
         "training": {"config", "streams", "losses", "models", "data", "geometry"},
         "evaluation": {"config", "streams", "pictures", "geometry", "data", "models"},
     }
