@@ -58,10 +58,10 @@ export: .venv/.installed  ## write hypvl/ and the pages of `where` from the note
 	$(BIN)/nbdev_export
 	$(BIN)/nbdev_clean --fname nbs
 	$(BIN)/nbdev_clean --fname papers_repro
-	$(BIN)/python -c "from hypvl.papers.where import write_pages; write_pages()"
+	$(BIN)/python -c "from hypvl.papers.opening import write_pages; write_pages()"
 
 where: .venv/.installed  ## write papers_repro/WHERE.md and CITATIONS.md: verdicts, the cell of each equation, whom to cite
-	$(BIN)/python -c "from hypvl.papers.where import write_pages; write_pages()"
+	$(BIN)/python -c "from hypvl.papers.opening import write_pages; write_pages()"
 
 test: .venv/.installed  ## formatter, linter, types, clean export, then nbdev_test, pytest and the smoke reproductions
 	$(BIN)/ruff format --check .

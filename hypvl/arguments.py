@@ -197,22 +197,24 @@ SHIPPED_NAMES = ("clip_world", "clip_states")  # of models in the package
 
 def check_checkpoint(
     source: str,  # as for `evaluate_checkpoint`
+    name: str = "checkpoint",  # of the argument
+    open_clip: bool = True,  # whether names of open_clip's models are taken
 ) -> None:
     "Raise FileNotFoundError where a checkpoint is not there, with the nearest name that is."
     path = Path(source)
     if path.is_file() and (path.parent / "config.json").is_file():
         raise FileNotFoundError(
-            f"checkpoint: {source!r} is one file of a saved model; give its folder "
-            f"{str(path.parent)!r}"
+            f"{name}: {source!r} is one file of a saved model; give its folder {str(path.parent)!r}"
         )
-    if source.startswith("open_clip:") or source in SHIPPED_NAMES or path.exists():
+    of_open_clip = open_clip and source.startswith("open_clip:")
+    if of_open_clip or source in SHIPPED_NAMES or path.exists():
         return
     near = _nearest_checkpoint(path)
     hint = "" if near is None else f" Did you mean {near!r}?"
-    raise FileNotFoundError(
-        f"checkpoint: {source!r} is no folder, no file, none of {', '.join(SHIPPED_NAMES)}, and "
-        f"does not begin with open_clip:.{hint}"
-    )
+    tried = f"no folder, no file, none of {', '.join(SHIPPED_NAMES)}"
+    if open_clip:
+        tried += ", and does not begin with open_clip:"
+    raise FileNotFoundError(f"{name}: {source!r} is {tried}.{hint}")
 
 
 def _nearest_checkpoint(path: Path) -> str | None:

@@ -561,6 +561,7 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
 # %% ../nbs/001_cli.ipynb #2ba74184
 def _data_check(args: argparse.Namespace) -> int:
     "Run `hypvl data check`."
+    check_folder("data_root", args.data_root)
     from hypvl.data.locate import check_archives, check_pictures, check_root
 
     table = check_root(args.data_root, args.sets)
@@ -588,6 +589,8 @@ def _data_check(args: argparse.Namespace) -> int:
 
 def _data_export(args: argparse.Namespace) -> int:
     "Run `hypvl data export`."
+    check_folder("data_root", args.data_root)
+    check_folder("tfds_dir", args.tfds_dir)
     from hypvl.data.benchmarks.tfds_splits import export_split
 
     say(str(export_split(args.set, args.data_root, args.tfds_dir)))
@@ -596,10 +599,12 @@ def _data_export(args: argparse.Namespace) -> int:
 
 def _explore(args: argparse.Namespace) -> int:
     "Run `hypvl explore`."
-    for plugin in args.plugin:
-        load_plugin(plugin)
+    for run in args.runs:
+        check_checkpoint(run, "run", open_clip=False)
     check_folder("images", args.images)
     check_file("annotations", args.annotations)
+    for plugin in args.plugin:
+        load_plugin(plugin)
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_OFFLINE"] = "1"
     from hypvl.search.explorer_page import explore

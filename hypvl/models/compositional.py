@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Pair', 'PATHS', 'KIND_OF_NAME', 'FUSIONS', 'PairVocabulary', 'composition_space', 'CompositionalConfig',
-           'backbone_description', 'find_backbone', 'clean_name', 'SoftPrompts', 'tower_device', 'disentangler',
-           'EncodedImages', 'EncodedTexts', 'CompositionalEncoder', 'fuse_scores']
+           'backbone_description', 'find_backbone', 'SoftPrompts', 'tower_device', 'disentangler', 'EncodedImages',
+           'EncodedTexts', 'CompositionalEncoder', 'fuse_scores']
 
 # %% ../../nbs/models/315_compositional.ipynb #2419df6b
 import math
@@ -32,6 +32,7 @@ from .registry import load_model
 from .shipped import SHIPPED, load_shipped, shipped_config
 from .tower_tokens import Bottlenecks, image_tokens, read_embeddings, token_embeddings
 from .towers import ModelDescription, modes_kept
+from ..names import clean_name
 from ..streams import KIND_OF_NAME, Kind, register_kind, stream_kind
 
 # %% ../../nbs/models/315_compositional.ipynb #6550dd5f
@@ -203,16 +204,6 @@ def find_backbone(
 
 # %% ../../nbs/models/315_compositional.ipynb #12d5efd2
 PATHS = ("pair", "state", "object", "state_parent", "object_parent")
-
-
-def clean_name(
-    name: str,  # of a primitive, as the split's files have it
-    style: str = "clean",  # 'clean', or 'troika'
-) -> str:
-    "A name as a text: in lower case, points and underscores as spaces; 'troika': points alone."
-    if style == "troika":
-        return name.replace(".", " ").lower()
-    return name.replace(".", " ").replace("_", " ").lower()
 
 
 class SoftPrompts(nn.Module):

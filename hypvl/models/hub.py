@@ -189,7 +189,8 @@ def _model_folder(place):
         raise FileNotFoundError(f"no config.json in folder {folder.name!r}{hint}")
     beside = []
     if folder.parent.is_dir():
-        beside = sorted(p.name for p in folder.parent.iterdir() if p.is_dir())
+        folders = (p.name for p in folder.parent.iterdir() if p.is_dir())
+        beside = sorted(name for name in folders if not name.startswith("."))
     raise FileNotFoundError(f"no folder {str(place)!r}.{suggest(folder.name, beside)}")
 
 

@@ -72,7 +72,8 @@ class Paper:
     figures: Mapping[str, Figure]  # by number or name
     claims: Sequence[Claim]
     claims_changed: str = ""  # date of the last change of the list
-    headline: tuple[str, ...] = ()  # ids of the claims that carry its message; they are shown first
+    # the two claims that carry its message, which README shows: id → plain words
+    headline: Mapping[str, str] = field(default_factory=dict)
     probes: Mapping[str, Probe] = field(default_factory=dict)  # its own, by name
     # frames of the claims: name → rows of the runs, and name → tables of the paper
     claim_rows: Mapping[str, Rows] = field(default_factory=lambda: {"main": Rows("items")})

@@ -5,14 +5,18 @@ import configparser
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
 
+import pandas as pd
+
 from hypvl.papers.citations import citation_page
+from hypvl.papers.opening import FOUND, OPENING, headlines, readme_opening
 from hypvl.papers.runs import paper_packages
-from hypvl.papers.where import OPENING, readme_opening, where_page
+from hypvl.papers.where import where_page
 
 
 def notebooks(root):
@@ -68,12 +72,13 @@ def test_exporting_notebooks_assert_something(root):
             assert re.search(r"\bassert\b|\btest_\w+\(|raises\(|allclose", code), path
 
 
-def test_no_machine_paths_or_warnings_in_outputs(root):
+def test_no_machine_paths_warnings_or_widgets_in_outputs(root):
     unwanted = re.compile(r"/(home|root|tmp|Users|work)/|TqdmWarning|UserWarning")
     for path in notebooks(root):
         cells = json.loads(path.read_text())["cells"]
         outputs = json.dumps([cell.get("outputs", []) for cell in cells])
         assert not unwanted.search(outputs), path
+        assert "jupyter.widget-view" not in outputs, path  # shows nothing without its kernel
 
 
 def test_reproduction_notebooks_have_parameters(root):
@@ -88,12 +93,13 @@ def test_arrows_point_one_way(root):
     allowed = {
         "config": set(),
         "extras": set(),
+        "names": {"config"},
         "streams": {"config"},
         "pictures": set(),
         "geometry": {"config", "extras"},
-        "data": {"config", "streams", "pictures"},
+        "data": {"config", "names", "streams", "pictures"},
         "losses": {"config", "extras", "streams", "geometry"},
-        "models": {"config", "extras", "streams", "pictures", "geometry"},
+        "models": {"config", "extras", "names", "streams", "pictures", "geometry"},
         "training": {"config", "streams", "losses", "models", "data", "geometry"},
         "evaluation": {"config", "streams", "pictures", "geometry", "data", "models"},
     }
@@ -138,11 +144,39 @@ def test_requirements_are_locked(root):
     assert {distribution(requirement) for requirement in wanted} <= locked
 
 
+def shown_opening(root):
+    "What README has between the two marks."
+    return (root / "README.md").read_text().split(OPENING[0])[1].split(OPENING[1])[0]
+
+
 def test_readme_opens_with_what_the_committed_ledgers_say(root):
-    "`make where` writes it between the two marks."
-    text = (root / "README.md").read_text()
-    shown = text.split(OPENING[0])[1].split(OPENING[1])[0]
-    assert shown == readme_opening(root)
+    "`make where` writes it between the two marks, and the figure beside its data."
+    assert shown_opening(root) == readme_opening(root)
+    drawn = (root / FOUND).with_suffix(".csv").read_text()
+    assert drawn == headlines(root).to_csv(index=False)
+    assert (root / FOUND).with_suffix(".png").is_file()
+
+
+def test_what_was_found_is_read_in_five_minutes(root):
+    text = (root / "README.md").read_text().split("## Two commands")[0]
+    table = [line for line in text.splitlines() if line.startswith("| [")]
+    assert len(text.split()) <= 650 and "<br>" not in text and text.count("![") == 1
+    assert len(table) <= 10 and max(len(line.split()) for line in table) <= 45
+
+
+def test_another_ledger_opens_readme_with_other_words(root, tmp_path):
+    (tmp_path / "CITATION.cff").symlink_to(root / "CITATION.cff")
+    shutil.copytree(
+        root / "papers_repro" / "results",
+        tmp_path / "papers_repro" / "results",
+        ignore=lambda folder, names: [name for name in names if name in ("figures", "results.csv")],
+    )
+    assert shown_opening(root) == readme_opening(tmp_path)
+    ledger = tmp_path / "papers_repro" / "results" / "syntax_mini" / "tables" / "claims.csv"
+    rows = pd.read_csv(ledger)
+    rows.loc[rows["id"].eq("vl_attribute"), "verdict"] = "not run"
+    rows.to_csv(ledger, index=False)
+    assert shown_opening(root) != readme_opening(tmp_path)
 
 
 CORE = """

@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from .splits import CompositionSplit, clean_name
+from .splits import CompositionSplit
+from ...names import clean_name
 
 # %% ../../../nbs/data/czsl/263_feasibility.ipynb #63046e46
 def _cosines(name: str, features, count: int) -> Float[np.ndarray, "n n"]:

@@ -22,9 +22,10 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from ...config import suggest, write_atomic
-from .splits import DATASETS, CompositionSplit, Pair, clean_name
+from .splits import DATASETS, CompositionSplit, Pair
 from ..records import read_json
 from ..world.states import SHAPES, STATES
+from ...names import clean_name
 
 # %% ../../../nbs/data/czsl/262_primitives.ipynb #69871487
 SOURCES = ("hand", "llm", "wordnet", "cluster", "world")

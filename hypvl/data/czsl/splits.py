@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Pair', 'PHASES', 'SETTINGS', 'SPLIT_FOLDER', 'DATASETS', 'NICKNAMES', 'PUBLISHED', 'read_pairs', 'CompositionSplit',
-           'read_split', 'clean_name', 'compare_counts', 'split_folders']
+           'read_split', 'compare_counts', 'split_folders']
 
 # %% ../../../nbs/data/czsl/260_splits.ipynb #c1a4c3d8
 import logging
@@ -187,17 +187,6 @@ def read_split(
         )
     pairs = {phase: read_pairs(path) for phase, path in files.items()}
     return CompositionSplit(name or NICKNAMES.get(root.name, root.name), **pairs)
-
-# %% ../../../nbs/data/czsl/260_splits.ipynb #faa10c47
-def clean_name(
-    name: str,  # of a state or object
-    style: str = "clean",  # or 'troika'
-) -> str:
-    "A name as words: dots (and, clean, underscores) are blanks, capitals are small."
-    if style not in ("clean", "troika"):
-        raise ValueError(f"style={style!r}: unknown.{suggest(style, ('clean', 'troika'))}")
-    words = name.replace(".", " ")
-    return (words if style == "troika" else words.replace("_", " ")).lower()
 
 # %% ../../../nbs/data/czsl/260_splits.ipynb #7536227b
 _COUNTED = ("states", "objects", "train_pairs", "val_seen_pairs", "val_unseen_pairs")

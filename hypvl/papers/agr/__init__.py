@@ -509,6 +509,9 @@ paper = Paper(
     real_data="redcaps",
     suites=("agr",),
     suite_tables=(2, 4),
-    headline=("t2i-clip", "t2i-meru", "router-h", "router-static"),
+    headline={
+        "t2i-clip": "It finds the picture of a caption better than CLIP",
+        "router-h": "Its router retrieves better than its hyperbolic side alone",
+    },
     results="agr_{preset}",
 )

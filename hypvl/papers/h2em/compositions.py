@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from ...data.czsl.czsl_source import CzslSource
 from ...data.czsl.feasibility import pair_feasibility
 from ...data.czsl.primitives import PrimitiveTaxonomy
-from ...data.czsl.splits import DATASETS, CompositionSplit, Pair, clean_name
+from ...data.czsl.splits import DATASETS, CompositionSplit, Pair
 from ...data.sources import DataPaths
 from ...evaluation.bias_sweep import BestAnswers, sweep
 from hypvl.evaluation.czsl import (
@@ -44,6 +44,7 @@ from hypvl.models.compositional import (
     fuse_scores,
 )
 from ...models.registry import create_model
+from ...names import clean_name
 from ..claims import IDEAL
 from .recipes import composition_recipe, primitive_features, taxonomy_of
 from ..recipes import Recipe

@@ -32,7 +32,6 @@ from hypvl.data.czsl.splits import (
     PUBLISHED,
     SPLIT_FOLDER,
     CompositionSplit,
-    clean_name,
     read_split,
     split_folders,
 )
@@ -47,6 +46,7 @@ from hypvl.models.compositional import (
     composition_space,
     find_backbone,
 )
+from ...names import clean_name
 from ..recipes import PRESETS, Recipe, at_budget, known_name
 from ...training.config import TrainConfig
 from ...training.optim import Group

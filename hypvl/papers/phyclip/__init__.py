@@ -265,6 +265,9 @@ paper = Paper(
     describe=_describe,
     suites=("phyclip", "world"),
     suite_tables=(1, 2, 3),
-    headline=("classification-clip", "classification-hycoclip", "families", "composition"),
+    headline={
+        "classification-clip": "It names what a picture shows better than CLIP with the same boxes",
+        "families": "Each factor of its space specialises in a family of concepts",
+    },
     results="{preset}",
 )

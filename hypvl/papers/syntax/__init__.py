@@ -129,6 +129,9 @@ paper = Paper(
     describe=_describe,
     suites=("syntax",),
     suite_tables=(1, 2, 3),
-    headline=("vl_checklist", "vl_attribute", "classification", "t2i"),
+    headline={
+        "vl_checklist": "Its loss helps MERU to reject captions with a wrong object",
+        "vl_attribute": "Its loss helps MERU to reject captions with a wrong attribute",
+    },
     results="syntax_{preset}",
 )

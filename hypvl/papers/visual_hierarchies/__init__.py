@@ -216,12 +216,9 @@ paper = Paper(
     seeds=Seeds((0, 1, 2), {"smoke": (0,)}, beyond_first="first"),
     describe=_describe,
     real_data="boxes",
-    headline=(
-        "tuned-clip-hyp",
-        "clip-parent_to_child",
-        "clip-child_to_parent",
-        "hcl-same",
-        "depth",
-    ),
+    headline={
+        "tuned-clip-hyp": "Fine-tuned on scenes and boxes, CLIP retrieves more of the same class",
+        "clip-parent_to_child": "Scenes retrieve boxes better in hyperbolic than in flat space",
+    },
     results="visual_hierarchies_{preset}",
 )
