@@ -3,18 +3,21 @@
 
     python benchmarks/router.py                          # the sizes of the documentation
     python benchmarks/router.py --sizes 512 1024 --forms naive tiles
+    python benchmarks/router.py --sizes 1024 --forms naive tiles --threads 2
 
 Forward and backward of a loss on the weights of B x B pairs. Prints a markdown table. Every row
 runs in a process of its own; on a CPU the memory is the growth of that process's largest resident
 set during the run, on a GPU what the allocator reports. Times are the best of `--repeats`: CPU time
-of one thread on a CPU (other processes matter little), wall time on a GPU. `compiled` passes the
-functions of a tile through torch.compile, whose first call, some ten seconds, is not counted.
+of one thread on a CPU (other processes matter little), wall time of several, and on a GPU.
+`compiled` passes the functions of a tile through torch.compile, whose first call, some ten seconds,
+is not counted.
 """
 
 import argparse
 import json
 import subprocess
 import sys
+import time
 
 from clock import peak_bytes, seconds_now
 
@@ -50,14 +53,18 @@ def loss_of(router, correction, baseline, contexts):
     return F.cross_entropy(mixed, target) + 0.1 * (weight.mean() - 0.5).square()
 
 
-def measure(form, batch, device, repeats, chunk):
+def measure(form, batch, device, repeats, chunk, threads):
     "One row: forward and forward + backward seconds, peak MiB above the inputs, gradients."
     import torch
 
     from hypvl.geometry.router import CHUNK_PAIRS
 
-    torch.set_num_threads(1)
+    torch.set_num_threads(threads)
     device = torch.device(device)
+
+    def now():
+        return time.perf_counter() if threads > 1 else seconds_now(device)
+
     pairs = chunk or CHUNK_PAIRS[device.type]
     rows = pairs // batch  # a tile of the same shape warms up
     warm = make_case(batch, form, device, chunk)
@@ -71,11 +78,11 @@ def measure(form, batch, device, repeats, chunk):
     for _ in range(repeats):
         case[0].zero_grad()
         case[3].grad = None
-        start = seconds_now(device)
+        start = now()
         value = loss_of(*case)
-        forward.append(seconds_now(device) - start)
+        forward.append(now() - start)
         value.backward()
-        both.append(seconds_now(device) - start)
+        both.append(now() - start)
     mebibytes = (peak_bytes(device) - before) / 2**20
     norm = case[3].grad.norm().item()
     times = {"forward": min(forward), "both": min(both)}
@@ -86,6 +93,7 @@ def measure_in_a_process(form, batch, options):
     "The same, with nothing else in memory."
     command = [sys.executable, __file__, "--row", form, str(batch), "--device", options.device]
     command += ["--repeats", str(options.repeats), "--chunk", str(options.chunk)]
+    command += ["--threads", str(options.threads)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -100,11 +108,13 @@ def main():
     add("--device", default="cpu")
     add("--repeats", type=int, default=3)
     add("--chunk", type=int, default=0, help="pairs of a tile; 0: as the router chooses")
+    add("--threads", type=int, default=1, help="of a CPU; with more than 1 wall time is taken")
     add("--row", nargs=2, metavar=("FORM", "BATCH"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.row:
         form, batch = options.row
-        row = measure(form, int(batch), options.device, options.repeats, options.chunk)
+        given = (options.device, options.repeats, options.chunk, options.threads)
+        row = measure(form, int(batch), *given)
         print(json.dumps(row))
         return
     columns = ["B", "form", "forward, s", "forward + backward, s", "times naive"]
