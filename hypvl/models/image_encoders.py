@@ -75,18 +75,23 @@ def open_clip_images(
 
 # %% ../../nbs/models/312_image_encoders.ipynb #f4862046
 class TorchvisionTower(nn.Module):
-    "A network of torchvision up to its pooled features."
+    "A network of torchvision up to its pooled features, or to the head behind them."
 
     def __init__(
         self,
         name: str,  # of torchvision, with a last layer `fc`: resnet18, resnet50, …
         config: VisionConfig,
+        hidden: int = 0,  # rectified units of a head of two layers; 0: no head
     ):
         super().__init__()
         self.network: Any = get_model(name, weights=None)
-        if not hasattr(self.network, "fc") or self.network.fc.in_features != config.width:
+        width = getattr(getattr(self.network, "fc", None), "in_features", None)
+        if width is None or (not hidden and width != config.width):
             raise ValueError(f"vision.name: no features of width {config.width} before fc: {name}")
         self.network.fc = nn.Identity()
+        if hidden:
+            last = nn.Linear(hidden, config.width)
+            self.network.fc = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), last)
         self.config, self.width = config, config.width
 
     def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]:
@@ -100,9 +105,11 @@ class TorchvisionImages(VisionConfig, kind="torchvision"):
 
     width: int = 2048
     name: str = "resnet50"
+    # rectified units of a head that was trained with the network, whose output is `width`; 0: none
+    hidden: int = field(default=0, metadata={"hash": "changed"})
 
     def make(self) -> TorchvisionTower:
-        return TorchvisionTower(self.name, self)
+        return TorchvisionTower(self.name, self, self.hidden)
 
 # %% ../../nbs/models/312_image_encoders.ipynb #8d53ac19
 class _Holder(nn.Module):
@@ -115,6 +122,7 @@ class _Holder(nn.Module):
 
 def moco_tower(
     path: str | Path,  # checkpoint of MoCo
+    head: bool = False,  # with the head behind the pooled features
 ) -> dict[str, Tensor]:
     "Weights of the query encoder, under the names of a `TorchvisionTower`."
     content = read_checkpoint(path)
@@ -122,7 +130,7 @@ def moco_tower(
     found = {}
     for name, tensor in state.items():
         _, query, inner = name.rpartition("encoder_q.")
-        if query and not inner.startswith("fc."):
+        if query and (head or not inner.startswith("fc.")):
             found[f"network.{inner}"] = tensor
     if not found:
         raise ValueError(f"path: {Path(path).name!r} has no module.encoder_q.*")
@@ -145,7 +153,13 @@ def _moco_of_source(path):
     return _Holder(_Tensors(moco_tower(path)))
 
 
+def _moco_head_of_source(path):
+    "The same with its head."
+    return _Holder(_Tensors(moco_tower(path, head=True)))
+
+
 tower_sources["moco"] = _moco_of_source
+tower_sources["moco_head"] = _moco_head_of_source
 
 # %% ../../nbs/models/312_image_encoders.ipynb #d5f41487
 HEADS = ("replace", "append", "original")

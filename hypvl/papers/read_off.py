@@ -256,6 +256,23 @@ def _percent(values: pd.Series, suites: Sequence[str]) -> list[str]:
     return ["–" if pd.isna(values.get(suite)) else f"{values[suite]:.1f}" for suite in suites]
 
 
+def _trainings(runs: pd.DataFrame) -> str:
+    "How many models were trained for how long, and how many were not."
+    steps = runs.groupby("model")["steps"].max()
+    idle, steps = int(steps.eq(0).sum()), steps[steps > 0]
+    if not len(steps):
+        return f"{_counted(idle, 'model')} without training"
+    low, high = f"{steps.min():,}", f"{steps.max():,}"
+    length = high if low == high else f"{low} to {high}"
+    seeds = _counted(runs.loc[runs["steps"] > 0, "seed"].nunique(), "seed")
+    said = f"{_counted(len(steps), 'model')} with {seeds} of {length} steps"
+    return f"{said}, {idle} without training" if idle else said
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def abstract(
     title: str,  # of the paper
     plan: pd.DataFrame,  # of a study: section, model, seed, steps
@@ -266,12 +283,8 @@ def abstract(
 ) -> str:  # Markdown
     "What a study did and found."
     first = plan[plan["section"].eq(plan["section"].iloc[0])]
-    models, seeds = first["model"].nunique(), first["seed"].nunique()
     runs = f"{len(plan)} runs in the sections {', '.join(plan['section'].unique())}"
-    trained = (
-        f"**{title}, preset {preset}.** {models} models with {seeds} "
-        f"{'seed' if seeds == 1 else 'seeds'} of {first['steps'].max():,} steps; {runs}."
-    )
+    trained = f"**{title}, preset {preset}.** {_trainings(first)}; {runs}."
     if preset == "smoke":
         trained += " This preset only shows that everything runs: its numbers say nothing."
     parts = [trained]

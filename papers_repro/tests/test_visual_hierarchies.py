@@ -20,9 +20,10 @@ def test_smoke_renders_every_table_figure_and_claim(tmp_path):
         assert MODELS <= measured, number
         blind = {"chance", "majority class" if number == 4 else "label frequency"}
         assert blind <= measured, number
-        if number in (1, 2):
+        if number in (1, 2, 4):
             roots = {"nearest to the root, CLIP", "nearest to the root, CLIP-hyp"}
             assert roots <= measured  # the frozen tower's is the mean direction of training
+        if number in (1, 2):
             gaps = ours[ours["row"].eq("MoCo-hyp")]
             assert gaps["value"].isna().all() and gaps["note"].str.contains("sections main").all()
     order = pd.read_csv(tmp_path / "tables" / "tableorder.csv")

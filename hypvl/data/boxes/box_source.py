@@ -10,8 +10,10 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
 
 from ...config import config_hash, file_stamp, suggest, write_atomic
 from .box_pairs import BoxPairLoader, PairConfig
@@ -20,6 +22,7 @@ from .class_tree import ClassTree, class_statistics, class_tree
 from .containment import ContainmentRule, read_pairs, write_pairs
 from .lvis import read_lvis
 from .open_images import SPLITS, read_classes, read_open_images
+from .sampling import read_image_ids
 from ..jobs import folder_lock
 from ..sources import DataPaths, DataSource
 from ..world.box_files import BoxWorldConfig, write_box_world
@@ -95,6 +98,8 @@ class BoxSource(DataSource, kind="boxes"):
     world: BoxWorldConfig = BoxWorldConfig()
     rule: ContainmentRule = ContainmentRule()
     pairs: PairConfig = PairConfig()  # which pairs are trained on, and how
+    # file of the test images that an evaluation searches, one a line; empty: all
+    test_ids: str = field(default="", metadata={"hash": "changed"})
 
     def folder(self, root: str | Path) -> Path:
         "Where `prepare` puts the data: named after all that they depend on."
@@ -125,9 +130,21 @@ class BoxSource(DataSource, kind="boxes"):
             for split in (*SPLITS, "lvis"):
                 if split in files:
                     report[split] = self._prepare_split(files, split, folder / split, progress)
+            self.test_images(folder)  # a wrong file is an error now, not behind a training
             write_atomic(folder / "report.json", json.dumps(report, indent=2))
         val = folder / ("validation" if "validation" in report else "train")
         return DataPaths(folder / "train", val, folder, folder.name)
+
+    def test_images(
+        self,
+        folder: str | Path,  # of the prepared splits
+    ) -> np.ndarray | None:  # int64, ascending
+        "Places of the images that `test_ids` names in the test split; None: all."
+        if not self.test_ids:
+            return None
+        if not Path(self.test_ids).is_file():
+            raise FileNotFoundError(f"test_ids: no file {self.test_ids!r}")
+        return read_image_ids(load_boxes(Path(folder) / "test"), self.test_ids)
 
     def _prepare_split(self, files, split: str, out: Path, progress: bool) -> dict:
         "Table and pairs of a split; what was counted."

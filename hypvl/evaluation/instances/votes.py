@@ -63,9 +63,14 @@ def vote(
         # rounded from float64: copies of an image tie, however the product was summed
         scores = cosine(queries[part].double(), candidates).float()
         voters = labels[top_indices(scores, k).cpu().numpy()]
-        votes = (voters[:, :, None] == voters[:, None, :]).sum(2)
-        said[part] = voters[np.arange(len(voters)), votes.argmax(1)]  # the first of the most
+        said[part] = _commonest(voters)
     return said
+
+
+def _commonest(voters: Int[np.ndarray, "q k"]) -> Int[np.ndarray, "q"]:
+    "The class of most voters; of equally common ones the first."
+    votes = (voters[:, :, None] == voters[:, None, :]).sum(2)
+    return voters[np.arange(len(voters)), votes.argmax(1)]
 
 # %% ../../../nbs/evaluation/instances/644_votes.ipynb #6dcab0d9
 @dataclass(frozen=True)
@@ -198,16 +203,20 @@ def evaluate_votes(
     dataset: str,  # name of the set, for the rows
     # what each query belongs to, such as the picture of a crop; None: queries are independent
     clusters: Sequence[int] | Int[np.ndarray, "Q"] | None = None,
+    # distance of each candidate from the root; None: without nearest_to_root
+    radii: Float[np.ndarray, "N"] | None = None,
     k: int = 5,  # voters
     score_name: str = "paper",  # of the score, for the rows
     memory: int = MEMORY,  # bytes for a block of queries
-) -> pd.DataFrame:  # item values of metric vote_accuracy, with models chance and majority
+) -> pd.DataFrame:  # item values of metric vote_accuracy, with the models that look at no query
     "Classification by neighbours, image by image."
     truth, known = np.asarray(query_labels), np.asarray(candidate_labels)
     if len(truth) != len(queries):
         raise ValueError(f"query_labels: {len(queries)} needed, got {len(truth)}")
     if clusters is not None and len(clusters) != len(queries):
         raise ValueError(f"clusters: {len(queries)} needed, got {len(clusters)}")
+    if radii is not None and len(radii) != len(candidates):
+        raise ValueError(f"radii: {len(candidates)} needed, got {len(radii)}")
     classes = np.union1d(truth, known)
     commonest = np.bincount(known).argmax()
     values = {
@@ -215,6 +224,9 @@ def evaluate_votes(
         "chance": np.full(len(truth), 1 / len(classes)),
         "majority": truth == commonest,
     }
+    if radii is not None and np.ptp(radii):
+        near = np.argsort(radii, kind="stable")[:k]
+        values["nearest_to_root"] = truth == _commonest(known[near][None])
     frames = []
     for model, numbers in values.items():
         rows = item_values(

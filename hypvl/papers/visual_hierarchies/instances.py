@@ -124,7 +124,8 @@ def _open_set(
     least = BOUNDS[bounds if source.root else "world"]
     tree = class_tree(statistics, known, *least)
     pairs = read_pairs(boxes, data.suite / folder, source.rule)
-    chosen = candidates(boxes, queries=most or queries)
+    images = source.test_images(data.suite) if folder == "test" else None
+    chosen = candidates(boxes, queries=most or queries, images=images)
     return InstanceSet(name, boxes, pairs, chosen, tree, statistics, fractions)
 
 
@@ -427,6 +428,13 @@ def _large_boxes(boxes: Boxes, most: int, seed: int = 0) -> np.ndarray:
     return np.sort(drawn)
 
 
+def _radii(model: nn.Module, points: Float[Tensor, "N D"]) -> np.ndarray:
+    "Distances of points from the root."
+    geometry: Any = model.geometry
+    with inference(model) as device:
+        return geometry.norm(points.to(device)).double().cpu().numpy()
+
+
 def vote_items(
     model: nn.Module, data: DataPaths, source: BoxSource, size: int, workers: int = 0
 ) -> pd.DataFrame | None:
@@ -440,14 +448,17 @@ def vote_items(
             points.append(embed_instances(model, boxes, boxes.image[rows], rows, size, workers))
             labels.append(boxes.label[rows].tolist())
             pictures.append(boxes.image[rows])
-        return evaluate_votes(*points, *labels, dataset="objects", clusters=pictures[0])
+        near = _radii(model, points[1])
+        settings = {"dataset": "objects", "clusters": pictures[0], "radii": near}
+        return evaluate_votes(*points, *labels, **settings)
     for name in SINGLE_CLASS:
         try:
             known, asked = open_single_class(name, source.root)
         except MissingData:
             continue
         points = [encode_images(model, images, workers=workers) for images in (asked, known)]
-        frames.append(evaluate_votes(*points, asked.labels, known.labels, dataset=name))
+        settings = {"dataset": name, "radii": _radii(model, points[1])}
+        frames.append(evaluate_votes(*points, asked.labels, known.labels, **settings))
     return pd.concat(frames, ignore_index=True) if frames else None
 
 # %% ../../../nbs/papers/visual_hierarchies/831_instances.ipynb #aa827e3d

@@ -14,6 +14,7 @@ from ...config import override
 from ...data.boxes.box_pairs import Augmentation, PairConfig
 from ...data.boxes.box_source import BoxSource
 from ...data.world.box_files import BoxWorldConfig
+from ...geometry.poincare import PoincareConfig
 from ...geometry.spaces import EuclideanConfig, GeometryConfig, ProductConfig, SphereConfig
 from ...losses.contrast import Contrast, Same
 from ...losses.objective import TableObjective
@@ -63,12 +64,13 @@ BACKBONES = {"clip": "CLIP", "moco": "MoCo"}
 _PUBLISHED = {  # sources of the pretrained weights; `model.weights` names another place
     "clip": "open_clip:ViT-B-16-quickgelu:openai",
     "moco": "moco:moco_v2_800ep_pretrain.pth.tar",
+    "hcl": "moco_head:checkpoint_0199.pth.tar",
 }
 _SHIPPED = {"clip": "clip_world"}
 GEOMETRIES: dict[str, GeometryConfig] = {
     "euc": EuclideanConfig(dim=WIDTH, modalities=("image",)),
     "hyp": ProductConfig(k=1, d=WIDTH, modalities=("image",)),
-    "hcl": ProductConfig(
+    "hcl": ProductConfig(  # of the world; `_published_hcl` has the ball
         k=1,
         d=WIDTH,
         modalities=("image",),
@@ -80,8 +82,18 @@ GEOMETRIES: dict[str, GeometryConfig] = {
 FAMILIES = ("frozen", *GEOMETRIES)
 
 
+def _published_hcl(pretrained: bool) -> ImageEncoderConfig:
+    "HCL's network with its own head, and its ball."
+    vision = TorchvisionImages(width=WIDTH, hidden=2048)
+    ball = PoincareConfig(d=WIDTH, c=0.05, temperature=0.2)
+    weights = _PUBLISHED["hcl"] if pretrained else ""
+    return ImageEncoderConfig(vision, ball, "original", weights=weights)
+
+
 def _model(family: str, backbone: str, preset: str, pretrained: bool) -> ImageEncoderConfig:
     "The tower of a backbone with the head of a family."
+    if family == "hcl" and preset == "paper":
+        return _published_hcl(pretrained)
     head = "original" if family == "frozen" else "replace"
     if preset != "paper":
         if backbone not in _SHIPPED:
@@ -148,6 +160,7 @@ def hierarchy_recipe(
     backbone: str = "clip",  # clip or moco
     cross_image: bool = True,  # a scene entails boxes of other images by their class
     pretrained: bool = True,  # False: random weights in the tower
+    unions: str = "",  # of hcl, on its own pairs: ranked by 'cosine' or 'distance'
     budget: float = 1.0,  # share of the preset's steps; 0: with the head as it begins
     seed: int = 0,
     **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}
@@ -155,25 +168,38 @@ def hierarchy_recipe(
     "A model of the paper; `frozen` is the pretrained one, without training, whatever the seed."
     known_name("family", family, FAMILIES)
     known_name("backbone", backbone, tuple(BACKBONES))
+    if unions:
+        known_name("unions", unions, ("cosine", "distance"))
+        if family != "hcl":
+            raise ValueError(f"unions={unions!r}: family='hcl' alone has them, got {family!r}")
+    if family == "hcl" and preset == "paper":
+        backbone = "moco"  # the only one of HCL
     data, training = _scale(preset, backbone)
     training = replace(training, seed=seed)
     objective, by = pair_objective(), "angle"
     if not cross_image:
         data = replace(data, pairs=replace(data.pairs, cross_image=0, negatives="geometry"))
     if family == "hcl":
-        objective, by = hcl_objective(), "distance"
+        objective, by = hcl_objective(), unions or "distance"
         data = replace(data, pairs=replace(data.pairs, second_view=True, parents="scene"))
+    if unions:
+        cross_image, alone = False, {"cross_image": 0, "negatives": "geometry"}
+        data = replace(data, pairs=replace(data.pairs, parents="union", **alone))
     model = _model(family, backbone, preset, pretrained)
     made = Recipe(family, preset, model, objective, data, training, model.vision.kind)
     made = override(replace(made, probes=(PROBE_OF[by],)), overrides)
     if family == "frozen":
-        by, cross_image, budget = "cosine", False, 0
-        made = replace(made, train=replace(made.train, seed=0), probes=(PROBE_OF[by],))
+        by, cross_image = "cosine", False
+        made = replace(made, probes=(PROBE_OF[by],))
+    if family == "frozen" or (unions and preset == "paper"):  # weights as they were published
+        budget, made = 0, replace(made, train=replace(made.train, seed=0))
     if not budget:
         made = replace(made, train=replace(made.train, precision="no"))
     made = at_budget(made, budget)
     columns = {"backbone": backbone, "cross_image": cross_image, "dist_func": by}
     label = made.label or _label(family, backbone, cross_image, pretrained, budget > 0)
+    if unions:
+        label = made.label or {"cosine": "HCL (cos)", "distance": "HCL (dist)"}[unions]
     return replace(made, label=label, columns={**made.columns, **columns})
 
 
@@ -187,7 +213,7 @@ def _label(family: str, backbone: str, cross_image: bool, pretrained: bool, trai
     return label if pretrained else f"{label}, from scratch"
 
 # %% ../../../nbs/papers/visual_hierarchies/830_recipes.ipynb #72eea5119410473aa328ad9291626812
-SECTIONS = ("main", "budget", "cross", "hcl", "scratch", "moco", "others")
+SECTIONS = ("main", "budget", "cross", "hcl", "unions", "scratch", "moco", "others")
 OTHERS = ("hycoclip", "phyclip")  # models of another paper
 
 
@@ -218,6 +244,7 @@ def section_recipes(
         "budget": [one | {"budget": budget} for budget in BUDGETS for one in both],
         "cross": [one | {"cross_image": False} for one in both],
         "hcl": [{"family": "hcl"}],
+        "unions": [{"family": "hcl", "unions": by} for by in ("cosine", "distance")],
         "scratch": [one | {"pretrained": False} for one in both],
         "moco": [one | {"backbone": "moco"} for one in ({"family": "frozen"}, *both)],
     }
