@@ -32,7 +32,7 @@ hierarchies:  ## fine-tune CLIP's image tower on wholes and parts, three seeds; 
 hierarchies: NOTEBOOK = visual_hierarchies
 h2em:  ## name unseen pairs of states and shapes with H²EM and its controls, three seeds; render tables, figures and claims
 agr:  ## train heads of two geometries and a router on a frozen trunk, beside controls, three seeds; render tables, figures and claims
-compare:  ## train the ideas of all five papers on one world, three seeds; say which helps what; more than an hour
+compare:  ## train the ideas of all five papers on one world, three seeds; say which helps what; two hours
 NOTEBOOK  = $@
 phyclip syntax hierarchies h2em agr compare: .venv/.installed
 	@mkdir -p $(OUT)

@@ -3,6 +3,7 @@
 A block without a comment is run, in the shell that README describes. A comment above a block says
 what it needs, `<!-- minutes: ... -->` or `<!-- data: ... -->`; such a block is read by whatever
 would read it: make, the command's parser, the notebook's parameters, the signature of a function.
+One with `<!-- full: ... -->` is read likewise, and run where pytest has `--full`.
 """
 
 import ast
@@ -27,7 +28,7 @@ from hypvl.papers.parameters import read_parameters
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 BLOCK = re.compile(r"(?:^<!-- (\w+): [^\n]*-->\n)?^```(\w*)\n(.*?)^```$", re.S | re.M)
-NEEDS = ("", "minutes", "data")
+NEEDS = ("", "full", "minutes", "data")
 
 
 @dataclass(frozen=True)
@@ -53,11 +54,17 @@ def blocks():
 
 ALL = blocks()
 RUN = [block for block in ALL if not block.needs]
+RUN += [pytest.param(b, marks=pytest.mark.full) for b in ALL if b.needs == "full"]
 READ = [block for block in ALL if block.needs]
 
 
 def first_line(block):
     return block.lines[0][:40]
+
+
+def test_the_commands_are_run_too_where_there_is_time():
+    timed = [block.lines for block in ALL if block.needs == "full"]
+    assert any("hypvl train" in line for lines in timed for line in lines)
 
 
 @pytest.fixture
@@ -75,7 +82,7 @@ def shell(root, tmp_path):
 
     def run(program, *arguments):
         command = [program, *arguments]
-        where = {"cwd": tmp_path, "env": env, "timeout": 300}
+        where = {"cwd": tmp_path, "env": env, "timeout": 900}
         return subprocess.run(command, capture_output=True, text=True, **where)
 
     return run
