@@ -108,6 +108,12 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         help="share of its speed that each of several devices keeps; assumed, default 0.9",
     )
     group.add_argument("--price_per_hour", type=positive, help="of one device, in any currency")
+    group.add_argument(
+        "--device_gib",
+        default=80.0,
+        type=positive,
+        help="memory of one device, default 80; an update that needs more has cached gradients",
+    )
     speed = parser.add_argument_group("how fast one device is; default: it is measured here")
     speed.add_argument(
         "--samples_per_second", type=positive, help="it trains with, measured elsewhere"
@@ -317,7 +323,8 @@ def plan_command(
     from hypvl.papers.training_plan import PlanSetting, plan_json, plan_lines, plan_paper
 
     speed = (args.samples_per_second, args.teraflops)
-    setting = PlanSetting(args.devices, args.scaling_efficiency, *speed, args.price_per_hour)
+    more = (args.price_per_hour, args.device_gib)
+    setting = PlanSetting(args.devices, args.scaling_efficiency, *speed, *more)
     plan = plan_paper(
         find_paper(args.paper),
         setting,

@@ -104,8 +104,8 @@ def _cross_entropy(x, y, c, scale, metric, reduce, offset, both, gather, pairs, 
     if form == "triton" and len(x):  # without a query there is nothing to run
         if not can_run(x):
             raise ValueError(
-                "form='triton' needs Triton and float32 points with d = 1, 2, 4, ... 32, "
-                f"got {x.dtype} and d = {x.shape[-1]}"
+                "form='triton' needs Triton, and float32 points with d = 1, 2, 4, ... 32 on a GPU, "
+                f"got {x.dtype} with d = {x.shape[-1]} on {x.device}"
             )
         return TritonCrossEntropy.apply(x, y, c, scale, how, offset, both, gather)
     if form not in ("tiled", "triton"):

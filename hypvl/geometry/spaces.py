@@ -9,7 +9,7 @@ __all__ = ['Side', 'Geometry', 'Sphere', 'Product', 'Lorentz', 'Euclidean', 'Geo
 # %% ../../nbs/geometry/105_spaces.ipynb #3e1f42ed
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal
 
 import torch
@@ -24,6 +24,7 @@ from hypvl.geometry.fused import (
     product_cross_entropy,
     product_cross_entropy_both,
 )
+from .gpu_kernels import can_run
 from .lorentz import dist, dist0, exp0, log0, pairwise_dist, time
 from .precision import fp32_geometry
 from hypvl.geometry.product import (
@@ -391,6 +392,8 @@ class Product(Geometry):
     scale: of features before the exponential map, one a factor ('factor', published code) or
     one a modality ('modality', paper). mode: 'stable', or 'literal' with the guard `eps` for
     parity with published code. min_radius: K of the half-aperture, asin(2K / (sqrt(c) |x|)).
+    form: of the stable contrast, 'tiled' (operations of torch) or 'triton' (kernels for a GPU, in
+    float32; tiles where they cannot run, see `geometry.gpu_kernels`).
     """
 
     has_cones = True
@@ -410,6 +413,7 @@ class Product(Geometry):
         learn_curvature: bool = True,  # False keeps the curvature where it is
         temperature: float = 0.07,  # initial temperature
         modalities: tuple[str, ...] = ("image", "text"),  # that have a scale
+        form: str = "tiled",  # of the contrast: 'tiled', or 'triton', kernels for a GPU
     ):
         if k < 1 or d < 1:
             raise ValueError(f"k and d must be at least 1, got k={k}, d={d}")
@@ -420,6 +424,7 @@ class Product(Geometry):
         self.metric = _known("metric", metric, ("l1", "l2"))
         self.scale = _known("scale", scale, ("factor", "modality"))
         self.mode = _known("mode", mode, ("stable", "literal"))
+        self._fused_form = _known("form", form, ("tiled", "triton"))  # no answer follows from it
         self.eps, self.min_radius, self.curvature_init = eps, min_radius, curvature_init
         start = torch.full((k,), math.log(curvature_init))
         self.log_curvature = nn.Parameter(start, requires_grad=learn_curvature)
@@ -442,6 +447,16 @@ class Product(Geometry):
         "Whether the fused form says what `score` says: not for literal guards, nor a new score."
         own = type(self).score is Product.score and type(self).logits is Geometry.logits
         return own and self.mode == "stable"
+
+    def _fused(self, points):
+        "Arguments of the fused form for these points [N, k, d]."
+        kernels = self._fused_form == "triton" and can_run(points)
+        return {
+            "c": self.curvature,
+            "scale": self.logit_scale.exp(),
+            "metric": self.metric,
+            "form": "triton" if kernels else "tiled",
+        }
 
     def _mean(self, factors):
         "Mean over factors, or root mean square with zero gradient at 0."
@@ -493,8 +508,7 @@ class Product(Geometry):
         if not self._is_fused():
             return super().contrast(queries, keys, offset, side)
         x, y = self.split(queries), self.split(keys)
-        form = dict(c=self.curvature, scale=self.logit_scale.exp(), metric=self.metric)
-        return product_cross_entropy(x, y, offset=offset, **form)
+        return product_cross_entropy(x, y, offset=offset, **self._fused(x))
 
     def answers_by_blocks(self) -> bool:
         return type(self).contrast is Product.contrast or super().answers_by_blocks()
@@ -510,8 +524,7 @@ class Product(Geometry):
         if not self._is_fused():
             return super().contrast_both(queries, keys, offset, gather)
         x, y = self.split(queries), self.split(keys)
-        form = dict(c=self.curvature, scale=self.logit_scale.exp(), metric=self.metric)
-        return product_cross_entropy_both(x, y, offset=offset, gather=gather, **form)
+        return product_cross_entropy_both(x, y, offset=offset, gather=gather, **self._fused(x))
 
     @fp32_geometry
     def dist(self, a: Float[Tensor, "*B D"], b: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
@@ -780,6 +793,9 @@ class ProductConfig(GeometryConfig, kind="product"):
     learn_curvature: bool = True  # False keeps the curvature where it is
     temperature: float = 0.07  # initial temperature
     modalities: tuple[str, ...] = ("image", "text")  # that have a scale
+    form: Literal["tiled", "triton"] = field(  # of the contrast; 'triton': kernels for a GPU
+        default="tiled", metadata={"hash": "changed"}
+    )
 
     def make(self) -> Product:
         return Product(**vars(self))

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['Pair', 'PATHS', 'KIND_OF_NAME', 'FUSIONS', 'PairVocabulary', 'composition_space', 'CompositionalConfig',
-           'backbone_description', 'find_backbone', 'SoftPrompts', 'tower_device', 'disentangler', 'EncodedImages',
-           'EncodedTexts', 'CompositionalEncoder', 'fuse_scores']
+           'backbone_description', 'find_backbone', 'SoftPrompts', 'tower_device', 'GatheredBatchNorm', 'disentangler',
+           'EncodedImages', 'EncodedTexts', 'CompositionalEncoder', 'fuse_scores']
 
 # %% ../../nbs/models/315_compositional.ipynb #2419df6b
+import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from torch.nn import functional as F
 from ..config import suggest
 from ..geometry.lorentz import exp0
 from ..geometry.spaces import Geometry, GeometryConfig, ProductConfig, SphereConfig
+from ..losses.rows import gather_processes
 from .adapters import tower_sources
 from .attention import AttentionConfig, CrossModalAttention, Summaries
 from .dual_encoder import normalise_pixels
@@ -284,6 +286,18 @@ def tower_device(tower: nn.Module) -> torch.device:
     return next(tower.parameters()).device
 
 # %% ../../nbs/models/315_compositional.ipynb #efc9a0de
+class GatheredBatchNorm(nn.BatchNorm1d):
+    "Batch normalisation whose statistics, in training, are those of the rows of all processes."
+
+    of_all_processes = True  # what the trainer asks of a norm where there are several
+
+    def forward(self, input: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
+        if not self.training:
+            return super().forward(input)
+        rows, start = gather_processes(input)
+        return super().forward(rows)[start : start + len(input)]
+
+
 def disentangler(
     width: int,  # of the features
     layers: int = 1,  # linear layers
@@ -292,7 +306,7 @@ def disentangler(
     "Linear, BatchNorm, ReLU, for each layer; dropout at the end (H²EM, Eq. 3)."
     parts: list[nn.Module] = []
     for _ in range(layers):
-        parts += [nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()]
+        parts += [nn.Linear(width, width), GatheredBatchNorm(width), nn.ReLU()]
     return nn.Sequential(*parts, nn.Dropout(dropout)) if parts else nn.Sequential()
 
 # %% ../../nbs/models/315_compositional.ipynb #05a7d28f
@@ -308,6 +322,7 @@ KIND_OF_NAME |= dict.fromkeys(("pair", "state", "object"), "labels")
 KIND_OF_NAME |= dict.fromkeys(("pair_texts", "state_texts", "object_texts"), "candidates")
 KIND_OF_NAME |= {f"own_{path}": "own_text" for path in PATHS}
 KIND_OF_NAME |= {
+    "view_features": "image_features",  # what the views of state and object start from
     "image_tokens": "image_tokens",
     "pair_parts": "candidate_parts",
     "static_pair": "static_texts",
@@ -340,6 +355,7 @@ class EncodedTexts(NamedTuple):
 # %% ../../nbs/models/315_compositional.ipynb #a99b9bf3
 FUSIONS = ("prob", "logit", "none", "product")
 _VIEWS = ("pair", "state", "object")
+_JOINED = ("image_state", "image_object")  # whose normalisation is over all pictures of an update
 
 
 class CompositionalEncoder(HubModel):
@@ -347,6 +363,7 @@ class CompositionalEncoder(HubModel):
 
     `embed` gives the streams of the losses, `scores` the scores of any pairs of known primitives,
     `score_chunks` the same for a quarter of a million of them. `tokens` are what may be cached.
+    Micro-batches meet in the views of state and object: `embed_rows` leaves them to `join_rows`.
     """
 
     geometry: Geometry
@@ -422,23 +439,79 @@ class CompositionalEncoder(HubModel):
         streams: names of the wanted entries.
         kinds: name → kind, as a loader declares them.
         """
-        wanted = set(streams)
-        self._check_streams(wanted, batch)
-        images, texts = self._image_features(batch, kinds), self._text_features(_paths(wanted))
+        self._check_streams(streams, batch)
+        images = self._image_features(batch, kinds)
+        images |= self._parts_of(images["pair"], self.views_of)
+        texts = self._text_features(_paths(streams))
         if self.training and not self.scaled:
-            self._set_scales(images, texts)
-        views = self._views(images)
-        points: dict[str, Any] = {
-            "image": views.pair,
-            "image_state": views.state,
-            "image_object": views.object,
-        }
+            self._set_scales(_lengths(images), texts)
+        points = self._points(batch, streams, images, texts)
+        for part in self.views_of:
+            points[f"image_{part}"] = self._lift(images[part], part)
+        return {name: points[name] if name in points else batch[name] for name in streams}
+
+    def embed_rows(
+        self,
+        batch: Mapping[str, Any],
+        streams: Sequence[str] = ("image", "pair_texts"),
+        kinds: Mapping[str, str] | None = None,
+    ) -> dict[str, Any]:
+        "What `embed` gives without the views of state and object, and the stream they start from."
+        self._check_streams(streams, batch)
+        images, texts = self._image_features(batch, kinds), self._text_features(_paths(streams))
+        points = self._points(batch, streams, images, texts)
+        alone = [name for name in streams if name not in _JOINED]
+        rows = {name: points[name] if name in points else batch[name] for name in alone}
+        return rows | {"view_features": images["pair"]}
+
+    def join_rows(
+        self,
+        rows: Mapping[str, Any],  # of `embed_rows`, of all samples of an update
+        streams: Sequence[str] = ("image", "pair_texts"),
+    ) -> dict[str, Any]:
+        "What `embed` would have given for all samples at once."
+        features = self._parts_of(rows["view_features"], self.views_of)
+        points = {f"image_{part}": self._lift(x, part) for part, x in features.items()}
+        return {name: points[name] if name in points else rows[name] for name in streams}
+
+    @property
+    def joint(self) -> tuple[nn.Module, ...]:
+        "Modules that `join_rows` runs."
+        return self.views_of, self.log_scales
+
+    @torch.no_grad()
+    def begin_update(
+        self,
+        batches: Sequence[Mapping[str, Any]],  # the micro-batches of an update
+        streams: Sequence[str] = ("image", "pair_texts"),
+        kinds: Mapping[str, str] | None = None,
+    ):
+        "Measure the scales on all pictures of the first update in training."
+        if not self.training or self.scaled:
+            return
+        wholes, patches = [], []
+        for batch in batches:
+            features = self._image_features(batch, kinds)
+            wholes.append(features.pop("pair"))
+            patches.append(_lengths(features))
+        whole = torch.cat(wholes)
+        views = copy.deepcopy(self.views_of)  # whose running statistics stay as they are
+        lengths = _lengths({"pair": whole} | self._parts_of(whole, views))
+        for part in patches[0]:
+            lengths[part] = torch.cat([found[part] for found in patches])
+        self._set_scales(lengths, self._text_features(_paths(streams)))
+
+    def _points(self, batch, streams, images, texts):
+        "All streams but the views of state and object."
+        wanted = set(streams)
+        whole = self._lift(images["pair"], "pair")
+        views = EncodedImages(whole, whole, whole, self._summaries(images))
+        points: dict[str, Any] = {"image": whole}
         lifted = {path: self._lift(feature, "text") for path, feature in texts.items()}
         labels = self._labels(batch) if any(_needs_labels(name) for name in wanted) else {}
         points |= labels | {"pair_parts": self.parts}
         points |= self._refined(wanted, lifted, views, labels)
-        points |= self._static(wanted, lifted)
-        return {name: points[name] if name in points else batch[name] for name in streams}
+        return points | self._static(wanted, lifted)
 
     @torch.no_grad()
     def tokens(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N+1 W"]:
@@ -456,7 +529,8 @@ class CompositionalEncoder(HubModel):
         "Pictures in evaluation mode, for any number of candidates."
         with modes_kept(self):
             self.eval()
-            return self._views(self._image_features(batch, kinds))
+            images = self._image_features(batch, kinds)
+            return self._views(images | self._parts_of(images["pair"], self.views_of))
 
     @torch.no_grad()
     def candidates(
@@ -565,16 +639,19 @@ class CompositionalEncoder(HubModel):
         return normalise_pixels(images, self.pixel_mean, self.pixel_std)
 
     def _image_features(self, batch, kinds):
-        "Features of the views, and the tokens that texts look at."
+        "Features of the pictures, and the tokens that texts look at."
         tokens = self.image_projection(self._tokens_of(batch, kinds))
-        whole = tokens[:, 0]
-        found = {"pair": whole}
-        for part, view in self.views_of.items():
-            found[part] = view(whole)
+        found = {"pair": tokens[:, 0]}
         if self.patch_norm is not None:
             seen = tokens if self.config.include_cls else tokens[:, 1:]
             found["patches"] = self.patch_norm(seen)
         return found
+
+    def _parts_of(self, whole, views):
+        "Features of the views of state and object; in full precision, as few as they are."
+        with torch.autocast(whole.device.type, enabled=False):
+            whole = whole.to(torch.promote_types(whole.dtype, torch.float32))
+            return {part: view(whole) for part, view in views.items()}
 
     def _tokens_of(self, batch, kinds):
         "Tokens of the pictures of a batch, or those that it brings."
@@ -614,12 +691,11 @@ class CompositionalEncoder(HubModel):
         return dict(zip(paths, split))
 
     @torch.no_grad()
-    def _set_scales(self, images, texts):
+    def _set_scales(self, lengths, texts):
         "Scales with which the mean length of each kind of feature is 1, in all processes."
+        lengths = lengths | {"text": torch.cat([*_lengths(texts).values()])}
         for key, log_scale in self.log_scales.items():
-            part = key.removeprefix("log_")
-            features = torch.cat([*texts.values()]) if part == "text" else images[part]
-            length = features.float().norm(dim=-1).mean()
+            length = lengths[key.removeprefix("log_")].mean()
             if dist.is_available() and dist.is_initialized():
                 dist.all_reduce(length)
                 length = length / dist.get_world_size()
@@ -643,12 +719,15 @@ class CompositionalEncoder(HubModel):
 
     def _views(self, features):
         "Points of the views, and the summaries of the tokens."
-        summaries = []
-        if self.attention is not None:
-            tokens = self._lift(features["patches"], "patches")
-            summaries = self.attention.summaries(tokens, self._curvature)
         pair, state, thing = (self._lift(features[part], part) for part in _VIEWS)
-        return EncodedImages(pair, state, thing, summaries)
+        return EncodedImages(pair, state, thing, self._summaries(features))
+
+    def _summaries(self, features):
+        "Of the tokens, what the attention needs."
+        if self.attention is None:
+            return []
+        tokens = self._lift(features["patches"], "patches")
+        return self.attention.summaries(tokens, self._curvature)
 
     def refine(
         self,
@@ -722,6 +801,15 @@ class CompositionalEncoder(HubModel):
             for kind, parents in (("state", names.state_parents), ("object", names.object_parents)):
                 if name.endswith(f"{kind}_parent") and not parents:
                     raise LookupError(f"stream {name!r}: the vocabulary has no {kind}_parents")
+
+
+def _lengths(features):
+    "Lengths of features, by name, in single precision at least."
+    found = {}
+    for name, x in features.items():
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        found[name] = x.norm(dim=-1).flatten()
+    return found
 
 
 def _paths(wanted):

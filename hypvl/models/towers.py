@@ -250,7 +250,8 @@ class ConvBlock(nn.Module):
     before, channels: channels in and out.
     stride: 2 halves the side.
     norm: 'weights' (each filter standardised), 'group' (each picture on its own; a uniform picture
-        loses its brightness) or 'batch' (over the batch; not exact in micro-batches).
+        loses its brightness) or 'batch' (over the batch, which must come whole: no micro-batches,
+        one process).
     """
 
     def __init__(

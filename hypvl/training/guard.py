@@ -306,8 +306,8 @@ def diagnose(
     device = next(model.parameters()).device
     with torch.no_grad():
         batch = [batch] if isinstance(batch, Mapping) else batch
-        parts = [module.embed(to_device(part, device)) for part in batch]
-    points, lines = join_points(parts, kinds), []
+        rows = [module.embed_rows(to_device(part, device)) for part in batch]
+        points, lines = module.join_rows(join_points(rows, kinds)), []
     for name in embedded_streams(points, kinds):
         value = points[name].norm(dim=-1).mean().item()
         finite = points[name].isfinite().all().item()

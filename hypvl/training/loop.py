@@ -57,6 +57,7 @@ from hypvl.training.update import (
     Result,
     Step,
     backward,
+    check_batch_norms,
     count_samples,
     generator_state,
     make_accelerator,
@@ -326,6 +327,9 @@ class Trainer:
         self.stop_request = StopRequest()
         self.stopping = False  # after the next update, since some process was asked to
         self.begun = False  # model and optimiser may differ from those of a start
+        with modes_kept(self.module):
+            self._train_mode()
+            check_batch_norms(self.step_module, config.accumulate, processes)
         self.validation = None
         if validation is not None:
             self.validation = Validation(validation, self.step_module, self.accelerator)

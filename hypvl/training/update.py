@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['embedded_streams', 'sample_streams', 'count_samples', 'Step', 'Result', 'generator_state', 'join_points', 'to_device',
-           'backward', 'make_accelerator']
+           'backward', 'make_accelerator', 'check_batch_norms']
 
 # %% ../../nbs/training/500_update.ipynb #db4bf27a
 from collections.abc import Callable, Mapping, Sequence
@@ -18,6 +18,7 @@ from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGr
 from accelerate.state import AcceleratorState
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..losses.ring import Ring
 from ..losses.rows import Context
@@ -82,6 +83,11 @@ class Step(nn.Module):
     The model has `embed(batch, streams, kinds)` and `geometry`, the objective has `streams` and is
     called with (points, geometry, step, context, update). On several processes `gather` brings
     the keys of the others, with gradient; with a `ring` they come block by block.
+
+    A model whose samples meet before the objective also has `embed_rows(batch, streams, kinds)`
+    and `join_rows(rows, streams)`, which together do what `embed` does, and `joint`, the modules
+    of the second. One that measures something on its first batch has `begin_update(batches,
+    streams, kinds)`, which is told the micro-batches of an update before it.
     """
 
     def __init__(
@@ -117,6 +123,23 @@ class Step(nn.Module):
         "Points of the streams that the objective reads."
         return self.model.embed(batch, self.objective.streams, self.kinds)
 
+    def begin_update(self, batches: Sequence[Mapping[str, Any]]):
+        "Let the model look at all micro-batches of an update."
+        if hasattr(self.model, "begin_update"):
+            self.model.begin_update(batches, self.objective.streams, self.kinds)
+
+    def embed_rows(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        "Points of the streams as far as each sample is on its own."
+        if not hasattr(self.model, "embed_rows"):
+            return self.embed(batch)
+        return self.model.embed_rows(batch, self.objective.streams, self.kinds)
+
+    def join_rows(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+        "Points of the streams, from the rows of all samples of an update."
+        if not hasattr(self.model, "join_rows"):
+            return dict(rows)
+        return self.model.join_rows(rows, self.objective.streams)
+
     def head(
         self,
         points: Mapping[str, Any],
@@ -134,12 +157,12 @@ class Step(nn.Module):
         self,
         batch: Mapping[str, Any],
         step: int,
-        cached: Mapping[str, Tensor] | None = None,  # gradient of the loss by the points
+        cached: Mapping[str, Tensor] | None = None,  # gradient of the loss by the rows
         head_gradients: Sequence[tuple[Tensor, Tensor]] = (),  # parameter, its gradient
         watch: bool = False,  # keep the gradients of the points, in `watched`
     ):
         "Loss, log and points of a batch; with `cached` only the product of gradients and points."
-        points = self.embed(batch)
+        points = self.embed(batch) if cached is None else self.embed_rows(batch)
         self.watched = {}
         if watch:  # here, since several processes return copies of the points
             for name in embedded_streams(points, self.kinds):
@@ -242,39 +265,51 @@ def backward(
     return Result(loss.detach(), logs, _detached(points), found)
 
 # %% ../../nbs/training/500_update.ipynb #cd0c5c27
-def _points_without_graph(step_module, batches, accelerator):
-    "Points of each micro-batch, and the generators as they were before it."
+def _rows_without_graph(step_module, batches, accelerator):
+    "Rows of each micro-batch, and the generators as they were before it."
     states, parts = [], []
     for batch in batches:
         states.append(generator_state(accelerator.device))
         with torch.no_grad(), accelerator.autocast():
-            parts.append(step_module.embed(batch))
+            parts.append(step_module.embed_rows(batch))
     return states, parts
 
 
 def _head_parameters(step_module):
-    "Trainable parameters that the objective reads itself: temperature, curvature, its own."
+    "Trainable parameters behind the rows: temperature, curvature, of joint modules, objective."
     found = []
-    for part in (step_module.model.geometry, step_module.objective):
+    joint = getattr(step_module.model, "joint", ())
+    for part in (step_module.model.geometry, step_module.objective, *joint):
         if isinstance(part, nn.Module):
             found += [p for p in part.parameters() if p.requires_grad]
     return found
 
 
 def _head_backward(step_module, parts, step):
-    "The objective once, on all points: loss, log, points, gradients of points and of its own."
-    points = join_points(parts, step_module.kinds)
-    watched = {}
-    for name in embedded_streams(points, step_module.kinds):
-        watched[name] = _full(points[name]).detach().requires_grad_()
-    loss, logs = step_module.head(points | watched, step)
+    "What runs once, on all rows: result, gradients of the rows, of the points, of parameters."
+    kinds = step_module.kinds
+    rows = join_points(parts, kinds)
+    for name in embedded_streams(rows, kinds):
+        rows[name] = _full(rows[name]).detach().requires_grad_()
+    points = step_module.join_rows(rows)
+    loss, logs = step_module.head(points, step)
+    leaves: dict[Any, Tensor] = {
+        ("rows", name): rows[name] for name in embedded_streams(rows, kinds)
+    }
+    for name in embedded_streams(points, kinds):
+        if points[name].requires_grad:
+            leaves["points", name] = points[name]
     parameters = _head_parameters(step_module)
-    leaves = [*watched.values(), *parameters]
-    found = torch.autograd.grad(loss, leaves, allow_unused=True) if loss.requires_grad else ()
-    cached = {name: g for name, g in zip(watched, found) if g is not None}
-    own = zip(parameters, found[len(watched) :])
-    own = [(parameter, g) for parameter, g in own if g is not None]
-    return loss.detach(), logs, points, cached, own
+    leaves |= {("own", i): parameter for i, parameter in enumerate(parameters)}
+    found: dict[str, dict] = {"rows": {}, "points": {}, "own": {}}
+    if loss.requires_grad:
+        grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        for (part, key), gradient in zip(leaves, grads):
+            if gradient is not None:
+                found[part][key] = gradient
+    own = [(parameters[i], gradient) for i, gradient in found["own"].items()]
+    result = Result(loss.detach(), logs, _detached(points), found["points"])
+    return result, found["rows"], own
 
 
 def _cut(cached, parts, kinds):
@@ -300,12 +335,15 @@ def _cut(cached, parts, kinds):
 
 
 def _cached_backward(module, batches, step, accelerator):
-    "Points first, then the objective once, then the towers again with the cached gradient."
+    "Rows first, then the objective once, then the towers again with the cached gradient."
     plain = accelerator.unwrap_model(module)
-    states, parts = _points_without_graph(plain, batches, accelerator)
-    loss, logs, points, cached, own = _head_backward(plain, parts, step)
+    with torch.no_grad(), accelerator.autocast():
+        plain.begin_update(batches)
+    states, parts = _rows_without_graph(plain, batches, accelerator)
+    result, cached, own = _head_backward(plain, parts, step)
     if not cached and not own:  # every row rests; processes would wait for a gradient
-        return Result(loss, logs, _detached(points), cached)
+        return result
+    after = generator_state(accelerator.device)
     cut = _cut(cached, parts, plain.kinds)
     for i, (batch, state, pieces) in enumerate(zip(batches, states, cut)):
         _set_generator_state(state, accelerator.device)
@@ -314,7 +352,8 @@ def _cached_backward(module, batches, step, accelerator):
             product = module(batch, step, pieces, own if last else ())
             if product.requires_grad:
                 _differentiate(product, accelerator)
-    return Result(loss, logs, _detached(points), cached)
+    _set_generator_state(after, accelerator.device)
+    return result
 
 # %% ../../nbs/training/500_update.ipynb #837f61e3
 def make_accelerator(
@@ -340,3 +379,30 @@ def make_accelerator(
         kwargs_handlers=[ddp, InitProcessGroupKwargs(timeout=timedelta(seconds=timeout))],
         step_scheduler_with_optimizer=False,
     )
+
+# %% ../../nbs/training/500_update.ipynb #6d1f0a12
+def check_batch_norms(
+    module: Step,  # its parts in the modes of its training
+    micro_batches: int,  # of an update, on a process
+    processes: int,
+):
+    "Raise if a batch normalisation in training would not see the whole batch of an update."
+    joint = set()
+    for part in (module.objective, *getattr(module.model, "joint", ())):
+        if isinstance(part, nn.Module):
+            joint |= set(part.modules())
+    for name, part in module.named_modules():
+        if not isinstance(part, _BatchNorm) or not part.training:
+            continue
+        what = f"{name} ({type(part).__name__}) would take its statistics from each"
+        if micro_batches > 1 and part not in joint:
+            raise ValueError(
+                f"accumulate={micro_batches}: {what} micro-batch, not from the whole batch; train "
+                "with accumulate=1, freeze it, or run it in `join_rows` (hypvl.training.update)"
+            )
+        gathers = isinstance(part, nn.SyncBatchNorm) or getattr(part, "of_all_processes", False)
+        if processes > 1 and not gathers:
+            raise ValueError(
+                f"processes={processes}: {what} process, not from the whole batch; freeze it, or "
+                "on GPUs convert the model with torch.nn.SyncBatchNorm.convert_sync_batchnorm"
+            )

@@ -1,10 +1,25 @@
-"Geometry in a compiled graph: without a break, with the values and gradients of the plain call."
+"""Geometry in a compiled graph: without a break, with the values and gradients of the plain call.
+
+And no objective waits for the numbers that it computes.
+"""
+
+from pathlib import Path
 
 import pytest
 import torch
 
+import hypvl.geometry
 from hypvl.geometry import cones, fused, lorentz, product
-from hypvl.geometry.spaces import Euclidean, Lorentz, Product, Sphere
+from hypvl.geometry.clipped import ClippedConfig
+from hypvl.geometry.routing import RoutedConfig
+from hypvl.geometry.spaces import Euclidean, Lorentz, Product, Sphere, SphereConfig
+from hypvl.losses.composition import CompositionObjective
+from hypvl.losses.objective import FamilyObjective
+from hypvl.losses.routing import RoutedObjective
+from hypvl.models.compositional import composition_space
+from hypvl.models.registry import create_model
+from hypvl.papers.paper import find_paper
+from hypvl.training.update import Step
 
 C = torch.tensor(0.8)
 
@@ -64,3 +79,62 @@ def test_one_graph_with_the_same_values(name):
     found = value_and_gradient(compiled, points)
     for a, b in zip(found, value_and_gradient(function, points), strict=True):
         assert (a - b).norm() <= 1e-5 * b.norm() + 1e-6
+
+
+def test_a_training_step_breaks_nowhere_in_geometry():
+    "From pictures and texts to the loss, as a recipe has it."
+    recipe = find_paper("phyclip").recipes("main", preset="smoke", seed=0)[-1]
+    model = create_model(recipe.model, seed=0).train()
+    known = model.text_tower.config.vocabulary
+    texts = [[known[-2], known[i], known[i + 4], known[-1]] for i in range(4)]
+    batch = {"text": torch.tensor(texts), "box_text": torch.tensor(texts[::-1])}
+    for name in ("image", "box_image"):
+        batch[name] = torch.rand(4, 3, recipe.image_size, recipe.image_size)
+    step = Step(model, recipe.objective.make())
+    torch._dynamo.reset()
+    found = torch._dynamo.explain(step)(batch, recipe.train.steps - 1)
+    geometry = Path(hypvl.geometry.__file__).parent
+    places = [f"{f.filename}:{f.lineno}" for one in found.break_reasons for f in one.user_stack]
+    assert found.graph_count > 0 and any("text.py" in place for place in places)
+    assert not [place for place in places if Path(place).is_relative_to(geometry)]
+
+
+FAMILIES = {"clip": Sphere(8), "meru": Lorentz(8), "hycoclip": Lorentz(8), "phyclip": Product(2, 4)}
+OBJECTIVES = {
+    f"{name}, boxes={boxes}": (FamilyObjective(name, boxes=boxes), space)
+    for name, space in FAMILIES.items()
+    for boxes in (True, False)
+}
+OBJECTIVES["h2em"] = (CompositionObjective(), composition_space(width=8).make())
+OBJECTIVES["agr"] = (
+    RoutedObjective(),
+    RoutedConfig(correction=SphereConfig(dim=8), baseline=ClippedConfig(d=8)).make(),
+)
+
+
+def stand_in(name, space):
+    "An entry of a batch of six, without memory."
+    if name in ("pair", "state", "object"):
+        return torch.zeros(6, dtype=torch.long, device="meta")
+    if name == "pair_parts":
+        return torch.zeros(5, 2, dtype=torch.long, device="meta")
+    candidates = {"pair_texts": (6, 5), "state_texts": (6, 3), "object_texts": (6, 4)}
+    shape = (*candidates.get(name, (6,)), space.dim)
+    return torch.zeros(shape, device="meta", requires_grad=True)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_an_objective_reads_no_number_on_the_way(name):
+    "Tensors without values: whoever reads one fails."
+    config, space = OBJECTIVES[name]
+    space, objective = space.to("meta").train(), config.make()
+    points = {stream: stand_in(stream, space) for stream in objective.streams}
+    loss, _ = objective(points, space)
+    assert loss.is_meta
+    loss.backward()
+    assert all(x.grad is not None for x in points.values() if x.requires_grad)
+
+
+def test_a_number_that_is_read_fails():
+    with pytest.raises(RuntimeError, match="cannot be called on meta tensors"):
+        torch.zeros((), device="meta").item()

@@ -4,15 +4,19 @@ from dataclasses import replace
 
 import pytest
 import torch
+import torch.multiprocessing as mp
+from tiny_training import become_process, free_port
 from torch.utils.data import DataLoader, Dataset
 
 from hypvl.data.world.states import SHAPE_GROUP, STATE_GROUP, StateWorld, pairs_of
 from hypvl.losses.composition import CompositionObjective
+from hypvl.losses.rows import gather_processes
 from hypvl.models.attention import AttentionConfig
 from hypvl.models.compositional import CompositionalConfig, PairVocabulary, composition_space
 from hypvl.models.registry import create_model, load_model
 from hypvl.training.config import TrainConfig
 from hypvl.training.loop import Trainer
+from hypvl.training.update import Step, backward, make_accelerator
 
 WORLD = StateWorld()
 VOCABULARY = PairVocabulary(
@@ -100,6 +104,59 @@ def test_micro_batches_give_the_gradient_of_the_whole(shown, tmp_path):
     for name, tensor in found[1].items():
         torch.testing.assert_close(found[4][name], tensor, rtol=1e-3, atol=1e-5, msg=name)
     assert not torch.equal(found[1]["prompts.words.state"], start["prompts.words.state"])
+
+
+SAMPLES = 16  # of an update
+NORMED = replace(MODEL, disentangler_layers=2, disentangler_dropout=0.0)  # scales are measured
+
+
+def normed_update(batch, accelerator, pieces):
+    "Loss, gradients and buffers after one update in training mode, in double precision."
+    rank, processes = accelerator.process_index, accelerator.num_processes
+    model = create_model(NORMED, seed=0).double().train()
+    gather = gather_processes if processes > 1 else None
+    step = Step(model, CompositionObjective().make(), {}, gather, processes)
+    module = accelerator.prepare(step) if processes > 1 else step
+    mine = {name: value.chunk(processes)[rank].chunk(pieces) for name, value in batch.items()}
+    parts = [dict(zip(mine, values)) for values in zip(*mine.values())]
+    result = backward(module, parts, 0, accelerator, grads=True)
+    loss = gather_processes(result.loss[None])[0].mean()
+    grads = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+    state = dict(model.views_of.state_dict()) | dict(model.log_scales.state_dict())
+    return loss, grads, state, sorted(result.grads)
+
+
+def worker(rank, processes, port, folder):
+    "One of the processes."
+    become_process(rank, processes, port)
+    torch.set_num_threads(1)
+    accelerator, batch = make_accelerator(device="cpu"), torch.load(folder / "batch.pt")
+    found = [normed_update(batch, accelerator, pieces) for pieces in (1, 2)]
+    torch.save(found, folder / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_batch_norms_see_the_whole_batch(shown, tmp_path):
+    "In micro-batches and on two processes, in training mode."
+    samples = [shown[i] for i in range(SAMPLES)]
+    batch = {name: torch.stack([one[name] for one in samples]) for name in samples[0]}
+    batch["image_tokens"] = batch["image_tokens"].double()
+    torch.save(batch, tmp_path / "batch.pt")
+    accelerator = make_accelerator(device="cpu")
+    whole = normed_update(batch, accelerator, 1)
+    assert whole[2]["state.1.num_batches_tracked"] == 1
+    found = [normed_update(batch, accelerator, pieces) for pieces in (2, 4)]
+    mp.start_processes(worker, (2, free_port(), tmp_path), 2, start_method="forkserver")
+    for rank in range(2):
+        found += torch.load(tmp_path / f"{rank}.pt")
+    for loss, grads, state, watched in found:
+        torch.testing.assert_close(loss, whole[0], rtol=1e-10, atol=0)
+        torch.testing.assert_close(state, whole[2], rtol=1e-10, atol=1e-12)
+        assert grads.keys() == whole[1].keys() and watched == whole[3]
+        largest = max(float(grad.norm()) for grad in grads.values())
+        for name, grad in whole[1].items():
+            error = float((grads[name] - grad).norm())
+            assert error <= 1e-8 * float(grad.norm()) + 1e-12 * largest, (name, error)
 
 
 @pytest.mark.parametrize("control", ["flat", "static", "printed"])

@@ -4,10 +4,14 @@ import io
 import json
 import logging
 import os
+import shutil
 import sqlite3
 import struct
+import threading
 import time
 import zlib
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import get_context
 
 import numpy as np
@@ -82,6 +86,33 @@ def test_a_shard_that_vanishes_costs_its_samples_and_is_named(shards, address, v
     if address != "{}":  # a command is not looked for beforehand
         with pytest.raises(TooManyFaults, match="1 x broken shard"):
             list(GritLoader(names, tokens, GritConfig(**settings)))
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    "Gives out files and writes no log."
+
+    def log_message(self, *_):
+        "Nothing."
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="webdataset reads addresses by curl")
+def test_shards_come_from_a_server_and_one_that_it_lacks_is_named(shards, tmp_path, caplog):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    names = [f"http://127.0.0.1:{server.server_port}/{shard.name}" for shard in shards]
+    settings = dict(size=32, batch_size=4, mode="epoch")
+    found = [
+        key for batch in GritLoader(names, tokens, GritConfig(**settings)) for key in batch["key"]
+    ]
+    assert sorted(found) == [f"{i:05d}" for i in range(24)]
+    shards[1].unlink()
+    loader = GritLoader(names, tokens, GritConfig(max_bad=1.0, **settings))
+    with caplog.at_level(logging.WARNING):
+        found = [key for batch in loader for key in batch["key"]]
+    assert sorted(found) == [f"{i:05d}" for i in (*range(8), *range(16, 24))]
+    assert loader.faults == {"broken shard": 1} and shards[1].name in caplog.text
+    server.shutdown()
+    server.server_close()
 
 
 # --- pickles that run code
