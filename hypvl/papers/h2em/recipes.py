@@ -325,11 +325,11 @@ def composition_recipe(
         keep_tokens=not model.adapter_dim and not source.augment,
         monitor=f"auc_{fusion}",
     )
-    made = at_budget(override(made, rest), budget)
+    made = at_budget(override(made, rest), 0 if family == "clip" else budget)
     if made.model.attention is None:  # nothing to name
         made = replace(made, train=replace(made.train, groups=()))
     if family == "clip":
-        still = replace(made.train, steps=0, seed=0, precision="no")
+        still = replace(made.train, seed=0, precision="no")
         made = replace(made, train=still, monitor="", keep_tokens=False)
     label = made.label or _label(family, space, entailment, hardness, attention)
     columns = {"taxonomy": taxonomy.source, "fusion": fusion}
@@ -363,12 +363,14 @@ def _settings(section: str, preset: str) -> list[dict[str, Any]]:
     "What the recipes of a section set."
     without = [{"attention": "none"}, {"attention": "softmax"}]
     rivals = [{"family": name} for name in FAMILIES[:-1]]
+    flat, product = [{"space": "flat", **off} for off in _OFF], [{"space": "product"}]
+    longer = (*rivals[1:], *_OFF, *flat, *without, *product)  # all that claims compare
     found = {
         "main": [*rivals, *_OFF],
         "attention": without,
-        "factorial": [{"space": "flat", **off} for off in _OFF],
-        "product": [{"space": "product"}],
-        "budget": [{"budget": 2.0, **one} for one in (*rivals[2:], *_OFF, *without[:1])],
+        "factorial": flat,
+        "product": product,
+        "budget": [{"budget": 2.0, **one} for one in longer],
         "sweeps": _sweep(),
     }
     if section != "backbones":
