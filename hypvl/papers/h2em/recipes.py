@@ -148,8 +148,8 @@ def sized_taxonomy(
 # %% ../../../nbs/papers/h2em/840_recipes.ipynb #d3b2a65e
 _FIELD: dict[str, dict[str, Any]] = {
     "world": {
-        **{"lr": 3e-4, "epochs": 6, "schedule": "halved_once", "layers": 1, "heads": 4},
-        **{"disentangler_layers": 0, "scale_init": 0.03},
+        **{"lr": 1e-3, "epochs": 6, "schedule": "halved_once", "layers": 1, "heads": 4},
+        **{"disentangler_layers": 0, "scale_init": 0.03, "rates": {"troika": 3e-4}},
     },
     "mit-states": {"lr": 1e-4, "epochs": 10, "schedule": "halved_once", "layers": 3},
     "ut-zappos": {"lr": 1e-4, "epochs": 15, "schedule": "halved_twice", "layers": 2},
@@ -176,7 +176,7 @@ def _source(preset: str) -> CzslSource:
     return CzslSource(world=world, augment=False, keep_decoded=100_000)
 
 
-def _training(name: str, images: int, preset: str, seed: int) -> TrainConfig:
+def _training(name: str, images: int, preset: str, seed: int, family: str) -> TrainConfig:
     "Epochs of so many pictures as updates."
     field = _FIELD.get(name, _FIELD["mit-states"])
     epochs = {"smoke": 2, "gpu": 12}.get(preset, field["epochs"])
@@ -184,7 +184,7 @@ def _training(name: str, images: int, preset: str, seed: int) -> TrainConfig:
     return TrainConfig(
         steps=epochs * an_epoch,
         batch_size=64,
-        lr=field["lr"],
+        lr=field.get("rates", {}).get(family, field["lr"]),
         betas=(0.9, 0.999),
         weight_decay=1e-5,
         optimizer="adam",
@@ -316,9 +316,8 @@ def composition_recipe(
         weight = {"csp": 0.0, "troika": _PRIMITIVES.get(split.name, 1.0)}.get(family, 0.5)
         objective = CompositionObjective(entailment=0.0, hardness=1.0, primitives=weight)
     fusion = _FUSION.get(family, "prob")
-    made = Recipe(
-        family, preset, model, objective, source, _training(split.name, images, preset, seed), size
-    )
+    training = _training(split.name, images, preset, seed, family)
+    made = Recipe(family, preset, model, objective, source, training, size)
     made = replace(
         made,
         probes=("zero_shot_compositions" if family == "clip" else f"compositions_{fusion}",),
