@@ -8,8 +8,8 @@ Both ways get the same scores, made in chunks of pairs; making them is not timed
 collects the columns into a matrix [images, pairs] in float32, adds a bias of 1e3 to the unseen
 pairs for the best of them, and then, for each of 21 to 40 biases, copies the matrix, adds the bias
 and takes the best ten of each image. Each way runs in a process of its own; memory is the most
-that it has held, less what it held before it saw a score. A row that does not fit is not run:
-`--published 0` leaves it out.
+that it has held, less what it held before it saw a score. The published way holds two matrices, the
+scores and their biased copy; where they would not fit it is refused: `--published 0` leaves it out.
 """
 
 import argparse
@@ -18,6 +18,7 @@ import resource
 import time
 
 import numpy as np
+import psutil
 import torch
 
 from hypvl.evaluation.bias_sweep import OFFSET, sweep
@@ -67,11 +68,11 @@ def published(images, pairs, seen, targets, feasibility):
     matrix = torch.stack(columns, 1)
     del columns, scores
     target, trained = torch.from_numpy(targets), torch.from_numpy(seen)
-    of_seen = trained[target]
+    of_seen, unseen = trained[target], (~trained).float()
 
     def answers(bias):
         biased = matrix.clone()
-        biased[:, ~trained] += bias
+        biased += bias * unseen  # in place: indexing would copy the matrix twice more
         return biased.topk(10, dim=1).indices[:, 0]
 
     unseen_answer = answers(1e3)
@@ -137,6 +138,12 @@ def main():
     parser.add_argument("--published", type=int, default=1, help="0: leave the full matrix out")
     args = parser.parse_args()
     matrix = args.images * STATES * OBJECTS * 4 / 2**20
+    free = psutil.virtual_memory().available / 2**20
+    if args.published and 2.5 * matrix > free:
+        parser.error(
+            f"--images {args.images}: the published way holds two matrices of {matrix:,.0f} MB and "
+            f"{free:,.0f} MB are free; fewer images, or --published 0"
+        )
     print(f"{args.images:,} images, {STATES * OBJECTS:,} pairs: a matrix of {matrix:,.0f} MB\n")
     print("| way | CPU s | times | MB held | area | points |\n|---|---:|---:|---:|---:|---:|")
     context, baseline = multiprocessing.get_context("spawn"), None

@@ -9,6 +9,7 @@ __all__ = ['SMALL_PARSER', 'DataPaths', 'DataSource', 'ShardSource', 'world_word
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from .world.captions import sample
 from .world.grammar import OPPOSITES, VERBS, Mention, compose, linearise
 from .world.photographs import photo_sprites
 from .world.scenes import World, WorldConfig
-from .world.states import StatesConfig, StateWorld, state_sample, state_words
+from .world.states import FORM_ODDS, StatesConfig, StateWorld, state_sample, state_words
 from .world.writers import SuiteConfig, write_grit, write_suite
 
 # %% ../../nbs/data/203_sources.ipynb #0e6328a8
@@ -296,6 +297,8 @@ class StatesSource(ShardSource, kind="states"):
     parses: str = ""  # dependency parses of the sentences: 'gold' or none
     shuffled: bool = False  # exchange the words of each tree: a control
     drop: tuple[str, ...] = ("punct", "space")  # words that leave the tree
+    # how often a sentence names the pair, the shape alone, the state alone
+    form_odds: tuple[float, float, float] = _changed(FORM_ODDS)
 
     def words(self) -> tuple[str, ...]:
         "The words of the sentences, and the names of the groups."
@@ -306,16 +309,16 @@ class StatesSource(ShardSource, kind="states"):
     ) -> DataPaths:
         "Shards of `size` pixels below `root`, made where they are missing; the suite is empty."
         made_of = ["states", self.world, self.train, self.val, self.min_area, size]
-        name = config_hash(made_of)
+        if self.form_odds != FORM_ODDS:
+            made_of.append(self.form_odds)
+        name, draw = config_hash(made_of), partial(state_sample, form_odds=self.form_odds)
         folder, world = Path(root) / name, StateWorld(self.world)
         wanted = PrepareConfig(size=size, min_area=self.min_area, subsampling=0, carry=_TRUTH)
         for split, drawn, count in (
             ("train", "captions", self.train),
             ("val", "captions_val", self.val),
         ):
-            _write_split(
-                world, drawn, count, folder / split, wanted, workers, progress, state_sample
-            )
+            _write_split(world, drawn, count, folder / split, wanted, workers, progress, draw)
         return DataPaths(folder / "train", folder / "val", folder / "suite", name)
 
     def reading(self) -> dict[str, Any]:

@@ -148,8 +148,8 @@ def sized_taxonomy(
 # %% ../../../nbs/papers/h2em/840_recipes.ipynb #d3b2a65e
 _FIELD: dict[str, dict[str, Any]] = {
     "world": {
-        **{"lr": 3e-4, "epochs": 6, "schedule": "halved_once", "layers": 1, "heads": 4},
-        **{"disentangler_layers": 0, "scale_init": 0.03},
+        **{"lr": 1e-3, "epochs": 6, "schedule": "halved_once", "layers": 1, "heads": 4},
+        **{"disentangler_layers": 0, "scale_init": 0.03, "rates": {"troika": 3e-4}},
     },
     "mit-states": {"lr": 1e-4, "epochs": 10, "schedule": "halved_once", "layers": 3},
     "ut-zappos": {"lr": 1e-4, "epochs": 15, "schedule": "halved_twice", "layers": 2},
@@ -176,7 +176,7 @@ def _source(preset: str) -> CzslSource:
     return CzslSource(world=world, augment=False, keep_decoded=100_000)
 
 
-def _training(name: str, images: int, preset: str, seed: int) -> TrainConfig:
+def _training(name: str, images: int, preset: str, seed: int, family: str) -> TrainConfig:
     "Epochs of so many pictures as updates."
     field = _FIELD.get(name, _FIELD["mit-states"])
     epochs = {"smoke": 2, "gpu": 12}.get(preset, field["epochs"])
@@ -184,7 +184,7 @@ def _training(name: str, images: int, preset: str, seed: int) -> TrainConfig:
     return TrainConfig(
         steps=epochs * an_epoch,
         batch_size=64,
-        lr=field["lr"],
+        lr=field.get("rates", {}).get(family, field["lr"]),
         betas=(0.9, 0.999),
         weight_decay=1e-5,
         optimizer="adam",
@@ -316,20 +316,19 @@ def composition_recipe(
         weight = {"csp": 0.0, "troika": _PRIMITIVES.get(split.name, 1.0)}.get(family, 0.5)
         objective = CompositionObjective(entailment=0.0, hardness=1.0, primitives=weight)
     fusion = _FUSION.get(family, "prob")
-    made = Recipe(
-        family, preset, model, objective, source, _training(split.name, images, preset, seed), size
-    )
+    training = _training(split.name, images, preset, seed, family)
+    made = Recipe(family, preset, model, objective, source, training, size)
     made = replace(
         made,
         probes=("zero_shot_compositions" if family == "clip" else f"compositions_{fusion}",),
         keep_tokens=not model.adapter_dim and not source.augment,
         monitor=f"auc_{fusion}",
     )
-    made = at_budget(override(made, rest), budget)
+    made = at_budget(override(made, rest), 0 if family == "clip" else budget)
     if made.model.attention is None:  # nothing to name
         made = replace(made, train=replace(made.train, groups=()))
     if family == "clip":
-        still = replace(made.train, steps=0, seed=0, precision="no")
+        still = replace(made.train, seed=0, precision="no")
         made = replace(made, train=still, monitor="", keep_tokens=False)
     label = made.label or _label(family, space, entailment, hardness, attention)
     columns = {"taxonomy": taxonomy.source, "fusion": fusion}
@@ -363,12 +362,14 @@ def _settings(section: str, preset: str) -> list[dict[str, Any]]:
     "What the recipes of a section set."
     without = [{"attention": "none"}, {"attention": "softmax"}]
     rivals = [{"family": name} for name in FAMILIES[:-1]]
+    flat, product = [{"space": "flat", **off} for off in _OFF], [{"space": "product"}]
+    longer = (*rivals[1:], *_OFF, *flat, *without, *product)  # all that claims compare
     found = {
         "main": [*rivals, *_OFF],
         "attention": without,
-        "factorial": [{"space": "flat", **off} for off in _OFF],
-        "product": [{"space": "product"}],
-        "budget": [{"budget": 2.0, **one} for one in (*rivals[2:], *_OFF, *without[:1])],
+        "factorial": flat,
+        "product": product,
+        "budget": [{"budget": 2.0, **one} for one in longer],
         "sweeps": _sweep(),
     }
     if section != "backbones":
