@@ -8,6 +8,7 @@ __all__ = ['keep_runs', 'take_up']
 # %% ../../nbs/papers/898_kept_runs.ipynb #c0c8e672
 import json
 import shutil
+import tempfile
 from pathlib import Path
 
 from ..training.launch import finished
@@ -16,29 +17,50 @@ from ..training.launch import finished
 _READ = ("provenance.json", "metrics.csv")  # beside the frames; a run of no steps has no metrics
 
 
-def _keep(run: Path, target: Path) -> None:
-    "Copy what is drawn from a finished run."
-    shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(run / "frames", target / "frames")
-    for name in _READ:
-        if (run / name).is_file():
-            shutil.copy2(run / name, target / name)
-    job = finished(run) or {}
-    done = {name: job[name] for name in ("function", "identity", "result", "seconds")}
-    # written last: a copy that was cut is no finished run
-    (target / "finished.json").write_text(json.dumps(done) + "\n", encoding="utf-8")
+def _finished_runs(folder: Path) -> list[Path]:
+    "The runs of a folder that are whole."
+    return [path for path in sorted(folder.glob("*")) if path.name[0] != "." and finished(path)]
+
+
+def _put(source: Path, target: Path) -> None:
+    "Copy what is drawn from a run; the copy appears at once, and where there is one, that stays."
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    try:
+        shutil.copytree(source / "frames", part / "frames")
+        for name in _READ:
+            if (source / name).is_file():
+                shutil.copy2(source / name, part / name)
+        job = finished(source) or {}
+        done = {name: job[name] for name in ("function", "identity", "result", "seconds")}
+        (part / "finished.json").write_text(json.dumps(done) + "\n", encoding="utf-8")
+        part.chmod(0o755)
+        try:
+            part.rename(target)
+        except OSError:
+            if not finished(target):  # no other process has put it there
+                raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
 
 
 def keep_runs(
     out: str | Path,  # where a study was run
-    folder: str | Path,  # gets a folder a run, such as 'papers_repro/results/mini/runs'
+    folder: str | Path,  # such as 'papers_repro/results/mini/runs'; runs of other studies leave it
 ) -> list[str]:  # the hashes of the runs
     "Copy what is drawn from each finished run of a study: frames, log and origin."
-    runs = [path for path in sorted(Path(out).glob("runs/*")) if finished(path)]
+    runs, folder = _finished_runs(Path(out) / "runs"), Path(folder)
     if not runs:
         raise FileNotFoundError(f"out: no finished run below {str(out)!r}")
+    if Path(out).resolve() in (folder.resolve(), *folder.resolve().parents):
+        raise ValueError(f"folder: kept runs lie outside of the study {str(out)!r}, got {folder}")
     for run in runs:
-        _keep(run, Path(folder) / run.name)
+        if not (run / "frames").is_dir():
+            raise FileNotFoundError(f"out: run {run.name} has no frames, nothing was kept")
+    for old in _finished_runs(folder):
+        shutil.rmtree(old)
+    for run in runs:
+        _put(run, folder / run.name)
     return [run.name for run in runs]
 
 # %% ../../nbs/papers/898_kept_runs.ipynb #d91ac6c0
@@ -47,10 +69,10 @@ def take_up(
     out: str | Path,  # of a study; its own runs stay as they are
 ) -> list[str]:  # the hashes of the runs that were not there
     "Put kept runs where a study finds them."
-    kept = [path for path in sorted(Path(folder).glob("*")) if finished(path)]
+    kept = _finished_runs(Path(folder))
     if not kept:
         raise FileNotFoundError(f"folder: no kept run in {str(folder)!r}")
     new = [path for path in kept if not (Path(out) / "runs" / path.name).exists()]
     for path in new:
-        shutil.copytree(path, Path(out) / "runs" / path.name)
+        _put(path, Path(out) / "runs" / path.name)
     return [path.name for path in new]
