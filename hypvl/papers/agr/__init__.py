@@ -310,7 +310,7 @@ def convergences(study: Study) -> pd.DataFrame:  # a row a run
 
 
 CONVERGING = (*_STUDY, "AGR, single schedule", "AGR + own contrast, single schedule")
-LEAST_FALL = 0.1  # of the start: batches alone move the loss of an untrained head by .06
+LEAST_FALL = 0.1  # of the start: batches alone move the loss of an untrained head by .07
 _ROWS = 5  # of a log: the mean of so many is a start, an end and a point of a smoothed loss
 
 
