@@ -44,7 +44,7 @@ from .tables import Table, paper_table, save
 class Figure:
     "What draws a figure, and what it needs."
 
-    draw: Callable[["Study"], Drawing]
+    draw: Callable[["Study"], Drawing | Markdown]  # or a sentence that says why it is not drawn
     file: str  # name of the saved files
     needs: tuple[str, ...] = ()  # frames of the first section without which it is not drawn
     section: str = ""  # a section that must have been run
@@ -260,6 +260,8 @@ class Study:
         if missing:
             return Markdown(f"*Not drawn: this run has no table {', '.join(missing)}.*")
         drawing = figure.draw(self)
+        if isinstance(drawing, Markdown):
+            return drawing
         if figure.read is not None:
             drawing = replace(drawing, reading=figure.read(drawing.data))
         save(drawing, self.out / "figures", figure.file)

@@ -5,14 +5,16 @@
 # %% auto #0
 __all__ = ['TABLE_SECTIONS', 'BUDGET_METRICS', 'FIGURES', 'GROUPS', 'CONVERGING', 'LEAST_FALL', 'PARTS', 'paper', 'queries',
            'correlations', 'gates_of_captions', 'say_gates', 'quartiles', 'shares', 'dominances', 'convergences',
-           'half_fallen', 'first_to_fall', 'say_first', 'pair_cost', 'say_pair_cost', 'search_depths', 'parts_left_out',
-           'conclude', 'sizes']
+           'Fall', 'fall_of', 'first_to_fall', 'say_first', 'pair_cost', 'say_pair_cost', 'search_depths',
+           'parts_left_out', 'conclude', 'sizes']
 
 # %% ../../../nbs/papers/agr/855_agr.ipynb #c1c343a7
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
+from IPython.display import Markdown
 from PIL import Image
 
 from ...data.benchmarks.annotations import read_karpathy
@@ -95,20 +97,29 @@ def _constants(study: Study) -> Drawing:
     return constants_figure(_of(study, "constants", *_WITH_ROUTER))
 
 
-def _trained(study: Study, model: str) -> tuple[Any, DataPaths, Recipe]:
-    "A model of the first section and seed, and the data that it is tested on."
+_NOT_KEPT = "*not drawn: weights are not kept*"
+
+
+def _trained(study: Study, model: str) -> tuple[Any, DataPaths, Recipe] | None:
+    "A model of the first section and seed and what it is tested on; None without its weights."
     recipes = study.recipes[study.parameters.sections[0]]
     recipe = next((one for one in recipes if one.name == model), None)
     if recipe is None or recipe.hash not in study.runs:
         raise KeyError(f"model: no run of {model!r} in this study")
-    trained = load_model(study.runs[recipe.hash].folder / "model")
+    weights = study.runs[recipe.hash].folder / "model"
+    if not weights.exists():
+        return None
+    trained = load_model(weights)
     source = recipe.test or recipe.data
     return trained, source.prepare(study.out / "data", recipe.image_size, progress=False), recipe
 
 
-def _leaning(study: Study) -> Drawing:
+def _leaning(study: Study) -> Drawing | Markdown:
     "From one caption of every test scene."
-    trained, data, _ = _trained(study, "AGR")
+    found = _trained(study, "AGR")
+    if found is None:
+        return Markdown(_NOT_KEPT)
+    trained, data, _ = found
     folder = data.suite / "images"
     scenes = read_karpathy(min((data.suite / "captions").glob("*.json")), folder)
     firsts = [scenes.owners.index(number) for number in range(len(scenes.paths))]
@@ -160,8 +171,21 @@ def correlations(study: Study, model: str = "AGR") -> pd.DataFrame:
     own = rows[rows["seed"].eq(study.parameters.seeds[0]) & rows["level"].eq("caption")]
     known = own.drop_duplicates("text")
     columns = ("words", "depth", "abstract", "attribute")  # of photographs depth is not known
-    varying = [name for name in columns if known[name].nunique() > 1]
-    return gate_correlations(known, varying, given=varying[:1])
+    return _correlate_known(known, [name for name in columns if name in known])
+
+
+def _correlate_known(known: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """Each column by itself over the texts in which it is known, with and without words held.
+
+    Without p: captions of one scene are not independent.
+    """
+    parts = [pd.DataFrame(columns=["column", "r", "n", "r2", "partial_r"])]
+    for name in columns:
+        own = known.dropna(subset=[name, "words"])
+        given = ["words"] if own["words"].nunique() > 1 else []
+        if own[name].nunique() > 1:
+            parts.append(gate_correlations(own, [name], given)[parts[0].columns])
+    return pd.concat(parts[1:] or parts, ignore_index=True)
 
 
 GROUPS = {  # column of the gates → its values as they are called in the table, abstract to specific
@@ -199,23 +223,29 @@ def say_gates(
     captions: pd.DataFrame,  # of `gates_of_captions`
     related: pd.DataFrame,  # of `correlations`
 ) -> str:
-    "Which captions have the lowest and the highest gates, and how gates go with depth."
+    "Which captions have the lowest and the highest gates, and how gates go with what is known."
     if not len(captions):
         return "Nothing is known of the levels of these captions."
     said = []
     for by, own in captions.groupby("by", sort=False):
+        what = {"names": "level of their names", "kind": "what they tell"}[by]
+        if len(own) == 1:
+            said.append(f"By {what} they are all of {own['captions of'].iloc[0]}.")
+            continue
         low, high = own.loc[own["gate"].idxmin()], own.loc[own["gate"].idxmax()]
         apart = low["high"] < high["low"]
         how = "their intervals are apart" if apart else "their intervals overlap"
-        what = {"names": "level of their names", "kind": "what they tell"}[by]
         ends = [f"{r['captions of']} ({r['gate']:.3f}, n = {r['n']})" for r in (low, high)]
         said.append(f"By {what} gates are lowest for {ends[0]}, highest for {ends[1]}; {how}.")
-    depth = related[related["column"].eq("depth")]
-    for row in depth.itertuples():
+    parts = [
+        f"{row.column} r = {row.partial_r:+.2f} ({row.r:+.2f} without)"
+        for row in related[related["column"].ne("words")].itertuples()
+    ]
+    if parts:
         said.append(
-            f"With depth the gate has r = {row.r:+.2f} (p = {row.p:.1g}, {100 * row.r2:.0f} % of "
-            f"the variance), {row.partial_r:+.2f} with the number of words held "
-            f"(p = {row.partial_p:.1g}); were abstract texts more hyperbolic, it would be above 0."
+            f"With the number of words held, the gate of the first seed has with "
+            f"{', with '.join(parts)}; were abstract texts more hyperbolic, that with depth would "
+            "be above 0."
         )
     return " ".join(said)
 
@@ -280,20 +310,36 @@ def convergences(study: Study) -> pd.DataFrame:  # a row a run
 
 
 CONVERGING = (*_STUDY, "AGR, single schedule", "AGR + own contrast, single schedule")
-LEAST_FALL = 0.05  # of the first loss: one that ends nearer to it does not fall
-_LAST_ROWS = 5  # of a log, whose mean is where a run ends
+LEAST_FALL = 0.1  # of the start: batches alone move the loss of an untrained head by .07
+_ROWS = 5  # of a log: the mean of so many is a start, an end and a point of a smoothed loss
 
 
-def half_fallen(
+class Fall(NamedTuple):
+    "How far a smoothed loss falls from its start; `half` is NaN where it does not."
+
+    half: float  # the first step at which half of the way to the lowest is done
+    start: float
+    lowest: float  # while the head is trained; NaN where it never is
+    at: float  # the step of the lowest
+    end: float
+
+
+def fall_of(
     steps: Sequence[float] | pd.Series,
     losses: Sequence[float] | pd.Series,  # at these steps
-) -> float:
-    "The first step at which half of a loss's fall is done; NaN where it does not fall."
-    ordered = pd.DataFrame({"step": steps, "loss": losses}).dropna().sort_values("step")
-    first, last = ordered["loss"].iloc[0], ordered["loss"].tail(_LAST_ROWS).mean()
-    if first - last < LEAST_FALL * abs(first):
-        return float("nan")
-    return float(ordered.loc[ordered["loss"].le((first + last) / 2), "step"].iloc[0])
+    starved: float = 0.0,  # until this step the head had no gradient, so that nothing can fall
+) -> Fall:
+    "When and how far the loss of a head falls."
+    rows = pd.DataFrame({"step": steps, "loss": losses}).dropna().sort_values("step")
+    start, end = rows["loss"].head(_ROWS).mean(), rows["loss"].tail(_ROWS).mean()
+    trained = rows[rows["step"].gt(starved)].set_index("step")["loss"]
+    smooth = trained.rolling(_ROWS, min_periods=1, center=True).mean()
+    if not len(smooth):
+        return Fall(np.nan, start, np.nan, np.nan, end)
+    lowest, at = smooth.min(), float(smooth.idxmin())
+    fell = start - lowest >= LEAST_FALL * abs(start)
+    half = float(smooth.index[smooth.le((start + lowest) / 2)][0]) if fell else np.nan
+    return Fall(half, start, lowest, at, end)
 
 
 def _endings(study: Study) -> Iterator[dict[str, Any]]:
@@ -308,26 +354,42 @@ def _endings(study: Study) -> Iterator[dict[str, Any]]:
         learned = recipe.model.geometry.baseline.temperature_mode == "learned"
         row |= {"temperature": "learned" if learned else "fixed"}
         row |= {"curriculum": recipe.model.geometry.curriculum.kind.replace("_", " ")}
-        row["E falls"] = half_fallen(log["step"], log["members/correction"])
-        row["H falls"] = half_fallen(log["step"], log["members/baseline"])
-        row["E starved"] = starved_until(log["step"], log["grad_norm/correction"])
-        last = log.sort_values("step").tail(_LAST_ROWS)
+        for head, member in (("E", "correction"), ("H", "baseline")):
+            norms = log.get(f"grad_norm/{member}", pd.Series(np.nan, log.index))
+            starved = starved_until(log["step"], norms)
+            fall = fall_of(log["step"], log[f"members/{member}"], np.nan_to_num(starved))
+            row |= {f"{head} falls": fall.half, f"{head} start": fall.start}
+            row |= {f"{head} lowest": fall.lowest, f"{head} lowest at": fall.at}
+            row |= {f"{head} end": fall.end, f"{head} starved": starved}
+        last = log.sort_values("step").tail(_ROWS)
         yield row | {name: last[column].mean() for name, column in ends.items()}
 
 
 def first_to_fall(study: Study) -> pd.DataFrame:  # a row a model
     """Which head's own loss falls first, and where the runs end, mean over seeds.
 
-    `E falls`, `H falls`: the step at which half of its fall is done, NaN where it does not fall
-    in any run. `E first`, `H first`: runs in which it falls before the other, or alone.
-    `E starved`: the last step up to which E gets a gradient of exactly zero. `w`, `c`, `top-1`:
-    mean of the last rows of the log.
+    `E falls`, `H falls`: the step at which half of its fall is done, mean of the runs in which it
+    falls, whose number is `E fell`, `H fell`. `E first`, `H first`: runs in which it falls before
+    the other, or alone. `E above`: runs in which it falls and ends above its start. `E starved`:
+    the last step up to which E gets a gradient of exactly zero, NaN where it is not logged. `w`,
+    `c`, `top-1`: mean of the last rows of the log.
     """
-    runs = pd.DataFrame(_endings(study))
+    return _by_model(pd.DataFrame(_endings(study)))
+
+
+def _by_model(runs: pd.DataFrame) -> pd.DataFrame:
+    "Counts and means of the runs of each model."
+    if not len(runs):
+        return runs
     e, h = (runs[f"{head} falls"].fillna(float("inf")) for head in ("E", "H"))
-    runs = runs.assign(**{"E first": e < h, "H first": h < e, "runs": 1})
+    counts = {"runs": 1, "E first": e < h, "H first": h < e}
+    for head in ("E", "H"):
+        fell = runs[f"{head} falls"].notna()
+        counts |= {f"{head} fell": fell}
+        counts |= {f"{head} above": fell & runs[f"{head} end"].gt(runs[f"{head} start"])}
+    runs = runs.assign(**counts)
     by = ["model", "own contrast", "temperature", "curriculum"]
-    counted = runs.groupby(by, sort=False)[["runs", "E first", "H first"]].sum()
+    counted = runs.groupby(by, sort=False)[[*counts]].sum()
     numbers = [name for name in runs if name not in (*by, "seed", *counted)]
     found = counted.join(runs.groupby(by, sort=False)[numbers].mean().round(3))
     return found.reset_index()
@@ -341,9 +403,13 @@ def say_first(
     def counted(rows: pd.DataFrame) -> str:
         return f"{rows['E first'].sum():g} of {rows['runs'].sum():g}"
 
+    if not len(found):
+        return "None of these models was run."
+    others = found["runs"].sum() - found["E first"].sum() - found["H first"].sum()
+    neither = f"; in {others:g} neither is ahead" if others else ""
     said = [
         f"The Euclidean loss has done half of its fall first in {counted(found)} runs, the "
-        f"hyperbolic one in {found['H first'].sum():g}; in the others neither is ahead."
+        f"hyperbolic one in {found['H first'].sum():g}{neither}."
     ]
     conditions = {
         "without a contrast of its own": ~found["own contrast"],
@@ -354,12 +420,31 @@ def say_first(
     parts = [f"{words} {counted(found[own])}" for words, own in conditions.items() if own.any()]
     said.append(f"E first: {', '.join(parts)}.")
     for head in ("E", "H"):
-        still = found.loc[found[f"{head} falls"].isna(), "model"]
-        if len(still):
-            said.append(f"{head} does not fall in {'; '.join(still)}.")
-    starved = [f"{r['model']} {r['E starved']:g}" for _, r in found.iterrows() if r["E starved"]]
+        for _, row in found.iterrows():
+            values = f"{head} starts at {row[f'{head} start']:.2f}"
+            if row[f"{head} fell"]:
+                values += f", falls to {row[f'{head} lowest']:.2f} at step "
+                values += f"{row[f'{head} lowest at']:.0f}"
+            values += f", ends at {row[f'{head} end']:.2f} (mean of {row['runs']:g})"
+            still = row["runs"] - row[f"{head} fell"]
+            if still:
+                said.append(
+                    f"{head} does not fall in {still:g} of {row['runs']:g} runs of "
+                    f"{row['model']}: {values}."
+                )
+            if row[f"{head} above"]:
+                said.append(
+                    f"{head} ends above its start after falling in {row[f'{head} above']:g} of "
+                    f"{row['runs']:g} runs of {row['model']}: {values}."
+                )
+    known = found[found["E starved"].notna()]
+    starved = [f"{r['model']} {r['E starved']:g}" for _, r in known.iterrows() if r["E starved"]]
     until = f"up to these steps: {'; '.join(starved)}" if starved else "at no step of any log"
-    said.append(f"E gets a gradient of exactly zero {until}.")
+    if len(known):
+        said.append(f"E gets a gradient of exactly zero {until}.")
+    unknown = found.loc[found["E starved"].isna(), "model"]
+    if len(unknown):
+        said.append(f"Gradients of E are not logged in {'; '.join(unknown)}.")
     ends = []
     for _, row in found.iterrows():
         tops = f"{row['top-1']:.2f} routed, {row['top-1 of E']:.2f} E, {row['top-1 of H']:.2f} H"
@@ -371,16 +456,21 @@ def say_first(
 
 
 def pair_cost(study: Study) -> pd.DataFrame:  # a row for the router of pairs and for none
-    "Median seconds of a step in the logs of AGR with and without its router of pairs."
+    "Wall time of a step in the logs of AGR with and without its router of pairs."
+    return _step_times(_of(study, "history"))
+
+
+def _step_times(history: pd.DataFrame) -> pd.DataFrame:
+    "Median over runs of each run's median, and the fastest and the slowest run."
     rows = []
     for model in ("AGR", "AGR, gate alone"):
-        own = _of(study, "history", model)
-        passed = [
-            log.sort_values("step")[["step", "seconds"]].diff() for _, log in own.groupby("seed")
-        ]
-        took = pd.concat(passed).dropna()
-        seconds = (took["seconds"] / took["step"]).median()
-        rows.append({"model": model, "milliseconds a step": 1000 * seconds})
+        runs = []
+        for _, log in history[history["model"].eq(model)].groupby("seed"):
+            passed = log.sort_values("step")[["step", "seconds"]].diff()
+            runs.append(1000 * (passed["seconds"] / passed["step"]).median())
+        took = pd.Series(runs, dtype=float).dropna()  # a log of one row times no step
+        row = {"model": model, "runs": len(took), "milliseconds a step": took.median()}
+        rows.append(row | {"fastest": took.min(), "slowest": took.max()})
     return pd.DataFrame(rows).round(2)
 
 
@@ -388,16 +478,20 @@ def say_pair_cost(
     costs: pd.DataFrame,  # of `pair_cost`
     ledger: pd.DataFrame,  # of the study
 ) -> str:
-    "What the pair term costs beside what it brings."
-    pair, alone = costs["milliseconds a step"]
-    row = ledger.set_index("id").loc["gate-alone"]
-    lead = "was not compared"
-    if pd.notna(row["effect"]):
-        lead = f"leads by {row['effect']:+.2f} [{row['low']:+.2f}, {row['high']:+.2f}] points"
-        lead += f" in retrieval ({row['verdict']})"
+    "How long steps took with and without the pair term, beside what it brings."
+    said = []
+    for row, what in zip(costs.itertuples(), ("the router of pairs", "the gate alone")):
+        took = f"{row[3]:.1f} ms ({row.fastest:.1f} to {row.slowest:.1f} in {row.runs} runs)"
+        said.append(f"{took if row.runs else 'an unknown time'} with {what}")
+    lead = "The router of pairs was not compared."
+    for row in ledger[ledger["id"].eq("gate-alone") & ledger["effect"].notna()].itertuples():
+        lead = "The router of pairs "
+        lead += "leads" if row.effect > 0 else "trails" if row.effect < 0 else "is level"
+        lead += f" in retrieval: {row.effect:+.2f} [{row.low:+.2f}, {row.high:+.2f}] points "
+        lead += f"({row.verdict})."
     return (
-        f"A step takes {pair:.1f} ms with the router of pairs and {alone:.1f} ms with the gate "
-        f"alone, {pair / alone:.1f} times as long; the router {lead}."
+        f"A step took {' and '.join(said)}: wall times of runs that may have shared the machine, "
+        f"which do not compare speeds; `benchmarks/router.py` does. {lead}"
     )
 
 
@@ -405,9 +499,12 @@ def search_depths(
     study: Study,
     model: str = "AGR",
     best: Sequence[int] = (1, 10),  # how many are searched
-) -> pd.DataFrame:  # a row for who asks and how many: depths, what was scored, same as brute force
+) -> pd.DataFrame | Markdown:  # a row for who asks and how many: depths, what was scored
     "How far down the lists of both heads the best of validation scenes are proved; first seed."
-    trained, data, recipe = _trained(study, model)
+    found = _trained(study, model)
+    if found is None:
+        return Markdown(_NOT_KEPT)
+    trained, data, recipe = found
     points, rows = validation_points(trained, data, recipe), []
     for query, key in (("text", "image"), ("image", "text")):
         index = build_index(trained.geometry, points[key], side=query)
@@ -460,10 +557,11 @@ def conclude(
     open_ones = known[(known["low"] <= 0) & (known["high"] >= 0)]
     if len(open_ones):
         low, high = open_ones["lead"].min(), open_ones["lead"].max()
-        said.append(
-            f"The other {len(open_ones)} leads lie from {low:+.1f} to {high:+.1f} points, none of "
-            f"them told from zero by runs that could see {open_ones['could see'].max():.1f}."
-        )
+        range_of = f"The other {len(open_ones)} leads lie from {low:+.2f} to {high:+.2f} points"
+        if len(open_ones) == 1:
+            range_of = f"The other lead is {low:+.2f} points"
+        seen = f"runs that could see {open_ones['could see'].max():.1f}"
+        said.append(f"{range_of}, not told from zero by {seen}.")
     return " ".join(said)
 
 

@@ -244,8 +244,13 @@ def starved_until(
     steps: Sequence[float] | pd.Series,
     norms: Sequence[float] | pd.Series,  # of gradients at these steps
 ) -> float:
-    "The last step up to which every gradient of a log is exactly zero; 0 where the first is not."
+    """The last step up to which every gradient of a log is exactly zero; 0 where the first is not.
+
+    NaN where none is logged.
+    """
     ordered = pd.DataFrame({"step": steps, "norm": norms}).dropna().sort_values("step")
+    if not len(ordered):
+        return float("nan")
     zero = ordered["norm"].eq(0).cummin()
     return float(ordered.loc[zero, "step"].max()) if zero.any() else 0.0
 
@@ -259,12 +264,16 @@ def study_sentence(
         parts = []
         for head in ("E", "H"):
             norms = own[own["panel"].eq(f"gradient of the {head} head")]
-            if not len(norms):
+            if not norms["value"].notna().any():
+                parts.append(f"{head} not logged")
                 continue
             starved = max(starved_until(n["step"], n["value"]) for _, n in norms.groupby("seed"))
-            after = norms.loc[norms["step"].gt(starved), "value"].median()
+            after = norms.loc[norms["step"].gt(starved), "value"]
+            if not len(after):
+                parts.append(f"{head} zero at every step")
+                continue
             until = f"zero up to step {starved:g}, then" if starved else "never zero,"
-            parts.append(f"{head} {until} {after:.2g} in the median")
+            parts.append(f"{head} {until} {after.median():.2g} in the median")
         said.append(f"{model}: {', '.join(parts)}")
     return f"Norms of the gradients that reach the heads. {'; '.join(said)}." if said else ""
 
@@ -332,13 +341,14 @@ def constants_figure(
 def constants_sentence(
     data: pd.DataFrame,  # of `constants_figure`
 ) -> str:
-    "The best constant of each model, over seeds."
+    "The best constant of each model, over seeds, and what 0 gives where it was tried."
     means = data.groupby(["model", "constant"], sort=False)["value"].mean()
     said = []
     for model, own in means.groupby(level="model", sort=False):
         own = own.droplevel("model")
-        said.append(f"{model} {own.idxmax():g} ({own.max():.1f} %, at 0 {own.loc[0]:.1f} %)")
-    return f"Best constant and its recall: {'; '.join(said)}."
+        at_zero = f", at 0 {own.loc[0]:.1f} %" if 0 in own.index else ""
+        said.append(f"{model} {own.idxmax():g} ({own.max():.1f} %{at_zero})")
+    return f"Best constant and its recall: {'; '.join(said)}." if said else ""
 
 # %% ../../../nbs/papers/agr/854_figures.ipynb #2cf2f8e4
 def leaning_figure(
