@@ -100,7 +100,7 @@ def verdict(known: Known) -> str:
     if known.p <= 0.05 and known.high < known.threshold:
         return "contradicts"
     if _within_half(known, known.low, known.high):
-        return "smaller than claimed" if known.value > known.threshold else "not found"
+        return "smaller than claimed" if known.low > known.threshold else "not found"
     if known.low == known.threshold == known.high:
         return "exact tie"
     return "underpowered"
@@ -897,12 +897,20 @@ def counts_by_origin(
     return "; ".join(parts)
 
 
+_ROUNDING = 1e-9  # of an effect; what is detectable is not smaller
+
+
 def relative_size(
     ledger: pd.DataFrame,  # of `evaluate`, or some of its rows
 ) -> pd.Series:
-    "How large effects are beside what their runs could see, since units differ; NaN: not known."
-    size = (ledger["effect"] - ledger["threshold"]).abs() / ledger["detectable"]
-    return size.replace(np.inf, np.nan)  # of one seed without items nothing is known
+    """How large effects are beside what their runs could see, since units differ; NaN: not known.
+
+    Where all items and seeds agree up to rounding, as at the end of a scale, or where one seed
+    without items stands alone, nothing says how large the effect is beside others.
+    """
+    size = (ledger["effect"] - ledger["threshold"]).abs()
+    known = ledger["detectable"] > _ROUNDING * ledger["effect"].abs()
+    return size / ledger["detectable"].where(known)
 
 
 @dataclass(frozen=True)

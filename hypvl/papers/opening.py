@@ -47,17 +47,23 @@ def headlines(
         unknown = [claim for claim in paper.headline if claim not in ledger.index]
         if unknown:
             raise ValueError(f"headline: the ledger of {paper.name} has no claim {unknown[0]!r}")
+        twice = [claim for claim in paper.headline if ledger.index.tolist().count(claim) > 1]
+        if twice:
+            raise ValueError(f"headline: the ledger of {paper.name} has {twice[0]!r} twice")
         rows = ledger.loc[[*paper.headline]]
         words = [*paper.headline.values()]
         found.append(rows.assign(paper=work.name, short=work.short, words=words))
+    if not found:
+        place = Path(root) / "papers_repro" / "results"
+        raise FileNotFoundError(f"root: no claims of preset {PRESET!r} below {str(place)!r}")
     return pd.concat(found)[[*_COLUMNS]].reset_index(drop=True)
 
 # %% ../../nbs/papers/897_opening.ipynb #3c6b59e9
-_ANSWERS = {
-    "supports": "yes",
-    "contradicts": "no, the opposite",
-    "smaller than claimed": "less than half as large, if at all",
-    "not found": "not found",
+_ANSWERS = {  # by what became of a claim
+    "held up": "yes",
+    "turned out the other way": "no, the opposite",
+    "turned out smaller": "less than half as large",
+    "was not found": "not found",
 }
 _REASONS = {  # why it cannot be told, where the verdict alone says it
     "exact tie": "no difference in any item or seed",
@@ -98,8 +104,13 @@ def answer(
     "Whether a claim holds here, in plain words."
     if row.verdict == "sanity":
         return f"only a check, which {'holds' if row.effect > row.threshold else '**fails**'}"
-    if row.verdict in _ANSWERS:
-        return f"**{_ANSWERS[row.verdict]}**" + (f"; {_later(row)}" if shrinks(row) else "")
+    if row.verdict not in VERDICTS:
+        known = ", ".join(VERDICTS)
+        raise ValueError(f"row: verdict {row.verdict!r} is none of {known}")
+    if outcome(row) in _ANSWERS:
+        turns = (row.effect - row.threshold) * (row.longer - row.threshold) < 0
+        later = f"; {_later(row)}" if turns or shrinks(row) else ""
+        return f"**{_ANSWERS[outcome(row)]}**{later}"
     return f"{UNTOLD}: {_reason(row)}"
 
 # %% ../../nbs/papers/897_opening.ipynb #8b4c39fe
@@ -211,7 +222,12 @@ def write_pages(
 ) -> None:
     "`WHERE.md`, `CITATIONS.md`, the opening of `README.md` and its figure."
     root = Path(root)
-    before, rest = (root / "README.md").read_text(encoding="utf-8").split(OPENING[0])
+    readme = (root / "README.md").read_text(encoding="utf-8")
+    for mark in OPENING:
+        if readme.count(mark) != 1:
+            where = f"README.md has {mark.strip()!r} {readme.count(mark)} times"
+            raise ValueError(f"root: {where}, and needs it once")
+    before, rest = readme.split(OPENING[0])
     after = rest.split(OPENING[1])[1]
     text = before + OPENING[0] + readme_opening(root) + OPENING[1] + after
     write_atomic(root / "README.md", text)
@@ -224,11 +240,13 @@ def write_pages(
 def write_figure(
     root: str | Path,  # of the checkout
 ) -> bool:
-    "`nbs/images/found.png` and `.csv`, where the data are other ones; whether they were."
+    "`nbs/images/found.png` and `.csv`, where data are other ones or a file is missing; whether so."
     rows, place = headlines(root), Path(root) / FOUND
     data, beside = rows.to_csv(index=False), place.with_suffix(".csv")
-    if beside.is_file() and beside.read_text(encoding="utf-8") == data:
+    drawn = place.with_suffix(".png")
+    same = beside.is_file() and beside.read_text(encoding="utf-8") == data
+    if same and drawn.is_file():
         return False
-    place.with_suffix(".png").write_bytes(headline_figure(rows).render("png"))
+    drawn.write_bytes(headline_figure(rows).render("png"))
     write_atomic(beside, data)
     return True

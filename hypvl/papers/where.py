@@ -286,6 +286,8 @@ def outcome(
     "What became of one claim."
     if row.verdict == "sanity":  # what the loss asks for may yet fail
         return PASSED_CHECK if row.effect > row.threshold else FAILED_CHECK
+    if row.verdict == "smaller than claimed" and not row.low > row.threshold:
+        return OUTCOMES["not found"][0]
     return OUTCOMES.get(row.verdict, (UNTOLD,))[0]
 
 
@@ -341,7 +343,7 @@ def _summary(work: Work, studies: Sequence[CommittedStudy], most: int) -> list[s
         claims = len(find_paper(work.name).claims)
         return [f"| {title} | no results are committed yet; {claims} claims are listed |"]
     shown = _shown(studies[0].ledger, [*find_paper(work.name).headline], most)
-    said = [_in_short(shown), *(finding(row) for row in shown)]
+    said = [_in_short(studies[0].ledger), *(finding(row) for row in shown)]
     for study in studies:
         folder = f"results/{study.folder}"
         links = f"[{study.folder}]({folder}), [executed notebook]({folder}/{work.name}.ipynb)"
@@ -349,26 +351,26 @@ def _summary(work: Work, studies: Sequence[CommittedStudy], most: int) -> list[s
     return [f"| {title} | {_text('<br>'.join(said))} |"]
 
 
-def _in_short(rows: Sequence) -> str:
-    "What became of claims of the paper and, apart from them, of questions of ours."
-    theirs = [row for row in rows if row.theirs]
-    ours = [row for row in rows if not row.theirs]
+def _in_short(ledger: pd.DataFrame) -> str:
+    "What became of all claims of the paper and, apart from them, of all questions of ours."
+    theirs = list(ledger[of_the_paper(ledger)].itertuples())
+    ours = list(ledger[~of_the_paper(ledger)].itertuples())
     shrunk = sum(shrinks(row) for row in theirs)
     later = f"; {shrunk} of them less than half as large when trained longer" if shrunk else ""
-    said = f"Of {_these(theirs, 'claim', 'claims')} of the paper {outcomes(theirs)}{later}."
+    said = f"Of {_counted(theirs, 'claim', 'claims')} of the paper {outcomes(theirs)}{later}."
     if ours:
-        these = _these(ours, "question or control", "questions and controls")
-        said += f" Of {these} of ours {outcomes(ours)}."
+        questions = _counted(ours, "question or control", "questions and controls")
+        said += f" Of {questions} of ours {outcomes(ours)}."
     return f"*{said}*"
 
 
-def _these(rows: Sequence, one: str, several: str) -> str:
-    return f"1 {one}" if len(rows) == 1 else f"these {len(rows)} {several}"
+def _counted(rows: Sequence, one: str, several: str) -> str:
+    return f"1 {one}" if len(rows) == 1 else f"all {len(rows)} {several}"
 
 
 def _shown(ledger: pd.DataFrame, headline: Sequence[str], most: int) -> list:
-    """What carries the paper's message; of its claims one of each other verdict, and failed checks;
-    and decided rows up to a number."""
+    """What carries the paper's message, decided or not; of its claims one of each other verdict, and
+    failed checks; and decided rows up to a number."""
     known = ledger.assign(theirs=of_the_paper(ledger))
     first = known[known["id"].isin(headline)].set_index("id").reindex(headline).reset_index()
     rows = list(first.dropna(subset="verdict").itertuples())

@@ -608,8 +608,9 @@ paper = Paper(
     suites=("agr",),
     suite_tables=(2, 4),
     headline={
-        "t2i-clip": "It finds the picture of a caption better than CLIP",
-        "router-h": "Its router retrieves better than its hyperbolic side alone",
+        "t2i-clip": "It finds the picture of a caption better than CLIP's head on the same trunk",
+        "router-h": "The score with its router beats its own hyperbolic score "
+        "(whose other head began pretrained)",
     },
     results="agr_{preset}",
 )

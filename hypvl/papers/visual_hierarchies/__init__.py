@@ -218,7 +218,7 @@ paper = Paper(
     real_data="boxes",
     headline={
         "tuned-clip-hyp": "Fine-tuned on scenes and boxes, CLIP retrieves more of the same class",
-        "clip-parent_to_child": "Scenes retrieve boxes better in hyperbolic than in flat space",
+        "clip-child_to_parent": "Boxes retrieve scenes better in hyperbolic than in flat space",
     },
     results="visual_hierarchies_{preset}",
 )
