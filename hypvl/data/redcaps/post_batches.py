@@ -93,15 +93,23 @@ _SUBSTITUTES = 8  # neighbours that are tried
 class _Visits(Dataset):
     "One visit to a post: (epoch, number) → key, community, pixels, text, and what was broken."
 
-    def __init__(self, posts: Posts, size: int, seed: int, reading: PostReading, train: bool):
-        self.posts, self.size, self.seed = posts, size, seed
+    def __init__(
+        self,
+        posts: Posts,
+        numbers: Int[np.ndarray, "n"],  # of the posts that are read, ascending
+        size: int,
+        seed: int,
+        reading: PostReading,
+        train: bool,
+    ):
+        self.posts, self.numbers, self.size, self.seed = posts, numbers, size, seed
         self.reading, self.train, self.decoded = reading, train, {}
 
     def pixels(self, number: int) -> tuple[int, Tensor, list[str]]:
         "The post whose picture decodes, from this one on; its pixels; lines about the others."
-        lines = []
-        for place in range(number, number + _SUBSTITUTES):
-            place %= len(self.posts)
+        lines, first = [], int(np.searchsorted(self.numbers, number))
+        for turn in range(first, first + min(_SUBSTITUTES, len(self.numbers))):
+            place = int(self.numbers[turn % len(self.numbers)])
             if place in self.decoded:
                 return place, self.decoded[place], lines
             row = self.posts.row(place)
@@ -170,7 +178,7 @@ class PostLoader(PlannedLoader):
             self.numbers = np.setdiff1d(self.numbers, kept, assume_unique=True)
         elif len(kept):
             self.numbers = kept
-        self.visits = _Visits(posts, size, seed, reading, self.train)
+        self.visits = _Visits(posts, self.numbers, size, seed, reading, self.train)
         self.faults = Faults(reading.max_bad)
         settings = {
             k: v for k, v in asdict(reading).items() if k not in ("keep_decoded", "max_bad")

@@ -11,10 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...config import config_hash, suggest
+import numpy as np
+
+from ...config import check_least, config_hash, suggest
 from .annotations import subreddit_words
 from .collection import Posts, collect_posts
-from .post_batches import PostLoader, PostReading
+from .post_batches import PostLoader, PostReading, held_out_posts
 from ..sources import DataPaths, DataSource, world_words
 from ..world.redcaps_files import RedcapsWorldConfig, communities, write_redcaps_world
 from ..world.scenes import World, WorldConfig
@@ -31,6 +33,9 @@ class RedcapsSource(DataSource, kind="redcaps"):
     held_out: int = 0  # posts kept from training, for validation
     reading: PostReading = PostReading()
     max_bad: float = 0.1  # largest share of broken pictures before it is an error
+
+    def __post_init__(self):
+        check_least(self, held_out=0)
 
     def folder(self, root: str | Path) -> Path:
         "Where `prepare` puts the data: named after the world, or after the place of a copy."
@@ -53,6 +58,9 @@ class RedcapsSource(DataSource, kind="redcaps"):
             write_redcaps_world(copy, self.world, workers, progress)
             write_suite(World(self.world.world), suite, self.suite, workers, progress)
         posts = collect_posts(copy, folder / "posts", workers, progress, self.max_bad)
+        if self.held_out >= len(posts):
+            few = f"only {len(posts)} posts were found; set data.held_out below that"
+            raise ValueError(f"held_out={self.held_out}: {few}")
         known = [posts.fingerprint, self.held_out]
         if (suite / "world.json").exists():
             known.append(json.loads((suite / "world.json").read_text())["fingerprint"])
@@ -68,8 +76,11 @@ class RedcapsSource(DataSource, kind="redcaps"):
         return tuple(sorted({*world_words(world), *found}))
 
     def captions(self, data: DataPaths, limit: int = 20_000) -> Sequence[str]:
-        "Captions of the posts, at most `limit`."
-        return Posts(data.train).table["caption"][:limit].to_pylist()
+        "Captions of the posts that are trained on, at most `limit`."
+        posts = Posts(data.train)
+        trained = np.ones(len(posts), bool)
+        trained[held_out_posts(posts, self.held_out)] = False
+        return posts.table["caption"].take(np.flatnonzero(trained)[:limit]).to_pylist()
 
     def loader(
         self,
