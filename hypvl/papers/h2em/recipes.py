@@ -364,7 +364,7 @@ def _settings(section: str, preset: str) -> list[dict[str, Any]]:
     rivals = [{"family": name} for name in FAMILIES[:-1]]
     flat, product = [{"space": "flat", **off} for off in _OFF], [{"space": "product"}]
     longer = (*rivals[1:], *_OFF, *flat)  # what claims compare, but for attention and product
-    found = {
+    found: dict[str, list[dict[str, Any]]] = {
         "main": [*rivals, *_OFF],
         "attention": without,
         "factorial": flat,
