@@ -369,7 +369,7 @@ def _counted(rows: Sequence, one: str, several: str) -> str:
 
 
 def _shown(ledger: pd.DataFrame, headline: Sequence[str], most: int) -> list:
-    """What carries the paper's message, decided or not; of its claims one of each other verdict, and
+    """What carries the paper's message, decided or not; one of each other verdict of its claims;
     failed checks; and decided rows up to a number."""
     known = ledger.assign(theirs=of_the_paper(ledger))
     first = known[known["id"].isin(headline)].set_index("id").reindex(headline).reset_index()
