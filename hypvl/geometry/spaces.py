@@ -448,9 +448,9 @@ class Product(Geometry):
         own = type(self).score is Product.score and type(self).logits is Geometry.logits
         return own and self.mode == "stable"
 
-    def _fused(self, points):
+    def _fused(self, *points):
         "Arguments of the fused form for these points [N, k, d]."
-        kernels = self._fused_form == "triton" and can_run(points)
+        kernels = self._fused_form == "triton" and all(can_run(x) for x in points)
         return {
             "c": self.curvature,
             "scale": self.logit_scale.exp(),
@@ -508,7 +508,7 @@ class Product(Geometry):
         if not self._is_fused():
             return super().contrast(queries, keys, offset, side)
         x, y = self.split(queries), self.split(keys)
-        return product_cross_entropy(x, y, offset=offset, **self._fused(x))
+        return product_cross_entropy(x, y, offset=offset, **self._fused(x, y))
 
     def answers_by_blocks(self) -> bool:
         return type(self).contrast is Product.contrast or super().answers_by_blocks()
@@ -524,7 +524,7 @@ class Product(Geometry):
         if not self._is_fused():
             return super().contrast_both(queries, keys, offset, gather)
         x, y = self.split(queries), self.split(keys)
-        return product_cross_entropy_both(x, y, offset=offset, gather=gather, **self._fused(x))
+        return product_cross_entropy_both(x, y, offset=offset, gather=gather, **self._fused(x, y))
 
     @fp32_geometry
     def dist(self, a: Float[Tensor, "*B D"], b: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:

@@ -112,7 +112,7 @@ class ConvConfig(VisionConfig, kind="conv"):
         'group': each picture on its own, over channels and places; exact. Removes the brightness
             of uniform pictures: normalised pixels x and 2x have the same feature.
         'batch': each channel over the batch; not exact. A feature depends on the other pictures
-            of its micro-batch, and running statistics move once a micro-batch.
+            of the batch; the trainer refuses micro-batches and several processes with it.
 
     Exact: a batch cut into micro-batches or spread over processes has the gradient of the whole.
     """

@@ -439,7 +439,8 @@ def _basis(plan: PaperPlan) -> Iterator[tuple[str, str]]:
         yield (
             "charged",
             f"4/3 of an update that needs more than {setting.device_gib:g} GiB: its gradients are "
-            "cached (train.accumulate), every forward pass runs twice",
+            "cached (train.accumulate), every forward pass runs twice; as towers that are trained "
+            "as a whole take it, memory counted at the precision of the measurement",
         )
     if max(setting.devices) > 1:
         yield (

@@ -392,17 +392,20 @@ def check_batch_norms(
         if isinstance(part, nn.Module):
             joint |= set(part.modules())
     for name, part in module.named_modules():
-        if not isinstance(part, _BatchNorm) or not part.training:
+        rests = isinstance(part, _BatchNorm) and not part.training
+        if not isinstance(part, _BatchNorm) or (rests and part.running_mean is not None):
             continue
         what = f"{name} ({type(part).__name__}) would take its statistics from each"
         if micro_batches > 1 and part not in joint:
             raise ValueError(
                 f"accumulate={micro_batches}: {what} micro-batch, not from the whole batch; train "
-                "with accumulate=1, freeze it, or run it in `join_rows` (hypvl.training.update)"
+                "with accumulate=1, freeze it (train.groups: a pattern with frozen=true), "
+                "or run it in `join_rows` (hypvl.training.update)"
             )
         gathers = isinstance(part, nn.SyncBatchNorm) or getattr(part, "of_all_processes", False)
         if processes > 1 and not gathers:
             raise ValueError(
-                f"processes={processes}: {what} process, not from the whole batch; freeze it, or "
-                "on GPUs convert the model with torch.nn.SyncBatchNorm.convert_sync_batchnorm"
+                f"processes={processes}: {what} process, not from the whole batch; freeze it "
+                "(train.groups: a pattern with frozen=true), or on GPUs convert the model with "
+                "torch.nn.SyncBatchNorm.convert_sync_batchnorm"
             )
