@@ -46,7 +46,7 @@ def _put(source: Path, target: Path) -> None:
 
 def keep_runs(
     out: str | Path,  # where a study was run
-    folder: str | Path,  # such as 'papers_repro/results/mini/runs'; runs of other studies leave it
+    folder: str | Path,  # such as 'kept/phyclip-mini'; runs of other studies leave it
 ) -> list[str]:  # the hashes of the runs
     "Copy what is drawn from each finished run of a study: frames, log and origin."
     runs, folder = _finished_runs(Path(out) / "runs"), Path(folder)
