@@ -19,12 +19,12 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.distributed.nn.functional import all_gather
 from torch.nn import functional as F
 
 from ..config import suggest
 from ..geometry.lorentz import exp0
 from ..geometry.spaces import Geometry, GeometryConfig, ProductConfig, SphereConfig
-from ..losses.rows import gather_processes
 from .adapters import tower_sources
 from .attention import AttentionConfig, CrossModalAttention, Summaries
 from .dual_encoder import normalise_pixels
@@ -292,9 +292,10 @@ class GatheredBatchNorm(nn.BatchNorm1d):
     of_all_processes = True  # what the trainer asks of a norm where there are several
 
     def forward(self, input: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
-        if not self.training:
+        alone = not (dist.is_available() and dist.is_initialized())
+        if alone or not self.training:
             return super().forward(input)
-        rows, start = gather_processes(input)
+        rows, start = torch.cat(all_gather(input)), len(input) * dist.get_rank()
         return super().forward(rows)[start : start + len(input)]
 
 
