@@ -31,6 +31,7 @@ from hypvl.evaluation.factors.conjunction import (
     conjunction_retrieval,
 )
 from hypvl.evaluation.factors.factor_norms import (
+    dispersion,
     factor_norms,
     largest_share,
     norms_table,
@@ -250,12 +251,12 @@ def _perfect(present: Bool[np.ndarray, "N C"], factors: int) -> Float[np.ndarray
     return norms
 
 
-def _alignment_rows(aligned: Mapping[str, Alignment]) -> pd.DataFrame:
+def _alignment_rows(aligned: Mapping[str, Alignment], norms: Mapping) -> pd.DataFrame:
     "A row a kind: of the factors, of an ideal, and of blocks where there are no factors."
     rows = []
     for kind, found in aligned.items():
         facts = {fact: getattr(found, fact) for fact in (*_ALIGNMENT, *_FARTHER_OUT)}
-        rows.append({"kind": kind} | facts)
+        rows.append({"kind": kind} | facts | {"dispersion": dispersion(norms[kind])})
     return pd.DataFrame(rows)
 
 
@@ -335,7 +336,7 @@ def factor_report(
     aligned = {}
     for kind, of_kind in kinds.items():
         aligned[kind] = factor_alignment(of_kind, present, families, rng, **settings)
-    frames["alignment"] = _alignment_rows(aligned)
+    frames["alignment"] = _alignment_rows(aligned, kinds)
     found = aligned["factors"]
     shown = found.table["concept"].map(dict(zip(families, words)))
     frames["alignment_table"] = found.table.assign(concept=shown)
