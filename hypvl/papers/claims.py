@@ -696,6 +696,8 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
     "What a reader should know beside the verdict."
     if found == "at the floor" and not effect.limit:
         return "a column at the floor, left out, lies on the other side"
+    if found == "at the ceiling" and not effect.limit:
+        return "even the ideal does not exceed the threshold"
     if found == "one run":
         limits = (
             "no interval" if row["covers"] == "nothing" else f"the interval covers {row['covers']}"
@@ -738,12 +740,21 @@ def _turned_by(effect: Effect, threshold: float) -> bool:
     return False
 
 
+def _limit_of(claim: Claim, effect: Effect) -> str:
+    "Why the test sets decide nothing; empty where they may."
+    if effect.limit:
+        return effect.limit
+    if _turned_by(effect, claim.threshold):
+        return "at the floor"
+    return "at the ceiling" if effect.ideal <= claim.threshold else ""
+
+
 def _judged(claim: Claim, row: dict, effect: Effect) -> dict:
     "The row with its verdict."
     known = Known(
         sanity=claim.sanity,
         start=effect.start,
-        limit=effect.limit or ("at the floor" if _turned_by(effect, claim.threshold) else ""),
+        limit=_limit_of(claim, effect),
         seeds=len(effect.seeds),
         compares=claim.compares,
         value=effect.value,
@@ -777,7 +788,7 @@ def evaluate(
                 row["longer"] = later.value
                 row["longer_seeds"] = ", ".join(map(str, later.seeds))
             else:
-                row["no_longer"] = f"not trained with more steps: {later}"
+                row["no_longer"] = f"no effect with more steps: {later}"
             if not claim.sanity:
                 family.append(len(rows))
         rows.append(row)

@@ -28,6 +28,7 @@ from .claims import CHANGED, CLAIMS
 from hypvl.papers.phyclip.figures import (
     FAMILY_COLOURS,
     ablation_figure,
+    ablation_sentence,
     alignment_figure,
     alignment_sentence,
     answers_figure,
@@ -50,6 +51,7 @@ from hypvl.papers.phyclip.traversal_figures import (
     measures_figure,
     measures_sentence,
     traversal_figure,
+    walks_sentence,
 )
 from ..read_off import GroupMeans
 from ..recipes import Recipe
@@ -215,7 +217,7 @@ FIGURES = {
     "idea": Figure(_idea, "idea"),
     "training": Figure(_training, "training", ("history",), read=training_sentence),
     "budget": Figure(_budget, "budget", ("results",), section="budget", read=budget_sentence),
-    "ablation": Figure(_ablation, "ablation", section="ablation"),
+    "ablation": Figure(_ablation, "ablation", section="ablation", read=ablation_sentence),
     "3": Figure(_norms, "figure3_norms", ("norms",), read=_SUMMED_NORMS),
     "4a": Figure(
         _conjunction,
@@ -225,7 +227,7 @@ FIGURES = {
     ),
     "4b": Figure(_disks, "figure4b_disks", ("terms", "edges"), read=disk_sentence),
     "7": Figure(_conjunctions, "figure7_retrieval", ("hits", "conjunctions"), read=_FAMILIES_HELD),
-    "traversal": Figure(_ways, "traversal", ("steps",)),
+    "traversal": Figure(_ways, "traversal", ("steps",), read=walks_sentence),
     "traversal measures": Figure(
         _way_measures, "traversal_measures", ("steps",), read=measures_sentence
     ),

@@ -52,7 +52,7 @@ from hypvl.papers.phyclip.factor_claims import (
 from .recipes import NAMES
 from ..reference import task_columns
 
-CHANGED = "2026-11-22"  # the last change of the list, see `digest` below
+CHANGED = "2026-11-24"  # the last change of the list, see `digest` below
 MARGIN = 2.0  # points: "competitive", "at most so much behind"
 NO_CLEAR_GAIN = 1.0  # points: "no clear improvement"
 LISTS = 5.0  # points of precision: "comparably appropriate"
@@ -328,7 +328,7 @@ class NotMonotone:
 # %% ../../../nbs/papers/phyclip/813_claims.ipynb #4b68059e
 _NOT_TEXT = ("classification", "t2i", "hierarchy")
 _SMALL, _LARGE = ("ViT-S/16", "vit_small_16", "tiny_s"), ("ViT-L/16", "vit_large_16", "tiny_l")
-_MIDDLE = ("ViT-B/16", "vit_base_16", "tiny")
+_SIZES = {"small": _SMALL, "middle": ("ViT-B/16", "vit_base_16", "tiny"), "large": _LARGE}
 _FINE = ("species", "Food-101")
 
 
@@ -391,7 +391,7 @@ def _sizes() -> list[Claim]:
     largest = "the largest models beat the smallest in hierarchy and object hard negatives"
     claims = [Claim("sizes", largest, source, grow)]
     for rival, _ in _RIVALS:
-        by_size = {name: _at_size(s, rival) for name, s in (("small", _SMALL), ("large", _LARGE))}
+        by_size = {name: _at_size(size, rival) for name, size in _SIZES.items()}
         words = f"at each size PHyCLIP is at most 2 points behind {_named(rival)}"
         margin = {"threshold": -MARGIN, "one_sided": True}
         claims.append(Claim(f"size-{rival}", words, source, Everywhere(by_size), **margin))

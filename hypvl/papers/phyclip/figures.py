@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['FAMILY_COLOURS', 'SERIES', 'ASPECT_COLOURS', 'norm_quantiles', 'norm_figure', 'alignment_figure',
            'alignment_sentence', 'first_aspects', 'answers_figure', 'answers_sentence', 'ablation_figure',
-           'traversal_steps']
+           'ablation_sentence', 'traversal_steps']
 
 # %% ../../../nbs/papers/phyclip/814_figures.ipynb #c1be4a8a
 from pathlib import Path
@@ -325,6 +325,26 @@ def ablation_figure(
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     return Drawing(figure, rows.reset_index(drop=True))
+
+# %% ../../../nbs/papers/phyclip/814_figures.ipynb #a81a7e01
+def ablation_sentence(
+    data: pd.DataFrame,  # of `ablation_figure`
+) -> str:
+    "Which number of factors is best in how many columns, and how often ℓ2 beats ℓ1."
+    ours = data[data["source"].eq(OUR_BLOCK)]
+    if not len(ours):
+        return "The models of other k and of ℓ2 were not trained."
+    sign = np.where(ours["better"].eq("lower"), -1, 1)
+    ours = ours.assign(gain=sign * ours["value"], k=ours["k"].astype(int))
+    best, squared, pairs = [], 0, 0
+    for _, cell in ours.groupby(["group", "label"], sort=False):
+        of_l2 = cell["product"].eq("l2")
+        best.append(cell.loc[cell.loc[~of_l2, "gain"].idxmax(), "k"])
+        both = cell[of_l2].merge(cell[~of_l2], on="k")
+        pairs, squared = pairs + len(both), squared + (both["gain_x"] > both["gain_y"]).sum()
+    counts = pd.Series(best).value_counts(sort=False).sort_index()
+    said = ", ".join(f"k = {k} in {count}" for k, count in counts.items())
+    return f"Best of ℓ1 in {len(best)} columns: {said}. ℓ2 is above ℓ1 in {squared} of {pairs}."
 
 # %% ../../../nbs/papers/phyclip/814_figures.ipynb #2b8465f0
 def traversal_steps(
