@@ -19,6 +19,7 @@ from trials import Trials
 
 from hypvl.models import load_model
 from hypvl.papers.phyclip.recipes import recipe
+from hypvl.papers.provenance import git_state, short_commit
 from hypvl.papers.runs import train, validation_frames
 
 SETTINGS = {  # what is changed, and how
@@ -62,6 +63,9 @@ def trained(family: str, setting: str, samples: int, out: Path) -> dict:
         "contrast": history["contrast"].iloc[-1],
         "recall@5": recall,
         "CPU seconds": seconds,
+        "seed": made.train.seed,
+        "run": made.hash,
+        "commit": short_commit(git_state()),
     }
 
 
