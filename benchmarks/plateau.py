@@ -4,10 +4,10 @@
 Trains PHyCLIP on the embedded world in several settings that differ in one thing each and writes
 every logged value:
 
-    python benchmarks/plateau.py --steps 150 --out papers_repro/results/plateau
+    python benchmarks/plateau.py --seeds 0 1 2 --out papers_repro/results/plateau
 
-Takes about a minute a setting on two cores. The curves are drawn in
-nbs/training/507_plateau.ipynb.
+Takes about a minute a setting and seed on one core; finished runs are not made again. The curves
+are drawn in nbs/training/507_plateau.ipynb.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from hypvl.evaluation.retrieval import recall_at_k
 from hypvl.evaluation.zero_shot import inference
 from hypvl.models import load_model
 from hypvl.papers.phyclip.recipes import recipe
+from hypvl.papers.provenance import git_state, short_commit
 from hypvl.papers.runs import train
 
 AT_ONCE = {"objective.delay": 0, "objective.ramp": 0}
@@ -52,31 +53,40 @@ def recall(folder: Path, made, data) -> float:
     return recall_at_k(scores, torch.eye(len(scores), dtype=torch.bool), (5,))[5]
 
 
+def trained(name: str, seed: int, args: argparse.Namespace) -> tuple[pd.DataFrame, dict]:
+    "Curve and recall of one setting and seed."
+    family, changes = SETTINGS[name]
+    changes = {"train.steps": args.steps, "train.schedule": "constant", **changes}
+    made = recipe(family, args.preset, **changes, seed=seed)
+    data = made.data.prepare(args.cache / "data", made.image_size, workers=2)
+    folder = args.cache / "runs" / made.hash
+    history = train(made, data, folder, "cpu")
+    origin = {"setting": name, "seed": seed, "run": made.hash, "commit": short_commit(git_state())}
+    return history.assign(**origin), {"val R@5": recall(folder / "model", made, data)} | origin
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--preset", default="mini", help="scale of the data and the batches")
     parser.add_argument("--out", type=Path, default=Path("papers_repro/results/plateau"))
     parser.add_argument("--cache", type=Path, default=Path("runs/plateau"))
     parser.add_argument("--only", nargs="*", choices=SETTINGS, help="names of settings")
     args = parser.parse_args()
+    torch.set_num_threads(1)
     args.out.mkdir(parents=True, exist_ok=True)
     curves, recalls = [], []
-    for name in args.only or SETTINGS:
-        family, changes = SETTINGS[name]
-        changes = {"train.steps": args.steps, "train.schedule": "constant", **changes}
-        made = recipe(family, args.preset, **changes)
-        data = made.data.prepare(args.cache / "data", made.image_size, workers=2)
-        folder = args.cache / "runs" / made.hash
-        history = train(made, data, folder)
-        curves.append(history.assign(setting=name, run=made.hash))
-        found = recall(folder / "model", made, data)
-        recalls.append({"setting": name, "val R@5": found, "run": made.hash})
-        print(pd.DataFrame(recalls).to_string(index=False), flush=True)
-        pd.concat(curves).to_csv(args.out / "curves.csv", index=False)
-        pd.DataFrame(recalls).to_csv(args.out / "recall.csv", index=False)
+    for seed in args.seeds:
+        for name in args.only or SETTINGS:
+            curve, found = trained(name, seed, args)
+            curves.append(curve)
+            recalls.append(found)
+            print(pd.DataFrame(recalls).to_string(index=False), flush=True)
+            pd.concat(curves).to_csv(args.out / "curves.csv", index=False)
+            pd.DataFrame(recalls).to_csv(args.out / "recall.csv", index=False)
 
 
 if __name__ == "__main__":
