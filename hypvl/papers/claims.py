@@ -945,12 +945,21 @@ class Ledger:
         return text
 
     def html(self) -> str:
-        "An HTML table with coloured verdicts."
+        """An HTML table with coloured verdicts.
+
+        Looks stand in the cells: JupyterLab drops style sheets from notebooks made elsewhere.
+        """
         cell = "text-align: left; vertical-align: top; padding: .2em .6em"
-        styler = self.readable().map(_html.escape).style.hide(axis="index").set_uuid("ledger")
-        styler = styler.set_table_styles([{"selector": "th, td", "props": cell}])
-        coloured = styler.map(_verdict_style, subset=list(styler.columns[4:]))
-        return f"<p>{self.counts()}</p>\n" + coloured.to_html()
+        text = self.readable()
+        names = [f'<th style="{cell}">{_html.escape(name)}</th>' for name in text]
+        lines = [f"<p>{self.counts()}</p>", "<table>", f"<thead><tr>{''.join(names)}</tr></thead>"]
+        for row in text.itertuples(index=False):
+            cells = []
+            for place, word in enumerate(row):
+                look = f"{cell}; {_verdict_style(word)}" if place >= 4 else cell
+                cells.append(f'<td style="{look}">{_html.escape(word)}</td>')
+            lines.append(f"<tr>{''.join(cells)}</tr>")
+        return "\n".join([*lines, "</table>"]) + "\n"
 
     def counts(self) -> str:
         "How many claims got which verdict, and when the list was last changed."
