@@ -386,11 +386,11 @@ class InsideFactor:
         own, others = wide[True].mean(), wide[False].mean()
         detail = f"own factor {own:.1f}, others {others:.1f}"
         seeds = tuple(map(int, gap.columns))
-        limits = {"null": float(others), "ideal": self._perfect(frame) - float(others)}
+        limits = {"null": float(others), "ideal": self._perfect(frame)}
         return Effect(found, "%", len(gap), seeds, detail, **limits)
 
     def _perfect(self, frame: pd.DataFrame) -> float:
-        "What the own factor would have where the others have nothing."
+        "The effect where the own factor keeps its mean norm and the others have nothing."
         own = frame[frame["own"]]
         norm = 100 * own["norm"].mean() / frame["norm"].mean()
         if not self.step:
