@@ -455,7 +455,15 @@ def load_config(
 def _counts(f, value):
     "Whether a field is part of the hash."
     rule = f.metadata.get("hash", True)
-    return f.init and (value != f.default if rule == "changed" else rule)
+    return f.init and (value != f.default if rule in ("changed", "file") else rule)
+
+
+def _content(path, key):
+    "The hash of a file's bytes."
+    try:
+        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    except (FileNotFoundError, IsADirectoryError) as e:
+        raise FileNotFoundError(f"{key}: no file {str(path)!r}") from e
 
 
 def _hashed(value):
@@ -464,8 +472,13 @@ def _hashed(value):
         kinds = _types(type(value))
         hashed = _kind_entry(value)
         for f in dataclasses.fields(value):
-            if _counts(f, getattr(value, f.name)):
-                hashed[f.name] = _hashed(_cast(kinds[f.name], getattr(value, f.name), f.name))
+            own = getattr(value, f.name)
+            if not _counts(f, own):
+                continue
+            if f.metadata.get("hash") == "file":
+                hashed[f.name] = _content(own, f.name)
+            else:
+                hashed[f.name] = _hashed(_cast(kinds[f.name], own, f.name))
         return hashed
     if isinstance(value, Mapping):
         return {str(k): _hashed(v) for k, v in value.items()}
@@ -476,7 +489,10 @@ def config_hash(
     cfg: Any,  # a dataclass instance
     length: int = 12,  # hexadecimal digits
 ) -> str:
-    "A short name of a config, the same in every process and on every machine."
+    """A short name of a config, the same in every process and on every machine.
+
+    Files that it names by fields of rule 'file' are read; a missing one is a FileNotFoundError.
+    """
     if not 1 <= length <= 64:
         raise ValueError(f"length: 1 to 64 digits, got {length}")
     text = json.dumps(_hashed(cfg), sort_keys=True, separators=(",", ":"))

@@ -6,6 +6,7 @@
 __all__ = ['PUBLISHED_STEPS', 'BREAKPOINTS', 'CURRICULA', 'Curriculum']
 
 # %% ../../nbs/geometry/111_curriculum.ipynb #9b88fddb
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +24,7 @@ class Curriculum:
 
     kind: 'four_phase'; 'single', one ramp for both over the first two phases (Theorem 5.3);
     'none', all from the start; 'no_throttle', the four phases with the correction always visible.
+    A step that is no number is a ValueError.
     """
 
     kind: Literal["four_phase", "single", "none", "no_throttle"] = "four_phase"
@@ -31,6 +33,8 @@ class Curriculum:
     def __post_init__(self):
         if self.kind not in CURRICULA:
             raise ValueError(f"kind: unknown {self.kind!r}.{suggest(self.kind, CURRICULA)}")
+        if self.steps is None:
+            raise ValueError("steps: 1 or more, got None")
         check_least(self, steps=1)
 
     def breakpoint(
@@ -40,6 +44,10 @@ class Curriculum:
         "Where a phase ends."
         return BREAKPOINTS[phase] * self.steps / PUBLISHED_STEPS
 
+    def _check(self, step: int):
+        if math.isnan(step):
+            raise ValueError(f"step: a number of updates, got {step}")
+
     def _ramp(self, step: int, start: float, end: float) -> float:
         return min(1.0, max(0.0, (step - start) / (end - start)))
 
@@ -48,6 +56,7 @@ class Curriculum:
         step: int,  # updates done so far
     ) -> float:  # 0 to 1
         "How much the routing acts on the score."
+        self._check(step)
         if self.kind == "none":
             return 1.0
         start = 0.0 if self.kind == "single" else self.breakpoint("isolation")
@@ -58,6 +67,7 @@ class Curriculum:
         step: int,  # updates done so far
     ) -> float:  # 0 to 1
         "How much of the correction is visible."
+        self._check(step)
         if self.kind in ("none", "no_throttle"):
             return 1.0
         if self.kind == "single":
@@ -69,6 +79,7 @@ class Curriculum:
         step: int,  # updates done so far
     ) -> str:
         "The name of the phase of a step."
+        self._check(step)
         for name in BREAKPOINTS:
             if step <= self.breakpoint(name):
                 return name

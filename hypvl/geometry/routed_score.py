@@ -57,6 +57,13 @@ class Asking(NamedTuple):
         return gate, of_correction, of_baseline, stretch
 
 
+def _check_numbers(**given: Tensor | float):
+    "Raise for plain numbers that are NaN; what a tensor holds is not looked at."
+    for name, value in given.items():
+        if isinstance(value, float) and math.isnan(value):
+            raise ValueError(f"{name}: a number, got {value}")
+
+
 def difference(
     correction: Float[Tensor, "Q K"],  # as visible as the form wants it
     baseline: Float[Tensor, "Q K"],
@@ -77,7 +84,12 @@ def routed_score(
     beta: float = 1.0,  # how much of the correction is visible
     form: ScoreForm = ScoreForm(),
 ) -> Float[Tensor, "Q K"]:
-    "The score of each query with each key; higher is closer."
+    """The score of each query with each key; higher is closer.
+
+    A `weight`, `alpha` or `beta` that is the number NaN is a ValueError; NaN in a tensor makes the
+    scores NaN that depend on it.
+    """
+    _check_numbers(weight=weight, alpha=alpha, beta=beta)
     gate, of_correction, of_baseline, stretch = asking.columns()
     seen = beta * correction
     if form.form == "interpolation_pure":
@@ -100,6 +112,7 @@ def largest_change(
     "How far the score of a pair can lie from the baseline's."
     if form.form != "residual" or not form.bounded:
         raise ValueError(f"form: only the bounded residual has a bound, got {form}")
+    _check_numbers(weight=weight, alpha=alpha)
     gate, of_correction, of_baseline, _ = asking.columns()
     corrected = weight * of_correction * form.delta_max
     return alpha * gate * (corrected + (of_baseline - 1).abs() * baseline.abs())

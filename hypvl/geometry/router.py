@@ -276,8 +276,13 @@ class PairRouter(nn.Module):
             raise ValueError(f"implementation: unknown {implementation!r}.{hint}")
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout: 0 to below 1, got {dropout}")
-        if context < 1:
+        if not context >= 1:
             raise ValueError(f"context: 1 or more, got {context}")
+        two = isinstance(hidden, (tuple, list)) and len(hidden) == 2
+        if not two or not all(isinstance(width, int) and width >= 1 for width in hidden):
+            raise ValueError(f"hidden: two widths of 1 or more, got {hidden!r}")
+        if chunk_pairs is not None and not chunk_pairs >= 1:
+            raise ValueError(f"chunk_pairs: 1 or more, or None, got {chunk_pairs}")
         self.context, self.dropout, self.hidden_layernorm = context, dropout, hidden_layernorm
         self.implementation, self.chunk_pairs = implementation, chunk_pairs
         self.norm = nn.LayerNorm(2 + 2 * context)

@@ -419,12 +419,16 @@ class Product(Geometry):
             raise ValueError(f"k and d must be at least 1, got k={k}, d={d}")
         if not curvature_init > 0:
             raise ValueError(f"curvature_init must be > 0, got {curvature_init}")
+        if not min_radius > 0:
+            raise ValueError(f"min_radius must be > 0, got {min_radius}")
         super().__init__(k * d, temperature)
         self.factors = k
         self.metric = _known("metric", metric, ("l1", "l2"))
         self.scale = _known("scale", scale, ("factor", "modality"))
         self.mode = _known("mode", mode, ("stable", "literal"))
         self._fused_form = _known("form", form, ("tiled", "triton"))  # no answer follows from it
+        if form == "triton" and mode == "literal":
+            raise ValueError(f"form={form!r} needs mode='stable', the kernels', got mode={mode!r}")
         self.eps, self.min_radius, self.curvature_init = eps, min_radius, curvature_init
         start = torch.full((k,), math.log(curvature_init))
         self.log_curvature = nn.Parameter(start, requires_grad=learn_curvature)

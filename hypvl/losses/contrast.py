@@ -76,7 +76,8 @@ class Contrast(Row, kind="contrast"):
     positives: `Diagonal()`, `Index(labels)` for candidates, `Same(query, key)` for several.
     similarity: 'score', 'angle_to_specific' or 'angle_to_general' (both need `angles`), or
     'direction', the cosine of points [*, D] as vectors, whatever the geometry.
-    side: modality that asks, 'image' or 'text'; empty: by the kind of the query's stream.
+    side: modality that asks, 'image' or 'text', which a score alone reads; empty: by the kind of
+    the query's stream.
     """
 
     query: str  # stream expression of the queries: local, never gathered
@@ -101,6 +102,9 @@ class Contrast(Row, kind="contrast"):
             raise TypeError(f"{self.name}: positives must be Diagonal, Index or Same, got {got!r}")
         if self.side not in ("", "image", "text"):
             raise ValueError(f"{self.name}: side must be 'image' or 'text', got {self.side!r}")
+        if self.side and self.similarity != "score":
+            said = f"similarity={self.similarity!r} does not read it"
+            raise ValueError(f"{self.name}: side={self.side!r} conflicts, {said}")
 
     @property
     def streams(self) -> tuple[str, ...]:

@@ -222,7 +222,8 @@ class PlanSetting:
     samples_per_second: float | None = None  # of one device; None: measured
     teraflops: float | None = None  # 10¹² operations a second of one device; None: measured
     price_per_hour: float | None = None  # of one device
-    device_gib: float = 80.0  # memory of one device; an update that needs more is cached
+    # memory of one device; an update that needs more is cached, if one sample needs no more
+    device_gib: float = 80.0
 
     def __post_init__(self):
         if not self.devices or min(self.devices) < 1:
@@ -261,13 +262,18 @@ def planned_rows(
     cost: UpdateCost | None,  # None: samples_per_second says it, or nothing is trained
     setting: PlanSetting,
 ) -> list[dict[str, Any]]:  # a row for each number of devices
-    "Samples a second, memory, hours and price of one run of a recipe."
+    """Samples a second, memory, hours and price of one run of a recipe.
+
+    `cached`: an update needs more memory than a device has, so that its gradients are cached.
+    `fits`: one sample needs no more; where it is False, hours and price are of devices with room.
+    """
     steps, batch = recipe.train.steps, recipe.train.batch_size
     rows = []
     for devices in setting.devices:
         share, seconds = batch / devices, 0.0
         memory = cost.gibibytes.at(share) if cost else None
-        cached = memory is not None and memory > setting.device_gib
+        fits = cost is None or cost.gibibytes.at(1) <= setting.device_gib  # one sample
+        cached = fits and memory is not None and memory > setting.device_gib
         if steps:
             kept = setting.scaling_efficiency if devices > 1 else 1.0
             seconds = setting.update_seconds(share, cost) / kept
@@ -285,6 +291,7 @@ def planned_rows(
                 "samples_per_second": batch / seconds if seconds else None,
                 "gib_per_device": memory,
                 "cached": cached,
+                "fits": fits,
                 "hours": hours,
                 "price": None
                 if setting.price_per_hour is None
@@ -412,6 +419,16 @@ def plan_paper(
     return PaperPlan(paper.title, preset, parameters.sections, tuple(rows), costs, kept, setting)
 
 # %% ../../nbs/papers/896_training_plan.ipynb #e7a50e6c
+def _memory_precision(costs: Sequence[UpdateCost]) -> str:
+    "In which precision memory was counted."
+    mixed = sorted({cost.precision for cost in costs} - {"no"})
+    if not mixed:
+        return "all in single precision (fp32), whatever the published one"
+    return (
+        f"in single precision (fp32), but for what {', '.join(mixed)} keeps for the backward pass"
+    )
+
+
 def _basis(plan: PaperPlan) -> Iterator[tuple[str, str]]:
     "What the numbers rest on: a word, and a sentence."
     setting, costs = plan.setting, list(plan.costs.values())
@@ -430,17 +447,24 @@ def _basis(plan: PaperPlan) -> Iterator[tuple[str, str]]:
             yield "given", f"{setting.teraflops:g} · 10¹² operations a second on one device"
         line = "a line through both, on to the samples that each device has"
         yield "extrapolated", f"{line}; published precision: {', '.join(plan.precisions)}"
-        yield "counted", "GiB: weights, gradients, optimiser, what the backward pass needs"
+        parts = "weights, gradients, optimiser, what the backward pass needs"
+        yield "counted", f"GiB: {parts}; {_memory_precision(costs)}"
         yield (
             "measured once",
             "recipes whose updates have the same operations, memory and learned numbers",
+        )
+    if not all(row["fits"] for row in plan.rows):
+        yield (
+            "does not fit",
+            f"one sample alone needs more than {setting.device_gib:g} GiB; time and price are of "
+            "devices with room for the update",
         )
     if any(row["cached"] for row in plan.rows):
         yield (
             "charged",
             f"4/3 of an update that needs more than {setting.device_gib:g} GiB: its gradients are "
             "cached (train.accumulate), every forward pass runs twice; as towers that are trained "
-            "as a whole take it, memory counted at the precision of the measurement",
+            "as a whole take it",
         )
     if max(setting.devices) > 1:
         yield (
@@ -482,6 +506,7 @@ def plan_lines(
         line += f" {_duration(row['hours']):>12}"
         line += f" {_cell(row['price'], 0):>14}" if priced else ""
         line += "  cached" if row["cached"] else ""
+        line += "" if row["fits"] else "  does not fit"
         other = name != before and row["measured"] not in ("", row["recipe"])
         lines.append(line + (f"  as {row['measured']}" if other else ""))
         before = name

@@ -93,8 +93,10 @@ class TrainConfig:
         for name in ("lr", "eps"):
             if not 0 < getattr(self, name) < math.inf:
                 raise ValueError(f"{name}: above 0, got {getattr(self, name)}")
-        if "" in self.grad_norms:
-            raise ValueError(f"grad_norms: parts of names of parameters, got {self.grad_norms}")
+        parts = self.grad_norms
+        listed = isinstance(parts, (tuple, list))
+        if not listed or not all(isinstance(part, str) and part for part in parts):
+            raise ValueError(f"grad_norms: parts of names of parameters, got {parts!r}")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas: two numbers from 0 to below 1, got {self.betas}")
         if self.ema >= 1:

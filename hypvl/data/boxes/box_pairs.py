@@ -208,13 +208,35 @@ class EntailedSets:
         inside = self.large[here] & lies_within(outer, self.boxes.xyxy[here], self.containment)
         return (here.start + np.flatnonzero(inside)).tolist()
 
+    def has_union(
+        self,
+        rows: np.ndarray,  # int64 [N], of boxes that are not small
+    ) -> np.ndarray:  # bool [N]
+        "Whether another box of the image, no small one, reaches beyond the box."
+        boxes, large = self.boxes, np.flatnonzero(self.large)
+        around = np.full((len(boxes.images), 4), np.inf)  # all of an image; far sides negative
+        sides = boxes.xyxy * [1, 1, -1, -1]
+        np.minimum.at(around, boxes.image[large], sides[large])
+        return (around[boxes.image[rows]] != sides[rows]).any(1)
+
     def united(self, row: int, rng: np.random.Generator) -> np.ndarray:
-        "A box and one to five others of its image, drawn without the small ones."
+        """A box and one to five others of its image, drawn without the small ones.
+
+        Where all of them lie inside the box, the last gives way to one that reaches beyond it:
+        their union were the box. A ValueError where there is none, see `has_union`.
+        """
         here = self.boxes.rows(int(self.boxes.image[row]))
         others = here.start + np.flatnonzero(self.large[here])
         others = rng.permutation(others[others != row])
+        own, corners = self.boxes.xyxy[row], self.boxes.xyxy[others]
+        beyond = (corners[:, :2] < own[:2]).any(1) | (corners[:, 2:] > own[2:]).any(1)
+        if not beyond.any():
+            raise ValueError(f"row={row!r}: no other box of its image reaches beyond this one")
         count = int(rng.integers(1, min(MOST_UNITED - 1, len(others)), endpoint=True))
-        return np.array([row, *others[:count]])
+        chosen = others[:count]
+        if not beyond[:count].any():
+            chosen[-1] = others[beyond.argmax()]
+        return np.array([row, *chosen])
 
 # %% ../../../nbs/data/boxes/256_box_pairs.ipynb #ce1e04ff
 _Visit = tuple[int, int, int, int, int, tuple[int, ...]]  # epoch, place, image, parent, child, set
@@ -293,6 +315,7 @@ class BoxPairLoader(PlannedLoader):
     the child. `second_view` of the config adds `view`, the child once more with other random
     numbers, and `child_row` [B], which box that is.
     `split` is 'train' (endless, augmented) or 'val': one pass, always in the same shuffled order.
+    `without_union` counts the pairs that are left out of unions: no box reaches beyond the child.
     """
 
     _collate = staticmethod(_collate)
@@ -337,16 +360,19 @@ class BoxPairLoader(PlannedLoader):
         if config.parents != "any":
             self.pairs = self.pairs.take(np.flatnonzero(self.pairs.from_scene))
         sets = EntailedSets(boxes, config, containment)
-        if config.parents == "union":  # a box that is alone has no union
-            beside = np.bincount(boxes.image[sets.large], minlength=len(boxes.images)) > 1
-            self.pairs = self.pairs.take(beside[self.pairs.image])
+        self.without_union = 0  # pairs left out, whose parent and child were one box
+        if config.parents == "union":
+            larger = sets.has_union(self.pairs.child)
+            self.without_union = int((~larger).sum())
+            self.pairs = self.pairs.take(larger)
         self._large = np.flatnonzero(sets.large)
         self.cross = CrossImage(
             boxes.take(sets.large), config.cross_image, config.cross_per, seed=seed
         )
         self.count = len(self.pairs) + self.cross.count  # pairs of an epoch
         if not self.count:
-            raise ValueError(f"pairs: none of {len(pairs)} is left with min_area={config.min_area}")
+            which = f"min_area={config.min_area}, parents={config.parents!r}"
+            raise ValueError(f"pairs: none of {len(pairs)} is left with {which}")
         views = Views(boxes, size, keep_decoded=config.keep_decoded)
         augmentation = config.augmentation if self.train else None
         self.visits = _PairViews(views, sets, augmentation, seed, config)

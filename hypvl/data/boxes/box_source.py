@@ -99,7 +99,7 @@ class BoxSource(DataSource, kind="boxes"):
     rule: ContainmentRule = ContainmentRule()
     pairs: PairConfig = PairConfig()  # which pairs are trained on, and how
     # file of the test images that an evaluation searches, one a line; empty: all
-    test_ids: str = field(default="", metadata={"hash": "changed"})
+    test_ids: str = field(default="", metadata={"hash": "file"})
 
     def folder(self, root: str | Path) -> Path:
         "Where `prepare` puts the data: named after all that they depend on."

@@ -154,26 +154,56 @@ def _scale(preset: str, backbone: str) -> tuple[BoxSource, TrainConfig]:
     return larger, replace(training, **many, warmup=200, checkpoint_every=1_000)
 
 # %% ../../../nbs/papers/visual_hierarchies/830_recipes.ipynb #acae54e37e7d407bbb7b55eff062a284
+def _check_unions(
+    unions: str,
+    family: str,
+    preset: str,
+    cross_image: bool | None,
+    pretrained: bool,
+    budget: float | None,
+):
+    "Raise for arguments of `hierarchy_recipe` that contradict pairs of unions."
+    known_name("unions", unions, ("cosine", "distance"))
+    if family != "hcl":
+        raise ValueError(f"unions={unions!r}: family='hcl' alone has them, got {family!r}")
+    if cross_image:
+        raise ValueError(f"cross_image={cross_image!r}: unions={unions!r} are pairs of one image")
+    if preset != "paper":
+        return
+    given = f"unions={unions!r} at preset='paper' are the published weights"
+    if not pretrained:
+        raise ValueError(f"pretrained={pretrained!r}: {given}")
+    if budget:
+        raise ValueError(f"budget={budget!r}: {given}, which are not trained further")
+
+
 def hierarchy_recipe(
     family: str = "hyp",  # frozen, euc, hyp or hcl
     preset: str = "mini",  # smoke, mini, gpu or paper
-    backbone: str = "clip",  # clip or moco
-    cross_image: bool = True,  # a scene entails boxes of other images by their class
+    backbone: str = "",  # clip or moco; empty: clip, and of hcl at preset 'paper' moco
+    # a scene entails boxes of other images by their class; None: yes, but not with unions
+    cross_image: bool | None = None,
     pretrained: bool = True,  # False: random weights in the tower
     unions: str = "",  # of hcl, on its own pairs: ranked by 'cosine' or 'distance'
-    budget: float = 1.0,  # share of the preset's steps; 0: with the head as it begins
+    # share of the preset's steps; 0: with the head as it begins; None: all of them
+    budget: float | None = None,
     seed: int = 0,
     **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}
 ) -> Recipe:
-    "A model of the paper; `frozen` is the pretrained one, without training, whatever the seed."
+    """A model of the paper; `frozen` is the pretrained one, without training, whatever the seed.
+
+    So are unions at preset 'paper'. Settings that contradict each other are a ValueError.
+    """
     known_name("family", family, FAMILIES)
+    published = family == "hcl" and preset == "paper"
+    backbone = backbone or ("moco" if published else "clip")
     known_name("backbone", backbone, tuple(BACKBONES))
+    if published and backbone != "moco":
+        raise ValueError(f"backbone={backbone!r}: family='hcl' at preset='paper' has moco alone")
     if unions:
-        known_name("unions", unions, ("cosine", "distance"))
-        if family != "hcl":
-            raise ValueError(f"unions={unions!r}: family='hcl' alone has them, got {family!r}")
-    if family == "hcl" and preset == "paper":
-        backbone = "moco"  # the only one of HCL
+        _check_unions(unions, family, preset, cross_image, pretrained, budget)
+    cross_image = not unions if cross_image is None else cross_image
+    budget = 1.0 if budget is None else budget
     data, training = _scale(preset, backbone)
     training = replace(training, seed=seed)
     objective, by = pair_objective(), "angle"
@@ -182,9 +212,8 @@ def hierarchy_recipe(
     if family == "hcl":
         objective, by = hcl_objective(), unions or "distance"
         data = replace(data, pairs=replace(data.pairs, second_view=True, parents="scene"))
-    if unions:
-        cross_image, alone = False, {"cross_image": 0, "negatives": "geometry"}
-        data = replace(data, pairs=replace(data.pairs, parents="union", **alone))
+    if unions:  # of one image each, as `cross_image` is False
+        data = replace(data, pairs=replace(data.pairs, parents="union"))
     model = _model(family, backbone, preset, pretrained)
     made = Recipe(family, preset, model, objective, data, training, model.vision.kind)
     made = override(replace(made, probes=(PROBE_OF[by],)), overrides)
