@@ -154,6 +154,9 @@ def correlate(
     pair = [_numbers(values, "values"), _numbers(other, "other")]
     if len(pair[0]) != len(pair[1]):
         raise ValueError(f"other: {len(pair[0])} numbers needed, got {len(pair[1])}")
+    least = 3 + len(given)
+    if len(pair[0]) < least:
+        raise ValueError(f"values: {least} numbers or more needed, got {len(pair[0])}")
     columns = [np.ones(len(pair[0])), *(_numbers(column, "given") for column in given)]
     known = np.stack(columns, 1)
     left = [v - known @ np.linalg.lstsq(known, v, rcond=None)[0] for v in pair]

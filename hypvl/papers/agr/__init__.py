@@ -177,13 +177,22 @@ def correlations(study: Study, model: str = "AGR") -> pd.DataFrame:
 def _correlate_known(known: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     """Each column by itself over the texts in which it is known, with and without words held.
 
-    Without p: captions of one scene are not independent.
+    Without p: captions of one scene are not independent. Where too few texts are known, or all
+    their gates are equal, the row has no value, and `reason` says why.
     """
     parts = [pd.DataFrame(columns=["column", "r", "n", "r2", "partial_r"])]
     for name in columns:
         own = known.dropna(subset=[name, "words"])
         given = ["words"] if own["words"].nunique() > 1 else []
-        if own[name].nunique() > 1:
+        least = 3 + len([held for held in given if held != name])
+        reason = f"{len(own)} texts of known {name}, {least} needed" if len(own) < least else ""
+        if not reason and own["gate"].nunique() == 1:
+            reason = f"all gates are {own['gate'].iloc[0]:g}"
+        if reason and len(own):
+            none = dict.fromkeys(("r", "r2", "partial_r"), np.nan)
+            row = {"column": name, "n": len(own), **none, "reason": reason}
+            parts.append(pd.DataFrame([row]))
+        elif own[name].nunique() > 1:
             parts.append(gate_correlations(own, [name], given)[parts[0].columns])
     return pd.concat(parts[1:] or parts, ignore_index=True)
 
@@ -237,9 +246,10 @@ def say_gates(
         how = "their intervals are apart" if apart else "their intervals overlap"
         ends = [f"{r['captions of']} ({r['gate']:.3f}, n = {r['n']})" for r in (low, high)]
         said.append(f"By {what} gates are lowest for {ends[0]}, highest for {ends[1]}; {how}.")
+    related = related[related["column"].ne("words")]
     parts = [
         f"{row.column} r = {row.partial_r:+.2f} ({row.r:+.2f} without)"
-        for row in related[related["column"].ne("words")].itertuples()
+        for row in related.dropna(subset=["r"]).itertuples()
     ]
     if parts:
         said.append(
@@ -247,6 +257,8 @@ def say_gates(
             f"{', with '.join(parts)}; were abstract texts more hyperbolic, that with depth would "
             "be above 0."
         )
+    for row in related[related["r"].isna()].itertuples():
+        said.append(f"With {row.column} nothing is correlated: {row.reason}.")
     return " ".join(said)
 
 
