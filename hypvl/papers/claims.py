@@ -143,7 +143,7 @@ def what_would_decide(
         parts.append(f"{int(np.ceil(round((2.8 * items / room) ** 2, 2)))} times the items")
     more = _seeds_for(seeds * len(found.per_seed) ** 0.5, room, len(found.per_seed))
     if more > len(found.per_seed):
-        parts.append(f"{more} seeds")
+        parts.append(f"{more} seeds" if more <= 100 else "more than 100 seeds")
     return " and ".join(parts) or "more items and seeds"
 
 

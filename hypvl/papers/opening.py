@@ -204,7 +204,8 @@ or nobody trained longer; models this small guess, or solve all; fewer than thre
 ([rules](nbs/papers/809_claims.ipynb)). [WHERE.md](papers_repro/WHERE.md) has all claims, with
 counts by study, and the cell of each equation, table and figure;
 [CITATIONS.md](papers_repro/CITATIONS.md) says whom to cite, and
-[how to read the results](papers_repro/results/README.md) what a world this small can show."""
+[how to read the results](papers_repro/results/README.md) what a world this small can show, and how
+far PHyCLIP's first row moved when it was drawn a second time."""
 
 
 def readme_opening(

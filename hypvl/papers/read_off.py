@@ -200,10 +200,11 @@ def findings(
 
     Among the decided ones of the paper each verdict has its largest effect before another one has
     its second, so that no contradiction hides behind larger supports. Effects are compared by what
-    their runs could see. Sanity checks are left out, and what was measured at the floor or the
-    ceiling.
+    their runs could see. Sanity checks are left out, what was measured at the floor or the ceiling,
+    and what longer training may turn round.
     """
-    shown = ledger[ledger["effect"].notna() & ledger["verdict"].ne("sanity")]
+    shown = ledger[ledger["effect"].notna()]
+    shown = shown[~shown["verdict"].isin(["sanity", "still learning"])]
     shown = shown[~shown["verdict"].str.startswith("at the")]
     decided, theirs = shown["verdict"].isin(DECIDED), of_the_paper(shown)
     shown = shown.assign(decided=decided, theirs=theirs, size=relative_size(shown))
@@ -242,7 +243,10 @@ def finding(
 def _progress_lines(table: pd.DataFrame) -> list[str]:
     "The table of progress as Markdown."
     suites = list(dict.fromkeys(table["suite"]))
-    lines = ["| mean score, % | " + " | ".join(suites) + " |", "|---|" + "---:|" * len(suites)]
+    lines = [
+        "| mean over all test sets, % | " + " | ".join(suites) + " |",
+        "|---|" + "---:|" * len(suites),
+    ]
     bars = table.groupby("suite")[["blind", "ideal"]].first()
     wide = table.pivot(index="model", columns="suite", values="score")
     for model in dict.fromkeys(table["model"]):

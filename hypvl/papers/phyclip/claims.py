@@ -126,12 +126,15 @@ class Everywhere:
         weakest = min(found, key=lambda part: found[part].low)
         effect = found[weakest]
         limited = [part for part, one in found.items() if one.limit]
-        said = ", ".join(f"{part} {one.value:+.1f}" for part, one in found.items())
+        said = ", ".join(
+            f"{part} {one.value:+.1f}" + (f" ({one.limit})" if one.limit else "")
+            for part, one in found.items()
+        )
         return Effect(
             effect.estimate,
             n=sum(one.n for one in found.values()),
             seeds=effect.seeds,
-            detail=f"smallest at {weakest}: {said}",
+            detail=f"least sure at {weakest}: {said}",
             chosen_of=(1, len(found)),  # all must hold; one against could be any of them
             limit=found[limited[0]].limit if limited else "",
             left_out=tuple(out for one in found.values() for out in one.left_out),

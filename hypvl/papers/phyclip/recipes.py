@@ -123,8 +123,8 @@ _SAID = {  # what a field chooses
     "objective.box_contrast": "contrast of boxes",
     "objective.reduction": "reduction over the batch",
     "objective.ent_scale": "entailment: factor of the sum of four terms",
-    "train.decay_variant": "weight decay of norms, biases and learned scalars",
-    "model.geometry.scale": "scale of features: one a modality, or one a factor and modality",
+    "train.decay_variant": "which parameters have weight decay",
+    "model.geometry.scale": "scale of features: also one a factor",
     "model.geometry.eps": "guard of the literal formulas",
 }
 
