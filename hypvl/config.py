@@ -462,7 +462,7 @@ def _content(path, key):
     "The hash of a file's bytes."
     try:
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except (FileNotFoundError, IsADirectoryError) as e:
+    except OSError as e:
         raise FileNotFoundError(f"{key}: no file {str(path)!r}") from e
 
 

@@ -697,7 +697,7 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
     if found == "at the floor" and not effect.limit:
         return "a column at the floor, left out, lies on the other side"
     if found == "at the ceiling" and not effect.limit:
-        return "even the ideal does not exceed the threshold"
+        return "even the ideal is no effect beyond the threshold: the measure decides nothing"
     if found == "one run":
         limits = (
             "no interval" if row["covers"] == "nothing" else f"the interval covers {row['covers']}"

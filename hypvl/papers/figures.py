@@ -400,16 +400,20 @@ LEARNT = 3.0  # points: what a longer training may still add to a model that has
 
 def growth_sentence(
     data: pd.DataFrame,  # of `budget_figure`
+    last: Sequence[float],  # two budgets
 ) -> str:
-    "Which scores the longest training still raised, over the seeds that both budgets have."
-    last = sorted(data["budget"].unique())[-2:]
+    "Which scores the longer of two trainings still raised, over the seeds that both have."
     runs = data.drop_duplicates(["metric", "model", "seed", "budget"])
     keys = ["metric", "model", "seed"]
-    both = runs.pivot_table(index=keys, columns="budget", values="value", sort=False)[last]
+    both = runs.pivot_table(index=keys, columns="budget", values="value", sort=False)[[*last]]
+    if not len(both.dropna()):
+        return "no seed was trained both times."
     scores = 100 * both.dropna().groupby(["metric", "model"], sort=False).mean()
     gain = scores[last[1]] - scores[last[0]]
     (metric, model), (before, after) = gain.idxmax(), scores.loc[gain.idxmax()]
     raised = f"{(gain >= LEARNT).sum()} of {len(gain)} scores rise by {LEARNT:g} points or more"
+    if after <= before:
+        return f"{raised}, and none at all."
     return f"{raised}, most {model} in {metric}, from {before:.1f} to {after:.1f} %."
 
 
@@ -432,7 +436,7 @@ def budget_sentence(
     which += f" ({sure} of them sure both times)" if turned else ""
     between = f"from {last[0]:g} to {last[1]:g} of the planned steps"
     leads = f"{len(turned)} of {len(pairs)} leads change their sign {between}{which}"
-    return f"{leads}; {growth_sentence(data)}"
+    return f"{leads}; {growth_sentence(data, last)}"
 
 # %% ../../nbs/papers/808_figures.ipynb #40ca8ec6
 def _paper_number(row) -> str:

@@ -121,7 +121,8 @@ class Dispersed:
             from_intervals([side[seed] for seed in seeds], items) for side in (ours, theirs)
         )
         perfect = self._perfect(data)
-        detail = f"factors {mine.value:.1f}, blocks {other.value:.1f}, ideal {perfect:.1f}"
+        detail = f"factors {mine.value:.1f}, blocks {other.value:.1f}"
+        detail += "" if np.isnan(perfect) else f", ideal {perfect:.1f}"
         limits = {"null": other.value, "ideal": perfect - other.value}
         found, places = above(mine, other), tuple(map(int, seeds))
         return Effect(found, "points", items, places, detail, **limits)

@@ -339,14 +339,18 @@ def ablation_sentence(
     sign = np.where(ours["better"].eq("lower"), -1, 1)
     ours = ours.assign(gain=sign * ours["value"], k=ours["k"].astype(int))
     best, squared, pairs = [], 0, 0
-    for _, cell in ours.groupby(["group", "label"], sort=False):
+    for _, cell in ours.dropna(subset=["gain"]).groupby(["group", "label"], sort=False):
         of_l2 = cell["product"].eq("l2")
-        best.append(cell.loc[cell.loc[~of_l2, "gain"].idxmax(), "k"])
-        both = cell[of_l2].merge(cell[~of_l2], on="k")
-        pairs, squared = pairs + len(both), squared + (both["gain_x"] > both["gain_y"]).sum()
-    counts = pd.Series(best).value_counts(sort=False).sort_index()
+        l2, l1 = (cell[kind].groupby("k")["gain"].mean() for kind in (of_l2, ~of_l2))
+        if not len(l1):
+            continue
+        best.append(l1.idxmax())
+        both = (l2 - l1).dropna()
+        pairs, squared = pairs + len(both), squared + (both > 0).sum()
+    counts = pd.Series(best, dtype=int).value_counts(sort=False).sort_index()
     said = ", ".join(f"k = {k} in {count}" for k, count in counts.items())
-    return f"Best of ℓ1 in {len(best)} columns: {said}. ℓ2 is above ℓ1 in {squared} of {pairs}."
+    beside = f" ℓ2 is above ℓ1 in {squared} of {pairs}." if pairs else ""
+    return f"Best of ℓ1 in {len(best)} columns: {said}.{beside}" if best else "No row of ℓ1."
 
 # %% ../../../nbs/papers/phyclip/814_figures.ipynb #2b8465f0
 def traversal_steps(

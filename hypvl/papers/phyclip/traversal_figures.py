@@ -157,7 +157,8 @@ def walks_sentence(
     named = data.assign(met=data["relation"].isin(["class", "ancestor"]))
     met = named.groupby(["family", "image"], sort=False)["met"].any().groupby("family", sort=False)
     said = [f"{NAMES.get(name, name)} {part.sum()} of {len(part)}" for name, part in met]
-    return f"Walks that meet the true class or a node above it: {', '.join(said)}."
+    what = "Walks that meet the true class or a node above it"
+    return f"{what}: {', '.join(said)}." if said else ""
 
 # %% ../../../nbs/papers/phyclip/816_traversal_figures.ipynb #58e14431
 _MEASURES = {
