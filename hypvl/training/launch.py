@@ -142,6 +142,7 @@ def accelerate_command(
 
 
 _SAVING = 600  # seconds that processes have for a checkpoint when they are asked to stop
+_LOG_LINES = 80  # of an error: torchrun writes some fifty of its own below those of a process
 
 
 def _ask_to_stop(launcher, count):
@@ -177,6 +178,7 @@ def _run_accelerate(out, processes=None, device=None, path=None):
     # a cluster signals all processes of a job: torchrun hands them on, and waits for checkpoints
     env["PET_SIGNALS_TO_HANDLE"] = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR2"
     env["PET_SHUTDOWN_TIMEOUT"] = str(_SAVING)
+    env["PYTHONFAULTHANDLER"] = "1"  # an abort in native code leaves its stack in the log
     log = Path(out) / "log.txt"
     command = accelerate_command(out, processes, device)
     with open(log, "ab") as f, StopRequest() as stop:
@@ -185,7 +187,7 @@ def _run_accelerate(out, processes=None, device=None, path=None):
     if stop.number and not finished(out):
         stop.obey()
     if code or not finished(out):
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-25:])
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
         raise LaunchError(
             f"how='accelerate': the job in {out} ended with code {code}; "
             f"the end of its log.txt:\n{tail}"
@@ -412,6 +414,13 @@ def launch(
     return (finished(out) or {}).get("result")
 
 # %% ../../nbs/training/506_launch.ipynb #aa26a42b
+def _leave_the_others():
+    "Close what a job opened to other processes: left open, its native threads can abort the exit."
+    distributed = sys.modules.get("torch.distributed")
+    if distributed and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
 def main(
     arguments: list[str] | None = None,  # of the command line
 ):
@@ -419,6 +428,7 @@ def main(
     parser = argparse.ArgumentParser(description="Run the job of a folder.")
     parser.add_argument("--job", required=True, help="folder with a job.json")
     run_job(parser.parse_args(arguments).job)
+    _leave_the_others()
 
 
 if __name__ == "__main__" and "--job" in sys.argv:
