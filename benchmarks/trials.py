@@ -1,5 +1,6 @@
 """Rows of a CSV to which a script adds one finished trial after the other, so that it can go on."""
 
+import shlex
 import sys
 from pathlib import Path
 
@@ -19,7 +20,7 @@ class Trials:
 
     def add(self, rows: list[dict]) -> None:
         "Append the rows of a trial, each with the command that made it, and print them."
-        command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+        command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
         found = [row | {"command": command} for row in rows]
         self.rows += found
         self.file.parent.mkdir(parents=True, exist_ok=True)
