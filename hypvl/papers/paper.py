@@ -37,7 +37,7 @@ from .read_off import abstract, claims_sentence, table_sentence
 from .recipes import Recipe
 from .reference import Layout, Reference, Rows, reference_folder
 from .runs import PROBES, Probe, gather, paper_packages
-from .tables import Table, paper_table, save
+from .tables import Table, fold, paper_table, save
 
 # %% ../../nbs/papers/800_paper.ipynb #573229b6
 @dataclass(frozen=True)
@@ -155,10 +155,12 @@ class Study:
                 row = {"section": section, "model": recipe.name, "seed": recipe.train.seed}
                 last = {"steps": recipe.train.steps, "run": recipe.hash}
                 rows.append(row | dict(self.paper.describe(recipe)) | last)
-        return pd.DataFrame(rows)
+        counts = {section: len(recipes) for section, recipes in self.recipes.items()}
+        parts = ", ".join(f"{section} {count}" for section, count in counts.items())
+        return fold(pd.DataFrame(rows), f"{len(rows)} runs: {parts}")
 
     def _repr_html_(self) -> str:
-        return f"<p>{self.parameters}</p>" + self.plan().to_html()
+        return f"<p>{self.parameters}</p>" + pd.DataFrame(self.plan()).to_html()
 
     def run(self) -> pd.DataFrame:
         "Make the runs that are missing; write all results into one file."
@@ -173,7 +175,9 @@ class Study:
             took = self.runs[recipe.hash].seconds
             row = {"model": recipe.name, "seed": recipe.train.seed, "tower": recipe.size}
             rows.append(row | {"seconds": took, "run": recipe.hash})
-        return pd.DataFrame(rows)
+        minutes = sum(self.runs[name].seconds for name in {row["run"] for row in rows}) / 60
+        summary = f"{len(rows)} runs, {minutes:.0f} minutes of single runs in all"
+        return fold(pd.DataFrame(rows), summary)
 
     @cached_property
     def reference(self) -> pd.DataFrame:

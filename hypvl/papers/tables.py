@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['OUR_BLOCK', 'PUBLISHED', 'SCORES', 'FEWEST_SEEDS', 'PART', 'SUSPECT', 'ROOM', 'over_seeds', 'few_seeds', 'shown_text',
-           'Block', 'split_block', 'Table', 'paper_table', 'save']
+           'Block', 'split_block', 'FoldedFrame', 'fold', 'Table', 'paper_table', 'save']
 
 # %% ../../nbs/papers/807_tables.ipynb #4c4ec111
 import html as _html
@@ -407,6 +407,32 @@ def _to_markdown(block: Block) -> str:
         marked = [marks[rank].format(text) for text, rank in zip(texts, ranks)]
         lines.append(_markdown_line([str(row), *marked]))
     return "\n".join(lines)
+
+# %% ../../nbs/papers/807_tables.ipynb #c0a97e41
+class FoldedFrame(pd.DataFrame):
+    "A table that a notebook shows as one line, which opens."
+
+    @property
+    def _constructor(self):
+        return pd.DataFrame
+
+    def _repr_html_(self) -> str:
+        summary = _html.escape(self.attrs.get("summary", f"{len(self)} rows"))
+        table = pd.DataFrame(self).to_html()
+        return f"<details><summary>{summary}</summary>{table}</details>"
+
+
+def fold(
+    frame: pd.DataFrame,
+    summary: str,  # the line
+    longest: int = 8,  # rows that are shown as they are
+) -> pd.DataFrame:
+    "The same table, folded where it is long."
+    if len(frame) <= longest:
+        return frame
+    folded = FoldedFrame(frame)
+    folded.attrs["summary"] = summary
+    return folded
 
 # %% ../../nbs/papers/807_tables.ipynb #91e174b2
 @dataclass(frozen=True)
