@@ -8,6 +8,7 @@ __all__ = ['FORMS', 'SOURCES', 'ScoreForm', 'Asking', 'difference', 'routed_scor
 # %% ../../nbs/geometry/113_routed_score.ipynb #69242254
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Literal, NamedTuple
 
 import torch
@@ -62,7 +63,7 @@ def _check_numbers(**given: Tensor | float):
     if torch.compiler.is_compiling():  # a check would break its graph
         return
     for name, value in given.items():
-        if isinstance(value, float) and math.isnan(value):
+        if isinstance(value, Real) and math.isnan(value):
             raise ValueError(f"{name}: a number, got {value}")
 
 

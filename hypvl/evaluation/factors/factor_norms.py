@@ -80,9 +80,13 @@ def norms_table(
 def dispersion(
     norms: Float[np.ndarray, "N k"],  # of `factor_norms`
 ) -> float:
-    "Mean over factors of standard deviation over mean, in points; factors of zeros left out."
+    """Mean over factors of standard deviation over mean, in points; factors of zeros left out.
+
+    A norm that is NaN makes it NaN.
+    """
     mean = norms.mean(0)
-    return float(100 * np.mean(norms.std(0)[mean > 0] / mean[mean > 0]))
+    there = mean != 0
+    return float(100 * np.mean(norms.std(0)[there] / mean[there]))
 
 # %% ../../../nbs/evaluation/factors/610_factor_norms.ipynb #2dc4de65
 def prompt_norms(
