@@ -809,8 +809,8 @@ VERDICTS = {  # name → colour, marker
     "underpowered": ("#6b5900", "s"),
     "still learning": ("#8a5a9e", "^"),
     "one run": ("#444444", "d"),
-    "at the floor": ("#7a7a7a", "_"),
-    "at the ceiling": ("#7a7a7a", "_"),
+    "at the floor": ("#7a7a7a", "x"),
+    "at the ceiling": ("#a8588f", "H"),
     "sanity": ("#4d8a99", "*"),
     "not run": ("#666666", ""),
 }

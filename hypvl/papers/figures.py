@@ -471,19 +471,19 @@ def _forest_block(axis: Axes, rows: pd.DataFrame, unit: str) -> None:
         axis.plot([row.threshold] * 2, [y - 0.42, y + 0.42], color=".25", lw=1)
         colour, marker = VERDICTS[row.verdict]
         axis.plot([row.low, row.high], [y, y], color=colour, lw=2, solid_capstyle="butt")
-        axis.plot(row.effect, y, marker, color=colour, ms=5.5)
+        axis.plot(row.effect, y, marker, color=colour, ms=5.5, mew=1.5)
         if pd.notna(row.null):
             axis.plot([0, 0], [y, y + 0.42], color="#D55E00", lw=2)
         if pd.notna(row.ideal):
             axis.plot([row.ideal] * 2, [y - 0.42, y], color="#009E73", lw=2)
         place = {"xy": (1.01, y), "xycoords": axis.get_yaxis_transform(), "va": "center"}
-        axis.annotate(_paper_number(row), fontsize=8, annotation_clip=False, **place)
+        axis.annotate(_paper_number(row), fontsize=9.5, annotation_clip=False, **place)
     if bent:  # ticks beyond the data would widen the axis
         ends = rows[["low", "high", "effect", "null", "ideal", "threshold"]]
         axis.set_xlim(min(1.2 * ends.min().min(), 0), max(1.2 * ends.max().max(), 0))
     axis.set(yticks=range(len(rows)), ylim=(len(rows) - 0.5, -0.5), xlabel=unit + bent)
-    names = [textwrap.fill(claim, 76) for claim in rows["claim"]]
-    axis.set_yticklabels(names, fontsize=8, linespacing=0.9)
+    names = [textwrap.fill(claim, 46) for claim in rows["claim"]]
+    axis.set_yticklabels(names, fontsize=9.5, linespacing=0.9)
     axis.grid(axis="y", visible=False)
 
 # %% ../../nbs/papers/808_figures.ipynb #a1c40901
@@ -507,7 +507,7 @@ def claims_figure(
     blocks = list(rows.groupby("unit", sort=False))
     heights = [len(block) for _, block in blocks] or [3]
     with style():
-        tall = 0.9 + 0.25 * sum(heights) + 0.45 * len(heights)
+        tall = 0.9 + 0.31 * sum(heights) + 0.45 * len(heights)
         figure = Figure(figsize=(10, tall), layout="constrained")
         ratios = {"height_ratios": [height + 0.6 for height in heights]}
         axes = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw=ratios)[:, 0]
