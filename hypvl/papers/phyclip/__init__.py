@@ -11,7 +11,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown
+from PIL import Image
 
+from ...data.benchmarks.annotations import read_karpathy
 from ...data.taxonomy import Taxonomy
 from ...evaluation.order.traversal import traversal_measures
 from ..claims import IDEAL
@@ -40,6 +43,7 @@ from hypvl.papers.phyclip.pictures import (
     clearest_pair,
     disk_figure,
     disk_sentence,
+    example_figure,
     factor_norm_figure,
     factor_norm_sentence,
     idea_figure,
@@ -65,6 +69,18 @@ def _first_seed(study: Study, frame: str, **where) -> pd.DataFrame:
 
 def _idea(study: Study) -> Drawing:
     return idea_figure()
+
+
+def _examples(study: Study) -> Drawing | Markdown:
+    "Four pictures of the retrieval among unseen pairs, two captions each."
+    suite = study.data.suite
+    if not (suite / "captions/unseen.json").is_file():
+        return Markdown("*Not drawn: the data have no scenes of unseen pairs.*")
+    asked = read_karpathy(suite / "captions/unseen.json", suite / "images")
+    captions = pd.Series(asked.captions).groupby(list(asked.owners)).agg(list)
+    chosen = range(0, len(asked.paths), max(1, len(asked.paths) // 4))[:4]
+    pictures = [np.asarray(Image.open(asked.paths[n]).convert("RGB")) for n in chosen]
+    return example_figure(pictures, [captions[n][:2] for n in chosen])
 
 
 def _training(study: Study) -> Drawing:
@@ -215,6 +231,7 @@ _FAMILIES_HELD = GroupMeans(
 )
 FIGURES = {
     "idea": Figure(_idea, "idea"),
+    "examples": Figure(_examples, "examples"),
     "training": Figure(_training, "training", ("history",), read=training_sentence),
     "budget": Figure(_budget, "budget", ("results",), section="budget", read=budget_sentence),
     "ablation": Figure(_ablation, "ablation", section="ablation", read=ablation_sentence),

@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['COLOUR_A', 'COLOUR_B', 'COLOUR_BOTH', 'Extent', 'HOLDS', 'METHODS', 'idea_point', 'in_cone', 'idea_figure',
-           'clearest_pair', 'thumbnail_row', 'factor_norm_figure', 'factor_norm_sentence', 'mean_distances',
-           'disk_figure', 'disk_sentence', 'retrieval_figure']
+           'example_figure', 'clearest_pair', 'thumbnail_row', 'factor_norm_figure', 'factor_norm_sentence',
+           'mean_distances', 'disk_figure', 'disk_sentence', 'retrieval_figure']
 
 # %% ../../../nbs/papers/phyclip/815_pictures.ipynb #26091ec0
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -122,6 +123,29 @@ def idea_figure() -> Drawing:
                 axis.plot(*zip((0, 0), place), color=colour, lw=1.2, zorder=2)
                 drawn.append({"panel": family, "term": name, "angle": angle, "distance": distance})
     return Drawing(figure, pd.DataFrame(drawn))
+
+# %% ../../../nbs/papers/phyclip/815_pictures.ipynb #b83f5e12
+def example_figure(
+    pictures: Sequence[np.ndarray],  # arrays [H, W, 3]
+    captions: Sequence[Sequence[str]],  # of each picture
+) -> Drawing:
+    "Pictures in a row, the captions of each below it."
+    if len(pictures) != len(captions) or not len(pictures):
+        raise ValueError(
+            f"captions: a list for each of 1 or more pictures, "
+            f"got {len(captions)} for {len(pictures)}"
+        )
+    lines = ["\n".join(textwrap.fill(f"“{one}”", 30) for one in own) for own in captions]
+    below = 0.18 * max(1 + text.count("\n") for text in lines)
+    with style():
+        figure = Figure(figsize=(2.5 * len(pictures), 2.5 + below), layout="constrained")
+        axes = figure.subplots(1, len(pictures), squeeze=False)[0]
+        for axis, picture, text in zip(axes, pictures, lines):
+            axis.imshow(picture)
+            axis.set(xticks=[], yticks=[], anchor="S")
+            axis.set_xlabel(text, fontsize=9.5)
+    rows = [(n, caption) for n, own in enumerate(captions) for caption in own]
+    return Drawing(figure, pd.DataFrame(rows, columns=["picture", "caption"]))
 
 # %% ../../../nbs/papers/phyclip/815_pictures.ipynb #e793b6d7
 def _usual_norms(prompts: pd.DataFrame) -> pd.Series:
