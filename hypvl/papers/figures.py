@@ -512,7 +512,7 @@ def claims_figure(
         ratios = {"height_ratios": [height + 0.6 for height in heights]}
         axes = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw=ratios)[:, 0]
         for axis, (unit, block) in zip(axes, blocks):
-            named = f"effect, {unit}" if unit in ("points", "%") else unit
+            named = f"effect, {unit}" if unit.startswith(("points", "%")) else unit
             _forest_block(axis, block, named)
         if not blocks:
             no_data(axes[0], "no claim was run")
