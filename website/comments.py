@@ -6,6 +6,7 @@ extension of griffe, on which mkdocstrings builds, reads them too, without runni
 
 import ast
 import io
+import re
 import tokenize
 
 import griffe
@@ -58,9 +59,14 @@ def described(source: str) -> tuple[dict[str, str], str | None, list[tuple[str, 
     return parameters, returned, [error for error in dict.fromkeys(found) if error]
 
 
+def shapes_kept(text: str) -> str:
+    "Text in which the star of a shape, as in [*B, D], does not begin an emphasis."
+    return re.sub(r"(`[^`]*`)|(?<!\*)\*(?=[A-Z,])", lambda found: found[1] or r"\*", text)
+
+
 def section(title: str, entries: list[tuple[str, str]]) -> str:
     "A section of a docstring in Google's style; nothing where there is nothing to list."
-    lines = [f"    {name}: {text}" for name, text in entries]
+    lines = [f"    {name}: {shapes_kept(text)}" for name, text in entries]
     return "\n".join(["", "", f"{title}:", *lines]) if entries else ""
 
 
@@ -71,7 +77,7 @@ class Comments(griffe.Extension):
         if not func.source:  # an __init__ that a dataclass makes
             return
         parameters, returned, errors = described(func.source)
-        text = func.docstring.value if func.docstring else ""
+        text = shapes_kept(func.docstring.value) if func.docstring else ""
         text += section("Args", list(parameters.items()))
         text += section("Returns", [(str(func.returns), returned)] if returned else [])
         text += section("Raises", [(name, f"`{message}`") for name, message in errors])
@@ -84,4 +90,4 @@ class Comments(griffe.Extension):
         if attr.docstring is None and attr.lines:
             comments = trailing_comments(attr.source + "\n")
             if comments:
-                attr.docstring = griffe.Docstring(comments[max(comments)], parent=attr)
+                attr.docstring = griffe.Docstring(shapes_kept(comments[max(comments)]), parent=attr)

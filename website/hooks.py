@@ -1,13 +1,19 @@
 """Events of mkdocs: pages of the repository, anchors as Jupyter makes them, formulas as MathML."""
 
 import html
+import logging
 import re
+from posixpath import dirname, join, normpath
+from urllib.parse import unquote
 
 import latex2mathml.converter
 from mkdocs.structure.files import File
 from pages import ROOT, make_pages, navigation, project_facts
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.S)
+LINK = re.compile(r'<(?:a|img)\b[^>]*\b(?:href|src)="(?!\w+:|//|#)([^"#?]+)')
+SOURCE = '<details class="mkdocstrings-source"'
+log = logging.getLogger("mkdocs.hooks")
 
 
 def jupyter_anchor(heading: str, separator: str) -> str:
@@ -34,7 +40,7 @@ def on_files(files, config):
     return files
 
 
-def on_page_content(content, page, config, files):
+def with_formulas(content: str) -> str:
     "Formulas need neither a script nor the network: browsers draw MathML."
 
     def formula(found: re.Match) -> str:
@@ -43,3 +49,21 @@ def on_page_content(content, page, config, files):
         return f'<{found[1]} class="formula">{drawn}</{found[1]}>'
 
     return FORMULA.sub(formula, content)
+
+
+def dead_links(
+    content: str,  # of a page
+    page: str,  # its place on the site
+    known: set[str],  # places of pages and files
+) -> list[str]:
+    "Links and pictures that lead nowhere, those in outputs of notebooks too, which mkdocs skips."
+    found = [unquote(html.unescape(link)) for link in LINK.findall(content)]
+    return [link for link in found if normpath(join(dirname(page), link)) not in known]
+
+
+def on_page_content(content, page, config, files):
+    "Formulas, links checked, and a search that does not find each line of the source."
+    known = {file.dest_uri for file in files}
+    for link in dead_links(content, page.file.dest_uri, known):
+        log.warning("%s has a link to nothing, '%s'", page.file.src_uri, link)
+    return with_formulas(content).replace(SOURCE, f"{SOURCE} data-search-exclude")

@@ -93,3 +93,22 @@ def test_comments_of_a_signature_and_errors_are_read():
     assert parameters == {"x": "points, # 1 too", "c": "curvature, > 0"}
     assert returned == "in radians"
     assert errors == [("ValueError", "c must be positive, got {c}"), ("KeyError", "x")]
+
+
+def test_stars_of_shapes_are_no_emphasis():
+    pytest.importorskip("griffe", reason="comes with the extra site")
+    from comments import shapes_kept
+
+    said = shapes_kept("`x` [*B, N] and `y[*B]`, *other* **Bold** words")
+    assert said == r"`x` [\*B, N] and `y[*B]`, *other* **Bold** words"
+
+
+def test_dead_links_are_found_in_outputs_too():
+    pytest.importorskip("latex2mathml", reason="comes with the extra site")
+    from hooks import dead_links
+
+    links = (
+        '<a class="x" href="../a.html#b"></a><img src="no.png"><a href="#c"></a><a href="d%20e">'
+    )
+    known = {"a.html", "nbs/d e"}
+    assert dead_links(links + '<a href="https://a">', "nbs/p.html", known) == ["no.png"]
