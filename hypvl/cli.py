@@ -644,7 +644,7 @@ def main(
         parser.error(f"unknown command {arguments[0]!r}.{suggest(arguments[0], COMMANDS)}")
     args = parser.parse_args(arguments)
     try:
-        with extra_named(f"hypvl {args.command}"):
+        with extra_named(f"hypvl {args.command}", "explore" if args.command == "explore" else ""):
             code = args.run(args)
             sys.stdout.flush()
             return code

@@ -32,16 +32,18 @@ class MissingExtra(ModuleNotFoundError):
 @contextmanager
 def extra_named(
     what: str,  # that is used, for the message
+    extra: str = "",  # the one that brings all of it; empty: the one of the missing library
 ) -> Iterator[None]:
     "Inside, a library that is missing is an error that names the extra which brings it."
     try:
         yield
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
-        for extra, libraries in EXTRAS.items():
-            if library in libraries and not isinstance(error, MissingExtra):
-                raise MissingExtra(
-                    f"{what} needs {library}, which is not installed: pip install 'hypvl[{extra}]'",
-                    name=library,
-                ) from error
+        of_library = next((name for name, known in EXTRAS.items() if library in known), "")
+        if of_library and (extra or not isinstance(error, MissingExtra)):
+            raise MissingExtra(
+                f"{what} needs {library}, which is not installed: "
+                f"pip install 'hypvl[{extra or of_library}]'",
+                name=library,
+            ) from error
         raise

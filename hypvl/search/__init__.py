@@ -9,7 +9,7 @@ __all__ = ['build_index', 'load_index', 'Index', 'Hits', 'Match', 'fingerprint',
 # %% ../../nbs/search/704_search.ipynb #082e64db
 from ..extras import extra_named
 
-with extra_named("hypvl.search"):
+with extra_named("hypvl.search", "search"):
     from hypvl.search.index import Hits, Index, Match, build_index, fingerprint, load_index
     from hypvl.search.shards import (
         ShardedIndex,
