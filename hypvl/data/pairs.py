@@ -9,6 +9,7 @@ __all__ = ['PairLoader']
 import hashlib
 import itertools
 import random
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -106,11 +107,19 @@ class PairLoader(PlannedLoader):
     ):
         if split not in ("train", "val"):
             raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size: an integer of 1 or more, got {batch_size!r}")
         if isinstance(source, (str, Path)):
             folder = Path(source).is_dir()
             source = read_pairs_folder(source) if folder else read_pairs_csv(source, *columns)
         if not hasattr(source, "__len__") or not len(source):
             raise ValueError(f"source: pairs with a length of 1 or more are needed, got {source!r}")
+        if split == "train" and batch_size > len(source):
+            warnings.warn(
+                f"batch_size: a batch of {batch_size} holds pairs more than once, for there are "
+                f"{len(source)}; a contrast of a pair with its copy cannot be learned",
+                stacklevel=2,
+            )
         self.train, self.seed, self.batch_size = split == "train", seed, batch_size
         self.rank, self.world_size, self.workers, self.batches = rank, world_size, workers, 0
         self.tokens = TokenCache(tokenizer)

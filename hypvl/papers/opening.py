@@ -198,9 +198,10 @@ OPENING = ("<!-- found -->\n", "<!-- end of found -->")  # marks of README
 FOUND = "nbs/images/found"  # the figure and what it draws, without the ending
 _READING = """\
 Effects are in points, positive as the paper claims, with 95 % intervals over items and seeds.
-*Not found* lies within half of the paper's effect. *Cannot be told* is no *no*: an interval is too
-wide, or does not outlast the correction for all claims of a paper; longer training turns the sign,
-or nobody trained longer; models this small guess, or solve all; fewer than three seeds ran
+*Not found* lies within half of the paper's effect. *Cannot be told* is no *no*; ledgers say why:
+*underpowered* (an interval too wide, or lost in the correction for all claims of a paper), *still
+learning* (longer training turns the sign, or nobody trained longer), *at the floor* or *ceiling*
+(models guess, or solve all), *one run* (fewer than three seeds)
 ([rules](nbs/papers/809_claims.ipynb)). [WHERE.md](papers_repro/WHERE.md) has all claims, with
 counts by study, and the cell of each equation, table and figure;
 [CITATIONS.md](papers_repro/CITATIONS.md) says whom to cite, and

@@ -6,6 +6,7 @@
 __all__ = ['BAR_EVERY', 'outcome', 'run_all']
 
 # %% ../../nbs/papers/803_parallel_runs.ipynb #7fdb4957
+import multiprocessing
 import sys
 import threading
 import warnings
@@ -137,7 +138,16 @@ def run_all(
     # runs side by side; None: one for each core of a CPU, all on a cluster, else one
     at_once: int | None = None,
 ) -> dict[str, Run]:  # by the hash of the recipe
-    "The runs of recipes below `out`, made where they are missing; all data are made first."
+    """The runs of recipes below `out`, made where they are missing; all data are made first.
+
+    Several runs at once are processes of their own, each of which reads the script that called:
+    there the call belongs below `if __name__ == "__main__":`, and without it is a RuntimeError.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):  # still reads the script
+        raise RuntimeError(
+            "runs: each of several processes reads the script that starts them, and would start "
+            'them again; write `if __name__ == "__main__":` above the call'
+        )
     made = {r.hash: Run(r, Path(out) / "runs" / r.hash) for r in recipes}
     missing = [r for r in made.values() if not finished(r.folder)]
     at_once = _how_many(at_once, len(missing), how, device) if missing else 0

@@ -621,8 +621,7 @@ paper = Paper(
     suite_tables=(2, 4),
     headline={
         "t2i-clip": "It finds the picture of a caption better than CLIP's head on the same trunk",
-        "router-h": "The score with its router beats its own hyperbolic score "
-        "(whose other head began pretrained)",
+        "gate-default": "Unless a query says otherwise, its router goes by the hyperbolic score",
     },
     results="agr_{preset}",
 )
