@@ -24,6 +24,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import torch
 from scipy import stats
@@ -97,7 +98,7 @@ def differences(rows: pd.DataFrame) -> pd.DataFrame:
                     "low": gap.mean() - half,
                     "high": gap.mean() + half,
                     "splits": len(gap),
-                    "ahead in": int((gap > 0).sum()),
+                    "ahead in": int(np.sum(gap.to_numpy() > 0)),
                 }
             )
     return pd.DataFrame(found).round(2)
