@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PRESET', 'OPENING', 'FOUND', 'headlines', 'answer', 'headline_table', 'found_sentence', 'headline_figure',
-           'readme_opening', 'write_pages', 'write_figure']
+           'paper_list', 'readme_opening', 'write_pages', 'write_figure']
 
 # %% ../../nbs/papers/897_opening.ipynb #56dabac1
 import textwrap
@@ -195,6 +195,9 @@ def _handle(kind: str, colour: str, marker: str) -> Line2D:
 
 # %% ../../nbs/papers/897_opening.ipynb #0836a8bc
 OPENING = ("<!-- found -->\n", "<!-- end of found -->")  # marks of README
+_SPACE = """\
+A *hyperbolic* space has room for trees: what is general lies near its root, and the *entailment
+cone* of a point holds what is a kind of it or has it in it. Five papers put CLIP there:"""
 FOUND = "nbs/images/found"  # the figure and what it draws, without the ending
 _READING = """\
 Effects are in points, positive as the paper claims, with 95 % intervals over items and seeds.
@@ -209,14 +212,25 @@ counts by study, and the cell of each equation, table and figure;
 far PHyCLIP's first row moved when it was drawn a second time."""
 
 
+def paper_list(
+    root: str | Path,  # of the checkout
+) -> list[str]:  # lines of Markdown
+    "An item a paper: what it does to CLIP, and what that is to be good for."
+    return [
+        f"- [{work.short}](papers_repro/WHERE.md#{work.name}): {work.says}"
+        for work in papers_of(Path(root))
+    ]
+
+
 def readme_opening(
     root: str | Path,  # of the checkout
 ) -> str:  # Markdown
     "A figure, a sentence and a table on what the papers claim, and how to read them."
     rows = headlines(root)
     figure = f"![Effects of {len(rows)} claims with intervals, the paper's beside]({FOUND}.png)"
-    lines = ["## What was found", "", figure, "", found_sentence(rows), ""]
-    return "\n".join([*lines, *headline_table(rows), "", _READING]) + "\n"
+    lines = ["## What was found", "", figure, "", _SPACE, "", *paper_list(root), ""]
+    lines += [found_sentence(rows), "", *headline_table(rows), "", _READING]
+    return "\n".join(lines) + "\n"
 
 
 def write_pages(

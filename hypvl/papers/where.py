@@ -337,18 +337,18 @@ def _effect(row) -> str:
 
 
 def _summary(work: Work, studies: Sequence[CommittedStudy], most: int) -> list[str]:
-    "Rows of the first table: a paper; what was found of its claims, and of questions of ours."
-    title = f"[{work.short}](#{work.name}): {work.says}"
+    "A paper: its idea; what was found of its claims, and of questions of ours, an item each."
+    title = f"**[{work.short}](#{work.name}).** {work.says}"
     if not studies:
         claims = len(find_paper(work.name).claims)
-        return [f"| {title} | no results are committed yet; {claims} claims are listed |"]
+        return [title, "", f"No results are committed yet; {claims} claims are listed.", ""]
     shown = _shown(studies[0].ledger, [*find_paper(work.name).headline], most)
-    said = [_in_short(studies[0].ledger), *(finding(row) for row in shown)]
+    said = [finding(row) for row in shown]
     for study in studies:
         folder = f"results/{study.folder}"
         links = f"[{study.folder}]({folder}), [executed notebook]({folder}/{work.name}.ipynb)"
         said.append(f"{links}: {counts_by_origin(study.ledger)}")
-    return [f"| {title} | {_text('<br>'.join(said))} |"]
+    return [title, "", _in_short(studies[0].ledger), "", *(f"- {_text(one)}" for one in said), ""]
 
 
 def _in_short(ledger: pd.DataFrame) -> str:
@@ -462,7 +462,7 @@ def _where(work: Work, contents, marks, studies, works) -> list[str]:
 def _in_five_minutes(root: Path, most: int = 20) -> list[str]:
     "What each paper claims and what became of it."
     every = committed_results(root / "papers_repro" / "results")
-    lines = ["| what the paper claims | what the runs here say |", "|---|---|"]
+    lines = []
     for work in papers_of(root):
         lines += _summary(work, [study for study in every if study.paper == work.name], most)
     return lines
@@ -487,7 +487,7 @@ def where_page(
     lines = ["# What each paper claims, whether it holds here, and where everything is", ""]
     lines += ["Written from the notebooks and the [committed results](results/README.md) by"]
     lines += ["`make where`. Whom to cite: [CITATIONS.md](CITATIONS.md).", ""]
-    lines += ["## In five minutes", "", *_in_five_minutes(root), "", _READING, ""]
+    lines += ["## In five minutes", "", *_in_five_minutes(root), _READING, ""]
     for work in works:
         studies = [study for study in every if study.paper == work.name]
         lines += [f'<a id="{work.name}"></a>', "", f"## {work.short}", ""]
