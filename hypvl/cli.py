@@ -647,6 +647,10 @@ def main(
         with extra_named(f"hypvl {args.command}", "explore" if args.command == "explore" else ""):
             code = args.run(args)
             sys.stdout.flush()
+            if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+                from hypvl.training.launch import leave_the_others
+
+                leave_the_others()
             return code
     except BrokenPipeError:  # who read the output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

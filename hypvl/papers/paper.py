@@ -190,8 +190,8 @@ class Study:
         first = self.recipes[self.parameters.sections[0]][0]
         return first.data.prepare(self.out / "data", first.image_size, progress=False)
 
-    def image(self, name: str) -> np.ndarray:
-        "An image of the suite, as [H, W, 3]."
+    def image(self, name: str | Path) -> np.ndarray:
+        "An image of the suite, as [H, W, 3], by its place below the suite."
         return np.asarray(Image.open(self.data.suite / name).convert("RGB"))
 
     @cached_property

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'WAYS', 'LaunchError', 'resolve', 'function_name', 'finished', 'run_job', 'Cluster', 'accelerate_command',
-           'submission_state', 'launch', 'main']
+           'submission_state', 'launch', 'leave_the_others', 'main']
 
 # %% ../../nbs/training/506_launch.ipynb #2bb82335
 import argparse
@@ -414,8 +414,11 @@ def launch(
     return (finished(out) or {}).get("result")
 
 # %% ../../nbs/training/506_launch.ipynb #aa26a42b
-def _leave_the_others():
-    "Close what a job opened to other processes: left open, its native threads can abort the exit."
+def leave_the_others():
+    """Close what was opened to other processes; nothing where there is none.
+
+    For the end of what a launcher started: left open, its native threads can abort the exit.
+    """
     distributed = sys.modules.get("torch.distributed")
     if distributed and distributed.is_available() and distributed.is_initialized():
         distributed.destroy_process_group()
@@ -428,7 +431,7 @@ def main(
     parser = argparse.ArgumentParser(description="Run the job of a folder.")
     parser.add_argument("--job", required=True, help="folder with a job.json")
     run_job(parser.parse_args(arguments).job)
-    _leave_the_others()
+    leave_the_others()
 
 
 if __name__ == "__main__" and "--job" in sys.argv:

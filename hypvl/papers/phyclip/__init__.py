@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from IPython.display import Markdown
-from PIL import Image
 
 from ...data.benchmarks.annotations import read_karpathy
 from ...data.taxonomy import Taxonomy
@@ -79,7 +78,7 @@ def _examples(study: Study) -> Drawing | Markdown:
     asked = read_karpathy(suite / "captions/unseen.json", suite / "images")
     captions = pd.Series(asked.captions).groupby(list(asked.owners)).agg(list)
     chosen = range(0, len(asked.paths), max(1, len(asked.paths) // 4))[:4]
-    pictures = [np.asarray(Image.open(asked.paths[n]).convert("RGB")) for n in chosen]
+    pictures = [study.image(asked.paths[n].relative_to(suite)) for n in chosen]
     return example_figure(pictures, [captions[n][:2] for n in chosen])
 
 
@@ -180,26 +179,25 @@ def alignment_by_model(study: Study) -> pd.DataFrame:
     return rows.groupby(["model", "kind"], sort=False)[columns].mean().round(4)
 
 
+_RECALL = {"t2i_R@5": "text → image R@5", "i2t_R@5": "image → text R@5"}
+_SCORES = {"paper": "−distance", "official": "sum of inner products"}
+
+
 def scores_compared(study: Study) -> pd.DataFrame:
-    "Recall by minus the distance and by the published sum of inner products, in %, by k."
-    where = {"suite": ("retrieval",), "metric": ("t2i_R@5", "i2t_R@5")}
-    wanted = Rows("results", ("main", "ablation"), where)
-    rows = study.rows(wanted)
+    """Recall by minus the distance and by the published sum of inner products, in %, and what part
+    of the score of an image with its own text the largest factor has."""
+    where = {"suite": ("retrieval",), "metric": tuple(_RECALL)}
+    rows = study.rows(Rows("results", ("main", "ablation"), where))
     rows = rows[~rows["model"].isin([*BASELINES, IDEAL])]
-    by = ["model", "k", "metric", "dataset"]
-    columns = ["paper", "official"]
-    wide = rows.pivot_table(index=by, columns="score", values="value", sort=False)
-    named = {"paper": "−distance", "official": "sum of inner products"}
-    shares = study.rows(Rows("score_shares"))
+    by = ["model", "k", "product", "score"]
+    wide = rows.pivot_table(index=by, columns=["metric", "dataset"], values="value", sort=False)
+    wide.columns = [f"{_RECALL[metric]}, {dataset}" for metric, dataset in wide.columns]
+    shares = study.rows(Rows("score_shares", ("main", "ablation")))
     if shares is not None:
-        share = shares.groupby(["model", "score"])["share"].mean().unstack()
-        models, ks = (wide.index.get_level_values(name) for name in ("model", "k"))
-        for column in columns:
-            of_models = pd.Series(models.map(share[column]), wide.index)
-            wide[f"share {column}"] = of_models.where(ks > 1, 1.0)  # one factor has all
-            named[f"share {column}"] = f"largest factor's share of {named[column]}"
-        columns = [*columns, *(f"share {column}" for column in columns)]
-    return wide.reindex(columns=columns).rename(columns=named).mul(100).round(1)
+        share = shares.groupby(by)["share"].mean().reindex(wide.index)
+        alone = wide.index.get_level_values("k") == 1  # one factor has all
+        wide["largest factor's share"] = share.where(~alone, 1.0)
+    return wide.mul(100).round(1).rename(_SCORES, level="score")
 
 # %% ../../../nbs/papers/phyclip/817_phyclip.ipynb #b996af8d
 DIALS = ("sight", "talk")
