@@ -111,7 +111,10 @@ def answer(
         turns = (row.effect - row.threshold) * (row.longer - row.threshold) < 0
         later = f"; {_later(row)}" if turns or shrinks(row) else ""
         return f"**{_ANSWERS[outcome(row)]}**{later}"
-    return f"{UNTOLD}: {_reason(row)}"
+    later = ""
+    if row.verdict == "underpowered" and pd.notna(row.longer):
+        later = f"; {_later(row)}"
+    return f"{UNTOLD}: {_reason(row)}{later}"
 
 # %% ../../nbs/papers/897_opening.ipynb #8b4c39fe
 def headline_table(
