@@ -96,9 +96,10 @@ def world_scores(
     model: nn.Module,
     scenes: int = 400,  # for retrieval
     per_leaf: int = 5,  # pictures of each species
+    source: WorldSource = WorldSource(),  # of its training
 ) -> dict[str, float]:
     "Retrieval and names on fresh pictures of the world, in per cent."
-    source, world = WorldSource(), World()
+    world = World(source.world)
     leaves = sorted(world.paths)
     images, truth = [], []
     for index in range(per_leaf * len(leaves)):
@@ -138,9 +139,12 @@ def _cosines(model: nn.Module, world: StateWorld, split: str, each: int, pairs) 
     return _SCALE * images @ texts.T, [pairs_of(scene)[0] for scene in scenes]
 
 
-def composition_scores(model: nn.Module) -> dict[str, float]:
+def composition_scores(
+    model: nn.Module,
+    source: StatesSource = StatesSource(),  # of its training
+) -> dict[str, float]:
     "What a tower knows of pairs: area of the bias sweep in per cent, loss on training pairs."
-    world = StateWorld()
+    world = StateWorld(source.world)
     pairs = [*world.split.train, *world.split.val_unseen]
     scores, shown = _cosines(model, world, "val", world.config.test_images, pairs)
     area = evaluate(scores.numpy(), shown, pairs, world.split.train).auc
@@ -153,9 +157,10 @@ def composition_scores(model: nn.Module) -> dict[str, float]:
 def states_scores(
     model: nn.Module,
     images: int = 600,  # pictures of the validation split, of all its pairs alike
+    source: StatesSource = StatesSource(),  # of its training
 ) -> dict[str, float]:
     "States, shapes and pairs on fresh pictures of the validation pairs, in per cent."
-    world = StateWorld()
+    world = StateWorld(source.world)
     every = range(0, world.images("val"), max(1, world.images("val") // images))
     scenes = [world.scene("val", index) for index in every]
     shown = [pairs_of(scene)[0] for scene in scenes]
@@ -172,7 +177,7 @@ def states_scores(
     said = [state_caption(*pair, "pair", "photo").text for pair in pairs]
     right = _choose(model, pixels, said) == torch.tensor([pairs.index(pair) for pair in shown])
     found |= {"seen pairs": _share(right[seen]), "unseen pairs": _share(right[~seen])}
-    return found | composition_scores(model)
+    return found | composition_scores(model, source)
 
 
 SCORES = {"world": world_scores, "states": states_scores}
@@ -207,7 +212,7 @@ def train_backbone(
     name = VARIANTS[variant]
     path = write_shipped(model, name, facts, folder)
     shipped = load_shipped(name, folder)  # half precision: what is recorded is what is shipped
-    scores = SCORES[variant](shipped)
+    scores = SCORES[variant](shipped, source=made.data)
     path = write_shipped(shipped, name, facts | {"validation": scores}, folder)
     print(f"{path.name}: {path.stat().st_size:,} bytes, {scores}")
     return path

@@ -99,7 +99,7 @@ def verdict(known: Known) -> str:
         return "supports"
     if known.p <= 0.05 and known.high < known.threshold:
         return "contradicts"
-    if _within_half(known, known.low, known.high):
+    if _within_half(known):
         return "smaller than claimed" if known.low > known.threshold else "not found"
     if known.low == known.threshold == known.high:
         return "exact tie"
@@ -107,23 +107,20 @@ def verdict(known: Known) -> str:
 
 
 def _as_at_start(known: Known) -> bool:
-    "Whether the effect is on the side of the threshold where it was before any training."
-    before = np.sign(known.start - known.threshold)  # NaN equals nothing
-    return bool(before != 0 and before == np.sign(known.value - known.threshold))
+    "Whether the effect is as claimed, and was so before any training."
+    return known.start > known.threshold and known.value > known.threshold  # not where NaN
 
 
-def _within_half(known: Known, *effects: float) -> bool:
-    "Whether effects lie within half of the paper's, which must be as claimed."
+def _within_half(known: Known) -> bool:
+    "Whether the interval lies within half of the paper's effect, which must be as claimed."
     as_claimed = known.threshold >= 0 and known.paper_effect > known.threshold
-    return as_claimed and max(map(abs, effects)) < known.paper_effect / 2
+    return as_claimed and max(abs(known.low), abs(known.high)) < known.paper_effect / 2
 
 
 def _may_turn(known: Known) -> bool:
     "Whether longer training takes the effect to another side of the threshold, or might."
     if np.isnan(known.longer):
         return known.compares
-    if _within_half(known, known.low, known.high, known.longer):
-        return False  # the sign of what is that small is noise
     return np.sign(known.value - known.threshold) != np.sign(known.longer - known.threshold)
 
 # %% ../../nbs/papers/809_claims.ipynb #f302b861
@@ -720,8 +717,7 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
     if found == "exact tie":
         return "the same in every item and seed: more of them decide nothing"
     if found == "sanity" and not np.isnan(effect.start):
-        side = "above" if effect.start > row["threshold"] else "not above"
-        return f"{side} the threshold before any training too"
+        return "above the threshold before any training too"
     paper = row["paper_effect"]
     if found in ("smaller than claimed", "not found"):
         later = "" if np.isnan(row["longer"]) else f"; with more steps {row['longer']:+.2f}"

@@ -19,6 +19,7 @@ from .citations import citation_page
 from .claims import VERDICTS, of_the_paper, with_limits
 from .figures import Drawing, style
 from .paper import find_paper
+from .read_off import check
 from .runs import paper_packages
 from .tables import FEWEST_SEEDS
 from .where import OUTCOMES, UNTOLD, outcome, outcomes, papers_of, shrinks, where_page
@@ -103,7 +104,8 @@ def answer(
 ) -> str:  # Markdown
     "Whether a claim holds here, in plain words."
     if row.verdict == "sanity":
-        return f"only a check, which {'holds' if row.effect > row.threshold else '**fails**'}"
+        said = check(row)
+        return f"only a check, which {'**fails**' if said == 'fails' else said}"
     if row.verdict not in VERDICTS:
         known = ", ".join(VERDICTS)
         raise ValueError(f"row: verdict {row.verdict!r} is none of {known}")

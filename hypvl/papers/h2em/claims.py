@@ -258,7 +258,8 @@ class NearerFailures:
             gap = (part["steps_rival"] - part["steps"]).to_numpy(float)
             found = estimate([ScoredItems(gap[:, None], part["target"].to_numpy())], rng, 2000)
             per_seed.append(found)
-            ends.append(found.interval())
+            mean = found.value
+            ends.append(Interval(mean, mean - found.below, mean + found.above))
         mine, other = both["steps"].mean(), both["steps_rival"].mean()
         return Effect(
             from_intervals(ends, both["target"].nunique()),
@@ -293,7 +294,7 @@ class Cheaper:
         less = 100 * (1 - wide[self.model] / wide[self.rival])
         means = wide.mean()
         return Effect(
-            Estimate(tuple(map(float, less)), 0.0, 0.0, 0),
+            Estimate(tuple(map(float, less)), 0.0, 0.0, len(less)),
             unit="%",
             n=len(less),
             seeds=tuple(map(int, wide.index)),
