@@ -7,9 +7,9 @@ __all__ = ['text_configs', 'marks_as_text', 'Tokenizer', 'TextConfig', 'Transfor
            'init_text_tower', 'TextTower', 'make_text_tower']
 
 # %% ../../nbs/models/301_text_towers.ipynb #502f6eb5
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Sequence
 
 import regex
 import torch
@@ -19,7 +19,7 @@ from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import ByKind, suggest
+from ..config import ByKind, check_type, suggest
 from .towers import Tower, recomputed
 
 # %% ../../nbs/models/301_text_towers.ipynb #df83d227
@@ -70,6 +70,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         "Ids of one text with its start and end marks, cut to the context length."
+        check_type("text", text, str)
         ids = [self.sot, *_pieces(text), self.eot]
         if len(ids) > self.context_length:
             ids = [*ids[: self.context_length - 1], self.eot]
@@ -79,7 +80,10 @@ class Tokenizer:
         "Ids of one or several texts, right-padded with 0."
         if isinstance(texts, str):
             texts = [texts]
+        check_type("texts", texts, Iterable, "; a text or a list of texts")
         rows = [torch.tensor(self.encode(text)) for text in texts]
+        if not rows:
+            raise ValueError(f"texts: one or more needed, got {texts!r}")
         return nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
     def decode(self, ids: Sequence[int]) -> str:
