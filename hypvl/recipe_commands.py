@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypvl.arguments import (
+    MODEL_NAMES,
+    SUITE_NAMES,
     add_common,
     check_checkpoint,
     check_device,
@@ -367,15 +369,13 @@ def list_command(
     for plugin in args.plugin:
         load_plugin(plugin)
     papers = [args.paper] if args.paper else paper_packages()
-    shown: dict[str, list[str]] = {"papers": papers, "presets": list(PRESETS)}
-    if args.what in (None, "suites"):
+    suites, models = list(SUITE_NAMES), list(MODEL_NAMES)
+    if args.plugin:  # which may add to them; without one nothing asks for torch
         from hypvl.evaluation.suites.tasks import SUITES
-
-        shown["suites"] = list(SUITES)
-    if args.what in (None, "models"):
         from hypvl.models import list_models
 
-        shown["models"] = list_models()
+        suites, models = list(SUITES), list_models()
+    shown = {"papers": papers, "presets": list(PRESETS), "suites": suites, "models": models}
     if args.what is None:
         for name, words in shown.items():
             say(f"{name:8} {', '.join(word for word in words if args.contains in word)}")
