@@ -17,8 +17,6 @@ from pathlib import Path, PurePath
 import numpy as np
 from PIL import Image, ImageOps
 
-from .config import check_type
-
 # %% ../nbs/005_pictures.ipynb #8edb47106e1a46a883d545849b8ab81b
 @dataclass(frozen=True)
 class Bounds:
@@ -52,8 +50,11 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 def upright_rgb(image: Image.Image) -> Image.Image:
     "The picture in RGB as people see it: turned by its EXIF mark, on white where transparent."
-    hint = "; PIL.Image.open(path) reads a file, PIL.Image.fromarray(pixels) takes an array"
-    check_type("image", image, Image.Image, hint)
+    if not isinstance(image, Image.Image):
+        raise TypeError(
+            f"image: PIL image needed, got {type(image).__name__} {str(image)[:40]!r}; "
+            "PIL.Image.open(path) reads a file, PIL.Image.fromarray(pixels) takes an array"
+        )
     try:
         image = ImageOps.exif_transpose(image)
     except Exception:  # a damaged mark turns nothing
