@@ -50,6 +50,11 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 def upright_rgb(image: Image.Image) -> Image.Image:
     "The picture in RGB as people see it: turned by its EXIF mark, on white where transparent."
+    if not isinstance(image, Image.Image):
+        raise TypeError(
+            f"image: PIL image needed, got {type(image).__name__} {str(image)[:40]!r}; "
+            "PIL.Image.open(path) reads a file, PIL.Image.fromarray(pixels) takes an array"
+        )
     try:
         image = ImageOps.exif_transpose(image)
     except Exception:  # a damaged mark turns nothing

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypvl.arguments import (
+    MODEL_NAMES,
+    SUITE_NAMES,
     add_common,
     check_checkpoint,
     check_device,
@@ -32,6 +34,7 @@ from hypvl.arguments import (
     words,
 )
 from .config import suggest
+from .extras import MissingExtra, extra_named
 from .papers import PRESETS, paper_packages
 
 if TYPE_CHECKING:
@@ -358,6 +361,22 @@ def _recipe_lines(paper: str, preset: str) -> list[str]:
     return lines
 
 
+def _readable_recipes(papers: list[str], preset: str) -> tuple[list[str], bool]:
+    "The lines of all papers that can be read, and whether there are others; these are told."
+    lines, broken = [], False
+    for paper in papers:
+        try:
+            with extra_named("hypvl list"):
+                lines += _recipe_lines(paper, preset)
+        except MissingExtra:
+            raise
+        except Exception as error:  # whatever the code of an unfinished paper raises
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            print(f"hypvl list: {paper} cannot be read: {reason}", file=sys.stderr)
+            broken = True
+    return lines, broken
+
+
 def list_command(
     args: argparse.Namespace,  # of `hypvl list`
 ) -> int:  # exit code
@@ -367,26 +386,25 @@ def list_command(
     for plugin in args.plugin:
         load_plugin(plugin)
     papers = [args.paper] if args.paper else paper_packages()
-    shown: dict[str, list[str]] = {"papers": papers, "presets": list(PRESETS)}
-    if args.what in (None, "suites"):
+    suites, models = list(SUITE_NAMES), list(MODEL_NAMES)
+    if args.plugin:  # which may add to them; without one nothing asks for torch
         from hypvl.evaluation.suites.tasks import SUITES
-
-        shown["suites"] = list(SUITES)
-    if args.what in (None, "models"):
         from hypvl.models import list_models
 
-        shown["models"] = list_models()
+        suites, models = list(SUITES), list_models()
+    shown = {"papers": papers, "presets": list(PRESETS), "suites": suites, "models": models}
     if args.what is None:
         for name, words in shown.items():
             say(f"{name:8} {', '.join(word for word in words if args.contains in word)}")
         say("recipes  hypvl list recipes; of one paper: hypvl list recipes --paper NAME")
         return 0
+    broken = False
     if args.what == "recipes":
-        shown["recipes"] = [line for paper in papers for line in _recipe_lines(paper, args.preset)]
+        shown["recipes"], broken = _readable_recipes(papers, args.preset)
     for line in shown[args.what]:
         if args.contains in line:
             say(line)
-    return 0
+    return int(broken)
 
 # %% ../nbs/007_recipe_commands.ipynb #8f9d450b
 def info_command(

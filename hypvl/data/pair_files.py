@@ -24,6 +24,8 @@ def read_pairs_csv(
 ) -> list[tuple[Path, str]]:
     "Pictures and captions of a table; a wrong column, an empty cell or a missing file is an error."
     path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"source: no file or folder {str(path)!r}")
     separator = "\t" if path.suffix == ".tsv" else ","
     pairs = []
     for row, (name, text) in enumerate(read_table(path, (image, caption), separator), 2):

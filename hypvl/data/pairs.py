@@ -107,8 +107,9 @@ class PairLoader(PlannedLoader):
     ):
         if split not in ("train", "val"):
             raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
-        if not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size: an integer of 1 or more, got {batch_size!r}")
+        for name, value in (("size", size), ("batch_size", batch_size)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name}: an integer of 1 or more, got {value!r}")
         if isinstance(source, (str, Path)):
             folder = Path(source).is_dir()
             source = read_pairs_folder(source) if folder else read_pairs_csv(source, *columns)

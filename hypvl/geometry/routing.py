@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ..config import check_least, suggest
+from ..config import check_least, check_type, suggest
 from .clipped import ClippedConfig
 from .curriculum import Curriculum
 from .precision import fp32_geometry
@@ -382,6 +382,7 @@ class Routed(Geometry):
 
     def check_points(self, points: Float[Tensor, "*B D"], name: str = "points"):
         "Raise if these cannot be points: by width, by the members, by what a gate can be."
+        check_type(name, points, Tensor)
         part = self._points_by_name(points, name)
         self.correction.check_points(part["correction"], name)
         self.baseline.check_points(part["baseline"], name)

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..config import ByKind, suggest
+from ..config import ByKind, check_type, suggest
 from .cones import exterior_angle, half_aperture, pairwise_exterior_angle
 from hypvl.geometry.fused import (
     Gather,
@@ -218,6 +218,7 @@ class Geometry(nn.Module):
         name: str = "points",  # of the argument, for the message
     ):
         "Raise if these cannot be points of this space."
+        check_type(name, points, Tensor)
         if points.shape[-1] != self.dim:
             raise ValueError(f"{name} must have width {self.dim}, got {list(points.shape)}")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from ..config import ByKind, suggest
+from ..config import ByKind, check_type, suggest
 from ..extras import extra_named
 from .contrast import Contrast
 from .entailment import Entail
@@ -224,6 +224,7 @@ class Objective:
 
         Under several processes each value is a share, whose average is that of the whole batch.
         """
+        check_type("step", step, int)
         context = replace(context or Context(), step=step, rows=self.rows)
         _refuse_features(points, self.streams, geometry, context.kinds)
         geometry.begin_step(step)
@@ -316,6 +317,7 @@ class FamilyObjective(ObjectiveConfig, kind="family"):
     def __post_init__(self):
         choices = {
             "family": ("clip", "meru", "hycoclip", "phyclip"),
+            "boxes": (True, False),
             "variant": tuple(VARIANTS),
             "box_contrast": (None, "full", "boxes"),
             "reduction": (None, "mean", "sum"),
@@ -323,7 +325,7 @@ class FamilyObjective(ObjectiveConfig, kind="family"):
         for name, known in choices.items():
             value = getattr(self, name)
             if value not in known:
-                hint = suggest(value, filter(None, known))
+                hint = suggest(value, [choice for choice in known if choice is not None])
                 raise ValueError(f"unknown {name} {value!r}.{hint}")
 
     def choice(self, key: str) -> Any:

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ..config import check_type
 from ..geometry.spaces import GeometryConfig, ProductConfig, Side
 from .dual_encoder import make_projection
 from .hub import HubModel
@@ -58,7 +59,7 @@ class HyperbolicHead(HubModel):
     geometry: a description such as ProductConfig(k=8, d=8) or SphereConfig(dim=64).
     sides: 'image', 'text' or both; each has a projection of its own.
 
-    Raises ValueError for a width below 1 or another side.
+    Raises ValueError for a width below 1 or another side, TypeError for what is no description.
 
     `encode(features, side)` gives points, `score` compares them, `embed` is what a trainer calls.
     `save_pretrained` and `from_pretrained` work as for every model.
@@ -71,6 +72,8 @@ class HyperbolicHead(HubModel):
         sides: Sequence[str] = ("image", "text"),
     ):
         super().__init__()
+        check_type("width", width, int)
+        check_type("geometry", geometry, GeometryConfig, "; ProductConfig(k=8, d=8) is one")
         if width < 1:
             raise ValueError(f"width must be at least 1, got {width}")
         for side in sides:

@@ -7,9 +7,9 @@ __all__ = ['text_configs', 'marks_as_text', 'Tokenizer', 'TextConfig', 'Transfor
            'init_text_tower', 'TextTower', 'make_text_tower']
 
 # %% ../../nbs/models/301_text_towers.ipynb #502f6eb5
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Sequence
 
 import regex
 import torch
@@ -19,7 +19,7 @@ from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..config import ByKind, suggest
+from ..config import ByKind, check_type, suggest
 from .towers import Tower, recomputed
 
 # %% ../../nbs/models/301_text_towers.ipynb #df83d227
@@ -70,6 +70,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         "Ids of one text with its start and end marks, cut to the context length."
+        check_type("text", text, str)
         ids = [self.sot, *_pieces(text), self.eot]
         if len(ids) > self.context_length:
             ids = [*ids[: self.context_length - 1], self.eot]
@@ -79,7 +80,10 @@ class Tokenizer:
         "Ids of one or several texts, right-padded with 0."
         if isinstance(texts, str):
             texts = [texts]
+        check_type("texts", texts, Iterable, "; a text or a list of texts")
         rows = [torch.tensor(self.encode(text)) for text in texts]
+        if not rows:
+            raise ValueError(f"texts: one or more needed, got {texts!r}")
         return nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -270,19 +274,29 @@ class TextTower(nn.Module):
         self,
         tokens: Int[Tensor, "B L"],  # ids of the tokeniser, right-padded with 0
     ) -> Int[Tensor, "B L"]:
-        "Rows of the token table; an error names the pieces that have none."
+        "Rows of the token table; an error names the words that have none."
         if self.vocabulary is None:
             return tokens
         rows = self.row_of_id[tokens]
         if not rows.is_meta and bool((rows < 0).any()):
-            unknown = tokens[rows < 0].unique().tolist()
-            named = ", ".join(repr(_bpe().decode([i]).strip()) for i in unknown[:8])
+            words = self._unknown_words(tokens[(rows < 0).any(dim=1)])
             raise ValueError(
-                f"tokens: {named} {'is' if len(unknown) == 1 else 'are'} not in the vocabulary of "
-                f"this model, which has rows for {len(self.config.vocabulary)} of "
-                f"{self.config.vocab_size} pieces"
+                f"tokens: {', '.join(map(repr, words[:8]))} {'is' if len(words) == 1 else 'are'} "
+                f"not in the vocabulary of this model, which has rows for "
+                f"{len(self.config.vocabulary)} of {self.config.vocab_size} pieces; use other "
+                "words, or a model that was trained with them (vocabulary=() has all pieces)"
             )
         return rows
+
+    def _unknown_words(self, tokens: Int[Tensor, "B L"]) -> list[str]:
+        "Words with a piece that has no row, each once; the pieces where a text ends in a word."
+        tokenizer, known, unknown = Tokenizer(), {*self.config.vocabulary}, {}
+        for row in tokens.tolist():
+            words = tokenizer.decode(row).split()
+            pieces = [tokenizer.decode([piece]) for piece in row if piece not in known]
+            new = [word for word in words if not known.issuperset(_pieces(word))] or pieces
+            unknown |= dict.fromkeys(new)
+        return list(unknown)
 
     @torch.no_grad()
     def full_token_table(self) -> Float[Tensor, "V W"]:

@@ -27,6 +27,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.std import tqdm
 
+from ..config import check_type
 from ..data.jobs import folder_lock
 from ..losses.ring import ProcessRing
 from ..losses.rows import gather_processes
@@ -296,6 +297,7 @@ class Trainer:
         if not hasattr(objective, "streams"):
             name = type(objective).__name__
             raise TypeError(f"objective: {name} has no streams; an objective config needs .make()")
+        check_type("config", config, TrainConfig, "; TrainConfig(steps=1_000, ...) makes one")
         self.model = model
         self.objective = objective
         self.config = config

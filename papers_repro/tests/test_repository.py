@@ -221,7 +221,8 @@ for use in (
         print(error)
 from hypvl.cli import main
 
-assert main(["list", "models"]) == 2 and main(["list", "papers"]) == 0
+assert main(["list", "recipes"]) == 2 and main(["list", "papers"]) == 0
+assert main(["list", "models", "--contains", "clip_world"]) == 0
 """
 
 
@@ -229,9 +230,9 @@ def test_geometry_and_losses_need_torch_and_little_more(root):
     done = subprocess.run([sys.executable, "-c", CORE], capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
-    assert len(said) == 5 + len(paper_packages()), said
+    assert len(said) == 5 + len(paper_packages()) + 1, said
     assert all("which is not installed: pip install 'hypvl[" in line for line in said[:5]), said
-    assert "hypvl list: error: hypvl.models needs" in done.stderr
+    assert "hypvl list: error: hypvl list needs pandas, which is not installed" in done.stderr
 
 
 def test_readme_names_what_exists(root):
