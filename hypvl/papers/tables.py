@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['OUR_BLOCK', 'PUBLISHED', 'SCORES', 'FEWEST_SEEDS', 'PART', 'SUSPECT', 'ROOM', 'over_seeds', 'few_seeds', 'shown_text',
-           'Block', 'split_block', 'FoldedFrame', 'fold', 'Table', 'paper_table', 'save']
+           'Block', 'split_block', 'FoldedFrame', 'fold', 'GroupedFrame', 'in_groups', 'Table', 'paper_table', 'save']
 
 # %% ../../nbs/papers/807_tables.ipynb #4c4ec111
 import html as _html
@@ -349,7 +349,7 @@ def split_block(
             put([column])
     shown = []
     for number, columns in enumerate(parts):
-        caption = block.caption + (", continued" if number else "")
+        caption = f"{block.caption}, continued" if number and block.caption else block.caption
         shown.append(Block(caption, block.text.iloc[:, columns], block.rank.iloc[:, columns]))
     return shown
 
@@ -379,8 +379,8 @@ def _heading_rows(columns: pd.MultiIndex) -> list[str]:
 
 def _to_html(block: Block) -> str:
     "A block as HTML; JupyterLab drops style sheets of untrusted notebooks, so cells carry styles."
-    lines = [f"<p><b>{_html.escape(block.caption)}</b></p>", "<table>", "<thead>"]
-    lines += [*_heading_rows(block.text.columns), "</thead>", "<tbody>"]
+    lines = [f"<p><b>{_html.escape(block.caption)}</b></p>"] if block.caption else []
+    lines += ["<table>", "<thead>", *_heading_rows(block.text.columns), "</thead>", "<tbody>"]
     for row, texts in block.text.iterrows():
         cells = [f'<th style="{_CELL}left">{_html.escape(str(row))}</th>']
         for text, rank in zip(texts, block.rank.loc[row]):
@@ -433,6 +433,53 @@ def fold(
     folded = FoldedFrame(frame)
     folded.attrs["summary"] = summary
     return folded
+
+# %% ../../nbs/papers/807_tables.ipynb #a7d30c52
+def _plain_text(column: pd.Series) -> pd.Series:
+    "Values as text; numbers with as many decimals as the column needs, three at most."
+    if not pd.api.types.is_float_dtype(column):
+        return column.astype(str).where(column.notna(), "–")
+    rounded = column.round(3)
+    digits = next(digits for digits in range(4) if rounded.equals(rounded.round(digits)))
+    return rounded.map(f"{{:.{digits}f}}".format).where(column.notna(), "–")
+
+
+class GroupedFrame(pd.DataFrame):
+    "A wide table that a notebook shows in parts, its columns under the headings of groups."
+
+    @property
+    def _constructor(self):
+        return pd.DataFrame
+
+    def _repr_html_(self) -> str:
+        names = self.attrs["rows"]
+        texts = {}
+        for group, columns in self.attrs["groups"].items():
+            for column in columns:
+                label = column.removeprefix(f"{group} ")
+                texts[group, label] = _plain_text(self[column]).to_numpy()
+        text = pd.DataFrame(texts, index=list(self[names]))
+        block = Block("", text, pd.DataFrame(0, index=text.index, columns=text.columns))
+        return "\n".join(_to_html(part) for part in split_block(block))
+
+
+def in_groups(
+    frame: pd.DataFrame,
+    rows: str,  # column that names the rows
+    # heading → its columns; a column that begins with the heading is shown without it
+    groups: Mapping[str, Sequence[str]],
+) -> GroupedFrame:
+    "The same table, shown in groups of columns."
+    listed = [rows, *(column for columns in groups.values() for column in columns)]
+    if sorted(listed) != sorted(frame.columns):
+        wrong = sorted({*listed} ^ {*frame.columns}) or "a column twice"
+        raise ValueError(f"groups: every column of the frame is needed once, got {wrong}")
+    if frame[rows].duplicated().any():
+        twice = frame.loc[frame[rows].duplicated(), rows].iloc[0]
+        raise ValueError(f"rows: {rows!r} must name each row, {twice!r} stands twice")
+    grouped = GroupedFrame(frame)
+    grouped.attrs |= {"rows": rows, "groups": {name: list(own) for name, own in groups.items()}}
+    return grouped
 
 # %% ../../nbs/papers/807_tables.ipynb #91e174b2
 @dataclass(frozen=True)
