@@ -38,6 +38,7 @@ def test_navigation_names_every_notebook_module_and_study(root):
         ("README.md", "Makefile", "https://host/Makefile"),
         ("README.md", "gone.ipynb", "gone.ipynb"),
         ("README.md", "https://elsewhere/a.ipynb", "https://elsewhere/a.ipynb"),
+        ("nbs/geometry/100_a.md", "results/README.md#x", "../../results/README.md#x"),
     ],
 )
 def test_links_lead_to_pages(tmp_path, page, link, leads_to):
