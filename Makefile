@@ -78,7 +78,7 @@ test: .venv/.installed  ## formatter, linter, types, clean export, then nbdev_te
 	@touch $@
 
 site: .venv/.site  ## render notebooks, results and the API to static pages in _docs, links checked; some minutes
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --config-file website/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file website/mkdocs.yml
 	@echo "pages  _docs/index.html; to search them: $(BIN)/python -m http.server --directory _docs"
 
 lab: .venv/.installed  ## open the notebooks in JupyterLab

@@ -12,6 +12,8 @@ from pages import ROOT, make_pages, navigation, project_facts
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.S)
 LINK = re.compile(r'<(?:a|img)\b[^>]*\b(?:href|src)="(?!\w+:|//|#)([^"#?]+)')
+COMMAND = re.compile(r"<m[a-z]+>(\\[a-zA-Z]+)")  # that is not known, and stands there as it is
+NO_TEXT = re.compile(r"<(pre|code|script|style|math)\b.*?</\1>", re.S)
 SOURCE = '<details class="mkdocstrings-source"'
 log = logging.getLogger("mkdocs.hooks")
 
@@ -51,6 +53,15 @@ def with_formulas(content: str) -> str:
     return FORMULA.sub(formula, content)
 
 
+def undrawn_formulas(
+    content: str,  # of a page, its formulas drawn
+) -> list[str]:
+    "What is left of formulas that nobody drew: dollars in the text, commands inside of a formula."
+    unknown = COMMAND.findall(content)
+    text = re.sub(r"<[^>]*>", "", NO_TEXT.sub("", content))
+    return unknown + [line.strip() for line in text.splitlines() if "$" in line]
+
+
 def dead_links(
     content: str,  # of a page
     page: str,  # its place on the site
@@ -62,8 +73,11 @@ def dead_links(
 
 
 def on_page_content(content, page, config, files):
-    "Formulas, links checked, and a search that does not find each line of the source."
+    "Formulas and links, both checked, and a search that does not find each line of the source."
     known = {file.dest_uri for file in files}
     for link in dead_links(content, page.file.dest_uri, known):
         log.warning("%s has a link to nothing, '%s'", page.file.src_uri, link)
-    return with_formulas(content).replace(SOURCE, f"{SOURCE} data-search-exclude")
+    drawn = with_formulas(content)
+    for left in undrawn_formulas(drawn):
+        log.warning("%s has a formula that is not drawn, '%s'", page.file.src_uri, left)
+    return drawn.replace(SOURCE, f"{SOURCE} data-search-exclude")

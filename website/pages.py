@@ -23,6 +23,7 @@ SHOWN_AS_THEY_ARE = (".png", ".jpg", ".svg", ".csv", ".json", ".html")
 RESULTS = "papers_repro/results"
 WIDGET = "application/vnd.jupyter.widget-view+json"  # needs a kernel
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
+DISPLAY = re.compile(r"(```.*?```|`[^`\n]*`)|\s*(\$\$(?:\\.|[^\\$])+\$\$)\s*", re.S)  # or code
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,15 @@ def repository_files(root: Path = ROOT) -> list[str]:
     return found
 
 
+def displays_apart(text: str) -> str:
+    """A displayed formula becomes a paragraph of its own.
+
+    Jupyter displays it between two lines of a paragraph, too; there Markdown would leave its
+    dollars as text.
+    """
+    return DISPLAY.sub(lambda found: found[1] or f"\n\n{found[2]}\n\n", text)
+
+
 class Directives(Preprocessor):
     "What nbdev hides stays hidden: its directives, helping cells, inputs."
 
@@ -58,6 +68,8 @@ class Directives(Preprocessor):
         shown = []
         for cell in nb.cells:
             directives = re.findall(r"^#\| ?(.+?)\s*$", cell.source, re.M)
+            if cell.cell_type == "markdown":
+                cell.source = displays_apart(cell.source)
             if cell.cell_type == "code":
                 cell.source = re.sub(r"^#\|.*\n?", "", cell.source, flags=re.M).strip()
                 without_input = "hide_input" in directives or "echo: false" in directives
@@ -183,6 +195,8 @@ def with_links_to_pages(
         path = unquote(link[1])
         own = normpath(join(dirname(source), path))  # what the page itself has drawn, for one
         target = own if own in known else normpath(join(written_in, path))
+        if page_of(normpath(path)) in known and not (root / target).exists():
+            target = normpath(path)  # in an output that shows a page of the root
         for page in (page_of(target), f"{target}/README.md", f"{target}/index.md"):
             if page in known:
                 return place(page, anchor)

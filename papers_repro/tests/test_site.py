@@ -38,6 +38,7 @@ def test_navigation_names_every_notebook_module_and_study(root):
         ("README.md", "Makefile", "https://host/Makefile"),
         ("README.md", "gone.ipynb", "gone.ipynb"),
         ("README.md", "https://elsewhere/a.ipynb", "https://elsewhere/a.ipynb"),
+        ("nbs/geometry/100_a.md", "results/README.md#x", "../../results/README.md#x"),
     ],
 )
 def test_links_lead_to_pages(tmp_path, page, link, leads_to):
@@ -70,6 +71,12 @@ def test_a_notebook_is_shown_without_what_nbdev_hides(tmp_path):
     assert page.startswith("# Title\n> About\n\n[API of `hypvl.a`](hypvl/a.py)\n")
     assert "shown = 1" in page and "{ .text }\n<b>\n" in page and not pictures
     assert "hidden" not in page and "#|" not in page
+
+
+def test_displayed_formulas_become_paragraphs():
+    said = pages.displays_apart("It is,\n$$x = \\$1,\ny$$\nwhere `$$a$$` stands.\n\n$$z$$")
+    assert said == "It is,\n\n$$x = \\$1,\ny$$\n\nwhere `$$a$$` stands.\n\n$$z$$\n\n"
+    assert pages.displays_apart("$a$ and $b$") == "$a$ and $b$"
 
 
 FUNCTION = """def far(
@@ -112,3 +119,14 @@ def test_dead_links_are_found_in_outputs_too():
     )
     known = {"a.html", "nbs/d e"}
     assert dead_links(links + '<a href="https://a">', "nbs/p.html", known) == ["no.png"]
+
+
+def test_formulas_that_nobody_drew_are_found():
+    pytest.importorskip("latex2mathml", reason="comes with the extra site")
+    from hooks import undrawn_formulas, with_formulas
+
+    drawn = with_formulas('<p>a <span class="arithmatex">\\(x^2\\)</span></p><code>$a$</code>')
+    assert "<math" in drawn and undrawn_formulas(drawn) == []
+    assert undrawn_formulas("<p>so\n$<b>x</b>$\nand</p>") == ["$x$"]
+    unknown = with_formulas('<span class="arithmatex">\\(\\nocommand x\\)</span>')
+    assert undrawn_formulas(unknown) == ["\\nocommand"]

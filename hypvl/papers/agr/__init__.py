@@ -51,6 +51,7 @@ from ..parameters import Seeds
 from ..read_off import GroupMeans
 from ..recipes import Recipe
 from ..reference import Rows
+from ..tables import in_groups
 from ...search import build_index
 
 # %% ../../../nbs/papers/agr/855_agr.ipynb #f831b91c
@@ -377,6 +378,14 @@ def _endings(study: Study) -> Iterator[dict[str, Any]]:
         yield row | {name: last[column].mean() for name, column in ends.items()}
 
 
+_FALLS = ("first", "fell", "above", "falls", "start", "lowest", "lowest at", "end", "starved")
+_GROUPS_OF_FALLS = {
+    "": ("own contrast", "temperature", "curriculum", "runs"),
+    **{head: tuple(f"{head} {name}" for name in _FALLS) for head in ("E", "H")},
+    "at the end": ("w", "c", "top-1", "top-1 of E", "top-1 of H"),
+}
+
+
 def first_to_fall(study: Study) -> pd.DataFrame:  # a row a model
     """Which head's own loss falls first, and where the runs end, mean over seeds.
 
@@ -386,7 +395,8 @@ def first_to_fall(study: Study) -> pd.DataFrame:  # a row a model
     the last step up to which E gets a gradient of exactly zero, NaN where it is not logged. `w`,
     `c`, `top-1`: mean of the last rows of the log.
     """
-    return _by_model(pd.DataFrame(_endings(study)))
+    found = _by_model(pd.DataFrame(_endings(study)))
+    return in_groups(found, "model", _GROUPS_OF_FALLS) if len(found) else found
 
 
 def _by_model(runs: pd.DataFrame) -> pd.DataFrame:
