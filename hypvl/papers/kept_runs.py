@@ -22,10 +22,10 @@ def _finished_runs(folder: Path) -> list[Path]:
     return [path for path in sorted(folder.glob("*")) if path.name[0] != "." and finished(path)]
 
 
-def _put(source: Path, target: Path) -> None:
-    "Copy what is drawn from a run; the copy appears at once, and where there is one, that stays."
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+def _copy(source: Path, folder: Path) -> Path:
+    "A hidden copy, in a folder, of what is drawn from a run."
+    folder.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(dir=folder, prefix=f".{source.name}."))
     try:
         shutil.copytree(source / "frames", part / "frames")
         for name in _READ:
@@ -35,13 +35,10 @@ def _put(source: Path, target: Path) -> None:
         done = {name: job[name] for name in ("function", "identity", "result", "seconds")}
         (part / "finished.json").write_text(json.dumps(done) + "\n", encoding="utf-8")
         part.chmod(0o755)
-        try:
-            part.rename(target)
-        except OSError:
-            if not finished(target):  # no other process has put it there
-                raise
-    finally:
+    except BaseException:
         shutil.rmtree(part, ignore_errors=True)
+        raise
+    return part
 
 
 def keep_runs(
@@ -57,11 +54,22 @@ def keep_runs(
     for run in runs:
         if not (run / "frames").is_dir():
             raise FileNotFoundError(f"out: run {run.name} has no frames, nothing was kept")
-    for old in _finished_runs(folder):
-        shutil.rmtree(old)
-    for run in runs:
-        _put(run, folder / run.name)
-    return [run.name for run in runs]
+    earlier = _finished_runs(folder)
+    for old in earlier:
+        if (old / "model").exists():
+            raise ValueError(f"folder: run {old.name} was trained in {folder}, and would be lost")
+    parts = {}
+    try:
+        for run in runs:
+            parts[run.name] = _copy(run, folder)
+        for old in earlier:
+            shutil.rmtree(old)
+        for name, part in parts.items():
+            part.rename(folder / name)
+    finally:
+        for part in parts.values():
+            shutil.rmtree(part, ignore_errors=True)
+    return [*parts]
 
 # %% ../../nbs/papers/898_kept_runs.ipynb #d91ac6c0
 def take_up(
@@ -74,5 +82,13 @@ def take_up(
         raise FileNotFoundError(f"folder: no kept run in {str(folder)!r}")
     new = [path for path in kept if not (Path(out) / "runs" / path.name).exists()]
     for path in new:
-        _put(path, Path(out) / "runs" / path.name)
+        target = Path(out) / "runs" / path.name
+        part = _copy(path, target.parent)
+        try:
+            part.rename(target)
+        except OSError:
+            if not finished(target):  # no other process has put it there
+                raise
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
     return [path.name for path in new]
