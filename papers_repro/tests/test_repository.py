@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from hypvl.extras import EXTRAS
 from hypvl.papers.citations import citation_page
 from hypvl.papers.opening import FOUND, OPENING, headlines, readme_opening
 from hypvl.papers.runs import paper_packages
@@ -124,6 +125,28 @@ def imported_modules(path, place):
             yield ".".join([*folder, node.module] if node.module else folder)
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hypvl"):
             yield node.module.removeprefix("hypvl").lstrip(".")
+
+
+def loaded_libraries(body):
+    "Libraries outside hypvl that the statements import when the module is loaded."
+    for node in body:
+        if isinstance(node, ast.With):  # `with extra_named(...)`
+            yield from loaded_libraries(node.body)
+        elif isinstance(node, ast.Import):
+            yield from (imported.name.split(".")[0] for imported in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module.split(".")[0]
+
+
+def test_the_extra_train_is_enough_to_import_all_but_page_and_sliders(root):
+    known = {"hypvl", "torch", "numpy", "jaxtyping", *EXTRAS["train"], *sys.stdlib_module_names}
+    known.add("mpmath")  # torch brings it
+    more = {"search/explorer_page.py": "explore", "sliders.py": "notebooks"}
+    for path in (root / "hypvl").rglob("*.py"):
+        place = path.relative_to(root / "hypvl").as_posix()
+        found = set(loaded_libraries(ast.parse(path.read_text()).body))
+        found -= {*known, *EXTRAS.get(more.get(place, ""), ())}
+        assert not found, f"{place} imports {found}, which 'hypvl[train]' does not bring"
 
 
 def distribution(requirement):
