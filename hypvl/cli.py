@@ -80,7 +80,7 @@ def _add_places(parser: argparse.ArgumentParser):
     group.add_argument(
         "--reference",
         type=place,
-        help="folder of the papers' numbers; default: that of the checkout",
+        help="folder of the papers' numbers; default: those that come with hypvl",
     )
     group.add_argument(
         "--out",

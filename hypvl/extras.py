@@ -19,7 +19,7 @@ EXTRAS = {  # extra → what it brings, as it is imported
         "submitit",
     ),
     "search": ("faiss",),
-    "explore": ("gradio", "uvicorn", "fastapi", "starlette"),
+    "explore": ("gradio", "gradio_client", "uvicorn", "fastapi", "starlette"),
     "notebooks": ("papermill", "jupyterlab", "ipywidgets"),
     "dev": ("mpmath", "sklearn", "ot", "hypothesis", "beartype", "pytest", "playwright"),
 }

@@ -9,13 +9,13 @@ __all__ = ['BLOCK', 'TOGETHER', 'Method', 'METHODS', 'product_error', 'blocks', 
 # %% ../../nbs/search/701_scan.ipynb #c2053845
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-import faiss
 import numpy as np
 import torch
 
 from ..config import suggest
+from ..extras import extra_named
 
 BLOCK = 1 << 16  # rows that are worked on at a time
 TOGETHER = 256  # queries that are worked on at a time
@@ -104,6 +104,13 @@ def method_for(
     return "flat" if count * width <= 2**31 else "ivf"
 
 
+def _faiss():
+    "The library, loaded when it is used: a scan works without it."
+    with extra_named("an approximate index", "search"):
+        import faiss
+    return faiss
+
+
 class Approximate:
     "Vectors near a query by Euclidean distance, through a faiss index: 'ivf' or 'hnsw'."
 
@@ -111,7 +118,7 @@ class Approximate:
         self,
         method: Method,
         vectors: np.ndarray | None = None,  # [n, W] float32; None: `index` is there already
-        index: faiss.Index | None = None,
+        index: Any = None,  # a faiss.Index
     ):
         if method not in ("ivf", "hnsw"):
             raise ValueError(f"method: unknown {method!r}.{suggest(method, METHODS)}")
@@ -119,7 +126,7 @@ class Approximate:
         self.index = index if vectors is None else self._built(vectors)
 
     def _built(self, vectors):
-        width = vectors.shape[1]
+        faiss, width = _faiss(), vectors.shape[1]
         if self.method == "hnsw":
             index = faiss.IndexHNSWFlat(width, 32, faiss.METRIC_L2)
             index.hnsw.efConstruction = 80
@@ -141,7 +148,7 @@ class Approximate:
         rows: np.ndarray | None = None,  # only among these
     ) -> tuple[np.ndarray, np.ndarray]:  # [Q, k] squared distances and rows; -1: none found
         "Rows that are near; with few to be found among, more of the others are looked at."
-        selected, widen = {}, 1.0
+        faiss, selected, widen = _faiss(), {}, 1.0
         if rows is not None:
             widen = self.index.ntotal / max(1, len(rows))
             mask = np.zeros(-(-self.index.ntotal // 8) * 8, dtype=bool)
@@ -164,7 +171,7 @@ class Approximate:
         "Copy cells on disk, which can only be read, and whose file may go."
         if self.method != "ivf":
             return
-        cells = self.index.invlists
+        faiss, cells = _faiss(), self.index.invlists
         if isinstance(cells, faiss.ArrayInvertedLists):
             return
         copied = faiss.ArrayInvertedLists(self.index.nlist, self.index.code_size)
@@ -177,10 +184,11 @@ class Approximate:
     def save(self, path: Path):
         "Write the faiss index."
         self._into_memory()
-        faiss.write_index(self.index, str(path))
+        _faiss().write_index(self.index, str(path))
 
     @classmethod
     def load(cls, path: Path, method: Method) -> "Approximate":
         "Read a faiss index; cells of an inverted file stay on disk until they are looked into."
+        faiss = _faiss()
         flag = faiss.IO_FLAG_MMAP if method == "ivf" else 0
         return cls(method, index=faiss.read_index(str(path), flag))

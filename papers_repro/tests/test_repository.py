@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from hypvl.extras import EXTRAS
 from hypvl.papers.citations import citation_page
 from hypvl.papers.opening import FOUND, OPENING, headlines, readme_opening
 from hypvl.papers.runs import paper_packages
@@ -126,6 +127,28 @@ def imported_modules(path, place):
             yield node.module.removeprefix("hypvl").lstrip(".")
 
 
+def loaded_libraries(body):
+    "Libraries outside hypvl that the statements import when the module is loaded."
+    for node in body:
+        if isinstance(node, ast.With):  # `with extra_named(...)`
+            yield from loaded_libraries(node.body)
+        elif isinstance(node, ast.Import):
+            yield from (imported.name.split(".")[0] for imported in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module.split(".")[0]
+
+
+def test_the_extra_train_is_enough_to_import_all_but_page_and_sliders(root):
+    known = {"hypvl", "torch", "numpy", "jaxtyping", *EXTRAS["train"], *sys.stdlib_module_names}
+    known.add("mpmath")  # torch brings it
+    more = {"search/explorer_page.py": "explore", "sliders.py": "notebooks"}
+    for path in (root / "hypvl").rglob("*.py"):
+        place = path.relative_to(root / "hypvl").as_posix()
+        found = set(loaded_libraries(ast.parse(path.read_text()).body))
+        found -= {*known, *EXTRAS.get(more.get(place, ""), ())}
+        assert not found, f"{place} imports {found}, which 'hypvl[train]' does not bring"
+
+
 def distribution(requirement):
     "Name of a distribution as pip compares it, without its version."
     name = re.split(r"[<=>]", requirement)[0]
@@ -160,7 +183,7 @@ def test_readme_opens_with_what_the_committed_ledgers_say(root):
 def test_what_was_found_is_read_in_five_minutes(root):
     text = (root / "README.md").read_text().split("## Two commands")[0]
     table = [line for line in text.splitlines() if line.startswith("| [")]
-    assert len(text.split()) <= 850 and "<br>" not in text and text.count("![") == 1
+    assert len(text.split()) <= 900 and "<br>" not in text and text.count("![") == 1
     assert len(table) <= 10 and max(len(line.split()) for line in table) <= 45
 
 

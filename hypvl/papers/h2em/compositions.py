@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from ...data.czsl.czsl_source import CzslSource
@@ -35,6 +34,7 @@ from hypvl.evaluation.czsl import (
     feasibility_thresholds,
     search_threshold,
 )
+from ...evaluation.factors.alignment import presence_auc
 from ...evaluation.zero_shot import inference
 from hypvl.models.compositional import (
     FUSIONS,
@@ -357,7 +357,8 @@ def level_auroc(
     for run, part in runs:
         for pair in LEVEL_PAIRS:
             both = part[part["level"].isin(pair)]
-            value = roc_auc_score(both["level"].eq(pair[1]), both["value"])
+            specific = both["level"].eq(pair[1]).to_numpy()[:, None]
+            value = presence_auc(both[["value"]].to_numpy(), specific).item()
             rows.append((*run, *pair, value))
     names = ["model", "stage", "dataset", "seed", "general", "specific", "value"]
     return pd.DataFrame(rows, columns=names)
