@@ -250,7 +250,7 @@ class NotMonotone:
         keys = {column.key for column in task_columns(self.task)}
         measured = frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None)
         frame = frame[[key in keys for key in measured]]
-        frame = frame.assign(item=frame["dataset"] + "/" + frame["item"].astype(str))
+        frame = frame.assign(item=frame["dataset"].astype(str) + "/" + frame["item"].astype(str))
         settings = sorted(frame[self.along].unique())
         by_setting = dict(list(frame.groupby(self.along)))
         return {setting: 100 * items_by_seeds(by_setting[setting]) for setting in settings}
