@@ -115,9 +115,10 @@ class PairLoader(PlannedLoader):
             source = read_pairs_folder(source) if folder else read_pairs_csv(source, *columns)
         if not hasattr(source, "__len__") or not len(source):
             raise ValueError(f"source: pairs with a length of 1 or more are needed, got {source!r}")
-        if split == "train" and batch_size > len(source):
+        joint = batch_size * world_size  # of all ranks, which are contrasted with each other
+        if split == "train" and joint > len(source):
             warnings.warn(
-                f"batch_size: a batch of {batch_size} holds pairs more than once, for there are "
+                f"batch_size: a batch of {joint} holds pairs more than once, for there are "
                 f"{len(source)}; a contrast of a pair with its copy cannot be learned",
                 stacklevel=2,
             )

@@ -206,7 +206,7 @@ def findings(
     """
     shown = ledger[ledger["effect"].notna()]
     shown = shown[~shown["verdict"].isin(["sanity", "still learning"])]
-    shown = shown[~shown["verdict"].str.startswith("at the")]
+    shown = shown[~shown["verdict"].astype(str).str.startswith("at the")]
     decided, theirs = shown["verdict"].isin(DECIDED), of_the_paper(shown)
     shown = shown.assign(decided=decided, theirs=theirs, size=relative_size(shown))
     shown = shown.sort_values("size", ascending=False)
@@ -308,7 +308,7 @@ def abstract(
         parts.append("\n".join(_progress_lines(table)))
     parts.append(f"**Claims.** {claims_sentence(ledger)}")
     effects = findings(ledger).head(most)
-    if len(effects):
+    if len(effects) and preset != "smoke":
         listed = "\n".join(f"- {finding(row)}" for row in effects.itertuples())
         said = "decided claims of the paper first, of each verdict the largest effect beside what"
         parts.append(f"**Findings**, {said} these runs could see:\n\n{listed}")
