@@ -474,7 +474,8 @@ class Compare:
         if not values:
             return float("nan"), "no printed numbers"
         mean, better = float(np.mean(values)), sum(value > 0 for value in values)
-        return mean, f"{mean:+.2f} points; {better} of {len(values)} columns as claimed"
+        said = f"{mean:+.2f} {_unit(cells)}"
+        return mean, f"{said}; {better} of {len(values)} columns as claimed"
 
 
 def _at_floor(
