@@ -92,7 +92,10 @@ def _digits(row) -> int:
 def _reason(row) -> str:
     "Why a claim cannot be told."
     if row.verdict == "still learning":
-        return "nobody trained longer" if pd.isna(row.longer) else f"turns to {_later(row)}"
+        if pd.isna(row.longer):
+            return "nobody trained longer"
+        small = max(map(abs, (row.low, row.high, row.longer))) < row.paper_effect / 2
+        return f"turns to {_later(row)}" + (", all within half of the paper's" if small else "")
     if row.verdict == "underpowered":
         told = row.low > row.threshold or row.high < row.threshold
         return f"p = {row.p:.2g} after correction for all claims" if told else "interval too wide"
