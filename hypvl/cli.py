@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from . import __version__
 from hypvl.arguments import (
+    SUITE_NAMES,
     Parser,
     add_common,
     check_checkpoint,
@@ -128,7 +129,7 @@ def _add_protocol(parser: argparse.ArgumentParser):
     group = parser.add_argument_group("protocol")
     group.add_argument(
         "--suite",
-        type=choice("phyclip", "syntax", "agr", "official", "world", "folder"),
+        type=choice(*SUITE_NAMES),
         help="phyclip, syntax, agr, official, world, or folder: data_root/CLASS/*.jpg, with the "
         "prompts 'a photo of a {}', 'a picture of a {}' and 'one {}'; "
         "default: world where data_root has its layout, else phyclip",

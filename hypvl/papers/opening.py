@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 
 from ..config import write_atomic
 from .citations import citation_page
-from .claims import VERDICTS, of_the_paper, with_limits
+from .claims import VERDICTS, of_the_paper, with_limits, within_half
 from .figures import Drawing, style
 from .paper import find_paper
 from .read_off import check
@@ -94,8 +94,8 @@ def _reason(row) -> str:
     if row.verdict == "still learning":
         if pd.isna(row.longer):
             return "nobody trained longer"
-        small = max(map(abs, (row.low, row.high, row.longer))) < row.paper_effect / 2
-        return f"turns to {_later(row)}" + (", all within half of the paper's" if small else "")
+        small = ", all within half of the paper's" if within_half(row, row.longer) else ""
+        return f"turns to {_later(row)}{small}"
     if row.verdict == "underpowered":
         told = row.low > row.threshold or row.high < row.threshold
         return f"p = {row.p:.2g} after correction for all claims" if told else "interval too wide"

@@ -410,12 +410,16 @@ def _to_markdown(block: Block) -> str:
     return "\n".join(lines)
 
 # %% ../../nbs/papers/807_tables.ipynb #c0a97e41
-class FoldedFrame(pd.DataFrame):
-    "A table that a notebook shows as one line, which opens."
+class _ShownFrame(pd.DataFrame):
+    "A table with a look of its own; what is made of it has none."
 
     @property
     def _constructor(self):
         return pd.DataFrame
+
+
+class FoldedFrame(_ShownFrame):
+    "A table that a notebook shows as one line, which opens."
 
     def _repr_html_(self) -> str:
         summary = _html.escape(self.attrs.get("summary", f"{len(self)} rows"))
@@ -448,12 +452,8 @@ def _plain_text(column: pd.Series) -> pd.Series:
     return rounded.map(f"{{:.{digits}f}}".format).where(column.notna(), "–")
 
 
-class GroupedFrame(pd.DataFrame):
+class GroupedFrame(_ShownFrame):
     "A wide table that a notebook shows in parts, its columns under the headings of groups."
-
-    @property
-    def _constructor(self):
-        return pd.DataFrame
 
     def _repr_html_(self) -> str:
         names = self.attrs["rows"]
