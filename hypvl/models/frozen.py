@@ -95,9 +95,8 @@ def open_clip_texts(
 # %% ../../nbs/models/316_frozen.ipynb #0b0fb3fa
 @dataclass(frozen=True)
 class FrozenTowers(ModelConfig, kind="frozen_towers"):
-    "Towers of a trained model under new heads."
+    "The towers of `weights`, which stay as they are, under new heads."
 
-    weights: str = ""  # source of the towers, see `load_source`; empty: random ones
     own_start: bool = True  # heads with a fixed layer of its shape start with the projection
     lora_rank: int = 0  # of low-rank adapters (peft) in the image tower; 0: none
     lora_layers: tuple[str, ...] = ()  # last parts of the names of the layers that get one
@@ -120,9 +119,6 @@ class FrozenTowers(ModelConfig, kind="frozen_towers"):
             layers = list(self.lora_layers)
             config = LoraConfig(r=self.lora_rank, lora_alpha=self.lora_rank, target_modules=layers)
             part.add_adapter("image_tower", config)
-
-    def untrained(self) -> "FrozenTowers":
-        return replace(self, weights="")
 
 
 def _start_heads(model, side, projection):

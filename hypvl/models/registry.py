@@ -10,13 +10,14 @@ __all__ = ['families', 'model_configs', 'ModelConfig', 'family_geometry', 'list_
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import nn
 
 from ..config import override, suggest
 from ..geometry.spaces import GeometryConfig, ProductConfig, SphereConfig
+from .adapters import find_tower
 from .dual_encoder import DualEncoder
 from .hub import HubModel
 from .interop import open_clip_config, open_clip_names
@@ -37,6 +38,8 @@ class ModelConfig(ModelDescription, kind="towers"):
 
     `words` says how states of words reach the geometry ('sentence', 'own' or 'none', see
     `word_projection`). `family` is a label for people, such as 'meru'; nothing depends on it.
+    `weights` names a trained model, such as 'shipped:clip_world', whose towers a training starts
+    from (see `find_tower`); empty: from random ones.
     """
 
     vision: VisionConfig = field(default_factory=ViTConfig)  # the image tower
@@ -44,11 +47,26 @@ class ModelConfig(ModelDescription, kind="towers"):
     geometry: GeometryConfig = field(default_factory=ProductConfig)  # where the two meet
     words: str = field(default="sentence", metadata={"hash": "changed"})
     family: str = field(default="", metadata={"hash": False})
+    weights: str = field(default="", metadata={"hash": "changed"})
 
     def make(self) -> DualEncoder:
         "The model, with random weights from the global generator."
         image_tower, text_tower = make_vision_tower(self.vision), make_text_tower(self.text)
         return DualEncoder(image_tower, text_tower, self.geometry.make(), self)
+
+    def start(self, model: nn.Module) -> None:
+        "Read both towers from `weights`; heads and geometry stay as they are."
+        if not self.weights:
+            return
+        for name in ("image_tower", "text_tower"):
+            try:
+                model.get_submodule(name).load_state_dict(find_tower(self.weights, name))
+            except RuntimeError as error:
+                said = f"weights={self.weights!r}: its {name} is not the one described here"
+                raise ValueError(f"{said}: {error}") from None
+
+    def untrained(self) -> Self:
+        return replace(self, weights="")
 
 # %% ../../nbs/models/303_registry.ipynb #dc0945e6
 families = ("clip", "meru", "hycoclip", "phyclip")

@@ -17,6 +17,7 @@ from ...evaluation.statistics import seed_interval
 from ..claims import VERDICTS
 from hypvl.papers.compare.ledger import (
     ABILITIES,
+    ASKED,
     CHANGED,
     CLAIMS,
     IDEAS,
@@ -40,11 +41,11 @@ def ideas_figure(
     "Effects of the ideas on the abilities."
     parts = ledger["id"].str.split("/", n=1, expand=True)
     rows = ledger.assign(idea=parts[0], ability=parts[1])
-    rows = rows[rows["idea"].isin(list(IDEAS)) & rows["ability"].isin(list(ABILITIES))]
+    rows = rows[rows["idea"].isin(list(IDEAS)) & rows["ability"].isin(list(ASKED))]
     ideas = list(IDEAS)
     with style():
-        figure, axes = panels(4, 2, width=2.7, height=2.9, sharey=True)
-        for axis, ability in zip(axes.flat, ABILITIES):
+        figure, axes = panels(3, 3, width=3.4, height=2.7, sharey=True)
+        for axis, ability in zip(axes.flat, ASKED):
             axis.axvline(0, color=".2", lw=1)
             for row in rows[rows["ability"].eq(ability)].itertuples():
                 place, colour = ideas.index(row.idea), _COLOURS.get(row.verdict, ".55")
@@ -168,7 +169,7 @@ paper = Paper(
     },
     claims=CLAIMS,
     claims_changed=CHANGED,
-    claim_rows={"main": Rows("items", SECTIONS)},
+    claim_rows={"main": Rows("items", SECTIONS), "recovery": Rows("recovery", SECTIONS)},
     seeds=Seeds((0, 1, 2), {"smoke": (0,)}, beyond_first="first"),
     describe=_describe,
     results="compare_{preset}",
