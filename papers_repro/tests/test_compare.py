@@ -3,7 +3,7 @@
 import pandas as pd
 from conftest import papermill
 
-from hypvl.papers.compare.ledger import ABILITIES, IDEAS
+from hypvl.papers.compare.ledger import ABILITIES, ASKED, IDEAS
 from hypvl.papers.compare.recipes import MAIN
 
 
@@ -18,7 +18,10 @@ def test_smoke_measures_every_ability_of_every_model(tmp_path):
         measured = ours[ours["dataset"].isin(asked)].groupby("row").size()
         assert len(measured) == 8, name
     gains = pd.read_csv(tmp_path / "figures" / "ideas.csv")
-    assert len(gains) == len(IDEAS) * len(ABILITIES) and gains["effect"].notna().any()
+    assert set(gains["ability"]) == {*ASKED} and gains["effect"].notna().any()
+    parses = gains[gains["ability"].eq("syntax")]
+    assert len(parses) == 5 and parses["effect"].notna().all()  # of two models with cones
+    assert len(gains) == len(IDEAS) * len(ABILITIES) + len(parses)
     claims = pd.read_csv(tmp_path / "tables" / "claims.csv").set_index("id")
     assert claims.loc["states/product", "verdict"] == "not run"
     assert not set(claims["verdict"]) & {"supports", "contradicts"}  # one seed

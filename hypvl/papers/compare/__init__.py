@@ -170,7 +170,7 @@ paper = Paper(
     claims=CLAIMS,
     claims_changed=CHANGED,
     claim_rows={"main": Rows("items", SECTIONS), "recovery": Rows("recovery", SECTIONS)},
-    seeds=Seeds((0, 1, 2), {"smoke": (0,)}, beyond_first="first"),
+    seeds=Seeds((0, 1, 2), {"smoke": (0,)}, one_seed=("longer",)),
     describe=_describe,
     results="compare_{preset}",
 )
