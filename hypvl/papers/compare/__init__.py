@@ -67,7 +67,7 @@ def ideas_figure(
 def ideas_sentence(
     data: pd.DataFrame,  # of `ideas_figure`
 ) -> str:
-    "How many gains and losses there are, and the largest."
+    "How many gains and losses there are, the largest, and how far intervals reach by ability."
     known = data.dropna(subset=["effect"])
     if not len(known):
         return "No idea was measured."
@@ -76,7 +76,13 @@ def ideas_sentence(
     best = known.loc[known["effect"].abs().idxmax()]
     largest = f"the largest effect is {best['effect']:+.1f} points, of {best['idea']}"
     largest += f" on {best['ability']}"
-    return f"Of {len(known)} pairs of an idea and an ability: {', '.join(counts)}; {largest}."
+    said = f"Of {len(known)} pairs of an idea and an ability: {', '.join(counts)}; {largest}."
+    ends = known.set_index("ability")[["low", "high"]].abs().max(axis=1).dropna()
+    if not len(ends):
+        return said
+    reach = ends.groupby(level=0, sort=False).max().sort_values()
+    each = ", ".join(f"{ability} {end:.1f}" for ability, end in reach.items())
+    return f"{said} The furthest end of an interval, in points: {each}."
 
 # %% ../../../nbs/papers/compare/872_compare.ipynb #b969b401
 def ability_scores(
