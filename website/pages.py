@@ -194,7 +194,8 @@ def with_links_to_pages(
         anchor = unquote(link[2] or "")
         path = unquote(link[1])
         own = normpath(join(dirname(source), path))  # what the page itself has drawn, for one
-        target = own if own in known else normpath(join(written_in, path))
+        found = own in known or page_of(own) in known
+        target = own if found else normpath(join(written_in, path))
         if page_of(normpath(path)) in known and not (root / target).exists():
             target = normpath(path)  # in an output that shows a page of the root
         for page in (page_of(target), f"{target}/README.md", f"{target}/index.md"):

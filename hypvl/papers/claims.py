@@ -144,7 +144,7 @@ def what_would_decide(
     more = _seeds_for(seeds * len(found.per_seed) ** 0.5, room, len(found.per_seed))
     if more > len(found.per_seed):
         parts.append(f"{more} seeds" if more <= 100 else "more than 100 seeds")
-    return " and ".join(parts) or "more items and seeds"
+    return f"would decide it: {' and '.join(parts) or 'more items and seeds'}"
 
 
 def _seeds_for(spread: float, size: float, start: int) -> int:
@@ -737,7 +737,7 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
     if paper <= row["threshold"]:
         return f"{sees}; the paper's own effect is on the other side: no size to look for"
     decides = what_would_decide(effect.estimate, paper - row["threshold"])
-    return f"{sees}; would decide it: {decides}"
+    return f"{sees}; {decides}"
 
 
 def _turned_by(effect: Effect, threshold: float) -> bool:
@@ -974,7 +974,7 @@ class Ledger:
         "How many claims got which verdict, and when the list was last changed."
         text = counts_by_origin(self.frame)
         dates = [date for date in self.frame["changed"].dropna().unique() if date]
-        return text + (f"; list last changed {dates[0]}" if dates else "")
+        return text + (f"; the list of claims was last changed {dates[0]}" if dates else "")
 
     def markdown(self) -> str:
         "A Markdown table."

@@ -4,10 +4,13 @@
 
 # %% auto #0
 __all__ = ['PRESET', 'OPENING', 'FOUND', 'headlines', 'answer', 'headline_table', 'found_sentence', 'headline_figure',
-           'paper_list', 'readme_opening', 'write_pages', 'write_figure']
+           'paper_list', 'readme_opening', 'lead_links', 'write_pages', 'write_figure']
 
 # %% ../../nbs/papers/897_opening.ipynb #56dabac1
+import json
+import re
 import textwrap
+from os.path import relpath
 from pathlib import Path
 
 import pandas as pd
@@ -241,10 +244,35 @@ def readme_opening(
     return "\n".join(lines) + "\n"
 
 
+def lead_links(
+    root: str | Path,  # of the checkout
+) -> list[Path]:  # notebooks that were written
+    "Links of executed notebooks lead from the folder of results where they lie."
+    written = []
+    for path in sorted((Path(root) / "papers_repro" / "results").glob("*/*.ipynb")):
+        notebook = json.loads(path.read_text(encoding="utf-8"))
+
+        def from_here(link: re.Match) -> str:
+            target = Path(root) / "papers_repro" / link[1]  # as in the notebook that was executed
+            if (path.parent / link[1]).exists() or not target.exists():
+                return link[0]
+            return f"]({Path(relpath(target, path.parent)).as_posix()}"
+
+        before = json.dumps(notebook)
+        for cell in notebook["cells"]:
+            if cell["cell_type"] == "markdown":
+                text = re.sub(r"\]\(([^)#\s]+)", from_here, "".join(cell["source"]))
+                cell["source"] = text.splitlines(keepends=True)
+        if json.dumps(notebook) != before:
+            write_atomic(path, json.dumps(notebook, indent=1, ensure_ascii=False) + "\n")
+            written.append(path)
+    return written
+
+
 def write_pages(
     root: str | Path = ".",
 ) -> None:
-    "`WHERE.md`, `CITATIONS.md`, the opening of `README.md` and its figure."
+    "`WHERE.md`, `CITATIONS.md`, the opening of `README.md`, its figure, and links of results."
     root = Path(root)
     readme = (root / "README.md").read_text(encoding="utf-8")
     for mark in OPENING:
@@ -259,6 +287,7 @@ def write_pages(
     folder = root / "papers_repro"
     write_atomic(folder / "WHERE.md", where_page(root))
     write_atomic(folder / "CITATIONS.md", citation_page(root, paper_packages()))
+    lead_links(root)
 
 
 def write_figure(

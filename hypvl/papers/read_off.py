@@ -125,6 +125,7 @@ class GroupMeans:
     where: Mapping[str, Any] = field(default_factory=dict)  # column → value of the rows that count
     last_step: bool = False  # only the last step of each run
     scale: float = 1.0  # numbers are shown times this
+    names: Mapping[str, str] = field(default_factory=dict)  # group → what the figure calls it
 
     def _said(self, rows: pd.DataFrame) -> tuple[float, str]:
         "Mean of a group, and the words for it."
@@ -153,7 +154,7 @@ class GroupMeans:
             data = data[data["step"].eq(data.groupby(["model", "seed"])["step"].transform("max"))]
         groups = {name: self._said(rows) for name, rows in data.groupby(self.by, sort=False)}
         ordered = sorted(groups, key=lambda name: -groups[name][0])
-        said = "; ".join(f"{name} {groups[name][1]}" for name in ordered)
+        said = "; ".join(f"{self.names.get(name, name)} {groups[name][1]}" for name in ordered)
         return f"{self.what}, highest first: {said}." if said else ""
 
 

@@ -302,7 +302,7 @@ def _blocks(frame: pd.DataFrame, scores: Mapping[str, str]) -> Iterator[Block]:
 
 # %% ../../nbs/papers/807_tables.ipynb #9c9552a6
 ROOM = 1000  # pixels of a table in a notebook
-_LETTER, _PADDING = 6.7, 15  # pixels: of JupyterLab's 12 px, bold; around the text of a cell
+_LETTER, _PADDING = 7.6, 15  # pixels: of 12 px, bold, in a wide font; around the text of a cell
 
 
 def _widths(block: Block) -> tuple[float, list[float]]:

@@ -51,8 +51,9 @@ def test_links_lead_to_pages(tmp_path, page, link, leads_to):
 def test_an_executed_notebook_has_the_links_of_its_original(tmp_path):
     known = {"papers_repro/a.md", "papers_repro/results/mini/a.md", "nbs/b.md"}
     page = "papers_repro/results/mini/a.md"
-    said = pages.with_links_to_pages("[x](../nbs/b.ipynb)", page, known, "", tmp_path)
-    assert said == "[x](../../../nbs/b.md)"
+    for link in ("../nbs/b.ipynb", "../../../nbs/b.ipynb"):
+        said = pages.with_links_to_pages(f"[x]({link})", page, known, "", tmp_path)
+        assert said == "[x](../../../nbs/b.md)"
 
 
 def test_a_notebook_is_shown_without_what_nbdev_hides(tmp_path):

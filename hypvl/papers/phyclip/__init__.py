@@ -29,6 +29,7 @@ from ..paper import Figure, Paper, Study
 from .claims import CHANGED, CLAIMS
 from hypvl.papers.phyclip.figures import (
     FAMILY_COLOURS,
+    SERIES,
     ablation_figure,
     ablation_sentence,
     alignment_figure,
@@ -39,6 +40,7 @@ from hypvl.papers.phyclip.figures import (
     traversal_steps,
 )
 from hypvl.papers.phyclip.pictures import (
+    METHODS,
     clearest_pair,
     disk_figure,
     disk_sentence,
@@ -222,10 +224,17 @@ def recipe_trials(
 
 # %% ../../../nbs/papers/phyclip/817_phyclip.ipynb #adc5c936
 _SUMMED_NORMS = GroupMeans(
-    "Norm summed over PHyCLIP's factors", "norm", by="series", where={"panel": "(b)"}
+    "Norm summed over PHyCLIP's factors",
+    "norm",
+    by="series",
+    where={"panel": "(b)"},
+    names={series: name for series, (name, _) in SERIES.items()},
 )
 _FAMILIES_HELD = GroupMeans(
-    "Of the two families asked for, an image shown holds", "holds", "method"
+    "How many of the two families asked for an image of the list holds, on average",
+    "holds",
+    "method",
+    names=METHODS,
 )
 FIGURES = {
     "idea": Figure(_idea, "idea"),

@@ -349,7 +349,7 @@ def ablation_sentence(
         pairs, squared = pairs + len(both), squared + (both > 0).sum()
     counts = pd.Series(best, dtype=int).value_counts(sort=False).sort_index()
     said = ", ".join(f"k = {k} in {count}" for k, count in counts.items())
-    beside = f" ℓ2 is above ℓ1 in {squared} of {pairs}." if pairs else ""
+    beside = f" ℓ2 is better than ℓ1 in {squared} of {pairs}." if pairs else ""
     return f"Best of ℓ1 in {len(best)} columns: {said}.{beside}" if best else "No row of ℓ1."
 
 # %% ../../../nbs/papers/phyclip/814_figures.ipynb #2b8465f0

@@ -353,6 +353,14 @@ def _distances(points: pd.DataFrame) -> str:
     return ", ".join(f"{group} {mean:.2f}" for group, mean in mean_distances(points).items())
 
 
+def _factor_names(terms: pd.DataFrame) -> dict[int, str]:
+    "'factor 6, of food' where there are as many factors as groups, in the same order."
+    factors, groups = terms["factor"].unique(), terms["group"].unique()
+    if len(factors) != len(groups):
+        return {factor: f"factor {factor}" for factor in factors}
+    return {factor: f"factor {factor}, of {group}" for factor, group in zip(factors, groups)}
+
+
 def disk_figure(
     terms: pd.DataFrame,  # factor, term, group, x, y (unit Poincaré disk) [, explained]
     edges: pd.DataFrame,  # child, parent
@@ -365,7 +373,9 @@ def disk_figure(
         raise ValueError(f"terms: {term!r} lies outside of the unit disk at ({x:.3g}, {y:.3g})")
     groups, factors = list(dict.fromkeys(terms["group"])), list(dict.fromkeys(terms["factor"]))
     shades = sns.color_palette("colorblind" if len(groups) <= 10 else "husl", len(groups))
-    colours = dict(zip(groups, shades))
+    if len(groups) == 2:  # as in Figure 4(a)
+        shades = [COLOUR_A, COLOUR_B]
+    colours, names = dict(zip(groups, shades)), _factor_names(terms)
     pairs, inner = list(zip(edges["child"], edges["parent"])), set(edges["parent"])
     radius = _radius(terms)
     with style():
@@ -377,10 +387,10 @@ def disk_figure(
             points = terms[terms["factor"].eq(factor)]
             few = len(points) <= 24 if name_leaves is None else name_leaves
             _draw_disk(axis, points, pairs, colours, inner, few, radius)
-            axis.set_xlabel(f"mean distance: {_distances(points)}")
-            title = f"factor {factor}"
+            axis.set_xlabel(f"mean distance from the origin: {_distances(points)}")
+            title = names[factor]
             if "explained" in points:
-                title += f", keeps {points['explained'].iloc[0]:.0%} of the variance"
+                title += f": keeps {points['explained'].iloc[0]:.0%} of the variance"
             axis.set_title(title, pad=8)
         handles = [Line2D([], [], marker="o", ls="", color=c, label=g) for g, c in colours.items()]
         columns = min(6, len(groups))
@@ -392,9 +402,9 @@ def disk_sentence(
     data: pd.DataFrame,  # of `disk_figure`
 ) -> str:
     "How far the names of each family are from the origin in each factor."
-    said = []
+    said, names = [], _factor_names(data)
     for factor, points in data.groupby("factor", sort=False):
-        said.append(f"factor {factor}: {_distances(points)}")
+        said.append(f"{names[factor]}: {_distances(points)}")
     return f"Mean distance from the origin in {'; in '.join(said)}."
 
 # %% ../../../nbs/papers/phyclip/815_pictures.ipynb #fbefac55

@@ -21,6 +21,7 @@ from ..recipes import Recipe
 from ..reference import BASELINES, Rows
 from .claims import CHANGED, CLAIMS
 from hypvl.papers.syntax.figures import (
+    LINES,
     loss_figure,
     parse_figure,
     recovery_figure,
@@ -28,6 +29,7 @@ from hypvl.papers.syntax.figures import (
 )
 from .recipes import SECTIONS, parse_frames, section_recipes
 from .tables import LAYOUTS, REFERENCE
+from ..tables import in_groups
 
 # %% ../../../nbs/papers/syntax/824_syntax.ipynb #00d1b15c
 TABLE_SECTIONS = LAYOUTS[1].rows.sections  # all but the weights
@@ -63,6 +65,7 @@ _ATTACHED = GroupMeans(
     "Words attached to their heads by MERU + syntax, by kind of tree, %",
     by="tree",
     where={"panel": "attachment", "model": "MERU + syntax"},
+    names={tree: name for tree, (name, _) in LINES.items()} | {"shuffled": "shuffled tree"},
 )
 FIGURES = {
     "1": Figure(_terms, "figure1_terms", ("recovery",)),
@@ -83,7 +86,13 @@ def scores_by_dataset(
     trained = [recipe.name for section in study.recipes.values() for recipe in section]
     rows = rows[rows["model"].isin([*trained, *BASELINES])]
     wide = rows.pivot_table(index="model", columns="dataset", values="value", sort=False)
-    return wide.rename(columns=lambda name: name.replace("_", " ")).mul(100).round(1)  # they wrap
+    blind = [name for name in BASELINES if name in wide.index]
+    wide = wide.loc[[*blind, *wide.index.drop(blind)]].rename(index=BASELINES)
+    wide = wide.rename(columns=lambda name: name.replace("_", " ")).mul(100).round(1)
+    groups: dict[str, list[str]] = {}
+    for column in wide.columns:
+        groups.setdefault(column.split()[0], []).append(column)
+    return in_groups(wide.rename_axis(columns=None).reset_index(), "model", groups)
 
 
 def edges_by_label(

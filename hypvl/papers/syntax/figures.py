@@ -180,7 +180,7 @@ def recovery_figure(
             level = attachment.loc[attachment["tree"].eq(tree), "value"].mean()
             left.axvline(level, color=".25", ls=dash, lw=1, label=name)
         _bars(right, inside, "kind", _SIDES, models)
-        left.set(xlabel="unlabelled attachment, %", ylabel="")
+        left.set(xlabel="words on the right head (unlabelled attachment), %", ylabel="")
         right.set(xlabel="inside the cone, % of pairs", ylabel="")
         handles = {}
         for axis in (left, right):
@@ -210,5 +210,7 @@ def weight_figure(
         sns.scatterplot(data, alpha=0.4, s=14, **common)
         axes[0, 0].set_xscale("symlog", linthresh=0.02)
         axes[0, 0].set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes[0, 0].set(xlabel="μ", ylabel="text → image R@5, %", ylim=(0, None))
+        high = 1.15 * data["value"].max()
+        axes[0, 0].set(xlabel="μ, weight of the syntax loss", ylim=(0, high))
+        axes[0, 0].set(ylabel="text → image R@5, %")
     return Drawing(figure, data)
