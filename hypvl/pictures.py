@@ -15,7 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 import numpy as np
-from PIL import Image, ImageOps
+
+from .extras import extra_named
+
+with extra_named("hypvl.pictures"):
+    from PIL import Image, ImageOps
 
 # %% ../nbs/005_pictures.ipynb #8edb47106e1a46a883d545849b8ab81b
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from hypvl.arguments import (
     MODEL_NAMES,
+    PRESETS,
     SUITE_NAMES,
     add_common,
     check_checkpoint,
@@ -28,6 +29,7 @@ from hypvl.arguments import (
     counts,
     given,
     load_plugin,
+    paper_packages,
     place,
     positive,
     say,
@@ -35,7 +37,6 @@ from hypvl.arguments import (
 )
 from .config import suggest
 from .extras import MissingExtra, extra_named
-from .papers import PRESETS, paper_packages
 
 if TYPE_CHECKING:
     from hypvl.papers.recipes import Recipe

@@ -10,11 +10,14 @@ import io
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import matplotlib.pyplot as plt
-from IPython import get_ipython
-from IPython.display import Image, display
-from ipywidgets import SelectionSlider
-from matplotlib.figure import Figure
+from .extras import extra_named
+
+with extra_named("hypvl.sliders", "notebooks"):
+    import matplotlib.pyplot as plt
+    from IPython import get_ipython
+    from IPython.display import Image, display
+    from ipywidgets import SelectionSlider
+    from matplotlib.figure import Figure
 
 # %% ../nbs/009_sliders.ipynb #0db4e884
 def as_image(

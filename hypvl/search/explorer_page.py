@@ -18,17 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
 import numpy as np
-import uvicorn
-from fastapi import FastAPI
-from gradio.utils import get_upload_folder
-from gradio_client.utils import is_file_obj, traverse
 from PIL import Image
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from torch import nn
 from tqdm import tqdm
 
+from ..extras import extra_named
 from ..models import create_model, load_model, load_official
 from ..models.shipped import SHIPPED
 from ..pictures import Bounds, Refused, read_picture
@@ -76,6 +71,14 @@ from hypvl.search.gallery import (
     silent,
     thumbnail,
 )
+
+with extra_named("hypvl.search.explorer_page", "explore"):
+    import gradio as gr
+    import uvicorn
+    from fastapi import FastAPI
+    from gradio.utils import get_upload_folder
+    from gradio_client.utils import is_file_obj, traverse
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 # %% ../../nbs/search/713_explorer_page.ipynb #02ce3bfc
 @dataclass

@@ -96,13 +96,13 @@ def test_arrows_point_one_way(root):
         "extras": set(),
         "names": {"config"},
         "streams": {"config"},
-        "pictures": set(),
+        "pictures": {"extras"},
         "geometry": {"config", "extras"},
-        "data": {"config", "names", "streams", "pictures"},
+        "data": {"config", "extras", "names", "streams", "pictures"},
         "losses": {"config", "extras", "streams", "geometry"},
         "models": {"config", "extras", "names", "streams", "pictures", "geometry"},
-        "training": {"config", "streams", "losses", "models", "data", "geometry"},
-        "evaluation": {"config", "streams", "pictures", "geometry", "data", "models"},
+        "training": {"config", "extras", "streams", "losses", "models", "data", "geometry"},
+        "evaluation": {"config", "extras", "streams", "pictures", "geometry", "data", "models"},
     }
     for path in (root / "hypvl").rglob("*.py"):
         place = path.relative_to(root / "hypvl").with_suffix("").parts
@@ -255,7 +255,7 @@ def test_geometry_and_losses_need_torch_and_little_more(root):
     said = done.stdout.splitlines()
     assert len(said) == 5 + len(paper_packages()) + 1, said
     assert all("which is not installed: pip install 'hypvl[" in line for line in said[:5]), said
-    assert "hypvl list: error: hypvl list needs pandas, which is not installed" in done.stderr
+    assert "hypvl list: error: hypvl.papers needs pandas, which is not installed" in done.stderr
 
 
 def test_readme_names_what_exists(root):
