@@ -155,10 +155,17 @@ def _curve_panels(columns: Sequence[str]) -> dict[str, list[str]]:
     return {title: names for title, names in found.items() if names}
 
 
+_CONES = {  # rows of entailment with boxes that are not named by their streams
+    "box_text_image": "box text → box image",
+    "cross_image": "box image → image",
+    "cross_text": "box text → text",
+}
+
+
 def _row_title(column: str) -> str:
     "'contrast: box image → box text' for 'contrast/box_image_box_text'."
-    kind, streams = column.split("/")
-    words = streams.replace("box_", "box ").replace("_", " → ")
+    kind, row = column.split("/")
+    words = _CONES.get(row) or row.replace("box_", "box ").replace("_", " → ")
     return f"{kind}: {words}"
 
 
