@@ -107,7 +107,11 @@ def find_recipe(
             f"recipe: {front} has no {back!r}.{suggest(wanted, known)} "
             f"`hypvl list recipes --paper {front}` shows them all"
         )
-    return override(known[wanted].recipe, of_one)
+    found = known[wanted].recipe
+    asked = override(found, {k: v for k, v in of_all.items() if k == "train.steps"}).train.steps
+    if asked and not found.train.steps:
+        raise ValueError(f"train.steps={asked}: {front}:{wanted} is not trained")
+    return override(found, of_one)
 
 # %% ../../nbs/papers/892_recipe_names.ipynb #0bd4664e
 def read_recipe(

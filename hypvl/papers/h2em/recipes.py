@@ -47,7 +47,14 @@ from hypvl.models.compositional import (
     find_backbone,
 )
 from ...names import clean_name
-from ..recipes import PRESETS, Recipe, at_budget, known_name
+from hypvl.papers.recipes import (
+    PRESETS,
+    Recipe,
+    at_budget,
+    known_name,
+    untrained,
+    without_steps,
+)
 from ...training.config import TrainConfig
 from ...training.optim import Group
 
@@ -270,7 +277,10 @@ def composition_recipe(
     sizes: str = "",  # of `DATASETS`: its counts under made-up names; empty: those of the data
     **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}
 ) -> Recipe:
-    "A model of the paper or a control; `clip` is the backbone as it is, whatever the seed."
+    """A model of the paper or a control; `clip` is the backbone as it is, whatever the seed.
+
+    It takes no number of steps.
+    """
     known_name("family", family, FAMILIES)
     known_name("preset", preset, PRESETS)
     size = backbone or ("ViT-L/14" if preset == "paper" else "tiny")
@@ -324,12 +334,12 @@ def composition_recipe(
         keep_tokens=not model.adapter_dim and not source.augment,
         monitor=f"auc_{fusion}",
     )
-    made = at_budget(override(made, rest), 0 if family == "clip" else budget)
+    made = override(made, rest)
+    made = untrained(made, rest) if family == "clip" else at_budget(made, budget)
     if made.model.attention is None:  # nothing to name
         made = replace(made, train=replace(made.train, groups=()))
     if family == "clip":
-        still = replace(made.train, seed=0, precision="no")
-        made = replace(made, train=still, monitor="", keep_tokens=False)
+        made = replace(made, monitor="", keep_tokens=False)
     label = made.label or _label(family, space, entailment, hardness, attention)
     columns = {"taxonomy": taxonomy.source, "fusion": fusion}
     return replace(made, label=label, columns={**columns, **made.columns})
@@ -407,7 +417,8 @@ def section_recipes(
     for root in data_roots(overrides.get("data.root", "")):
         more = overrides | ({"data.root": root} if root else {})
         for settings in _settings(section, preset):
-            made.append(composition_recipe(preset=preset, seed=seed, **settings | more))
+            given = without_steps(more) if settings.get("family") == "clip" else more
+            made.append(composition_recipe(preset=preset, seed=seed, **settings | given))
     return made
 
 

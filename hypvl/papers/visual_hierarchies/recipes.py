@@ -25,7 +25,15 @@ from hypvl.models.image_encoders import (
     shipped_images,
 )
 from ..phyclip.recipes import recipe as family_recipe
-from ..recipes import BUDGETS, PRESETS, Recipe, at_budget, known_name
+from hypvl.papers.recipes import (
+    BUDGETS,
+    PRESETS,
+    Recipe,
+    at_budget,
+    known_name,
+    untrained,
+    without_steps,
+)
 from .instances import PROBE_OF
 from ...training.config import TrainConfig
 from ...training.optim import Group
@@ -177,6 +185,11 @@ def _check_unions(
         raise ValueError(f"budget={budget!r}: {given}, which are not trained further")
 
 
+def _as_published(family: str = "hyp", unions: str = "", preset: str = "mini", **_: Any) -> bool:
+    "Whether a model has its weights as they were published, without training."
+    return family == "frozen" or bool(unions and preset == "paper")
+
+
 def hierarchy_recipe(
     family: str = "hyp",  # frozen, euc, hyp or hcl
     preset: str = "mini",  # smoke, mini, gpu or paper
@@ -192,7 +205,8 @@ def hierarchy_recipe(
 ) -> Recipe:
     """A model of the paper; `frozen` is the pretrained one, without training, whatever the seed.
 
-    So are unions at preset 'paper'. Settings that contradict each other are a ValueError.
+    So are unions at preset 'paper'. Settings that contradict each other are a ValueError, and so
+    are steps of a model that is not trained.
     """
     known_name("family", family, FAMILIES)
     published = family == "hcl" and preset == "paper"
@@ -202,6 +216,8 @@ def hierarchy_recipe(
         raise ValueError(f"backbone={backbone!r}: family='hcl' at preset='paper' has moco alone")
     if unions:
         _check_unions(unions, family, preset, cross_image, pretrained, budget)
+    if family == "frozen" and budget:
+        raise ValueError(f"budget={budget!r}: family='frozen' is not trained")
     cross_image = not unions if cross_image is None else cross_image
     budget = 1.0 if budget is None else budget
     data, training = _scale(preset, backbone)
@@ -216,13 +232,12 @@ def hierarchy_recipe(
         data = replace(data, pairs=replace(data.pairs, parents="union"))
     model = _model(family, backbone, preset, pretrained)
     made = Recipe(family, preset, model, objective, data, training, model.vision.kind)
-    made = override(replace(made, probes=(PROBE_OF[by],)), overrides)
     if family == "frozen":
         by, cross_image = "cosine", False
-        made = replace(made, probes=(PROBE_OF[by],))
-    if family == "frozen" or (unions and preset == "paper"):  # weights as they were published
-        budget, made = 0, replace(made, train=replace(made.train, seed=0))
-    if not budget:
+    made = override(replace(made, probes=(PROBE_OF[by],)), overrides)
+    if _as_published(family, unions, preset):
+        budget, made = 0, untrained(made, overrides)
+    elif not budget:
         made = replace(made, train=replace(made.train, precision="no"))
     made = at_budget(made, budget)
     columns = {"backbone": backbone, "cross_image": cross_image, "dist_func": by}
@@ -279,6 +294,9 @@ def section_recipes(
     }
     if section == "moco" and preset != "paper" and "moco" not in _SHIPPED:
         return []
-    return [
-        hierarchy_recipe(preset=preset, seed=seed, **one | overrides) for one in settings[section]
-    ]
+    found = []
+    for one in settings[section]:
+        published = _as_published(preset=preset, **one)
+        given = without_steps(overrides) if published else overrides
+        found.append(hierarchy_recipe(preset=preset, seed=seed, **one | given))
+    return found
