@@ -36,7 +36,7 @@ from hypvl.papers.provenance import (
 from .read_off import abstract, claims_sentence, table_sentence
 from .recipes import Recipe
 from .reference import Layout, Reference, Rows, reference_folder
-from .runs import PROBES, Probe, gather, paper_packages
+from .runs import PROBES, Probe, gather, in_words, joined, paper_packages
 from .tables import Table, fold, paper_table, save
 
 # %% ../../nbs/papers/800_paper.ipynb #573229b6
@@ -208,18 +208,29 @@ class Study:
             frames[section] = {name: under_each_seed(frame, seeds) for name, frame in found.items()}
         return frames
 
+    def _has(self, name: str, section: str) -> bool:
+        "Whether the runs of a section left a table."
+        return name in self._frames.get(section, {})
+
+    def _kept(self, wanted: Rows) -> pd.DataFrame | None:
+        "`rows` without its view, and with words as they are kept: some as categories."
+        if not self._has(wanted.frame, wanted.sections[0]):
+            return None
+        parts = []
+        for section in wanted.sections:
+            if self._has(wanted.frame, section):
+                frame = self._frames[section][wanted.frame]
+                for name, values in wanted.where.items():
+                    frame = frame[frame[name].isin(values)] if name in frame else frame[:0]
+                parts.append(frame)
+        return joined(parts)
+
     def rows(self, wanted: Rows) -> pd.DataFrame | None:
         "Rows of the runs; None where the first section was not run or has none."
-        first, *others = wanted.sections
-        if first not in self._frames or wanted.frame not in self._frames[first]:
+        frame = self._kept(wanted)
+        if frame is None:
             return None
-        parts = [self._frames[first][wanted.frame]]
-        for section in others:
-            if wanted.frame in self._frames.get(section, {}):
-                parts.append(self._frames[section][wanted.frame])
-        frame = pd.concat(parts, ignore_index=True)
-        for name, values in wanted.where.items():
-            frame = frame[frame[name].isin(values)]
+        frame = in_words(frame)
         return frame if wanted.view is None else wanted.view(frame)
 
     def frame(
@@ -260,7 +271,7 @@ class Study:
         if figure.section and figure.section not in self.recipes:
             return Markdown(f"*Not drawn: the section {figure.section} was not run.*")
         first = self.parameters.sections[0]
-        missing = [need for need in figure.needs if self.rows(Rows(need, (first,))) is None]
+        missing = [need for need in figure.needs if not self._has(need, first)]
         if missing:
             return Markdown(f"*Not drawn: this run has no table {', '.join(missing)}.*")
         drawing = figure.draw(self)
@@ -275,7 +286,7 @@ class Study:
         "Every claim with its verdict; worked out once for the runs that there are."
         data = {}
         for name, wanted in self.paper.claim_rows.items():
-            rows = self.rows(wanted)
+            rows = self._kept(wanted) if wanted.view is None else self.rows(wanted)
             if rows is not None:
                 data[name] = rows
         printed, changed = self.paper.printed_numbers(self.reference), self.paper.claims_changed

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Monitor', 'MONITORS', 'Probe', 'PROBES', 'make_loader', 'register_monitor', 'train', 'register_probe', 'find_probe',
-           'suite_frames', 'validation_frames', 'job', 'Run', 'run', 'gather']
+           'suite_frames', 'validation_frames', 'job', 'Run', 'run', 'joined', 'in_words', 'gather']
 
 # %% ../../nbs/papers/802_runs.ipynb #1721ed1e
 import importlib
@@ -301,12 +301,55 @@ def run(
     return Run(recipe, folder)
 
 
+_LARGE = "items"  # the frame with a row for each test item, score and metric: a million a run
+
+
+def _words(frame: pd.DataFrame, kind: Callable[[Any], bool]) -> list[str]:
+    "Columns of a kind of type."
+    return [name for name in frame if kind(frame[name].dtype)]
+
+
+def _is_category(dtype: Any) -> bool:
+    return isinstance(dtype, pd.CategoricalDtype)
+
+
+def joined(
+    frames: Sequence[pd.DataFrame],
+) -> pd.DataFrame:
+    "Frames one below the other; columns that are categories in all that have them stay such."
+    chosen: dict[str, dict[Any, None]] = {}  # column → its categories, in order of appearance
+    for name in dict.fromkeys(name for frame in frames for name in _words(frame, _is_category)):
+        having = [frame[name] for frame in frames if name in frame]
+        if all(_is_category(column.dtype) for column in having):
+            known = [value for column in having for value in column.cat.categories]
+            chosen[name] = dict.fromkeys(known)
+    parts = []
+    for frame in frames:
+        none = pd.Series(pd.NA, frame.index, dtype="object")
+        columns = {
+            name: pd.Categorical(frame.get(name, none), list(known))
+            for name, known in chosen.items()
+        }
+        parts.append(frame.assign(**columns))
+    return pd.concat(parts, ignore_index=True)
+
+
+def in_words(
+    frame: pd.DataFrame,
+) -> pd.DataFrame:
+    "The frame with words in place of categories."
+    return frame.astype(dict.fromkeys(_words(frame, _is_category), "str"))
+
+
 def gather(
     runs: Sequence[Run],
-) -> dict[str, pd.DataFrame]:  # by name
+) -> dict[str, pd.DataFrame]:  # by name; words of 'items' are categories, to save memory
     "The tables of several runs, joined by name."
     parts: dict[str, list[pd.DataFrame]] = {}
     for one in runs:
         for name, frame in one.frames().items():
+            if name == _LARGE:
+                words = _words(frame, pd.api.types.is_string_dtype)
+                frame = frame.astype(dict.fromkeys(words, "category"))
             parts.setdefault(name, []).append(frame)
-    return {name: pd.concat(frames, ignore_index=True) for name, frames in parts.items()}
+    return {name: joined(frames) for name, frames in parts.items()}
