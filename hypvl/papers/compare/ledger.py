@@ -83,7 +83,7 @@ def _recovers(idea: str, sides: tuple[str, str]) -> Claim:
 
 def _product_of_states() -> Claim:
     "H²EM in a product space against H²EM."
-    test = CurveGain(("H2EM, product space",), ("H2EM",), "auc")
+    test = CurveGain(("H2EM, product space",), ("H2EM",), "auc", frame="answers")
     words = "a product of four spaces helps H²EM to name unseen pairs of states and shapes"
     return Claim("states/product", words, test=test, **_OWN)
 
