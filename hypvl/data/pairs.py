@@ -23,7 +23,7 @@ from torch.utils.data import Dataset
 from ..config import suggest
 from .grit.crops import random_resized_crop
 from .pair_files import read_pairs_csv, read_pairs_folder
-from .planned import PlannedLoader
+from .planned import PlannedLoader, check_rank
 from .records import TokenCache, square_pad
 from ..pictures import read_picture, upright_rgb
 
@@ -110,6 +110,7 @@ class PairLoader(PlannedLoader):
         for name, value in (("size", size), ("batch_size", batch_size)):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}: an integer of 1 or more, got {value!r}")
+        check_rank(rank, world_size)
         if isinstance(source, (str, Path)):
             folder = Path(source).is_dir()
             source = read_pairs_folder(source) if folder else read_pairs_csv(source, *columns)

@@ -445,7 +445,8 @@ def _where(work: Work, contents, marks, studies, works) -> list[str]:
         match = MARK.search(content.instead)
         if match:
             owner = whose(content.instead, match.span(), works, work.name)
-            place += f": {_places((owner, *marks_in(match.group())[0]), marks, 1)}"
+            linked = _places((owner, *marks_in(match.group())[0]), marks, 1)
+            place += f": {linked}" if linked else ""
         found = []
         for study in studies:
             claims = study.of(content.item)

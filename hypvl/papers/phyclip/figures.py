@@ -356,9 +356,9 @@ def ablation_sentence(
 def traversal_steps(
     model: nn.Module, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
-    "A probe: the ways of about a hundred images to the root."
+    "A probe: the ways of about a hundred images to the root; none where a space has no norm."
     suite = data.suite
-    if not (suite / "world.json").exists():
+    if not (suite / "world.json").exists() or "norm" in model.geometry.lacks():
         return {}
     taxonomy = Taxonomy.from_file(suite / "taxonomy.is_a.txt", names=suite / "names.tsv")
     captions = read_karpathy(suite / "captions" / "seen.json", suite / "images").captions
