@@ -337,8 +337,13 @@ def joined(
 def in_words(
     frame: pd.DataFrame,
 ) -> pd.DataFrame:
-    "The frame with words in place of categories."
-    return frame.astype(dict.fromkeys(_words(frame, _is_category), "str"))
+    "The frame with words in place of categories of words."
+    found = [
+        name
+        for name in _words(frame, _is_category)
+        if pd.api.types.is_string_dtype(frame[name].cat.categories.dtype)
+    ]
+    return frame.astype(dict.fromkeys(found, "str"))
 
 
 def gather(

@@ -95,9 +95,10 @@ def compare_recipe(
     idea = MODELS[name]
     made = family_recipe(idea.family, preset, boxes=True, seed=seed)
     train = replace(made.train, steps=_STEPS[preset])
+    of_training = {key: value for key, value in overrides.items() if key.startswith("train.")}
     model: Any = replace(made.model, weights=START)
     made = replace(made, model=model, data=syntax_recipe(preset=preset).data, train=train)
-    made = at_budget(made, budget)
+    made = at_budget(override(made, of_training), budget)
     objective: Any = made.objective
     if idea.family != "clip":
         syntax = SyntaxConfig(weight=WEIGHT if idea.syntax else 0.0)
@@ -112,7 +113,8 @@ def compare_recipe(
     if idea.routed:
         product: Any = family_recipe("phyclip", preset).model
         made = _routed(made, product.geometry)
-    made = with_vocabulary(override(made, overrides))
+    rest = {key: value for key, value in overrides.items() if key not in of_training}
+    made = with_vocabulary(override(made, rest))
     parses = () if idea.family == "clip" else ("parses",)
     tests = {"instances": hierarchy_recipe(preset=preset).data}
     probes = ("suite", *parses, "instances")
