@@ -41,8 +41,7 @@ def extra_named(
         yield
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
-        extra_known = bool(_extra_of(library))
-        if extra_known and (extra or not isinstance(error, MissingExtra)):
+        if _extra_of(library) and (extra or not isinstance(error, MissingExtra)):
             raise _missing(what, library, extra) from error
         raise
 

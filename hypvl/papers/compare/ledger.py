@@ -62,6 +62,7 @@ _AGAIN = {  # the same ideas in one hyperboloid
     "cones along the parse, in one space": ("HyCoCLIP + syntax", "HyCoCLIP"),
     "angles of boxes, in one space": ("HyCoCLIP + angles", "HyCoCLIP"),
 }
+_EVERY = IDEAS | _AGAIN
 _OWN = {"source": "not in the papers", "said": "not tested"}
 
 
@@ -88,13 +89,11 @@ def _product_of_states() -> Claim:
     return Claim("states/product", words, test=test, **_OWN)
 
 
-_EVERY = IDEAS | _AGAIN
 _OF_CONES = [
     idea for idea, sides in _EVERY.items() if all(MODELS[s].family != "clip" for s in sides)
 ]
 CLAIMS = (
-    *(_helps(idea, sides, name) for idea, sides in IDEAS.items() for name in ABILITIES),
-    *(_helps(idea, sides, name) for idea, sides in _AGAIN.items() for name in ABILITIES),
+    *(_helps(idea, sides, name) for idea, sides in _EVERY.items() for name in ABILITIES),
     *(_recovers(idea, _EVERY[idea]) for idea in _OF_CONES),
     _product_of_states(),
 )
