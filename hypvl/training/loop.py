@@ -360,7 +360,8 @@ class Trainer:
         `resume`: 'auto' continues if the folder holds a checkpoint of this run, True insists on
         one, False deletes what is there and starts again. `steps` goes on with a run to more
         steps than its config says; the schedule is then that of the new total. A run that is
-        asked to stop by a signal leaves a checkpoint and ends with `Interrupted`.
+        asked to stop by a signal leaves a checkpoint and ends with `Interrupted`; after Ctrl-C
+        with `KeyboardInterrupt`.
         """
         if resume not in ("auto", True, False):
             raise ValueError(f"resume: 'auto', True or False, got {resume!r}")

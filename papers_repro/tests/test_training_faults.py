@@ -171,6 +171,22 @@ def test_a_run_that_is_asked_to_stop_says_where_it_stands(server, tmp_path, whol
     assert_same_run(whole, out)
 
 
+def test_ctrl_c_in_a_terminal_loses_no_step(tmp_path, whole):
+    out = job(tmp_path / "job", dict(step=12, signal="SIGINT"))
+    program = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        f"from hypvl.training.launch import run_job; run_job({str(out)!r})"
+    )
+    command = [sys.executable, "-c", program]
+    stopped = subprocess.run(command, env=ENV, capture_output=True, text=True)
+    assert stopped.returncode == -signal.SIGINT, stopped.stderr
+    assert "step 14 of 20: asked to stop. The checkpoint of this" in stopped.stderr
+    assert stopped.stderr.splitlines()[-1] == "KeyboardInterrupt"
+    assert latest_checkpoint(out / "run/checkpoints").name == "step_0000014"
+    run_job(out)
+    assert_same_run(whole, out)
+
+
 def pair(server, out):
     "Two processes that train together."
     port = free_port()
