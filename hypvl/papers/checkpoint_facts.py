@@ -80,11 +80,11 @@ def uses_of(
         uses.append("name images without examples: classify(images, labels)")
     if "scores" in has:
         uses.append("name pairs of a state and an object, seen or not: scores(batch, pairs)")
-    if "encode_image" in has:
+    lacking = geometry.lacks()
+    if "encode_image" in has and not {"dist", "norm", "search_vectors"} & {*lacking}:
         uses.append("look at what it finds: hypvl explore --run CHECKPOINT")
     if geometry.has_cones:
         uses.append("say what is above what: entailment cones, geometry.entail, geometry.angles")
-    lacking = geometry.lacks()
     if "search_vectors" not in lacking:
         uses.append("search many points: hypvl.search.index.build_index")
     missing = [name for name in lacking if name not in ("search_vectors", "entail")]
