@@ -262,7 +262,7 @@ def train_command(
         load_plugin(plugin)
     from hypvl.config import save_config
     from hypvl.papers.parallel_runs import outcome
-    from hypvl.papers.runs import Run, run
+    from hypvl.papers.runs import Run, check_recipe, run
     from hypvl.training.launch import LaunchError, finished
 
     recipe = _recipe(args)
@@ -277,6 +277,7 @@ def train_command(
     if finished(folder):
         say(f"training    found finished in {folder}")
     else:
+        check_recipe(recipe)
         start = time.perf_counter()
         for source in dict.fromkeys((recipe.data, recipe.test or recipe.data)):
             source.prepare(out / "data", recipe.image_size, progress=False)
@@ -384,6 +385,8 @@ def list_command(
     "Run `hypvl list`."
     if args.paper is not None:
         check_paper(args.paper)
+        if args.what not in (None, "papers", "recipes"):
+            raise ValueError(f"paper: {args.what} are those of all papers; leave it out")
     for plugin in args.plugin:
         load_plugin(plugin)
     papers = [args.paper] if args.paper else paper_packages()
@@ -402,9 +405,11 @@ def list_command(
     broken = False
     if args.what == "recipes":
         shown["recipes"], broken = _readable_recipes(papers, args.preset)
-    for line in shown[args.what]:
-        if args.contains in line:
-            say(line)
+    found = [line for line in shown[args.what] if args.contains in line]
+    if args.contains and not found:
+        raise ValueError(f"contains: none of the {args.what} has {args.contains!r} in its line")
+    for line in found:
+        say(line)
     return int(broken)
 
 # %% ../nbs/007_recipe_commands.ipynb #8f9d450b

@@ -227,6 +227,18 @@ def world_words(
     return tuple(sorted(found))
 
 # %% ../../nbs/data/203_sources.ipynb #c1732029
+def _check_sizes(source):
+    "Raise where a source that is drawn would be empty, or cut its pictures to nothing."
+    for name in ("train", "val"):
+        if getattr(source, name) < 1:
+            raise ValueError(f"{name}: 1 or more, got {getattr(source, name)}")
+    if source.min_area < 0:
+        raise ValueError(f"min_area: 0 or more pixels, got {source.min_area}")
+    least, most = source.crop_scale
+    if not 0 < least <= most <= 1:
+        raise ValueError(f"crop_scale: 0 < least <= most <= 1, got {source.crop_scale}")
+
+
 @dataclass(frozen=True)
 class WorldSource(ShardSource, kind="world"):
     "The embedded world, as large as asked for."
@@ -243,6 +255,9 @@ class WorldSource(ShardSource, kind="world"):
     parser: str = _changed("")  # of 'spacy': an installed pipeline, or 'small'
     shuffled: bool = _changed(False)  # exchange the words of each tree: a control
     drop: tuple[str, ...] = _changed(("punct", "space"))  # words that leave the tree: also 'stop'
+
+    def __post_init__(self):
+        _check_sizes(self)
 
     def make_world(self) -> World:
         "The world, with drawn or photographic sprites."
@@ -299,6 +314,9 @@ class StatesSource(ShardSource, kind="states"):
     drop: tuple[str, ...] = ("punct", "space")  # words that leave the tree
     # how often a sentence names the pair, the shape alone, the state alone
     form_odds: tuple[float, float, float] = _changed(FORM_ODDS)
+
+    def __post_init__(self):
+        _check_sizes(self)
 
     def words(self) -> tuple[str, ...]:
         "The words of the sentences, and the names of the groups."

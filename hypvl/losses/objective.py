@@ -327,6 +327,8 @@ class FamilyObjective(ObjectiveConfig, kind="family"):
             if value not in known:
                 hint = suggest(value, [choice for choice in known if choice is not None])
                 raise ValueError(f"unknown {name} {value!r}.{hint}")
+        if not self.gamma >= 0:
+            raise ValueError(f"gamma: the weight of entailment, 0 or more, got {self.gamma!r}")
 
     def choice(self, key: str) -> Any:
         "A key of `VARIANTS`, set here or by the variant."

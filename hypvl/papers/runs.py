@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Monitor', 'MONITORS', 'Probe', 'PROBES', 'make_loader', 'register_monitor', 'train', 'register_probe', 'find_probe',
-           'suite_frames', 'validation_frames', 'job', 'Run', 'run', 'joined', 'in_words', 'gather']
+           'suite_frames', 'validation_frames', 'check_recipe', 'job', 'Run', 'run', 'joined', 'in_words', 'gather']
 
 # %% ../../nbs/papers/802_runs.ipynb #1721ed1e
 import importlib
@@ -182,6 +182,21 @@ def validation_frames(
     recall = recall_at_k(scores, range(len(scores)), 5)[5]
     row = {"metric": "t2i_R@5", "value": recall, "n": len(scores)}
     return {"validation": pd.DataFrame([row])}
+
+# %% ../../nbs/papers/802_runs.ipynb #e1f3a9d4
+def check_recipe(
+    recipe: Recipe,
+) -> None:
+    "Raise ValueError, before any data are made, where one of the recipe's parts cannot be."
+    for name in recipe.probes:
+        find_probe(name)
+    if recipe.monitor:
+        _find("monitor", recipe.monitor, MONITORS)
+    recipe.objective.make()
+    create_model(recipe.model, seed=recipe.train.seed)
+    samples, batch_size = getattr(recipe.data, "train", None), recipe.train.batch_size
+    if isinstance(samples, int) and recipe.train.steps and batch_size > samples:
+        raise ValueError(f"batch_size: at most data.train={samples} samples, got {batch_size}")
 
 # %% ../../nbs/papers/802_runs.ipynb #5f03b312
 def _plain(data: DataPaths) -> list[str]:
