@@ -111,6 +111,12 @@ class PairLoader(PlannedLoader):
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name}: an integer of 1 or more, got {value!r}")
         check_rank(rank, world_size)
+        if not callable(tokenizer):
+            raise TypeError(f"tokenizer: what makes ids of texts, got {tokenizer!r}")
+        if isinstance(columns, str) or len(columns) != 2:
+            raise ValueError(f"columns: two names, of pictures and captions, got {columns!r}")
+        if not 0 < crop_scale[0] <= crop_scale[1] <= 1:
+            raise ValueError(f"crop_scale: 0 < least <= most <= 1, got {crop_scale!r}")
         if isinstance(source, (str, Path)):
             folder = Path(source).is_dir()
             source = read_pairs_folder(source) if folder else read_pairs_csv(source, *columns)

@@ -256,6 +256,17 @@ class ImageEncoder(HubModel):
         return features
 
 
+def _check_labels(labels):
+    "Raise unless names of classes are texts in an order, each once."
+    listed = hasattr(labels, "__len__") and not isinstance(labels, (str, set, frozenset, Mapping))
+    names = list(labels) if listed else []
+    if not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"labels must be a list of names, got {labels!r}")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(f"labels: names must differ, got {twice!r} twice")
+
+
 class DualEncoder(ImageEncoder):
     """An image tower and a text tower that meet on a geometry.
 
@@ -348,12 +359,14 @@ class DualEncoder(ImageEncoder):
         labels: names such as 'dog'.
         template: the text of a label, with {} where the name goes.
 
+        Raises ValueError for labels without an order (a set), that are no texts or named twice,
+        and for another template.
+
         The softmax over labels of `geometry.logits`, at the temperature that was learned, in
         evaluation mode: how CLIP (Radford et al., 2021) classifies without examples.
         """
-        if isinstance(labels, str) or not len(labels):
-            raise ValueError(f"labels must be a list of names, got {labels!r}")
-        if "{}" not in template:
+        _check_labels(labels)
+        if not isinstance(template, str) or "{}" not in template:
             raise ValueError(f"template must have {{}} where the name goes, got {template!r}")
         device = self.pixel_mean.device
         pictures = self._preprocessed(images)

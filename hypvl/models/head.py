@@ -76,6 +76,8 @@ class HyperbolicHead(HubModel):
         check_type("geometry", geometry, GeometryConfig, "; ProductConfig(k=8, d=8) is one")
         if width < 1:
             raise ValueError(f"width must be at least 1, got {width}")
+        if isinstance(sides, str) or not sides:
+            raise ValueError(f"sides must be a tuple such as ('image',), got {sides!r}")
         for side in sides:
             if side not in ("image", "text"):
                 raise ValueError(f"sides must be of 'image' and 'text', got {side!r}")

@@ -8,6 +8,7 @@ __all__ = ['TrainConfig']
 # %% ../../nbs/training/508_config.ipynb #b1d47e88
 import math
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -85,6 +86,10 @@ class TrainConfig:
     guard: GuardConfig = _free(GuardConfig())
 
     def __post_init__(self):
+        for name in (*_LEAST, "lr", "eps"):
+            value = getattr(self, name)
+            if not isinstance(value, Real) or isinstance(value, bool):
+                raise ValueError(f"{name}: a number, got {value!r}")
         for name, least in _LEAST.items():
             if not getattr(self, name) >= least:  # NaN is not
                 raise ValueError(f"{name}: {least} or more, got {getattr(self, name)}")

@@ -58,7 +58,9 @@ def check_loader(
     loader: Any,  # gives batches
     size: int,  # samples that each batch must have
 ):
-    "Raise for a loader of torch that gives no batch, or a last one that is too small."
+    "Raise for what is no loader, or one of torch without batches, or with a last one too small."
+    if not hasattr(loader, "__iter__"):
+        raise TypeError(f"loader: batches to go through are needed, got {loader!r}")
     if not isinstance(loader, DataLoader) or loader.batch_size is None:
         return
     try:
