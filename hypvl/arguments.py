@@ -226,6 +226,8 @@ def check_checkpoint(
         return
     near = _nearest_checkpoint(path)
     hint = "" if near is None else f" Did you mean {near!r}?"
+    if source in MODEL_NAMES:
+        hint = " It is a model without weights: `hypvl train` makes some, see `hypvl list recipes`."
     tried = f"no folder, no file, none of {', '.join(SHIPPED_NAMES)}"
     if open_clip:
         tried += ", and does not begin with open_clip:"

@@ -348,6 +348,9 @@ def check_places(
     check_folder("reference", args.reference)
     check_device(args.device)
     out, root = Path(args.out), Path(args.data_root)
+    if not any(root.iterdir()):
+        look = f"`hypvl data check --data_root {root}` lists what is looked for"
+        raise FileNotFoundError(f"data_root: {str(root)!r} is empty; {look}")
     if out.exists() and not out.is_dir():
         raise ValueError(f"out: {str(out)!r} is a file, a folder is needed")
     if args.suite == "folder" and out.resolve().is_relative_to(root.resolve()):
@@ -604,6 +607,8 @@ def _explore(args: argparse.Namespace) -> int:
         check_checkpoint(run, "run", open_clip=False)
     check_folder("images", args.images)
     check_file("annotations", args.annotations)
+    if args.scenes < 1:
+        raise ValueError(f"scenes: 1 or more, got {args.scenes}")
     for plugin in args.plugin:
         load_plugin(plugin)
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"

@@ -29,6 +29,15 @@ def suggest(
 ) -> str:  # the tail of an error message, with a leading blank
     "Tail of an error message: the nearest known name, or the known names if none is near."
     known = [str(k) for k in known]
+    front, dot, last = str(name).rpartition(".")
+    beside = [k.rpartition(".")[2] for k in known if dot and k.rpartition(".")[0] == front]
+    if beside:  # a long front that is right says nothing about the last part
+        found = difflib.get_close_matches(last, beside, n=1, cutoff=0.5)
+        found = [f"{front}.{near}" for near in found]
+        found += [k for k in known if k.rpartition(".")[2] == last]
+        if not found and not listed:
+            return f" Known below {front!r}: {', '.join(beside)}."
+        return f" Did you mean {found[0]!r}?" if found else ""
     near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     if not near:  # the last part of a dotted name may be right although the front is missing
         near = [k for k in known if k.rsplit(".", 1)[-1] == str(name)][:1]
@@ -145,8 +154,19 @@ def _cast_union(options: list, value: Any, key: str) -> Any:
         except (ValueError, UnknownKey):
             if len(options) == 1:
                 raise
-    names = [getattr(o, "__name__", str(o)) for o in options]
-    _fail(key, value, " or ".join(names) or "any of its types")
+    words = [
+        word
+        for o in options
+        for word in typing.get_args(o)
+        if typing.get_origin(o) is typing.Literal
+    ]
+    names = [
+        getattr(o, "__name__", str(o))
+        for o in options
+        if typing.get_origin(o) is not typing.Literal
+    ]
+    wanted = " or ".join([*names, *map(repr, words)]) or "any of its types"
+    _fail(key, value, wanted, suggest(value, words, listed=True))
 
 
 def _cast(kind: Any, value: Any, key: str) -> Any:

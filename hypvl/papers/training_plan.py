@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -347,6 +347,21 @@ def _recipes_of(paper: Paper, preset: str, section: str, seed: int, root: str) -
     return list(paper.recipes(section, preset=preset, seed=seed))
 
 
+def _with_work_for_all(
+    setting: PlanSetting, recipes: Sequence[Recipe], tell: Callable[[str], None]
+) -> PlanSetting:
+    "Without numbers of devices that are more than the samples of an update."
+    most = min((one.train.batch_size for one in recipes if one.train.steps), default=None)
+    if most is None or max(setting.devices) <= most:
+        return setting
+    kept = tuple(number for number in setting.devices if number <= most)
+    if not kept:
+        raise ValueError(f"devices: an update has {most} samples, got {min(setting.devices)}")
+    left = ", ".join(str(number) for number in setting.devices if number > most)
+    tell(f"devices: an update has {most} samples; {left} are left out")
+    return replace(setting, devices=kept)
+
+
 def plan_paper(
     paper: Paper,
     setting: PlanSetting,
@@ -370,6 +385,7 @@ def plan_paper(
             names.append(short_name(one.name))
             if contains.lower() in one.name.lower() or contains.lower() in names[-1]:
                 planned.append((section, len(seeds), one))
+    setting = _with_work_for_all(setting, [one for _, _, one in planned], tell)
     trained = {_same_update(one) for _, _, one in planned if one.train.steps}
     left = len(trained) if setting.samples_per_second is None else 0
     if left:
