@@ -122,7 +122,7 @@ def _training(study: Study) -> Drawing:
 def _budget(study: Study) -> Drawing:
     dataset = _first_dataset(study)
     titles = {("closed", dataset, name): METRICS[name] for name in ("auc", "harmonic_mean")}
-    rows = budget_scores(study.rows(Rows("results", ("main", "attention", "budget"))), titles)
+    rows = budget_scores(study.rows(Rows("results", ("main", "budget"))), titles)
     rows = rows[~rows["model"].isin([*BASELINES, IDEAL])]
     both = rows.groupby("model")["budget"].transform("nunique") > 1
     return budget_figure(rows[both], "H2EM")

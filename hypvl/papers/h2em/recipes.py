@@ -373,7 +373,7 @@ def _settings(section: str, preset: str) -> list[dict[str, Any]]:
     without = [{"attention": "none"}, {"attention": "softmax"}]
     rivals = [{"family": name} for name in FAMILIES[:-1]]
     flat, product = [{"space": "flat", **off} for off in _OFF], [{"space": "product"}]
-    longer = (*rivals[1:], *_OFF, *flat)  # what claims compare, but for attention and product
+    longer = (*rivals[1:], *_OFF, *flat, *without, *product)  # what claims compare
     found: dict[str, list[dict[str, Any]]] = {
         "main": [*rivals, *_OFF],
         "attention": without,
