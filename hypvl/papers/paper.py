@@ -323,16 +323,20 @@ class Study:
     def provenance(self) -> pd.DataFrame:
         "What decides the numbers; saved below `out`."
         p = self.parameters
-        first = self.recipes[p.sections[0]]
         results = self.rows(Rows("results", tuple(self.recipes)))
+        hashes = {
+            section: ", ".join(dict.fromkeys(recipe.hash for recipe in recipes))
+            for section, recipes in self.recipes.items()
+        }
         record = provenance(
             preset=p.preset,
             seeds=p.seeds,
-            config_hash={f"{recipe.name} {recipe.hash}": recipe.hash for recipe in first},
+            config_hash=hashes,
             device="cuda" if p.device != "cpu" and torch.cuda.is_available() else "cpu",
             seconds=time.perf_counter() - self.started,
-            data_fingerprint="none" if results is None else str(results["data"].iloc[0]),
         )
+        if results is not None:
+            record["data"] = "+".join(results["data"].astype(str).unique())
         save_provenance(record, self.out / "tables")
         return provenance_frame(record)
 

@@ -162,7 +162,7 @@ def provenance(
     *,
     preset: str,  # name of the preset
     seeds: Iterable[int],  # seeds of the runs
-    config_hash: str | Mapping[str, str] = "",  # hash of the resolved config, or one for each run
+    config_hash: str | Mapping[str, str] = "",  # of the resolved config, or those of each section
     data: str | os.PathLike | None = None,  # data folder to fingerprint
     data_content: bool = True,  # False: names and sizes only
     device: str = "cpu",  # torch device string

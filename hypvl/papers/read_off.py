@@ -115,6 +115,13 @@ def table_sentence(
     return f"{text}."
 
 # %% ../../nbs/papers/891_read_off.ipynb #4808064b
+def _short(value: float) -> str:
+    "A number in a sentence: three digits, and no powers of ten."
+    if value and abs(value) < 0.001:
+        return "below .001" if value > 0 else "above -.001"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+
+
 @dataclass(frozen=True)
 class GroupMeans:
     "A sentence on a figure: the mean of each group of rows, the highest first."
@@ -137,9 +144,9 @@ class GroupMeans:
             ends = tuple(rows[["low", "high"]].iloc[0])
         elif seeds >= FEWEST_SEEDS:
             mean, *ends = seed_interval(rows.groupby("seed")[self.value].mean().to_numpy())
-        words = f"{self.scale * mean:.3g}"
+        words = _short(self.scale * mean)
         if len(ends):
-            words += f" [{self.scale * ends[0]:.3g}, {self.scale * ends[1]:.3g}]"
+            words += f" [{_short(self.scale * ends[0])}, {_short(self.scale * ends[1])}]"
         return mean, words
 
     def __call__(

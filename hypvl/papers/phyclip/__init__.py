@@ -173,12 +173,12 @@ def _budget(study: Study) -> Drawing:
 
 
 def alignment_by_model(study: Study) -> pd.DataFrame:
-    "What factors tell of families, mean over seeds; empty where the data know no families."
+    "What factors tell of families in %, mean over seeds; empty where the data know no families."
     rows = study.rows(Rows("alignment"))
     columns = ["value", "low", "high", "null", "auc", "auc_null"]
     if rows is None:
         return pd.DataFrame(columns=columns)
-    return rows.groupby(["model", "kind"], sort=False)[columns].mean().round(4)
+    return rows.groupby(["model", "kind"], sort=False)[columns].mean().mul(100).round(1)
 
 
 _RECALL = {"t2i_R@5": "text → image R@5", "i2t_R@5": "image → text R@5"}
@@ -199,7 +199,8 @@ def scores_compared(study: Study) -> pd.DataFrame:
         share = shares.groupby(by)["share"].mean().reindex(wide.index)
         alone = wide.index.get_level_values("k") == 1  # one factor has all
         wide["largest factor's share"] = share.where(~alone, 1.0)
-    return wide.mul(100).round(1).rename(_SCORES, level="score")
+    words = wide.rename(_SCORES, level="score").rename({"l1": "ℓ1", "l2": "ℓ2"}, level="product")
+    return words.mul(100).round(1)
 
 # %% ../../../nbs/papers/phyclip/817_phyclip.ipynb #b996af8d
 DIALS = ("sight", "talk")

@@ -56,6 +56,7 @@ def _weights(study: Study) -> Drawing:
     return weight_figure(study.rows(Rows("validation", ("weights", "main"))))
 
 
+_BY_WEIGHT = GroupMeans("Text → image R@5 in % at each weight μ of the syntax loss", by="mu")
 _LAST_LOSS = GroupMeans(
     "Syntax loss at the last step, rad",
     where={"panel": "syntax loss (edges + words), rad"},
@@ -71,7 +72,7 @@ FIGURES = {
     "1": Figure(_terms, "figure1_terms", ("recovery",)),
     "2": Figure(_losses, "figure2_loss", ("history",), read=_LAST_LOSS),
     "recovery": Figure(_recovery, "recovery", ("recovery", "edges"), read=_ATTACHED),
-    "weights": Figure(_weights, "weights", section="weights"),
+    "weights": Figure(_weights, "weights", section="weights", read=_BY_WEIGHT),
 }
 
 # %% ../../../nbs/papers/syntax/824_syntax.ipynb #d57a13d6
