@@ -10,6 +10,7 @@ __all__ = ['Monitor', 'MONITORS', 'Probe', 'PROBES', 'make_loader', 'register_mo
 import importlib
 import json
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from ..evaluation.retrieval import recall_at_k
 from ..evaluation.suites.evaluate import evaluate_suite, load_frames, save_frames
 from ..evaluation.suites.protocols import Protocol
 from ..evaluation.zero_shot import inference
+from ..losses.entailment import Entail
 from ..models.registry import create_model, load_model
 from . import paper_packages
 from .provenance import git_state, save_provenance, short_commit, stamp, versions
@@ -187,13 +189,16 @@ def validation_frames(
 def check_recipe(
     recipe: Recipe,
 ) -> None:
-    "Raise ValueError, before any data are made, where one of the recipe's parts cannot be."
+    "Raise ValueError, before any data are made, where a part cannot be; warn of rows without use."
     for name in recipe.probes:
         find_probe(name)
     if recipe.monitor:
         _find("monitor", recipe.monitor, MONITORS)
-    recipe.objective.make()
-    create_model(recipe.model, seed=recipe.train.seed)
+    objective, model = recipe.objective.make(), create_model(recipe.model, seed=recipe.train.seed)
+    idle = [row.name for row in objective.rows if isinstance(row, Entail)]
+    if idle and not model.geometry.has_cones:
+        space = model.geometry.describe()
+        warnings.warn(f"{', '.join(idle)}: always 0, for {space} has no cones", stacklevel=2)
     samples, batch_size = getattr(recipe.data, "train", None), recipe.train.batch_size
     if isinstance(samples, int) and recipe.train.steps and batch_size > samples:
         raise ValueError(f"batch_size: at most data.train={samples} samples, got {batch_size}")
