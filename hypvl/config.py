@@ -166,7 +166,7 @@ def _cast_union(options: list, value: Any, key: str) -> Any:
         if typing.get_origin(o) is not typing.Literal
     ]
     wanted = " or ".join([*names, *map(repr, words)]) or "any of its types"
-    _fail(key, value, wanted, suggest(value, words, listed=True))
+    _fail(key, value, wanted, suggest(str(value), words, listed=True))
 
 
 def _cast(kind: Any, value: Any, key: str) -> Any:

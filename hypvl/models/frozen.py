@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..config import suggest
 from ..geometry.spaces import GeometryConfig
-from .adapters import find_tower, tower_sources, tower_state
+from .adapters import read_towers, tower_sources, tower_state
 from .image_encoders import open_clip_images
 from .interop import OpenClipText, open_clip_config, random_module
 from .registry import ModelConfig, model_config
@@ -106,9 +106,8 @@ class FrozenTowers(ModelConfig, kind="frozen_towers"):
         part: Any = model
         if self.weights:
             source = load_source(self.weights)
+            read_towers(model, source, name=self.weights)
             for side in ("image", "text"):
-                tower = f"{side}_tower"
-                getattr(part, tower).load_state_dict(find_tower(source, tower))
                 if self.own_start:
                     _start_heads(part, side, own_projection(source, side))
         for side in ("image", "text"):

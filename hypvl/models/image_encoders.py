@@ -20,7 +20,7 @@ from torchvision.models import get_model
 
 from ..config import suggest
 from ..geometry.spaces import GeometryConfig, ProductConfig
-from .adapters import find_tower, tower_sources, tower_state
+from .adapters import read_towers, tower_sources, tower_state
 from .dual_encoder import ImageEncoder, make_projection
 from .hub import read_checkpoint
 from .interop import OpenClipVision, PixelInput, open_clip_config, random_module
@@ -228,7 +228,7 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
         if not self.weights:
             return
         part: Any = model
-        part.image_tower.load_state_dict(find_tower(self.weights, "image_tower"))
+        read_towers(model, self.weights, ("image_tower",))
         if self.head == "replace" or not self.own:
             return
         found = _own_projection(self.weights)

@@ -17,7 +17,7 @@ from torch import nn
 
 from ..config import override, suggest
 from ..geometry.spaces import GeometryConfig, ProductConfig, SphereConfig
-from .adapters import find_tower
+from .adapters import read_towers
 from .dual_encoder import DualEncoder
 from .hub import HubModel
 from .interop import open_clip_config, open_clip_names
@@ -56,14 +56,8 @@ class ModelConfig(ModelDescription, kind="towers"):
 
     def start(self, model: nn.Module) -> None:
         "Read both towers from `weights`; heads and geometry stay as they are."
-        if not self.weights:
-            return
-        for name in ("image_tower", "text_tower"):
-            try:
-                model.get_submodule(name).load_state_dict(find_tower(self.weights, name))
-            except RuntimeError as error:
-                said = f"weights={self.weights!r}: its {name} is not the one described here"
-                raise ValueError(f"{said}: {error}") from None
+        if self.weights:
+            read_towers(model, self.weights)
 
     def untrained(self) -> Self:
         return replace(self, weights="")

@@ -335,6 +335,8 @@ def composition_recipe(
         monitor=f"auc_{fusion}",
     )
     made = override(made, rest)
+    if family == "clip" and budget != 1:
+        raise ValueError(f"budget={budget}: 'clip' is as it was published, and is not trained")
     made = untrained(made, rest) if family == "clip" else at_budget(made, budget)
     if made.model.attention is None:  # nothing to name
         made = replace(made, train=replace(made.train, groups=()))
