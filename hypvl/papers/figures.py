@@ -489,8 +489,8 @@ def _forest_block(axis: Axes, rows: pd.DataFrame, unit: str) -> None:
         ends = rows[["low", "high", "effect", "null", "ideal", "threshold"]]
         axis.set_xlim(min(1.2 * ends.min().min(), 0), max(1.2 * ends.max().max(), 0))
     axis.set(yticks=range(len(rows)), ylim=(len(rows) - 0.5, -0.5), xlabel=unit + bent)
-    names = [textwrap.fill(claim, 46) for claim in rows["claim"]]
-    axis.set_yticklabels(names, fontsize=9.5, linespacing=0.9)
+    names = [textwrap.fill(claim, 56) for claim in rows["claim"]]  # two lines have room
+    axis.set_yticklabels(names, fontsize=9, linespacing=0.9)
     axis.grid(axis="y", visible=False)
 
 # %% ../../nbs/papers/808_figures.ipynb #a1c40901
