@@ -56,6 +56,7 @@ def choice(*known: str) -> Callable[[str], str]:
             raise argparse.ArgumentTypeError(f"unknown {text!r}.{suggest(text, known)}")
         return text
 
+    read.known = known  # for the help
     return read
 
 

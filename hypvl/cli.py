@@ -253,6 +253,9 @@ def _command(commands, name, run, *adders, help, description=""):
     parser = commands.add_parser(name, help=help, description=description or _sentence(help))
     for add in (*adders, add_common):
         add(parser)
+    for option in parser._actions:
+        if option.option_strings and option.metavar is None and hasattr(option.type, "known"):
+            option.metavar = "{" + ",".join(option.type.known) + "}"
     parser.set_defaults(run=run)
 
 
@@ -672,3 +675,8 @@ def main(
         reason = error.args[0] if isinstance(error, KeyError) else error
         print(f"hypvl {args.command}: error: {reason}", file=sys.stderr)
         return 2
+    except RuntimeError as error:  # such as a training that diverged; others are faults of code
+        if args.debug or not type(error).__module__.startswith("hypvl."):
+            raise
+        print(f"hypvl {args.command}: error: {error}", file=sys.stderr)
+        return FAILED

@@ -22,6 +22,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 # %% ../nbs/000_config.ipynb #3d469a2f
+def _some(names: list[str]) -> str:
+    "The first names of a list."
+    return f"{', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
+
+
 def suggest(
     name: str,  # the name that was not found
     known: Iterable[str],  # the names that exist
@@ -29,23 +34,22 @@ def suggest(
 ) -> str:  # the tail of an error message, with a leading blank
     "Tail of an error message: the nearest known name, or the known names if none is near."
     known = [str(k) for k in known]
-    front, dot, last = str(name).rpartition(".")
-    beside = [k.rpartition(".")[2] for k in known if dot and k.rpartition(".")[0] == front]
+    front, _, last = str(name).rpartition(".")
+    beside = [k.rpartition(".")[2] for k in known if front and k.rpartition(".")[0] == front]
     if beside:  # a long front that is right says nothing about the last part
-        found = difflib.get_close_matches(last, beside, n=1, cutoff=0.5)
-        found = [f"{front}.{near}" for near in found]
-        found += [k for k in known if k.rpartition(".")[2] == last]
+        found = [k for k in known if k.rpartition(".")[2] == last]
+        near = difflib.get_close_matches(last, beside, n=1, cutoff=0.5)
+        found += [f"{front}.{name}" for name in near]
         if not found and not listed:
-            return f" Known below {front!r}: {', '.join(beside)}."
+            return f" Known below {front!r}: {_some(beside)}."
         return f" Did you mean {found[0]!r}?" if found else ""
-    near = difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
-    if not near:  # the last part of a dotted name may be right although the front is missing
-        near = [k for k in known if k.rsplit(".", 1)[-1] == str(name)][:1]
+    near = [k for k in known if k.rpartition(".")[2] == last]  # right, but for what is before it
+    near += difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     if near:
         return f" Did you mean {near[0]!r}?"
     if listed or not known:
         return ""
-    return f" Known: {', '.join(known[:12])}{', ...' if len(known) > 12 else ''}."
+    return f" Known: {_some(known)}."
 
 # %% ../nbs/000_config.ipynb #6150fce1
 def check_least(
@@ -154,17 +158,12 @@ def _cast_union(options: list, value: Any, key: str) -> Any:
         except (ValueError, UnknownKey):
             if len(options) == 1:
                 raise
-    words = [
-        word
-        for o in options
-        for word in typing.get_args(o)
-        if typing.get_origin(o) is typing.Literal
-    ]
-    names = [
-        getattr(o, "__name__", str(o))
-        for o in options
-        if typing.get_origin(o) is not typing.Literal
-    ]
+    names, words = [], []
+    for o in options:
+        if typing.get_origin(o) is typing.Literal:
+            words += typing.get_args(o)
+        else:
+            names.append(getattr(o, "__name__", str(o)))
     wanted = " or ".join([*names, *map(repr, words)]) or "any of its types"
     _fail(key, value, wanted, suggest(str(value), words, listed=True))
 

@@ -211,6 +211,8 @@ def _recipe(args: argparse.Namespace) -> "Recipe":
     from hypvl.papers.recipe_names import find_recipe, read_recipe
 
     settings = read_settings(args.settings)
+    if args.seed is not None and "train.seed" in settings:
+        raise ValueError(f"seed: {args.seed} and train.seed={settings['train.seed']}; give one")
     if is_file_name(args.recipe):
         if args.seed is not None:
             settings["train.seed"] = str(args.seed)
@@ -277,6 +279,8 @@ def train_command(
     if finished(folder):
         say(f"training    found finished in {folder}")
     else:
+        if args.preset == "paper" and recipe.data.kind in ("world", "states"):
+            raise ValueError("data_root: preset paper trains on real data, got none")
         check_recipe(recipe)
         start = time.perf_counter()
         for source in dict.fromkeys((recipe.data, recipe.test or recipe.data)):
@@ -386,7 +390,7 @@ def list_command(
     if args.paper is not None:
         check_paper(args.paper)
         if args.what not in (None, "papers", "recipes"):
-            raise ValueError(f"paper: {args.what} are those of all papers; leave it out")
+            raise ValueError(f"paper: {args.what} belong to no paper; leave out --paper")
     for plugin in args.plugin:
         load_plugin(plugin)
     papers = [args.paper] if args.paper else paper_packages()

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from ..config import suggest
-from .grit.crops import random_resized_crop
+from .grit.crops import check_crop_scale, random_resized_crop
 from .pair_files import read_pairs_csv, read_pairs_folder
 from .planned import PlannedLoader, check_rank
 from .records import TokenCache, square_pad
@@ -113,10 +113,9 @@ class PairLoader(PlannedLoader):
         check_rank(rank, world_size)
         if not callable(tokenizer):
             raise TypeError(f"tokenizer: what makes ids of texts, got {tokenizer!r}")
-        if isinstance(columns, str) or len(columns) != 2:
+        if not isinstance(columns, (tuple, list)) or len(columns) != 2:
             raise ValueError(f"columns: two names, of pictures and captions, got {columns!r}")
-        if not 0 < crop_scale[0] <= crop_scale[1] <= 1:
-            raise ValueError(f"crop_scale: 0 < least <= most <= 1, got {crop_scale!r}")
+        check_crop_scale(crop_scale)
         if isinstance(source, (str, Path)):
             folder = Path(source).is_dir()
             source = read_pairs_folder(source) if folder else read_pairs_csv(source, *columns)

@@ -14,7 +14,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from ..config import ByKind, config_hash, suggest, write_atomic
+from ..config import ByKind, check_least, check_type, config_hash, suggest, write_atomic
+from .grit.crops import check_crop_scale
 from .grit.loader import GritConfig, GritLoader
 from .grit.prepare import PrepareConfig, prepare
 from .grit.shards import find_shards, read_shard
@@ -230,13 +231,9 @@ def world_words(
 def _check_sizes(source):
     "Raise where a source that is drawn would be empty, or cut its pictures to nothing."
     for name in ("train", "val"):
-        if getattr(source, name) < 1:
-            raise ValueError(f"{name}: 1 or more, got {getattr(source, name)}")
-    if source.min_area < 0:
-        raise ValueError(f"min_area: 0 or more pixels, got {source.min_area}")
-    least, most = source.crop_scale
-    if not 0 < least <= most <= 1:
-        raise ValueError(f"crop_scale: 0 < least <= most <= 1, got {source.crop_scale}")
+        check_type(name, getattr(source, name), int)
+    check_least(source, train=1, val=1, min_area=0)
+    check_crop_scale(source.crop_scale)
 
 
 @dataclass(frozen=True)

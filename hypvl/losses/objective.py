@@ -231,6 +231,9 @@ class Objective:
         factors, values, loss = self.factors(step), {}, 0.0
         for row in self.rows:
             value = row(points, geometry, context)
+            if not isinstance(value, Tensor) or value.dim():
+                got = list(value.shape) if isinstance(value, Tensor) else value
+                raise TypeError(f"{row.name}: a row returns one number, a tensor [], got {got}")
             values[row.name] = value.detach()
             scale = row.weight * factors.get(row.name, factors[row.group])
             if scale != 0:
@@ -327,7 +330,7 @@ class FamilyObjective(ObjectiveConfig, kind="family"):
             if value not in known:
                 hint = suggest(value, [choice for choice in known if choice is not None])
                 raise ValueError(f"unknown {name} {value!r}.{hint}")
-        if not self.gamma >= 0:
+        if not isinstance(self.gamma, Real) or not 0 <= self.gamma < math.inf:
             raise ValueError(f"gamma: the weight of entailment, 0 or more, got {self.gamma!r}")
 
     def choice(self, key: str) -> Any:

@@ -99,8 +99,9 @@ def read_towers(
     kind, _, rest = str(source).partition(":") if isinstance(source, str) else ("", "", "")
     found = tower_sources[kind](rest) if kind in tower_sources else source  # made once for all
     for part in parts:
+        tensors = find_tower(found, part)
         try:
-            model.get_submodule(part).load_state_dict(find_tower(found, part))
+            model.get_submodule(part).load_state_dict(tensors)
         except RuntimeError as error:
             said = f"weights={name or str(source)!r}: its {part} is not the one described here"
             raise ValueError(f"{said}: {error}") from None

@@ -257,14 +257,11 @@ class ImageEncoder(HubModel):
 
 
 def _check_labels(labels):
-    "Raise unless names of classes are texts in an order, each once."
-    listed = hasattr(labels, "__len__") and not isinstance(labels, (str, set, frozenset, Mapping))
-    names = list(labels) if listed else []
+    "Raise unless names of classes are texts in an order."
+    listed = hasattr(labels, "__getitem__") and not isinstance(labels, (str, Mapping))
+    names = list(labels) if listed and getattr(labels, "ndim", 1) else []
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"labels must be a list of names, got {labels!r}")
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ValueError(f"labels: names must differ, got {twice!r} twice")
 
 
 class DualEncoder(ImageEncoder):
@@ -359,8 +356,8 @@ class DualEncoder(ImageEncoder):
         labels: names such as 'dog'.
         template: the text of a label, with {} where the name goes.
 
-        Raises ValueError for labels without an order (a set), that are no texts or named twice,
-        and for another template.
+        Raises ValueError for labels without an order (a set) or that are no texts, and for a
+        template without {}.
 
         The softmax over labels of `geometry.logits`, at the temperature that was learned, in
         evaluation mode: how CLIP (Radford et al., 2021) classifies without examples.

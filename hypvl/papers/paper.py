@@ -336,7 +336,8 @@ class Study:
             seconds=time.perf_counter() - self.started,
         )
         if results is not None:
-            record["data"] = "+".join(results["data"].astype(str).unique())
+            parts = "+".join(results["data"].astype(str).unique()).split("+")
+            record["data"] = "+".join(dict.fromkeys(parts))
         save_provenance(record, self.out / "tables")
         return provenance_frame(record)
 

@@ -7,6 +7,7 @@ __all__ = ['BAR_EVERY', 'outcome', 'run_all']
 
 # %% ../../nbs/papers/803_parallel_runs.ipynb #7fdb4957
 import multiprocessing
+import signal
 import sys
 import threading
 import warnings
@@ -21,6 +22,7 @@ from tqdm.std import tqdm
 
 from .recipes import Recipe
 from .runs import PROBES, Probe, Run, run
+from ..training.interruption import StopRequest
 from ..training.launch import LaunchError, finished
 from ..training.metrics import read_metrics
 
@@ -82,13 +84,20 @@ def _progress_bar(runs: Sequence[Run], show: bool) -> Iterator[None]:
             watcher.join()
 
 # %% ../../nbs/papers/803_parallel_runs.ipynb #f89947b5
+_STOPPED = ".stopped"  # stands below `out` from a Ctrl-C on, until all runs have ended
+
+
 def _one_of_several(
     recipe: Recipe, out: str | Path, how: str, device: str, probes: Mapping[str, Probe]
 ) -> None:
     "A run without a bar and without processes of its own; a fault names the run."
     PROBES.update(probes)  # also those that a notebook has registered
+    stopped = Path(out) / _STOPPED
     try:
-        run(recipe, out, how, device, progress=False, workers=1)
+        if not stopped.exists():
+            run(recipe, out, how, device, progress=False, workers=1)
+    except KeyboardInterrupt:  # a training has kept its steps; raised, it would end the others
+        stopped.touch()
     except Exception as error:
         name = f"{recipe.name}, seed {recipe.train.seed}, run {recipe.hash}"
         raise LaunchError(f"{name}: {type(error).__name__}: {error}") from error
@@ -119,6 +128,24 @@ def _worker_pool(at_once: int, how: str) -> Iterator[None]:
         get_reusable_executor().shutdown(wait=True)
 
 # %% ../../nbs/papers/803_parallel_runs.ipynb #5b678fd1
+@contextmanager
+def _stops_together(out: str | Path) -> Iterator[None]:
+    "Ctrl-C reaches all processes, which end by themselves; then it is raised here."
+    stopped = Path(out) / _STOPPED
+    stopped.unlink(missing_ok=True)
+    try:
+        with StopRequest((signal.SIGINT,)) as stop:
+            yield
+    except Exception:  # a process that had nothing to do ends where it waits
+        if not stop.number:
+            raise
+    finally:
+        asked = stopped.exists()
+        stopped.unlink(missing_ok=True)
+    if asked or stop.number:
+        raise KeyboardInterrupt
+
+
 @contextmanager
 def _says_what_is_kept(out: str | Path) -> Iterator[None]:
     "An interrupt says how to go on."
@@ -172,6 +199,7 @@ def run_all(
     jobs = [one(r.recipe, out, how, device, probes) for r in missing]
     with (
         _says_what_is_kept(out),
+        _stops_together(out),
         _progress_bar(missing, progress),
         _worker_pool(at_once, how),
         warnings.catch_warnings(),

@@ -118,8 +118,8 @@ def table_sentence(
 def _short(value: float) -> str:
     "A number in a sentence: three digits, and no powers of ten."
     if value and abs(value) < 0.001:
-        return "below .001" if value > 0 else "above -.001"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        return "below 0.001" if value > 0 else "above -0.001"
+    return f"{value:,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"
 
 
 @dataclass(frozen=True)

@@ -189,19 +189,19 @@ def validation_frames(
 def check_recipe(
     recipe: Recipe,
 ) -> None:
-    "Raise ValueError, before any data are made, where a part cannot be; warn of rows without use."
+    "Raise ValueError for a part that cannot be made, before any data are; warn of rows always 0."
     for name in recipe.probes:
         find_probe(name)
     if recipe.monitor:
         _find("monitor", recipe.monitor, MONITORS)
     objective, model = recipe.objective.make(), create_model(recipe.model, seed=recipe.train.seed)
-    idle = [row.name for row in objective.rows if isinstance(row, Entail)]
+    idle = [row.name for row in getattr(objective, "rows", ()) if isinstance(row, Entail)]
     if idle and not model.geometry.has_cones:
         space = model.geometry.describe()
         warnings.warn(f"{', '.join(idle)}: always 0, for {space} has no cones", stacklevel=2)
-    samples, batch_size = getattr(recipe.data, "train", None), recipe.train.batch_size
-    if isinstance(samples, int) and recipe.train.steps and batch_size > samples:
-        raise ValueError(f"batch_size: at most data.train={samples} samples, got {batch_size}")
+    samples, at_once = getattr(recipe.data, "train", None), recipe.train.micro_batch()
+    if isinstance(samples, int) and recipe.train.steps and at_once > samples:
+        raise ValueError(f"batch_size: at most data.train={samples} samples, got {at_once}")
 
 # %% ../../nbs/papers/802_runs.ipynb #5f03b312
 def _plain(data: DataPaths) -> list[str]:

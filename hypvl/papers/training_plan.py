@@ -351,7 +351,7 @@ def _with_work_for_all(
     setting: PlanSetting, recipes: Sequence[Recipe], tell: Callable[[str], None]
 ) -> PlanSetting:
     "Without numbers of devices that are more than the samples of an update."
-    most = min((one.train.batch_size for one in recipes if one.train.steps), default=None)
+    most = min((one.train.micro_batch() for one in recipes if one.train.steps), default=None)
     if most is None or max(setting.devices) <= most:
         return setting
     kept = tuple(number for number in setting.devices if number <= most)

@@ -8,7 +8,6 @@ __all__ = ['TrainConfig']
 # %% ../../nbs/training/508_config.ipynb #b1d47e88
 import math
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, Literal
 
 import torch
@@ -31,6 +30,7 @@ def _later(default) -> Any:
 
 _LEAST = dict(
     steps=0,
+    seed=0,
     batch_size=1,
     accumulate=1,
     log_every=1,
@@ -86,10 +86,11 @@ class TrainConfig:
     guard: GuardConfig = _free(GuardConfig())
 
     def __post_init__(self):
-        for name in (*_LEAST, "lr", "eps"):
+        for name in (*_LEAST, "lr", "eps", "min_lr", "warmup", "clip_grad"):
             value = getattr(self, name)
-            if not isinstance(value, Real) or isinstance(value, bool):
-                raise ValueError(f"{name}: a number, got {value!r}")
+            unset = value is None and name in ("warmup", "clip_grad")
+            if not unset and (not isinstance(value, (int, float)) or isinstance(value, bool)):
+                raise ValueError(f"{name}: a plain number, got {value!r}")
         for name, least in _LEAST.items():
             if not getattr(self, name) >= least:  # NaN is not
                 raise ValueError(f"{name}: {least} or more, got {getattr(self, name)}")
@@ -102,7 +103,10 @@ class TrainConfig:
         listed = isinstance(parts, (tuple, list))
         if not listed or not all(isinstance(part, str) and part for part in parts):
             raise ValueError(f"grad_norms: parts of names of parameters, got {parts!r}")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+        if self.seed >= 2**32:
+            raise ValueError(f"seed: below 2**32, got {self.seed}")
+        betas = self.betas if isinstance(self.betas, (tuple, list)) else ()
+        if len(betas) != 2 or not all(isinstance(b, (int, float)) and 0 <= b < 1 for b in betas):
             raise ValueError(f"betas: two numbers from 0 to below 1, got {self.betas}")
         if self.ema >= 1:
             raise ValueError(f"ema: below 1, got {self.ema}")

@@ -58,8 +58,8 @@ def check_loader(
     loader: Any,  # gives batches
     size: int,  # samples that each batch must have
 ):
-    "Raise for what is no loader, or one of torch without batches, or with a last one too small."
-    if not hasattr(loader, "__iter__"):
+    "Raise for what gives no batches, and for a loader of torch with a batch that is too small."
+    if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
         raise TypeError(f"loader: batches to go through are needed, got {loader!r}")
     if not isinstance(loader, DataLoader) or loader.batch_size is None:
         return

@@ -18,7 +18,7 @@ import torch
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR2") if hasattr(signal, name)
 )
-PATIENCE = 2.0  # seconds until a second Ctrl-C means now; before, it may be torchrun's copy
+PATIENCE = 2.0  # seconds after which a second Ctrl-C stops at once; an earlier one may be a copy
 
 
 class Interrupted(SystemExit):
@@ -40,7 +40,11 @@ class Interrupted(SystemExit):
 class StopRequest:
     "Context in which signals that ask for an end are noted, not obeyed."
 
-    def __init__(self):
+    def __init__(
+        self,
+        signals: tuple[int, ...] = STOP_SIGNALS,  # that are noted; others do what they always did
+    ):
+        self.signals = signals
         self.number = 0  # the first signal that came; 0: none
         self._when = 0.0  # it came
         self._before: dict[int, Any] = {}
@@ -49,11 +53,14 @@ class StopRequest:
         if not self.number:
             self.number, self._when = number, time.monotonic()
         elif number == signal.SIGINT and time.monotonic() - self._when > PATIENCE:
+            before = self._before.get(number)
+            if callable(before):
+                before(number, frame)
             raise KeyboardInterrupt
 
     def __enter__(self) -> "StopRequest":
         if threading.current_thread() is threading.main_thread():
-            for number in STOP_SIGNALS:
+            for number in self.signals:
                 if signal.getsignal(number) == signal.SIG_IGN:
                     continue
                 before = signal.signal(number, self._note)

@@ -531,7 +531,12 @@ class Trainer:
                 self.module, batches, self.run.step, self.accelerator, grads=due.watch
             )
             norm, norms = self._gradient_norms(due.write)
-            upcoming = None if due.save else self.feed.next()
+            try:
+                upcoming = None if due.save else self.feed.next()
+            except RuntimeError:  # Ctrl-C in a terminal may reach processes of the loader, too
+                if not self.stop_request.number or self.accelerator.num_processes > 1:
+                    raise
+                upcoming, due, stopped = None, replace(due, save=True, write=True), True
             loss = self._check(result, norm, batches, start)
             lr = self._update()
             batches = upcoming
