@@ -33,7 +33,7 @@ def as_image(
 
 def show_with_slider(
     draw: Callable[[Any], Figure],  # a picture of a value
-    name: str,  # of what is moved, beside the slider
+    name: str,  # of what is moved, with its unit, beside the slider
     values: Sequence,  # that the slider takes, in order
     start: Any,  # the value of the still picture, one of `values`
 ) -> SelectionSlider:
@@ -43,7 +43,13 @@ def show_with_slider(
     """
     if start not in values:
         raise ValueError(f"start: {start!r} is none of the values of {name}, {list(values)}")
-    slider = SelectionSlider(options=values, value=start, description=name)
+    slider = SelectionSlider(
+        options=values,
+        value=start,
+        description=name,
+        style={"description_width": "initial"},  # a name with its unit is never cut
+        layout={"width": "400px", "max_width": "100%"},
+    )
     shown = display(as_image(draw(start)), display_id=True)
 
     def draw_anew(change: dict[str, Any]):

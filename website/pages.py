@@ -22,6 +22,8 @@ ALONE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")
 SHOWN_AS_THEY_ARE = (".png", ".jpg", ".svg", ".csv", ".json", ".html")
 RESULTS = "papers_repro/results"
 WIDGET = "application/vnd.jupyter.widget-view+json"  # needs a kernel
+SLIDER = re.compile(r"^(?:\w+ = )?show_with_slider\(\s*\w+,\s*\"([^\"]+)\"", re.M)
+STILL = "*A still picture. Where the notebook runs, a slider below it moves:* {}."
 LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
 DISPLAY = re.compile(r"(```.*?```|`[^`\n]*`)|\s*(\$\$(?:\\.|[^\\$])+\$\$)\s*", re.S)  # or code
 
@@ -74,6 +76,10 @@ class Directives(Preprocessor):
                 cell.source = re.sub(r"^#\|.*\n?", "", cell.source, flags=re.M).strip()
                 without_input = "hide_input" in directives or "echo: false" in directives
                 cell.outputs = [out for out in cell.outputs if WIDGET not in out.get("data", ())]
+                moved = SLIDER.search(cell.source)
+                if moved and cell.outputs:
+                    note = {"text/markdown": STILL.format(moved[1])}
+                    cell.outputs.append(nbformat.v4.new_output("display_data", data=note))
                 cell.transient = {"remove_source": without_input}
             if cell.source and "hide" not in directives:
                 shown.append(cell)
@@ -159,6 +165,13 @@ def folder_page(folder: str, files: list[str], root: Path = ROOT) -> str:
     return "\n".join(lines) + "\n"
 
 
+def with_way_back(markdown: str, place: str) -> str:
+    "A table of results, which no sidebar lists, with a link to its study."
+    study = basename(dirname(dirname(place)))
+    link = f"[All results of `{study}`](../index.md)"
+    return re.sub(r"\A(# .*\n)?", lambda head: f"{head[0]}\n{link}\n\n", markdown, count=1)
+
+
 def project_facts(root: Path = ROOT) -> configparser.SectionProxy:
     "Name, address and branch, from `settings.ini`."
     ini = configparser.ConfigParser(delimiters=["="])
@@ -229,6 +242,10 @@ def make_pages(root: Path = ROOT) -> Pages:
         if folder.is_dir():
             place = folder.relative_to(root).as_posix()
             markdown[f"{place}/index.md"] = folder_page(place, found, root)
+    for place in [
+        page for page in markdown if re.fullmatch(rf"{RESULTS}/\w+/tables/\w+\.md", page)
+    ]:
+        markdown[place] = with_way_back(markdown[place], place)
     facts = project_facts(root)
     url = f"{facts['git_url']}/blob/{facts['branch']}"
     known = {*markdown, *pictures, *files}
@@ -285,12 +302,19 @@ def navigation(markdown: dict[str, str], root: Path = ROOT) -> list:
     reference.sort(key=lambda entry: (entry[0] != "", entry[0], entry[1] != "overview"))
     papers = [page for page in markdown if re.fullmatch(r"papers_repro/\w+\.md", page)]
     papers = [page for page in papers if basename(page).islower()]
+    cited = [section.removeprefix("papers/") for section, _ in chapters]
+    papers.sort(key=lambda page: [*cited, Path(page).stem].index(Path(page).stem))
     studies = []
     for page in sorted(page for page in markdown if page.startswith(f"{RESULTS}/")):
         folder = dirname(page).removeprefix(RESULTS).strip("/")
         if folder and "/" not in folder:
             name = "overview" if page.endswith("index.md") else title[page]
             studies.append((folder, name, page))
+    drawn = {folder: Path(page).stem for folder, name, page in studies if name != "overview"}
+    for index, (folder, name, page) in enumerate(studies):
+        paper = drawn.get(folder, "")
+        if not folder.startswith(paper):  # `mini` alone would not say of which paper
+            studies[index] = (f"{paper}_{folder}", name, page)
     studies.sort(key=lambda entry: (entry[0], entry[1] != "overview"))
     return [
         {
@@ -306,7 +330,8 @@ def navigation(markdown: dict[str, str], root: Path = ROOT) -> list:
                 {"Claims and verdicts": "papers_repro/WHERE.md"},
                 *[{title[page]: page} for page in papers],
                 {"Whom to cite": "papers_repro/CITATIONS.md"},
-                {"The papers' numbers": "papers_repro/reference/README.md"},
+                # in a section of its own: an index page would become the page of the tab
+                {"The papers' numbers": [{"Tables as CSV": "papers_repro/reference/README.md"}]},
             ]
         },
         {

@@ -488,8 +488,10 @@ def where_page(
     every = committed_results(root / "papers_repro" / "results")
     lines = ["# What each paper claims, whether it holds here, and where everything is", ""]
     lines += ["Written from the notebooks and the [committed results](results/README.md) by"]
-    lines += ["`make where`. Whom to cite: [CITATIONS.md](CITATIONS.md).", ""]
-    lines += ["## In five minutes", "", *_in_five_minutes(root), _READING, ""]
+    lines += ["`make where`. Whom to cite: [CITATIONS.md](CITATIONS.md). The words of the verdicts"]
+    lines += ["are explained [below the five minutes](#verdicts).", ""]
+    lines += ["## In five minutes", "", *_in_five_minutes(root)]
+    lines += ['<a id="verdicts"></a>', "", "### What the verdicts mean", "", _READING, ""]
     for work in works:
         studies = [study for study in every if study.paper == work.name]
         lines += [f'<a id="{work.name}"></a>', "", f"## {work.short}", ""]
