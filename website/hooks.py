@@ -11,6 +11,8 @@ from mkdocs.structure.files import File
 from pages import ROOT, make_pages, navigation, project_facts
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.S)
+IMAGE = re.compile(r'<img\b([^>]*?\bsrc="([^"]+\.png)")')
+WIDE = 700  # pixels, from which on a picture would be too small to read on a phone
 LINK = re.compile(r'<(?:a|img)\b[^>]*\b(?:href|src)="(?!\w+:|//|#)([^"#?]+)')
 COMMAND = re.compile(r"<m[a-z]+>(\\[a-zA-Z]+)")  # that is not known, and stands there as it is
 NO_TEXT = re.compile(r"<(pre|code|script|style|math)\b.*?</\1>", re.S)
@@ -72,11 +74,29 @@ def dead_links(
     return [link for link in found if normpath(join(dirname(page), link)) not in known]
 
 
+def wide_pictures_marked(
+    content: str,  # of a page
+    page: str,  # its place on the site
+    drawn: dict[str, bytes],  # pictures by place; others are files of the repository
+) -> str:
+    "Pictures that a phone had better scroll than shrink get a class."
+
+    def mark(found: re.Match) -> str:
+        place = normpath(join(dirname(page), unquote(html.unescape(found[2]))))
+        file = ROOT / place
+        data = drawn.get(place) or (file.read_bytes() if file.exists() else b"")
+        width = int.from_bytes(data[16:20], "big")  # of the header of PNG
+        return f'<img class="wide"{found[1]}' if width >= WIDE else found[0]
+
+    return IMAGE.sub(mark, content)
+
+
 def on_page_content(content, page, config, files):
     "Formulas and links, both checked, and a search that does not find each line of the source."
     known = {file.dest_uri for file in files}
     for link in dead_links(content, page.file.dest_uri, known):
         log.warning("%s has a link to nothing, '%s'", page.file.src_uri, link)
+    content = wide_pictures_marked(content, page.file.dest_uri, config.pages.pictures)
     drawn = with_formulas(content)
     for left in undrawn_formulas(drawn):
         log.warning("%s has a formula that is not drawn, '%s'", page.file.src_uri, left)

@@ -87,9 +87,23 @@ class Directives(Preprocessor):
         return nb, resources
 
 
+def marked_long(cell: re.Match) -> str:
+    "A cell of a table with a class that lets its text wrap."
+    attributes, text = cell.groups()
+    if 'class="' in attributes:
+        attributes = attributes.replace('class="', 'class="long ', 1)
+    else:
+        attributes = f' class="long"{attributes}'
+    return f"<td{attributes}>{text}</td>"
+
+
 def plain_html(text: str) -> str:
-    "HTML without styles of its own, and without the blank lines at which Markdown would end it."
+    """HTML without styles of its own, and without the blank lines at which Markdown would end it.
+
+    Sentences in cells wrap, so that the last column of a ledger, its verdict, is seen.
+    """
     text = re.sub(r"<style.*?</style>", "", text, flags=re.S)
+    text = re.sub(r"<td\b([^>]*)>([^<]{30,})</td>", marked_long, text)
     return re.sub(r"\n\s*\n", "\n", text).strip()
 
 

@@ -131,3 +131,22 @@ def test_formulas_that_nobody_drew_are_found():
     assert undrawn_formulas("<p>so\n$<b>x</b>$\nand</p>") == ["$x$"]
     unknown = with_formulas('<span class="arithmatex">\\(\\nocommand x\\)</span>')
     assert undrawn_formulas(unknown) == ["\\nocommand"]
+
+
+def test_wide_pictures_and_long_cells_are_marked():
+    pytest.importorskip("latex2mathml", reason="comes with the extra site")
+    from hooks import wide_pictures_marked
+
+    def header(width: int) -> bytes:
+        return b"\x89PNG\r\n\x1a\n" + bytes(8) + width.to_bytes(4, "big")
+
+    drawn = {"nbs/a_files/wide.png": header(1290), "nbs/a_files/small.png": header(384)}
+    page = '<p><img alt="x" src="a_files/wide.png" /><img src="a_files/small.png" /></p>'
+    marked = wide_pictures_marked(page, "nbs/a.html", drawn)
+    assert marked == page.replace("<img alt", '<img class="wide" alt')
+
+    sentence = "one claim, as it is written in the paper"
+    told = pages.plain_html(f'<td>short</td><td class="data">{sentence}</td><td>{sentence}</td>')
+    assert told == (
+        f'<td>short</td><td class="long data">{sentence}</td><td class="long">{sentence}</td>'
+    )
