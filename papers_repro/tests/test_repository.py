@@ -36,6 +36,14 @@ def code_cells(notebook):
     return ["".join(c["source"]) for c in notebook["cells"] if c["cell_type"] == "code"]
 
 
+def test_results_name_no_place_of_a_machine(root):
+    places = re.compile(r"""["'` ](/(?:work|home|root|tmp|mnt|data|Users)/[\w./-]+)""")
+    for path in sorted((root / "papers_repro" / "results").rglob("*")):
+        if path.suffix in (".ipynb", ".md", ".json", ".csv", ".html"):
+            found = places.search(path.read_text().replace('\\"', '"'))
+            assert not found, f"{path}: {found[1]}"
+
+
 def test_notebooks_are_short(root):
     for path in notebooks(root):
         notebook = json.loads(path.read_text())
