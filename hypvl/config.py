@@ -22,11 +22,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 # %% ../nbs/000_config.ipynb #3d469a2f
-def _some(names: list[str]) -> str:
-    "The first names of a list."
-    return f"{', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
-
-
 def suggest(
     name: str,  # the name that was not found
     known: Iterable[str],  # the names that exist
@@ -35,21 +30,18 @@ def suggest(
     "Tail of an error message: the nearest known name, or the known names if none is near."
     known = [str(k) for k in known]
     front, _, last = str(name).rpartition(".")
-    beside = [k.rpartition(".")[2] for k in known if front and k.rpartition(".")[0] == front]
-    if beside:  # a long front that is right says nothing about the last part
-        found = [k for k in known if k.rpartition(".")[2] == last]
-        near = difflib.get_close_matches(last, beside, n=1, cutoff=0.5)
-        found += [f"{front}.{name}" for name in near]
-        if not found and not listed:
-            return f" Known below {front!r}: {_some(beside)}."
-        return f" Did you mean {found[0]!r}?" if found else ""
+    beside = {k.rpartition(".")[2]: k for k in known if front and k.rpartition(".")[0] == front}
     near = [k for k in known if k.rpartition(".")[2] == last]  # right, but for what is before it
-    near += difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    if beside:  # a long front that is right says nothing about the last part
+        near += [beside[k] for k in difflib.get_close_matches(last, beside, n=1, cutoff=0.5)]
+    else:
+        near += difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     if near:
         return f" Did you mean {near[0]!r}?"
     if listed or not known:
         return ""
-    return f" Known: {_some(known)}."
+    names, where = list(beside) or known, f" below {front!r}" if beside else ""
+    return f" Known{where}: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}."
 
 # %% ../nbs/000_config.ipynb #6150fce1
 def check_least(

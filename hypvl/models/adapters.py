@@ -68,6 +68,14 @@ def weights_hash(
 tower_sources = Registry()  # kind → function that makes a model of what follows the colon
 
 
+def _made(source):
+    "The model that a source is, or that one of a known kind names; None for a path."
+    if isinstance(source, nn.Module):
+        return source
+    kind, _, name = str(source).partition(":")
+    return tower_sources[kind](name) if kind in tower_sources else None
+
+
 def find_tower(
     source: str | Path | nn.Module,  # where the weights are, see above; or a tower or a model
     part: str,  # 'image_tower' or 'text_tower'
@@ -75,10 +83,10 @@ def find_tower(
     "The tensors of a tower that is named by its source."
     if isinstance(source, nn.Module):
         return tower_state(getattr(source, part, source))
-    kind, _, name = str(source).partition(":")
-    if kind in tower_sources:
-        return tower_state(tower_sources[kind](name).get_submodule(part))
-    path = Path(source)
+    made = _made(source)
+    if made is not None:
+        return tower_state(made.get_submodule(part))
+    kind, path = str(source).partition(":")[0], Path(source)
     if path.is_dir():
         path = path / "model.safetensors"
     if not path.is_file():
@@ -96,8 +104,8 @@ def read_towers(
     name: str = "",  # of the source, for the message; '': as it is given
 ) -> None:
     "Read towers from a source; ValueError where one is another than the model's."
-    kind, _, rest = str(source).partition(":") if isinstance(source, str) else ("", "", "")
-    found = tower_sources[kind](rest) if kind in tower_sources else source  # made once for all
+    made = _made(source)  # once for all parts
+    found = source if made is None else made
     for part in parts:
         tensors = find_tower(found, part)
         try:

@@ -107,8 +107,8 @@ class FrozenTowers(ModelConfig, kind="frozen_towers"):
         if self.weights:
             source = load_source(self.weights)
             read_towers(model, source, name=self.weights)
-            for side in ("image", "text"):
-                if self.own_start:
+            if self.own_start:
+                for side in ("image", "text"):
                     _start_heads(part, side, own_projection(source, side))
         for side in ("image", "text"):
             part.freeze(f"{side}_tower", self.weights)

@@ -114,21 +114,6 @@ def _how_many(at_once: int | None, missing: int, how: str, device: str) -> int:
 
 
 @contextmanager
-def _worker_pool(at_once: int, how: str) -> Iterator[None]:
-    "Processes for runs in this machine's cores, threads for runs that start processes themselves."
-    if how != "inline":
-        with joblib.parallel_config(backend="threading"):
-            yield
-        return
-    threads = max(1, joblib.cpu_count() // at_once)
-    try:
-        with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
-            yield
-    finally:
-        get_reusable_executor().shutdown(wait=True)
-
-# %% ../../nbs/papers/803_parallel_runs.ipynb #5b678fd1
-@contextmanager
 def _stops_together(out: str | Path) -> Iterator[None]:
     "Ctrl-C reaches all processes, which end by themselves; then it is raised here."
     stopped = Path(out) / _STOPPED
@@ -146,6 +131,22 @@ def _stops_together(out: str | Path) -> Iterator[None]:
         raise KeyboardInterrupt
 
 
+@contextmanager
+def _worker_pool(at_once: int, how: str, out: str | Path) -> Iterator[None]:
+    "Processes for runs in this machine's cores, threads for runs that start processes themselves."
+    if how != "inline":
+        with joblib.parallel_config(backend="threading"):
+            yield
+        return
+    threads = max(1, joblib.cpu_count() // at_once)
+    with _stops_together(out):
+        try:
+            with joblib.parallel_config(backend="loky", inner_max_num_threads=threads):
+                yield
+        finally:
+            get_reusable_executor().shutdown(wait=True)
+
+# %% ../../nbs/papers/803_parallel_runs.ipynb #5b678fd1
 @contextmanager
 def _says_what_is_kept(out: str | Path) -> Iterator[None]:
     "An interrupt says how to go on."
@@ -199,9 +200,8 @@ def run_all(
     jobs = [one(r.recipe, out, how, device, probes) for r in missing]
     with (
         _says_what_is_kept(out),
-        _stops_together(out),
         _progress_bar(missing, progress),
-        _worker_pool(at_once, how),
+        _worker_pool(at_once, how, out),
         warnings.catch_warnings(),
     ):
         # joblib replaces a process whose memory has grown

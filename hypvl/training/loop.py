@@ -531,12 +531,7 @@ class Trainer:
                 self.module, batches, self.run.step, self.accelerator, grads=due.watch
             )
             norm, norms = self._gradient_norms(due.write)
-            try:
-                upcoming = None if due.save else self.feed.next()
-            except RuntimeError:  # Ctrl-C in a terminal may reach processes of the loader, too
-                if not self.stop_request.number or self.accelerator.num_processes > 1:
-                    raise
-                upcoming, due, stopped = None, replace(due, save=True, write=True), True
+            upcoming = None if due.save else self.feed.next()
             loss = self._check(result, norm, batches, start)
             lr = self._update()
             batches = upcoming

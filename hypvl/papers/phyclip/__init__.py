@@ -51,7 +51,7 @@ from hypvl.papers.phyclip.pictures import (
     retrieval_figure,
 )
 from .recipes import SECTIONS, section_recipes
-from .tables import LAYOUTS, REFERENCE
+from .tables import LAYOUTS, METRIC_SIGNS, REFERENCE
 from hypvl.papers.phyclip.traversal_figures import (
     measures_figure,
     measures_sentence,
@@ -199,7 +199,7 @@ def scores_compared(study: Study) -> pd.DataFrame:
         share = shares.groupby(by)["share"].mean().reindex(wide.index)
         alone = wide.index.get_level_values("k") == 1  # one factor has all
         wide["largest factor's share"] = share.where(~alone, 1.0)
-    words = wide.rename(_SCORES, level="score").rename({"l1": "ℓ1", "l2": "ℓ2"}, level="product")
+    words = wide.rename(_SCORES, level="score").rename(METRIC_SIGNS, level="product")
     return words.mul(100).round(1)
 
 # %% ../../../nbs/papers/phyclip/817_phyclip.ipynb #b996af8d
