@@ -88,9 +88,11 @@ def words(out):
 
 
 def steps_in(out):
-    "The last step in the metrics of a run."
-    path = out / "run/metrics.csv"
-    lines = path.read_text().splitlines()[1:] if path.exists() else []
+    "The last step in the metrics of a run; 0 where it has none, or is about to write them anew."
+    try:
+        lines = (out / "run/metrics.csv").read_text().splitlines()[1:]
+    except FileNotFoundError:
+        return 0
     return int(lines[-1].split(",")[0]) if lines and lines[-1].split(",")[0] else 0
 
 

@@ -155,7 +155,7 @@ def sized_taxonomy(
 # %% ../../../nbs/papers/h2em/840_recipes.ipynb #d3b2a65e
 _FIELD: dict[str, dict[str, Any]] = {
     "world": {
-        **{"lr": 1e-3, "epochs": 6, "schedule": "halved_once", "layers": 1, "heads": 4},
+        **{"lr": 1e-3, "epochs": 12, "schedule": "halved_once", "layers": 1, "heads": 4},
         **{"disentangler_layers": 0, "scale_init": 0.03, "rates": {"troika": 3e-4}},
     },
     "mit-states": {"lr": 1e-4, "epochs": 10, "schedule": "halved_once", "layers": 3},
@@ -186,7 +186,7 @@ def _source(preset: str) -> CzslSource:
 def _training(name: str, images: int, preset: str, seed: int, family: str) -> TrainConfig:
     "Epochs of so many pictures as updates."
     field = _FIELD.get(name, _FIELD["mit-states"])
-    epochs = {"smoke": 2, "gpu": 12}.get(preset, field["epochs"])
+    epochs = 2 if preset == "smoke" else field["epochs"]
     an_epoch = math.ceil(images / 64)
     return TrainConfig(
         steps=epochs * an_epoch,
