@@ -122,6 +122,11 @@ class PairLoader(PlannedLoader):
         if not hasattr(source, "__len__") or not len(source):
             raise ValueError(f"source: pairs with a length of 1 or more are needed, got {source!r}")
         joint = batch_size * world_size  # of all ranks, which are contrasted with each other
+        if split == "train" and joint == 1:
+            warnings.warn(
+                "batch_size: a pair alone has no negatives, so that every contrast of it is 0",
+                stacklevel=2,
+            )
         if split == "train" and joint > len(source):
             warnings.warn(
                 f"batch_size: a batch of {joint} holds pairs more than once, for there are "

@@ -127,6 +127,8 @@ class ImageEncoder(HubModel):
         `streams`. Raises KeyError for a missing entry, LookupError for a name without a kind or
         a kind without an encoder, ValueError for an entry of the wrong shape or type.
         """
+        if isinstance(streams, str):
+            raise TypeError(f"streams: a list of names, [{streams!r}], got {streams!r}")
         missing = [s for s in streams if s not in batch and not s.startswith(WORDS)]
         if missing:
             hint = ""

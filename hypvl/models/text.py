@@ -275,6 +275,13 @@ class TextTower(nn.Module):
         tokens: Int[Tensor, "B L"],  # ids of the tokeniser, right-padded with 0
     ) -> Int[Tensor, "B L"]:
         "Rows of the token table; an error names the words that have none."
+        seen = tokens.device.type == "cpu" and tokens.numel()  # a GPU would be waited for
+        if seen and not torch.compiler.is_compiling():
+            least, most = (int(end) for end in tokens.aminmax())
+            if least < 0 or most >= self.config.vocab_size:
+                raise ValueError(
+                    f"tokens: ids from 0 to {self.config.vocab_size - 1}, got {least} to {most}"
+                )
         if self.vocabulary is None:
             return tokens
         rows = self.row_of_id[tokens]

@@ -27,7 +27,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from tqdm.std import tqdm
 
-from ..config import check_type
+from ..config import check_type, suggest
 from ..data.jobs import folder_lock
 from ..losses.ring import ProcessRing
 from ..losses.rows import gather_processes
@@ -219,6 +219,7 @@ def _is_due(done, every, last):
     return done == last or bool(every and done % every == 0)
 
 
+_BEST = "val/loss"  # the column that decides unless the config names another
 _NO_MODEL_YET = ".model_due"  # stands beside checkpoints of which the newest has no model yet
 
 
@@ -376,6 +377,12 @@ class Trainer:
                     history = logger.frame()
         if self.stopping or self.stop_request.number:
             self.stop_request.obey(self._farewell())
+        if self.config.best not in (_BEST, *history.columns):
+            warnings.warn(
+                f"best: no row of the metrics has a column {self.config.best!r}, so no weights are "
+                f"kept as the best.{suggest(self.config.best, history.columns)}",
+                stacklevel=2,
+            )
         return history
 
     def _begin(self, resume, config, more_steps):

@@ -21,7 +21,7 @@ from ...geometry.routing import RoutedConfig, RoutingConfig
 from ...geometry.spaces import ProductConfig, SphereConfig
 from ...losses.routing import RoutedObjective
 from ...models.frozen import frozen_towers
-from ..recipes import PRESETS, Recipe, known_name, preset_scale
+from ..recipes import PRESETS, Recipe, known_name, preset_scale, split_overrides
 from ...training.cached import CachedFeatures
 from ...training.config import TrainConfig
 
@@ -161,7 +161,7 @@ def agr_recipe(
     known_name("preset", preset, PRESETS)
     if not budget > 0:
         raise ValueError(f"budget: a positive share of the steps, got {budget}")
-    of_training = {k.removeprefix("train."): v for k, v in overrides.items() if k[:6] == "train."}
+    of_training, rest = split_overrides(overrides, "train")
     training = override(_training(preset), of_training)
     training = replace(training, seed=seed, steps=max(2, round(budget * training.steps)))
     published = preset == "paper"
@@ -171,7 +171,6 @@ def agr_recipe(
     objective = RoutedObjective(steps=training.steps)
     data = _data(preset, published or bool(overrides.get("data.root")))
     made = Recipe("agr", preset, model, objective, data, training, model.vision.kind)
-    rest = {key: value for key, value in overrides.items() if key[:6] != "train."}
     made = override(replace(made, probes=("routed",)), SETTINGS[setting] | rest)
     parts = ("correction", "baseline", "gate")  # whose gradients the log tells
     parts += ("router",) if made.model.geometry.routing.weighting != "query" else ()

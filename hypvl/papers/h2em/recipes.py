@@ -52,6 +52,7 @@ from hypvl.papers.recipes import (
     Recipe,
     at_budget,
     known_name,
+    split_overrides,
     untrained,
     without_steps,
 )
@@ -285,8 +286,7 @@ def composition_recipe(
     known_name("preset", preset, PRESETS)
     size = backbone or ("ViT-L/14" if preset == "paper" else "tiny")
     known_name("backbone", size, tuple(_BACKBONES))
-    data = {k.removeprefix("data."): v for k, v in overrides.items() if k.startswith("data.")}
-    rest = {k: v for k, v in overrides.items() if not k.startswith("data.")}
+    data, rest = split_overrides(overrides, "data")
     source = override(_source(preset), {k: v for k, v in data.items() if k != "kind"})
     towers = rest.pop("model.backbone", _BACKBONES[size])
     if sizes:

@@ -31,6 +31,7 @@ from hypvl.papers.recipes import (
     Recipe,
     at_budget,
     known_name,
+    split_overrides,
     untrained,
     without_steps,
 )
@@ -264,8 +265,7 @@ OTHERS = ("hycoclip", "phyclip")  # models of another paper
 def _other(family: str, preset: str, seed: int, **overrides: Any) -> Recipe:
     "A model of the CLIP line with this paper's probe; settings of data are those of the probe."
     test, _ = _scale(preset, "clip")
-    mine = {key: value for key, value in overrides.items() if not key.startswith("data.")}
-    data = {k.removeprefix("data."): v for k, v in overrides.items() if k.startswith("data.")}
+    data, mine = split_overrides(overrides, "data")
     test = override(test, data)
     columns = {"backbone": "none", "cross_image": False, "dist_func": "angle"}
     made = family_recipe(family, preset, seed=seed, probes=("instances",), **mine)
