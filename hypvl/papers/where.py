@@ -18,7 +18,14 @@ from urllib.parse import quote
 import pandas as pd
 
 from .citations import Work, read_works
-from .claims import OURS, counts_by_origin, of_the_paper, verdict_counts, with_limits
+from hypvl.papers.claims import (
+    DECIDED,
+    OURS,
+    counts_by_origin,
+    of_the_paper,
+    verdict_counts,
+    with_limits,
+)
 from .paper import find_paper
 from .read_off import check, finding, findings, leaders_sentence
 from .runs import paper_packages
@@ -345,6 +352,9 @@ def _summary(work: Work, studies: Sequence[CommittedStudy], most: int) -> list[s
         return [title, "", f"No results are committed yet; {claims} claims are listed.", ""]
     shown = _shown(studies[0].ledger, [*find_paper(work.name).headline], most)
     said = [finding(row) for row in shown]
+    decided = studies[0].ledger.query("verdict in @DECIDED")
+    if left := len(decided) - sum(row.verdict in DECIDED for row in shown):
+        said.append(f"and {left} more that are decided, [below](#{work.name})")
     for study in studies:
         folder = f"results/{study.folder}"
         links = f"[{study.folder}]({folder}), [executed notebook]({folder}/{work.name}.ipynb)"
@@ -370,15 +380,15 @@ def _counted(rows: Sequence, one: str, several: str) -> str:
 
 
 def _shown(ledger: pd.DataFrame, headline: Sequence[str], most: int) -> list:
-    """What carries the paper's message, decided or not; one of each other verdict of its claims;
-    failed checks; and decided rows up to a number."""
+    """What carries the paper's message, decided or not; one of each other verdict of its claims,
+    of contradictions all; failed checks; and decided rows up to a number."""
     known = ledger.assign(theirs=of_the_paper(ledger))
     first = known[known["id"].isin(headline)].set_index("id").reindex(headline).reset_index()
     rows = list(first.dropna(subset="verdict").itertuples())
     decided = findings(ledger)
     decided = decided[decided["decided"] & ~decided["id"].isin(headline)]
     for row in decided[decided["theirs"]].itertuples():
-        if row.verdict not in {shown.verdict for shown in rows}:
+        if row.verdict == "contradicts" or row.verdict not in {shown.verdict for shown in rows}:
             rows.append(row)
     checks = known[known["theirs"] & ~known["id"].isin(headline)]
     rows += [row for row in checks.itertuples() if outcome(row) == FAILED_CHECK]
@@ -461,7 +471,7 @@ def _where(work: Work, contents, marks, studies, works) -> list[str]:
     return lines
 
 
-def _in_five_minutes(root: Path, most: int = 20) -> list[str]:
+def _in_five_minutes(root: Path, most: int = 10) -> list[str]:
     "What each paper claims and what became of it."
     every = committed_results(root / "papers_repro" / "results")
     lines = []
