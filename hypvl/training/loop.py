@@ -377,7 +377,7 @@ class Trainer:
                     history = logger.frame()
         if self.stopping or self.stop_request.number:
             self.stop_request.obey(self._farewell())
-        if self.config.best not in (_BEST, *history.columns):
+        if self.config.steps and self.config.best not in (_BEST, *history.columns):
             warnings.warn(
                 f"best: no row of the metrics has a column {self.config.best!r}, so no weights are "
                 f"kept as the best.{suggest(self.config.best, history.columns)}",

@@ -16,7 +16,6 @@ import pandas as pd
 from ...config import atomic_path, config_hash, suggest, write_atomic
 from .composition_batches import CompositionAugmentation, CompositionLoader
 from .metadata import LOST, METADATA, Compositions, read_compositions
-from .primitives import PrimitiveTaxonomy, read_taxonomy, world_taxonomy
 from .splits import PHASES, SPLIT_FOLDER, compare_counts, read_split
 from ..jobs import folder_lock
 from ..sources import DataPaths, DataSource
@@ -35,7 +34,7 @@ class CzslSource(DataSource, kind="czsl"):
     name: str = ""  # 'mit-states', 'ut-zappos' or 'cgqa'; the folder's where empty
     world: StatesConfig = StatesConfig()
     missing: str = "fail"  # 'skip': go on without pictures that are not there
-    taxonomy: str = ""  # JSON file; empty: the world's, or what is shipped for `name`
+    taxonomy: str = ""  # JSON file, or 'cluster'; empty: taxonomy.json of `root`, what is shipped
     augmentation: CompositionAugmentation = CompositionAugmentation()
     augment: bool = True  # False: training pictures as they are, so features can be kept
     keep_decoded: int = 0  # pictures that stay in the memory of each reading process
@@ -122,18 +121,4 @@ class CzslSource(DataSource, kind="czsl"):
             world_size,
             workers,
             self.keep_decoded,
-        )
-
-    def primitive_taxonomy(self, data: DataPaths) -> PrimitiveTaxonomy:
-        "Parents of states and objects: of the file, the world's, or what is shipped."
-        split = self.compositions(data).split
-        if self.taxonomy:
-            return read_taxonomy(self.taxonomy, split)
-        if not self.root:
-            return world_taxonomy(split)
-        if split.name == "ut-zappos":
-            return read_taxonomy(split.name, split)
-        raise ValueError(
-            f"taxonomy: none is published for {split.name!r}; ask a language model "
-            "(`hypvl.data.czsl.primitives.taxonomy_prompt`), or `cluster_taxonomy`, which is ours"
         )

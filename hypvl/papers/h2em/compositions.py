@@ -9,6 +9,7 @@ __all__ = ['SETTINGS', 'CHUNK', 'CURVE', 'LEVELS', 'EDGES', 'LEVEL_PAIRS', 'own_
            'published_parameters', 'Phases', 'composition_frames', 'validation_area']
 
 # %% ../../../nbs/papers/h2em/841_compositions.ipynb #f06ccfb3
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -161,26 +162,33 @@ def reference_rows(
     targets: Sequence[Pair],
     trained: Sequence[Pair],  # of each training picture
     seed: int = 0,
+    block: int = 2**22,  # scores at a time
 ) -> dict[str, dict[str, float]]:  # row → metric → value
     "Majority, chance and ideal of a setting."
-    pairs = setting.pairs
-    place = {pair: n for n, pair in enumerate(pairs)}
-    truth = np.zeros((len(targets), len(pairs)))
-    truth[np.arange(len(targets)), [place[pair] for pair in targets]] = 1
+    place = {pair: n for n, pair in enumerate(setting.pairs)}
+    truth = np.array([place[pair] for pair in targets])
     counts = pd.Series(list(trained)).value_counts()
-    frequent = np.zeros_like(truth) + np.array([counts.get(pair, 0) for pair in pairs])
-    rng, draws = np.random.default_rng(seed), []
+    frequent = np.array([counts.get(pair, 0) for pair in place])
+    rng = np.random.default_rng(seed)
 
-    def measured(scores, bias_grid="official"):
-        stream = setting.stream(targets)
-        stream.update(scores)
+    def measured(scores_of, bias_grid="official"):  # of some pictures at a time
+        stream, size = setting.stream(targets), max(1, block // len(place))
+        for first in range(0, len(targets), size):
+            rows = slice(first, min(first + size, len(targets)))
+            stream.update(scores_of(rows), images=rows)
         return sweep(stream.best(), bias_grid).measures
 
-    for _ in range(20):
-        draws.append(measured(rng.random(truth.shape)))
-    chance = pd.DataFrame(draws).mean().to_dict()
-    ideal = measured(truth, "exact")  # equal scores have no place on the published grid
-    return {"majority": measured(frequent), "chance": chance, IDEAL: ideal}
+    def drawn(rows):
+        return rng.random((rows.stop - rows.start, len(place)))
+
+    def known(rows):
+        return (truth[rows, None] == np.arange(len(place))).astype(float)
+
+    draws = min(20, math.ceil(20_000 / len(targets)))  # few of many pictures say as much
+    chance = pd.DataFrame([measured(drawn) for _ in range(draws)]).mean().to_dict()
+    majority = measured(lambda rows: np.tile(frequent, (rows.stop - rows.start, 1)))
+    ideal = measured(known, "exact")  # equal scores have no place on the published grid
+    return {"majority": majority, "chance": chance, IDEAL: ideal}
 
 # %% ../../../nbs/papers/h2em/841_compositions.ipynb #a0fbb5f1
 _PARTS = np.arange(3).repeat(2).reshape(3, 2)
