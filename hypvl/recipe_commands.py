@@ -243,7 +243,7 @@ def score_lines(
 
     table = progress(results) if results is not None else []
     if not len(table):
-        return ["no scores in %: see the tables of the run"]
+        return ["no scores in %: no table has a column for what was measured; see frames/results.*"]
     several = table["model"].nunique() > 1  # a model may be measured in parts, or in several ways
     lines = [f"{'mean score, %':22} {'model':>7} {'blind':>7} {'ideal':>7}"]
     for row in table.itertuples():

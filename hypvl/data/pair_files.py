@@ -36,7 +36,7 @@ def read_pairs_csv(
     if missing:
         raise FileNotFoundError(
             f"source: {len(missing)} of {len(pairs)} pictures of {path.name!r} are missing, "
-            f"the first is {missing[0].name!r}; they are looked for in {path.parent.name!r}"
+            f"the first is {str(missing[0])!r}"
         )
     return pairs
 

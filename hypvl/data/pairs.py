@@ -56,7 +56,10 @@ class _Visits(Dataset):
         epoch, place = visit
         where, item = f"source[{place}]", self.pairs[place]
         if not (isinstance(item, (tuple, list)) and len(item) == 2 and isinstance(item[1], str)):
-            raise TypeError(f"{where}: a pair (image, caption) is needed, got {str(item)[:60]}")
+            got = str(item)[:60]
+            if type(item) in (tuple, list):
+                got = f"({', '.join(type(part).__name__ for part in item)})"
+            raise TypeError(f"{where}: a pair (image, caption as a string) is needed, got {got}")
         image = _pixels(item[0], where)
         if self.crop_scale:
             rng = random.Random(f"{self.seed}/{epoch}/{place}")

@@ -75,7 +75,10 @@ class PairVocabulary:
         "Numbers of state and object of pairs."
         states = {name: n for n, name in enumerate(self.states)}
         objects = {name: n for n, name in enumerate(self.objects)}
-        for state, name in pairs:
+        for pair in pairs:
+            if isinstance(pair, str) or len(pair) != 2:
+                raise ValueError(f"pairs: ('glossy', 'star'), a state and an object, got {pair!r}")
+            state, name = pair
             if state not in states:
                 raise KeyError(f"pair {(state, name)}: unknown state.{suggest(state, states)}")
             if name not in objects:
@@ -540,6 +543,8 @@ class CompositionalEncoder(HubModel):
         chunk: int = 2048,  # prompts at a time
     ) -> EncodedTexts:
         "Texts of pairs, seen or not, and of all primitives, each encoded once."
+        if pairs is not None and not len(pairs):
+            raise ValueError("pairs: one or more needed, got none")
         if pairs is None:
             parts = self.parts
         elif isinstance(pairs, Tensor):
@@ -629,9 +634,14 @@ class CompositionalEncoder(HubModel):
     ) -> Float[Tensor, "B P"]:
         """Scores of pairs for the pictures of a batch; higher is better.
 
-        pairs: names, or what `candidates` gave; None: the training pairs.
+        batch: `{"image": pixels}`, pictures [B, 3, H, W] as for `encode_image`.
+        pairs: names, `[("glossy", "star"), ...]`, or what `candidates` gave; None: the training
+            pairs.
         fusion: see `score_chunks`.
         """
+        if not isinstance(batch, Mapping):
+            got = type(batch).__name__
+            raise TypeError(f'batch: entries by name, {{"image": pixels}}, got {got}')
         found = pairs if isinstance(pairs, EncodedTexts) else self.candidates(pairs)
         pieces = self.score_chunks(self.see(batch, kinds), found, fusion)
         return torch.cat([scores for _, scores in pieces], 1)

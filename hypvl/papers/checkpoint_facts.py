@@ -79,7 +79,9 @@ def uses_of(
     if "classify" in has:
         uses.append("name images without examples: classify(images, labels)")
     if "scores" in has:
-        uses.append("name pairs of a state and an object, seen or not: scores(batch, pairs)")
+        uses.append(
+            'name pairs of a state and an object, seen or not: scores({"image": pixels}, pairs)'
+        )
     lacking = geometry.lacks()
     if "encode_image" in has and not {"dist", "norm", "search_vectors"} & {*lacking}:
         uses.append("look at what it finds: hypvl explore --run CHECKPOINT")

@@ -348,4 +348,10 @@ def find_paper(
     "The paper of a name."
     if name not in paper_packages():
         raise ValueError(f"paper: no folder {name!r}.{suggest(name, paper_packages())}")
-    return import_module(f"hypvl.papers.{name}").paper
+    module = import_module(f"hypvl.papers.{name}")
+    if not hasattr(module, "paper"):
+        raise ValueError(
+            f"paper: hypvl.papers.{name} has no `paper` yet, the Paper(...) that puts its parts "
+            "together"
+        )
+    return module.paper

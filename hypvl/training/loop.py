@@ -440,7 +440,8 @@ class Trainer:
     def _check_identity(self, identity, more_steps):
         "Raise, on all processes, if the folder holds another run."
         problem = None
-        if self.accelerator.is_main_process:
+        begun = any((self.out / name).exists() for name in ("checkpoints", "model", "metrics.csv"))
+        if self.accelerator.is_main_process and begun:  # else what stopped it may be mended
             try:
                 identity.check(self.out, more_steps)
             except ValueError as e:
@@ -494,7 +495,9 @@ class Trainer:
         shown = self.config.progress and self.accelerator.is_main_process
         if shown:
             left = self.config.steps - self.run.step
-            print(f"{left} of {self.config.steps} steps; weights and metrics go to {self.out}")
+            print(
+                f"{left} of {self.config.steps} steps to do; weights and metrics go to {self.out}"
+            )
         return tqdm(
             total=self.config.steps,
             initial=self.run.step,

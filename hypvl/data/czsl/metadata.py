@@ -190,7 +190,8 @@ def _without_missing(rows: pd.DataFrame, root: Path, missing: str) -> tuple[pd.D
         named = ", ".join(lost[:5])
         raise FileNotFoundError(
             f"images: {len(lost)} of {len(rows)} are missing in images/ of {root.name!r}: {named}"
-            f"{', ...' if len(lost) > 5 else ''}; missing='skip' goes on without them"
+            f"{', ...' if len(lost) > 5 else ''}; missing='skip' (in a recipe data.missing=skip) "
+            "goes on without them"
         )
     return rows[there].reset_index(drop=True), len(lost)
 
