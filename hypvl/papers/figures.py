@@ -355,13 +355,13 @@ def _draw_signs(axis: Axes, signs: pd.DataFrame, rivals: Sequence[str]) -> None:
 
 
 def budget_figure(
-    # model, seed, budget (share of the planned steps), metric (a title), value (0 to 1)
+    # model, seed, budget (multiple of the planned steps), metric (a title), value (0 to 1)
     scores: pd.DataFrame,
     ours: str,  # name of the model whose lead the signs say
     colours: Mapping[str, str] | None = None,  # of models
     guessing: Mapping[str, float] | None = None,  # level of chance, by metric
 ) -> Drawing:
-    "Scores over the share of the planned steps, and who leads at each."
+    "Scores over the multiple of the planned steps, and who leads at each."
     scores = scores[["model", "seed", "budget", "metric", "value"]]
     signs = budget_signs(scores, ours)
     models, metrics = list(dict.fromkeys(scores["model"])), list(dict.fromkeys(scores["metric"]))
@@ -384,7 +384,7 @@ def budget_figure(
             below.set_xscale("log", base=2)
             below.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
             below.minorticks_off()
-            below.set(xlabel="share of the planned steps", yticklabels=[])
+            below.set(xlabel="multiple of the planned steps", yticklabels=[])
             below.set_xlim(budgets[0] / 1.3, budgets[-1] * 1.3)
         axes[0, 0].set_ylabel("score, %")
         axes[1, 0].set_yticklabels([f"{ours} − {rival}" for rival in rivals])
@@ -441,7 +441,7 @@ def budget_sentence(
             sure += all(_is_sure(rows[rows["budget"].eq(budget)]) for budget in last)
     which = f": {'; '.join(turned)}" if turned else ""
     which += f" ({sure} of them sure both times)" if turned else ""
-    between = f"from {last[0]:g} to {last[1]:g} of the planned steps"
+    between = f"from {last[0]:g} to {last[1]:g} times the planned steps"
     leads = f"{len(turned)} of {len(pairs)} leads change their sign {between}{which}"
     return f"{leads}; {growth_sentence(data, last)}"
 

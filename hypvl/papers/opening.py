@@ -212,10 +212,11 @@ cone* of a point holds what is a kind of it or has it in it. Five papers put CLI
 FOUND = "nbs/images/found"  # the figure and what it draws, without the ending
 _READING = """\
 Effects are in points, positive as the paper claims, with 95 % intervals over items and seeds.
-*Not found* lies within half of the paper's effect. *Cannot be told* is no *no*; ledgers say why:
-*underpowered* (an interval too wide, or lost in the correction for all claims of a paper), *still
-learning* (longer training turns the sign, or nobody trained longer), *at the floor* or *ceiling*
-(models guess, or solve all), *one run* (fewer than three seeds)
+*Not found* lies within half of the paper's effect, with one sign also when trained longer. *Cannot
+be told* is no *no*; ledgers say why: *underpowered* (an interval too wide, or lost in the
+correction for all claims of a paper), *still learning* (longer training turns the sign, or nobody
+trained longer), *at the floor* or *ceiling* (models guess, or solve all), *one run* (fewer than
+three seeds)
 ([rules](nbs/papers/809_claims.ipynb)). [WHERE.md](papers_repro/WHERE.md) has all claims, with
 counts by study, and the cell of each equation, table and figure;
 [CITATIONS.md](papers_repro/CITATIONS.md) says whom to cite, and
