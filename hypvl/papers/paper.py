@@ -157,7 +157,8 @@ class Study:
                 rows.append(row | dict(self.paper.describe(recipe)) | last)
         counts = {section: len(recipes) for section, recipes in self.recipes.items()}
         parts = ", ".join(f"{section} {count}" for section, count in counts.items())
-        return fold(pd.DataFrame(rows), f"{len(rows)} runs: {parts}")
+        count = len({row["run"] for row in rows})  # one may stand under several seeds
+        return fold(pd.DataFrame(rows), f"{count} runs: {parts}")
 
     def _repr_html_(self) -> str:
         return f"<p>{self.parameters}</p>" + pd.DataFrame(self.plan()).to_html()

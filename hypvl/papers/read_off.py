@@ -298,7 +298,7 @@ def _counted(number: int, what: str) -> str:
 
 def abstract(
     title: str,  # of the paper
-    plan: pd.DataFrame,  # of a study: section, model, seed, steps
+    plan: pd.DataFrame,  # of a study: section, model, seed, steps, run
     preset: str,
     results: pd.DataFrame | None,  # rows of the first section, baselines among them
     ledger: pd.DataFrame,  # of `evaluate`
@@ -306,7 +306,8 @@ def abstract(
 ) -> str:  # Markdown
     "What a study did and found."
     first = plan[plan["section"].eq(plan["section"].iloc[0])]
-    runs = f"{len(plan)} runs in the sections {', '.join(plan['section'].unique())}"
+    count = plan["run"].nunique()  # one may stand under several seeds
+    runs = f"{count} runs in the sections {', '.join(plan['section'].unique())}"
     trained = f"**{title}, preset {preset}.** {_trainings(first)}; {runs}."
     if preset == "smoke":
         trained += " This preset only shows that everything runs: its numbers say nothing."
