@@ -507,8 +507,9 @@ def composition_frames(
     chosen, bias = sweep_settings(model, *given), {}
     closed, targets = Setting("closed", "test", split), known.pairs("test")
     for way in FUSIONS:
-        bias[way] = sweep(chosen["closed", way].best()).bias
         threshold, _ = search_threshold(chosen["open", way])
+        bias["closed", way] = sweep(chosen["closed", way].best()).bias
+        bias["open", way] = sweep(chosen["open", way].best(threshold)).bias
         settings["closed", way] = closed
         settings["open", way] = replace(on_val["open"], phase="test", threshold=threshold)
     begin = time.perf_counter()
@@ -520,7 +521,7 @@ def composition_frames(
     image = {"image": known.phase("test").image.to_numpy(), "dataset": dataset}
     frames = {"results": [], "answers": []}
     for (name, way), stream in streams.items():
-        rows = _answer_rows(stream, settings[name, way], targets, bias[way])
+        rows = _answer_rows(stream, settings[name, way], targets, bias[name, way])
         rows["steps"] = _steps_between(rows, taxonomy)
         place = {"suite": name, "dataset": dataset, "model": None, "n": len(targets)}
         place["score"] = "paper" if way == fusion else way
