@@ -7,7 +7,7 @@ __all__ = ['VARIANTS', 'Schedule', 'Plateau', 'Objective', 'ObjectiveConfig', 'T
 
 # %% ../../nbs/losses/405_objective.ipynb #757cc55c
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
@@ -147,6 +147,8 @@ class Objective:
         schedules: Mapping[str, Schedule] | None = None,  # by group or by row; others are on
         decay: float = 0.95,  # of the running mean that watches the plateau
     ):
+        if isinstance(rows, str) or not isinstance(rows, Iterable):
+            raise TypeError(f"rows: a list of rows, [Contrast(...), ...], got {rows!r}")
         self.rows = tuple(rows)
         self.groups = tuple(dict.fromkeys(row.group for row in self.rows))
         self._check_rows()
@@ -225,6 +227,8 @@ class Objective:
         Under several processes each value is a share, whose average is that of the whole batch.
         """
         check_type("step", step, int)
+        if not hasattr(geometry, "begin_step"):
+            raise TypeError(f"geometry: model.geometry is needed, got {type(geometry).__name__}")
         context = replace(context or Context(), step=step, rows=self.rows)
         _refuse_features(points, self.streams, geometry, context.kinds)
         geometry.begin_step(step)
