@@ -241,7 +241,7 @@ def read_table(
     for column in columns:
         if head.count(column) != 1:
             hint = suggest(column, head)
-            other = [mark for mark in ",;\t|" if len(head) == 1 and mark in head[0]]
+            other = [m for m in ",;\t|" if m != separator and len(head) == 1 and m in head[0]]
             if other:
                 hint = f" Its columns are separated by {other[0]!r}; {separator!r} is needed"
             raise ValueError(f"{name} needs one column {column!r}, got {head}.{hint}")

@@ -76,7 +76,7 @@ class PairVocabulary:
         states = {name: n for n, name in enumerate(self.states)}
         objects = {name: n for n, name in enumerate(self.objects)}
         for pair in pairs:
-            if isinstance(pair, str) or len(pair) != 2:
+            if isinstance(pair, str) or not hasattr(pair, "__len__") or len(pair) != 2:
                 raise ValueError(f"pairs: ('glossy', 'star'), a state and an object, got {pair!r}")
             state, name = pair
             if state not in states:

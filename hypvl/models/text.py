@@ -275,16 +275,11 @@ class TextTower(nn.Module):
         tokens: Int[Tensor, "B L"],  # ids of the tokeniser, right-padded with 0
     ) -> Int[Tensor, "B L"]:
         "Rows of the token table; an error names the words that have none."
-        seen = tokens.device.type == "cpu" and tokens.numel()  # a GPU would be waited for
-        if seen and not torch.compiler.is_compiling():
-            least, most = (int(end) for end in tokens.aminmax())
-            if least < 0 or most >= self.config.vocab_size:
-                raise ValueError(
-                    f"tokens: ids from 0 to {self.config.vocab_size - 1}, got {least} to {most}"
-                )
         if self.vocabulary is None:
             return tokens
         rows = self.row_of_id[tokens]
+        if not rows.is_meta and bool((tokens < 0).any()):
+            raise IndexError("a negative id")
         if not rows.is_meta and bool((rows < 0).any()):
             words = self._unknown_words(tokens[(rows < 0).any(dim=1)])
             raise ValueError(
@@ -354,7 +349,13 @@ class TextTower(nn.Module):
     def _run_in_groups(self, tokens, want):
         "`forward_states` of rows that are not longer than the context."
         # once for all groups: the gradient of each look-up is as large as the table
-        embedded = self.token_embed(self.token_rows(tokens))
+        try:
+            embedded = self.token_embed(self.token_rows(tokens))
+        except IndexError:
+            least, most = (int(end) for end in tokens.aminmax())
+            raise ValueError(
+                f"tokens: ids from 0 to {self.config.vocab_size - 1}, got {least} to {most}"
+            ) from None
         groups = min(self.config.buckets, len(tokens) // 32)
         if groups < 2:
             return self._run(tokens, embedded, want)

@@ -155,7 +155,7 @@ class Study:
                 row = {"section": section, "model": recipe.name, "seed": recipe.train.seed}
                 last = {"steps": recipe.train.steps, "run": recipe.hash}
                 rows.append(row | dict(self.paper.describe(recipe)) | last)
-        counts = {section: len(recipes) for section, recipes in self.recipes.items()}
+        counts = {name: len({one.hash for one in found}) for name, found in self.recipes.items()}
         parts = ", ".join(f"{section} {count}" for section, count in counts.items())
         count = len({row["run"] for row in rows})  # one may stand under several seeds
         return fold(pd.DataFrame(rows), f"{count} runs: {parts}")

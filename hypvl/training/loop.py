@@ -377,7 +377,8 @@ class Trainer:
                     history = logger.frame()
         if self.stopping or self.stop_request.number:
             self.stop_request.obey(self._farewell())
-        if self.config.steps and self.config.best not in (_BEST, *history.columns):
+        measured = self.accelerator.is_main_process and self.config.steps > 0
+        if measured and self.config.best not in (_BEST, *history.columns):
             warnings.warn(
                 f"best: no row of the metrics has a column {self.config.best!r}, so no weights are "
                 f"kept as the best.{suggest(self.config.best, history.columns)}",
@@ -440,7 +441,9 @@ class Trainer:
     def _check_identity(self, identity, more_steps):
         "Raise, on all processes, if the folder holds another run."
         problem = None
-        begun = any((self.out / name).exists() for name in ("checkpoints", "model", "metrics.csv"))
+        rows, folders = self.out / "metrics.csv", ("checkpoints", "model")
+        begun = rows.exists() and rows.stat().st_size > 0  # it is empty before the first step
+        begun = begun or any((self.out / name).exists() for name in folders)
         if self.accelerator.is_main_process and begun:  # else what stopped it may be mended
             try:
                 identity.check(self.out, more_steps)

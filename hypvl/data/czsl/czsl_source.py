@@ -26,18 +26,6 @@ from ..world.states import StatesConfig, state_words
 _TABLE = "compositions.parquet"
 
 
-def _check_measurable(data: Compositions) -> None:
-    "Raise where a phase cannot be measured, before a model is trained for it."
-    for phase in ("val", "test"):
-        trained = [pair in set(data.split.train) for pair in data.pairs(phase)]
-        for kind, count in (("seen", sum(trained)), ("unseen", len(trained) - sum(trained))):
-            if not count:
-                raise ValueError(
-                    f"root: no picture of {'a' if kind == 'seen' else 'an'} {kind} pair among "
-                    f"{len(trained)} of {phase}, and no curve without both"
-                )
-
-
 @dataclass(frozen=True)
 class CzslSource(DataSource, kind="czsl"):
     "Pictures of states and objects: of the embedded world, or of a published split."
@@ -85,7 +73,6 @@ class CzslSource(DataSource, kind="czsl"):
                     raw = write_state_world(folder / "raw", self.world, workers, progress)
                 split = read_split(raw, self.name or ("" if self.root else "world"))
                 data = read_compositions(raw, split, self.missing)
-                _check_measurable(data)
                 with atomic_path(folder / _TABLE) as part:
                     data.rows.to_parquet(part, index=False)
                 counts = compare_counts(split, data.counts()).astype(object)

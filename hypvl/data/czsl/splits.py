@@ -194,7 +194,7 @@ def read_split(
             f"root: no {', '.join(lacking)} in {SPLIT_FOLDER}/ of {root.name!r}"
         )
     pairs = {phase: read_pairs(path) for phase, path in files.items()}
-    return CompositionSplit(dataset_of(name or root.name), **pairs)
+    return CompositionSplit(dataset_of(name or root.resolve().name), **pairs)
 
 # %% ../../../nbs/data/czsl/260_splits.ipynb #7536227b
 _COUNTED = ("states", "objects", "train_pairs", "val_seen_pairs", "val_unseen_pairs")

@@ -31,6 +31,7 @@ from hypvl.papers.claims import (
 )
 from hypvl.papers.h2em.compositions import (
     CURVE,
+    EDGES,
     answers_of,
     edge_gaps,
     in_order,
@@ -210,24 +211,32 @@ def fused_frame(
     return f"main, {fusion}"
 
 # %% ../../../nbs/papers/h2em/843_claims.ipynb #85c0910c
-def _of_edges(values: np.ndarray, pairs: pd.Series, rng: np.random.Generator) -> Estimate:
-    """Shares less one half, over what is independent.
+def _one_answer_a_run(rows: pd.DataFrame, side: str) -> bool:
+    "Whether the lengths at both ends of each edge have one ratio in all pictures of a run."
+    lengths = rows.pivot_table(
+        index=["dataset", "seed", "item"], columns="what", values="value", observed=True
+    )
+    for name, (general, specific) in EDGES.items():
+        if name.startswith("visual") == (side == "visual"):
+            ratio = (lengths[specific] / lengths[general]).groupby(level=["dataset", "seed"])
+            if (ratio.max() > ratio.min() * (1 + 1e-3)).any():
+                return False
+    return True
 
-    Edges of one primitive say the same in many pictures, so primitives are drawn: states or
-    objects, whichever move the number more. Where a run has one answer for all pictures, a run is
-    one answer: the exact interval of a share (Clopper-Pearson).
-    """
-    of_runs = values[0]
-    if (values == of_runs).all() and of_runs.any():
-        runs, share = len(of_runs), of_runs.mean() / 100 + 0.5
-        low, high = stats.beta.ppf(
-            [0.025, 0.975],
-            [runs * share, runs * share + 1],
-            [runs - runs * share + 1, runs - runs * share],
-        )
-        low, high = np.nan_to_num(low, nan=0.0), np.nan_to_num(high, nan=1.0)
-        return Estimate((100 * share - 50,) * runs, 100 * (share - low), 100 * (high - share), 0)
-    names = pairs.str.split(" ", n=1, expand=True)
+
+def _of_runs(shares: np.ndarray) -> Estimate:
+    "Shares of runs that are one answer each, with the exact interval (Clopper-Pearson), in points."
+    runs, share = len(shares), shares.mean()
+    ends = ((runs * share, runs - runs * share + 1), (runs * share + 1, runs - runs * share))
+    low, high = (stats.beta.ppf(at, *end) for at, end in zip((0.025, 0.975), ends))
+    low, high = np.nan_to_num(low, nan=0.0), np.nan_to_num(high, nan=1.0)
+    values = (100 * share - 50,) * runs
+    return Estimate(values, 100 * (share - low), 100 * (high - share), 0)
+
+
+def _of_primitives(shares: pd.DataFrame, pairs: pd.Series, rng: np.random.Generator) -> Estimate:
+    "Shares of pictures, states or objects drawn: whichever move the number more."
+    names, values = pairs.str.split(" ", n=1, expand=True), 100 * shares.to_numpy() - 50
     both = [estimate([ScoredItems(values, names[side].to_numpy())], rng) for side in (0, 1)]
     return max(both, key=lambda found: found.interval().high - found.interval().low)
 
@@ -256,8 +265,13 @@ class OrderOfLengths:
         pairs = targets["target"].astype(str).loc[each.index]
         shares = holds.unstack("seed").loc[each.index].mean().groupby(level=0, sort=False).mean()
         said = ", ".join(f"{100 * share:.0f} %" for share in shares)
+        tied = each.eq(0.5).all(axis=None)  # an exact tie, however many say so
+        if not tied and _one_answer_a_run(rows, "visual" if self.visual else "text"):
+            found = _of_runs(each.mean().to_numpy())
+        else:
+            found = _of_primitives(each, pairs, rng)
         return Effect(
-            _of_edges(100 * each.to_numpy() - 50, pairs, rng),
+            found,
             n=len(pairs),
             seeds=tuple(map(int, each.columns)),
             detail=f"edges that hold: {said}",

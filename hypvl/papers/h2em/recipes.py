@@ -12,15 +12,16 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from ...config import override
+from ...config import file_stamp, override
 from ...data.czsl.czsl_source import CzslSource
-from ...data.czsl.metadata import read_compositions
+from ...data.czsl.metadata import METADATA, read_compositions
 from hypvl.data.czsl.primitives import (
     PrimitiveTaxonomy,
     cluster_taxonomy,
@@ -71,13 +72,30 @@ def split_of(
     return CompositionSplit("world", *(world.pairs(phase) for phase in ("train", "val", "test")))
 
 
+@lru_cache
+def _counted(root: str, split: CompositionSplit, stamps: tuple) -> int:
+    "Training pictures of a folder; what cannot be measured is refused before a training."
+    data, trained = read_compositions(root, split, "ignore"), set(split.train)
+    for phase in ("val", "test"):
+        pairs = data.pairs(phase)
+        seen = sum(pair in trained for pair in pairs)
+        for kind, count in (("a seen", seen), ("an unseen", len(pairs) - seen)):
+            if not count:
+                raise ValueError(
+                    f"data.root: no picture of {kind} pair among {len(pairs)} of {phase}, and no "
+                    "curve without both"
+                )
+    return data.counts()["train"]
+
+
 def training_images(
     source: CzslSource,
     split: CompositionSplit,
 ) -> int:
     "Pictures of an epoch: counted in the metadata of a folder; else published, or drawn."
     if source.root:
-        return read_compositions(source.root, split, "ignore").counts()["train"]
+        files = sorted(Path(source.root).glob(f"{METADATA}.*"))
+        return _counted(source.root, split, tuple(file_stamp(path) for path in files))
     if split.name in PUBLISHED:
         return PUBLISHED[split.name]["train_images"]
     return source.world.train_images * len(split.train)
@@ -434,8 +452,8 @@ def section_recipes(
     made = []
     for root in data_roots(overrides.get("data.root", "")):
         more = overrides | ({"data.root": root} if root else {})
-        name = read_split(root, overrides.get("data.name", "")).name if root else "world"
-        if name not in (*DATASETS, "world"):
+        name = read_split(root, overrides.get("data.name", "")).name if root else ""
+        if root and name not in DATASETS:
             warnings.warn(
                 f"data.root: {name!r} is none of {', '.join(DATASETS)}: it trains with the "
                 "settings of mit-states, and its scores are in results.csv alone, for the tables "
