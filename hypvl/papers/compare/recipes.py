@@ -86,7 +86,7 @@ def compare_recipe(
     name: str,  # of `MODELS`
     preset: str = "mini",  # smoke, mini or gpu
     seed: int = 0,
-    budget: float = 1.0,  # share of the preset's steps
+    budget: float = 1.0,  # multiple of the preset's steps
     **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}
 ) -> Recipe:
     "A model of the comparison."

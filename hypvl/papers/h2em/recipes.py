@@ -307,7 +307,7 @@ def composition_recipe(
     attention: str = "linear",  # of `ATTENTION`
     entailment: float = 0.1,  # β₂
     hardness: float = 3.0,  # w
-    budget: float = 1.0,  # share of the preset's steps
+    budget: float = 1.0,  # multiple of the preset's steps
     seed: int = 0,
     sizes: str = "",  # of `DATASETS`: its counts under made-up names; empty: those of the data
     **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}

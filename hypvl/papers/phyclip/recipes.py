@@ -85,7 +85,7 @@ def recipe(
     boxes: bool = True,  # use boxes and their phrases
     k: int | None = None,  # factors of PHyCLIP; the width k*d stays what it is
     metric: str = "l1",  # product metric of PHyCLIP
-    budget: float = 1.0,  # share of the preset's steps
+    budget: float = 1.0,  # multiple of the preset's steps
     variant: str
     | None = None,  # 'official', 'paper'; None: official, in the world boxes with boxes
     seed: int = 0,

@@ -40,7 +40,7 @@ def syntax_recipe(
     parses: str = "gold",  # 'gold' (the world's grammar) or 'spacy'
     parser: str = "",  # of 'spacy' in the world: an installed pipeline, or 'small'
     note: str = "",  # what sets it apart
-    budget: float = 1.0,  # share of the preset's steps
+    budget: float = 1.0,  # multiple of the preset's steps
     **overrides,  # dotted keys of the record, e.g. **{"objective.syntax.cont": "attn_out.1"}
 ) -> Recipe:
     "A model of the CLIP line with syntax rows."

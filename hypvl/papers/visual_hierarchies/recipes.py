@@ -199,7 +199,7 @@ def hierarchy_recipe(
     cross_image: bool | None = None,
     pretrained: bool = True,  # False: random weights in the tower
     unions: str = "",  # of hcl, on its own pairs: ranked by 'cosine' or 'distance'
-    # share of the preset's steps; 0: with the head as it begins; None: all of them
+    # multiple of the preset's steps; 0: with the head as it begins; None: all of them
     budget: float | None = None,
     seed: int = 0,
     **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}
