@@ -113,17 +113,17 @@ class WithCandidates(nn.Module):
 
 def test_candidates_that_depend_on_the_image(tmp_path):
     "H2EM: cross-entropy over a picture's own candidates, and entailment by a taxonomy."
-    register_kind(Kind("candidates", "points [B, T, D]", "text", one_per_sample=False))
+    register_kind(Kind("own_candidates", "points [B, T, D]", "text", one_per_sample=False))
     try:
         torch.manual_seed(0)
-        kinds = {"candidates": "candidates", "root_class": "text", "label": "labels"}
+        kinds = {"candidates": "own_candidates", "root_class": "text", "label": "labels"}
         rows = [
             Contrast("image", "candidates", positives=Index("label")),
             Entail("root_class", "image", weight=0.1),
         ]
         metrics = train(WithCandidates(Lorentz(8)), rows, ("image", "text"), kinds, tmp_path)
     finally:
-        del KINDS["candidates"]
+        del KINDS["own_candidates"]
     contrast = metrics["contrast/image_candidates"]
     assert contrast.iloc[-1] < 0.3 * contrast.iloc[0]
 
