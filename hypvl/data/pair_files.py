@@ -52,7 +52,10 @@ def read_pairs_folder(folder: str | Path) -> list[tuple[Path, str]]:
             f"source: {len(bare)} of {len(files)} pictures have no .txt file beside them, "
             f"the first is {bare[0].name!r}"
         )
-    pairs = []
-    for picture in files:
-        pairs.append((picture, read_text(picture.with_suffix(".txt")).strip()))
+    pairs = [(picture, read_text(picture.with_suffix(".txt")).strip()) for picture in files]
+    if empty := [picture.with_suffix(".txt") for picture, text in pairs if not text]:
+        raise ValueError(
+            f"source: {len(empty)} of {len(pairs)} captions are empty, the first is "
+            f"{str(empty[0])!r}"
+        )
     return pairs
