@@ -26,6 +26,11 @@ from ..world.states import StatesConfig, state_words
 _TABLE = "compositions.parquet"
 
 
+def _content(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 @dataclass(frozen=True)
 class CzslSource(DataSource, kind="czsl"):
     "Pictures of states and objects: of the embedded world, or of a published split."
@@ -53,7 +58,9 @@ class CzslSource(DataSource, kind="czsl"):
         if self.root:
             base = Path(self.root)
             files = [*base.glob(f"{METADATA}.*"), *base.glob(f"{SPLIT_FOLDER}/*_pairs.txt")]
-            facts = sorted((p.name, hashlib.sha256(p.read_bytes()).hexdigest()) for p in files)
+            for more in ("taxonomy.json", "feasibility.*", "word_vectors.txt"):
+                files += base.glob(more)
+            facts = sorted((p.name, _content(p)) for p in files)
             made_of = ["czsl", str(base.resolve()), self.name, facts, self.missing]
         return Path(root) / f"czsl-{config_hash(made_of)}"
 

@@ -6,7 +6,7 @@
 __all__ = ['SETTINGS', 'CHUNK', 'CURVE', 'LEVELS', 'EDGES', 'LEVEL_PAIRS', 'own_candidates', 'plain_candidates', 'phase_logits',
            'Setting', 'sweep_settings', 'reference_rows', 'answers_of', 'pair_draws', 'sweep_interval', 'own_points',
            'norm_rows', 'point_rows', 'edge_gaps', 'in_order', 'level_auroc', 'trained_parameters',
-           'published_parameters', 'Phases', 'composition_frames', 'validation_area']
+           'published_parameters', 'Phases', 'feasibility_of', 'composition_frames', 'validation_area']
 
 # %% ../../../nbs/papers/h2em/841_compositions.ipynb #f06ccfb3
 import math
@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...data.czsl.czsl_source import CzslSource
-from ...data.czsl.feasibility import pair_feasibility
+from ...data.czsl.feasibility import pair_feasibility, read_feasibility, read_word_vectors
 from ...data.czsl.primitives import PrimitiveTaxonomy
 from ...data.czsl.splits import DATASETS, CompositionSplit, Pair
 from ...data.sources import DataPaths
@@ -478,11 +478,23 @@ class Phases:
         return self.source.loader(self.data, None, size, 128, split=phase, workers=workers)
 
 
-def _feasibility(recipe: Recipe, split: CompositionSplit) -> np.ndarray:
-    "Of all pairs, from the backbone's text features."
-    model: Any = recipe.model
-    features = [primitive_features(model.backbone, n) for n in (split.states, split.objects)]
-    return pair_feasibility(split, *features)
+def feasibility_of(
+    source: CzslSource,
+    split: CompositionSplit,
+    backbone: str,  # whose text features tell where the folder has no file
+) -> Float[np.ndarray, "P"]:  # state by state
+    """Of all pairs: `feasibility.pt` (.npy, .npz) of the folder, or from its `word_vectors.txt`
+    (as GloVe has them), or from the backbone's text features."""
+    names = (split.states, split.objects)
+    if source.root:
+        root = Path(source.root)
+        for file in (root / f"feasibility{suffix}" for suffix in (".pt", ".npy", ".npz")):
+            if file.is_file():
+                return read_feasibility(file, split)
+        vectors = root / "word_vectors.txt"
+        if vectors.is_file():
+            return pair_feasibility(split, *(read_word_vectors(vectors, n) for n in names))
+    return pair_feasibility(split, *(primitive_features(backbone, n) for n in names))
 
 
 def composition_frames(
@@ -499,7 +511,9 @@ def composition_frames(
     phases = Phases(recipe, data)
     known = phases.source.compositions(data)
     split, dataset = known.split, DATASETS.get(known.split.name, known.split.name)
-    candidates, feasibility = say(model, split.pairs("open")), _feasibility(recipe, split)
+    towers: Any = recipe.model
+    candidates = say(model, split.pairs("open"))
+    feasibility = feasibility_of(phases.source, split, towers.backbone)
     on_val = {"closed": Setting("closed", "val", split)}
     on_val["open"] = Setting("open", "val", split, feasibility)
     settings = {(name, way): on_val[name] for name in SETTINGS for way in FUSIONS}
