@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['Config', 'suggest', 'check_least', 'check_type', 'Registry', 'ByKind', 'UnknownKey', 'to_dict', 'from_dict',
-           'override', 'atomic_path', 'write_atomic', 'file_stamp', 'save_config', 'load_config', 'config_hash']
+           'override', 'atomic_path', 'write_atomic', 'file_stamp', 'save_config', 'load_config', 'file_hash',
+           'config_hash']
 
 # %% ../nbs/000_config.ipynb #bea75a6d
 import dataclasses
@@ -475,6 +476,14 @@ def load_config(
     except json.JSONDecodeError as e:
         raise ValueError(f"path: {Path(path).name!r} is not JSON ({e})") from e
 
+
+def file_hash(
+    path: str | Path,
+) -> str:  # 64 hexadecimal digits
+    "SHA-256 of a file's bytes, read piece by piece."
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
 # %% ../nbs/000_config.ipynb #59885b29
 def _counts(f, value):
     "Whether a field is part of the hash."
@@ -485,7 +494,7 @@ def _counts(f, value):
 def _content(path, key):
     "The hash of a file's bytes."
     try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+        return file_hash(path)
     except OSError as e:
         raise FileNotFoundError(f"{key}: no file {str(path)!r}") from e
 

@@ -7,7 +7,6 @@ __all__ = ['VERSION', 'FEW', 'By', 'Direction', 'Apex', 'LONGEST', 'Hits', 'Matc
            'build_index', 'load_index']
 
 # %% ../../nbs/search/702_index.ipynb #c628fba5
-import hashlib
 import json
 import os
 import re
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..config import suggest, write_atomic
+from ..config import file_hash, suggest, write_atomic
 from ..data.jobs import folder_lock
 from ..evaluation.suites.features import model_fingerprint
 from ..geometry.spaces import Geometry, Side
@@ -267,8 +266,7 @@ _OWN_FILE = re.compile(  # finished: name and hash; begun: a dot and the name
 
 def _hash_of(path):
     "Of all of a file."
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:32]
+    return file_hash(path)[:32]
 
 
 def _finished(path):

@@ -219,7 +219,6 @@ def _is_due(done, every, last):
     return done == last or bool(every and done % every == 0)
 
 
-_BEST = "val/loss"  # the column that decides unless the config names another
 _NO_MODEL_YET = ".model_due"  # stands beside checkpoints of which the newest has no model yet
 
 
@@ -378,7 +377,7 @@ class Trainer:
         if self.stopping or self.stop_request.number:
             self.stop_request.obey(self._farewell())
         measured = self.accelerator.is_main_process and self.config.steps > 0
-        if measured and self.config.best not in (_BEST, *history.columns):
+        if measured and self.config.best not in (TrainConfig.best, *history.columns):
             warnings.warn(
                 f"best: no row of the metrics has a column {self.config.best!r}, so no weights are "
                 f"kept as the best.{suggest(self.config.best, history.columns)}",

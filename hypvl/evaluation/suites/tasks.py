@@ -7,7 +7,6 @@ __all__ = ['Counts', 'SUITES', 'Task', 'data_hash', 'task_hash', 'data_state', '
            'tasks_of', 'class_names', 'same_family', 'node_names']
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #35ea20be
-import hashlib
 import json
 import re
 import unicodedata
@@ -21,7 +20,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool
 
-from ...config import config_hash, file_stamp, suggest
+from ...config import config_hash, file_hash, file_stamp, suggest
 from hypvl.data.benchmarks.annotations import (
     SUGARCREPE,
     SUGARCREPE_COUNTS,
@@ -118,7 +117,7 @@ def task_hash(
     for name in task.beside:
         file = root / name
         if file.is_file():
-            contents[name] = hashlib.sha256(file.read_bytes()).hexdigest()
+            contents[name] = file_hash(file)
     found = data_hash(data, root)
     texts = [list(part) if isinstance(part, tuple) else part for part in task.texts]
     return config_hash([found, contents, texts]) if contents or texts else found

@@ -31,9 +31,9 @@ from hypvl.papers.claims import (
 )
 from hypvl.papers.h2em.compositions import (
     CURVE,
-    EDGES,
     answers_of,
     edge_gaps,
+    edge_lengths,
     in_order,
     pair_draws,
     published_parameters,
@@ -213,14 +213,10 @@ def fused_frame(
 # %% ../../../nbs/papers/h2em/843_claims.ipynb #85c0910c
 def _one_answer_a_run(rows: pd.DataFrame, side: str) -> bool:
     "Whether the lengths at both ends of each edge have one ratio in all pictures of a run."
-    lengths = rows.pivot_table(
-        index=["dataset", "seed", "item"], columns="what", values="value", observed=True
-    )
-    for name, (general, specific) in EDGES.items():
-        if name.startswith("visual") == (side == "visual"):
-            ratio = (lengths[specific] / lengths[general]).groupby(level=["dataset", "seed"])
-            if (ratio.max() > ratio.min() * (1 + 1e-3)).any():
-                return False
+    for general, specific in edge_lengths(rows, side).values():
+        ratio = (specific / general).groupby(level=["dataset", "seed"])
+        if (ratio.max() > ratio.min() * (1 + 1e-3)).any():
+            return False
     return True
 
 

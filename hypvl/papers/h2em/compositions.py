@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['SETTINGS', 'CHUNK', 'CURVE', 'LEVELS', 'EDGES', 'LEVEL_PAIRS', 'own_candidates', 'plain_candidates', 'phase_logits',
            'Setting', 'sweep_settings', 'reference_rows', 'answers_of', 'pair_draws', 'sweep_interval', 'own_points',
-           'norm_rows', 'point_rows', 'edge_gaps', 'in_order', 'level_auroc', 'trained_parameters',
+           'norm_rows', 'point_rows', 'edge_lengths', 'edge_gaps', 'in_order', 'level_auroc', 'trained_parameters',
            'published_parameters', 'Phases', 'feasibility_of', 'composition_frames', 'validation_area']
 
 # %% ../../../nbs/papers/h2em/841_compositions.ipynb #f06ccfb3
@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ...data.czsl.czsl_source import CzslSource
+from ...data.czsl.czsl_source import FEASIBILITY, WORD_VECTORS, CzslSource
 from ...data.czsl.feasibility import pair_feasibility, read_feasibility, read_word_vectors
 from ...data.czsl.primitives import PrimitiveTaxonomy
 from ...data.czsl.splits import DATASETS, CompositionSplit, Pair
@@ -327,18 +327,24 @@ def point_rows(
     return pd.concat(rows, ignore_index=True)
 
 # %% ../../../nbs/papers/h2em/841_compositions.ipynb #039da4e4
-def edge_gaps(
+def edge_lengths(
     norms: pd.DataFrame,  # of one model and stage: item, what, value, and maybe dataset and seed
+    side: str = "text",  # or 'visual'
+) -> dict[str, tuple[pd.Series, pd.Series]]:  # edge → of its general and of its specific end
+    "Distances from the root at both ends of each edge, a value a picture."
+    keys = [name for name in ("dataset", "seed", "item") if name in norms]
+    wide = norms.pivot_table(index=keys, columns="what", values="value", observed=True)
+    own = {n: ends for n, ends in EDGES.items() if n.startswith("visual") == (side == "visual")}
+    return {name: (wide[general], wide[specific]) for name, (general, specific) in own.items()}
+
+
+def edge_gaps(
+    norms: pd.DataFrame,  # as for `edge_lengths`
     side: str = "text",  # or 'visual'
 ) -> pd.DataFrame:  # a row a picture, a column an edge
     "How much farther from the root the specific end of each edge is than its general end."
-    keys = [name for name in ("dataset", "seed", "item") if name in norms]
-    wide = norms.pivot_table(index=keys, columns="what", values="value", observed=True)
-    gaps = {}
-    for name, (general, specific) in EDGES.items():
-        if name.startswith("visual") == (side == "visual"):
-            gaps[name] = wide[specific] - wide[general]
-    return pd.DataFrame(gaps, wide.index)
+    ends = edge_lengths(norms, side).items()
+    return pd.DataFrame({name: specific - general for name, (general, specific) in ends})
 
 
 def in_order(
@@ -488,10 +494,10 @@ def feasibility_of(
     names = (split.states, split.objects)
     if source.root:
         root = Path(source.root)
-        for file in (root / f"feasibility{suffix}" for suffix in (".pt", ".npy", ".npz")):
+        for file in (root / name for name in FEASIBILITY):
             if file.is_file():
                 return read_feasibility(file, split)
-        vectors = root / "word_vectors.txt"
+        vectors = root / WORD_VECTORS
         if vectors.is_file():
             return pair_feasibility(split, *(read_word_vectors(vectors, n) for n in names))
     return pair_feasibility(split, *(primitive_features(backbone, n) for n in names))
@@ -531,7 +537,7 @@ def composition_frames(
         pass
     seconds = time.perf_counter() - begin
     streams = sweep_settings(model, phases.batches("test"), candidates, settings, targets)
-    taxonomy = taxonomy_of(phases.source, recipe.model.backbone)  # pyright: ignore
+    taxonomy = taxonomy_of(phases.source, towers.backbone)
     image = {"image": known.phase("test").image.to_numpy(), "dataset": dataset}
     frames = {"results": [], "answers": []}
     for (name, way), stream in streams.items():

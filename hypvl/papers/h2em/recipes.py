@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from ...config import file_stamp, override
-from ...data.czsl.czsl_source import CzslSource
+from ...data.czsl.czsl_source import TAXONOMY, CzslSource
 from ...data.czsl.metadata import METADATA, read_compositions
 from hypvl.data.czsl.primitives import (
     PrimitiveTaxonomy,
@@ -124,7 +124,7 @@ def taxonomy_of(
 ) -> PrimitiveTaxonomy:
     """A file's, that of a `taxonomy.json` beside the data, the world's own, the shipped one; else
     clusters, which are ours."""
-    split, beside = split_of(source), Path(source.root) / "taxonomy.json"
+    split, beside = split_of(source), Path(source.root) / TAXONOMY
     if source.taxonomy and source.taxonomy != "cluster":
         return read_taxonomy(source.taxonomy, split)
     if source.root and not source.taxonomy and beside.is_file():
@@ -318,7 +318,8 @@ def composition_recipe(
     """
     known_name("family", family, FAMILIES)
     known_name("preset", preset, PRESETS)
-    size = backbone or ("ViT-L/14" if preset == "paper" else "tiny")
+    small, large = MAIN_BACKBONES
+    size = backbone or (large if preset == "paper" else small)
     known_name("backbone", size, tuple(_BACKBONES))
     data, rest = split_overrides(overrides, "data")
     source = override(_source(preset), {k: v for k, v in data.items() if k != "kind"})
