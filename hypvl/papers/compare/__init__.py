@@ -162,7 +162,8 @@ def _describe(recipe: Recipe) -> Mapping[str, Any]:
     return {"geometry": recipe.model.geometry.kind, "tower": recipe.size}
 
 
-_OF_WORLD = tuple(name for name in SECTIONS if name != "states")  # whose models share a world
+_OF_STATES = ("states", "longer_states")  # whose models name pairs of states and shapes
+_OF_WORLD = tuple(name for name in SECTIONS if name not in _OF_STATES)
 
 paper = Paper(
     name="compare",
@@ -180,9 +181,9 @@ paper = Paper(
     claim_rows={
         "main": Rows("items", _OF_WORLD),
         "recovery": Rows("recovery", _OF_WORLD),
-        "answers": Rows("answers", ("states",)),
+        "answers": Rows("answers", _OF_STATES),
     },
-    seeds=Seeds((0, 1, 2), {"smoke": (0,)}, one_seed=("longer",)),
+    seeds=Seeds((0, 1, 2), {"smoke": (0,)}, one_seed=("longer", "longer_more", "longer_states")),
     describe=_describe,
     results="compare_{preset}",
 )

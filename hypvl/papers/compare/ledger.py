@@ -82,6 +82,12 @@ def _recovers(idea: str, sides: tuple[str, str]) -> Claim:
     return Claim(f"{idea}/syntax", words, test=RecoversParse(model, rival), **_OWN)
 
 
+def _knows_parses(model: str) -> Claim:
+    "A model that is trained on parses, and trees that know nothing of them."
+    words = f"{model}: cones recover the parse better than any tree that knows nothing"
+    return Claim(f"parses/{model}", words, test=RecoversParse(model), compares=False, **_OWN)
+
+
 def _product_of_states() -> Claim:
     "H²EM in a product space against H²EM."
     test = CurveGain(("H2EM, product space",), ("H2EM",), "auc", frame="answers")
@@ -95,6 +101,7 @@ _OF_CONES = [
 CLAIMS = (
     *(_helps(idea, sides, name) for idea, sides in _EVERY.items() for name in ABILITIES),
     *(_recovers(idea, _EVERY[idea]) for idea in _OF_CONES),
+    *(_knows_parses(name) for name, idea in MODELS.items() if idea.syntax),
     _product_of_states(),
 )
 CHANGED = "2026-11-25"  # the last change of the list of claims

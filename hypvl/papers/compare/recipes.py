@@ -122,9 +122,19 @@ def compare_recipe(
     return replace(made, label=name, probes=probes, tests=tests, columns=columns)
 
 # %% ../../../nbs/papers/compare/870_recipes.ipynb #78364b17
-SECTIONS = ("main", "more", "longer", "states")
-_OF_STATES = {"main": ("CLIP", "H2EM"), "product": ("H2EM, product space",)}
-LONGER = 2.0  # the steps of section `longer`, as a share of the others'
+SECTIONS = ("main", "more", "states", "longer", "longer_more", "longer_states")
+LONGER = 2.0  # the steps of the longer sections, as a share of the others'
+_OF_WORLD = {  # models and share of the steps
+    "main": (MAIN, 1.0),
+    "more": (MORE, 1.0),
+    "longer": (MAIN, LONGER),
+    "longer_more": (MORE, LONGER),
+}
+_PRODUCT = "H2EM, product space"
+_OF_STATES = {  # sections of H²EM's study, and which of its models
+    "states": {"main": ("CLIP", "H2EM"), "product": (_PRODUCT,)},
+    "longer_states": {"budget": ("H2EM", _PRODUCT)},
+}
 
 
 def section_recipes(
@@ -135,12 +145,11 @@ def section_recipes(
 ) -> list[Recipe]:
     "The recipes of a section, for one seed."
     known_name("section", section, SECTIONS)
-    if section == "states":
-        found: list[Recipe] = []
-        for theirs, labels in _OF_STATES.items():
-            recipes = h2em_recipes(theirs, preset, seed, **overrides)
-            found += [made for made in recipes if made.label in labels]
-        return found
-    names = MORE if section == "more" else MAIN
-    budget = LONGER if section == "longer" else 1.0
-    return [compare_recipe(name, preset, seed, budget, **overrides) for name in names]
+    if section in _OF_WORLD:
+        names, budget = _OF_WORLD[section]
+        return [compare_recipe(name, preset, seed, budget, **overrides) for name in names]
+    found: list[Recipe] = []
+    for theirs, labels in _OF_STATES[section].items():
+        recipes = h2em_recipes(theirs, preset, seed, **overrides)
+        found += [made for made in recipes if made.label in labels]
+    return found

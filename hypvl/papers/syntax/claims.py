@@ -15,6 +15,7 @@ import pandas as pd
 from ...evaluation.order.parse_recovery import CHAINS
 from ...evaluation.statistics import Estimate, ScoredItems, estimate
 from hypvl.papers.claims import (
+    Bars,
     Claim,
     Compare,
     Effect,
@@ -22,11 +23,12 @@ from hypvl.papers.claims import (
     NotRun,
     frame_of,
     items_by_seeds,
+    limit_of,
     paired_difference,
     select,
 )
 
-CHANGED = "2026-11-24"  # the last change of the list of claims
+CHANGED = "2026-11-25"  # the last change of the list of claims
 NO_GAIN = 1.0  # points: "does not help"
 
 # %% ../../../nbs/papers/syntax/822_claims.ipynb #814cb183
@@ -101,6 +103,13 @@ class RecoversParse:
         best = max(means, key=means.get) if means else next(iter(blind))
         return best, blind[best]
 
+    def _limit(self, sides: tuple[pd.DataFrame, ...], bars: Bars, rng: np.random.Generator) -> str:
+        "Where two models cannot be compared; blind trees may be, for they are what is tested."
+        if self.rival is None:
+            return ""
+        samples = [ScoredItems(side.to_numpy(), side.index.to_numpy()) for side in sides]
+        return limit_of([estimate([sample], rng, 1000) for sample in samples], bars)
+
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         rows = frame_of(data, "recovery")
         ours, (what, theirs) = _attachment(rows, self.model, "cones"), self._rival_trees(rows)
@@ -120,19 +129,8 @@ class RecoversParse:
             detail=said,
             null=null if self.rival is None else float("nan"),
             ideal=best - other,
-            limit="at the floor" if self.rival and not _clears(null, ours, theirs, rng) else "",
+            limit=self._limit((ours, theirs), Bars(null / 100, best / 100), rng),
         )
-
-
-def _clears(
-    level: float, ours: pd.DataFrame, theirs: pd.DataFrame, rng: np.random.Generator
-) -> bool:
-    "Whether one of the two is clear of the blind trees; the other may be one that knows nothing."
-    for side in (ours, theirs):
-        found = estimate([ScoredItems(100 * side.to_numpy(), side.index.to_numpy())], rng, 1000)
-        if found.interval().low > level:
-            return True
-    return False
 
 
 def _attachment(rows: pd.DataFrame, model: str, tree: str) -> pd.DataFrame:
