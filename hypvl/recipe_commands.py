@@ -238,19 +238,19 @@ def default_out(
 def score_lines(
     results: "pd.DataFrame | None",  # rows of a run, baselines among them
 ) -> list[str]:
-    "How far a model got in each suite: mean score, best blind row and ideal, in %."
+    "How far a model got in each suite and measure: mean score, best blind row and ideal, in %."
     from hypvl.papers.read_off import progress
 
     table = progress(results) if results is not None else []
     if not len(table):
         return ["no scores in %: no table has a column for what was measured; see frames/results.*"]
     several = table["model"].nunique() > 1  # a model may be measured in parts, or in several ways
-    lines = [f"{'mean score, %':22} {'model':>7} {'blind':>7} {'ideal':>7}"]
+    lines = [f"{'mean score, %':26} {'model':>7} {'blind':>7} {'ideal':>7}"]
     for row in table.itertuples():
         cells = [
             "–" if value != value else f"{value:.1f}" for value in (row.score, row.blind, row.ideal)
         ]
-        line = f"{row.suite:22} {cells[0]:>7} {cells[1]:>7} {cells[2]:>7}"
+        line = f"{row.suite:26} {cells[0]:>7} {cells[1]:>7} {cells[2]:>7}"
         lines.append(f"{line}  {row.model}" if several else line)
     return lines
 
@@ -284,7 +284,9 @@ def train_command(
         check_recipe(recipe)
         start = time.perf_counter()
         for source in dict.fromkeys((recipe.data, recipe.test or recipe.data)):
-            source.prepare(out / "data", recipe.image_size, progress=False)
+            paths = source.prepare(out / "data", recipe.image_size, progress=False)
+            if (paths.suite / "world.json").is_file():
+                say(f"tests       {paths.suite}; evaluate --suite world --data_root reads them")
         say(f"data        ready after {time.perf_counter() - start:.0f} s in {out / 'data'}")
         begun = "goes on" if (folder / "checkpoints").is_dir() else "begins"
         say(f"training    {begun} in {folder}, then {', '.join(recipe.probes) or 'no evaluation'}")

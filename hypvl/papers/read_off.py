@@ -173,10 +173,24 @@ def claims_sentence(
     return f"{said[:1].upper()}{said[1:]}." if said else ""
 
 # %% ../../nbs/papers/891_read_off.ipynb #414fe4ef
+def _counted_by(column: Column) -> str:
+    "What a column measures, whatever the direction, the cutoff and the pictures: 'same class'."
+    return re.sub(r"^\w+_to_[a-z]+_|^(t2i|i2t)_|@.*|_boxes$", "", column.metric).replace("_", " ")
+
+
+def _headings(columns: Sequence[Column]) -> list[str]:
+    "The suite of each column, with what is measured where one suite measures several things."
+    measures: dict[str, set[str]] = {}
+    for column in columns:
+        measures.setdefault(column.suite, set()).add(_counted_by(column))
+    several = {suite for suite, found in measures.items() if len(found) > 1}
+    return [f"{c.suite}, {_counted_by(c)}" if c.suite in several else c.suite for c in columns]
+
+
 def progress(
     results: pd.DataFrame,  # rows of one section, baselines among them
-) -> pd.DataFrame:  # columns model, suite, score, blind, ideal in %
-    "How far each model got in each suite, over the columns that are shown in %."
+) -> pd.DataFrame:  # columns model, suite (its heading), score, blind, ideal in %
+    "How far each model got in each suite and measure, over the columns that are shown in %."
     known: dict[tuple, Column] = {c.key: c for columns in TASKS.values() for c in columns}
     frame = results[results["score"].eq("paper")] if "score" in results else results
     keys = frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None)
@@ -188,12 +202,14 @@ def progress(
     frame = frame.loc[np.array(shown, bool)]
     is_bar = frame["model"].isin([*BASELINES, IDEAL])
     models, bars = frame[~is_bar], frame[is_bar]
+    parts = dict(list(models.groupby(["suite", "dataset", "metric"], sort=False)))
+    headings = _headings([known[key] for key in parts])
     rows = []
-    for key, part in models.groupby(["suite", "dataset", "metric"], sort=False):
+    for (key, part), heading in zip(parts.items(), headings):
         column_bars = bars_of(bars, known[key])
         means = part.groupby("model", sort=False)["value"].mean()
         for model, value in means.items():
-            row = {"model": model, "suite": key[0], "score": value}
+            row = {"model": model, "suite": heading, "score": value}
             rows.append(row | {"blind": column_bars.blind, "ideal": column_bars.ideal})
     columns = ["score", "blind", "ideal"]
     if not rows:
