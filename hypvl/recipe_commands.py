@@ -235,15 +235,30 @@ def default_out(
     return Path("runs") / f"{recipe.partition(':')[0]}-{preset}"
 
 
+def _other_scores(results: "pd.DataFrame", most: int = 12) -> list[str]:
+    "Scores that no table has a column for, as they were measured."
+    from hypvl.papers.reference import BASELINES
+
+    rows = results[results["value"].notna() & ~results["model"].isin([*BASELINES])]
+    lines = ["no scores in %: no table has a column for what was measured"]
+    for row in rows[:most].itertuples():
+        lines.append(f"{row.suite}/{row.dataset} {row.metric}  {row.value:.4g}")
+    if len(rows) > most:
+        lines.append(f"and {len(rows) - most} more in frames/results.*")
+    return lines
+
+
 def score_lines(
     results: "pd.DataFrame | None",  # rows of a run, baselines among them
 ) -> list[str]:
     "How far a model got in each suite and measure: mean score, best blind row and ideal, in %."
     from hypvl.papers.read_off import progress
 
-    table = progress(results) if results is not None else []
+    if results is None:
+        return ["no scores: nothing was evaluated on test sets"]
+    table = progress(results)
     if not len(table):
-        return ["no scores in %: no table has a column for what was measured; see frames/results.*"]
+        return _other_scores(results)
     several = table["model"].nunique() > 1  # a model may be measured in parts, or in several ways
     lines = [f"{'mean score, %':26} {'model':>7} {'blind':>7} {'ideal':>7}"]
     for row in table.itertuples():
