@@ -71,13 +71,16 @@ def syntax_recipe(
     return replace(made, label=label, columns={**made.columns, "mu": weight})
 
 # %% ../../../nbs/papers/syntax/820_recipes.ipynb #da69c183
-SECTIONS = ("main", "budget", "weights", "layers", "parses", "product")
+SECTIONS = ("main", "budget", "weights", "layers", "parses", "product", "control")
 _FULL = {"note": "full attention", "model.text.attention": "full"}
 _FIRST = {
     "note": "first attention",
     "objective.syntax.init": "ln1.1",
     "objective.syntax.cont": "attn_out.1",
 }
+
+
+_SHUFFLED = {"note": "shuffled parses", "data.shuffled": True}
 
 
 def section_settings(section: str) -> list[dict]:
@@ -94,7 +97,9 @@ def section_settings(section: str) -> list[dict]:
         return [_FIRST, _FULL, _FULL | {"weight": 0.0}]
     if section == "parses":
         predicted = {"note": "predicted parses", "parses": "spacy", "parser": "small"}
-        return [predicted, {"note": "shuffled parses", "data.shuffled": True}]
+        return [predicted, _SHUFFLED]
+    if section == "control":
+        return [{"weight": 0.0, "probes": (), **_SHUFFLED}]
     return [{"family": "phyclip", "boxes": True, "weight": weight} for weight in (0.0, WEIGHT)]
 
 
