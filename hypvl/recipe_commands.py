@@ -251,7 +251,7 @@ def _other_scores(results: "pd.DataFrame", most: int = 12) -> list[str]:
 def score_lines(
     results: "pd.DataFrame | None",  # rows of a run, baselines among them
 ) -> list[str]:
-    "How far a model got in each suite and measure: mean score, best blind row and ideal, in %."
+    "How far a model got in each task and measure: mean score, best blind row and ideal, in %."
     from hypvl.papers.read_off import progress
 
     if results is None:
@@ -265,7 +265,7 @@ def score_lines(
         cells = [
             "–" if value != value else f"{value:.1f}" for value in (row.score, row.blind, row.ideal)
         ]
-        line = f"{row.suite:26} {cells[0]:>7} {cells[1]:>7} {cells[2]:>7}"
+        line = f"{row.task:26} {cells[0]:>7} {cells[1]:>7} {cells[2]:>7}"
         lines.append(f"{line}  {row.model}" if several else line)
     return lines
 

@@ -124,7 +124,12 @@ def _may_turn(known: Known) -> bool:
     "Whether longer training takes the effect to another side of the threshold, or might."
     if np.isnan(known.longer):
         return known.compares
-    return np.sign(known.value - known.threshold) != np.sign(known.longer - known.threshold)
+    return _side(known.value - known.threshold) != _side(known.longer - known.threshold)
+
+
+def _side(effect: float) -> float:
+    "The sign of an effect; 0 where only rounding keeps it from 0."
+    return 0.0 if abs(effect) < 1e-9 else float(np.sign(effect))
 
 # %% ../../nbs/papers/809_claims.ipynb #f302b861
 def what_would_decide(
@@ -135,7 +140,7 @@ def what_would_decide(
     if not abs(target) > 0:
         return "the paper gives no size that could be looked for"
     if found.detectable() <= abs(target):
-        return "an effect of the paper's size would have been seen"
+        return "an effect of the paper's size would have been seen, a smaller one not"
     parts = []
     items, seeds = found.errors
     room = abs(target) / 2**0.5  # half of the variance each
@@ -190,6 +195,9 @@ def describe(
     "A selection in words."
     words = []
     for name, wanted in where.items():
+        if isinstance(wanted, bool):
+            words.append(f"{'with' if wanted else 'without'} {name}")
+            continue
         if callable(wanted):
             said = "…"
         else:
@@ -731,9 +739,10 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
     sees = f"could see {row['detectable']:.2f} {row['unit']}"
     if not np.isnan(paper):
         sees += f", the paper has {paper:+.2f}"
-    beyond = row["low"] > row["threshold"] or row["high"] < row["threshold"]
-    if beyond:
-        sees += f"; beyond the threshold, but p = {row['p']:.2g} after Holm"
+    above, below = row["low"] > row["threshold"], row["high"] < row["threshold"]
+    if above or below:
+        side = "as claimed" if above else "against the claim"
+        sees += f"; {side} but for the number of claims (p = {row['p']:.2g} after Holm)"
     if paper <= row["threshold"]:
         return f"{sees}; the paper's own effect is on the other side: no size to look for"
     decides = what_would_decide(effect.estimate, paper - row["threshold"])

@@ -129,8 +129,9 @@ def headline_table(
     rows: pd.DataFrame,  # of `headlines`
 ) -> list[str]:  # lines of Markdown; links lead from the root of the checkout
     "A row a claim: what the paper says and has, what came out here, and whether that holds."
+    effects = f"paper's effect | our effect ({FEWEST_SEEDS} seeds)"
     lines = [
-        f"| paper | what it claims | there | here ({FEWEST_SEEDS} seeds) | does it hold here? |",
+        f"| paper | what it claims | {effects} | does it hold here? |",
         "|---|---|---|---|---|",
     ]
     for row in rows.itertuples():

@@ -9,7 +9,7 @@ __all__ = ['leaders_sentence', 'table_sentence', 'GroupMeans', 'claims_sentence'
 # %% ../../nbs/papers/891_read_off.ipynb #f22d01b4
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -179,27 +179,32 @@ def _counted_by(column: Column) -> str:
 
 
 def _headings(columns: Sequence[Column]) -> list[str]:
-    "The suite of each column, with what is measured where one suite measures several things."
+    "The task of each column, with what is measured where one task measures several things."
     measures: dict[str, set[str]] = {}
     for column in columns:
-        measures.setdefault(column.suite, set()).add(_counted_by(column))
-    several = {suite for suite, found in measures.items() if len(found) > 1}
-    return [f"{c.suite}, {_counted_by(c)}" if c.suite in several else c.suite for c in columns]
+        measures.setdefault(column.task, set()).add(_counted_by(column))
+    several = {task for task, found in measures.items() if len(found) > 1}
+    return [f"{c.task}, {_counted_by(c)}" if c.task in several else c.task for c in columns]
+
+
+def _decides(column: Column | None, there: set[tuple[str, str, str]]) -> bool:
+    "Whether a column goes into a mean: a share, whose texts do not tell by their length."
+    if column is None or not column.percent or column.better != "higher":
+        return False
+    same_length = replace(column, dataset=f"{column.dataset}_equal")
+    return column.dataset != "overall" and same_length.key not in there
 
 
 def progress(
     results: pd.DataFrame,  # rows of one section, baselines among them
-) -> pd.DataFrame:  # columns model, suite (its heading), score, blind, ideal in %
-    "How far each model got in each suite and measure, over the columns that are shown in %."
+) -> pd.DataFrame:  # columns model, task (and measure), score, blind, ideal in %
+    "How far each model got in each task and measure, over the columns that are shown in %."
     known: dict[tuple, Column] = {c.key: c for columns in TASKS.values() for c in columns}
     frame = results[results["score"].eq("paper")] if "score" in results else results
-    keys = frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None)
-    columns = [known.get(key) for key in keys]
-    shown = []
-    for c in columns:
-        mean_says_something = c is not None and c.percent and c.better == "higher"
-        shown.append(mean_says_something and c.dataset != "overall")
-    frame = frame.loc[np.array(shown, bool)]
+    keys = list(frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None))
+    there = set(keys)
+    shown = {key: _decides(known.get(key), there) for key in there}
+    frame = frame.loc[np.array([shown[key] for key in keys], bool)]
     is_bar = frame["model"].isin([*BASELINES, IDEAL])
     models, bars = frame[~is_bar], frame[is_bar]
     parts = dict(list(models.groupby(["suite", "dataset", "metric"], sort=False)))
@@ -209,12 +214,12 @@ def progress(
         column_bars = bars_of(bars, known[key])
         means = part.groupby("model", sort=False)["value"].mean()
         for model, value in means.items():
-            row = {"model": model, "suite": heading, "score": value}
+            row = {"model": model, "task": heading, "score": value}
             rows.append(row | {"blind": column_bars.blind, "ideal": column_bars.ideal})
     columns = ["score", "blind", "ideal"]
     if not rows:
-        return pd.DataFrame(columns=["model", "suite", *columns])
-    by = pd.DataFrame(rows).groupby(["model", "suite"], sort=False)[columns]
+        return pd.DataFrame(columns=["model", "task", *columns])
+    by = pd.DataFrame(rows).groupby(["model", "task"], sort=False)[columns]
     return by.mean().mul(100).reset_index()
 
 
@@ -277,22 +282,22 @@ def finding(
 
 def _progress_lines(table: pd.DataFrame) -> list[str]:
     "The table of progress as Markdown."
-    suites = list(dict.fromkeys(table["suite"]))
+    tasks = list(dict.fromkeys(table["task"]))
     lines = [
-        "| mean over all test sets, % | " + " | ".join(suites) + " |",
-        "|---|" + "---:|" * len(suites),
+        "| mean over all test sets, % | " + " | ".join(tasks) + " |",
+        "|---|" + "---:|" * len(tasks),
     ]
-    bars = table.groupby("suite")[["blind", "ideal"]].first()
-    wide = table.pivot(index="model", columns="suite", values="score")
+    bars = table.groupby("task")[["blind", "ideal"]].first()
+    wide = table.pivot(index="model", columns="task", values="score")
     for model in dict.fromkeys(table["model"]):
-        lines.append(f"| {model} | " + " | ".join(_percent(wide.loc[model], suites)) + " |")
+        lines.append(f"| {model} | " + " | ".join(_percent(wide.loc[model], tasks)) + " |")
     for name, said in (("blind", "best blind row"), ("ideal", "ideal")):
-        lines.append(f"| *{said}* | " + " | ".join(_percent(bars[name], suites)) + " |")
+        lines.append(f"| *{said}* | " + " | ".join(_percent(bars[name], tasks)) + " |")
     return lines
 
 
-def _percent(values: pd.Series, suites: Sequence[str]) -> list[str]:
-    return ["–" if pd.isna(values.get(suite)) else f"{values[suite]:.1f}" for suite in suites]
+def _percent(values: pd.Series, tasks: Sequence[str]) -> list[str]:
+    return ["–" if pd.isna(values.get(task)) else f"{values[task]:.1f}" for task in tasks]
 
 
 def _trainings(runs: pd.DataFrame) -> str:

@@ -129,7 +129,9 @@ class ClassFolders(ImageFolder):
                 names.append(path.name)
         classes = [name for name in names if not left_behind(f"{name}/picture")]
         if not classes:
-            raise FileNotFoundError(f"folder: no class folder in {str(directory)!r}")
+            loose = [p for p in Path(directory).iterdir() if p.suffix.lower() in PICTURE_SUFFIXES]
+            hint = f", but {len(loose)} pictures: give the folder above it" if loose else ""
+            raise FileNotFoundError(f"folder: no class folder in {str(directory)!r}{hint}")
         return classes, {name: i for i, name in enumerate(classes)}
 
 

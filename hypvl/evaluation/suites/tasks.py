@@ -422,7 +422,11 @@ def _read_names(classes: Sequence[str], file: str | Path) -> list[str]:
         named[folder] = name
     lacking = [name for name in classes if name not in named]
     if lacking:
-        raise ValueError(f"names: {path.name!r} has no name for the class folder {lacking[0]!r}")
+        unknown = [folder for folder in named if folder not in classes]
+        hint = f"; {unknown[0]!r} is no class folder" if unknown else ""
+        raise ValueError(
+            f"names: {path.name!r} has no name for the class folder {lacking[0]!r}{hint}"
+        )
     return [named[name] for name in classes]
 
 

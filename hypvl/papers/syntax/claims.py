@@ -156,7 +156,8 @@ class RecoversParse:
         gap = 100 * paired_difference(ours, theirs)
         if not gap.size:
             raise NotRun(f"no parse recovery of {self.model} and {what} with a common seed")
-        mine, other, null = (100 * side.to_numpy().mean() for side in (ours, theirs, of_blind))
+        shared = [side.loc[gap.index, gap.columns] for side in (ours, theirs)]
+        mine, other, null = (100 * side.to_numpy().mean() for side in (*shared, of_blind))
         parsed = 100 * rows.loc[rows["tree"].eq(PARSER), "value"].mean()
         best, of = 100.0, "all"
         if parsed > max(mine, other, null):  # else it is no bound
