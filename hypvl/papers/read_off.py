@@ -230,8 +230,8 @@ def findings(
 
     Among the decided ones of the paper each verdict has its largest effect before another one has
     its second, so that no contradiction hides behind larger supports. Effects are compared by what
-    their runs could see. Sanity checks are left out, what was measured at the floor or the ceiling,
-    and what longer training may turn round.
+    their runs could see, and those of fewer seeds than a verdict needs come last. Sanity checks are
+    left out, what was measured at the floor or the ceiling, and what longer training may turn round.
     """
     shown = ledger[ledger["effect"].notna()]
     shown = shown[~shown["verdict"].isin(["sanity", "still learning"])]
@@ -240,8 +240,9 @@ def findings(
     shown = shown.assign(decided=decided, theirs=theirs, size=relative_size(shown))
     shown = shown.sort_values("size", ascending=False)
     turn = shown.groupby(["theirs", "verdict"]).cumcount().where(shown["decided"], 0)
-    order = {"decided": False, "theirs": False, "turn": True, "size": False}
-    return shown.assign(turn=turn).sort_values([*order], ascending=[*order.values()])
+    single = shown["verdict"].eq("one run")
+    order = {"decided": False, "single": True, "theirs": False, "turn": True, "size": False}
+    return shown.assign(turn=turn, single=single).sort_values([*order], ascending=[*order.values()])
 
 
 def check(
@@ -340,6 +341,8 @@ def abstract(
     effects = findings(ledger).head(most)
     if len(effects) and preset != "smoke":
         listed = "\n".join(f"- {finding(row)}" for row in effects.itertuples())
-        said = "decided claims of the paper first, of each verdict the largest effect beside what"
-        parts.append(f"**Findings**, {said} these runs could see:\n\n{listed}")
+        said = "**Findings**, decided claims of the paper first, of each verdict the largest effect"
+        if not effects["decided"].any():
+            said = "**No claim is decided.** The largest effects"
+        parts.append(f"{said} beside what these runs could see:\n\n{listed}")
     return "\n\n".join(parts) + "\n"
