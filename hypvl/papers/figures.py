@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 
 import matplotlib as mpl
 import numpy as np
@@ -338,10 +339,14 @@ def budget_signs(
 
 # %% ../../nbs/papers/808_figures.ipynb #33c85d9f
 def _draw_budget(axis: Axes, rows: pd.DataFrame, colours: Mapping[str, str]) -> None:
-    "Marks for seeds, a line for their mean."
+    "Marks for seeds, a line for their mean, dashed where fewer seeds were run."
     for model, part in rows.groupby("model", sort=False):
-        mean = part.groupby("budget")["value"].mean()
-        axis.plot(mean.index, 100 * mean, color=colours[model], lw=1.6)
+        by_budget = part.groupby("budget")["value"]
+        mean, seeds = 100 * by_budget.mean(), by_budget.size()
+        for (start, begin), (end, stop) in pairwise(mean.items()):
+            whole = min(seeds[start], seeds[end]) == seeds.max()
+            style_of = {"color": colours[model], "lw": 1.6, "ls": "-" if whole else "--"}
+            axis.plot([start, end], [begin, stop], **style_of)
         axis.plot(part["budget"], 100 * part["value"], "o", color=colours[model], ms=3, alpha=0.6)
 
 
@@ -418,10 +423,12 @@ def growth_sentence(
     scores = 100 * both.dropna().groupby(["metric", "model"], sort=False).mean()
     gain = scores[last[1]] - scores[last[0]]
     (metric, model), (before, after) = gain.idxmax(), scores.loc[gain.idxmax()]
+    seeds = sorted({seed for *_, seed in both.dropna().index})
+    which = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     raised = f"{(gain >= LEARNT).sum()} of {len(gain)} scores rise by {LEARNT:g} points or more"
     if after <= before:
         return f"{raised}, and none at all."
-    return f"{raised}, most {model} in {metric}, from {before:.1f} to {after:.1f} %."
+    return f"{raised}, most {model} in {metric}, from {before:.1f} to {after:.1f} % ({which})."
 
 
 def budget_sentence(

@@ -230,8 +230,9 @@ def findings(
 
     Among the decided ones of the paper each verdict has its largest effect before another one has
     its second, so that no contradiction hides behind larger supports. Effects are compared by what
-    their runs could see, and those of fewer seeds than a verdict needs come last. Sanity checks are
-    left out, what was measured at the floor or the ceiling, and what longer training may turn round.
+    their runs could see, and those of fewer seeds than a verdict needs come last. Sanity checks
+    are left out, what was measured at the floor or the ceiling, and what longer training may turn
+    round.
     """
     shown = ledger[ledger["effect"].notna()]
     shown = shown[~shown["verdict"].isin(["sanity", "still learning"])]
