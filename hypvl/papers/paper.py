@@ -171,14 +171,16 @@ class Study:
         results = self.rows(Rows("results", tuple(self.recipes)))
         if results is not None:
             results.to_csv(self.out / "results.csv", index=False)
-        rows = []
-        for recipe in every:
-            took = self.runs[recipe.hash].seconds
-            row = {"model": recipe.name, "seed": recipe.train.seed, "tower": recipe.size}
-            rows.append(row | {"seconds": took, "run": recipe.hash})
-        minutes = sum(self.runs[name].seconds for name in {row["run"] for row in rows}) / 60
+        rows = {}  # a run may stand in several sections, or under several seeds
+        for section, recipes in self.recipes.items():
+            for recipe in recipes:
+                row = {"section": section, "model": recipe.name, "seed": recipe.train.seed}
+                row |= {"tower": recipe.size, "steps": recipe.train.steps}
+                row |= {"seconds": self.runs[recipe.hash].seconds, "run": recipe.hash}
+                rows.setdefault(recipe.hash, row)
+        minutes = sum(row["seconds"] for row in rows.values()) / 60
         summary = f"{len(rows)} runs, {minutes:.0f} minutes of single runs in all"
-        return fold(pd.DataFrame(rows), summary)
+        return fold(pd.DataFrame(rows.values()), summary)
 
     @cached_property
     def reference(self) -> pd.DataFrame:
