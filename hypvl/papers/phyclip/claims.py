@@ -161,35 +161,38 @@ class BestOn:
     count: int  # on so many of the data sets the model should be best
     name = "gain over the best rival, subset by subset"
 
-    def _gains(self, of: Callable[[Compare], object], value: Callable) -> list:
-        "Of each subset the smallest gain over a rival; the `count` best subsets first."
-        subsets = []
+    def _gains(self, of: Callable[[Compare], object]) -> dict[str, list]:
+        "Of each subset the gains over all rivals."
+        gains: dict[str, list] = {}
         for dataset in self.datasets:
-            gains = []
-            for rival in self.rivals:
-                gains.append(of(Compare(self.model, rival, (self.task,), (dataset,))))
-            subsets.append((dataset, min(gains, key=value)))
-        return sorted(subsets, key=lambda pair: -value(pair[1]))
+            tests = [Compare(self.model, one, (self.task,), (dataset,)) for one in self.rivals]
+            gains[dataset] = [of(test) for test in tests]
+        return gains
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
-        subsets = self._gains(lambda test: test(data, rng), lambda effect: effect.low)
-        dataset, effect = subsets[self.count - 1]
-        best = sum(one.value > 0 for _, one in subsets)
+        gains = self._gains(lambda test: test(data, rng))
+        least = {name: min(found, key=lambda one: one.low) for name, found in gains.items()}
+        order = sorted(least, key=lambda name: -least[name].low)
+        won = [name for name, found in gains.items() if min(one.value for one in found) > 0]
+        last = order[self.count - 1]
+        effect = least[last]
+        limits = (one.limit for name in order[: self.count] for one in gains[name])
         return Effect(
             effect.estimate,
-            n=sum(one.n for _, one in subsets),
+            n=sum(one.n for one in least.values()),
             seeds=effect.seeds,
-            detail=f"best on {best} of {len(subsets)}; number {self.count} is {dataset}",
+            detail=f"best on {len(won)} of {len(gains)}; number {self.count} is {last}",
             # Benjamini and Heller 2008: so many of so many hold
-            chosen_of=(len(subsets) - self.count + 1, self.count * len(self.rivals)),
-            limit=effect.limit,
+            chosen_of=(len(gains) - self.count + 1, self.count * len(self.rivals)),
+            limit=next(filter(None, limits), ""),  # each of the won subsets must decide something
         )
 
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
         "The same on the printed numbers."
-        subsets = self._gains(lambda test: test.evidence(printed)[0], lambda gain: gain)
-        best = sum(gain > 0 for _, gain in subsets)
-        return subsets[self.count - 1][1], f"best on {best} of {len(subsets)}"
+        gains = self._gains(lambda test: test.evidence(printed)[0])
+        least = [min(found) for found in gains.values()]
+        best = sum(gain > 0 for gain in least)
+        return sorted(least)[-self.count], f"best on {best} of {len(least)}"
 
 
 @dataclass(frozen=True)
