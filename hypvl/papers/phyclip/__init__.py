@@ -129,7 +129,7 @@ def _conjunctions(study: Study) -> Drawing:
 
 
 def _steps(study: Study) -> pd.DataFrame:
-    "The ways of three families; HyCoCLIP's looks like MERU's."
+    "The ways of three families; HyCoCLIP's space is of MERU's kind."
     steps = _first_seed(study, "steps")
     return steps[steps["family"].isin(["phyclip", "meru", "clip"])]
 

@@ -235,6 +235,8 @@ def _draw_answers(axis: Axes, answers: pd.DataFrame) -> None:
             continue
         for place, height, word in zip(places, bars, rows["question"]):
             where = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center"}
+            if word.isdigit():
+                word += " thing" if word == "1" else " things"
             axis.annotate(word, (place, max(height, 0)), fontsize=7, rotation=90, **where)
     axis.set_xticks(range(len(factors)), factors)
     axis.grid(axis="x", visible=False)
@@ -255,9 +257,12 @@ def answers_figure(
         axis.set_title(
             f"factors by what they answer to first (p < .01): {_counted_aspects(answers)}"
         )
-        axis.margins(y=0.35)
+        low, high = axis.dataLim.intervaly
+        axis.set_ylim(min(1.2 * low, -0.03 * high), 1.35 * high)  # room for the words
         handles = [Patch(color=ASPECT_COLOURS.get(name, "#CC79A7"), label=name) for name in aspects]
-        handles.append(Line2D([], [], color=".1", lw=1.2, label="95 of 100 permutations below"))
+        handles.append(
+            Line2D([], [], color=".1", lw=1.2, label="95 of 100 permutations below (p = .05)")
+        )
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return Drawing(figure, answers.reset_index(drop=True))
 
