@@ -284,7 +284,8 @@ class Run:
             **recipe.model.geometry.facts(),
             **recipe.columns,
         }
-        frames, history = load_frames(self.folder / "frames"), read_metrics(self.folder)
+        frames = load_frames(self.folder / "frames") if recipe.probes else {}
+        history = read_metrics(self.folder)
         if len(history):
             frames["history"] = history
         return {name: stamp(frame, **origin) for name, frame in frames.items()}
