@@ -241,8 +241,10 @@ def _other_scores(results: "pd.DataFrame", most: int = 12) -> list[str]:
 
     rows = results[results["value"].notna() & ~results["model"].isin([*BASELINES])]
     lines = ["no scores in %: no table has a column for what was measured"]
+    several = rows["model"].nunique() > 1
     for row in rows[:most].itertuples():
-        lines.append(f"{row.suite}/{row.dataset} {row.metric}  {row.value:.4g}")
+        line = f"{row.suite}/{row.dataset} {row.metric}  {row.value:.4g}"
+        lines.append(f"{line}  {row.model}" if several else line)
     if len(rows) > most:
         lines.append(f"and {len(rows) - most} more in frames/results.*")
     return lines

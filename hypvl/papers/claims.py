@@ -140,7 +140,7 @@ def what_would_decide(
     if not abs(target) > 0:
         return "the paper gives no size that could be looked for"
     if found.detectable() <= abs(target):
-        return "an effect of the paper's size would have been seen, a smaller one not"
+        return "an effect of the paper's size would most likely have been seen"
     parts = []
     items, seeds = found.errors
     room = abs(target) / 2**0.5  # half of the variance each
@@ -195,7 +195,7 @@ def describe(
     "A selection in words."
     words = []
     for name, wanted in where.items():
-        if isinstance(wanted, bool):
+        if isinstance(wanted, (bool, np.bool_)):
             words.append(f"{'with' if wanted else 'without'} {name}")
             continue
         if callable(wanted):

@@ -339,13 +339,13 @@ def budget_signs(
 
 # %% ../../nbs/papers/808_figures.ipynb #33c85d9f
 def _draw_budget(axis: Axes, rows: pd.DataFrame, colours: Mapping[str, str]) -> None:
-    "Marks for seeds, a line for their mean, dashed where fewer seeds were run."
+    "Marks for seeds, a line for their mean, dashed between marks of other seeds."
     for model, part in rows.groupby("model", sort=False):
-        by_budget = part.groupby("budget")["value"]
-        mean, seeds = 100 * by_budget.mean(), by_budget.size()
+        by_budget = part.dropna(subset=["value"]).groupby("budget")
+        mean, seeds = 100 * by_budget["value"].mean(), by_budget["seed"].agg(set)
         for (start, begin), (end, stop) in pairwise(mean.items()):
-            whole = min(seeds[start], seeds[end]) == seeds.max()
-            style_of = {"color": colours[model], "lw": 1.6, "ls": "-" if whole else "--"}
+            same = seeds[start] == seeds[end]
+            style_of = {"color": colours[model], "lw": 1.6, "ls": "-" if same else "--"}
             axis.plot([start, end], [begin, stop], **style_of)
         axis.plot(part["budget"], 100 * part["value"], "o", color=colours[model], ms=3, alpha=0.6)
 
@@ -423,7 +423,7 @@ def growth_sentence(
     scores = 100 * both.dropna().groupby(["metric", "model"], sort=False).mean()
     gain = scores[last[1]] - scores[last[0]]
     (metric, model), (before, after) = gain.idxmax(), scores.loc[gain.idxmax()]
-    seeds = sorted({seed for *_, seed in both.dropna().index})
+    seeds = sorted(both.dropna().loc[(metric, model)].index)
     which = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     raised = f"{(gain >= LEARNT).sum()} of {len(gain)} scores rise by {LEARNT:g} points or more"
     if after <= before:

@@ -199,7 +199,9 @@ def progress(
     results: pd.DataFrame,  # rows of one section, baselines among them
 ) -> pd.DataFrame:  # columns model, task (and measure), score, blind, ideal in %
     "How far each model got in each task and measure, over the columns that are shown in %."
-    known: dict[tuple, Column] = {c.key: c for columns in TASKS.values() for c in columns}
+    known: dict[tuple, Column] = {}
+    for column in (column for columns in TASKS.values() for column in columns):
+        known.setdefault(column.key, column)  # the task that named it first
     frame = results[results["score"].eq("paper")] if "score" in results else results
     keys = list(frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None))
     there = set(keys)
@@ -286,7 +288,7 @@ def _progress_lines(table: pd.DataFrame) -> list[str]:
     "The table of progress as Markdown."
     tasks = list(dict.fromkeys(table["task"]))
     lines = [
-        "| mean over all test sets, % | " + " | ".join(tasks) + " |",
+        "| mean over test sets, % | " + " | ".join(tasks) + " |",
         "|---|" + "---:|" * len(tasks),
     ]
     bars = table.groupby("task")[["blind", "ideal"]].first()

@@ -129,8 +129,9 @@ class ClassFolders(ImageFolder):
                 names.append(path.name)
         classes = [name for name in names if not left_behind(f"{name}/picture")]
         if not classes:
-            loose = [p for p in Path(directory).iterdir() if p.suffix.lower() in PICTURE_SUFFIXES]
-            hint = f", but {len(loose)} pictures: give the folder above it" if loose else ""
+            files = [p.name for p in Path(directory).iterdir() if not left_behind(p.name)]
+            loose = any(name.lower().endswith(PICTURE_SUFFIXES) for name in files)
+            hint = ", but pictures: give the folder above it" if loose else ""
             raise FileNotFoundError(f"folder: no class folder in {str(directory)!r}{hint}")
         return classes, {name: i for i, name in enumerate(classes)}
 

@@ -32,7 +32,7 @@ from ..recipes import Recipe
 from ..reference import BASELINES, Rows
 
 # %% ../../../nbs/papers/compare/872_compare.ipynb #00238aa2
-_COLOURS = {"supports": "#009E73", "contradicts": "#D55E00"}
+_COLOURS = {"supports": "#009E73", "contradicts": "#D55E00", "at the floor": ".8"}
 
 
 def ideas_figure(
@@ -59,7 +59,7 @@ def ideas_figure(
             axis.set_xlabel("gain, points")
         handles = [Line2D([], [], color=c, lw=2, marker="o", label=v) for v, c in _COLOURS.items()]
         handles.append(Line2D([], [], color=".55", lw=2, marker="o", label="no verdict"))
-        figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+        figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     columns = ["idea", "ability", "effect", "low", "high", "verdict"]
     return Drawing(figure, rows[columns].reset_index(drop=True))
 

@@ -172,11 +172,16 @@ class BestOn:
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         gains = self._gains(lambda test: test(data, rng))
         least = {name: min(found, key=lambda one: one.low) for name, found in gains.items()}
-        order = sorted(least, key=lambda name: -least[name].low)
+        limits = {
+            name: next((one.limit for one in found if one.limit), "")
+            for name, found in gains.items()
+        }
+        order = sorted(least, key=lambda name: (bool(limits[name]), -least[name].low))
         won = [name for name, found in gains.items() if min(one.value for one in found) > 0]
         last = order[self.count - 1]
         effect = least[last]
-        limits = (one.limit for name in order[: self.count] for one in gains[name])
+        # what is won, or what is lost too often: each of these must decide something
+        counted = order[: self.count] if effect.value > 0 else order[self.count - 1 :]
         return Effect(
             effect.estimate,
             n=sum(one.n for one in least.values()),
@@ -184,7 +189,7 @@ class BestOn:
             detail=f"best on {len(won)} of {len(gains)}; number {self.count} is {last}",
             # Benjamini and Heller 2008: so many of so many hold
             chosen_of=(len(gains) - self.count + 1, self.count * len(self.rivals)),
-            limit=next(filter(None, limits), ""),  # each of the won subsets must decide something
+            limit=next((limits[name] for name in counted if limits[name]), ""),
         )
 
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:

@@ -8,7 +8,7 @@ __all__ = ['CHANGED', 'NO_GAIN', 'SHUFFLED', 'BLIND_TREES', 'PARSER', 'CLAIMS', 
 
 # %% ../../../nbs/papers/syntax/822_claims.ipynb #54e27e8f
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -54,14 +54,14 @@ SHUFFLED = "shuffled parses"  # what a run is called that is asked for trees of 
 
 def _both_ends(loss: pd.DataFrame, model: str) -> tuple[pd.Series, pd.Series]:
     "A model's mean loss over the first twentieth of the steps and over the last quarter, by seed."
+    loss = loss[loss["model"] == model]
     step, end = loss["step"], loss["step"].max()
-    of_model = loss["model"] == model
     first, last = step <= max(0.05 * end, step.min()), step > 0.75 * end
-    means = [loss[of_model & part].groupby("seed")["value"].mean() for part in (first, last)]
+    means = [loss[part].groupby("seed")["value"].mean() for part in (first, last)]
     return means[0], means[1]
 
 
-def _of_runs(gap: pd.Series, detail: str, null: float = float("nan")) -> Effect:
+def _of_runs(gap: pd.Series, detail: str) -> Effect:
     "An effect in radians of which each run is one number, by seed."
     return Effect(
         Estimate(tuple(map(float, gap)), 0.0, 0.0, len(gap)),
@@ -69,7 +69,6 @@ def _of_runs(gap: pd.Series, detail: str, null: float = float("nan")) -> Effect:
         n=len(gap),
         seeds=tuple(map(int, gap.index)),
         detail=detail,
-        null=null,
     )
 
 
@@ -77,8 +76,8 @@ def _of_runs(gap: pd.Series, detail: str, null: float = float("nan")) -> Effect:
 class LossFalls:
     """How far a model's syntax loss ends below another's, or below its own start.
 
-    The null of a fall is that of the same model on shuffled trees, where such runs are; the word
-    term, which sees no tree, has none.
+    A fall that is not clear of the same model's on shuffled trees, where such runs are, is at the
+    floor; the word term, which sees no tree, has none.
     """
 
     model: str  # whose loss should be lower
@@ -88,18 +87,22 @@ class LossFalls:
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         loss = syntax_loss(frame_of(data, "history"), self.term)
-        null = float("nan")
         if self.rival is None:
             who, (high, low) = self.model, _both_ends(loss, self.model)
-            shuffled, at_end = _both_ends(loss, f"{self.model}, {SHUFFLED}")
-            null = float((shuffled - at_end).mean()) if self.term != "word" else null
         else:
             who = f"{self.model} and {self.rival}"
             high, low = (_both_ends(loss, name)[1] for name in (self.rival, self.model))
         gap = (high - low).dropna()
         if not len(gap):
             raise NotRun(f"no loss of {who}")
-        return _of_runs(gap, f"{high.mean():.3f} to {low.mean():.3f}", null)
+        found = _of_runs(gap, f"{high[gap.index].mean():.3f} to {low[gap.index].mean():.3f}")
+        first, last = _both_ends(loss, f"{self.model}, {SHUFFLED}")
+        shuffled = (first - last).reindex(gap.index).mean()
+        if self.rival is not None or self.term == "word" or np.isnan(shuffled):
+            return found
+        limit = "at the floor" if found.low <= shuffled else ""
+        detail = f"{found.detail}; on shuffled trees it falls by {shuffled:.3f}"
+        return replace(found, detail=detail, limit=limit)
 
 
 @dataclass(frozen=True)
@@ -162,7 +165,7 @@ class RecoversParse:
         best, of = 100.0, "all"
         if parsed > max(mine, other, null):  # else it is no bound
             best, of = float(parsed), "the parser"
-        compared = (ours, theirs) if self.rival is not None else ()
+        compared = shared if self.rival is not None else []
         samples = [ScoredItems(side.to_numpy(), side.index.to_numpy()) for side in compared]
         sides = [estimate([sample], rng, 1000) for sample in samples]
         return Effect(
