@@ -394,6 +394,8 @@ def budget_figure(
         axes[0, 0].set_ylabel("score, %")
         axes[1, 0].set_yticklabels([f"{ours} − {rival}" for rival in rivals])
         handles = [Line2D([], [], color=c, lw=2, label=name) for name, c in colours.items()]
+        if scores.groupby("budget")["seed"].agg(frozenset).nunique() > 1:
+            handles.append(Line2D([], [], color=".4", ls="--", label="between other seeds"))
         if guessing:
             handles.append(Line2D([], [], color=".2", ls=":", label="chance"))
         across = 5 if max(map(len, models)) <= 12 else 3
