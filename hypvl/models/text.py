@@ -286,9 +286,17 @@ class TextTower(nn.Module):
                 f"tokens: {', '.join(map(repr, words[:8]))} {'is' if len(words) == 1 else 'are'} "
                 f"not in the vocabulary of this model, which has rows for "
                 f"{len(self.config.vocabulary)} of {self.config.vocab_size} pieces; use other "
-                "words, or a model that was trained with them (vocabulary=() has all pieces)"
+                "words (model.text_tower.words), or a model that was trained with them "
+                "(vocabulary=() has all pieces)"
             )
         return rows
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        "Words of one piece that have a row, in order; none where all pieces have one."
+        pieces = (_bpe().decoder[piece] for piece in self.config.vocabulary)
+        whole = (piece.removesuffix("</w>") for piece in pieces if piece.endswith("</w>"))
+        return tuple(sorted(word for word in whole if word.isalpha() and word.isascii()))
 
     def _unknown_words(self, tokens: Int[Tensor, "B L"]) -> list[str]:
         "Words with a piece that has no row, each once; the pieces where a text ends in a word."
