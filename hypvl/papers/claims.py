@@ -366,7 +366,7 @@ def contrasts(
     ours_by_column, theirs_by_column = _by_column(frame, model), _by_column(frame, rival)
     found, seen = [], set()
     for column in columns:
-        equal = replace(column, dataset=f"{column.dataset}_equal")  # texts of equal length
+        equal = column.equal_length
         if equal.key in ours_by_column and equal.key in theirs_by_column:
             column = equal
         if column.key in seen:  # the task names them as well

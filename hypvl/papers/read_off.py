@@ -9,7 +9,7 @@ __all__ = ['leaders_sentence', 'table_sentence', 'GroupMeans', 'claims_sentence'
 # %% ../../nbs/papers/891_read_off.ipynb #f22d01b4
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -191,8 +191,7 @@ def _decides(column: Column | None, there: set[tuple[str, str, str]]) -> bool:
     "Whether a column goes into a mean: a share, whose texts do not tell by their length."
     if column is None or not column.percent or column.better != "higher":
         return False
-    same_length = replace(column, dataset=f"{column.dataset}_equal")
-    return column.dataset != "overall" and same_length.key not in there
+    return column.dataset != "overall" and column.equal_length.key not in there
 
 
 def progress(

@@ -10,7 +10,7 @@ __all__ = ['TASKS', 'WORLD_SETS', 'EQUAL_LENGTH', 'MODEL_COLUMNS', 'BASELINES', 
 # %% ../../nbs/papers/806_reference.ipynb #4e989b0d
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,11 @@ class Column:
     def key(self) -> tuple[str, str, str]:
         "What names the measurement."
         return self.suite, self.dataset, self.metric
+
+    @property
+    def equal_length(self) -> "Column":
+        "The twin whose texts have equal lengths, where the data have one."
+        return replace(self, dataset=f"{self.dataset}_equal")
 
     @property
     def sign(self) -> int:

@@ -20,7 +20,8 @@ from ...data.records import Parse
 from ...evaluation.statistics import ScoredItems, estimate
 from ..claims import items_by_seeds
 from ..figures import Drawing, palette, panels, style
-from .claims import SHUFFLED, syntax_loss
+from .claims import syntax_loss
+from .recipes import SHUFFLED
 
 # %% ../../../nbs/papers/syntax/823_figures.ipynb #4f8dee64
 _EDGE, _WORD = "#0072B2", "#D55E00"  # colours of the two terms
