@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['IDEAL', 'PAIR_SUITES', 'BLIND', 'OURS', 'VERDICTS', 'DECIDED', 'NotRun', 'Effect', 'Known', 'verdict', 'within_half',
            'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of', 'paired_difference',
-           'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare', 'GainGap', 'Claim',
-           'Untestable', 'digest', 'split_budgets', 'evaluate', 'CommittedLedger', 'with_limits', 'verdict_counts',
-           'of_the_paper', 'counts_by_origin', 'relative_size', 'Ledger']
+           'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare', 'GainGap', 'BestOn',
+           'Claim', 'Untestable', 'digest', 'split_budgets', 'evaluate', 'CommittedLedger', 'with_limits',
+           'verdict_counts', 'of_the_paper', 'counts_by_origin', 'relative_size', 'Ledger']
 
 # %% ../../nbs/papers/809_claims.ipynb #a8954d65
 import hashlib
@@ -403,11 +403,8 @@ def _count_as_claimed(cells: Sequence[ColumnSides]) -> str:
 
 
 def _unit(cells: Sequence[ColumnSides]) -> str:
-    "Points of scores that are shares; % of the rival's where a column counts edges or costs."
-    relative = {cell.column.relative for cell in cells}
-    if len(relative) > 1:
-        return "points (% of edge counts)"
-    return "%" if relative.pop() else "points"
+    "Points of scores that are shares; % of the rival's where the columns are counts or costs."
+    return "%" if cells[0].column.relative else "points"
 
 
 @dataclass(frozen=True)
@@ -418,6 +415,7 @@ class Compare:
     rival: Mapping[str, object]  # which rows it is compared with
     tasks: tuple[str, ...]  # names of `reference.TASKS`
     datasets: tuple[str, ...] = ()  # only these data sets or subsets
+    metrics: tuple[str, ...] = ()  # only these metrics
     match: tuple[str, ...] = ()  # columns that must agree
     direction: int = 1  # −1: the claim says the model scores lower
     micro: bool = False  # weigh test sets by their items (SugarCrepe overall)
@@ -426,14 +424,18 @@ class Compare:
     name = "paired difference, items × seeds"
 
     def _columns(self, overall: bool) -> list[Column]:
-        "The columns of the tasks; printed scores have the overall one in place of its parts."
+        """The columns of the tasks, of one unit: counts only where a test asks for no share.
+
+        Printed scores have the overall column in place of its parts.
+        """
         columns = []
         for task in self.tasks:
             for column in task_columns(task):
                 wanted = not self.datasets or column.dataset in self.datasets
+                wanted &= not self.metrics or column.metric in self.metrics
                 if wanted and (column.dataset == "overall") == overall:
                     columns.append(column)
-        return columns
+        return [column for column in columns if not column.relative] or columns
 
     def _contrasts(
         self, frame: pd.DataFrame, blind: pd.DataFrame | None = None, overall: bool = False
@@ -545,6 +547,69 @@ class GainGap:
         "The same on the printed numbers."
         gap = self.larger.evidence(printed)[0] - self.smaller.evidence(printed)[0]
         return gap, f"{gap:+.2f} points between both gains"
+
+# %% ../../nbs/papers/809_claims.ipynb #b0e7c1a3
+@dataclass(frozen=True)
+class BestOn:
+    "The gain over the best rivals on the subset that still has to be won."
+
+    model: Mapping[str, object]
+    rivals: Sequence[Mapping[str, object]]
+    tasks: tuple[str, ...]
+    count: int  # on so many of the subsets the model should have its place
+    datasets: tuple[str, ...] = ()  # only these subsets
+    place: int = 1  # 1: best; 2: best or second best
+    name = "gain over the best rival, subset by subset"
+
+    def _gains(self, of: Callable[[Compare], object]) -> dict[str, list]:
+        "Of each subset the gains over all rivals."
+        gains: dict[str, list] = {}
+        for task in self.tasks:
+            for name in dict.fromkeys(column.dataset for column in task_columns(task)):
+                if not self.datasets or name in self.datasets:
+                    tests = [Compare(self.model, one, (task,), (name,)) for one in self.rivals]
+                    gains[name] = [of(test) for test in tests]
+        return gains
+
+    def _counted(self, gains: Mapping[str, Sequence[float]]) -> str:
+        "On how many subsets the model has its place, in words."
+        won = sum(sorted(found)[self.place - 1] > 0 for found in gains.values())
+        among = "best" if self.place == 1 else f"one of the {self.place} best"
+        return f"{among} on {won} of {len(gains)}"
+
+    def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
+        gains = self._gains(lambda test: test(data, rng))
+        least = {
+            name: sorted(found, key=lambda one: one.low)[self.place - 1]
+            for name, found in gains.items()
+        }
+        limits = {
+            name: next((one.limit for one in found if one.limit), "")
+            for name, found in gains.items()
+        }
+        order = sorted(least, key=lambda name: (bool(limits[name]), -least[name].low))
+        last = order[self.count - 1]
+        effect = least[last]
+        # what is won, or what is lost too often: each of these must decide something
+        counted = order[: self.count] if effect.value > 0 else order[self.count - 1 :]
+        said = self._counted({name: [one.value for one in found] for name, found in gains.items()})
+        return Effect(
+            effect.estimate,
+            n=sum(one.n for one in least.values()),
+            seeds=effect.seeds,
+            detail=f"{said}; number {self.count} is {last}",
+            chosen_of=(
+                (len(gains) - self.count + 1) * self.place,
+                self.count * (len(self.rivals) - self.place + 1),
+            ),
+            limit=next((limits[name] for name in counted if limits[name]), ""),
+        )
+
+    def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
+        "The same on the printed numbers."
+        gains = self._gains(lambda test: test.evidence(printed)[0])
+        least = sorted(sorted(found)[self.place - 1] for found in gains.values())
+        return least[-self.count], self._counted(gains)
 
 # %% ../../nbs/papers/809_claims.ipynb #22706dd6
 OURS = "not in the paper"
