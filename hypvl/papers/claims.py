@@ -390,7 +390,7 @@ def contrasts(
 BLIND = " blind"  # frames of baselines and the ideal are named like those of the models, and this
 
 
-def _count_as_claimed(cells: Sequence[ColumnSides]) -> str:
+def _count_as_claimed(cells: Sequence[ColumnSides], margin: float = 0.0) -> str:
     "In how many test sets the effect is as claimed; metrics of one prediction count once."
     by_set: dict[tuple, list[float]] = {}
     for number, cell in enumerate(cells):
@@ -398,7 +398,7 @@ def _count_as_claimed(cells: Sequence[ColumnSides]) -> str:
         own = (cell.column.suite, cell.column.dataset, cell.column.task)
         mean = float(cell.sample().values.mean())
         by_set.setdefault(own if whole else (number,), []).append(mean)
-    better = sum(np.mean(values) > 0 for values in by_set.values())
+    better = sum(np.mean(values) > margin for values in by_set.values())
     return f"{better} of {len(by_set)} test sets as claimed"
 
 
@@ -421,6 +421,7 @@ class Compare:
     micro: bool = False  # weigh test sets by their items (SugarCrepe overall)
     section: str = "main"  # which frame of the data holds the rows
     only: tuple[tuple[str, ...], ...] = ()  # keys of the columns that count, whatever their limits
+    margin: float = 0.0  # a column counts as claimed beyond it; the claim sets its threshold here
     name = "paired difference, items × seeds"
 
     def _columns(self, overall: bool) -> list[Column]:
@@ -443,6 +444,15 @@ class Compare:
         columns = self._columns(overall)
         sides = self.model, self.rival, self.match, self.direction
         return contrasts(frame, blind, columns, *sides)
+
+    def _printed(self, rows: pd.DataFrame) -> list[ColumnSides]:
+        "Both sides of every printed column; sizes by themselves, where none is asked for."
+        rows = rows.assign(seed=0)
+        if "size" not in rows or "size" in {*self.match, *self.model, *self.rival}:
+            return self._contrasts(rows, overall=self.micro)
+        by_size = replace(self, match=(*self.match, "size"))
+        rows = rows.assign(size=rows["size"].astype(object).fillna("one"))
+        return by_size._contrasts(rows, overall=self.micro)
 
     def cells(
         self,
@@ -470,7 +480,7 @@ class Compare:
             estimate(samples, rng),
             n=sum(len(cell.ours) for cell in shown),
             seeds=tuple(map(int, cells[0].ours.columns)),
-            detail=_count_as_claimed(shown) + _left_out(cells, limits),
+            detail=_count_as_claimed(shown, self.margin) + _left_out(cells, limits),
             limit="" if kept else max(limits, key=limits.count),
             left_out=_at_floor(cells, limits, rng) if kept else (),
             ideal=float(weights @ [cell.most for cell in shown]),
@@ -482,11 +492,11 @@ class Compare:
         "The same arithmetic on the numbers that the paper prints for the section."
         if self.section not in printed:
             return float("nan"), "no printed numbers"
-        cells = self._contrasts(printed[self.section].assign(seed=0), overall=self.micro)
+        cells = self._printed(printed[self.section])
         values = [cell.sample().values.mean() for cell in cells]
         if not values:
             return float("nan"), "no printed numbers"
-        mean, better = float(np.mean(values)), sum(value > 0 for value in values)
+        mean, better = float(np.mean(values)), sum(value > self.margin for value in values)
         said = f"{mean:+.2f} {_unit(cells)}"
         return mean, f"{said}; {better} of {len(values)} columns as claimed"
 
@@ -629,6 +639,10 @@ class Claim:
     sanity: bool = False  # the training loss asks for it, or it holds before any training
     compares: bool = True  # two trained models, so that longer training may turn it round
     one_sided: bool = False  # 'at most', 'not worse than': only one end of the interval counts
+
+    def __post_init__(self):
+        if hasattr(self.test, "margin"):  # a test that counts parts counts them by the threshold
+            object.__setattr__(self, "test", replace(self.test, margin=self.threshold))
 
 
 @dataclass(frozen=True)

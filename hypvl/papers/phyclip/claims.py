@@ -124,7 +124,7 @@ class Everywhere:
     "The weakest of several effects: all of them must be as claimed."
 
     tests: Mapping[str, Compare]  # by what the part is called
-    margin: float = 0.0  # the claim's threshold
+    margin: float = 0.0  # the claim sets its threshold here
     name = "smallest of several paired differences"
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
@@ -368,7 +368,7 @@ def _sizes() -> list[Claim]:
         by_size = {name: _at_size(size, rival) for name, size in _SIZES.items()}
         words = f"at each size PHyCLIP is at most 2 points behind {_named(rival)}"
         margin = {"threshold": -MARGIN, "one_sided": True}
-        claims.append(Claim(f"size-{rival}", words, source, Everywhere(by_size, -MARGIN), **margin))
+        claims.append(Claim(f"size-{rival}", words, source, Everywhere(by_size), **margin))
     return claims
 
 # %% ../../../nbs/papers/phyclip/813_claims.ipynb #791ebade
