@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['IDEAL', 'PAIR_SUITES', 'BLIND', 'OURS', 'VERDICTS', 'DECIDED', 'NotRun', 'Effect', 'Known', 'verdict', 'within_half',
            'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of', 'paired_difference',
-           'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare', 'GainGap', 'BestOn',
-           'Claim', 'Untestable', 'digest', 'split_budgets', 'evaluate', 'CommittedLedger', 'with_limits',
+           'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare', 'GainGap', 'Everywhere',
+           'BestOn', 'Claim', 'Untestable', 'digest', 'split_budgets', 'evaluate', 'CommittedLedger', 'with_limits',
            'verdict_counts', 'of_the_paper', 'counts_by_origin', 'relative_size', 'Ledger']
 
 # %% ../../nbs/papers/809_claims.ipynb #a8954d65
@@ -557,6 +557,48 @@ class GainGap:
         "The same on the printed numbers."
         gap = self.larger.evidence(printed)[0] - self.smaller.evidence(printed)[0]
         return gap, f"{gap:+.2f} points between both gains"
+
+# %% ../../nbs/papers/809_claims.ipynb #b0e7c1c2
+@dataclass(frozen=True)
+class Everywhere:
+    "The weakest of several effects: all of them must be as claimed."
+
+    tests: Mapping[str, Compare]  # by what the part is called
+    margin: float = 0.0  # the claim sets its threshold here
+    name = "smallest of several paired differences"
+
+    def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
+        found = {part: test(data, rng) for part, test in self.tests.items()}
+        limits = {part: one.limit for part, one in found.items() if one.limit}
+        weakest = min(found, key=lambda part: found[part].low)
+        lost = [part for part, one in found.items() if one.high < self.margin and not one.limit]
+        if lost:  # one part that decides refutes the claim, whatever the others can tell
+            weakest, limits = min(lost, key=lambda part: found[part].high), {}
+        effect = found[weakest]
+        said = ", ".join(
+            f"{part} {one.value:+.1f}" + (f" ({one.limit})" if one.limit else "")
+            for part, one in found.items()
+        )
+        return Effect(
+            effect.estimate,
+            n=sum(one.n for one in found.values()),
+            seeds=effect.seeds,
+            detail=f"least sure at {weakest}: {said}",
+            chosen_of=(1, len(found)),  # all must hold; one against could be any of them
+            limit=next(iter(limits.values()), ""),
+            left_out=tuple(out for one in found.values() for out in one.left_out),
+        )
+
+    def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
+        "The smallest of the printed effects."
+        values = {part: test.evidence(printed)[0] for part, test in self.tests.items()}
+        known = {part: value for part, value in values.items() if not np.isnan(value)}
+        if not known:
+            return float("nan"), "not printed"
+        weakest = min(known, key=known.get)
+        said = f"{known[weakest]:+.2f} points at {weakest}, the smallest"
+        absent = [part for part in values if part not in known]
+        return known[weakest], said + (f"; {', '.join(absent)} not printed" if absent else "")
 
 # %% ../../nbs/papers/809_claims.ipynb #b0e7c1a3
 @dataclass(frozen=True)
