@@ -217,7 +217,7 @@ paper = Paper(
     describe=_describe,
     real_data="boxes",
     headline={
-        "tuned-clip-hyp": "Fine-tuned on scenes and boxes, CLIP retrieves more of the same class",
+        "tuned-clip-hyp": "Fine-tuned, CLIP finds more scenes by boxes, and more boxes by scenes",
         "clip-child_to_parent": "Boxes retrieve scenes better in hyperbolic than in flat space",
     },
     results="visual_hierarchies_{preset}",

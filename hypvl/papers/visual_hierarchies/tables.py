@@ -231,7 +231,11 @@ _BOTH = tuple(DIRECTIONS)
 LAYOUTS = {
     1: _layout(1, "Same-class retrieval", _columns((OPEN_IMAGES,), *_BOTH)),
     2: _layout(2, "Hierarchical retrieval", _columns((OPEN_IMAGES,), *_LONG)),
-    3: _layout(3, "Novel classes (LVIS)", _columns((LVIS, NOVEL), *_BOTH, *_LONG)),
+    3: _layout(
+        3,
+        "Another data set (LVIS), all classes and new ones",
+        _columns((LVIS, NOVEL), *_BOTH, *_LONG),
+    ),
     4: _layout(4, "Sets of one class an image, vote of five", task_columns("single_class")),
     5: _layout(5, "Sizes of these sets", task_columns("set_sizes"), "sizes"),
     6: _layout(6, "Same-class, with and without other images", _columns((OPEN_IMAGES,), *_BOTH)),
