@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['IDEAL', 'PAIR_SUITES', 'BLIND', 'OURS', 'VERDICTS', 'DECIDED', 'NotRun', 'Effect', 'Known', 'verdict', 'within_half',
            'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of', 'paired_difference',
-           'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare', 'GainGap', 'Everywhere',
-           'BestOn', 'Claim', 'Untestable', 'digest', 'split_budgets', 'evaluate', 'CommittedLedger', 'with_limits',
-           'verdict_counts', 'of_the_paper', 'counts_by_origin', 'relative_size', 'Ledger']
+           'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare', 'GainGap', 'Claim',
+           'Untestable', 'digest', 'split_budgets', 'evaluate', 'CommittedLedger', 'with_limits', 'verdict_counts',
+           'of_the_paper', 'counts_by_origin', 'relative_size', 'Ledger']
 
 # %% ../../nbs/papers/809_claims.ipynb #a8954d65
 import hashlib
@@ -557,111 +557,6 @@ class GainGap:
         "The same on the printed numbers."
         gap = self.larger.evidence(printed)[0] - self.smaller.evidence(printed)[0]
         return gap, f"{gap:+.2f} points between both gains"
-
-# %% ../../nbs/papers/809_claims.ipynb #b0e7c1c2
-@dataclass(frozen=True)
-class Everywhere:
-    "The weakest of several effects: all of them must be as claimed."
-
-    tests: Mapping[str, Compare]  # by what the part is called
-    margin: float = 0.0  # the claim sets its threshold here
-    name = "smallest of several paired differences"
-
-    def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
-        found = {part: test(data, rng) for part, test in self.tests.items()}
-        limits = {part: one.limit for part, one in found.items() if one.limit}
-        weakest = min(found, key=lambda part: found[part].low)
-        lost = [part for part, one in found.items() if one.high < self.margin and not one.limit]
-        if lost:  # one part that decides refutes the claim, whatever the others can tell
-            weakest, limits = min(lost, key=lambda part: found[part].high), {}
-        effect = found[weakest]
-        said = ", ".join(
-            f"{part} {one.value:+.1f}" + (f" ({one.limit})" if one.limit else "")
-            for part, one in found.items()
-        )
-        return Effect(
-            effect.estimate,
-            n=sum(one.n for one in found.values()),
-            seeds=effect.seeds,
-            detail=f"least sure at {weakest}: {said}",
-            chosen_of=(1, len(found)),  # all must hold; one against could be any of them
-            limit=next(iter(limits.values()), ""),
-            left_out=tuple(out for one in found.values() for out in one.left_out),
-        )
-
-    def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
-        "The smallest of the printed effects."
-        values = {part: test.evidence(printed)[0] for part, test in self.tests.items()}
-        known = {part: value for part, value in values.items() if not np.isnan(value)}
-        if not known:
-            return float("nan"), "not printed"
-        weakest = min(known, key=known.get)
-        said = f"{known[weakest]:+.2f} points at {weakest}, the smallest"
-        absent = [part for part in values if part not in known]
-        return known[weakest], said + (f"; {', '.join(absent)} not printed" if absent else "")
-
-# %% ../../nbs/papers/809_claims.ipynb #b0e7c1a3
-@dataclass(frozen=True)
-class BestOn:
-    "The gain over the best rivals on the subset that still has to be won."
-
-    model: Mapping[str, object]
-    rivals: Sequence[Mapping[str, object]]
-    tasks: tuple[str, ...]
-    count: int  # on so many of the subsets the model should have its place
-    datasets: tuple[str, ...] = ()  # only these subsets
-    place: int = 1  # 1: best; 2: best or second best
-    name = "gain over the best rival, subset by subset"
-
-    def _gains(self, of: Callable[[Compare], object]) -> dict[str, list]:
-        "Of each subset the gains over all rivals."
-        gains: dict[str, list] = {}
-        for task in self.tasks:
-            for name in dict.fromkeys(column.dataset for column in task_columns(task)):
-                if not self.datasets or name in self.datasets:
-                    tests = [Compare(self.model, one, (task,), (name,)) for one in self.rivals]
-                    gains[name] = [of(test) for test in tests]
-        return gains
-
-    def _counted(self, gains: Mapping[str, Sequence[float]]) -> str:
-        "On how many subsets the model has its place, in words."
-        won = sum(sorted(found)[self.place - 1] > 0 for found in gains.values())
-        among = "best" if self.place == 1 else f"one of the {self.place} best"
-        return f"{among} on {won} of {len(gains)}"
-
-    def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
-        gains = self._gains(lambda test: test(data, rng))
-        least = {
-            name: sorted(found, key=lambda one: one.low)[self.place - 1]
-            for name, found in gains.items()
-        }
-        limits = {
-            name: next((one.limit for one in found if one.limit), "")
-            for name, found in gains.items()
-        }
-        order = sorted(least, key=lambda name: (bool(limits[name]), -least[name].low))
-        last = order[self.count - 1]
-        effect = least[last]
-        # what is won, or what is lost too often: each of these must decide something
-        counted = order[: self.count] if effect.value > 0 else order[self.count - 1 :]
-        said = self._counted({name: [one.value for one in found] for name, found in gains.items()})
-        return Effect(
-            effect.estimate,
-            n=sum(one.n for one in least.values()),
-            seeds=effect.seeds,
-            detail=f"{said}; number {self.count} is {last}",
-            chosen_of=(
-                (len(gains) - self.count + 1) * self.place,
-                self.count * (len(self.rivals) - self.place + 1),
-            ),
-            limit=next((limits[name] for name in counted if limits[name]), ""),
-        )
-
-    def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
-        "The same on the printed numbers."
-        gains = self._gains(lambda test: test.evidence(printed)[0])
-        least = sorted(sorted(found)[self.place - 1] for found in gains.values())
-        return least[-self.count], self._counted(gains)
 
 # %% ../../nbs/papers/809_claims.ipynb #22706dd6
 OURS = "not in the paper"

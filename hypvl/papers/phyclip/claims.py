@@ -23,11 +23,9 @@ from hypvl.evaluation.statistics import (
 )
 from hypvl.papers.claims import (
     BLIND,
-    BestOn,
     Claim,
     Compare,
     Effect,
-    Everywhere,
     GainGap,
     NotRun,
     Untestable,
@@ -41,6 +39,7 @@ from hypvl.papers.claims import (
     paired_difference,
     select,
 )
+from ..claims_of_parts import BestOn, Everywhere
 from hypvl.papers.phyclip.factor_claims import (
     BothFactors,
     Dispersed,

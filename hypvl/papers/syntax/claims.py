@@ -18,7 +18,6 @@ from ...evaluation.statistics import Estimate, ScoredItems, estimate
 from hypvl.papers.claims import (
     OURS,
     Bars,
-    BestOn,
     Claim,
     Compare,
     Effect,
@@ -30,6 +29,7 @@ from hypvl.papers.claims import (
     paired_difference,
     select,
 )
+from ..claims_of_parts import BestOn
 from .recipes import SHUFFLED
 
 CHANGED = "2026-11-26"  # the last change of the list of claims

@@ -21,7 +21,6 @@ from hypvl.papers.claims import (
     ColumnSides,
     Compare,
     Effect,
-    Everywhere,
     GainGap,
     NotRun,
     Untestable,
@@ -32,6 +31,7 @@ from hypvl.papers.claims import (
     limit_of,
     select,
 )
+from ..claims_of_parts import Everywhere
 from ..reference import Column, task_columns
 from .tables import DIRECTIONS, LVIS, NOVEL, OPEN_IMAGES, UNTRAINED
 
