@@ -97,8 +97,7 @@ def _reason(row) -> str:
     if row.verdict == "still learning":
         if pd.isna(row.longer):
             return "nobody trained longer"
-        small = ", all within half of the paper's" if within_half(row, row.longer) else ""
-        return f"turns to {_later(row)}{small}"
+        return f"turns to {_later(row)}"
     if row.verdict == "underpowered":
         told = row.low > row.threshold or row.high < row.threshold
         return f"p = {row.p:.2g} after correction for all claims" if told else "interval too wide"
@@ -122,7 +121,10 @@ def answer(
     later = ""
     if row.verdict == "underpowered" and pd.notna(row.longer):
         later = f"; {_later(row)}"
-    return f"{UNTOLD}: {_reason(row)}{later}"
+    size = ""
+    if row.verdict == "still learning" and pd.notna(row.longer) and within_half(row, row.longer):
+        size = " which way, but less than half of the paper's"
+    return f"{UNTOLD}{size}: {_reason(row)}{later}"
 
 # %% ../../nbs/papers/897_opening.ipynb #8b4c39fe
 def headline_table(
@@ -213,16 +215,15 @@ cone* of a point holds what is a kind of it or has it in it. Five papers put CLI
 FOUND = "nbs/images/found"  # the figure and what it draws, without the ending
 _READING = """\
 Effects are in points, positive as the paper claims, with 95 % intervals over items and seeds.
-*Not found* lies within half of the paper's effect, with one sign also when trained longer. *Cannot
-be told* is no *no*; ledgers say why: *underpowered* (an interval too wide, or lost in the
-correction for all claims of a paper), *still learning* (longer training turns the sign, or nobody
-trained longer), *at the floor* or *ceiling* (models guess, or solve all), *one run* (fewer than
-three seeds)
+*Not found*: all of the interval is less than half of the paper's effect, and longer training keeps
+the sign. *Cannot be told* is no *no*; the ledgers say why: *underpowered* (an interval too wide,
+before or after the correction for all claims of a paper), *still learning* (longer training turns
+the sign, or nobody trained longer), *at the floor* (a side is no better than a row that knows
+nothing) or *ceiling* (all are near the ideal), *one run* (fewer than three seeds)
 ([rules](nbs/papers/809_claims.ipynb)). [WHERE.md](papers_repro/WHERE.md) has all claims, with
 counts by study, and the cell of each equation, table and figure;
 [CITATIONS.md](papers_repro/CITATIONS.md) says whom to cite, and
-[how to read the results](papers_repro/results/README.md) what a world this small can show, and how
-far PHyCLIP's first row moved when it was drawn a second time."""
+[how to read the results](papers_repro/results/README.md) what a world this small can show."""
 
 
 def paper_list(
