@@ -236,7 +236,7 @@ paper = Paper(
     published=published_recipes,
     headline={
         "troika": "It names pairs of state and object better than Troika (AUC)",
-        "H2": "Its entailment loss helps on seen and unseen pairs (harmonic mean)",
+        "H2": "Its entailment loss helps in the harmonic mean of seen and unseen pairs",
     },
     results="h2em_{preset}",
 )

@@ -262,9 +262,7 @@ def suspected_typos(
             rows.append((number, cell.model, cell.dataset, cell.note))
     for file, table in (("claims", "text"), ("statistics", "section 4.1")):
         frame = pd.read_csv(Path(folder) / f"h2em_{file}.csv")
-        noted = frame[
-            frame["note"].fillna("").str.contains("typo|AUC is|table gives|fails for|uses")
-        ]
+        noted = frame[frame["note"].fillna("").str.contains("typo|AUC is|table gives|uses")]
         for cell in noted.itertuples():
             rows.append((table, cell.model, cell.dataset, f"{cell.metric}: {cell.note}"))
     found = pd.DataFrame(rows, columns=["table", "model", "dataset", "why"])
