@@ -204,11 +204,32 @@ def test_what_classes_are_called_is_said(classes, capsys):
     facts = json.loads((classes / "called/provenance.json").read_text())
     assert facts["names"] == {"2024": "a year", "NA": "salt", "cat": "a cat"}
     names.write_text("2024 a year\nNA salt\ncat a cat\n")
-    assert main(of_folders(classes, classes / "spaced", "--names", str(names))) == 1
+    assert main(of_folders(classes, classes / "spaced", "--names", str(names))) == 2
     assert "a blank follows the class folder '2024', a tab is" in capsys.readouterr().err
     names.write_text("a year\nsalt\na cat\n")
-    assert main(of_folders(classes, classes / "listed", "--names", str(names))) == 1
+    assert main(of_folders(classes, classes / "listed", "--names", str(names))) == 2
     assert "two orders, 2024, NA, cat … and 2024, cat, NA …" in capsys.readouterr().err
+
+
+def test_what_is_asked_for_wrongly_replaces_nothing(classes, capsys):
+    "A typo among the names, no such file, no such section: 2, and every file is as it was."
+    names, out = classes / "typo.txt", classes / "kept"
+    names.write_text("cat\ta cat\nNA\tsalt\n2024\ta year\n")
+    assert main(of_folders(classes, out, "--names", str(names))) == 0
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+    assert out / "items.parquet" in before and out / "predictions.parquet" in before
+    for text, words, said in (
+        ("catt\ta cat\nNA\tsalt\n2024\ta year\n", (), "'cat'; 'catt' is no class folder"),
+        (None, (), "names: no file"),
+        ("cat\tcat\nNA\tsalt\n2024\ta year\n", ("--sections", "foo"), "unknown name 'foo'"),
+    ):
+        names.write_text(text) if text else names.unlink()
+        capsys.readouterr()
+        assert main(of_folders(classes, out, "--names", str(names), *words)) == 2
+        told = capsys.readouterr()
+        assert said in told.err and told.out == "", told
+        after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
+        assert after == before
 
 
 def test_pictures_that_nobody_reads_are_missing(classes, capsys):

@@ -20,10 +20,12 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool
 
+from ...arguments import check_file
 from ...config import config_hash, file_hash, file_stamp, suggest
 from hypvl.data.benchmarks.annotations import (
     SUGARCREPE,
     SUGARCREPE_COUNTS,
+    class_folders,
     read_image_folder,
     read_karpathy,
     read_sugarcrepe,
@@ -335,12 +337,14 @@ def tasks_of(
     suite: str | None = None,  # a name of `SUITES`; None: `default_suite`
     names: str | Path | None = None,  # of the classes of 'folder', as for `class_names`
 ) -> list[Task]:
-    "The tasks of a suite."
+    "The tasks of a suite; a file of names that does not fit the class folders is an error at once."
     if suite is None:
         suite = default_suite(root)
     if suite not in SUITES:
         raise ValueError(f"suite: unknown {suite!r}.{suggest(suite, SUITES)}")
     if suite == "folder":
+        if names is not None:
+            class_names(class_folders(root), names)
         return [_class_folders_task(Path(root), names)]
     if names is not None:
         raise ValueError(f"names: only suite 'folder' takes names of classes, got suite {suite!r}")
@@ -400,9 +404,23 @@ def _check_list(classes: Sequence[str], file: str, lines: Sequence[str]):
         )
 
 
+def _check_order(classes: Sequence[str], file: str, names: Sequence[str]):
+    "Raise where a name is the word of another folder than the one in its place."
+    words, own = ([clean_name(t).casefold() for t in texts] for texts in (names, classes))
+    for place, word in enumerate(words):
+        if word in own and own[place] != word:
+            other = own.index(word)
+            raise ValueError(
+                f"names: {file!r} is a plain list in another order than the class folders: by its "
+                f"lines {classes[place]!r} is called {names[place]!r}, and {classes[other]!r} "
+                f"{names[other]!r}; write FOLDER<TAB>NAME lines"
+            )
+
+
 def _read_names(classes: Sequence[str], file: str | Path) -> list[str]:
     "The names of a file."
     path = Path(file)
+    check_file("names", path)
     lines = [line for line in read_lines(path) if line.strip()]
     if not any("\t" in line for line in lines):
         _check_list(classes, path.name, lines)
@@ -410,7 +428,9 @@ def _read_names(classes: Sequence[str], file: str | Path) -> list[str]:
             raise ValueError(
                 f"names: {path.name!r} has {len(lines)} names for {len(classes)} class folders"
             )
-        return [line.strip() for line in lines]
+        names = [line.strip() for line in lines]
+        _check_order(classes, path.name, names)
+        return names
     named = {}
     for number, line in enumerate(lines, 1):
         folder, tab, name = (part.strip() for part in line.partition("\t"))
