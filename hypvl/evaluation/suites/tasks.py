@@ -20,7 +20,6 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Bool
 
-from ...arguments import check_file
 from ...config import config_hash, file_hash, file_stamp, suggest
 from hypvl.data.benchmarks.annotations import (
     SUGARCREPE,
@@ -420,7 +419,8 @@ def _check_order(classes: Sequence[str], file: str, names: Sequence[str]):
 def _read_names(classes: Sequence[str], file: str | Path) -> list[str]:
     "The names of a file."
     path = Path(file)
-    check_file("names", path)
+    if not path.is_file():
+        raise FileNotFoundError(f"names: no file {str(file)!r}")
     lines = [line for line in read_lines(path) if line.strip()]
     if not any("\t" in line for line in lines):
         _check_list(classes, path.name, lines)
