@@ -59,6 +59,8 @@ def upright_rgb(image: Image.Image) -> Image.Image:
             f"image: PIL image needed, got {type(image).__name__} {str(image)[:40]!r}; "
             "PIL.Image.open(path) reads a file, PIL.Image.fromarray(pixels) takes an array"
         )
+    if 0 in image.size:
+        raise Refused(f"image: no pixels, got {image.width} x {image.height}")
     try:
         image = ImageOps.exif_transpose(image)
     except Exception:  # a damaged mark turns nothing

@@ -29,7 +29,7 @@ def read_pairs_csv(
     separator = "\t" if path.suffix == ".tsv" else ","
     pairs = []
     for row, (name, text) in enumerate(read_table(path, (image, caption), separator), 2):
-        if not (name and text):
+        if not (name and text.strip()):
             raise ValueError(f"source: {path.name!r}, row {row}: {image} or {caption} is empty")
         pairs.append((path.parent / name, text))
     missing = [picture for picture, _ in pairs if not picture.is_file()]

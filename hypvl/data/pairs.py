@@ -25,19 +25,24 @@ from .grit.crops import check_crop_scale, random_resized_crop
 from .pair_files import read_pairs_csv, read_pairs_folder
 from .planned import PlannedLoader, check_rank
 from .records import TokenCache, square_pad
-from ..pictures import read_picture, upright_rgb
+from ..pictures import Refused, read_picture, upright_rgb
 
 # %% ../../nbs/data/205_pairs.ipynb #3ffb1ff0
 def _pixels(picture: Any, where: str) -> Tensor:
     "uint8 [3, H, W] of a file, a picture, an array or a tensor."
-    if isinstance(picture, (str, Path)):
-        picture = read_picture(picture)
-    if isinstance(picture, Image.Image):
-        picture = np.array(upright_rgb(picture))
+    try:
+        if isinstance(picture, (str, Path)):
+            picture = read_picture(picture)
+        if isinstance(picture, Image.Image):
+            picture = np.array(upright_rgb(picture))
+    except Refused as error:
+        raise Refused(f"{where}: {error}", error.kind) from error
     if isinstance(picture, np.ndarray):
         picture = torch.from_numpy(picture).permute(2, 0, 1) if picture.ndim == 3 else picture
     if isinstance(picture, Tensor) and picture.dtype == torch.uint8:
         if picture.dim() == 3 and len(picture) == 3:
+            if not picture.numel():
+                raise ValueError(f"{where}: no pixels, got {list(picture.shape)}")
             return picture
     facts = (type(picture).__name__, getattr(picture, "dtype", ""), getattr(picture, "shape", ""))
     raise TypeError(
@@ -60,6 +65,8 @@ class _Visits(Dataset):
             if type(item) in (tuple, list):
                 got = f"({', '.join(type(part).__name__ for part in item)})"
             raise TypeError(f"{where}: a pair (image, caption as a string) is needed, got {got}")
+        if not item[1].strip():
+            raise ValueError(f"{where}: the caption is empty, got {item[1]!r}")
         image = _pixels(item[0], where)
         if self.crop_scale:
             rng = random.Random(f"{self.seed}/{epoch}/{place}")

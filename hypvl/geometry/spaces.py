@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..config import ByKind, check_type, suggest
+from ..config import ByKind, check_least, check_type, suggest
 from .cones import exterior_angle, half_aperture, pairwise_exterior_angle
 from hypvl.geometry.fused import (
     Gather,
@@ -222,6 +222,18 @@ class Geometry(nn.Module):
         if points.shape[-1] != self.dim:
             raise ValueError(f"{name} must have width {self.dim}, got {list(points.shape)}")
 
+    def check_rows(
+        self,
+        points: Float[Tensor, "N *T D"],  # what a caller says are points, a row each
+        name: str = "points",  # of the argument, for the message
+    ):
+        "`check_points` of what is compared with others: one point is a row, too."
+        check_type(name, points, Tensor)
+        if points.dim() < 2:
+            shape = list(points.shape)
+            raise ValueError(f"{name} must be [N, {self.dim}], got {shape}; points[None] is a row")
+        self.check_points(points, name)
+
     @fp32_geometry
     def logits(
         self, queries: Float[Tensor, "Q D"], keys: Float[Tensor, "K D"], side: Side = "image"
@@ -300,6 +312,14 @@ class Geometry(nn.Module):
         return {"k": self.factors, "d": self.dim // self.factors, "product": "none"}
 
 # %% ../../nbs/geometry/105_spaces.ipynb #696d9097
+def _one_type(queries, keys):
+    "Both in the wider of their types."
+    if queries.dtype == keys.dtype:
+        return queries, keys
+    wide = torch.promote_types(queries.dtype, keys.dtype)
+    return queries.to(wide), keys.to(wide)
+
+
 class Sphere(Geometry):
     "Unit vectors compared by their cosine: CLIP."
 
@@ -333,6 +353,7 @@ class Sphere(Geometry):
     ) -> Float[Tensor, "Q K"]:
         "Cosine, for 'paper' and 'official' alike."
         _known("kind", kind, ("paper", "official"))
+        queries, keys = _one_type(queries, keys)
         if keys.dim() == 3:
             return torch.einsum("qd,qtd->qt", queries, keys)
         return queries @ keys.mT
@@ -672,6 +693,7 @@ class Euclidean(Geometry):
         _known("kind", kind, ("paper", "official"))
         if keys.dim() == 3:
             return -self.dist(queries[:, None].expand_as(keys), keys)
+        queries, keys = _one_type(queries, keys)
         return -torch.cdist(queries, keys, compute_mode="donot_use_mm_for_euclid_dist")
 
     @fp32_geometry
@@ -767,6 +789,9 @@ class SphereConfig(GeometryConfig, kind="sphere"):
     dim: int = 512  # width of a point
     temperature: float = 0.07  # initial temperature
 
+    def __post_init__(self):
+        check_least(self, dim=1)
+
     def make(self) -> Sphere:
         return Sphere(**vars(self))
 
@@ -778,6 +803,9 @@ class EuclideanConfig(GeometryConfig, kind="euclidean"):
     dim: int = 128  # width of a point
     temperature: float = 0.07  # initial temperature
     modalities: tuple[str, ...] = ("image", "text")  # that have a scale
+
+    def __post_init__(self):
+        check_least(self, dim=1)
 
     def make(self) -> Euclidean:
         return Euclidean(**vars(self))
@@ -801,6 +829,9 @@ class ProductConfig(GeometryConfig, kind="product"):
     form: Literal["tiled", "triton"] = field(  # of the contrast; 'triton': kernels for a GPU
         default="tiled", metadata={"hash": "changed"}
     )
+
+    def __post_init__(self):
+        check_least(self, k=1, d=1)
 
     def make(self) -> Product:
         return Product(**vars(self))

@@ -100,6 +100,8 @@ class Contrast(Row, kind="contrast"):
         if not isinstance(self.positives, (Diagonal, Index, Same)):
             got = self.positives
             raise TypeError(f"{self.name}: positives must be Diagonal, Index or Same, got {got!r}")
+        if self.query == self.key and isinstance(self.positives, Diagonal):
+            raise ValueError(f"{self.name}: key must not be the query, which is its own answer")
         if self.side not in ("", "image", "text"):
             raise ValueError(f"{self.name}: side must be 'image' or 'text', got {self.side!r}")
         if self.side and self.similarity != "score":

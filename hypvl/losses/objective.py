@@ -139,7 +139,22 @@ def _refuse_features(points, names, geometry, kinds):
 
 
 class Objective:
-    "A table of rows, evaluated: one loss, and one number a row for the log."
+    """A table of rows, evaluated: one loss, and one number a row for the log.
+
+    rows: `Contrast`, `Entail` and others; their names differ.
+    schedules: group, or name of a row → `Schedule`, a factor that changes with the steps; a row
+        with a schedule of its own leaves that of its group. What is not named has the factor 1.
+    decay: of the running mean of the contrast, for a `Schedule` that waits for the plateau.
+
+    `objective(points, geometry, step)` with points {stream: [B, D]} gives a loss [] to
+    differentiate, the sum of weight · factor · value over the rows, and the log: each row's value,
+    the total and the factor of each group, and the loss. `streams` names what a batch needs.
+
+    Raises ValueError for no rows, for names that are taken, for a weight that is no number, and
+    for a schedule of an unknown group, or one that waits where nothing is contrasted; TypeError
+    where `rows` is no list. `FamilyObjective` writes the tables of CLIP, MERU, HyCoCLIP and
+    PHyCLIP (Eq. 3-6).
+    """
 
     def __init__(
         self,
@@ -286,6 +301,7 @@ class TableObjective(ObjectiveConfig, kind="table"):
     schedules: Mapping[str, Schedule] = field(default_factory=dict)  # by group or by row
 
     def make(self) -> Objective:
+        "The objective of these rows and schedules."
         return Objective(self.rows, self.schedules)
 
 
@@ -387,6 +403,10 @@ class FamilyObjective(ObjectiveConfig, kind="family"):
         return replace(self, ramp=min(self.ramp, steps // 4))
 
     def make(self) -> Objective:
+        """The objective of `rows()`: what a `Trainer` takes, and what `objective.table()` shows.
+
+        All groups but the contrast have the schedule of `delay`, `ramp` and `plateau_fraction`.
+        """
         rows = self.rows()
         schedule = Schedule(self.delay, self.ramp, self.plateau_fraction)
         return Objective(rows, {row.group: schedule for row in rows if row.group != "contrast"})

@@ -264,6 +264,18 @@ def _check_labels(labels):
     names = list(labels) if listed and getattr(labels, "ndim", 1) else []
     if not names or not all(isinstance(name, str) for name in names):
         raise ValueError(f"labels must be a list of names, got {labels!r}")
+    for place, name in enumerate(names):
+        if not name.strip():
+            raise ValueError(f"labels[{place}] must be a name, got {name!r}")
+
+
+def _as_templates(template):
+    "One text with a place for the name, or several, as a list."
+    several = [template] if isinstance(template, str) else template
+    listed = isinstance(several, (list, tuple)) and len(several) > 0
+    if not listed or not all(isinstance(text, str) and "{}" in text for text in several):
+        raise ValueError(f"template must have {{}} where the name goes, got {template!r}")
+    return list(several)
 
 
 class DualEncoder(ImageEncoder):
@@ -350,30 +362,32 @@ class DualEncoder(ImageEncoder):
         | Image.Image
         | Sequence[Image.Image],
         labels: Sequence[str],
-        template: str = "a photo of a {}",
+        template: str | Sequence[str] = "a photo of a {}",
     ) -> Float[Tensor, "N L"]:
         """Probability of each label for each image; rows sum to 1.
 
         images: as for `encode_image`, or one PIL image, or a list of them.
         labels: names such as 'dog'.
-        template: the text of a label, with {} where the name goes.
+        template: the text of a label, with {} where the name goes; of several, a label is the
+            one point that `geometry.prototype` makes of its texts, as in the evaluation.
 
-        Raises ValueError for labels without an order (a set) or that are no texts, and for a
-        template without {}.
+        Raises ValueError for labels without an order (a set), that are no texts or that are blank,
+        and for a template without {}.
 
         The softmax over labels of `geometry.logits`, at the temperature that was learned, in
         evaluation mode: how CLIP (Radford et al., 2021) classifies without examples.
         """
         _check_labels(labels)
-        if not isinstance(template, str) or "{}" not in template:
-            raise ValueError(f"template must have {{}} where the name goes, got {template!r}")
+        templates = _as_templates(template)
         device = self.pixel_mean.device
         pictures = self._preprocessed(images)
-        tokens = self.tokenizer([template.replace("{}", label) for label in labels])
+        texts = [text.replace("{}", label) for label in labels for text in templates]
+        tokens = self.tokenizer(texts)
         with modes_kept(self):
             self.eval()
             image_points = self.encode_image(pictures.to(device), normalize=True)
-            text_points = self.encode_text(tokens.to(device), normalize=True)
+            features = self.encode_text(tokens.to(device))
+            text_points = self.geometry.prototype(features.unflatten(0, (-1, len(templates))))
         return self.geometry.logits(image_points, text_points).softmax(dim=-1)
 
     def encoders(self) -> dict[str, Callable[[Mapping[str, Any], Mapping[str, str]], dict]]:
@@ -511,7 +525,7 @@ class DualEncoder(ImageEncoder):
                     f"{name} are features, not points: encode with normalize=True, "
                     f"or lift them, model.geometry.lift({name}, {side!r})"
                 )
-        self.geometry.check_points(points, name)
+        self.geometry.check_rows(points, name)
 
     def _check_words(self, batch, words):
         "What word streams need of a tower and of a batch."
@@ -599,6 +613,8 @@ def _checked_images(images, name):
             f"{name} must be floats in [0, 1] or bytes (uint8), got {_what(images)}; "
             "integers in 0…255 become bytes by images.to(torch.uint8)"
         )
+    if 0 in images.shape[2:]:
+        raise ValueError(f"{name}: no pixels, got {_what(images)}")
     return images
 
 
@@ -622,6 +638,8 @@ def _checked_tokens(tokens, name):
         if not isinstance(tokens, Tensor):
             hint = "; model.tokenizer(texts) gives a tensor, torch.tensor(ids) makes one of lists"
         raise ValueError(f"{name} must be integer ids [B, L], got {_what(tokens)}{hint}")
+    if not tokens.shape[1]:
+        raise ValueError(f"{name}: no ids, got {_what(tokens)}; model.tokenizer makes at least two")
     return tokens.long()
 
 

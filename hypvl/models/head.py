@@ -120,11 +120,11 @@ class HyperbolicHead(HubModel):
 
         image_points, text_points: of `encode` for the two sides, [N, D] and [M, D].
 
-        Raises ValueError for another width. Features in the place of points are refused on a
-        sphere only, whose points have length 1.
+        Raises ValueError for another width, and for a point without the axis N. Features in the
+        place of points are refused on a sphere only, whose points have length 1.
         """
-        self.geometry.check_points(image_points, "image_points")
-        self.geometry.check_points(text_points, "text_points")
+        self.geometry.check_rows(image_points, "image_points")
+        self.geometry.check_rows(text_points, "text_points")
         return self.geometry.score(image_points, text_points)
 
     def embed(

@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from ..config import override, suggest
+from ..config import check_type, override, suggest
 from ..geometry.spaces import GeometryConfig, ProductConfig, SphereConfig
 from .adapters import read_towers
 from .dual_encoder import DualEncoder
@@ -174,9 +174,11 @@ def create_model(
         vision='conv_tiny_s', text='text_tiny'.
 
     Returns a `DualEncoder` (or what an own description makes) in training mode. Raises KeyError
-    for an unknown name, UnknownKey for an unknown field, each with a suggestion, and ValueError
-    for a name without weights.
+    for an unknown name, UnknownKey for an unknown field, each with a suggestion, ValueError for a
+    name without weights, and TypeError where `pretrained` is neither True nor False.
     """
+    hint = "; load_model(folder) and from_open_clip(name, tag) read other weights"
+    check_type("pretrained", pretrained, bool, hint)
     config = model_config(name_or_config, **overrides)
     if pretrained:
         return _with_weights(name_or_config, config).to(device or "cpu")
@@ -215,6 +217,12 @@ def load_model(
     towers: for a model with frozen towers, {'image_tower': place} where place is a file, a
         folder or a model that has the weights; needed if they are not where `freeze` was told.
 
-    Raises FileNotFoundError at once for a folder that is not there.
+    Raises FileNotFoundError at once for a folder that is not there; USER/MODEL is looked for on
+    the Hub unless a folder USER is here, ./USER/MODEL is always a folder.
     """
+    if str(folder) in SHIPPED and not Path(folder).exists():
+        raise FileNotFoundError(
+            f"folder: {str(folder)!r} comes with the library, in no folder of its own; "
+            f"create_model({str(folder)!r}, pretrained=True) loads it"
+        )
     return HubModel.from_pretrained(folder, map_location=device or "cpu", towers=towers)
