@@ -25,6 +25,7 @@ from hypvl.arguments import (
     check_folder,
     choice,
     count,
+    device,
     given,
     load_plugin,
     place,
@@ -208,7 +209,7 @@ def _add_machine(parser: argparse.ArgumentParser):
     group.add_argument(
         "--device",
         default="auto",
-        type=choice("auto", "cpu", "cuda"),
+        type=device,
         help="auto takes a GPU where there is one",
     )
     group.add_argument("--quiet", action="store_true", help="no progress bars")

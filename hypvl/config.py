@@ -28,17 +28,22 @@ def suggest(
     known: Iterable[str],  # the names that exist
     listed: bool = False,  # whether the message has named them already
 ) -> str:  # the tail of an error message, with a leading blank
-    "Tail of an error message: the nearest known name, or the known names if none is near."
+    """Tail of an error message: the nearest known name, or the known names if none is near.
+
+    Names that begin with `name` are the nearest; of several, three are told.
+    """
     known = [str(k) for k in known]
     front, _, last = str(name).rpartition(".")
     beside = {k.rpartition(".")[2]: k for k in known if front and k.rpartition(".")[0] == front}
-    near = [k for k in known if k.rpartition(".")[2] == last]  # right, but for what is before it
-    if beside:  # a long front that is right says nothing about the last part
-        near += [beside[k] for k in difflib.get_close_matches(last, beside, n=1, cutoff=0.5)]
-    else:
-        near += difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
+    # right, but for what is before it
+    near = [k for k in known if k.rpartition(".")[2] == last][:1]
+    if not near and beside:  # a long front that is right says nothing about the last part
+        near = [beside[k] for k in difflib.get_close_matches(last, beside, n=1, cutoff=0.5)]
+    elif not near:
+        near = [k for k in known if name and k.startswith(str(name))][:3]
+        near = near or difflib.get_close_matches(str(name), known, n=1, cutoff=0.5)
     if near:
-        return f" Did you mean {near[0]!r}?"
+        return f" Did you mean {' or '.join(map(repr, near))}?"
     if listed or not known:
         return ""
     names, where = list(beside) or known, f" below {front!r}" if beside else ""

@@ -27,6 +27,7 @@ from hypvl.arguments import (
     choice,
     count,
     counts,
+    device,
     given,
     load_plugin,
     paper_packages,
@@ -69,7 +70,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--write", type=place, metavar="FILE", help="write the recipe as JSON, and train nothing"
     )
-    group.add_argument("--device", default="auto", type=choice("auto", "cpu", "cuda"))
+    group.add_argument("--device", default="auto", type=device)
     group.add_argument(
         "--launch",
         default="inline",
@@ -126,7 +127,7 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         "--teraflops", type=positive, help="it keeps up, with operations that are counted here"
     )
     group = parser.add_argument_group("measuring")
-    group.add_argument("--device", default="auto", type=choice("auto", "cpu", "cuda"))
+    group.add_argument("--device", default="auto", type=device)
     group.add_argument(
         "--batch_size", default=2, type=count, help="samples of an update, then twice as many"
     )

@@ -357,11 +357,19 @@ class Trainer:
     ) -> pd.DataFrame:
         """Train to the last step and return the metrics.
 
-        `resume`: 'auto' continues if the folder holds a checkpoint of this run, True insists on
-        one, False deletes what is there and starts again. `steps` goes on with a run to more
-        steps than its config says; the schedule is then that of the new total. A run that is
-        asked to stop by a signal leaves a checkpoint and ends with `Interrupted`; after Ctrl-C
-        with `KeyboardInterrupt`.
+        resume: 'auto' goes on where the folder holds a checkpoint of this run, and starts where it
+            holds none; True insists on one; False deletes what is there and starts again.
+        steps: updates of the whole run, those of the checkpoint among them; the schedule is that
+            of this total. None: `config.steps`.
+
+        Returns a row for each `config.log_every` updates, with their columns: step, loss, rows of
+        the objective, clock; empty in other processes than the main one.
+
+        Raises ValueError for another `resume`, for True without a checkpoint, for fewer `steps`
+        than are done, and for a folder with another run; RuntimeError where another process trains
+        in it; `TrainingDiverged` where a loss or gradient is not finite; `CheckpointError` where
+        nothing can be written. A run that is asked to stop by a signal leaves a checkpoint and
+        ends with `Interrupted`; after Ctrl-C with `KeyboardInterrupt`.
         """
         if resume not in ("auto", True, False):
             raise ValueError(f"resume: 'auto', True or False, got {resume!r}")

@@ -342,8 +342,10 @@ def lr_at(
     "Learning rate of the update that follows `step` updates."
     if schedule not in schedules:
         raise ValueError(f"schedule: unknown {schedule!r}.{suggest(schedule, schedules)}")
-    if not 0 <= warmup <= steps:
-        raise ValueError(f"warmup: between 0 and steps={steps}, got {warmup}")
+    if not warmup >= 0:
+        raise ValueError(f"warmup: 0 or more, got {warmup}")
+    if not steps >= warmup:
+        raise ValueError(f"steps: warmup={warmup} or more, got {steps}")
     if not 0 <= min_lr <= lr:
         raise ValueError(f"min_lr: between 0 and lr={lr}, got {min_lr}")
     if step < 0:

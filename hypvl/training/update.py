@@ -7,6 +7,7 @@ __all__ = ['embedded_streams', 'sample_streams', 'count_samples', 'Step', 'Resul
            'backward', 'make_accelerator', 'check_batch_norms']
 
 # %% ../../nbs/training/500_update.ipynb #db4bf27a
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -373,12 +374,19 @@ def make_accelerator(
     ddp = DistributedDataParallelKwargs(
         broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=True
     )
-    return Accelerator(
+    accelerator = Accelerator(
         mixed_precision=precision,
         cpu=device == "cpu",
         kwargs_handlers=[ddp, InitProcessGroupKwargs(timeout=timedelta(seconds=timeout))],
         step_scheduler_with_optimizer=False,
     )
+    if precision == "fp16" and accelerator.device.type == "cpu":  # of the preset paper, too
+        warnings.warn(
+            "precision: 'fp16' needs a GPU, on device 'cpu' the training is in float32; "
+            "there is 'bf16' on both",
+            stacklevel=2,
+        )
+    return accelerator
 
 # %% ../../nbs/training/500_update.ipynb #6d1f0a12
 def check_batch_norms(
