@@ -72,7 +72,7 @@ _ANSWERS = {  # by what became of a claim
 _REASONS = {  # why it cannot be told, where the verdict alone says it
     "exact tie": "no difference in any item or seed",
     "one run": "too few seeds",
-    "at the floor": "no better than guessing",
+    "at the floor": "not clear of a row that knows nothing",
     "at the ceiling": "the test is too easy",
     "not run": "not run here",
 }
