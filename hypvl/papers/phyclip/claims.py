@@ -412,10 +412,10 @@ def _parts() -> list[Claim]:
     }
     four = BestOn(_PHYCLIP, rivals, ("sugarcrepe",), 4, _SEVEN)
     six = BestOn(_PHYCLIP, rivals, ("sugarcrepe",), 6, _SEVEN, place=2)
-    among = "CLIP and MERU without boxes and HyCoCLIP"
-    best = f"of PHyCLIP, {among} PHyCLIP is best on four of seven subsets of SugarCrepe"
-    second = best.replace("best on four", "best or second best on six")
-    ahead = f"in SugarCrepe overall PHyCLIP is more than {AHEAD:.0f} point ahead of {among}"
+    rest = "CLIP and MERU without boxes and HyCoCLIP"
+    best = f"PHyCLIP beats {rest} on four of seven SugarCrepe subsets"
+    second = f"PHyCLIP is best or second among {rest} on six of seven subsets"
+    ahead = f"PHyCLIP is over {AHEAD:.0f} point ahead of {rest} in SugarCrepe overall"
     source = "§4.2, Table 3"
     return [
         *claims,
