@@ -214,15 +214,14 @@ A *hyperbolic* space has room for trees: what is general lies near its root, and
 cone* of a point holds what is a kind of it or has it in it. Five papers put CLIP there:"""
 FOUND = "nbs/images/found"  # the figure and what it draws, without the ending
 _READING = """\
-Effects are in points, positive as the paper claims, with 95 % intervals over items and seeds.
-*Not found*: the interval lies within half of the paper's effect, and longer training keeps the
-sign. *Cannot be told* is no *no*; ledgers say why: *underpowered* (an interval too wide, before or
-after the correction for all claims of a paper), *still learning* (longer training turns the sign,
-or nobody trained longer), *at the floor* (a side is no better than a row that knows
-nothing) or *ceiling* (all are near the ideal), *one run* (fewer than three seeds)
-([rules](nbs/papers/809_claims.ipynb)). [WHERE.md](papers_repro/WHERE.md) has all claims, with
-counts by study, and the cell of each equation, table and figure;
-[CITATIONS.md](papers_repro/CITATIONS.md) says whom to cite, and
+Effects are in points, positive as claimed, with 95 % intervals over items and seeds. *Not found*:
+the interval lies within half of the paper's effect, and longer training keeps the sign. *Cannot be
+told* is no *no*; ledgers say why: *underpowered* (an interval too wide, before or after the
+correction for all claims of a paper), *still learning* (longer training turns the sign, or nobody
+trained longer), *at the floor* (a side no better than a row that knows nothing) or *ceiling* (all
+near the ideal), *one run* (fewer than three seeds) ([rules](nbs/papers/809_claims.ipynb)).
+[WHERE.md](papers_repro/WHERE.md) has all claims, counts by study, and the cell of each equation,
+table and figure; [CITATIONS.md](papers_repro/CITATIONS.md) says whom to cite, and
 [how to read the results](papers_repro/results/README.md) what a world this small can show."""
 
 
