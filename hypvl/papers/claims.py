@@ -6,8 +6,8 @@
 __all__ = ['IDEAL', 'PAIR_SUITES', 'BLIND', 'OURS', 'VERDICTS', 'DECIDED', 'NotRun', 'Effect', 'Known', 'verdict', 'within_half',
            'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of', 'paired_difference',
            'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare', 'GainGap', 'Claim',
-           'Untestable', 'digest', 'split_budgets', 'evaluate', 'CommittedLedger', 'with_limits', 'verdict_counts',
-           'of_the_paper', 'counts_by_origin', 'relative_size', 'Ledger']
+           'Untestable', 'digest', 'split_budgets', 'limit_beside', 'evaluate', 'CommittedLedger', 'with_limits',
+           'verdict_counts', 'of_the_paper', 'counts_by_origin', 'relative_size', 'Ledger']
 
 # %% ../../nbs/papers/809_claims.ipynb #a8954d65
 import hashlib
@@ -578,8 +578,11 @@ class Claim:
     one_sided: bool = False  # 'at most', 'not worse than': only one end of the interval counts
 
     def __post_init__(self):
-        if hasattr(self.test, "margin"):  # a test that counts parts counts them by the threshold
+        margin = getattr(self.test, "margin", None)  # of a test that counts by the threshold
+        if margin in (0, self.threshold):
             object.__setattr__(self, "test", replace(self.test, margin=self.threshold))
+        elif margin is not None:
+            raise ValueError(f"claim {self.id}: margin {margin} is not threshold {self.threshold}")
 
 
 @dataclass(frozen=True)
@@ -774,13 +777,16 @@ def _turned_by(effect: Effect, threshold: float) -> bool:
     return False
 
 
-def _limit_of(claim: Claim, effect: Effect) -> str:
+def limit_beside(
+    effect: Effect,
+    threshold: float = 0.0,  # what it must exceed
+) -> str:
     "Why the test sets decide nothing; empty where they may."
     if effect.limit:
         return effect.limit
-    if _turned_by(effect, claim.threshold):
+    if _turned_by(effect, threshold):
         return "at the floor"
-    return "at the ceiling" if effect.ideal <= claim.threshold else ""
+    return "at the ceiling" if effect.ideal <= threshold else ""
 
 
 def _judged(claim: Claim, row: dict, effect: Effect) -> dict:
@@ -788,7 +794,7 @@ def _judged(claim: Claim, row: dict, effect: Effect) -> dict:
     known = Known(
         sanity=claim.sanity,
         start=effect.start,
-        limit=_limit_of(claim, effect),
+        limit=limit_beside(effect, claim.threshold),
         seeds=len(effect.seeds),
         compares=claim.compares,
         value=effect.value,

@@ -31,7 +31,7 @@ from .where import OUTCOMES, UNTOLD, outcome, outcomes, papers_of, shrinks, wher
 PRESET = "mini"  # whose committed results are told
 _COLUMNS = (
     *("paper", "short", "words", "claim", "paper_effect", "effect", "low", "high", "threshold"),
-    *("unit", "seeds", "p", "longer", "longer_seeds", "verdict"),
+    *("unit", "ideal", "seeds", "p", "longer", "longer_seeds", "verdict"),
 )
 
 

@@ -251,6 +251,8 @@ def check(
     row,  # of a ledger
 ) -> str:
     "What became of what the loss asks for: 'holds', 'fails', or 'cannot be told' by its interval."
+    if row.ideal <= row.threshold:  # nothing could have been shown
+        return "cannot be told"
     low, high = (row.effect, row.effect) if np.isnan(row.low) else (row.low, row.high)
     if low > row.threshold:
         return "holds"

@@ -332,9 +332,10 @@ turns the sign, or nobody trained longer. *Underpowered*: the interval is too wi
 outlast the correction for so many claims. *Exact tie*: no difference in any item or seed. *Smaller
 than claimed* and *not found*: an interval within half of the paper's effect. *At the floor*: one of
 the two sides is not clear of a row that knows nothing (it guesses, looks at no picture or is given
-shuffled trees), however far the other one is ahead. *At the ceiling*: both are near the ideal. *One
-run*: fewer than three seeds. *Sanity*: what the loss asks for or what held before any training; by
-its interval such a check passed, failed or cannot be told. Questions and controls of
+shuffled trees), however far the other one is ahead. *At the ceiling*: both are near the ideal. One
+part of a claim of several may be enough for either. *One run*: fewer than three seeds. *Sanity*:
+what the loss asks for or what held before any training; by its interval such a check passed, failed
+or cannot be told. Questions and controls of
 ours are in no paper and are counted apart. An effect is positive as the paper says; that of the
 paper is the same arithmetic on its printed numbers, from other data: compare signs, not sizes."""
 

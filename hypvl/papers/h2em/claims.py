@@ -30,6 +30,7 @@ from hypvl.papers.claims import (
     limit_of,
     select,
 )
+from ..claims_of_parts import at_rank
 from hypvl.papers.h2em.compositions import (
     CURVE,
     answers_of,
@@ -520,12 +521,12 @@ class EveryBackbone:
         sizes = sorted(frame["size"].astype(str).unique())
         if len(sizes) < 2:
             raise NotRun("the world has one backbone; section backbones needs the real data")
-        found = []
+        found = {}
         for size in sizes:
             part = {**data, "main": frame[frame["size"].eq(size)]}
-            found.append(_gain(_FULL, self.rival)(part, rng))
-        least = min(found, key=lambda effect: effect.value)
-        return replace(least, chosen_of=(1, len(sizes)))
+            found[size] = _gain(_FULL, self.rival)(part, rng)
+        effect, size = at_rank(found, 1)
+        return replace(effect, detail=f"smallest at {size}: {found[size].detail}")
 
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
         "The same of the printed table of backbones."

@@ -338,11 +338,12 @@ def _sizes() -> list[Claim]:
     source, tasks = "App. D.1, Table 6", ("hierarchy", "vl_checklist")
     pair, section = ("family", "boxes"), {"section": "sizes"}
     grow = Compare({"size": _LARGE}, {"size": _SMALL}, tasks, match=pair, **section)
-    largest = "the largest models beat the smallest in hierarchy and object hard negatives"
+    tasks_named = "the shares of hierarchical classification and object hard negatives"
+    largest = f"the largest models beat the smallest in {tasks_named}"
     claims = [Claim("sizes", largest, source, grow)]
     for rival in (*_RIVALS, *_WITHOUT):
         by_size = {name: _at_size(size, rival) for name, size in _SIZES.items()}
-        words = f"at each size PHyCLIP is at most 2 points behind {_named(*rival)}"
+        words = f"at each size PHyCLIP is at most 2 points behind {_named(*rival)} in {tasks_named}"
         name = f"size-{rival[0]}" if rival[1] else f"size-{rival[0]}-without"
         margin = {"threshold": -MARGIN, "one_sided": True}
         claims.append(Claim(name, words, source, Everywhere(by_size), **margin))
