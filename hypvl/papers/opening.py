@@ -123,7 +123,7 @@ def answer(
         later = f"; {_later(row)}"
     size = ""
     if row.verdict == "still learning" and pd.notna(row.longer) and within_half(row, row.longer):
-        size = " which way, but less than half of the paper's"
+        size = ", below half of the paper's"
     return f"{UNTOLD}{size}: {_reason(row)}{later}"
 
 # %% ../../nbs/papers/897_opening.ipynb #8b4c39fe
