@@ -165,7 +165,7 @@ class BestOn:
         return gains
 
     def _counted(self, gains: Mapping[str, float]) -> str:
-        "On how many subsets the model has its place, in words, from what it lacks or has there."
+        "On how many subsets the gain is above 0, in words."
         won = sum(gain > 0 for gain in gains.values())
         among = "best" if self.place == 1 else f"one of the {self.place} best"
         if len(self.rivals) == 1:
