@@ -485,21 +485,11 @@ def _silent(line: str):
     "Other processes than the first say nothing."
 
 
-def _check_tasks(args: argparse.Namespace):
-    "Raise for an unknown section and names that do not fit, while earlier results are untouched."
-    from hypvl.evaluation.suites.evaluate import chosen_tasks
-    from hypvl.evaluation.suites.tasks import world_folder
-
-    world = world_folder(args.data_root) if args.suite in (None, "world") else None
-    chosen_tasks(world or args.data_root, args.suite, args.sections, args.names)
-
-
 def _evaluate(args: argparse.Namespace) -> int:
     "Run `hypvl evaluate`."
     check_places(args)
     for plugin in args.plugin:
         load_plugin(plugin)
-    _check_tasks(args)
     from hypvl.evaluation.suites.protocols import Protocol
     from hypvl.papers.report import evaluate_checkpoint
 

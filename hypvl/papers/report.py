@@ -27,7 +27,7 @@ from ..data.benchmarks.annotations import read_coco_texts
 from ..data.benchmarks.registry import BENCHMARKS
 from ..data.jobs import folder_lock
 from ..data.records import read_lines
-from ..evaluation.suites.evaluate import FAILED, evaluate_suite, save_frames
+from ..evaluation.suites.evaluate import FAILED, chosen_tasks, evaluate_suite, save_frames
 from ..evaluation.suites.features import Share, model_fingerprint
 from ..evaluation.suites.protocols import Protocol
 from ..evaluation.suites.tasks import SUITES, default_suite, world_folder
@@ -328,6 +328,7 @@ def evaluate_checkpoint(
             )
         data_root = data_root if world is None else world
     suite = suite or default_suite(data_root)
+    chosen_tasks(data_root, suite, sections, names)  # a fault is said before anything is replaced
     model, out = load_checkpoint(source, family), Path(out)
     checkpoint = model_fingerprint(model)
     commit = short_commit(git_state())

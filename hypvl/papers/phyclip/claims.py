@@ -84,6 +84,11 @@ def _named(family: str, boxes: bool = True) -> str:
     return f"{NAMES[family]} {'with' if boxes else 'without'} boxes"
 
 
+def _against(id: str, boxes: bool) -> str:
+    "The id of a claim, by whether its rival has boxes."
+    return id if boxes else f"{id}-without"
+
+
 def _beats(family: str, boxes: bool) -> list[Claim]:
     "PHyCLIP against a rival on each task."
     claims = []
@@ -91,17 +96,15 @@ def _beats(family: str, boxes: bool) -> list[Claim]:
         columns = ("hierarchy" if task == "edges" else task,)
         test = Compare(_PHYCLIP, _side(family, boxes), columns, **how)
         statement = f"PHyCLIP beats {_named(family, boxes)} in {words}"
-        name = f"{task}-{family}" if boxes else f"{task}-{family}-without"
+        name = _against(f"{task}-{family}", boxes)
         claims.append(Claim(name, statement, f"§4.2, {table}", test))
     return claims
 
 
 def _with_and_without(id: str) -> list[tuple[str, dict, str]]:
     "Of a claim about CLIP, which the text leaves open: its id, the rival and its name, both ways."
-    return [
-        (id, _side("clip"), _named("clip")),
-        (f"{id}-without", _side("clip", False), _named("clip", False)),
-    ]
+    both = (True, False)
+    return [(_against(id, boxes), _side("clip", boxes), _named("clip", boxes)) for boxes in both]
 
 
 def _drops(subset: str, words: str) -> list[Claim]:
@@ -144,9 +147,6 @@ class NearerMistakes:
     dataset: str = "species"
     name = "tree distance where both err, items × seeds"
 
-    def _counted(self) -> Compare:
-        return Compare(self.model, self.rival, ("hierarchy",), (self.dataset,), ("tie",))
-
     def _tie(self, data: Mapping[str, pd.DataFrame], side: Mapping) -> tuple[pd.DataFrame, object]:
         where = {"suite": "hierarchy", "dataset": self.dataset, "metric": "tie"}
         rows = select(frame_of(data, "main"), {**side, **where})
@@ -171,7 +171,8 @@ class NearerMistakes:
             raise NotRun("both models have no seed in common")
         detail = f"both err on {min(counts)} to {max(counts)} of {len(ours)} items"
         numbers = from_intervals(found, min(counts))
-        limit = self._counted()(data, rng).limit
+        edges = Compare(self.model, self.rival, ("hierarchy",), (self.dataset,), ("tie",))
+        limit = edges(data, rng).limit
         return Effect(numbers, "%", sum(counts), tuple(map(int, seeds)), detail, limit)
 
 # %% ../../../nbs/papers/phyclip/813_claims.ipynb #d8bc9f4f
@@ -344,7 +345,7 @@ def _sizes() -> list[Claim]:
     for rival in (*_RIVALS, *_WITHOUT):
         by_size = {name: _at_size(size, rival) for name, size in _SIZES.items()}
         words = f"at each size PHyCLIP is at most 2 points behind {_named(*rival)} in {tasks_named}"
-        name = f"size-{rival[0]}" if rival[1] else f"size-{rival[0]}-without"
+        name = _against(f"size-{rival[0]}", rival[1])
         margin = {"threshold": -MARGIN, "one_sided": True}
         claims.append(Claim(name, words, source, Everywhere(by_size), **margin))
     return claims
@@ -427,13 +428,16 @@ def _parts() -> list[Claim]:
     ]
 
 
+_ATTRIBUTES = {"replaced": "replace_att", "swapped": "swap_att", "added": "add_att"}
+
+
 def _attributes() -> list[Claim]:
     "Attributes replaced, swapped and added."
     claims = []
     for id, rival, named in _with_and_without("attributes"):
         subsets = {
-            f"{operation}d": Compare(_PHYCLIP, rival, ("sugarcrepe",), (f"{short}_att",))
-            for operation, short in (("replace", "replace"), ("swappe", "swap"), ("adde", "add"))
+            done: Compare(_PHYCLIP, rival, ("sugarcrepe",), (subset,))
+            for done, subset in _ATTRIBUTES.items()
         }
         words = f"PHyCLIP beats {named} on attributes, be they replaced, swapped or added"
         claims.append(Claim(id, words, "§4.2, Table 3", Everywhere(subsets)))
