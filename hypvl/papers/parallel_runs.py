@@ -11,8 +11,8 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import joblib
@@ -20,6 +20,7 @@ import torch
 from joblib.externals.loky import get_reusable_executor
 from tqdm.std import tqdm
 
+from ..data.sources import DataSource
 from .recipes import Recipe
 from .runs import PROBES, Probe, Run, run
 from ..training.interruption import StopRequest
@@ -157,6 +158,35 @@ def _says_what_is_kept(out: str | Path) -> Iterator[None]:
         raise KeyboardInterrupt(f"{kept}; the same command goes on from there") from None
 
 
+_Wanted = tuple[DataSource, int]  # data, and the size of their images
+
+
+def _sources(runs: Iterable[Run]) -> list[_Wanted]:
+    "What runs need, in the order in which they need it."
+    sizes = ((r.recipe.image_size, r.recipe.sources) for r in runs)
+    return list(dict.fromkeys((data, size) for size, sources in sizes for data in sources))
+
+
+@contextmanager
+def _made_meanwhile(later: Sequence[_Wanted], out: str | Path) -> Iterator[None]:
+    "A thread makes data; where that fails, the run that needs them fails too, and has a name."
+    over = threading.Event()
+
+    def make():
+        for data, size in later:
+            if not over.is_set():
+                with suppress(Exception):
+                    data.prepare(Path(out) / "data", size, progress=False)
+
+    maker = threading.Thread(target=make, daemon=True)
+    maker.start()
+    try:
+        yield
+        maker.join()  # after a fault nobody waits for it
+    finally:
+        over.set()
+
+
 def run_all(
     recipes: Sequence[Recipe],
     out: str | Path,
@@ -166,7 +196,7 @@ def run_all(
     # runs side by side; None: one for each core of a CPU, all on a cluster, else one
     at_once: int | None = None,
 ) -> dict[str, Run]:  # by the hash of the recipe
-    """The runs of recipes below `out`, made where they are missing; all data are made first.
+    """The runs of recipes below `out`, made where they are missing, and their data.
 
     Several runs at once are processes of their own, each of which reads the script that called:
     there the call belongs below `if __name__ == "__main__":`, and without it is a RuntimeError.
@@ -188,18 +218,16 @@ def run_all(
                 if progress:
                     print(outcome(r), flush=True)
         return made
-    cores = joblib.cpu_count()
-    wanted = {}
-    for r in missing:
-        for data in r.recipe.sources:
-            wanted[data, r.recipe.image_size] = None
-    for data, size in wanted:
-        data.prepare(Path(out) / "data", size, min(8, cores), progress)
+    at_first = _sources(missing[:at_once])
+    for data, size in at_first:
+        data.prepare(Path(out) / "data", size, min(8, joblib.cpu_count()), progress)
+    later = [wanted for wanted in _sources(missing) if wanted not in at_first]
     probes = {name: PROBES[name] for r in missing for name in r.recipe.probes if name in PROBES}
     one = joblib.delayed(_one_of_several)
     jobs = [one(r.recipe, out, how, device, probes) for r in missing]
     with (
         _says_what_is_kept(out),
+        _made_meanwhile(later, out),
         _progress_bar(missing, progress),
         _worker_pool(at_once, how, out),
         warnings.catch_warnings(),
