@@ -64,10 +64,16 @@ def choice(*known: str, guess: bool = True) -> Callable[[str], str]:
 device = choice("auto", "cpu", "cuda", guess=False)  # 'gpu' looks most like 'cpu'
 
 
+def _between_commas(text: str) -> tuple[str, ...]:
+    return tuple(word for part in text.split(",") if (word := part.strip()))
+
+
 def words(text: str) -> tuple[str, ...]:
-    "Words between commas."
-    stripped = (word.strip() for word in text.split(","))
-    return tuple(word for word in stripped if word)
+    "Words between commas, one at least."
+    found = _between_commas(text)
+    if not found:
+        raise argparse.ArgumentTypeError(f"words with commas between them, got {text!r}")
+    return found
 
 
 def given(text: str) -> str:
@@ -93,7 +99,7 @@ def count(text: str) -> int | None:
 
 def counts(text: str) -> tuple[int, ...]:
     "Numbers from 1 on, between commas."
-    found = words(text)
+    found = _between_commas(text)
     if not found or not all(word.isdigit() and int(word) for word in found):
         raise argparse.ArgumentTypeError(f"numbers from 1 on, with commas, got {text!r}")
     return tuple(dict.fromkeys(int(word) for word in found))

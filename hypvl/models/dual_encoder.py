@@ -273,8 +273,12 @@ def _as_templates(template):
     "One text with a place for the name, or several, as a list."
     several = [template] if isinstance(template, str) else template
     listed = isinstance(several, (list, tuple)) and len(several) > 0
-    if not listed or not all(isinstance(text, str) and "{}" in text for text in several):
+    if not listed:
         raise ValueError(f"template must have {{}} where the name goes, got {template!r}")
+    for place, text in enumerate(several):
+        if not isinstance(text, str) or "{}" not in text:
+            which = "template" if several is not template else f"template[{place}]"
+            raise ValueError(f"{which} must have {{}} where the name goes, got {text!r}")
     return list(several)
 
 
