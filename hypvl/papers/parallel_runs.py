@@ -147,17 +147,7 @@ def _worker_pool(at_once: int, how: str, out: str | Path) -> Iterator[None]:
         finally:
             get_reusable_executor().shutdown(wait=True)
 
-# %% ../../nbs/papers/803_parallel_runs.ipynb #5b678fd1
-@contextmanager
-def _says_what_is_kept(out: str | Path) -> Iterator[None]:
-    "An interrupt says how to go on."
-    try:
-        yield
-    except KeyboardInterrupt:
-        kept = f"finished runs are kept in {Path(out) / 'runs'}"
-        raise KeyboardInterrupt(f"{kept}; the same command goes on from there") from None
-
-
+# %% ../../nbs/papers/803_parallel_runs.ipynb #d81c40ac
 _Wanted = tuple[DataSource, int]  # data, and the size of their images
 
 
@@ -186,6 +176,38 @@ def _made_meanwhile(later: Sequence[_Wanted], out: str | Path) -> Iterator[None]
     finally:
         over.set()
 
+# %% ../../nbs/papers/803_parallel_runs.ipynb #5b678fd1
+@contextmanager
+def _says_what_is_kept(out: str | Path) -> Iterator[None]:
+    "An interrupt says how to go on."
+    try:
+        yield
+    except KeyboardInterrupt:
+        kept = f"finished runs are kept in {Path(out) / 'runs'}"
+        raise KeyboardInterrupt(f"{kept}; the same command goes on from there") from None
+
+
+def _side_by_side(
+    missing: Sequence[Run], out: Path, how: str, device: str, progress: bool, at_once: int
+):
+    "Data of the first runs, then these runs, so many at once."
+    at_first = _sources(missing[:at_once])
+    for data, size in at_first:
+        data.prepare(out / "data", size, min(8, joblib.cpu_count()), progress)
+    later = [wanted for wanted in _sources(missing) if wanted not in at_first]
+    probes = {name: PROBES[name] for r in missing for name in r.recipe.probes if name in PROBES}
+    one = joblib.delayed(_one_of_several)
+    jobs = [one(r.recipe, out, how, device, probes) for r in missing]
+    with (
+        _made_meanwhile(later, out),
+        _progress_bar(missing, progress),
+        _worker_pool(at_once, how, out),
+        warnings.catch_warnings(),
+    ):
+        # joblib replaces a process whose memory has grown
+        warnings.filterwarnings("ignore", "A worker stopped while some jobs")
+        joblib.Parallel(at_once, batch_size=1)(jobs)
+
 
 def run_all(
     recipes: Sequence[Recipe],
@@ -211,28 +233,12 @@ def run_all(
     at_once = _how_many(at_once, len(missing), how, device) if missing else 0
     if progress:
         print(f"{len(made)} runs, {len(missing)} to make, {at_once} side by side", flush=True)
-    if at_once < 2:
-        with _says_what_is_kept(out):
+    with _says_what_is_kept(out):
+        if at_once < 2:
             for r in missing:
                 run(r.recipe, out, how, device, progress)
                 if progress:
                     print(outcome(r), flush=True)
-        return made
-    at_first = _sources(missing[:at_once])
-    for data, size in at_first:
-        data.prepare(Path(out) / "data", size, min(8, joblib.cpu_count()), progress)
-    later = [wanted for wanted in _sources(missing) if wanted not in at_first]
-    probes = {name: PROBES[name] for r in missing for name in r.recipe.probes if name in PROBES}
-    one = joblib.delayed(_one_of_several)
-    jobs = [one(r.recipe, out, how, device, probes) for r in missing]
-    with (
-        _says_what_is_kept(out),
-        _made_meanwhile(later, out),
-        _progress_bar(missing, progress),
-        _worker_pool(at_once, how, out),
-        warnings.catch_warnings(),
-    ):
-        # joblib replaces a process whose memory has grown
-        warnings.filterwarnings("ignore", "A worker stopped while some jobs")
-        joblib.Parallel(at_once, batch_size=1)(jobs)
+        else:
+            _side_by_side(missing, Path(out), how, device, progress, at_once)
     return made
