@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['COLOURS', 'STILL', 'DWARFED', 'LEARNT', 'style', 'palette', 'Drawing', 'panels', 'no_data', 'smoothed_curves',
            'training_figure', 'training_sentence', 'budget_scores', 'budget_signs', 'budget_figure', 'growth_sentence',
-           'budget_sentence', 'claims_figure']
+           'budget_sentence', 'claim_lines', 'claims_figure']
 
 # %% ../../nbs/papers/808_figures.ipynb #d94e6046
 import io
@@ -480,6 +480,13 @@ def _bend(axis: Axes, rows: pd.DataFrame) -> str:
     return f"; logarithmic beyond ±{bend:g}"
 
 
+def claim_lines(
+    statement: str,  # of a claim
+) -> list[str]:
+    "Lines of its label in the figure of claims, where two have room."
+    return textwrap.wrap(statement, 56)
+
+
 def _forest_block(axis: Axes, rows: pd.DataFrame, unit: str) -> None:
     "Effects of one unit, first row on top."
     bent = _bend(axis, rows)
@@ -498,7 +505,7 @@ def _forest_block(axis: Axes, rows: pd.DataFrame, unit: str) -> None:
         ends = rows[["low", "high", "effect", "null", "ideal", "threshold"]]
         axis.set_xlim(min(1.2 * ends.min().min(), 0), max(1.2 * ends.max().max(), 0))
     axis.set(yticks=range(len(rows)), ylim=(len(rows) - 0.5, -0.5), xlabel=unit + bent)
-    names = [textwrap.fill(claim, 56) for claim in rows["claim"]]  # two lines have room
+    names = ["\n".join(claim_lines(claim)) for claim in rows["claim"]]
     axis.set_yticklabels(names, fontsize=9, linespacing=0.9)
     axis.grid(axis="y", visible=False)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from hypvl.papers.claims import OURS
+from hypvl.papers.figures import claim_lines
 from hypvl.papers.paper import find_paper
 
 SHARED = ("runs", "tables", "claims", "report", "parameters", "reference", "parallel_runs")
@@ -55,7 +56,7 @@ def test_reproduction_notebook_defines_nothing(root, name):
 
 
 def test_every_list_of_claims_is_dated_and_its_names_are_unique():
-    for name in ("phyclip", "syntax"):
+    for name in ALL:
         paper = find_paper(name)
         assert date.fromisoformat(paper.claims_changed), name
         untested = [claim for claim in paper.claims if claim.said == "not tested"]
@@ -63,7 +64,9 @@ def test_every_list_of_claims_is_dated_and_its_names_are_unique():
         assert all(ours), name
         ids = [claim.id for claim in paper.claims]
         assert len(set(ids)) == len(ids), name
-        assert "budget" in paper.sections, name
+        assert {"budget", "longer"} & {*paper.sections}, name
+        long = [claim.id for claim in paper.claims if len(claim_lines(claim.statement)) > 2]
+        assert not long, f"{name}: the figure has no room for {long}"
 
 
 _VERB = "names|reaches|scores|gains|loses|leads|falls|rises|is|are|was|were|by|to"

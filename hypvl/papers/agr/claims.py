@@ -427,10 +427,7 @@ _OF_GATES = (
     ),
 )
 _TWICE = 1.0  # log2 of the ratio of rates that Theorem 5.3 asks for
-_FASTER = (
-    "the Euclidean loss (its head starts pretrained) falls more than twice as fast as the "
-    "hyperbolic one (from random weights)"
-)
+_FASTER = "the pretrained Euclidean head's loss falls over twice as fast as the hyperbolic one's"
 _WARM_UP = BREAKPOINTS["shadow"]
 _DYNAMICS = (
     Claim(

@@ -339,7 +339,7 @@ def _sizes() -> list[Claim]:
     source, tasks = "App. D.1, Table 6", ("hierarchy", "vl_checklist")
     pair, section = ("family", "boxes"), {"section": "sizes"}
     grow = Compare({"size": _LARGE}, {"size": _SMALL}, tasks, match=pair, **section)
-    tasks_named = "the shares of hierarchical classification and object hard negatives"
+    tasks_named = "J, P_H, R_H and VL-CheckList"
     largest = f"the largest models beat the smallest in {tasks_named}"
     claims = [Claim("sizes", largest, source, grow)]
     for rival in (*_RIVALS, *_WITHOUT):
