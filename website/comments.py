@@ -41,16 +41,20 @@ def message_of(node: ast.Raise) -> tuple[str, str] | None:
 
 
 def described(source: str) -> tuple[dict[str, str], str | None, list[tuple[str, str]]]:
-    "Of a function's source: what its parameters are, what it returns, the errors that it raises."
+    """Of a function's source: what its parameters are, what it returns, the errors that it raises.
+
+    All parameters where one has a comment, for a list that leaves some out misleads.
+    """
     function = ast.parse(source).body[0]
     comments = trailing_comments(source)
     arguments = function.args
     listed = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
     listed += [extra for extra in (arguments.vararg, arguments.kwarg) if extra is not None]
-    parameters = {}
-    for argument in listed:
-        if argument.end_lineno in comments and argument.end_lineno < function.body[0].lineno:
-            parameters[argument.arg] = comments[argument.end_lineno]
+    body = function.body[0].lineno
+    lines = {one.arg: one.end_lineno for one in listed if one.arg not in ("self", "cls")}
+    parameters = {name: comments.get(at, "") if at < body else "" for name, at in lines.items()}
+    if not any(parameters.values()):  # described in the text alone, if at all
+        parameters = {}
     returned = None
     if function.returns is not None and function.returns.end_lineno != function.lineno:
         returned = comments.get(function.returns.end_lineno)
@@ -66,7 +70,7 @@ def shapes_kept(text: str) -> str:
 
 def section(title: str, entries: list[tuple[str, str]]) -> str:
     "A section of a docstring in Google's style; nothing where there is nothing to list."
-    lines = [f"    {name}: {shapes_kept(text)}" for name, text in entries]
+    lines = [f"    {name}: {shapes_kept(text)}".rstrip() for name, text in entries]
     return "\n".join(["", "", f"{title}:", *lines]) if entries else ""
 
 

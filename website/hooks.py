@@ -8,7 +8,14 @@ from urllib.parse import unquote
 
 import latex2mathml.converter
 from mkdocs.structure.files import File
-from pages import ROOT, make_pages, navigation, project_facts
+from pages import (
+    ROOT,
+    github_anchor,
+    jupyter_anchor,
+    make_pages,
+    navigation,
+    project_facts,
+)
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.S)
 IMAGE = re.compile(r'<img\b([^>]*?\bsrc="([^"]+\.png)")')
@@ -20,13 +27,7 @@ SOURCE = '<details class="mkdocstrings-source"'
 log = logging.getLogger("mkdocs.hooks")
 
 
-def jupyter_anchor(heading: str, separator: str) -> str:
-    "The name of a heading that links to notebooks use."
-    return heading.strip().replace(" ", separator)
-
-
 def on_config(config):
-    config.mdx_configs["toc"]["slugify"] = jupyter_anchor
     facts = project_facts()
     config.site_url = f"{facts['doc_host']}{facts['doc_baseurl']}/"
     config.pages = make_pages()
@@ -42,6 +43,12 @@ def on_files(files, config):
     for place in config.pages.files:
         files.append(File.generated(config, place, abs_src_path=str(ROOT / place)))
     return files
+
+
+def on_page_markdown(markdown, page, config, files):
+    "Headings are named as the page is linked to: as a notebook, or as a Markdown file."
+    written = page.file.src_uri.endswith(".md") and (ROOT / page.file.src_uri).is_file()
+    config.mdx_configs["toc"]["slugify"] = github_anchor if written else jupyter_anchor
 
 
 def with_formulas(content: str) -> str:

@@ -4,6 +4,7 @@ Notebooks of `nbs/` in the order of its sidebar and those of `papers_repro/`, Ma
 page of the API for each module. A page lies where its source lies, so that links between them hold.
 """
 
+import ast
 import configparser
 import re
 from dataclasses import dataclass
@@ -52,6 +53,16 @@ def repository_files(root: Path = ROOT) -> list[str]:
             if path.suffix in (".ipynb", ".md", *SHOWN_AS_THEY_ARE) and not hidden:
                 found.append(place.as_posix())
     return found
+
+
+def jupyter_anchor(heading: str, separator: str = "-") -> str:
+    "The name of a heading that links to notebooks use."
+    return heading.strip().replace(" ", separator)
+
+
+def github_anchor(heading: str, separator: str = "-") -> str:
+    "The name of a heading that links to Markdown files use."
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", separator)
 
 
 def displays_apart(text: str) -> str:
@@ -133,14 +144,25 @@ def notebook_page(
 ) -> tuple[str, dict[str, bytes]]:
     "Markdown of a notebook with a link to its module's page below the title; pictures by place."
     notebook = nbformat.read(root / path, as_version=4)
-    module = module_file(notebook)
-    name = Path(path).stem
+    module, name = module_file(notebook), Path(path).stem
     resources = {"unique_key": name, "output_files_dir": f"{name}_files"}
     body, resources = exporter.from_notebook_node(notebook, resources)
+    below = ""
     if module and (root / module).exists():
         dotted = module.removesuffix(".py").replace("/", ".")
-        link = f"\n\n[API of `{dotted}`]({relpath(module, dirname(path))})\n"
-        body = re.sub(r"\A\s*(# .*(?:\n+>.*)*)", lambda head: head[1] + link, body, count=1)
+        below = f"[API of `{dotted}`]({relpath(module, dirname(path))})"
+    executed = sorted((root / RESULTS).glob(f"*/{name}.ipynb"))
+    if path == f"papers_repro/{name}.ipynb" and executed:
+        links = [
+            f"[{found.parent.name}](results/{found.parent.name}/{name}.ipynb)" for found in executed
+        ]
+        below = f"This page has no outputs. **With tables and figures**: {', '.join(links)}."
+    if below:
+        below = f"\n\n{below}\n"
+        body = re.sub(r"\A\s*(# .*(?:\n+>.*)*)", lambda head: head[1] + below, body, count=1)
+    if path.startswith(f"{RESULTS}/"):  # beside the page of the same notebook without outputs
+        study = basename(dirname(path))
+        body = re.sub(r"\A\s*(# .*)", lambda head: f"{head[1]} ({study})", body, count=1)
     pictures = {join(dirname(path), key): data for key, data in resources["outputs"].items()}
     return body, pictures
 
@@ -154,21 +176,49 @@ def modules(root: Path = ROOT) -> list[str]:
     return found
 
 
+def _module_link(name: str, root: Path) -> str:
+    "A link from the package's page to that of a module below it."
+    path = name.replace(".", "/")
+    file = f"{path}/__init__" if (root / "hypvl" / path).is_dir() else path
+    return f"[`hypvl.{name}`]({file}.py)"
+
+
 def module_page(path: str, root: Path = ROOT) -> str:
-    "A link to the notebook, and what mkdocstrings puts in place of the last line."
+    """A link to the notebook, and what mkdocstrings puts in place of the last line.
+
+    That of `hypvl` lists what it loads when it is asked for.
+    """
     dotted = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    source = re.search(r"File to edit: [./]*(\S+\.ipynb)", (root / path).read_text("utf-8"))
-    lines = [f"# {dotted}"]
+    code = (root / path).read_text("utf-8")
+    source = re.search(r"File to edit: [./]*(\S+\.ipynb)", code)
+    lines = [titled(dotted, f"# {dotted}")]
     if source:
         link = relpath(source[1], dirname(path))
         lines.append(f"Defined, shown and tested in [{source[1]}]({link}).")
+    if path == "hypvl/__init__.py":
+        names = ast.literal_eval(re.search(r"^NAMES = (\{.*?^\})", code, re.M | re.S)[1])
+        listed = [f"- `hypvl.{name}` of {_module_link(at, root)}" for name, at in names.items()]
+        lines += ["Names that are loaded when they are asked for:", "\n".join(listed)]
     return "\n\n".join([*lines, f"::: {dotted}\n"])
+
+
+def titled(title: str, markdown: str) -> str:
+    "A page whose title in tabs and in the search is not that of its navigation."
+    return f'---\ntitle: "{title}"\n---\n\n{markdown}'
+
+
+def study_name(folder: str, root: Path = ROOT) -> str:
+    "A folder of results in words; `mini` alone would not say of which paper."
+    notebooks = [path.stem for path in sorted((root / RESULTS / folder).glob("*.ipynb"))]
+    named = [name for name in notebooks if not folder.startswith(name)]
+    return " ".join([*named, folder]).replace("_", " ")
 
 
 def folder_page(folder: str, files: list[str], root: Path = ROOT) -> str:
     "A folder of results: its notebook, what was trained, and all files."
     inside = [relpath(path, folder) for path in files if path.startswith(f"{folder}/")]
-    lines = [f"# {basename(folder)}"]
+    name = f"Results: {study_name(basename(folder), root)}"
+    lines = [titled(name, f"# {name}")]
     lines += [f"- [Executed notebook]({name})" for name in inside if name.endswith(".ipynb")]
     lines.append("- [How to read these results](../README.md)\n")
     abstract = root / folder / "tables" / "abstract.md"
@@ -179,11 +229,13 @@ def folder_page(folder: str, files: list[str], root: Path = ROOT) -> str:
     return "\n".join(lines) + "\n"
 
 
-def with_way_back(markdown: str, place: str) -> str:
-    "A table of results, which no sidebar lists, with a link to its study."
-    study = basename(dirname(dirname(place)))
-    link = f"[All results of `{study}`](../index.md)"
-    return re.sub(r"\A(# .*\n)?", lambda head: f"{head[0]}\n{link}\n\n", markdown, count=1)
+def with_way_back(markdown: str, place: str, root: Path = ROOT) -> str:
+    "A table of results, which no sidebar lists, with its caption, its study and a link to that."
+    study = study_name(basename(dirname(dirname(place))), root)
+    caption = re.match(r"\*\*(.+)\*\*\n", markdown)
+    name = caption[1] if caption else Path(place).stem.capitalize()
+    rest = markdown.removeprefix(caption[0]) if caption else markdown
+    return f"# {name} ({study})\n\n[All results of {study}](../index.md)\n\n{rest}"
 
 
 def project_facts(root: Path = ROOT) -> configparser.SectionProxy:
@@ -259,7 +311,7 @@ def make_pages(root: Path = ROOT) -> Pages:
     for place in [
         page for page in markdown if re.fullmatch(rf"{RESULTS}/\w+/tables/\w+\.md", page)
     ]:
-        markdown[place] = with_way_back(markdown[place], place)
+        markdown[place] = with_way_back(markdown[place], place, root)
     facts = project_facts(root)
     url = f"{facts['git_url']}/blob/{facts['branch']}"
     known = {*markdown, *pictures, *files}
@@ -324,11 +376,7 @@ def navigation(markdown: dict[str, str], root: Path = ROOT) -> list:
         if folder and "/" not in folder:
             name = "overview" if page.endswith("index.md") else title[page]
             studies.append((folder, name, page))
-    drawn = {folder: Path(page).stem for folder, name, page in studies if name != "overview"}
-    for index, (folder, name, page) in enumerate(studies):
-        paper = drawn.get(folder, "")
-        if not folder.startswith(paper):  # `mini` alone would not say of which paper
-            studies[index] = (f"{paper}_{folder}", name, page)
+    studies = [(study_name(folder, root), name, page) for folder, name, page in studies]
     studies.sort(key=lambda entry: (entry[0], entry[1] != "overview"))
     return [
         {

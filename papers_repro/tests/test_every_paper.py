@@ -155,4 +155,5 @@ def test_a_recipe_trains_in_processes_that_the_user_starts(name, root, tmp_path)
     )
     assert done.returncode == 0, done.stderr[-4000:]
     said = [line.partition(" ")[0] for line in done.stdout.splitlines() if line[:1].isalpha()]
+    said = [word for word in said if word != "tests"]  # where the world has an evaluation set
     assert said == ["recipe", "data", "training", "done", "model"]  # the first process alone

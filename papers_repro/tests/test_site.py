@@ -1,7 +1,10 @@
 """The site's pages: none is forgotten, links lead to them, comments of signatures are read."""
 
+import re
 import sys
+from functools import cache
 from pathlib import Path
+from urllib.parse import unquote
 
 import nbformat
 import pytest
@@ -46,6 +49,34 @@ def test_links_lead_to_pages(tmp_path, page, link, leads_to):
     (tmp_path / "Makefile").touch()
     said = pages.with_links_to_pages(f"[x]({link})", page, known, "https://host", tmp_path)
     assert said == f"[x]({leads_to.replace('%2C', ',')})"
+
+
+@cache
+def anchors(path):
+    "Names of the headings of a Markdown file or notebook, as links use them."
+    if path.suffix == ".ipynb":
+        cells = nbformat.read(path, as_version=4).cells
+        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    else:
+        text = path.read_text("utf-8")
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    shown = [re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", heading) for heading in headings]
+    name = pages.jupyter_anchor if path.suffix == ".ipynb" else pages.github_anchor
+    return {name(heading) for heading in shown} | {*re.findall(r'<a id="([^"]+)">', text)}
+
+
+def test_links_to_headings_find_them(root):
+    found = [path for path in pages.repository_files(root) if path.endswith(".md")]
+    seen = 0
+    for page in found:
+        for path, anchor in re.findall(
+            r"\]\((?!\w+:)([^)#\s]*)#([^)\s]+)\)", (root / page).read_text("utf-8")
+        ):
+            target = (root / page).parent / unquote(path) if path else root / page
+            if target.suffix in (".md", ".ipynb"):
+                assert unquote(anchor) in anchors(target), f"{page}: {path}#{anchor}"
+                seen += 1
+    assert seen > 100
 
 
 def test_an_executed_notebook_has_the_links_of_its_original(tmp_path):
@@ -98,7 +129,8 @@ def test_comments_of_a_signature_and_errors_are_read():
     from comments import described
 
     parameters, returned, errors = described(FUNCTION)
-    assert parameters == {"x": "points, # 1 too", "c": "curvature, > 0"}
+    assert parameters == {"x": "points, # 1 too", "c": "curvature, > 0", "name": ""}
+    assert described('def near(self, x, y=0):\n    "How near."\n')[0] == {}
     assert returned == "in radians"
     assert errors == [("ValueError", "c must be positive, got {c}"), ("KeyError", "x")]
 
