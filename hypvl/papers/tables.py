@@ -419,11 +419,12 @@ class _ShownFrame(pd.DataFrame):
 
 
 class FoldedFrame(_ShownFrame):
-    "A table that a notebook shows as one line, which opens."
+    "A table that a notebook shows as one line, which opens; no text in it is cut."
 
     def _repr_html_(self) -> str:
         summary = _html.escape(self.attrs.get("summary", f"{len(self)} rows"))
-        table = pd.DataFrame(self).to_html()
+        with pd.option_context("display.max_colwidth", None):
+            table = pd.DataFrame(self).to_html()
         return f"<details><summary>{summary}</summary>{table}</details>"
 
 

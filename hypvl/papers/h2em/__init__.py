@@ -48,6 +48,7 @@ from ..parameters import Seeds
 from ..read_off import GroupMeans
 from ..recipes import Recipe
 from ..reference import BASELINES, Rows
+from ..tables import fold
 
 # %% ../../../nbs/papers/h2em/845_h2em.ipynb #56cbbbcd
 def _first_dataset(study: Study) -> str:
@@ -201,7 +202,8 @@ def typos(
     study: Study,
 ) -> pd.DataFrame:
     "Printed numbers that contradict others."
-    return suspected_typos(study.reference_folder)
+    found = suspected_typos(study.reference_folder)
+    return fold(found, f"{len(found)} printed numbers that contradict others, and why")
 
 # %% ../../../nbs/papers/h2em/845_h2em.ipynb #ac52821d
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
