@@ -232,7 +232,8 @@ def run_all(
     missing = [r for r in made.values() if not finished(r.folder)]
     at_once = _how_many(at_once, len(missing), how, device) if missing else 0
     if progress:
-        print(f"{len(made)} runs, {len(missing)} to make, {at_once} side by side", flush=True)
+        so_many = f"{len(missing)} to make, {at_once} side by side" if missing else "all found"
+        print(f"{len(made)} runs, {so_many}", flush=True)
     with _says_what_is_kept(out):
         if at_once < 2:
             for r in missing:

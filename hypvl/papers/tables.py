@@ -325,7 +325,10 @@ def split_block(
     block: Block,
     room: float = ROOM,  # pixels
 ) -> list[Block]:
-    "The block in parts that have room, whole groups of columns together if they fit."
+    """The block in parts that have room, whole groups of columns together if they fit.
+
+    A row that has numbers in other parts alone is left out of a part.
+    """
     heading, widths = _widths(block)
     groups = list(dict.fromkeys(block.text.columns.get_level_values(0)))
     parts: list[list[int]] = [[]]
@@ -351,7 +354,11 @@ def split_block(
     shown = []
     for number, columns in enumerate(parts):
         caption = f"{block.caption}, continued" if number and block.caption else block.caption
-        shown.append(Block(caption, block.text.iloc[:, columns], block.rank.iloc[:, columns]))
+        text, rank = block.text.iloc[:, columns], block.rank.iloc[:, columns]
+        elsewhere = text.eq("–").all(axis=1) & block.text.ne("–").any(axis=1)
+        if not elsewhere.all():
+            text, rank = text[~elsewhere], rank[~elsewhere]
+        shown.append(Block(caption, text, rank))
     return shown
 
 # %% ../../nbs/papers/807_tables.ipynb #f9796be8
