@@ -463,7 +463,9 @@ class Compare:
         seeds = sorted(set.intersection(*(set(c.ours.columns) for c in cells))) if cells else []
         if not seeds:
             sides = f"{describe(self.model)} and {describe(self.rival)}"
-            raise NotRun(f"no results with a common seed of {sides} on {', '.join(self.tasks)}")
+            sets = f" ({', '.join(self.datasets)})" if self.datasets else ""
+            tasks = f"{', '.join(self.tasks)}{sets}"
+            raise NotRun(f"no results with a common seed of {sides} on {tasks}")
         return [replace(c, ours=c.ours[seeds], theirs=c.theirs[seeds]) for c in cells]
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
@@ -515,7 +517,8 @@ def _left_out(cells: Sequence[ColumnSides], limits: Sequence[str]) -> str:
     for cell, limit in zip(cells, limits):
         if limit:
             words.append(f"{cell.column.dataset} {cell.column.metric} {limit}")
-    return f"; left out: {', '.join(dict.fromkeys(words))}" if words else ""
+    found = "left out" if len(words) < len(limits) else "over all, of which none decides"
+    return f"; {found}: {', '.join(dict.fromkeys(words))}" if words else ""
 
 # %% ../../nbs/papers/809_claims.ipynb #65ab1e11
 @dataclass(frozen=True)
@@ -743,8 +746,8 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
     if found == "still learning":
         if np.isnan(row["longer"]):
             return row["no_longer"]
-        later = f"{row['longer']:+.2f} {row['unit']} (seeds {row['longer_seeds']})"
-        return f"with more steps {later}"
+        later = f"{row['longer']:+.2f} {row['unit']}" if _side(row["longer"]) else "no difference"
+        return f"with more steps {later} (seeds {row['longer_seeds']})"
     if found == "exact tie":
         return "the same in every item and seed: more of them decide nothing"
     if found == "sanity" and not np.isnan(effect.start):

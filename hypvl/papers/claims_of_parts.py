@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ..evaluation.statistics import Estimate, Interval
-from .claims import Compare, Effect, limit_beside
+from .claims import Compare, Effect, NotRun, limit_beside
 from .reference import task_columns
 
 # %% ../../nbs/papers/899_claims_of_parts.ipynb #c0a1e011
@@ -78,6 +78,8 @@ def at_rank(
             used, place, limit = free, fewer, ""
         elif upper.high < threshold:
             used, limit = free, ""
+        elif upper.low <= threshold <= lower.high:  # open, whatever the others would say
+            limit = ""
     name = sorted(used, key=lambda one: used[one].value)[place - 1]
     return Effect(
         Ranked.among([one.estimate for one in used.values()], place),
@@ -105,7 +107,21 @@ class Everywhere:
     margin: float = 0.0  # the claim sets its threshold here
     name = "smallest of several paired differences"
 
+    def _of_common_seeds(self, data: Mapping[str, pd.DataFrame]) -> Mapping[str, pd.DataFrame]:
+        "The rows of the seeds that all parts have."
+        seeds = [{*test.cells(data)[0].ours.columns} for test in self.tests.values()]
+        common = set.intersection(*seeds)
+        if not common:
+            raise NotRun(f"no seed has all of {', '.join(self.tests)}")
+        if all(part == common for part in seeds):
+            return data
+        return {
+            name: frame[frame["seed"].isin(common)] if "seed" in frame else frame
+            for name, frame in data.items()
+        }
+
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
+        data = self._of_common_seeds(data)
         found = {part: test(data, rng) for part, test in self.tests.items()}
         effect, smallest = at_rank(found, 1, self.margin)
         limits = {part: limit_beside(one, self.margin) for part, one in found.items()}

@@ -542,11 +542,12 @@ class Table:
         }
 
 # %% ../../nbs/papers/807_tables.ipynb #f1226240
-def _notes(frame: pd.DataFrame) -> tuple[str, ...]:
+def _notes(frame: pd.DataFrame, rank_by: Sequence[str]) -> tuple[str, ...]:
     "Footer: what intervals mean, and why cells are missing."
     ours = frame[frame["source"].eq(OUR_BLOCK)]
+    within = "".join(f", {name} by {name}" for name in rank_by)
     notes = [
-        "best in bold, second best underlined, within each block and column; "
+        f"best in bold, second best underlined, within each block and column{within}; "
         "baselines and the ideal observer are not ranked"
     ]
     if frame["suite"].isin(["vl_checklist", "sugarcrepe"]).any():
@@ -680,7 +681,7 @@ def _finish(layout: Layout, mine: pd.DataFrame, paper: pd.DataFrame) -> Table:
     frame = _sorted_cells(frame, layout)
     frame["rank"] = _rank(frame, layout.rank_by)
     title = f"Table {layout.number}: {layout.title}"
-    notes, origins = _notes(frame), _origins(frame)
+    notes, origins = _notes(frame, layout.rank_by), _origins(frame)
     called = {**SCORES, **layout.scores}
     return Table(title, frame[list(_TABLE_COLUMNS)], notes, origins=origins, scores=called)
 
