@@ -194,7 +194,10 @@ class BestOn:
         effect, last = at_rank(of_subsets, len(gains) - self.count + 1)
         over = {name: sorted(one.value for one in found.values()) for name, found in gains.items()}
         said = self._counted({name: values[self.place - 1] for name, values in over.items()})
-        return replace(effect, detail=f"{said}; number {self.count} is {last}")
+        limits = {name: limit_beside(one, 0.0) for name, one in of_subsets.items()}
+        limited = [f"{name} {limit}" for name, limit in limits.items() if limit]
+        none = f"; {', '.join(limited)}" if limited else ""
+        return replace(effect, detail=f"{said}; number {self.count} is {last}{none}")
 
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
         "The same on the printed numbers."
