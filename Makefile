@@ -32,7 +32,7 @@ hierarchies:  ## fine-tune CLIP's image tower on wholes and parts, three seeds; 
 hierarchies: NOTEBOOK = visual_hierarchies
 h2em:  ## name unseen pairs of states and shapes with H²EM and its controls, three seeds; render tables, figures and claims
 agr:  ## train heads of two geometries and a router on a frozen trunk, beside controls, three seeds; render tables, figures and claims
-compare:  ## tune one trained model by the ideas of all five papers, three seeds; say which helps what; three quarters of an hour
+compare:  ## tune one trained model by the ideas of all five papers, three seeds; say which helps what; about an hour
 compare: SECTIONS = main,longer
 NOTEBOOK  = $@
 phyclip syntax hierarchies h2em agr compare: .venv/.installed
