@@ -68,7 +68,7 @@ def check_least(
 ):
     """Raise unless each attribute is finite and at least so large; None, which is unset, may be.
 
-    A field of a dataclass that is declared `int` must be one: 2.5 dimensions are a TypeError.
+    A dataclass's field declared `int` (alone) must be Python's: 2.5 dimensions are a TypeError.
     """
     declared = {}
     if dataclasses.is_dataclass(config):

@@ -78,8 +78,6 @@ def at_rank(
             used, place, limit = free, fewer, ""
         elif upper.high < threshold:
             used, limit = free, ""
-        elif upper.low <= threshold <= lower.high:  # open, whatever the others would say
-            limit = ""
     name = sorted(used, key=lambda one: used[one].value)[place - 1]
     return Effect(
         Ranked.among([one.estimate for one in used.values()], place),
@@ -113,8 +111,6 @@ class Everywhere:
         common = set.intersection(*seeds)
         if not common:
             raise NotRun(f"no seed has all of {', '.join(self.tests)}")
-        if all(part == common for part in seeds):
-            return data
         return {
             name: frame[frame["seed"].isin(common)] if "seed" in frame else frame
             for name, frame in data.items()

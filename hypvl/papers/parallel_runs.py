@@ -157,9 +157,18 @@ def _sources(runs: Iterable[Run]) -> list[_Wanted]:
     return list(dict.fromkeys((data, size) for size, sources in sizes for data in sources))
 
 
+def _first_and_later(runs: Sequence[Run], at_once: int) -> tuple[list[_Wanted], list[_Wanted]]:
+    "What the first so many runs need, and what only others do."
+    first = _sources(runs[:at_once])
+    return first, [wanted for wanted in _sources(runs) if wanted not in first]
+
+
 @contextmanager
 def _made_meanwhile(later: Sequence[_Wanted], out: str | Path) -> Iterator[None]:
-    "A thread makes data; where that fails, the run that needs them fails too, and has a name."
+    """A thread makes data; where that fails, the run that needs them fails too, and has a name.
+
+    After a fault or Ctrl-C it ends when the data at hand are made.
+    """
     over = threading.Event()
 
     def make():
@@ -191,10 +200,9 @@ def _side_by_side(
     missing: Sequence[Run], out: Path, how: str, device: str, progress: bool, at_once: int
 ):
     "Data of the first runs, then these runs, so many at once."
-    at_first = _sources(missing[:at_once])
-    for data, size in at_first:
+    first, later = _first_and_later(missing, at_once)
+    for data, size in first:
         data.prepare(out / "data", size, min(8, joblib.cpu_count()), progress)
-    later = [wanted for wanted in _sources(missing) if wanted not in at_first]
     probes = {name: PROBES[name] for r in missing for name in r.recipe.probes if name in PROBES}
     one = joblib.delayed(_one_of_several)
     jobs = [one(r.recipe, out, how, device, probes) for r in missing]

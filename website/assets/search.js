@@ -2,7 +2,10 @@
 // operators, and a lone "*" that it makes of them matches every page. Words alone reach it.
 document.addEventListener("input", event => {
   const field = event.target
-  if (!field.matches("[data-md-component=search-query]")) return
-  const words = field.value.replace(/[^\p{L}\p{N}_./\s]/gu, " ").replace(/^\s+|(\s)\s+/g, "$1")
-  if (words !== field.value) field.value = words
+  if (!field.matches("[data-md-component=search-query]") || event.isComposing) return
+  const words = field.value.replace(/[^\p{L}\p{M}\p{N}_./\s]/gu, " ")
+  if (words === field.value) return
+  const caret = field.selectionStart
+  field.value = words
+  field.setSelectionRange(caret, caret)
 }, true)
