@@ -8,14 +8,7 @@ from urllib.parse import unquote
 
 import latex2mathml.converter
 from mkdocs.structure.files import File
-from pages import (
-    ROOT,
-    github_anchor,
-    jupyter_anchor,
-    make_pages,
-    navigation,
-    project_facts,
-)
+from pages import ROOT, github_anchor, jupyter_anchor, make_pages, navigation, project_facts
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.S)
 IMAGE = re.compile(r'<img\b([^>]*?\bsrc="([^"]+\.png)")')

@@ -151,12 +151,10 @@ def notebook_page(
     if module and (root / module).exists():
         dotted = module.removesuffix(".py").replace("/", ".")
         below = f"[API of `{dotted}`]({relpath(module, dirname(path))})"
-    executed = sorted((root / RESULTS).glob(f"*/{name}.ipynb"))
-    if path == f"papers_repro/{name}.ipynb" and executed:
-        links = [
-            f"[{found.parent.name}](results/{found.parent.name}/{name}.ipynb)" for found in executed
-        ]
-        below = f"This page has no outputs. **With tables and figures**: {', '.join(links)}."
+    if dirname(path) == "papers_repro":
+        executed = [found.parent.name for found in sorted((root / RESULTS).glob(f"*/{name}.ipynb"))]
+        links = ", ".join(f"[{study}](results/{study}/{name}.ipynb)" for study in executed)
+        below = f"This page has no outputs. **With tables and figures**: {links}." if links else ""
     if below:
         below = f"\n\n{below}\n"
         body = re.sub(r"\A\s*(# .*(?:\n+>.*)*)", lambda head: head[1] + below, body, count=1)
@@ -320,11 +318,15 @@ def make_pages(root: Path = ROOT) -> Pages:
     return Pages(markdown, pictures, files)
 
 
+def plain_heading(heading: str) -> str:
+    "A heading without links and marks."
+    return re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", heading).strip()
+
+
 def title_of(markdown: str) -> str:
     "The first heading, as plain text."
     found = re.search(r"^# (.*)$", markdown, re.M)
-    heading = found[1] if found else "untitled"
-    return re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", heading).strip()
+    return plain_heading(found[1] if found else "untitled")
 
 
 def sidebar(root: Path = ROOT) -> list[tuple[str, list[str]]]:

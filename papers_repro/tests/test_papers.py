@@ -64,7 +64,8 @@ def test_every_list_of_claims_is_dated_and_its_names_are_unique():
         assert all(ours), name
         ids = [claim.id for claim in paper.claims]
         assert len(set(ids)) == len(ids), name
-        assert {"budget", "longer"} & {*paper.sections}, name
+        trained_longer = "longer" if name == "compare" else "budget"  # which has one budget
+        assert trained_longer in paper.sections, name
         long = [claim.id for claim in paper.claims if len(claim_lines(claim.statement)) > 2]
         assert not long, f"{name}: the figure has no room for {long}"
 

@@ -289,22 +289,6 @@ def test_lab_may_be_started_by_root(root):
     assert "jupyter lab" in said and "--ip" not in said
 
 
-def prose(path):
-    "Text of a page, or of the Markdown cells of a notebook."
-    if path.suffix != ".ipynb":
-        return path.read_text()
-    cells = json.loads(path.read_text())["cells"]
-    return "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
-
-
-def test_links_between_notebooks_lead_somewhere(root):
-    pages = [root / "README.md", root / "papers_repro" / "WHERE.md"]
-    executed = sorted((root / "papers_repro" / "results").glob("*/*.ipynb"))  # 'make where'
-    for path in [*notebooks(root), *executed, *pages]:
-        for link in re.findall(r"\]\(([^)#\s]+\.ipynb)", prose(path)):
-            assert (path.parent / link).exists(), f"{path.relative_to(root)}: {link}"
-
-
 DATA_FILES = """
 import json, setuptools
 from distutils.core import run_setup

@@ -1,5 +1,6 @@
 """The site's pages: none is forgotten, links lead to them, comments of signatures are read."""
 
+import json
 import re
 import sys
 from functools import cache
@@ -51,18 +52,30 @@ def test_links_lead_to_pages(tmp_path, page, link, leads_to):
     assert said == f"[x]({leads_to.replace('%2C', ',')})"
 
 
+def prose(path):
+    "Text of a page, or of the Markdown cells of a notebook."
+    if path.suffix != ".ipynb":
+        return path.read_text()
+    cells = json.loads(path.read_text())["cells"]
+    return "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+
+
+def test_links_between_notebooks_lead_somewhere(root):
+    written = ("README.md", "papers_repro/WHERE.md")
+    for place in pages.repository_files(root):
+        if place.endswith(".ipynb") or place in written:
+            for link in re.findall(r"\]\(([^)#\s]+\.ipynb)", prose(root / place)):
+                assert ((root / place).parent / link).exists(), f"{place}: {link}"
+
+
 @cache
 def anchors(path):
     "Names of the headings of a Markdown file or notebook, as links use them."
-    if path.suffix == ".ipynb":
-        cells = nbformat.read(path, as_version=4).cells
-        text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    else:
-        text = path.read_text("utf-8")
+    text = prose(path)
     headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
-    shown = [re.sub(r"\[([^\]]*)\]\([^)]*\)|[`*]", r"\1", heading) for heading in headings]
     name = pages.jupyter_anchor if path.suffix == ".ipynb" else pages.github_anchor
-    return {name(heading) for heading in shown} | {*re.findall(r'<a id="([^"]+)">', text)}
+    named = {name(pages.plain_heading(heading)) for heading in headings}
+    return named | {*re.findall(r'<a id="([^"]+)">', text)}
 
 
 def test_links_to_headings_find_them(root):
