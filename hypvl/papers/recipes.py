@@ -78,7 +78,7 @@ class Recipe:
 
 # %% ../../nbs/papers/801_recipes.ipynb #ac62fe9f
 _WORLD_TRAINING = TrainConfig(
-    steps=1_500,
+    steps=3_000,
     batch_size=128,
     lr=3e-3,
     warmup=50,
