@@ -68,7 +68,8 @@ def check_least(
 ):
     """Raise unless each attribute is finite and at least so large; None, which is unset, may be.
 
-    A dataclass's field declared `int` (alone) must be Python's: 2.5 dimensions are a TypeError.
+    A dataclass's field declared `int` or `int | None` must be Python's: 2.5 dimensions are a
+    TypeError.
     """
     declared = {}
     if dataclasses.is_dataclass(config):
@@ -81,7 +82,7 @@ def check_least(
             raise ValueError(f"{name}: {smallest} or more, got {value!r}")
         if value == math.inf:
             raise ValueError(f"{name}: a finite number, got {value}")
-        if declared.get(name) is int:
+        if declared.get(name) in (int, int | None):
             check_type(name, value, int)
 
 # %% ../nbs/000_config.ipynb #01eef6c5

@@ -323,6 +323,11 @@ class ColumnSides:
         difference = self.scale * (self.ours - self.theirs).to_numpy()
         return ScoredItems(difference, self.groups, weight, stratum_of(self.column))
 
+    def of_seeds(self, seeds: Sequence[int]) -> "ColumnSides":
+        "Both sides with these seeds alone."
+        seeds = list(seeds)
+        return replace(self, ours=self.ours[seeds], theirs=self.theirs[seeds])
+
     def limit(self, rng: np.random.Generator) -> str:
         "Where the column decides nothing."
         if np.isnan([self.bars.blind, self.bars.ideal]).all():
@@ -466,10 +471,17 @@ class Compare:
             sets = f" ({', '.join(self.datasets)})" if self.datasets else ""
             tasks = f"{', '.join(self.tasks)}{sets}"
             raise NotRun(f"no results with a common seed of {sides} on {tasks}")
-        return [replace(c, ours=c.ours[seeds], theirs=c.theirs[seeds]) for c in cells]
+        return [cell.of_seeds(seeds) for cell in cells]
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
-        cells = self.cells(data)
+        return self.over(self.cells(data), rng)
+
+    def over(
+        self,
+        cells: Sequence[ColumnSides],  # as `cells` gives them
+        rng: np.random.Generator,  # of the resampling
+    ) -> Effect:
+        "The effect over the columns that decide something, or over all where none does."
         if self.only:
             cells = [cell for cell in cells if cell.column.key in self.only]
         limits = ["" if self.only else cell.limit(rng) for cell in cells]
