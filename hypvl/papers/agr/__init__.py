@@ -143,13 +143,19 @@ def _budget(study: Study) -> Drawing:
     return budget_figure(rows[rows["model"].isin(_OVER_BUDGET)], "AGR")
 
 
+_LAST_LOSS = GroupMeans(
+    "Cross-entropy of AGR at the last step, nats",
+    by="series",
+    where={"panel": "cross-entropy of both directions, nats"},
+    last_step=True,
+)
 _LAST_GATE = GroupMeans(
     "Gate of a query at the last step", where={"panel": "gate of a query"}, last_step=True
 )
 _GATE_BY_LEVEL = GroupMeans("Gate of AGR by level of the text", by="level", where={"model": "AGR"})
 FIGURES = {
     "3": Figure(_phases, "figure3_phases"),
-    "4": Figure(_dynamics, "figure4_dynamics", ("history",)),
+    "4": Figure(_dynamics, "figure4_dynamics", ("history",), read=_LAST_LOSS),
     "5": Figure(_failures, "figure5_failures", ("history",), read=_LAST_GATE),
     "study": Figure(_study, "study", ("history",), read=study_sentence),
     "gates": Figure(_gates, "gates", ("gates",), read=_GATE_BY_LEVEL),
