@@ -79,6 +79,7 @@ class Known:
     threshold: float = 0.0  # what the effect must exceed
     p: float = 1.0  # against the threshold, adjusted for the number of claims
     paper_effect: float = float("nan")
+    ideal: float = float("nan")  # the effect where the claim is perfectly true
 
 
 def verdict(known: Known) -> str:
@@ -100,6 +101,8 @@ def verdict(known: Known) -> str:
     if known.p <= 0.05 and known.high < known.threshold:
         return "contradicts"
     if within_half(known):
+        if not (np.isnan(known.longer) or within_half(known, known.longer)):
+            return "still learning"
         return "smaller than claimed" if known.low > known.threshold else "not found"
     if known.low == known.threshold == known.high:
         return "exact tie"
@@ -115,8 +118,12 @@ def within_half(
     row,  # `Known`, or a row of a ledger
     *more: float,  # effects that must lie there, too
 ) -> bool:
-    "Whether the interval lies within half of the paper's effect, which must be as claimed."
+    """Whether the interval lies within half of the paper's effect.
+
+    That effect must be as claimed, and a model that knows the truth must reach so far.
+    """
     as_claimed = row.threshold >= 0 and row.paper_effect > row.threshold
+    as_claimed &= not row.ideal < row.paper_effect / 2
     return as_claimed and max(map(abs, (row.low, row.high, *more))) < row.paper_effect / 2
 
 
@@ -404,7 +411,9 @@ def _count_as_claimed(cells: Sequence[ColumnSides], margin: float = 0.0) -> str:
         mean = float(cell.sample().values.mean())
         by_set.setdefault(own if whole else (number,), []).append(mean)
     better = sum(np.mean(values) > margin for values in by_set.values())
-    return f"{better} of {len(by_set)} test sets as claimed"
+    sets = {(cell.column.suite, cell.column.dataset) for cell in cells}
+    what = "test sets" if len(by_set) <= len(sets) else "columns"
+    return f"{better} of {len(by_set)} {what} as claimed"
 
 
 def _unit(cells: Sequence[ColumnSides]) -> str:
@@ -762,6 +771,8 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
         return f"with more steps {later} (seeds {row['longer_seeds']})"
     if found == "exact tie":
         return "the same in every item and seed: more of them decide nothing"
+    if found == "sanity" and effect.value <= row["threshold"]:
+        return "the check fails"
     if found == "sanity" and not np.isnan(effect.start):
         return "above the threshold before any training too"
     paper = row["paper_effect"]
@@ -776,11 +787,15 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
     above, below = row["low"] > row["threshold"], row["high"] < row["threshold"]
     if above or below:
         side = "as claimed" if above else "against the claim"
-        sees += f"; {side} but for the number of claims (p = {row['p']:.2g} after Holm)"
+        return f"{sees}; {side} but for the number of claims (p = {row['p']:.2g} after Holm)"
     if paper <= row["threshold"]:
         return f"{sees}; the paper's own effect is on the other side: no size to look for"
-    decides = what_would_decide(effect.estimate, paper - row["threshold"])
-    return f"{sees}; {decides}"
+    if row["ideal"] < paper / 2:
+        return f"{sees}; even the ideal, {row['ideal']:+.2f}, is less than half of that"
+    size = paper - row["threshold"]
+    if effect.estimate.detectable() <= size and row["high"] >= paper:
+        return f"{sees}, which the interval holds"
+    return f"{sees}; {what_would_decide(effect.estimate, size)}"
 
 
 def _turned_by(effect: Effect, threshold: float) -> bool:
@@ -814,7 +829,7 @@ def _judged(claim: Claim, row: dict, effect: Effect) -> dict:
         compares=claim.compares,
         value=effect.value,
         threshold=claim.threshold,
-        **{name: row[name] for name in ("longer", "low", "high", "p", "paper_effect")},
+        **{name: row[name] for name in ("longer", "low", "high", "p", "paper_effect", "ideal")},
     )
     found = verdict(known)
     return row | {"verdict": found, "reason": _why(found, row, effect)}

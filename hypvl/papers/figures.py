@@ -330,7 +330,7 @@ def budget_signs(
         leads = (wide[ours] - wide[rival]).dropna()
         for (metric, budget), values in leads.groupby(level=["metric", "budget"], sort=False):
             lead, low, high = seed_interval(values.to_numpy())
-            sign = "+" if lead > 0 else "−"
+            sign = "0" if abs(lead) < 1e-9 else "+" if lead > 0 else "−"
             sure = low > 0 or high < 0
             row = {"metric": metric, "model": rival, "budget": budget, "lead": lead}
             row |= {"low": low, "high": high, "seeds": len(values)}

@@ -273,9 +273,9 @@ def finding(
     parts = [f"**{said}**: {row.claim}, {with_limits(row, digits)}"]
     if not np.isnan(row.paper_effect):
         parts[0] += f" (paper {row.paper_effect:+.{1 if abs(row.paper_effect) >= 0.5 else 2}f})"
-    sets = re.match(r"(\d+) of (\d+) test sets as claimed", str(row.detail))
+    sets = re.match(r"(\d+) of (\d+) (test sets|columns) as claimed", str(row.detail))
     if sets and sets[1] != sets[2]:
-        parts.append(f"as claimed in {sets[1]} of {sets[2]} test sets")
+        parts.append(f"as claimed in {sets[1]} of {sets[2]} {sets[3]}")
     if row.verdict == "underpowered" and not row.low <= row.threshold <= row.high:
         parts.append(f"p = {row.p:.2g} among so many claims")
     if not np.isnan(row.longer):
