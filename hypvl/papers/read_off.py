@@ -329,6 +329,7 @@ def abstract(
     results: pd.DataFrame | None,  # rows of the first section, baselines among them
     ledger: pd.DataFrame,  # of `evaluate`
     most: int = 4,  # findings
+    headline: Sequence[str] = (),  # ids of the claims that a reader asks for first
 ) -> str:  # Markdown
     "What a study did and found."
     first = plan[plan["section"].eq(plan["section"].iloc[0])]
@@ -342,11 +343,18 @@ def abstract(
     if len(table):
         parts.append("\n".join(_progress_lines(table)))
     parts.append(f"**Claims.** {claims_sentence(ledger)}")
-    effects = findings(ledger).head(most)
+    asked = ledger["id"].isin(list(headline))
+    if asked.any() and preset != "smoke":
+        first = ledger[asked].assign(theirs=of_the_paper(ledger[asked]))
+        listed = "\n".join(f"- {finding(row)}" for row in first.itertuples())
+        parts.append(f"**What the paper is about**:\n\n{listed}")
+    effects = findings(ledger[~asked]).head(most)
     if len(effects) and preset != "smoke":
         listed = "\n".join(f"- {finding(row)}" for row in effects.itertuples())
-        said = "**Findings**, decided claims of the paper first, of each verdict the largest effect"
+        other = "other " if asked.any() else ""
+        said = f"**Findings**, decided {other}claims of the paper first, of each verdict the "
+        said += "largest effect"
         if not effects["decided"].any():
-            said = "**No claim is decided.** The largest effects"
+            said = f"**No {other}claim is decided.** The largest effects"
         parts.append(f"{said} beside what these runs could see:\n\n{listed}")
     return "\n\n".join(parts) + "\n"
