@@ -261,8 +261,8 @@ def say_gates(
     if parts:
         said.append(
             f"With the number of words held, the gate of the first seed has with "
-            f"{', with '.join(parts)}; were abstract texts more hyperbolic, that with depth would "
-            "be above 0."
+            f"{', with '.join(parts)}. A gate is the weight of the correction, so that more of it "
+            "for deeper names, r above 0, is what the paper says of depth."
         )
     for row in related[related["r"].isna()].itertuples():
         said.append(f"With {row.column} nothing is correlated: {row.reason}.")
@@ -543,7 +543,7 @@ def search_depths(
             row = {"who asks": query, "best": k, "among": len(points[key]), "mean gate": gate}
             row |= {"median depth": hits.depth.median().item(), "largest": hits.depth.max().item()}
             row |= {"scored a query": hits.scored / len(points[query])}
-            rows.append(row | {"as brute force": same.all(1).double().mean().item()})
+            rows.append(row | {"same as brute force": same.all(1).double().mean().item()})
     return pd.DataFrame(rows).round(3)
 
 
