@@ -411,7 +411,7 @@ def _count_as_claimed(cells: Sequence[ColumnSides], margin: float = 0.0) -> str:
         mean = float(cell.sample().values.mean())
         by_set.setdefault(own if whole else (number,), []).append(mean)
     better = sum(np.mean(values) > margin for values in by_set.values())
-    sets = {(cell.column.suite, cell.column.dataset) for cell in cells}
+    sets = {(cell.column.suite, cell.column.dataset, cell.column.task) for cell in cells}
     what = "test sets" if len(by_set) <= len(sets) else "columns"
     return f"{better} of {len(by_set)} {what} as claimed"
 
