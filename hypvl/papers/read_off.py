@@ -91,9 +91,16 @@ def leaders_sentence(
 def table_sentence(
     frame: pd.DataFrame,  # of a `Table`
 ) -> str:
-    "Which of our models is best in most columns, whether it clears the next, floor or not."
-    known = ~few_seeds(frame)
-    ours = frame[known & frame["source"].eq(OUR_BLOCK) & frame["score"].eq("paper")]
+    """Which of our models is best in most columns, whether it clears the next, floor or not.
+
+    Rows of fewer seeds than a verdict needs count only where no two models have as many.
+    """
+    here = frame[frame["source"].eq(OUR_BLOCK) & frame["score"].eq("paper")]
+    few, models = few_seeds(here), ~here["baseline"].astype(bool)
+    ours, of_seeds = here[~few], ""
+    if few.any() and here.loc[~few & models, "row"].nunique() < 2:
+        ours, seeds = here[few | ~models], here.loc[few, "seeds"].iloc[0]
+        of_seeds = f"By seed{'s' * (',' in seeds)} {seeds} alone "
     if ours["value"].notna().any() and not ours["better"].ne("neither").any():
         return "No number here is better for being higher or lower, so nothing is ranked."
     columns = _ranked_columns(ours)
@@ -112,7 +119,7 @@ def table_sentence(
     floor = columns["floor"].sum()
     blind = "no blind row is shown" if not ours["baseline"].any() else ""
     text += f"; {blind or f'{floor} columns are at the floor of the blind rows'}"
-    return f"{text}."
+    return f"{of_seeds}{text}."
 
 # %% ../../nbs/papers/891_read_off.ipynb #4808064b
 def _short(value: float) -> str:
