@@ -6,8 +6,8 @@
 __all__ = ['IDEAL', 'PAIR_SUITES', 'BLIND', 'OURS', 'VERDICTS', 'DECIDED', 'NotRun', 'Effect', 'Known', 'verdict', 'within_half',
            'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of', 'paired_difference',
            'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare', 'GainGap', 'Claim',
-           'Untestable', 'digest', 'split_budgets', 'limit_beside', 'evaluate', 'CommittedLedger', 'with_limits',
-           'verdict_counts', 'of_the_paper', 'counts_by_origin', 'relative_size', 'Ledger']
+           'Untestable', 'digest', 'split_budgets', 'check', 'limit_beside', 'evaluate', 'CommittedLedger',
+           'with_limits', 'verdict_counts', 'of_the_paper', 'counts_by_origin', 'relative_size', 'Ledger']
 
 # %% ../../nbs/papers/809_claims.ipynb #a8954d65
 import hashlib
@@ -15,6 +15,7 @@ import html as _html
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -753,6 +754,18 @@ def _numbers(claim: Claim, effect: Effect) -> dict:
     }
 
 # %% ../../nbs/papers/809_claims.ipynb #65ab1e0c
+def check(
+    row,  # of a ledger
+) -> str:
+    "What became of what the loss asks for: 'holds', 'fails', or 'cannot be told' by its interval."
+    if row.ideal <= row.threshold:  # nothing could have been shown
+        return "cannot be told"
+    low, high = (row.effect, row.effect) if np.isnan(row.low) else (row.low, row.high)
+    if low > row.threshold:
+        return "holds"
+    return "cannot be told" if high > row.threshold else "fails"
+
+
 def _why(found: str, row: Mapping, effect: Effect) -> str:
     "What a reader should know beside the verdict."
     if found == "at the floor" and not effect.limit:
@@ -768,13 +781,16 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
         if np.isnan(row["longer"]):
             return row["no_longer"]
         later = f"{row['longer']:+.2f} {row['unit']}" if _side(row["longer"]) else "no difference"
-        return f"with more steps {later} (seeds {row['longer_seeds']})"
+        turned = _side(row["longer"] - row["threshold"]) != _side(row["effect"] - row["threshold"])
+        half = "" if turned else f", beyond ±{row['paper_effect'] / 2:.2f}, half of the paper's"
+        return f"with more steps {later} (seeds {row['longer_seeds']}){half}"
     if found == "exact tie":
         return "the same in every item and seed: more of them decide nothing"
-    if found == "sanity" and effect.value <= row["threshold"]:
-        return "the check fails"
-    if found == "sanity" and not np.isnan(effect.start):
-        return "above the threshold before any training too"
+    if found == "sanity":
+        if not np.isnan(effect.start):
+            return "above the threshold before any training too"
+        said = check(SimpleNamespace(**row))
+        return "" if said == "holds" else f"the check {said}"
     paper = row["paper_effect"]
     if found in ("smaller than claimed", "not found"):
         later = "" if np.isnan(row["longer"]) else f"; with more steps {row['longer']:+.2f}"
@@ -787,7 +803,8 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
     above, below = row["low"] > row["threshold"], row["high"] < row["threshold"]
     if above or below:
         side = "as claimed" if above else "against the claim"
-        return f"{sees}; {side} but for the number of claims (p = {row['p']:.2g} after Holm)"
+        said = f"{side} but for the number of claims (p = {row['p']:.2g} after Holm)"
+        return f"{sees}; {said}; would decide it: more items or seeds"
     if paper <= row["threshold"]:
         return f"{sees}; the paper's own effect is on the other side: no size to look for"
     if row["ideal"] < paper / 2:

@@ -444,7 +444,7 @@ def budget_sentence(
     pairs = list(known.groupby(["metric", "model"], sort=False))
     turned, sure = [], 0
     for (metric, rival), rows in pairs:
-        lead = rows.set_index("budget")["lead"]
+        lead = rows.set_index("budget")["lead"].round(9)
         if {*last} <= {*lead.index} and lead[last[0]] * lead[last[1]] < 0:
             turned.append(f"{metric} against {rival}")
             sure += all(_is_sure(rows[rows["budget"].eq(budget)]) for budget in last)

@@ -48,7 +48,7 @@ from .tables import LAYOUTS, METRICS, REFERENCE, suspected_typos
 from ..paper import Figure, Paper, Study
 from ..parameters import Seeds
 from ..read_off import GroupMeans
-from ..recipes import Recipe
+from ..recipes import Recipe, known_name
 from ..reference import BASELINES, Rows
 from ..tables import fold
 
@@ -174,12 +174,14 @@ _FUSED = {"AUC": "auc", "HM": "harmonic_mean"}
 
 def _of_fusions(study: Study, setting: str, exact: bool = False) -> pd.DataFrame:
     "Scores of the models in each fusion; `own` where it is theirs."
+    known_name("setting", setting, ("closed", "open"))
     names = {metric + "_exact" * exact: short for short, metric in _FUSED.items()}
     where = {"suite": (setting,), "metric": tuple(names)}
     rows = study.rows(Rows("results", SECTIONS[:4], where))
-    if rows is None:
+    if rows is not None:
+        rows = rows[~rows["model"].isin([*BASELINES, IDEAL]) & rows["value"].notna()]
+    if rows is None or not len(rows):
         raise KeyError("by_fusion: the runs of this study left no results")
-    rows = rows[~rows["model"].isin([*BASELINES, IDEAL])]
     own = rows["score"].eq("paper")
     fusion = rows["score"].where(~own, rows["fusion"])
     return rows.assign(fusion=fusion, own=own.astype(float), metric=rows["metric"].map(names))
@@ -194,7 +196,10 @@ def fusion_sentence(
     rows = rows[rows["metric"].eq("HM") & rows["dataset"].eq(_first_dataset(study))]
     wide = 100 * rows.pivot_table(index="model", columns="fusion", values="value", sort=False)
     ways = [way for way in FUSIONS if way in wide]
-    best = wide[ways].dropna().idxmax(axis=1).value_counts()
+    asked = wide[ways].dropna()
+    if not len(asked):
+        return Markdown("No model was asked in all fusions.")
+    best = asked.idxmax(axis=1).value_counts()
     said = ", ".join(f"`{way}` for {count}" for way, count in best.items())
     text = f"Best in the harmonic mean, {setting} world: {said} of {best.sum()} models."
     both = wide.reindex(["H2EM", "Troika"])[ways].dropna(axis=1)

@@ -564,13 +564,14 @@ def frequency_sentence(
     data: pd.DataFrame,  # of `frequency_figure`
 ) -> str:
     "The most frequent class of each role, among those drawn."
-    said = []
-    for role, rows in data.groupby("role", sort=False):
+    said: dict[str, list[str]] = {}
+    for role, rows in data.dropna(subset=["count"]).groupby("role", sort=False):
+        rows = rows.astype({"count": int})
         first, total = rows.loc[rows["count"].idxmax()], rows["count"].sum()
-        said.append(
-            f"{role}: {first['label']}, {first['count']:,} of {total:,} in {len(rows)} classes"
-        )
-    return f"Most frequent among {'; among '.join(said)}." if said else ""
+        words = f"{first['label']}, {first['count']:,} of {total:,} in {len(rows)} classes"
+        said.setdefault(words, []).append(role)
+    parts = [f"{' and '.join(roles)}: {words}" for words, roles in said.items()]
+    return f"Most frequent among {'; among '.join(parts)}." if said else ""
 
 # %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #77ff048b
 _TITLES = {
