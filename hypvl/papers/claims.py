@@ -6,8 +6,8 @@
 __all__ = ['IDEAL', 'PAIR_SUITES', 'BLIND', 'OURS', 'VERDICTS', 'DECIDED', 'NotRun', 'Effect', 'Known', 'verdict', 'within_half',
            'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of', 'paired_difference',
            'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare', 'GainGap', 'Claim',
-           'Untestable', 'digest', 'split_budgets', 'limit_beside', 'evaluate', 'CommittedLedger', 'with_limits',
-           'verdict_counts', 'of_the_paper', 'counts_by_origin', 'relative_size', 'Ledger']
+           'Untestable', 'digest', 'split_budgets', 'check', 'limit_beside', 'evaluate', 'CommittedLedger',
+           'with_limits', 'verdict_counts', 'of_the_paper', 'counts_by_origin', 'relative_size', 'Ledger']
 
 # %% ../../nbs/papers/809_claims.ipynb #a8954d65
 import hashlib
@@ -15,6 +15,7 @@ import html as _html
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -79,6 +80,7 @@ class Known:
     threshold: float = 0.0  # what the effect must exceed
     p: float = 1.0  # against the threshold, adjusted for the number of claims
     paper_effect: float = float("nan")
+    ideal: float = float("nan")  # the effect where the claim is perfectly true
 
 
 def verdict(known: Known) -> str:
@@ -100,6 +102,8 @@ def verdict(known: Known) -> str:
     if known.p <= 0.05 and known.high < known.threshold:
         return "contradicts"
     if within_half(known):
+        if not (np.isnan(known.longer) or within_half(known, known.longer)):
+            return "still learning"
         return "smaller than claimed" if known.low > known.threshold else "not found"
     if known.low == known.threshold == known.high:
         return "exact tie"
@@ -115,8 +119,12 @@ def within_half(
     row,  # `Known`, or a row of a ledger
     *more: float,  # effects that must lie there, too
 ) -> bool:
-    "Whether the interval lies within half of the paper's effect, which must be as claimed."
+    """Whether the interval lies within half of the paper's effect.
+
+    That effect must be as claimed, and a model that knows the truth must reach so far.
+    """
     as_claimed = row.threshold >= 0 and row.paper_effect > row.threshold
+    as_claimed &= not row.ideal < row.paper_effect / 2
     return as_claimed and max(map(abs, (row.low, row.high, *more))) < row.paper_effect / 2
 
 
@@ -404,7 +412,9 @@ def _count_as_claimed(cells: Sequence[ColumnSides], margin: float = 0.0) -> str:
         mean = float(cell.sample().values.mean())
         by_set.setdefault(own if whole else (number,), []).append(mean)
     better = sum(np.mean(values) > margin for values in by_set.values())
-    return f"{better} of {len(by_set)} test sets as claimed"
+    sets = {(cell.column.suite, cell.column.dataset, cell.column.task) for cell in cells}
+    what = "test sets" if len(by_set) <= len(sets) else "columns"
+    return f"{better} of {len(by_set)} {what} as claimed"
 
 
 def _unit(cells: Sequence[ColumnSides]) -> str:
@@ -744,6 +754,18 @@ def _numbers(claim: Claim, effect: Effect) -> dict:
     }
 
 # %% ../../nbs/papers/809_claims.ipynb #65ab1e0c
+def check(
+    row,  # of a ledger
+) -> str:
+    "What became of what the loss asks for: 'holds', 'fails', or 'cannot be told' by its interval."
+    if row.ideal <= row.threshold:  # nothing could have been shown
+        return "cannot be told"
+    low, high = (row.effect, row.effect) if np.isnan(row.low) else (row.low, row.high)
+    if low > row.threshold:
+        return "holds"
+    return "cannot be told" if high > row.threshold else "fails"
+
+
 def _why(found: str, row: Mapping, effect: Effect) -> str:
     "What a reader should know beside the verdict."
     if found == "at the floor" and not effect.limit:
@@ -759,11 +781,16 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
         if np.isnan(row["longer"]):
             return row["no_longer"]
         later = f"{row['longer']:+.2f} {row['unit']}" if _side(row["longer"]) else "no difference"
-        return f"with more steps {later} (seeds {row['longer_seeds']})"
+        turned = _side(row["longer"] - row["threshold"]) != _side(row["effect"] - row["threshold"])
+        half = "" if turned else f", beyond ±{row['paper_effect'] / 2:.2f}, half of the paper's"
+        return f"with more steps {later} (seeds {row['longer_seeds']}){half}"
     if found == "exact tie":
         return "the same in every item and seed: more of them decide nothing"
-    if found == "sanity" and not np.isnan(effect.start):
-        return "above the threshold before any training too"
+    if found == "sanity":
+        if not np.isnan(effect.start):
+            return "above the threshold before any training too"
+        said = check(SimpleNamespace(**row))
+        return "" if said == "holds" else f"the check {said}"
     paper = row["paper_effect"]
     if found in ("smaller than claimed", "not found"):
         later = "" if np.isnan(row["longer"]) else f"; with more steps {row['longer']:+.2f}"
@@ -776,11 +803,16 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
     above, below = row["low"] > row["threshold"], row["high"] < row["threshold"]
     if above or below:
         side = "as claimed" if above else "against the claim"
-        sees += f"; {side} but for the number of claims (p = {row['p']:.2g} after Holm)"
+        said = f"{side} but for the number of claims (p = {row['p']:.2g} after Holm)"
+        return f"{sees}; {said}; would decide it: more items or seeds"
     if paper <= row["threshold"]:
         return f"{sees}; the paper's own effect is on the other side: no size to look for"
-    decides = what_would_decide(effect.estimate, paper - row["threshold"])
-    return f"{sees}; {decides}"
+    if row["ideal"] < paper / 2:
+        return f"{sees}; even the ideal, {row['ideal']:+.2f}, is less than half of that"
+    size = paper - row["threshold"]
+    if effect.estimate.detectable() <= size and row["high"] >= paper:
+        return f"{sees}, which the interval holds"
+    return f"{sees}; {what_would_decide(effect.estimate, size)}"
 
 
 def _turned_by(effect: Effect, threshold: float) -> bool:
@@ -814,7 +846,7 @@ def _judged(claim: Claim, row: dict, effect: Effect) -> dict:
         compares=claim.compares,
         value=effect.value,
         threshold=claim.threshold,
-        **{name: row[name] for name in ("longer", "low", "high", "p", "paper_effect")},
+        **{name: row[name] for name in ("longer", "low", "high", "p", "paper_effect", "ideal")},
     )
     found = verdict(known)
     return row | {"verdict": found, "reason": _why(found, row, effect)}

@@ -104,10 +104,13 @@ def effects_of_common_seeds(
     rng: np.random.Generator,  # of the resampling
 ) -> dict[str, Effect]:
     "The effect of each part, over the seeds that all parts have; `NotRun` without such a seed."
+    if not tests:
+        raise ValueError("tests: one or more, got none")
     cells = {name: test.cells(data) for name, test in tests.items()}
     common = set.intersection(*({*found[0].ours.columns} for found in cells.values()))
     if not common:
-        raise NotRun(f"no seed has all of {', '.join(tests)}")
+        more = f" and {len(tests) - 4} more" if len(tests) > 4 else ""
+        raise NotRun(f"no seed has all of {', '.join(list(tests)[:4])}{more}")
     seeds = sorted(common)
     return {
         name: tests[name].over([cell.of_seeds(seeds) for cell in found], rng)
@@ -162,6 +165,10 @@ class BestOn:
 
     def __post_init__(self):
         known = [name for _, name in self._subsets()]
+        names = [*known, *map(describe, self.rivals)]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"tasks, rivals: two that are called {name!r}")
         for name in self.datasets:
             if name not in known:
                 raise ValueError(f"datasets: {name!r} is none of {', '.join(self.tasks)}")

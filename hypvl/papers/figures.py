@@ -330,7 +330,7 @@ def budget_signs(
         leads = (wide[ours] - wide[rival]).dropna()
         for (metric, budget), values in leads.groupby(level=["metric", "budget"], sort=False):
             lead, low, high = seed_interval(values.to_numpy())
-            sign = "+" if lead > 0 else "−"
+            sign = "0" if abs(lead) < 1e-9 else "+" if lead > 0 else "−"
             sure = low > 0 or high < 0
             row = {"metric": metric, "model": rival, "budget": budget, "lead": lead}
             row |= {"low": low, "high": high, "seeds": len(values)}
@@ -444,7 +444,7 @@ def budget_sentence(
     pairs = list(known.groupby(["metric", "model"], sort=False))
     turned, sure = [], 0
     for (metric, rival), rows in pairs:
-        lead = rows.set_index("budget")["lead"]
+        lead = rows.set_index("budget")["lead"].round(9)
         if {*last} <= {*lead.index} and lead[last[0]] * lead[last[1]] < 0:
             turned.append(f"{metric} against {rival}")
             sure += all(_is_sure(rows[rows["budget"].eq(budget)]) for budget in last)

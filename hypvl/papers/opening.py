@@ -19,10 +19,9 @@ from matplotlib.lines import Line2D
 
 from ..config import write_atomic
 from .citations import citation_page
-from .claims import VERDICTS, of_the_paper, with_limits, within_half
+from .claims import VERDICTS, check, of_the_paper, with_limits, within_half
 from .figures import Drawing, style
 from .paper import find_paper
-from .read_off import check
 from .runs import paper_packages
 from .tables import FEWEST_SEEDS
 from .where import OUTCOMES, UNTOLD, outcome, outcomes, papers_of, shrinks, where_page
@@ -97,7 +96,8 @@ def _reason(row) -> str:
     if row.verdict == "still learning":
         if pd.isna(row.longer):
             return "nobody trained longer"
-        return f"turns to {_later(row)}"
+        turns = (row.effect - row.threshold) * (row.longer - row.threshold) <= 0
+        return f"{'turns to' if turns else 'grows to'} {_later(row)}"
     if row.verdict == "underpowered":
         told = row.low > row.threshold or row.high < row.threshold
         return f"p = {row.p:.2g} after correction for all claims" if told else "interval too wide"
@@ -215,11 +215,11 @@ cone* of a point holds what is a kind of it or has it in it. Five papers put CLI
 FOUND = "nbs/images/found"  # the figure and what it draws, without the ending
 _READING = """\
 Effects are in points, positive as claimed, with 95 % intervals over items and seeds. *Not found*:
-the interval lies within half of the paper's effect, and longer training keeps the sign. *Cannot be
-told* is no *no*; ledgers say why: *underpowered* (an interval too wide, before or after the
-correction for all claims of a paper), *still learning* (longer training turns the sign, or nobody
-trained longer), *at the floor* (a side no better than a row that knows nothing) or *ceiling* (all
-near the ideal), *one run* (fewer than three seeds) ([rules](nbs/papers/809_claims.ipynb)).
+the interval lies within half of the paper's effect, after longer training too. *Cannot be told* is
+no *no*; ledgers say why: *underpowered* (too wide an interval, before or after the correction for
+all claims of a paper), *still learning* (longer training turns the sign, leaves that half, or was
+not tried), *at the floor* (a side no better than a row that knows nothing) or *ceiling* (all near
+the ideal), *one run* (fewer than three seeds) ([rules](nbs/papers/809_claims.ipynb)).
 [WHERE.md](papers_repro/WHERE.md) has all claims, counts by study, and the cell of each equation,
 table and figure; [CITATIONS.md](papers_repro/CITATIONS.md) says whom to cite, and
 [how to read the results](papers_repro/results/README.md) what a world this small can show."""

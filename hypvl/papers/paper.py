@@ -319,7 +319,8 @@ class Study:
         first = self.parameters.sections[0]
         results, ledger = self.rows(Rows("results", (first,))), self.ledger().frame
         p, title = self.parameters, self.paper.title
-        text = abstract(title, self.plan(), p.preset, results, ledger)
+        asked = tuple(self.paper.headline)
+        text = abstract(title, self.plan(), p.preset, results, ledger, headline=asked)
         write_atomic(self.out / "tables" / "abstract.md", text)
         return Markdown(text)
 

@@ -198,6 +198,7 @@ class Layout:
     source: str  # heading of the paper's block
     rank_by: tuple[str, ...] = ()  # rank within these columns
     expected: bool = False  # show the paper's rows that were not run, as gaps
+    beside_few: bool = False  # models with more seeds stand beside those of one or two, too
     rows: Rows = Rows()  # ours
     # rows of which models' own baselines are shown; (): of all
     baselines_of: tuple[str, ...] = ()

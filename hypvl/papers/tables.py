@@ -120,16 +120,18 @@ def _with_few(groups: dict[tuple, list[Mapping]]) -> dict[tuple, list[Mapping]]:
         if not baseline:
             seeds.setdefault(heading, set()).update(int(row["seed"]) for row in rows)
     many = {heading for heading, own in seeds.items() if len(own) >= FEWEST_SEEDS}
-    few = set().union(*(seeds[heading] for heading in seeds.keys() - many))
-    if not few:
-        return groups
-    said = f"seed{'s' * (len(few) > 1)} {', '.join(map(str, sorted(few)))}"
     beside = {}
-    for (heading, baseline, *column), rows in groups.items():
-        if not baseline and heading in many and few <= seeds[heading] and few != seeds[heading]:
-            of_few = [row for row in rows if row["seed"] in few]
-            beside[(f"{heading}, {said}", baseline, *column)] = of_few
-    return groups | beside
+    for few in {tuple(sorted(seeds[heading])) for heading in seeds.keys() - many}:
+        said = f"seed{'s' * (len(few) > 1)} {', '.join(map(str, few))}"
+        for (heading, baseline, *column), rows in groups.items():
+            of_few = [row for row in rows if int(row["seed"]) in few]
+            if (
+                not baseline
+                and heading in many
+                and len({row["seed"] for row in of_few}) == len(few)
+            ):
+                beside[(f"{heading}, {said}", baseline, *column)] = of_few
+    return groups | dict(sorted(beside.items(), key=lambda one: one[0][0]))
 
 
 def _refuse_mixed_runs(heading: str, score: str, column: Column, rows: list[Mapping]) -> None:
@@ -159,7 +161,8 @@ def _one_a_seed(rows: list[Mapping]) -> list[Mapping]:
 
 def _cells(frame: pd.DataFrame, layout: Layout, columns: Sequence[Column]) -> list[dict]:
     "One dictionary a cell: rows of a model and column, summarised over seeds."
-    groups = _with_few(_grouped(frame, layout, columns))
+    groups = _grouped(frame, layout, columns)
+    groups = _with_few(groups) if layout.beside_few else groups
     cells = []
     for (heading, baseline, score, column), rows in groups.items():
         model = {}

@@ -21,13 +21,14 @@ from .citations import Work, read_works
 from hypvl.papers.claims import (
     DECIDED,
     OURS,
+    check,
     counts_by_origin,
     of_the_paper,
     verdict_counts,
     with_limits,
 )
 from .paper import find_paper
-from .read_off import check, finding, findings, leaders_sentence
+from .read_off import finding, findings, leaders_sentence
 from .runs import paper_packages
 from .tables import OUR_BLOCK, few_seeds
 

@@ -143,13 +143,19 @@ def _budget(study: Study) -> Drawing:
     return budget_figure(rows[rows["model"].isin(_OVER_BUDGET)], "AGR")
 
 
+_LAST_LOSS = GroupMeans(
+    "Cross-entropy of AGR at the last step, nats",
+    by="series",
+    where={"panel": "cross-entropy of both directions, nats"},
+    last_step=True,
+)
 _LAST_GATE = GroupMeans(
     "Gate of a query at the last step", where={"panel": "gate of a query"}, last_step=True
 )
 _GATE_BY_LEVEL = GroupMeans("Gate of AGR by level of the text", by="level", where={"model": "AGR"})
 FIGURES = {
     "3": Figure(_phases, "figure3_phases"),
-    "4": Figure(_dynamics, "figure4_dynamics", ("history",)),
+    "4": Figure(_dynamics, "figure4_dynamics", ("history",), read=_LAST_LOSS),
     "5": Figure(_failures, "figure5_failures", ("history",), read=_LAST_GATE),
     "study": Figure(_study, "study", ("history",), read=study_sentence),
     "gates": Figure(_gates, "gates", ("gates",), read=_GATE_BY_LEVEL),
@@ -255,8 +261,8 @@ def say_gates(
     if parts:
         said.append(
             f"With the number of words held, the gate of the first seed has with "
-            f"{', with '.join(parts)}; were abstract texts more hyperbolic, that with depth would "
-            "be above 0."
+            f"{', with '.join(parts)}. A gate is the weight of the correction, so that more of it "
+            "for deeper names, r above 0, is what the paper says of depth."
         )
     for row in related[related["r"].isna()].itertuples():
         said.append(f"With {row.column} nothing is correlated: {row.reason}.")
@@ -537,7 +543,7 @@ def search_depths(
             row = {"who asks": query, "best": k, "among": len(points[key]), "mean gate": gate}
             row |= {"median depth": hits.depth.median().item(), "largest": hits.depth.max().item()}
             row |= {"scored a query": hits.scored / len(points[query])}
-            rows.append(row | {"as brute force": same.all(1).double().mean().item()})
+            rows.append(row | {"same as brute force": same.all(1).double().mean().item()})
     return pd.DataFrame(rows).round(3)
 
 

@@ -299,7 +299,8 @@ def _gains() -> list[Claim]:
 def _variants() -> list[Claim]:
     "One checkpoint under several scores."
     claims = []
-    for variant, more in (("E only", ""), ("H only", ", whose E head started pretrained")):
+    drifts = ", whose E head nothing asks to stay as it was"
+    for variant, more in (("E only", drifts), ("H only", ", whose E head started pretrained")):
         test = Compare(_AGR, {"model": f"AGR ({variant})"}, _RETRIEVAL)
         words = f"the router beats {variant} on the same checkpoint{more}"
         claims.append(Claim(f"router-{variant[0].lower()}", words, _READ_OFF, test))
@@ -307,7 +308,7 @@ def _variants() -> list[Claim]:
     words = "the router is not worse than one fixed mixture (E+H)"
     margin = {"threshold": -SEED_SPREAD, "one_sided": True}
     claims.append(Claim("router-static", words, source, test, **margin))
-    words = "the router is better than one fixed mixture (E+H): choosing by pair adds to mixing"
+    words = f"the router is better than one fixed mixture (E+H) of its checkpoint{drifts}"
     claims.append(Claim("router-mixing", words, source, test))
     test = Compare({"model": "AGR (E only)"}, {"model": "AGR (H only)"}, _RETRIEVAL)
     words = "E only (started pretrained) beats H only (from random weights)"
@@ -535,17 +536,41 @@ _DYNAMICS = (
 )
 
 
-def _control(id: str, statement: str, rival: str, tasks: tuple[str, ...] = _RETRIEVAL) -> Claim:
+def _control(
+    id: str,
+    statement: str,
+    rival: str,
+    tasks: tuple[str, ...] = _RETRIEVAL,
+    model: str = "AGR",
+) -> Claim:
     "A question of our own: does the router beat what has no router?"
-    test = Compare(_AGR, {"model": rival}, tasks)
+    test = Compare({"model": model}, {"model": rival}, tasks)
     return Claim(id, statement, "not in the paper", test, said="not tested")
 
 
 _CONTROLS = (
     _control(
         "constant",
-        "the router beats one bounded constant M, the best on validation scenes",
+        "the router beats one bounded constant M on its checkpoint, the best on validation scenes",
         "AGR (best constant)",
+    ),
+    _control(
+        "constant-trained",
+        "the router beats the best bounded constant of a model trained without it (gate alone)",
+        "AGR, gate alone (best constant)",
+    ),
+    *(
+        _control(
+            f"kept-{id}",
+            f"the router beats {what} where a contrast of its own keeps the E head",
+            f"AGR + own contrast ({rival})",
+            model="AGR + own contrast",
+        )
+        for id, what, rival in (
+            ("e", "E only", "E only"),
+            ("mixing", "one fixed mixture (E+H)", "E+H"),
+            ("constant", "the best bounded constant M", "best constant"),
+        )
     ),
     _control(
         "one-gate",

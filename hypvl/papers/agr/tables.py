@@ -125,6 +125,8 @@ _MAIN = ("main", "study", "ablation", "product", "towers")
 
 def _layout(number: int, title: str, *tasks: str, **more) -> Layout:
     settings = {"keys": ("model", "size"), "label": _heading, "order": _place} | more
+    said = "gates of queries" if number in (5, 6) else "each model's own score"
+    settings["scores"] = {"paper": said}
     columns = tuple(column for task in tasks for column in task_columns(task))
     return Layout(number, title, columns, source="paper (RedCaps)", **settings)
 

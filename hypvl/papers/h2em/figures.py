@@ -33,8 +33,11 @@ def first_answers(
     rival: str = "Troika",
     count: int = 4,  # of each kind
     skip: int = 0,  # of each kind, shown elsewhere
-) -> pd.DataFrame:  # kind, image, target, and the answers and verdicts of both
-    "The first successes and failures, one a pair."
+) -> pd.DataFrame:  # kind, image, target, the answers and verdicts of both, and the counts of all
+    """The first pictures that the model alone gets right, and that it gets wrong, one a pair.
+
+    `alone` and `rival_alone` say of how many of all `pictures` one is right and the other wrong.
+    """
     sides = [answers[answers["model"].eq(name)].set_index("image") for name in (model, rival)]
     both = sides[0][["target", "answer", "right"]].join(
         sides[1][["answer", "right"]], rsuffix="_rival"
@@ -45,7 +48,8 @@ def first_answers(
     for kind, rows in (("success", both[ours & ~theirs]), ("failure", both[~ours])):
         rows = rows.drop_duplicates("target").iloc[skip : skip + count]
         found.append(rows.assign(kind=kind))
-    return pd.concat(found, ignore_index=True)
+    counts = {"alone": int((ours & ~theirs).sum()), "rival_alone": int((theirs & ~ours).sum())}
+    return pd.concat(found, ignore_index=True).assign(**counts, pictures=len(both))
 
 
 def answer_figure(
@@ -78,11 +82,20 @@ def answer_figure(
     return Drawing(figure, rows)
 
 
-def answer_sentence(data: pd.DataFrame) -> str:
-    "How many pictures of each kind are shown."
-    counts = data["kind"].value_counts()
-    said = ", ".join(f"{counts[kind]} of kind {kind}" for kind in counts.index)
-    return f"Shown: {said}, the first by name with one picture a pair."
+def answer_sentence(
+    data: pd.DataFrame,  # of `answer_figure`
+    names: tuple[str, str] = ("H2EM", "Troika"),
+) -> str:
+    "How many pictures are shown, and how often each model is right where the other is not."
+    if not len(data):
+        return ""
+    first, counts = data.iloc[0], data["kind"].value_counts()
+    return (
+        f"Shown: {counts.get('success', 0)} that {names[0]} gets right and {names[1]} wrong, "
+        f"{counts.get('failure', 0)} that {names[0]} gets wrong. Of {first['pictures']:,} pictures "
+        f"of this seed {names[0]} alone is right in {first['alone']:,}, {names[1]} alone in "
+        f"{first['rival_alone']:,}."
+    )
 
 # %% ../../../nbs/papers/h2em/844_figures.ipynb #26eb6a88
 _SIDES = {"text": ("category", "primitive", "composition")}
@@ -330,9 +343,9 @@ def factorial_figure(
 
 
 def factorial_sentence(data: pd.DataFrame) -> str:
-    "Which factor's interval leaves zero."
+    "Which factor's interval of the area leaves zero."
     effects = data.drop_duplicates("id").dropna(subset=["effect"])
     clear = effects[(effects["low"] > 0) | (effects["high"] < 0)]
     said = ", ".join(f"{row.id} {row.effect:+.1f}" for row in effects.itertuples())
     which = ", ".join(clear["id"]) if len(clear) else "none"
-    return f"Main effects in points: {said}. Intervals that leave zero: {which}."
+    return f"Main effects on the area, points: {said}. Intervals that leave zero: {which}."

@@ -213,6 +213,7 @@ def _layout(
         source="paper (ViT-L/14)" if not with_size else "paper",
         rows=Rows("results", sections, {"model": (*models, *_BLIND), "score": ("paper",)}),
         scores={"paper": "each model with its own fusion of scores"},
+        beside_few="sweeps" in sections,
     )
 
 

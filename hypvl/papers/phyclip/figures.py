@@ -309,7 +309,7 @@ def ablation_figure(
     frame = table.frame
     ours, few = frame["source"].eq(OUR_BLOCK), few_seeds(frame)
     wanted = frame["value"].notna() & ~frame["baseline"] & (frame["score"].eq(score) | ~ours)
-    if (wanted & few).any():
+    if frame.loc[wanted & few, "seeds"].nunique() == 1:
         wanted &= few | ~ours
     rows = frame[wanted]
     sources = list(dict.fromkeys([OUR_BLOCK, *rows["source"]]))

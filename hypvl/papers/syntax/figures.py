@@ -115,6 +115,7 @@ LINES = {
     "next": ("word after it", "--"),
     "previous": ("word before it", ":"),
     "random": ("random tree", "-."),
+    "parser": ("a trained parser", (0, (6, 1, 1, 1, 1, 1))),
 }
 _TREES = {"cones": "#0072B2", "inverted": "#b8d4ea"}
 _SIDES = {"head to the right": "#D55E00", "head to the left": "#E69F00", "no edge": "#c9c9c9"}
@@ -180,8 +181,9 @@ def recovery_figure(
         left, right = axes[0]
         _bars(left, attachment, "tree", _TREES, models)
         for tree, (name, dash) in LINES.items():
-            level = attachment.loc[attachment["tree"].eq(tree), "value"].mean()
-            left.axvline(level, color=".25", ls=dash, lw=1, label=name)
+            levels = attachment.loc[attachment["tree"].eq(tree), "value"]
+            if len(levels):
+                left.axvline(levels.mean(), color=".25", ls=dash, lw=1, label=name)
         _bars(right, inside, "kind", _SIDES, models)
         left.set(xlabel="words on the right head (unlabelled attachment), %", ylabel="")
         right.set(xlabel="inside the cone, % of pairs", ylabel="")

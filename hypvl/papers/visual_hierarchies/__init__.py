@@ -37,9 +37,11 @@ from hypvl.papers.visual_hierarchies.figures import (
     class_tree_figure,
     concept_figure,
     frequency_figure,
+    frequency_sentence,
     order_figure,
     pair_figure,
     precision_recall_figure,
+    precision_recall_sentence,
     retrieval_figure,
     richest_scene,
     tree_of_edges,
@@ -137,6 +139,7 @@ def _budget(study: Study) -> Drawing:
     return budget_figure(rows, "CLIP-hyp", guessing=levels.to_dict())
 
 
+_LAST_LOSS = GroupMeans("Loss at the last step", where={"panel": "1 loss"}, last_step=True)
 _SAME_CLASS = GroupMeans("Shown boxes of a class of the query, %", "same_class", scale=100)
 _CONTAINMENT = GroupMeans(
     "F1 of containment edges, %", where={"metric": "containment_f1", "dataset": OPEN_IMAGES}
@@ -148,14 +151,14 @@ FIGURES = {
     "4": Figure(
         lambda study: _retrieval(study, 0, 2), "figure4_retrieval", ("hits",), read=_SAME_CLASS
     ),
-    "5": Figure(_curves, "figure5_curves", ("curves",)),
+    "5": Figure(_curves, "figure5_curves", ("curves",), read=precision_recall_sentence),
     "6": Figure(_tree, "figure6_trees", ("tree",)),
-    "7": Figure(_frequencies, "figure7_classes", ("classes",)),
+    "7": Figure(_frequencies, "figure7_classes", ("classes",), read=frequency_sentence),
     "9": Figure(
         lambda study: _retrieval(study, 2, 4), "figure9_retrieval", ("hits",), read=_SAME_CLASS
     ),
     "order": Figure(_order, "order", ("items",), read=_CONTAINMENT),
-    "training": Figure(_training, "training", ("history",)),
+    "training": Figure(_training, "training", ("history",), read=_LAST_LOSS),
     "budget": Figure(_budget, "budget", ("results",), section="budget", read=budget_sentence),
 }
 

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['ONE_IMAGE', 'SceneTree', 'scene_tree', 'richest_scene', 'geodesic', 'concept_figure', 'pair_figure', 'angle_figure',
-           'general_to_specific', 'crop_of', 'retrieval_figure', 'precision_recall_figure', 'tree_of_edges',
-           'best_roots', 'class_tree_figure', 'frequency_figure', 'order_means', 'order_figure']
+           'general_to_specific', 'crop_of', 'retrieval_figure', 'precision_recall_figure', 'precision_recall_sentence',
+           'tree_of_edges', 'best_roots', 'class_tree_figure', 'frequency_figure', 'frequency_sentence', 'order_means',
+           'order_figure']
 
 # %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #95f0b0b2
 from collections.abc import Callable, Iterable, Sequence
@@ -421,6 +422,20 @@ def precision_recall_figure(
     return Drawing(figure, mean.reset_index(drop=True))
 
 
+def precision_recall_sentence(
+    data: pd.DataFrame,  # of `precision_recall_figure`
+) -> str:
+    "Where on its curve each model has the largest F1, the best model first."
+    both, total = data["precision"] * data["recall"], data["precision"] + data["recall"]
+    data = data.assign(f1=200 * both / total.where(total > 0))
+    best = data.loc[data.dropna(subset=["f1"]).groupby("model")["f1"].idxmax()]
+    said = "; ".join(
+        f"{row.model} {row.f1:.1f} at threshold {row.threshold:.2f}"
+        for row in best.sort_values("f1", ascending=False).itertuples()
+    )
+    return f"Largest F1 on the curve, %, highest first: {said}." if said else ""
+
+
 def _name_thresholds(axis: Axes, rows: pd.DataFrame, colour: str, count: int) -> None:
     "Dots with their threshold, evenly along the recall."
     shift = 0.07 * (len(axis.get_legend_handles_labels()[1]) - 1)  # so that they stand apart
@@ -543,6 +558,20 @@ def frequency_figure(
         axes[1, 0].set_xticks(range(len(names)), names, rotation=90, fontsize=6.5)
         axes[1, 0].set_xlim(-0.7, len(names) - 0.3)
     return Drawing(figure, pd.concat(parts, ignore_index=True))
+
+
+def frequency_sentence(
+    data: pd.DataFrame,  # of `frequency_figure`
+) -> str:
+    "The most frequent class of each role, among those drawn."
+    said: dict[str, list[str]] = {}
+    for role, rows in data.dropna(subset=["count"]).groupby("role", sort=False):
+        rows = rows.astype({"count": int})
+        first, total = rows.loc[rows["count"].idxmax()], rows["count"].sum()
+        words = f"{first['label']}, {first['count']:,} of {total:,} in {len(rows)} classes"
+        said.setdefault(words, []).append(role)
+    parts = [f"{' and '.join(roles)}: {words}" for words, roles in said.items()]
+    return f"Most frequent among {'; among '.join(parts)}." if said else ""
 
 # %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #77ff048b
 _TITLES = {

@@ -203,12 +203,14 @@ SCORES = {
     "paper": "the angle at the query, cosine or distance: as each model was trained",
     "angle_at_candidate": "the angle at the candidate",
 }
+_OTHER_SCORES = {4: {"paper": "votes of boxes by cosine"}, 5: {"paper": "counts"}}
 
 
 def _layout(
     number: int | str, title: str, columns: tuple[Column, ...], frame: str = "results"
 ) -> Layout:
     backbone = "ViT-B/16 and ResNet-50" if number in (1, 2) else "ViT-B/16"
+    data = "LVIS" if number == 3 else "Open Images"
     where = {"score": ("paper",)}
     if frame == "sizes":  # the same in every run: those of the frozen tower
         where["dist_func"] = ("cosine",)
@@ -219,11 +221,11 @@ def _layout(
         keys=("model",),
         label=_heading,
         order=_place,
-        source=f"paper ({backbone}, Open Images)" if number != 5 else "paper, as printed",
+        source=f"paper ({backbone}, {data})" if number != 5 else "paper, as printed",
         expected=number != "order",
         rows=Rows(frame, _WHO[number], where),
         baselines_of=("CLIP", "CLIP-hyp", "MoCo", "MoCo-hyp"),
-        scores=SCORES,
+        scores=SCORES | _OTHER_SCORES.get(number, {}),
     )
 
 
