@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['IDEAL', 'PAIR_SUITES', 'BLIND', 'OURS', 'VERDICTS', 'DECIDED', 'NotRun', 'Effect', 'Known', 'verdict', 'within_half',
-           'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of', 'paired_difference',
-           'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare', 'GainGap', 'Claim',
-           'Untestable', 'digest', 'split_budgets', 'check', 'limit_beside', 'evaluate', 'CommittedLedger',
-           'with_limits', 'verdict_counts', 'of_the_paper', 'counts_by_origin', 'relative_size', 'Ledger']
+           'turned', 'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of',
+           'paired_difference', 'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare',
+           'GainGap', 'Claim', 'Untestable', 'digest', 'split_budgets', 'check', 'limit_beside', 'evaluate',
+           'CommittedLedger', 'with_limits', 'verdict_counts', 'of_the_paper', 'counts_by_origin', 'relative_size',
+           'Ledger']
 
 # %% ../../nbs/papers/809_claims.ipynb #a8954d65
 import hashlib
@@ -132,7 +133,16 @@ def _may_turn(known: Known) -> bool:
     "Whether longer training takes the effect to another side of the threshold, or might."
     if np.isnan(known.longer):
         return known.compares
-    return _side(known.value - known.threshold) != _side(known.longer - known.threshold)
+    return turned(known.value, known.longer, known.threshold)
+
+
+def turned(
+    effect: float,
+    longer: float,  # the effect with more steps; NaN: nobody trained longer
+    threshold: float = 0.0,
+) -> bool:
+    "Whether more steps take an effect to another side of the threshold, or onto it."
+    return not np.isnan(longer) and _side(effect - threshold) != _side(longer - threshold)
 
 
 def _side(effect: float) -> float:
@@ -781,8 +791,8 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
         if np.isnan(row["longer"]):
             return row["no_longer"]
         later = f"{row['longer']:+.2f} {row['unit']}" if _side(row["longer"]) else "no difference"
-        turned = _side(row["longer"] - row["threshold"]) != _side(row["effect"] - row["threshold"])
-        half = "" if turned else f", beyond ±{row['paper_effect'] / 2:.2f}, half of the paper's"
+        turns = turned(row["effect"], row["longer"], row["threshold"])
+        half = "" if turns else f", beyond ±{row['paper_effect'] / 2:.2f}, half of the paper's"
         return f"with more steps {later} (seeds {row['longer_seeds']}){half}"
     if found == "exact tie":
         return "the same in every item and seed: more of them decide nothing"

@@ -27,6 +27,7 @@ from PIL import Image
 
 from ..evaluation.statistics import seed_interval
 from .claims import VERDICTS
+from .tables import seed_words
 
 # %% ../../nbs/papers/808_figures.ipynb #a45d6a86
 COLOURS = (
@@ -426,11 +427,11 @@ def growth_sentence(
     gain = scores[last[1]] - scores[last[0]]
     (metric, model), (before, after) = gain.idxmax(), scores.loc[gain.idxmax()]
     seeds = sorted(both.dropna().loc[(metric, model)].index)
-    which = f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
     raised = f"{(gain >= LEARNT).sum()} of {len(gain)} scores rise by {LEARNT:g} points or more"
     if after <= before:
         return f"{raised}, and none at all."
-    return f"{raised}, most {model} in {metric}, from {before:.1f} to {after:.1f} % ({which})."
+    most = f"most {model} in {metric}, from {before:.1f} to {after:.1f} %"
+    return f"{raised}, {most} ({seed_words(seeds)})."
 
 
 def budget_sentence(

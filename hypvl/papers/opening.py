@@ -19,7 +19,7 @@ from matplotlib.lines import Line2D
 
 from ..config import write_atomic
 from .citations import citation_page
-from .claims import VERDICTS, check, of_the_paper, with_limits, within_half
+from .claims import VERDICTS, check, of_the_paper, turned, with_limits, within_half
 from .figures import Drawing, style
 from .paper import find_paper
 from .runs import paper_packages
@@ -96,7 +96,7 @@ def _reason(row) -> str:
     if row.verdict == "still learning":
         if pd.isna(row.longer):
             return "nobody trained longer"
-        turns = (row.effect - row.threshold) * (row.longer - row.threshold) <= 0
+        turns = turned(row.effect, row.longer, row.threshold)
         return f"{'turns to' if turns else 'grows to'} {_later(row)}"
     if row.verdict == "underpowered":
         told = row.low > row.threshold or row.high < row.threshold
@@ -115,7 +115,7 @@ def answer(
         known = ", ".join(VERDICTS)
         raise ValueError(f"row: verdict {row.verdict!r} is none of {known}")
     if outcome(row) in _ANSWERS:
-        turns = (row.effect - row.threshold) * (row.longer - row.threshold) < 0
+        turns = turned(row.effect, row.longer, row.threshold)
         later = f"; {_later(row)}" if turns or shrinks(row) else ""
         return f"**{_ANSWERS[outcome(row)]}**{later}"
     later = ""

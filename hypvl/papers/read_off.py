@@ -27,7 +27,7 @@ from hypvl.papers.claims import (
     with_limits,
 )
 from .reference import BASELINES, TASKS, Column
-from .tables import FEWEST_SEEDS, OUR_BLOCK, few_seeds
+from .tables import FEWEST_SEEDS, OUR_BLOCK, few_seeds, seed_words
 
 # %% ../../nbs/papers/891_read_off.ipynb #d91f09d7
 def _column_facts(cells: pd.DataFrame) -> dict:
@@ -101,7 +101,7 @@ def table_sentence(
     alike = here.loc[few, "seeds"].nunique() == 1
     if alike and here.loc[~few & models, "row"].nunique() < 2:
         ours, seeds = here[few | ~models], here.loc[few, "seeds"].iloc[0]
-        of_seeds = f"By seed{'s' * (',' in seeds)} {seeds} alone "
+        of_seeds = f"By {seed_words(seeds.split(', '))} alone "
     if ours["value"].notna().any() and not ours["better"].ne("neither").any():
         return "No number here is better for being higher or lower, so nothing is ranked."
     columns = _ranked_columns(ours)
@@ -281,6 +281,11 @@ def finding(
     return "; ".join(parts) + whose
 
 
+def _listed(rows: pd.DataFrame) -> str:
+    "An item a claim."
+    return "\n".join(f"- {finding(row)}" for row in rows.itertuples())
+
+
 def _progress_lines(table: pd.DataFrame) -> list[str]:
     "The table of progress as Markdown."
     tasks = list(dict.fromkeys(table["task"]))
@@ -342,17 +347,15 @@ def abstract(
     known = ledger.set_index("id", drop=False)
     asked = ledger["id"].isin(list(headline))
     if asked.any() and preset != "smoke":
-        first = known.loc[[id for id in headline if id in known.index]]
-        first = first.assign(theirs=of_the_paper(first))
-        listed = "\n".join(f"- {finding(row)}" for row in first.itertuples())
-        parts.append(f"**What the paper is about**:\n\n{listed}")
+        main = known.loc[[id for id in headline if id in known.index]]
+        main = main.assign(theirs=of_the_paper(main))
+        parts.append(f"**What the paper is about**:\n\n{_listed(main)}")
     effects = findings(ledger[~asked]).head(most)
     if len(effects) and preset != "smoke":
-        listed = "\n".join(f"- {finding(row)}" for row in effects.itertuples())
         other = "other " if ledger.loc[asked, "verdict"].isin(DECIDED).any() else ""
         said = f"**Findings**, decided {other}claims of the paper first, of each verdict the "
         said += "largest effect"
         if not effects["decided"].any():
             said = f"**No {other}claim is decided.** The largest effects"
-        parts.append(f"{said} beside what these runs could see:\n\n{listed}")
+        parts.append(f"{said} beside what these runs could see:\n\n{_listed(effects)}")
     return "\n\n".join(parts) + "\n"

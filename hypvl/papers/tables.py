@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['OUR_BLOCK', 'PUBLISHED', 'FEWEST_SEEDS', 'SCORES', 'PART', 'SUSPECT', 'ROOM', 'ROOM_BESIDE_FILES', 'over_seeds',
-           'few_seeds', 'shown_text', 'Block', 'split_block', 'FoldedFrame', 'fold', 'GroupedFrame', 'in_groups',
-           'Table', 'paper_table', 'save']
+           'seed_words', 'few_seeds', 'shown_text', 'Block', 'split_block', 'FoldedFrame', 'fold', 'GroupedFrame',
+           'in_groups', 'Table', 'paper_table', 'save']
 
 # %% ../../nbs/papers/807_tables.ipynb #4c4ec111
 import html as _html
@@ -113,6 +113,13 @@ def _grouped(
     return groups
 
 
+def seed_words(
+    seeds: Sequence[int | str],  # at least one
+) -> str:
+    "'seed 0', or 'seeds 0, 1'."
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+
+
 def _with_few(groups: dict[tuple, list[Mapping]]) -> dict[tuple, list[Mapping]]:
     "Beside models of one or two seeds, those of three or more also by these seeds alone."
     seeds: dict[str, set[int]] = {}
@@ -121,17 +128,14 @@ def _with_few(groups: dict[tuple, list[Mapping]]) -> dict[tuple, list[Mapping]]:
             seeds.setdefault(heading, set()).update(int(row["seed"]) for row in rows)
     many = {heading for heading, own in seeds.items() if len(own) >= FEWEST_SEEDS}
     beside = {}
-    for few in {tuple(sorted(seeds[heading])) for heading in seeds.keys() - many}:
-        said = f"seed{'s' * (len(few) > 1)} {', '.join(map(str, few))}"
+    for few in sorted({tuple(sorted(seeds[heading])) for heading in seeds.keys() - many}):
         for (heading, baseline, *column), rows in groups.items():
+            if baseline or heading not in many:
+                continue
             of_few = [row for row in rows if int(row["seed"]) in few]
-            if (
-                not baseline
-                and heading in many
-                and len({row["seed"] for row in of_few}) == len(few)
-            ):
-                beside[(f"{heading}, {said}", baseline, *column)] = of_few
-    return groups | dict(sorted(beside.items(), key=lambda one: one[0][0]))
+            if len({row["seed"] for row in of_few}) == len(few):
+                beside[(f"{heading}, {seed_words(few)}", baseline, *column)] = of_few
+    return groups | beside
 
 
 def _refuse_mixed_runs(heading: str, score: str, column: Column, rows: list[Mapping]) -> None:

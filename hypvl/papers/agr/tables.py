@@ -124,13 +124,13 @@ _MAIN = ("main", "study", "ablation", "product", "towers")
 
 
 def _layout(number: int, title: str, *tasks: str, **more) -> Layout:
-    settings = {"keys": ("model", "size"), "label": _heading, "order": _place} | more
-    said = "gates of queries" if number in (5, 6) else "each model's own score"
-    settings["scores"] = {"paper": said}
+    settings = {"keys": ("model", "size"), "label": _heading, "order": _place}
+    settings |= {"scores": {"paper": "each model's own score"}} | more
     columns = tuple(column for task in tasks for column in task_columns(task))
     return Layout(number, title, columns, source="paper (RedCaps)", **settings)
 
 
+_OF_GATES = {"scores": {"paper": "gates of queries"}}
 LAYOUTS = {
     2: _layout(2, "Retrieval", "t2i", "i2t", rows=Rows(sections=_MAIN)),
     3: _layout(
@@ -140,6 +140,6 @@ LAYOUTS = {
         rows=Rows(where={"model": (*_VARIANTS_OF_ONE, "chance", "bag_of_words", "ideal")}),
     ),
     4: _layout(4, "Classification", "routed_classification", rows=Rows(sections=_MAIN)),
-    5: _layout(5, "What the gates have learned", "learned", rows=Rows("facts", _MAIN)),
-    6: _layout(6, "Gates of texts", "gates", rows=Rows("levels", _MAIN)),
+    5: _layout(5, "What the gates have learned", "learned", rows=Rows("facts", _MAIN), **_OF_GATES),
+    6: _layout(6, "Gates of texts", "gates", rows=Rows("levels", _MAIN), **_OF_GATES),
 }

@@ -618,25 +618,17 @@ def _question(id: str, statement: str, test) -> Claim:
 
 
 _QUESTIONS = (
-    _question(
-        "H1-prob",
-        "the hyperbolic model beats Troika in the harmonic mean, both with the paper's fusion",
-        _gain(_PLAIN, _TROIKA, frame=fused_frame("prob")),
-    ),
-    _question(
-        "H1-logit",
-        "the hyperbolic model beats Troika in the harmonic mean, both with Troika's fusion",
-        _gain(_PLAIN, _TROIKA, frame=fused_frame("logit")),
-    ),
-    _question(
-        "troika-prob-hm",
-        "H2EM beats Troika in the harmonic mean, both with the paper's fusion",
-        _gain(_FULL, _TROIKA, frame=fused_frame("prob")),
-    ),
-    _question(
-        "troika-logit-hm",
-        "H2EM beats Troika in the harmonic mean, both with Troika's fusion",
-        _gain(_FULL, _TROIKA, frame=fused_frame("logit")),
+    *(
+        _question(
+            id.format(fusion),
+            f"{said} beats Troika in the harmonic mean, both with {whose} fusion",
+            _gain(model, _TROIKA, frame=fused_frame(fusion)),
+        )
+        for id, said, model in (
+            ("H1-{}", "the hyperbolic model", _PLAIN),
+            ("troika-{}-hm", "H2EM", _FULL),
+        )
+        for fusion, whose in (("prob", "the paper's"), ("logit", "Troika's"))
     ),
     _question(
         "curvature",
