@@ -302,6 +302,7 @@ def write_figure(
     same = beside.is_file() and beside.read_text(encoding="utf-8") == data
     if same and drawn.is_file():
         return False
-    drawn.write_bytes(headline_figure(rows).render("png"))
+    with atomic_path(drawn) as part:
+        part.write_bytes(headline_figure(rows).render("png"))
     write_atomic(beside, data)
     return True

@@ -145,7 +145,7 @@ def test_processes_and_micro_batches_compute_what_one_process_does(name, tmp_pat
 
 @pytest.mark.parametrize("name", paper_packages())
 def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(name, tmp_path, monkeypatch):
-    """Up to the last bit: the same batches, and the same draws of whatever draws, as dropout does."""
+    "Up to the last bit: the same batches, the same draws of dropout."
     recipe = recipes(find_paper(name))[-1]
     data = recipe.data.prepare(tmp_path / "data", recipe.image_size, progress=False)
     whole = train(recipe, data, tmp_path / "whole", "cpu", progress=False)

@@ -33,8 +33,8 @@ from hypvl.data.grit.shards import (
     split_shards,
 )
 from ..parses.pipelines import SOURCES, ParseFault, read_parses, sample_parse, sidecar
-from ..planned import opened
 from ..parses.word_pieces import TreeStreams
+from ..planned import opened
 from ..records import TokenCache, parse_json, square_pad
 from ...pictures import Refused, read_picture
 
