@@ -282,7 +282,7 @@ def train_command(
         load_plugin(plugin)
     from hypvl.config import save_config
     from hypvl.papers.parallel_runs import outcome
-    from hypvl.papers.runs import Run, check_recipe, run
+    from hypvl.papers.runs import Run, check_recipe, prepare_data, run
     from hypvl.training.launch import LaunchError, finished
 
     recipe = _recipe(args)
@@ -297,12 +297,10 @@ def train_command(
     if finished(folder):
         say(f"training    found finished in {folder}")
     else:
-        if args.preset == "paper" and recipe.data.kind in ("world", "states"):
-            raise ValueError("data_root: preset paper trains on real data, got none")
         check_recipe(recipe)
         start = time.perf_counter()
-        for source in dict.fromkeys((recipe.data, recipe.test or recipe.data)):
-            paths = source.prepare(out / "data", recipe.image_size, progress=False)
+        found = prepare_data(recipe, out, progress=not args.quiet)
+        for paths in {paths.suite: paths for paths in found}.values():
             if (paths.suite / "world.json").is_file():
                 say(f"tests       {paths.suite}; evaluate --suite world --data_root reads them")
         say(f"data        ready after {time.perf_counter() - start:.0f} s in {out / 'data'}")

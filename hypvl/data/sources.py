@@ -95,6 +95,10 @@ class DataSource(ByKind):
         part = data.train if split == "train" else data.val
         return self.loader(replace(data, val=part), tokenizer, size, batch_size, split="val")
 
+    def embedded(self) -> bool:
+        "Whether the library draws these data itself."
+        return False
+
     def samples(self) -> "DataSource":
         "The source of the pictures and texts themselves, where another keeps what towers say."
         return self
@@ -262,6 +266,9 @@ class WorldSource(ShardSource, kind="world"):
             return World(self.world, photo_sprites(self.sprites, families=self.families))
         return World(self.world)
 
+    def embedded(self) -> bool:
+        return True
+
     def words(self) -> tuple[str, ...]:
         "The words of the drawn world; none for photographs, whose names are those of a folder."
         return () if self.sprites else world_words(self.make_world())
@@ -314,6 +321,9 @@ class StatesSource(ShardSource, kind="states"):
 
     def __post_init__(self):
         _check_sizes(self)
+
+    def embedded(self) -> bool:
+        return True
 
     def words(self) -> tuple[str, ...]:
         "The words of the sentences, and the names of the groups."

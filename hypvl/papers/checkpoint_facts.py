@@ -48,9 +48,8 @@ def _run_facts(source: Path) -> dict[str, str]:
     steps = _read(run / "config.json").get("steps")
     if step is not None:
         facts["trained"] = f"{step:,} steps" + (f" of {steps:,}" if steps is not None else "")
-    facts["commit"] = _read(run / "provenance.json").get(
-        "commit", "not known: the run has not ended"
-    )
+    unknown = "the run has not ended" if recipe else "the folder belongs to no run of a recipe"
+    facts["commit"] = _read(run / "provenance.json").get("commit", f"not known: {unknown}")
     return facts
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ..config import write_atomic
+from ..config import atomic_path, write_atomic
 from .citations import citation_page
 from .claims import VERDICTS, check, of_the_paper, turned, with_limits, within_half
 from .figures import Drawing, style
@@ -30,7 +30,7 @@ from .where import OUTCOMES, UNTOLD, outcome, outcomes, papers_of, shrinks, wher
 PRESET = "mini"  # whose committed results are told
 _COLUMNS = (
     *("paper", "short", "words", "claim", "paper_effect", "effect", "low", "high", "threshold"),
-    *("unit", "ideal", "seeds", "p", "longer", "longer_seeds", "verdict"),
+    *("unit", "ideal", "seeds", "p", "longer", "longer_seeds", "verdict", "detail"),
 )
 
 
@@ -104,27 +104,33 @@ def _reason(row) -> str:
     return _REASONS[row.verdict]
 
 
+def _beside(row) -> str:
+    "What a ledger says beside an effect, unless it is how many test sets are on its side."
+    said = row.detail.partition("; ")[0] if isinstance(row.detail, str) else ""
+    return "" if not said or re.match(r"\d+ of \d+ ", said) else f"; {said}"
+
+
 def answer(
     row,  # of `headlines`
 ) -> str:  # Markdown
     "Whether a claim holds here, in plain words."
     if row.verdict == "sanity":
         said = check(row)
-        return f"only a check, which {'**fails**' if said == 'fails' else said}"
+        return f"only a check, which {'**fails**' if said == 'fails' else said}{_beside(row)}"
     if row.verdict not in VERDICTS:
         known = ", ".join(VERDICTS)
         raise ValueError(f"row: verdict {row.verdict!r} is none of {known}")
     if outcome(row) in _ANSWERS:
         turns = turned(row.effect, row.longer, row.threshold)
         later = f"; {_later(row)}" if turns or shrinks(row) else ""
-        return f"**{_ANSWERS[outcome(row)]}**{later}"
+        return f"**{_ANSWERS[outcome(row)]}**{later}{_beside(row)}"
     later = ""
     if row.verdict == "underpowered" and pd.notna(row.longer):
         later = f"; {_later(row)}"
     size = ""
     if row.verdict == "still learning" and pd.notna(row.longer) and within_half(row, row.longer):
         size = ", below half of the paper's"
-    return f"{UNTOLD}{size}: {_reason(row)}{later}"
+    return f"{UNTOLD}{size}: {_reason(row)}{later}{_beside(row)}"
 
 # %% ../../nbs/papers/897_opening.ipynb #8b4c39fe
 def headline_table(
@@ -144,7 +150,7 @@ def headline_table(
             here = with_limits(row, _digits(row)).removesuffix(" points")
         if pd.notna(row.seeds) and len(str(row.seeds).split(",")) != FEWEST_SEEDS:
             here += f", {_many(row.seeds)}"
-        paper = f"[{row.short}](papers_repro/WHERE.md#{row.paper})"
+        paper = f"[{row.short}](papers_repro/WHERE.md#in-five-minutes)"
         lines.append(f"| {paper} | {row.words} | {there} | {here} | {answer(row)} |")
     return lines
 
@@ -302,6 +308,7 @@ def write_figure(
     same = beside.is_file() and beside.read_text(encoding="utf-8") == data
     if same and drawn.is_file():
         return False
-    drawn.write_bytes(headline_figure(rows).render("png"))
+    with atomic_path(drawn) as part:
+        part.write_bytes(headline_figure(rows).render("png"))
     write_atomic(beside, data)
     return True

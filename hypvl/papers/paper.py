@@ -135,6 +135,11 @@ class Study:
         home = self.reference_folder.parents[1] if in_checkout else Path()
         self.out = Path(parameters.out or home / f"runs/{paper.name}-{parameters.preset}")
         self.runs, self._judged = {}, None
+        if parameters.sprites and parameters.data_root:
+            raise ValueError(
+                f"sprites: photographs for the embedded world, got {parameters.sprites!r} with "
+                f"data_root={parameters.data_root!r}, which are other data"
+            )
         given = {"data.sprites": parameters.sprites} if parameters.sprites else {}
         if parameters.data_root:
             given = {"data.kind": paper.real_data, "data.root": parameters.data_root}
@@ -245,7 +250,7 @@ class Study:
         "Rows of one section's runs."
         found = self.rows(Rows(name, (section or self.parameters.sections[0],)))
         if found is None:
-            raise KeyError(f"frame: the runs of this study left no table {name!r}")
+            raise KeyError(f"name: the runs of this study left no table {name!r}")
         for column, value in where.items():
             found = found[found[column].eq(value)]
         return found

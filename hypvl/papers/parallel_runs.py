@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from tqdm.std import tqdm
 
 from ..data.sources import DataSource
 from .recipes import Recipe
-from .runs import PROBES, Probe, Run, run
+from .runs import MONITORS, PROBES, Run, check_data, run
 from ..training.interruption import StopRequest
 from ..training.launch import LaunchError, finished
 from ..training.metrics import read_metrics
@@ -89,10 +89,11 @@ _STOPPED = ".stopped"  # stands below `out` from a Ctrl-C on, until all runs hav
 
 
 def _one_of_several(
-    recipe: Recipe, out: str | Path, how: str, device: str, probes: Mapping[str, Probe]
+    recipe: Recipe, out: str | Path, how: str, device: str, registered: tuple[dict, dict]
 ) -> None:
     "A run without a bar and without processes of its own; a fault names the run."
-    PROBES.update(probes)  # also those that a notebook has registered
+    for known, found in zip((PROBES, MONITORS), registered):
+        known.update(found)  # also those that a notebook has registered
     stopped = Path(out) / _STOPPED
     try:
         if not stopped.exists():
@@ -203,9 +204,16 @@ def _side_by_side(
     first, later = _first_and_later(missing, at_once)
     for data, size in first:
         data.prepare(out / "data", size, min(8, joblib.cpu_count()), progress)
-    probes = {name: PROBES[name] for r in missing for name in r.recipe.probes if name in PROBES}
+    registered = (
+        {name: PROBES[name] for r in missing for name in r.recipe.probes if name in PROBES},
+        {
+            r.recipe.monitor: MONITORS[r.recipe.monitor]
+            for r in missing
+            if r.recipe.monitor in MONITORS
+        },
+    )
     one = joblib.delayed(_one_of_several)
-    jobs = [one(r.recipe, out, how, device, probes) for r in missing]
+    jobs = [one(r.recipe, out, how, device, registered) for r in missing]
     with (
         _made_meanwhile(later, out),
         _progress_bar(missing, progress),
@@ -238,6 +246,8 @@ def run_all(
         )
     made = {r.hash: Run(r, Path(out) / "runs" / r.hash) for r in recipes}
     missing = [r for r in made.values() if not finished(r.folder)]
+    for r in missing:
+        check_data(r.recipe)
     at_once = _how_many(at_once, len(missing), how, device) if missing else 0
     if progress:
         so_many = f"{len(missing)} to make, {at_once} side by side" if missing else "all found"
@@ -246,8 +256,13 @@ def run_all(
         if at_once < 2:
             for r in missing:
                 run(r.recipe, out, how, device, progress)
-                if progress:
+                if progress and finished(r.folder):
                     print(outcome(r), flush=True)
         else:
             _side_by_side(missing, Path(out), how, device, progress, at_once)
+    if going := [r.folder for r in missing if not finished(r.folder)]:
+        raise LaunchError(
+            f"{len(going)} of {len(made)} runs are on their way as jobs, the first in {going[0]}; "
+            "the same call finds them when they have ended"
+        )
     return made

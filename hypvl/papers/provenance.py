@@ -49,10 +49,8 @@ def git_state(
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None or _git(folder, "ls-files", "--error-unmatch", file) is None:
         return {"commit": "unknown", "dirty": None}
-    return {
-        "commit": commit,
-        "dirty": bool(_git(folder, "status", "--porcelain", "--untracked-files=no")),
-    }
+    changes = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "dirty": None if changes is None else bool(changes)}
 
 # %% ../../nbs/papers/805_provenance.ipynb #df707b86
 def short_commit(

@@ -351,13 +351,18 @@ def evaluate_checkpoint(
 
     def keep_so_far(so_far):
         "Results and tables stand after each task that gave a number."
+        nonlocal told
         if so_far["results"]["value"].iloc[-1:].notna().all():
+            if told:  # of what is replaced nothing stays beside the first new row
+                _remove_others(out, {}, {})
+                save_provenance(asked | {"commit": commit, "finished": False}, out)
+                told = []
             _write_results(stamped(so_far["results"]), {}, out, suite, reference)
 
-    first = reading.get("share", Share()).rank == 0
+    first, told = reading.get("share", Share()).rank == 0, []
     with folder_lock(out) if first else nullcontext():  # a second evaluation of `out` waits
-        told = _told_again(out, asked) if first else []
-        for line in told:
+        told = again = _told_again(out, asked) if first else []
+        for line in again:
             say(line)
         frames = evaluate_suite(
             model.to(device),
@@ -384,7 +389,7 @@ def evaluate_checkpoint(
             return {}
         results = stamped(results)
         origin = {"commit": commit, "data": results["data"].iloc[0]}
-        for line in [] if told else _told_again(out, {"data": origin["data"]}):
+        for line in [] if again else _told_again(out, {"data": origin["data"]}):
             say(line)
         classes = frames.pop("classes", None)
         files = _write_results(results, frames, out, suite, reference)

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['Monitor', 'MONITORS', 'Probe', 'PROBES', 'make_loader', 'register_monitor', 'train', 'register_probe', 'find_probe',
-           'suite_frames', 'validation_frames', 'check_recipe', 'job', 'Run', 'run', 'joined', 'in_words', 'gather']
+           'suite_frames', 'validation_frames', 'check_data', 'check_recipe', 'job', 'Run', 'prepare_data', 'run',
+           'joined', 'in_words', 'gather']
 
 # %% ../../nbs/papers/802_runs.ipynb #1721ed1e
 import importlib
@@ -186,10 +187,25 @@ def validation_frames(
     return {"validation": pd.DataFrame([row])}
 
 # %% ../../nbs/papers/802_runs.ipynb #e1f3a9d4
+def check_data(
+    recipe: Recipe,
+) -> None:
+    "Raise ValueError where preset 'paper' has no real data."
+    if recipe.preset == "paper" and recipe.data.embedded():
+        raise ValueError(
+            f"data_root: preset 'paper' trains on real data, got none for {recipe.name}"
+        )
+
+
 def check_recipe(
     recipe: Recipe,
 ) -> None:
-    "Raise ValueError for a part that cannot be made, before any data are; warn of rows always 0."
+    """Raise ValueError for what cannot be trained, before any data are made; warn of rows always 0.
+
+    That is a part that cannot be made, more samples at a time than there are, and preset 'paper',
+    whose thousands of updates are of real data, on the embedded world.
+    """
+    check_data(recipe)
     for name in recipe.probes:
         find_probe(name)
     if recipe.monitor:
@@ -291,29 +307,42 @@ class Run:
         return {name: stamp(frame, **origin) for name, frame in frames.items()}
 
 # %% ../../nbs/papers/802_runs.ipynb #1bfe8cee
+def prepare_data(
+    recipe: Recipe,
+    out: str | Path,
+    progress: bool = True,
+    workers: int | None = None,  # processes; None: one a core, at most 8
+) -> tuple[DataPaths, ...]:  # of `recipe.sources`
+    "All data of a recipe, in `out`/data, made where they are missing."
+    check_data(recipe)
+    workers = workers or min(8, os.cpu_count() or 1)
+    made: list[tuple[DataSource, DataPaths]] = []
+    for source in recipe.sources:
+        same = [paths for other, paths in made if other == source]
+        folder, size = Path(out) / "data", recipe.image_size
+        paths = same[0] if same else source.prepare(folder, size, workers, progress)
+        made.append((source, paths))
+    return tuple(paths for _, paths in made)
+
+
 def run(
     recipe: Recipe,
     out: str | Path,
     how: str = "inline",  # 'inline', 'accelerate' or 'slurm', as in `launch`
     device: str = "auto",  # 'auto', 'cpu' or 'cuda'
     progress: bool = True,
-    workers: int | None = None,  # processes that prepare the data; None: a core each, at most 8
-) -> Run:
+    workers: int | None = None,  # processes that prepare the data; None: one a core, at most 8
+) -> Run:  # not finished where a job of Slurm was submitted that another call waits for
     "The run of a recipe below `out`, made if it is not there."
     out = Path(out)
     folder = out / "runs" / recipe.hash
     if not finished(folder):
-        workers = workers or min(8, os.cpu_count() or 1)
-
-        def prepared(source: DataSource) -> list[str]:
-            return _plain(source.prepare(out / "data", recipe.image_size, workers, progress))
-
-        data = prepared(recipe.data)
+        data, test, *tests = map(_plain, prepare_data(recipe, out, progress, workers))
         config = {
             "recipe": to_dict(recipe),
             "data": data,
-            "test": prepared(recipe.test) if recipe.test else data,
-            "tests": {name: prepared(source) for name, source in (recipe.tests or {}).items()},
+            "test": test,
+            "tests": dict(zip(recipe.tests or {}, tests)),
             "device": device,
             "progress": progress,
         }

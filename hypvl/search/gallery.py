@@ -133,6 +133,8 @@ class Store:
         try:
             with base:
                 yield base
+        except sqlite3.OperationalError as error:  # no room, no rights, another process
+            raise OSError(f"cache: {self.path}: {error}") from error
         finally:
             base.close()
 
@@ -174,15 +176,31 @@ def read_annotations(
         boxes: dict[Any, list] = {number: [] for number in images}
         for row in content["annotations"]:
             if not row.get("iscrowd") and row["image_id"] in boxes:
-                boxes[row["image_id"]].append((row["bbox"], names[row["category_id"]]))
+                label = names[row["category_id"]]
+                boxes[row["image_id"]].append((_numbers(row, "bbox"), label))
+        found = {}
+        for number, image in images.items():
+            name = image.get("file_name") or "/".join(image["coco_url"].split("/")[-2:])
+            size = _numbers(image, "width", "height")
+            found[name] = _as_regions(boxes[number], np.tile(size, 2), min_area)
+        return found
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"annotations: {Path(path).name!r} is no COCO or LVIS JSON") from error
-    found = {}
-    for number, image in images.items():
-        name = image.get("file_name") or "/".join(image["coco_url"].split("/")[-2:])
-        size = np.array([image["width"], image["height"]] * 2, float)
-        found[name] = _as_regions(boxes[number], size, min_area)
-    return found
+        reason = f"lacks {error}" if isinstance(error, KeyError) else error
+        name = Path(path).name
+        raise ValueError(f"annotations: {name!r} is no COCO or LVIS JSON: {reason}") from error
+
+
+def _numbers(record: dict, *names: str) -> np.ndarray:
+    "The four of a box, or as many sizes above 0, of a record."
+    found = record[names[0]] if names == ("bbox",) else [record[name] for name in names]
+    values = np.asarray(found, float)
+    right = values.shape == (4,) if names == ("bbox",) else (values > 0).all()
+    if not (right and np.isfinite(values).all()):
+        wanted = "four numbers" if names == ("bbox",) else "above 0"
+        raise ValueError(
+            f"{' and '.join(names)} of id {record.get('id')!r} must be {wanted}, got {found!r}"
+        )
+    return values
 
 
 def _as_regions(boxes, size, min_area):

@@ -101,19 +101,29 @@ class ShardedIndex:
         return merge_matches(gather_object([self.shard.within(queries, threshold, **how)]))
 
 # %% ../../nbs/search/703_shards.ipynb #c76d8e57
+_UNFINISHED = ".shards_unfinished"  # stands in the folder while shards are written
+
+
 def save_shards(
     index: Index,  # to be cut
     folder: str | Path,  # gets a folder for each shard
     count: int,  # how many shards
 ) -> list[Path]:
-    "Cut an index into folders, one a process; ids stay."
+    """Cut an index into folders, one a process; ids stay.
+
+    While it writes, `folder` holds a file that `load_shard` refuses: a call that was cut off has
+    left shards of two indices.
+    """
     if count < 1:
         raise ValueError(f"count must be at least 1, got {count}")
-    paths = []
+    paths, mark = [], Path(folder) / _UNFINISHED
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    mark.touch()
     for part in range(count):
         path = Path(folder) / f"shard-{part:05d}-of-{count:05d}"
         index.part(part, count).save(path)
         paths.append(path)
+    mark.unlink()
     return paths
 
 
@@ -123,6 +133,11 @@ def load_shard(
 ) -> ShardedIndex:
     "The shard of this process, and with it the whole."
     state = processes()
+    if (Path(folder) / _UNFINISHED).exists():
+        raise ValueError(
+            f"folder: writing the shards of {folder} was cut off, so they may be of two indices; "
+            "save_shards makes them again"
+        )
     path = Path(folder) / f"shard-{state.process_index:05d}-of-{state.num_processes:05d}"
     if not path.is_dir():
         there = sorted(p.name for p in Path(folder).glob("shard-*"))

@@ -55,6 +55,7 @@ class FeatureLoader(PlannedLoader):
         split: str = "train",  # or 'val', one pass in order
         rank: int = 0,  # this process
         world_size: int = 1,  # all that train together
+        content: str = "",  # short name of what the features are of
     ):
         if split not in ("train", "val"):
             raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
@@ -67,7 +68,7 @@ class FeatureLoader(PlannedLoader):
         places: Any = range(count)  # what is read of a place is the place
         self.workers, self.batches, self.visits = 0, 0, places
         self._facts = dict(samples=count, batch_size=batch_size, seed=seed, split=split)
-        self._facts |= dict(world_size=world_size)
+        self._facts |= dict(world_size=world_size, content=content)
 
     def _orders(self) -> Iterator[list[int]]:
         "The order of each epoch."
@@ -107,6 +108,9 @@ class CachedFeatures(DataSource, kind="cached"):
     def samples(self) -> DataSource:
         return self.source.samples()
 
+    def embedded(self) -> bool:
+        return self.source.embedded()
+
     def words(self) -> tuple[str, ...]:
         return self.source.words()
 
@@ -115,7 +119,7 @@ class CachedFeatures(DataSource, kind="cached"):
     ) -> DataPaths:
         "The source's data, and features of its splits below `root`, made where they are missing."
         base = self.source.prepare(root, size, workers, progress)
-        folder = Path(root) / f"features-{config_hash([base.fingerprint, self])}"
+        folder = Path(root) / f"features-{config_hash([base.fingerprint, self, size])}"
         with folder_lock(folder):
             splits = ("train", "val")
             if not all((folder / f"{name}.safetensors").exists() for name in splits):
@@ -143,4 +147,5 @@ class CachedFeatures(DataSource, kind="cached"):
             raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
         folder = data.train if split == "train" else data.val
         features = load_file(folder.with_suffix(".safetensors"))
-        return FeatureLoader(features, batch_size, seed, split, rank, world_size)
+        content = f"{data.fingerprint}/{folder.parent.name}"
+        return FeatureLoader(features, batch_size, seed, split, rank, world_size, content)

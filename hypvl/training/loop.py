@@ -604,18 +604,15 @@ class Trainer:
             return loss
         torch.set_rng_state(start[0])
         generators = get_generators()
-        raise TrainingDiverged(
-            self.run.step,
-            self._blame(result, loss, batches),
-            reason,
-            save_replay(
-                self._replay_folder(),
-                self.run.step,
-                batches,
-                self.model,
-                dict(generators=generators),
-            ),
-        )
+        row, kept = self._blame(result, loss, batches), dict(generators=generators)
+        try:
+            path = save_replay(self._replay_folder(), self.run.step, batches, self.model, kept)
+        except (
+            OSError,
+            CheckpointError,
+        ) as error:  # a full disk: the run has diverged all the same
+            path, reason = None, f"{reason}; the batch could not be saved, {error}"
+        raise TrainingDiverged(self.run.step, row, reason, path)
 
     def _blame(self, result, loss, batches):
         "The row that is not finite, or the largest one."

@@ -26,13 +26,14 @@ from .update import Result, sample_streams
 def read_metrics(
     out: str | Path,  # the run's folder
 ) -> pd.DataFrame:
-    "The metrics of a run, every number as it was written."
+    "The metrics of a run, every number as it was written; a last row that is cut is left out."
     path = Path(out) / "metrics.csv"
     if not path.is_file():
         raise FileNotFoundError(f"out: no metrics.csv in {out}")
-    if not path.stat().st_size:
+    lines = path.read_text(encoding="utf-8").rpartition("\n")[0]
+    if not lines:
         return pd.DataFrame()
-    table = pd.read_csv(path)
+    table = pd.read_csv(io.StringIO(lines))
     if "guard" in table:
         table["guard"] = table["guard"].astype(object).fillna("")
     return table

@@ -4,9 +4,11 @@ The papers are those of the registry, so that one more is covered by itself: its
 `smoke` with their own models, rows and data, in double precision, at the end of all schedules.
 """
 
+import signal
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 import torch
 import torch.multiprocessing as mp
@@ -18,8 +20,11 @@ from hypvl.losses.rows import gather_processes
 from hypvl.models.registry import create_model
 from hypvl.papers import paper_packages
 from hypvl.papers.paper import find_paper
+from hypvl.papers.runs import train
 from hypvl.streams import stream_kind
-from hypvl.training.metrics import fetch
+from hypvl.training.interruption import Interrupted
+from hypvl.training.loop import Trainer
+from hypvl.training.metrics import fetch, read_metrics
 from hypvl.training.optim import freeze
 from hypvl.training.update import Step, backward, make_accelerator
 
@@ -136,6 +141,30 @@ def test_processes_and_micro_batches_compute_what_one_process_does(name, tmp_pat
             for recipe, updates, one in zip(made, found, alone):
                 for pieces in updates:
                     same(pieces, one, f"{recipe.name}, {processes} processes")
+
+
+@pytest.mark.parametrize("name", paper_packages())
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(name, tmp_path, monkeypatch):
+    "Up to the last bit: the same batches, the same draws of dropout."
+    recipe = recipes(find_paper(name))[-1]
+    data = recipe.data.prepare(tmp_path / "data", recipe.image_size, progress=False)
+    whole = train(recipe, data, tmp_path / "whole", "cpu", progress=False)
+    update = Trainer._update
+
+    def update_and_stop(trainer):
+        if trainer.step == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return update(trainer)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_update", update_and_stop)
+        with pytest.raises(Interrupted):
+            train(recipe, data, tmp_path / "parts", "cpu", progress=False)
+    stopped = len(read_metrics(tmp_path / "parts"))
+    assert 0 < stopped < recipe.train.steps
+    parts = train(recipe, data, tmp_path / "parts", "cpu", progress=False)
+    clocks = ["seconds", "samples_per_s"]
+    pd.testing.assert_frame_equal(parts.drop(columns=clocks), whole.drop(columns=clocks))
 
 
 @pytest.mark.full

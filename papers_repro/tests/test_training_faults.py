@@ -423,6 +423,17 @@ def test_a_number_of_a_batch_that_is_none_stops_before_the_update(tmp_path, stre
     assert latest_checkpoint(tmp_path / "checkpoints").name == "step_0000005"
 
 
+def test_a_full_disk_does_not_hide_what_went_wrong(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    broken = spoilt_trainer(tmp_path, Spoilt("image", float("nan")))
+    monkeypatch.setattr("hypvl.training.loop.save_replay", full)
+    with pytest.raises(TrainingDiverged, match="step 7: loss is nan; .* No space .* Nothing was"):
+        broken.fit()
+    assert latest_checkpoint(tmp_path / "checkpoints").name == "step_0000005"
+
+
 def breaks_the_gradient(value):
     "A model whose gradient is `value` in one number at the eighth step, its loss as ever."
     model, calls = Linear2(), []

@@ -110,6 +110,9 @@ class BoxSource(DataSource, kind="boxes"):
             made_of = [str(Path(self.root).resolve()), facts, _picture_names(files), self.rule]
         return Path(root) / f"boxes-{config_hash(made_of)}"
 
+    def embedded(self) -> bool:
+        return not self.root
+
     def prepare(
         self, root: str | Path, size: int = 0, workers: int = 1, progress: bool = True
     ) -> DataPaths:

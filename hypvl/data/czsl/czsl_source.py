@@ -44,6 +44,9 @@ class CzslSource(DataSource, kind="czsl"):
         if self.missing not in ("fail", "skip"):
             raise ValueError(f"missing={self.missing!r}: 'fail' or 'skip' needed")
 
+    def embedded(self) -> bool:
+        return not self.root
+
     def words(self) -> tuple[str, ...]:
         "The words of the world's sentences and names; none for a folder."
         return () if self.root else state_words()

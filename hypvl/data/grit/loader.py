@@ -34,6 +34,7 @@ from hypvl.data.grit.shards import (
 )
 from ..parses.pipelines import SOURCES, ParseFault, read_parses, sample_parse, sidecar
 from ..parses.word_pieces import TreeStreams
+from ..planned import opened
 from ..records import TokenCache, parse_json, square_pad
 from ...pictures import Refused, read_picture
 
@@ -464,7 +465,8 @@ class GritLoader:
         )
         before, counts = self.faults, {}
         settings = dict(num_workers=self.num_workers, pin_memory=self.pin_memory)
-        for batch in DataLoader(stream, batch_size=None, **settings):
+        loader = DataLoader(stream, batch_size=None, **settings)
+        for batch in opened(loader, going_on=self.batches > 0):
             report = batch.pop("_report")
             for line in report["lines"]:
                 _log.warning("%s", line)

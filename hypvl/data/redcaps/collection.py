@@ -303,6 +303,7 @@ def collect_posts(
             write_atomic(note, json.dumps(report, indent=1))
             if report["left out"]:
                 _log.warning("%s posts, %s are left out: %s", *_summary(report))
+        _check(Counter(report["left out"]), report["kept"], max_bad)  # of now, too
     return Posts(out)
 
 

@@ -66,6 +66,9 @@ class RedcapsSource(DataSource, kind="redcaps"):
             known.append(json.loads((suite / "world.json").read_text())["fingerprint"])
         return DataPaths(posts.folder, posts.folder, suite, config_hash(known))
 
+    def embedded(self) -> bool:
+        return not self.root
+
     def words(self) -> tuple[str, ...]:
         "The words of the world's captions and communities; none for a copy of RedCaps."
         if self.root:

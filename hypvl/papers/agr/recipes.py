@@ -171,7 +171,8 @@ def agr_recipe(
     objective = RoutedObjective(steps=training.steps)
     data = _data(preset, published or bool(overrides.get("data.root")))
     made = Recipe("agr", preset, model, objective, data, training, model.vision.kind)
-    made = override(replace(made, probes=("routed",)), SETTINGS[setting] | rest)
+    made = replace(made, probes=("routed",), label=LABELS[setting])
+    made = override(made, SETTINGS[setting] | rest)
     parts = ("correction", "baseline", "gate")  # whose gradients the log tells
     parts += ("router",) if made.model.geometry.routing.weighting != "query" else ()
     if "grad_norms" not in of_training:
@@ -180,7 +181,7 @@ def agr_recipe(
     if setting != "towers" and not published:
         made = replace(made, data=CachedFeatures(source, model.weights))
     columns = {"setting": setting, "budget": budget, "boxes": False}
-    return replace(made, test=source, label=LABELS[setting], columns=columns)
+    return replace(made, test=source, columns=columns | made.columns)
 
 # %% ../../../nbs/papers/agr/850_recipes.ipynb #2872034d
 def trained_parameters(

@@ -151,7 +151,6 @@ def _models() -> dict[str, dict[str, Any]]:
     return found
 
 
-_OF_COST = {name: name for name in COSTS}
 REFERENCE = Reference(
     files=_FILES,
     tables=_TABLES,

@@ -187,6 +187,6 @@ def section_recipes(
     "The recipes that a part of the paper needs, for one seed."
     known_name("section", section, SECTIONS)
     return [
-        recipe(**settings, preset=preset, seed=seed, **overrides)
+        recipe(**{**settings, "preset": preset, "seed": seed, **overrides})
         for settings in _settings(section, preset)
     ]

@@ -73,6 +73,7 @@ def syntax_recipe(
     weight = made.objective.syntax.weight
     name = made.label if explicit else NAMES[family]
     label = name + (" + syntax" if weight else "") + (f", {note}" if note else "")
+    label = overrides.get("label", label)
     return replace(made, label=label, columns={**made.columns, "mu": weight})
 
 # %% ../../../nbs/papers/syntax/820_recipes.ipynb #da69c183
