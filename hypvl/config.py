@@ -374,11 +374,17 @@ def _dotted(cfg: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _other_member(cfg: Any, kind: str, key: str) -> Any:
-    "The member `kind` of the family of `cfg`; fields of one name and type carry over."
+    "The member `kind` of the family of `cfg`; what was set in fields of one name and type stays."
     cls = _member(type(cfg), kind, key)
     ours, theirs = _types(type(cfg)), _types(cls)
-    names = {f.name for f in dataclasses.fields(cls)} & {f.name for f in dataclasses.fields(cfg)}
-    return cls(**{name: getattr(cfg, name) for name in names if ours[name] == theirs[name]})
+    defaults = {f.name: f.default for f in dataclasses.fields(cls)}
+    kept = {}
+    for f in dataclasses.fields(cfg):
+        value = getattr(cfg, f.name)
+        needed = defaults.get(f.name) is dataclasses.MISSING  # there is nothing else to take
+        if f.name in defaults and ours[f.name] == theirs[f.name] and (value != f.default or needed):
+            kept[f.name] = value
+    return cls(**kept)
 
 
 def _override(cfg: Any, changes: Mapping, prefix: str, root: Any) -> Any:

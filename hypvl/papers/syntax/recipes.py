@@ -55,7 +55,7 @@ def syntax_recipe(
     published = preset == "paper"
     boxes, explicit = (not published, False) if boxes is None else (boxes, True)
     made = recipe(family, preset, size="S" if published else "B", boxes=boxes, seed=seed)
-    if published:
+    if published or overrides.get("data.kind", "world") != "world":
         data = replace(made.data, parses="spacy", parser="en_core_web_sm")
     else:
         world = WorldConfig(odds={"material": SHARE, "action": SHARE}, deeds=SHARE)
