@@ -222,11 +222,7 @@ FOUND = "nbs/images/found"  # the figure and what it draws, without the ending
 _READING = """\
 Effects are in points, positive as claimed, with 95 % intervals over items and seeds. *Not found*:
 on either side of 0 the interval stays below half of the paper's effect, after longer training too.
-*Cannot be told* is no *no*; ledgers say why: *underpowered* (too wide an interval, before or
-after the correction for all claims of a paper), *still learning* (longer training turns the sign,
-passes that half, or was not tried), *at the floor* (a side no better than a row that knows nothing)
-or *ceiling* (all near the ideal), *one run* (fewer than three seeds)
-([rules](nbs/papers/809_claims.ipynb)).
+*Cannot be told* is no *no*: ledgers say what is in the way ([rules](nbs/papers/809_claims.ipynb)).
 [WHERE.md](papers_repro/WHERE.md) has all claims, counts by study, and the cell of each equation,
 table and figure; [CITATIONS.md](papers_repro/CITATIONS.md) says whom to cite, and
 [how to read the results](papers_repro/results/README.md) what a world this small can show."""
