@@ -999,7 +999,7 @@ def counts_by_origin(
         if len(rows):
             told = verdict_counts(rows[rows["verdict"].isin(DECIDED)])
             open_ = verdict_counts(rows[~rows["verdict"].isin(DECIDED)])
-            said = f"{what.format(len(rows))} {decided} are decided"
+            said = f"{what.format(len(rows))} {decided} {'is' if decided == 1 else 'are'} decided"
             said += f" ({told})" if told else ""
             parts.append(said + (f", the others are {open_}" if open_ else ""))
     return "; ".join(parts)

@@ -265,7 +265,7 @@ def training_figure(
             _draw_curves(axis, curves[title], colours, () if level is None else (level,))
             if level is not None:
                 _draw_guessing(axis, level)
-            scale = ", log axis" if axis.get_yscale() == "log" else ""
+            scale = ", log" if axis.get_yscale() == "log" else ""
             axis.set_title(f"{number} {title}{scale}", loc="left")
             drawn.append(curves[title].assign(panel=f"{number} {title}", drawn=True))
         for axis in axes.flat[len(moving) :]:
