@@ -147,5 +147,5 @@ class CachedFeatures(DataSource, kind="cached"):
             raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
         folder = data.train if split == "train" else data.val
         features = load_file(folder.with_suffix(".safetensors"))
-        content = f"{data.fingerprint}/{folder.parent.name}"
-        return FeatureLoader(features, batch_size, seed, split, rank, world_size, content)
+        made_of = folder.parent.name  # a hash of the source's data, the towers and the size
+        return FeatureLoader(features, batch_size, seed, split, rank, world_size, made_of)

@@ -607,10 +607,7 @@ class Trainer:
         row, kept = self._blame(result, loss, batches), dict(generators=generators)
         try:
             path = save_replay(self._replay_folder(), self.run.step, batches, self.model, kept)
-        except (
-            OSError,
-            CheckpointError,
-        ) as error:  # a full disk: the run has diverged all the same
+        except OSError as error:  # a full disk: the run has diverged all the same
             path, reason = None, f"{reason}; the batch could not be saved, {error}"
         raise TrainingDiverged(self.run.step, row, reason, path)
 
