@@ -6,9 +6,9 @@
 __all__ = ['IDEAL', 'PAIR_SUITES', 'BLIND', 'OURS', 'VERDICTS', 'DECIDED', 'NotRun', 'Effect', 'Known', 'verdict', 'within_half',
            'turned', 'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of',
            'paired_difference', 'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare',
-           'GainGap', 'Claim', 'Untestable', 'digest', 'split_budgets', 'check', 'limit_beside', 'evaluate',
-           'CommittedLedger', 'with_limits', 'verdict_counts', 'of_the_paper', 'counts_by_origin', 'relative_size',
-           'Ledger']
+           'GainGap', 'Claim', 'Untestable', 'digest', 'split_budgets', 'check', 'later_effect', 'limit_beside',
+           'evaluate', 'CommittedLedger', 'with_limits', 'verdict_counts', 'of_the_paper', 'counts_by_origin',
+           'relative_size', 'Ledger']
 
 # %% ../../nbs/papers/809_claims.ipynb #a8954d65
 import hashlib
@@ -75,7 +75,8 @@ class Known:
     seeds: int = 0
     compares: bool = True  # two trained models
     value: float = float("nan")  # the effect
-    longer: float = float("nan")  # the effect with more steps; NaN: nobody trained longer
+    before: float = float("nan")  # the effect in the seeds that trained longer
+    longer: float = float("nan")  # theirs with more steps; NaN: nobody trained longer
     low: float = float("nan")
     high: float = float("nan")
     threshold: float = 0.0  # what the effect must exceed
@@ -133,16 +134,15 @@ def _may_turn(known: Known) -> bool:
     "Whether longer training takes the effect to another side of the threshold, or might."
     if np.isnan(known.longer):
         return known.compares
-    return turned(known.value, known.longer, known.threshold)
+    return turned(known)
 
 
 def turned(
-    effect: float,
-    longer: float,  # the effect with more steps; NaN: nobody trained longer
-    threshold: float = 0.0,
+    row,  # `Known`, or a row of a ledger
 ) -> bool:
-    "Whether more steps take an effect to another side of the threshold, or onto it."
-    return not np.isnan(longer) and _side(effect - threshold) != _side(longer - threshold)
+    "Whether more steps take the effect of the same seeds to or across the threshold."
+    sides = [_side(effect - row.threshold) for effect in (row.before, row.longer)]
+    return not np.isnan(row.longer) and sides[0] != sides[1]
 
 
 def _side(effect: float) -> float:
@@ -683,6 +683,7 @@ _LEDGER_COLUMNS = (
     *("effect", "low", "high", "threshold", "unit", "null", "ideal", "n", "seeds", "covers"),
     *(
         "p",
+        "before",
         "longer",
         "longer_seeds",
         "detectable",
@@ -721,6 +722,38 @@ def _tested(claim: Claim, data: Mapping[str, pd.DataFrame], seed: int) -> Effect
         return claim.test(data, rng)
     except NotRun as reason:
         return str(reason)
+
+
+def _of_seeds(data: Mapping[str, pd.DataFrame], seeds: Sequence[int]) -> dict[str, pd.DataFrame]:
+    "The rows of these seeds; what has no seed stays."
+    return {
+        name: frame[frame["seed"].isin(seeds)] if "seed" in frame else frame
+        for name, frame in data.items()
+    }
+
+
+def _with_more_steps(
+    claim: Claim,
+    effect: Effect,
+    now: Mapping[str, pd.DataFrame],
+    more_steps: Mapping[str, pd.DataFrame],
+    seed: int,
+) -> dict:
+    "The effect with more steps, and what it was in the same seeds; or why there is none."
+    claim = _on_columns_of(effect, claim)
+    later = _tested(claim, _of_seeds(more_steps, effect.seeds), seed)
+    if not isinstance(later, Effect):
+        return {"no_longer": f"no effect with more steps: {later}"}
+    before = effect
+    if later.seeds != effect.seeds:
+        before = _tested(claim, _of_seeds(now, later.seeds), seed)
+    if not isinstance(before, Effect):
+        return {"no_longer": f"no effect in the seeds that trained longer: {before}"}
+    return {
+        "before": before.value,
+        "longer": later.value,
+        "longer_seeds": ", ".join(map(str, later.seeds)),
+    }
 
 
 def _on_columns_of(effect: Effect, claim: Claim) -> Claim:
@@ -776,6 +809,20 @@ def check(
     return "cannot be told" if high > row.threshold else "fails"
 
 
+def later_effect(
+    row,  # of a ledger
+    digits: int = 2,
+) -> str:
+    "Where more steps take the effect: 'to +2.0', or 'from +1.0 to +2.0 (1 of 3 seeds)'."
+    if np.isnan(row.longer):
+        return ""
+    later = f"to {row.longer:+.{digits}f}" if _side(row.longer) else "to no difference"
+    count, of_all = (len(str(seeds).split(",")) for seeds in (row.longer_seeds, row.seeds))
+    if count == of_all:
+        return later
+    return f"from {row.before:+.{digits}f} {later} ({count} of {of_all} seeds)"
+
+
 def _why(found: str, row: Mapping, effect: Effect) -> str:
     "What a reader should know beside the verdict."
     if found == "at the floor" and not effect.limit:
@@ -790,10 +837,9 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
     if found == "still learning":
         if np.isnan(row["longer"]):
             return row["no_longer"]
-        later = f"{row['longer']:+.2f} {row['unit']}" if _side(row["longer"]) else "no difference"
-        turns = turned(row["effect"], row["longer"], row["threshold"])
+        turns = turned(SimpleNamespace(**row))
         half = "" if turns else f", beyond ±{row['paper_effect'] / 2:.2f}, half of the paper's"
-        return f"with more steps {later} (seeds {row['longer_seeds']}){half}"
+        return f"more steps take it {later_effect(SimpleNamespace(**row))}{half}"
     if found == "exact tie":
         return "the same in every item and seed: more of them decide nothing"
     if found == "sanity":
@@ -803,7 +849,8 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
         return "" if said == "holds" else f"the check {said}"
     paper = row["paper_effect"]
     if found in ("smaller than claimed", "not found"):
-        later = "" if np.isnan(row["longer"]) else f"; with more steps {row['longer']:+.2f}"
+        later = later_effect(SimpleNamespace(**row))
+        later = f"; more steps take it {later}" if later else ""
         return f"all within ±{paper / 2:.2f} {row['unit']}, half of the paper's{later}"
     if found != "underpowered":
         return ""
@@ -846,6 +893,9 @@ def limit_beside(
     return "at the ceiling" if effect.ideal <= threshold else ""
 
 
+_KNOWN = ("before", "longer", "low", "high", "p", "paper_effect", "ideal")  # columns, too
+
+
 def _judged(claim: Claim, row: dict, effect: Effect) -> dict:
     "The row with its verdict."
     known = Known(
@@ -856,7 +906,7 @@ def _judged(claim: Claim, row: dict, effect: Effect) -> dict:
         compares=claim.compares,
         value=effect.value,
         threshold=claim.threshold,
-        **{name: row[name] for name in ("longer", "low", "high", "p", "paper_effect", "ideal")},
+        **{name: row[name] for name in _KNOWN},
     )
     found = verdict(known)
     return row | {"verdict": found, "reason": _why(found, row, effect)}
@@ -877,15 +927,11 @@ def evaluate(
     rows, family = [], []
     for claim, effect in zip(claims, effects):
         row = _claimed(claim, printed) | {"score": score, "changed": changed}
-        row |= {"verdict": "not run", "reason": effect, "longer": float("nan"), "no_longer": ""}
+        row |= {"verdict": "not run", "reason": effect}
+        row |= {"before": float("nan"), "longer": float("nan")}
         if isinstance(effect, Effect):
             row |= _numbers(claim, effect)
-            later = _tested(_on_columns_of(effect, claim), more_steps, seed)
-            if isinstance(later, Effect):
-                row["longer"] = later.value
-                row["longer_seeds"] = ", ".join(map(str, later.seeds))
-            else:
-                row["no_longer"] = f"no effect with more steps: {later}"
+            row |= _with_more_steps(claim, effect, now, more_steps, seed)
             if not claim.sanity:
                 family.append(len(rows))
         rows.append(row)

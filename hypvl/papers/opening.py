@@ -19,7 +19,15 @@ from matplotlib.lines import Line2D
 
 from ..config import atomic_path, write_atomic
 from .citations import citation_page
-from .claims import VERDICTS, check, of_the_paper, turned, with_limits, within_half
+from hypvl.papers.claims import (
+    VERDICTS,
+    check,
+    later_effect,
+    of_the_paper,
+    turned,
+    with_limits,
+    within_half,
+)
 from .figures import Drawing, style
 from .paper import find_paper
 from .runs import paper_packages
@@ -30,7 +38,7 @@ from .where import OUTCOMES, UNTOLD, outcome, outcomes, papers_of, shrinks, wher
 PRESET = "mini"  # whose committed results are told
 _COLUMNS = (
     *("paper", "short", "words", "claim", "paper_effect", "effect", "low", "high", "threshold"),
-    *("unit", "ideal", "seeds", "p", "longer", "longer_seeds", "verdict", "detail"),
+    *("unit", "ideal", "seeds", "p", "before", "longer", "longer_seeds", "verdict", "detail"),
 )
 
 
@@ -84,7 +92,7 @@ def _many(seeds) -> str:
 
 
 def _later(row) -> str:
-    return f"{row.longer:+.{_digits(row)}f} after twice the steps ({_many(row.longer_seeds)})"
+    return f"twice the steps take it {later_effect(row, _digits(row))}"
 
 
 def _digits(row) -> int:
@@ -96,8 +104,8 @@ def _reason(row) -> str:
     if row.verdict == "still learning":
         if pd.isna(row.longer):
             return "nobody trained longer"
-        turns = turned(row.effect, row.longer, row.threshold)
-        return f"{'turns to' if turns else 'grows to'} {_later(row)}"
+        goes = "turns" if turned(row) else "grows"
+        return f"{goes} {later_effect(row, _digits(row))} with twice the steps"
     if row.verdict == "underpowered":
         told = row.low > row.threshold or row.high < row.threshold
         return f"p = {row.p:.2g} after correction for all claims" if told else "interval too wide"
@@ -121,8 +129,7 @@ def answer(
         known = ", ".join(VERDICTS)
         raise ValueError(f"row: verdict {row.verdict!r} is none of {known}")
     if outcome(row) in _ANSWERS:
-        turns = turned(row.effect, row.longer, row.threshold)
-        later = f"; {_later(row)}" if turns or shrinks(row) else ""
+        later = f"; {_later(row)}" if turned(row) or shrinks(row) else ""
         return f"**{_ANSWERS[outcome(row)]}**{later}{_beside(row)}"
     later = ""
     if row.verdict == "underpowered" and pd.notna(row.longer):

@@ -22,6 +22,7 @@ from hypvl.papers.claims import (
     bars_of,
     check,
     counts_by_origin,
+    later_effect,
     of_the_paper,
     relative_size,
     with_limits,
@@ -274,10 +275,8 @@ def finding(
         parts.append(f"as claimed in {sets[1]} of {sets[2]} {sets[3]}")
     if row.verdict == "underpowered" and not row.low <= row.threshold <= row.high:
         parts.append(f"p = {row.p:.2g} among so many claims")
-    if not np.isnan(row.longer):
-        seeds = len(str(row.longer_seeds).split(","))
-        of_seeds = f"{seeds} seed" if seeds == 1 else f"{seeds} seeds"
-        parts.append(f"trained longer ({of_seeds}) {row.longer:+.{digits}f}")
+    if later := later_effect(row, digits):
+        parts.append(f"more steps take it {later}")
     return "; ".join(parts) + whose
 
 
