@@ -231,19 +231,21 @@ def _draw_curves(
         axis.set_ylim(low - room, high + room)
 
 
-def _draw_guessing(axis: Axes, level: float) -> None:
-    "The level of a contrast that cannot tell its candidates apart."
-    axis.axhline(level, color=".2", ls=":", lw=1.1)
-    side = "bottom" if level < np.mean(axis.get_ylim()) else "top"
-    where = {"xycoords": axis.get_yaxis_transform(), "va": side, "ha": "right"}
-    axis.annotate("ln B", (0.99, level), fontsize=7, color=".2", **where)
+def _draw_guessing(axis: Axes, counts: Sequence[int]) -> None:
+    "What a contrast costs that cannot tell so many candidates apart."
+    for count in counts:
+        level = np.log(count)
+        axis.axhline(level, color=".2", ls=":", lw=1.1)
+        side = "bottom" if level < np.mean(axis.get_ylim()) else "top"
+        where = {"xycoords": axis.get_yaxis_transform(), "va": side, "ha": "right"}
+        axis.annotate(f"ln {count}", (0.99, level), fontsize=7, color=".2", **where)
 
 
 def training_figure(
     history: pd.DataFrame,  # step, model, seed and the columns of metrics.csv
     smooth: float = 0.03,  # width of the running mean, as a fraction of a run
     colours: Mapping[str, str] | None = None,  # of models
-    guessing: float | None = None,  # ln B, what a contrast costs that cannot tell B candidates
+    candidates: Mapping[str, int] | None = None,  # of each model: texts for an image to choose from
 ) -> Drawing:
     "Loss rows, spread, schedule and curvature over the steps, one line a model."
     shown = _curve_panels(list(history))
@@ -261,13 +263,15 @@ def training_figure(
     with style():
         figure, axes = panels(across, down, width=2.9, height=2.1)
         for number, (axis, title) in enumerate(zip(axes.flat, moving), 1):
-            level = guessing if title.startswith("contrast: ") else None
-            _draw_curves(axis, curves[title], colours, () if level is None else (level,))
-            if level is not None:
-                _draw_guessing(axis, level)
+            rows = curves[title]
+            if title.startswith("contrast: "):
+                rows = rows.assign(candidates=rows["model"].map(candidates or {}))
+            counts = sorted(map(int, rows.get("candidates", pd.Series()).dropna().unique()))
+            _draw_curves(axis, rows, colours, np.log(counts))
+            _draw_guessing(axis, counts)
             scale = ", log" if axis.get_yscale() == "log" else ""
             axis.set_title(f"{number} {title}{scale}", loc="left")
-            drawn.append(curves[title].assign(panel=f"{number} {title}", drawn=True))
+            drawn.append(rows.assign(panel=f"{number} {title}", drawn=True))
         for axis in axes.flat[len(moving) :]:
             axis.set_visible(False)
         for axis in axes.flat[max(0, len(moving) - across) : len(moving)]:
@@ -283,17 +287,26 @@ def training_figure(
 def training_sentence(
     data: pd.DataFrame,  # of `training_figure`
 ) -> str:
-    """Which model's contrast of images and texts ends lowest, and what is not drawn as it stays.
+    """What is left of guessing in each model's contrast of images with texts, and what stays.
 
-    Losses of other rows are not compared.
+    Of n candidates a guess costs ln n. Losses of other rows are not compared.
     """
     said = []
     rows = data[data["panel"].str.endswith("contrast: image → text") & data["drawn"]]
     if len(rows):
         last = rows.groupby(["model", "seed"])["step"].transform("max")
-        ends = rows[rows["step"].eq(last)].groupby("model")["value"].mean().sort_values()
-        order = ", ".join(f"{model} {value:.2f}" for model, value in ends.items())
-        said.append(f"Contrast of images with texts at the last step, lowest first: {order}.")
+        rows = rows[rows["step"].eq(last)].assign(guess=np.log(rows["candidates"]))
+        ends = rows.groupby("model")[["value", "guess"]].mean()
+        ends = ends.assign(left=100 * ends["value"] / ends["guess"]).sort_values("left")
+        each = ", ".join(
+            f"{one.Index} {one.left:.0f} % ({one.value:.2f} of {one.guess:.2f})"
+            for one in ends.dropna().itertuples()
+        )
+        if each:
+            what = (
+                "Contrast of images with texts at the last step, as a share of what guessing costs"
+            )
+            said.append(f"{what}: {each}.")
     still = data[~data["drawn"]].groupby("panel", sort=False)["value"].mean()
     if len(still):
         each = ", ".join(f"{title} ({value:.3g})" for title, value in still.items())
@@ -452,7 +465,8 @@ def budget_sentence(
     which = f": {'; '.join(turned)}" if turned else ""
     which += f" ({sure} of them sure both times)" if turned else ""
     between = f"from {last[0]:g} to {last[1]:g} times the planned steps"
-    leads = f"{len(turned)} of {len(pairs)} leads change their sign {between}{which}"
+    change = "changes its sign" if len(turned) == 1 else "change their sign"
+    leads = f"{len(turned)} of {len(pairs)} leads {change} {between}{which}"
     return f"{leads}; {growth_sentence(data, last)}"
 
 # %% ../../nbs/papers/808_figures.ipynb #40ca8ec6

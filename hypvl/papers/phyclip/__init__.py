@@ -9,7 +9,6 @@ __all__ = ['BUDGET_METRICS', 'DIALS', 'FIGURES', 'paper', 'alignment_by_model', 
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from IPython.display import Markdown
 
@@ -50,7 +49,7 @@ from hypvl.papers.phyclip.pictures import (
     idea_figure,
     retrieval_figure,
 )
-from .recipes import SECTIONS, section_recipes
+from .recipes import SECTIONS, WITH_BOXES, section_recipes
 from .tables import LAYOUTS, METRIC_SIGNS, REFERENCE
 from hypvl.papers.phyclip.traversal_figures import (
     measures_figure,
@@ -84,11 +83,17 @@ def _examples(study: Study) -> Drawing | Markdown:
     return example_figure(pictures, [captions[n][:2] for n in chosen])
 
 
+def _candidates(recipe: Recipe) -> int:
+    "Texts among which an image finds its own: those of the batch, for some models phrases, too."
+    pairs = recipe.objective.boxes and recipe.family not in WITH_BOXES
+    return recipe.train.batch_size * (2 if pairs else 1)
+
+
 def _training(study: Study) -> Drawing:
     recipes = study.recipes["main"]
     colours = {recipe.name: FAMILY_COLOURS[recipe.family] for recipe in recipes}
-    guessing = float(np.log(recipes[0].train.batch_size))
-    return training_figure(study.frame("history"), colours=colours, guessing=guessing)
+    candidates = {recipe.name: _candidates(recipe) for recipe in recipes}
+    return training_figure(study.frame("history"), colours=colours, candidates=candidates)
 
 
 def _ablation(study: Study) -> Drawing:

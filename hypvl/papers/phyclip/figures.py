@@ -177,13 +177,18 @@ def alignment_figure(
             cbar_kws={"label": "% of the family's entropy"},
         )
         for i in range(int(table["assigned"].sum())):
-            frame = Rectangle((i, i), 1, 1, fill=False, ec="#D55E00", lw=1.6)
+            frame = Rectangle((i, i), 1, 1, fill=False, ec="#D55E00", lw=1.6, clip_on=False)
             axes[0, 0].add_patch(frame)
         count = f"{stars.to_numpy().sum()} of {stars.size}"
         axes[0, 0].set_title(f"* p < .01 by permutation: {count}; framed: best assignment")
         axes[0, 0].set(xlabel="factor", ylabel="")
         axes[0, 0].tick_params(axis="y", rotation=0)
     return Drawing(figure, table.reset_index(drop=True))
+
+
+def _of_one(data: pd.DataFrame) -> str:
+    "The seed that is drawn, where there are several."
+    return f" (seed {data['seed'].iloc[0]})" if "seed" in data else ""
 
 
 def alignment_sentence(
@@ -196,7 +201,8 @@ def alignment_sentence(
         f"In {clear} of {len(data)} pairs the factor tells of the family (p < .01); "
         f"factor {most['factor']} most, of {most['concept']}: "
         f"{most['normalised']:.1%} of its entropy. Framed pairs: {mean:.1%} on average, "
-        "beside 100 % where each family has a factor; the table below has other models."
+        f"beside 100 % where each family has a factor{_of_one(data)}; the table below has other "
+        "models, and means over seeds."
     )
 
 # %% ../../../nbs/papers/phyclip/814_figures.ipynb #69e89220

@@ -84,6 +84,13 @@ def _draw_head(axis: Axes, picture: np.ndarray | None, title: str) -> None:
     axis.set_xlabel("\n".join(lines), fontsize=7.6, labelpad=2)
 
 
+def _names(rows: pd.DataFrame) -> dict[str, str]:
+    "What a family is called: the name of the model, where that is known."
+    families = dict.fromkeys(rows["family"])
+    known = dict(zip(rows["family"], rows["model"])) if "model" in rows else NAMES
+    return {family: known.get(family, family) for family in families}
+
+
 def _default_titles(steps: pd.DataFrame) -> dict[Hashable, str]:
     "Below a picture stands its target, or its name."
     if "target" in steps:
@@ -113,7 +120,7 @@ def traversal_figure(
     texts, pictures = distinct_texts(steps), pictures or {}
     titles = _default_titles(steps) if titles is None else titles
     families, images = list(dict.fromkeys(texts["family"])), list(dict.fromkeys(texts["image"]))
-    lists = {}
+    names, lists = _names(texts), {}
     for key, rows in texts.groupby(["image", "family"], sort=False):
         lists[key] = _shorten(rows, most)
     heights = {}
@@ -132,7 +139,7 @@ def traversal_figure(
         for j, family in enumerate(families):
             where = ((1.28 + _COLUMN_WIDTH * j) / width, 1 - 0.2 / high)
             look = {"color": FAMILY_COLOURS.get(family, ".1"), "fontsize": 9.5, "weight": "bold"}
-            figure.text(*where, NAMES.get(family, family), **look)
+            figure.text(*where, names[family], **look)
         for image in images:
             picture, title = pictures.get(image), titles.get(image, str(image))
             _draw_head(place(0.08, top, 1.0, 1.0), picture, title)
@@ -156,7 +163,8 @@ def walks_sentence(
         return ""
     named = data.assign(met=data["relation"].isin(["class", "ancestor"]))
     met = named.groupby(["family", "image"], sort=False)["met"].any().groupby("family", sort=False)
-    said = [f"{NAMES.get(name, name)} {part.sum()} of {len(part)}" for name, part in met]
+    names = _names(data)
+    said = [f"{names[family]} {part.sum()} of {len(part)}" for family, part in met]
     what = "Walks that meet the true class or a node above it"
     return f"{what}: {', '.join(said)}." if said else ""
 
@@ -211,11 +219,11 @@ def measures_figure(
             axis.set(
                 title=_MEASURES[metric],
                 xlabel="mean share, %" if share else "mean number",
-                xlim=(-4, 104) if share else (0, None),
+                xlim=(-4, 104) if share else (0, 1.06 * rows["high"].max()),
                 ylim=(len(families) - 0.5, -0.5),
                 yticks=range(len(families)),
             )
-            axis.set_yticklabels([NAMES.get(family, family) for family in families])
+            axis.set_yticklabels([_names(measures)[family] for family in families])
             axis.grid(axis="y", visible=False)
         look = {"color": ".3", "marker": "o", "lw": 2.2, "ms": 5}
         chance = {"color": ".2", "marker": "|", "ls": "", "ms": 11, "mew": 1.6}
@@ -236,5 +244,5 @@ def measures_sentence(
     said = []
     for family, rows in known.groupby("family", sort=False):
         clear = sum(map(clears_chance, rows.itertuples()))
-        said.append(f"{NAMES.get(family, family)} {clear} of {len(rows)}")
+        said.append(f"{_names(known)[family]} {clear} of {len(rows)}")
     return f"Measures whose interval clears the level of chance: {', '.join(said)}."
