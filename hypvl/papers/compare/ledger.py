@@ -9,6 +9,7 @@ __all__ = ['ABILITIES', 'ASKED', 'IDEAS', 'CLAIMS', 'CHANGED', 'NO_NUMBERS', 'LA
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ...models.compositional import FUSIONS
 from ..claims import Claim, Compare
 from .recipes import MODELS
 from ..h2em.claims import CurveGain
@@ -144,6 +145,7 @@ LAYOUTS = {
         order=_place,
         source="",
         rows=Rows("results", ("main", "more"), {"score": ("paper",)}),
+        scores={"paper": "each model's own score"},
     ),
     2: Layout(
         2,
@@ -154,5 +156,7 @@ LAYOUTS = {
         order=_place,
         source="",
         rows=Rows("results", ("states",)),
+        scores={"paper": "each model with its own fusion of scores"}
+        | {way: f"all by the fusion `{way}`" for way in FUSIONS},
     ),
 }
