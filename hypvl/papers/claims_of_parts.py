@@ -128,13 +128,13 @@ class Everywhere:
 
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         found = effects_of_common_seeds(self.tests, data, rng)
-        effect, smallest = at_rank(found, 1, self.margin)
+        effect, _ = at_rank(found, 1, self.margin)
         limits = {part: limit_beside(one, self.margin) for part, one in found.items()}
         said = ", ".join(
             f"{part} {one.value:+.1f}" + (f" ({limits[part]})" if limits[part] else "")
-            for part, one in found.items()
+            for part, one in sorted(found.items(), key=lambda item: item[1].value)
         )
-        return replace(effect, detail=f"smallest at {smallest}: {said}")
+        return replace(effect, detail=f"smallest first: {said}")
 
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
         "The smallest of the printed effects."

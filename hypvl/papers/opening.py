@@ -92,7 +92,7 @@ def _many(seeds) -> str:
 
 
 def _later(row) -> str:
-    return f"twice the steps take it {later_effect(row, _digits(row))}"
+    return later_effect(row, _digits(row))
 
 
 def _digits(row) -> int:
@@ -104,8 +104,7 @@ def _reason(row) -> str:
     if row.verdict == "still learning":
         if pd.isna(row.longer):
             return "nobody trained longer"
-        goes = "turns" if turned(row) else "grows"
-        return f"{goes} {later_effect(row, _digits(row))} with twice the steps"
+        return f"twice the steps {'turn' if turned(row) else 'take'} it {_later(row)}"
     if row.verdict == "underpowered":
         told = row.low > row.threshold or row.high < row.threshold
         return f"p = {row.p:.2g} after correction for all claims" if told else "interval too wide"
@@ -129,15 +128,13 @@ def answer(
         known = ", ".join(VERDICTS)
         raise ValueError(f"row: verdict {row.verdict!r} is none of {known}")
     if outcome(row) in _ANSWERS:
-        later = f"; {_later(row)}" if turned(row) or shrinks(row) else ""
+        changes = turned(row) or shrinks(row)
+        later = f"; twice the steps take it {_later(row)}" if changes else ""
         return f"**{_ANSWERS[outcome(row)]}**{later}{_beside(row)}"
-    later = ""
-    if row.verdict == "underpowered" and pd.notna(row.longer):
-        later = f"; {_later(row)}"
     size = ""
     if row.verdict == "still learning" and pd.notna(row.longer) and within_half(row, row.longer):
         size = ", below half of the paper's"
-    return f"{UNTOLD}{size}: {_reason(row)}{later}{_beside(row)}"
+    return f"{UNTOLD}{size}: {_reason(row)}{_beside(row)}"
 
 # %% ../../nbs/papers/897_opening.ipynb #8b4c39fe
 def headline_table(
