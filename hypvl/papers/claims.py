@@ -7,8 +7,8 @@ __all__ = ['IDEAL', 'PAIR_SUITES', 'BLIND', 'OURS', 'VERDICTS', 'DECIDED', 'NotR
            'turned', 'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of',
            'paired_difference', 'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare',
            'GainGap', 'Claim', 'Untestable', 'digest', 'split_budgets', 'check', 'later_effect', 'limit_beside',
-           'evaluate', 'CommittedLedger', 'with_limits', 'verdict_counts', 'of_the_paper', 'counts_by_origin',
-           'relative_size', 'Ledger']
+           'evaluate', 'CommittedLedger', 'digits_of', 'with_limits', 'verdict_counts', 'of_the_paper',
+           'counts_by_origin', 'relative_size', 'Ledger']
 
 # %% ../../nbs/papers/809_claims.ipynb #a8954d65
 import hashlib
@@ -978,6 +978,13 @@ def _most_seeds(ledger: pd.DataFrame) -> int:
     "Seeds behind the claim that has most."
     counts = [len(str(text).split(",")) for text in ledger["seeds"].dropna() if str(text)]
     return max(counts, default=0)
+
+
+def digits_of(
+    effect: float,
+) -> int:
+    "How many digits behind the point a reader needs."
+    return 1 if abs(effect) >= 0.5 else 2
 
 
 def with_limits(row, digits: int = 2) -> str:

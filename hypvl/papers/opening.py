@@ -22,6 +22,7 @@ from .citations import citation_page
 from hypvl.papers.claims import (
     VERDICTS,
     check,
+    digits_of,
     later_effect,
     of_the_paper,
     turned,
@@ -92,11 +93,7 @@ def _many(seeds) -> str:
 
 
 def _later(row) -> str:
-    return later_effect(row, _digits(row))
-
-
-def _digits(row) -> int:
-    return 1 if abs(row.effect) >= 0.5 else 2
+    return later_effect(row, digits_of(row.effect))
 
 
 def _reason(row) -> str:
@@ -149,9 +146,9 @@ def headline_table(
     for row in rows.itertuples():
         there, here = "no number", "–"
         if pd.notna(row.paper_effect):
-            there = f"{row.paper_effect:+.{1 if abs(row.paper_effect) >= 0.5 else 2}f}"
+            there = f"{row.paper_effect:+.{digits_of(row.paper_effect)}f}"
         if pd.notna(row.effect):
-            here = with_limits(row, _digits(row)).removesuffix(" points")
+            here = with_limits(row, digits_of(row.effect)).removesuffix(" points")
         if pd.notna(row.seeds) and len(str(row.seeds).split(",")) != FEWEST_SEEDS:
             here += f", {_many(row.seeds)}"
         paper = f"[{row.short}](papers_repro/WHERE.md#in-five-minutes)"

@@ -255,6 +255,14 @@ class Study:
             found = found[found[column].eq(value)]
         return found
 
+    def of_first_seed(
+        self,
+        name: str,  # of a table that the runs leave
+        **where,  # column=value that the rows must have
+    ) -> pd.DataFrame:
+        "Rows of the first section's runs of the first seed: what a figure of single items shows."
+        return self.frame(name, seed=self.parameters.seeds[0], **where)
+
     def table(self, number: int | str) -> Table:
         "A table of the paper, ours beside theirs; saved below `out`."
         known = self.paper.tables

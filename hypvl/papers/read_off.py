@@ -23,6 +23,7 @@ from hypvl.papers.claims import (
     bars_of,
     check,
     counts_by_origin,
+    digits_of,
     later_effect,
     of_the_paper,
     relative_size,
@@ -273,7 +274,7 @@ def finding(
     row,  # of `findings`
 ) -> str:
     "A claim with its effect in words beside what bears on it, and whose claim it is."
-    digits = 1 if abs(row.effect) >= 0.5 else 2
+    digits = digits_of(row.effect)
     whose = "" if row.theirs else " (a question or control of ours)"
     if np.isnan(row.effect):
         return f"**{row.verdict}**: {row.claim}{whose}"
@@ -282,7 +283,7 @@ def finding(
         said += f", {check(row)}"
     parts = [f"**{said}**: {row.claim}, {with_limits(row, digits)}"]
     if not np.isnan(row.paper_effect):
-        parts[0] += f" (paper {row.paper_effect:+.{1 if abs(row.paper_effect) >= 0.5 else 2}f})"
+        parts[0] += f" (paper {row.paper_effect:+.{digits_of(row.paper_effect)}f})"
     sets = re.match(r"(\d+) of (\d+) (test sets|columns) as claimed", str(row.detail))
     if sets and sets[1] != sets[2]:
         parts.append(f"as claimed in {sets[1]} of {sets[2]} {sets[3]}")

@@ -23,6 +23,7 @@ from hypvl.papers.claims import (
     OURS,
     check,
     counts_by_origin,
+    digits_of,
     of_the_paper,
     verdict_counts,
     with_limits,
@@ -348,7 +349,7 @@ def _text(value: str) -> str:
 def _effect(row) -> str:
     if pd.isna(row.effect):
         return "–"
-    return with_limits(row, digits=1 if abs(row.effect) >= 0.5 else 2)
+    return with_limits(row, digits_of(row.effect))
 
 
 def _summary(work: Work, studies: Sequence[CommittedStudy], most: int) -> list[str]:

@@ -59,12 +59,9 @@ def _first_dataset(study: Study) -> str:
     return str(study.frame("results")["dataset"].iloc[0])
 
 
-def _of_first_seed(study: Study, name: str, sections: tuple[str, ...] = ("main",)) -> pd.DataFrame:
+def _of_first_seed(study: Study, name: str) -> pd.DataFrame:
     "Rows of the first seed and data set, in the model's own fusion."
-    found = study.rows(Rows(name, sections))
-    if found is None:
-        raise KeyError(f"figure: the runs of this study left no table {name!r}")
-    found = found[found["seed"].eq(study.parameters.seeds[0])]
+    found = study.of_first_seed(name)
     if "dataset" in found:
         found = found[found["dataset"].eq(_first_dataset(study))]
     return found[found["score"].eq("paper")] if "score" in found else found

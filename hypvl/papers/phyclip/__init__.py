@@ -62,11 +62,6 @@ from ..recipes import Recipe
 from ..reference import BASELINES, Rows
 
 # %% ../../../nbs/papers/phyclip/817_phyclip.ipynb #070b5b8d
-def _first_seed(study: Study, frame: str, **where) -> pd.DataFrame:
-    "Rows of the study's first seed."
-    return study.frame(frame, seed=study.parameters.seeds[0], **where)
-
-
 def _idea(study: Study) -> Drawing:
     return idea_figure()
 
@@ -101,14 +96,14 @@ def _ablation(study: Study) -> Drawing:
 
 
 def _norms(study: Study) -> Drawing:
-    return norm_figure(_first_seed(study, "norms"))
+    return norm_figure(study.of_first_seed("norms"))
 
 
 def _conjunction(study: Study) -> Drawing:
     "The pair that images make clearest, and images that activate its two factors."
-    prompts = _first_seed(study, "prompts", family="phyclip")
-    activating = _first_seed(study, "activating", family="phyclip")
-    table = _first_seed(study, "alignment_table", family="phyclip")
+    prompts = study.of_first_seed("prompts", family="phyclip")
+    activating = study.of_first_seed("activating", family="phyclip")
+    table = study.of_first_seed("alignment_table", family="phyclip")
     pair, *factors = clearest_pair(prompts, table)
     images = {}
     for factor in factors:
@@ -119,14 +114,14 @@ def _conjunction(study: Study) -> Drawing:
 
 
 def _disks(study: Study) -> Drawing:
-    terms = _first_seed(study, "terms", family="phyclip")
-    return disk_figure(terms, _first_seed(study, "edges", family="phyclip"))
+    terms = study.of_first_seed("terms", family="phyclip")
+    return disk_figure(terms, study.of_first_seed("edges", family="phyclip"))
 
 
 def _conjunctions(study: Study) -> Drawing:
     "The four pairs that most scenes hold, and the lists of all pairs."
-    hits = _first_seed(study, "hits", family="phyclip", score="paper")
-    found = _first_seed(study, "conjunctions", family="phyclip", score="paper")
+    hits = study.of_first_seed("hits", family="phyclip", score="paper")
+    found = study.of_first_seed("conjunctions", family="phyclip", score="paper")
     often = found.drop_duplicates("pair").nlargest(4, "prevalence")["pair"]
     hits = hits[hits["query"].isin(often)]
     pictures = {name: study.image(name) for name in hits["image"].unique()}
@@ -135,7 +130,7 @@ def _conjunctions(study: Study) -> Drawing:
 
 def _steps(study: Study) -> pd.DataFrame:
     "The ways of three families; HyCoCLIP's space is of MERU's kind."
-    steps = _first_seed(study, "steps")
+    steps = study.of_first_seed("steps")
     return steps[steps["family"].isin(["phyclip", "meru", "clip"])]
 
 
@@ -153,11 +148,11 @@ def _way_measures(study: Study) -> Drawing:
 
 
 def _alignment(study: Study) -> Drawing:
-    return alignment_figure(_first_seed(study, "alignment_table", family="phyclip"))
+    return alignment_figure(study.of_first_seed("alignment_table", family="phyclip"))
 
 
 def _answers(study: Study) -> Drawing:
-    return answers_figure(_first_seed(study, "answers", family="phyclip"))
+    return answers_figure(study.of_first_seed("answers", family="phyclip"))
 
 
 BUDGET_METRICS = {  # what is drawn over the budget: suite, data set, metric → title

@@ -84,17 +84,9 @@ def _angles(study: Study) -> Drawing:
     return angle_figure()
 
 
-def _of_first_seed(study: Study, name: str, sections: tuple[str, ...] = ("main",)) -> pd.DataFrame:
-    "Rows of Open Images of the first seed."
-    found = study.rows(Rows(name, sections, {"dataset": (OPEN_IMAGES,)}))
-    if found is None:
-        raise KeyError(f"figure: the runs of this study left no table {name!r}")
-    return found[found["seed"].eq(study.parameters.seeds[0])]
-
-
 def _retrieval(study: Study, first: int, count: int) -> Drawing:
     "Some queries, not chosen: as they come."
-    hits = _of_first_seed(study, "hits")
+    hits = study.of_first_seed("hits", dataset=OPEN_IMAGES)
     hits = hits[hits["direction"].eq("parent_to_child") & hits["model"].isin(["CLIP-hyp", "CLIP"])]
     queries = list(dict.fromkeys(hits["query"]))[first : first + count]
     order = hits["model"].map({"CLIP-hyp": 0, "CLIP": 1})
@@ -108,12 +100,14 @@ def _curves(study: Study) -> Drawing:
 
 
 def _tree(study: Study) -> Drawing:
-    edges = _of_first_seed(study, "tree").drop_duplicates(["general", "specific"])
+    edges = study.of_first_seed("tree", dataset=OPEN_IMAGES).drop_duplicates(
+        ["general", "specific"]
+    )
     return class_tree_figure(tree_of_edges(edges))
 
 
 def _frequencies(study: Study) -> Drawing:
-    classes = _of_first_seed(study, "classes")
+    classes = study.of_first_seed("classes", dataset=OPEN_IMAGES)
     return frequency_figure(classes[classes["run"].eq(classes["run"].iloc[0])])
 
 

@@ -9,6 +9,7 @@ __all__ = ['PROBE_OF', 'InstanceSet', 'open_sets', 'validation_set', 'embed_inst
 
 # %% ../../../nbs/papers/visual_hierarchies/831_instances.ipynb #59ee805c
 import os
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from ...data.benchmarks.image_sets import MissingData
+from ...data.benchmarks.image_sets import ImageSet, MissingData
 from ...data.boxes.box_pairs import Views
 from ...data.boxes.box_source import BoxSource
 from ...data.boxes.box_table import SCENE, Boxes, load_boxes
@@ -435,6 +436,17 @@ def _radii(model: nn.Module, points: Float[Tensor, "N D"]) -> np.ndarray:
         return geometry.norm(points.to(device)).double().cpu().numpy()
 
 
+def _single_class_sets(root: str) -> Iterator[tuple[str, ImageSet, ImageSet]]:
+    "Name, known and asked pictures of each set that is there; a warning says what is not."
+    for name in SINGLE_CLASS:
+        try:
+            known, asked = open_single_class(name, root)
+        except MissingData as error:
+            warnings.warn(f"the single-class set {name!r} is left out: {error}", stacklevel=2)
+        else:
+            yield name, known, asked
+
+
 def vote_items(
     model: nn.Module, data: DataPaths, source: BoxSource, size: int, workers: int = 0
 ) -> pd.DataFrame | None:
@@ -451,11 +463,7 @@ def vote_items(
         near = _radii(model, points[1])
         settings = {"dataset": "objects", "clusters": pictures[0], "radii": near}
         return evaluate_votes(*points, *labels, **settings)
-    for name in SINGLE_CLASS:
-        try:
-            known, asked = open_single_class(name, source.root)
-        except MissingData:
-            continue
+    for name, known, asked in _single_class_sets(source.root):
         points = [encode_images(model, images, workers=workers) for images in (asked, known)]
         settings = {"dataset": name, "radii": _radii(model, points[1])}
         frames.append(evaluate_votes(*points, asked.labels, known.labels, **settings))
@@ -469,11 +477,7 @@ def size_rows(data: DataPaths, source: BoxSource) -> pd.DataFrame:
         splits = (("test", 1000), ("train", 2000))
         counts = [len(_large_boxes(load_boxes(data.suite / s), most)) for s, most in splits]
         sizes["objects"] = counts
-    for name in SINGLE_CLASS if source.root else ():
-        try:
-            known, asked = open_single_class(name, source.root)
-        except MissingData:
-            continue
+    for name, known, asked in _single_class_sets(source.root) if source.root else ():
         sizes[name] = [len(asked), len(known)]
     rows = []
     for dataset, counts in sizes.items():
