@@ -111,6 +111,7 @@ def _reason(row) -> str:
 def _beside(row) -> str:
     "What a ledger says beside an effect, unless it is how many test sets are on its side."
     said = row.detail.partition("; ")[0] if isinstance(row.detail, str) else ""
+    said = said.removeprefix("smallest first: ")
     return "" if not said or re.match(r"\d+ of \d+ ", said) else f"; {said}"
 
 
@@ -130,7 +131,7 @@ def answer(
         return f"**{_ANSWERS[outcome(row)]}**{later}{_beside(row)}"
     size = ""
     if row.verdict == "still learning" and pd.notna(row.longer) and within_half(row, row.longer):
-        size = ", below half of the paper's"
+        size = ", but small"
     return f"{UNTOLD}{size}: {_reason(row)}{_beside(row)}"
 
 # %% ../../nbs/papers/897_opening.ipynb #8b4c39fe
@@ -223,7 +224,8 @@ FOUND = "nbs/images/found"  # the figure and what it draws, without the ending
 _READING = """\
 Effects are in points, positive as claimed, with 95 % intervals over items and seeds. *Not found*:
 on either side of 0 the interval stays below half of the paper's effect, after longer training too.
-*Cannot be told* is no *no*: ledgers say what is in the way ([rules](nbs/papers/809_claims.ipynb)).
+*Cannot be told* is no *no*: ledgers say what is in the way ([rules](nbs/papers/809_claims.ipynb));
+*small* is below half of the paper's effect.
 [WHERE.md](papers_repro/WHERE.md) has all claims, counts by study, and the cell of each equation,
 table and figure; [CITATIONS.md](papers_repro/CITATIONS.md) says whom to cite, and
 [how to read the results](papers_repro/results/README.md) what a world this small can show."""
