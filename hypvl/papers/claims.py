@@ -46,7 +46,8 @@ class Effect:
     null: float = float("nan")  # what is measured where there is nothing to find: 0 of the effect
     ideal: float = float("nan")  # the effect where the claim is perfectly true
     start: float = float("nan")  # the effect before any training, where it is known
-    columns: tuple[tuple[str, ...], ...] = ()  # keys of the columns that it is over, if they count
+    columns: tuple = ()  # what it is over, for the test's `on_columns`
+    trained: bool = True  # False: a cost, of which longer training says nothing
 
     @property
     def value(self) -> float:
@@ -82,7 +83,7 @@ class Known:
     threshold: float = 0.0  # what the effect must exceed
     p: float = 1.0  # against the threshold, adjusted for the number of claims
     paper_effect: float = float("nan")
-    ideal: float = float("nan")  # the effect where the claim is perfectly true
+    ideal: float = float("nan")  # the effect where the claim is true, after longer training too
 
 
 def verdict(known: Known) -> str:
@@ -99,12 +100,13 @@ def verdict(known: Known) -> str:
         return "one run"
     if _may_turn(known):
         return "still learning"
-    if known.p <= 0.05 and known.low > known.threshold:
-        return "supports"
-    if known.p <= 0.05 and known.high < known.threshold:
-        return "contradicts"
+    if known.p <= 0.05 and _agrees(known):
+        if known.low > known.threshold:
+            return "supports"
+        if known.high < known.threshold:
+            return "contradicts"
     if within_half(known):
-        if not (np.isnan(known.longer) or within_half(known, known.longer)):
+        if within_half(known, known.before) and not within_half(known, known.longer):
             return "still learning"
         return "smaller than claimed" if known.low > known.threshold else "not found"
     if known.low == known.threshold == known.high:
@@ -127,7 +129,8 @@ def within_half(
     """
     as_claimed = row.threshold >= 0 and row.paper_effect > row.threshold
     as_claimed &= not row.ideal < row.paper_effect / 2
-    return as_claimed and max(map(abs, (row.low, row.high, *more))) < row.paper_effect / 2
+    ends = [abs(end) for end in (row.low, row.high, *more)]
+    return bool(as_claimed and all(end < row.paper_effect / 2 for end in ends))
 
 
 def _may_turn(known: Known) -> bool:
@@ -135,6 +138,12 @@ def _may_turn(known: Known) -> bool:
     if np.isnan(known.longer):
         return known.compares
     return turned(known)
+
+
+def _agrees(row) -> bool:
+    "Whether the effect with more steps, where there is one, lies on the side of the effect."
+    sides = [_side(effect - row.threshold) for effect in (row.value, row.longer)]
+    return np.isnan(row.longer) or sides[0] == sides[1]
 
 
 def turned(
@@ -496,15 +505,17 @@ class Compare:
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         return self.over(self.cells(data), rng)
 
+    def on_columns(self, columns: tuple) -> "Compare":
+        "The same test on the columns of an effect, whatever their limits."
+        return replace(self, only=columns)
+
     def over(
         self,
         cells: Sequence[ColumnSides],  # as `cells` gives them
         rng: np.random.Generator,  # of the resampling
     ) -> Effect:
         "The effect over the columns that decide something, or over all where none does."
-        if self.only:
-            cells = [cell for cell in cells if cell.column.key in self.only]
-        limits = ["" if self.only else cell.limit(rng) for cell in cells]
+        cells, limits = self._limits(cells, rng)
         kept = [cell for cell, limit in zip(cells, limits) if not limit]
         shown = kept or cells
         weights = np.array([len(cell.ours) if self.micro else 1.0 for cell in shown])
@@ -521,6 +532,15 @@ class Compare:
             unit=_unit(shown),
             columns=tuple(cell.column.key for cell in shown),
         )
+
+    def _limits(
+        self, cells: Sequence[ColumnSides], rng: np.random.Generator
+    ) -> tuple[list[ColumnSides], list[str]]:
+        "The columns that are asked for, and where each decides nothing."
+        if not self.only:
+            return list(cells), [cell.limit(rng) for cell in cells]
+        wanted = [cell for cell in cells if cell.column.key in self.only]
+        return wanted, [""] * len(wanted)
 
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
         "The same arithmetic on the numbers that the paper prints for the section."
@@ -564,8 +584,7 @@ class GainGap:
     def __call__(self, data: Mapping[str, pd.DataFrame], rng: np.random.Generator) -> Effect:
         sides, limits, words = [], [], ""
         for test in (self.larger, self.smaller):
-            cells = test.cells(data)
-            found = [cell.limit(rng) for cell in cells]
+            cells, found = test._limits(test.cells(data), rng)
             kept = [cell for cell, limit in zip(cells, found) if not limit]
             sides.append(kept or cells)
             limits.append("" if kept else max(found, key=found.count))
@@ -586,7 +605,15 @@ class GainGap:
         n = sum(len(one.values) for one in samples)
         limit = next((limit for limit in limits if limit), "")
         found = estimate(samples, rng)
-        return Effect(found, "points", n, tuple(map(int, seeds)), detail, limit)
+        over = tuple(tuple(cell.column.key for cell in cells) for cells in sides)
+        return Effect(found, "points", n, tuple(map(int, seeds)), detail, limit, columns=over)
+
+    def on_columns(self, columns: tuple) -> "GainGap":
+        "The same test on the columns of an effect, those of the larger gain and of the smaller."
+        larger, smaller = (
+            test.on_columns(own) for test, own in zip((self.larger, self.smaller), columns)
+        )
+        return replace(self, larger=larger, smaller=smaller)
 
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:
         "The same on the printed numbers."
@@ -727,7 +754,7 @@ def _tested(claim: Claim, data: Mapping[str, pd.DataFrame], seed: int) -> Effect
 def _of_seeds(data: Mapping[str, pd.DataFrame], seeds: Sequence[int]) -> dict[str, pd.DataFrame]:
     "The rows of these seeds; what has no seed stays."
     return {
-        name: frame[frame["seed"].isin(seeds)] if "seed" in frame else frame
+        name: frame[frame["seed"].isin(seeds) | frame["seed"].isna()] if "seed" in frame else frame
         for name, frame in data.items()
     }
 
@@ -740,26 +767,31 @@ def _with_more_steps(
     seed: int,
 ) -> dict:
     "The effect with more steps, and what it was in the same seeds; or why there is none."
+    if not effect.trained:
+        return {"no_longer": "training changes nothing of it"}
     claim = _on_columns_of(effect, claim)
+    none = "no effect with more steps: "
     later = _tested(claim, _of_seeds(more_steps, effect.seeds), seed)
     if not isinstance(later, Effect):
-        return {"no_longer": f"no effect with more steps: {later}"}
+        others = isinstance(_tested(claim, more_steps, seed), Effect)
+        return {"no_longer": none + ("of other seeds alone" if others else later)}
     before = effect
     if later.seeds != effect.seeds:
         before = _tested(claim, _of_seeds(now, later.seeds), seed)
-    if not isinstance(before, Effect):
-        return {"no_longer": f"no effect in the seeds that trained longer: {before}"}
+    if not isinstance(before, Effect) or np.isnan([before.value, later.value]).any():
+        return {"no_longer": none + "it, or that of the same seeds before, is no number"}
     return {
         "before": before.value,
         "longer": later.value,
+        "longer_ideal": later.ideal,
         "longer_seeds": ", ".join(map(str, later.seeds)),
     }
 
 
 def _on_columns_of(effect: Effect, claim: Claim) -> Claim:
     "The same claim on just the columns of an effect, so that two effects can be compared."
-    if isinstance(claim.test, Compare) and effect.columns:
-        return replace(claim, test=replace(claim.test, only=effect.columns))
+    if effect.columns and hasattr(claim.test, "on_columns"):
+        return replace(claim, test=claim.test.on_columns(effect.columns))
     return claim
 
 
@@ -816,7 +848,14 @@ def later_effect(
     "Where more steps take the effect: 'to +2.0', or 'from +1.0 to +2.0 (1 of 3 seeds)'."
     if np.isnan(row.longer):
         return ""
-    later = f"to {row.longer:+.{digits}f}" if _side(row.longer) else "to no difference"
+    if not _side(row.longer) and not _side(row.before):
+        return "from none to none"
+    while digits < 4 and any(
+        _side(effect - row.threshold) and round(effect, digits) == round(row.threshold, digits)
+        for effect in (row.before, row.longer)
+    ):
+        digits += 1
+    later = f"to {row.longer:+.{digits}f}" if _side(row.longer) else "to none"
     count, of_all = (len(str(seeds).split(",")) for seeds in (row.longer_seeds, row.seeds))
     if count == of_all:
         return later
@@ -858,14 +897,19 @@ def _why(found: str, row: Mapping, effect: Effect) -> str:
     if not np.isnan(paper):
         sees += f", the paper has {paper:+.2f}"
     above, below = row["low"] > row["threshold"], row["high"] < row["threshold"]
+    if (above or below) and row["p"] <= 0.05:
+        return (
+            f"{sees}; in the seeds that trained longer it lies on the other side, before and after"
+        )
     if above or below:
         side = "as claimed" if above else "against the claim"
         said = f"{side} but for the number of claims (p = {row['p']:.2g} after Holm)"
         return f"{sees}; {said}; would decide it: more items or seeds"
     if paper <= row["threshold"]:
         return f"{sees}; the paper's own effect is on the other side: no size to look for"
-    if row["ideal"] < paper / 2:
-        return f"{sees}; even the ideal, {row['ideal']:+.2f}, is less than half of that"
+    if _room(row) < paper / 2:
+        when = "" if row["ideal"] < paper / 2 else " after longer training"
+        return f"{sees}; even the ideal, {_room(row):+.2f}{when}, is less than half of that"
     size = paper - row["threshold"]
     if effect.estimate.detectable() <= size and row["high"] >= paper:
         return f"{sees}, which the interval holds"
@@ -893,7 +937,12 @@ def limit_beside(
     return "at the ceiling" if effect.ideal <= threshold else ""
 
 
-_KNOWN = ("before", "longer", "low", "high", "p", "paper_effect", "ideal")  # columns, too
+_KNOWN = ("before", "longer", "low", "high", "p", "paper_effect")  # columns, too
+
+
+def _room(row: Mapping) -> float:
+    "What is left to be shown, after longer training too."
+    return float(np.fmin(row["ideal"], row["longer_ideal"]))
 
 
 def _judged(claim: Claim, row: dict, effect: Effect) -> dict:
@@ -906,6 +955,7 @@ def _judged(claim: Claim, row: dict, effect: Effect) -> dict:
         compares=claim.compares,
         value=effect.value,
         threshold=claim.threshold,
+        ideal=_room(row),
         **{name: row[name] for name in _KNOWN},
     )
     found = verdict(known)
@@ -928,7 +978,7 @@ def evaluate(
     for claim, effect in zip(claims, effects):
         row = _claimed(claim, printed) | {"score": score, "changed": changed}
         row |= {"verdict": "not run", "reason": effect}
-        row |= {"before": float("nan"), "longer": float("nan")}
+        row |= dict.fromkeys(("before", "longer", "longer_ideal"), float("nan"))
         if isinstance(effect, Effect):
             row |= _numbers(claim, effect)
             row |= _with_more_steps(claim, effect, now, more_steps, seed)

@@ -71,7 +71,8 @@ def at_rank(
     chosen_of = (costs[0] * rank, costs[1] * (count - rank + 1))
     limits = {name: limit_beside(one, threshold) for name, one in found.items()}
     free = {name: one for name, one in found.items() if not limits[name]}
-    used, place, limit = found, rank, next(filter(None, limits.values()), "")
+    limited = [*filter(None, limits.values())]
+    used, place, limit = found, rank, max(limited, key=limited.count) if limited else ""
     if limit:
         fewer = rank - count + len(free)  # its rank if none of the others is above
         lower, upper = (_ends(free, at, cost) for at, cost in zip((fewer, rank), chosen_of))

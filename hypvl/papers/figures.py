@@ -417,12 +417,6 @@ def budget_figure(
     return Drawing(figure, scores.merge(signs, how="left"))
 
 # %% ../../nbs/papers/808_figures.ipynb #05f242bb
-def _is_sure(row: pd.DataFrame) -> bool:
-    "Whether an interval of a lead leaves out zero."
-    low, high = row[["low", "high"]].iloc[0]
-    return bool(low > 0 or high < 0)
-
-
 LEARNT = 3.0  # points: what a longer training may still add to a model that has learnt
 
 
@@ -440,34 +434,49 @@ def growth_sentence(
     gain = scores[last[1]] - scores[last[0]]
     (metric, model), (before, after) = gain.idxmax(), scores.loc[gain.idxmax()]
     seeds = sorted(both.dropna().loc[(metric, model)].index)
-    raised = f"{(gain >= LEARNT).sum()} of {len(gain)} scores rise by {LEARNT:g} points or more"
+    count = (gain >= LEARNT).sum()
+    rise = "rises" if count == 1 else "rise"
+    raised = f"{count} of {len(gain)} scores {rise} by {LEARNT:g} points or more"
     if after <= before:
         return f"{raised}, and none at all."
     most = f"most {model} in {metric}, from {before:.1f} to {after:.1f} %"
     return f"{raised}, {most} ({seed_words(seeds)})."
 
 
+def _leads_of_common_seeds(data: pd.DataFrame, last: Sequence[float]) -> pd.DataFrame:
+    "The leads at two budgets, over the seeds that both models have at both."
+    ours = data.groupby("model", sort=False)["lead"].count().idxmin()  # it leads nobody by itself
+    runs = data.drop_duplicates(["metric", "model", "seed", "budget"])
+    runs = runs[runs["budget"].isin(last)]
+    keys = ["metric", "seed", "model"]
+    wide = runs.pivot_table(index=keys, columns="budget", values="value", sort=False)
+    both = wide.reindex(columns=[*last]).dropna().reset_index()
+    if ours not in set(both["model"]):
+        return pd.DataFrame(columns=["metric", "model"])
+    parts = [both[["metric", "seed", "model"]].assign(budget=b, value=both[b]) for b in last]
+    return budget_signs(pd.concat(parts), ours)
+
+
 def budget_sentence(
     data: pd.DataFrame,  # of `budget_figure`
 ) -> str:
-    "Where longer training turned a lead round, and what it added."
-    known = data.dropna(subset=["lead"]).drop_duplicates(["metric", "model", "budget"])
-    last = sorted(known["budget"].unique())[-2:]
+    "Where longer training turned a lead round in the same seeds, and what it added."
+    last = sorted(data.dropna(subset=["value"])["budget"].unique())[-2:]
     if len(last) < 2:
         return "One budget only: nothing is known of longer training."
-    pairs = list(known.groupby(["metric", "model"], sort=False))
+    leads = _leads_of_common_seeds(data, last)
+    pairs = list(leads.groupby(["metric", "model"], sort=False))
     turned, sure = [], 0
     for (metric, rival), rows in pairs:
-        lead = rows.set_index("budget")["lead"].round(9)
-        if {*last} <= {*lead.index} and lead[last[0]] * lead[last[1]] < 0:
+        if rows["lead"].round(9).prod() < 0:
             turned.append(f"{metric} against {rival}")
-            sure += all(_is_sure(rows[rows["budget"].eq(budget)]) for budget in last)
+            sure += not rows["sign"].str.startswith("(").any()
     which = f": {'; '.join(turned)}" if turned else ""
     which += f" ({sure} of them sure both times)" if turned else ""
-    between = f"from {last[0]:g} to {last[1]:g} times the planned steps"
     change = "changes its sign" if len(turned) == 1 else "change their sign"
-    leads = f"{len(turned)} of {len(pairs)} leads {change} {between}{which}"
-    return f"{leads}; {growth_sentence(data, last)}"
+    between = f"from {last[0]:g} to {last[1]:g} times the planned steps in the same seeds"
+    said = f"{len(turned)} of {len(pairs)} leads {change} {between}{which}"
+    return f"{said}; {growth_sentence(data, last)}"
 
 # %% ../../nbs/papers/808_figures.ipynb #40ca8ec6
 def _paper_number(row) -> str:

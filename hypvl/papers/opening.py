@@ -10,6 +10,7 @@ __all__ = ['PRESET', 'OPENING', 'FOUND', 'headlines', 'answer', 'headline_table'
 import json
 import re
 import textwrap
+from collections.abc import Iterator
 from os.path import relpath
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from ..config import atomic_path, write_atomic
-from .citations import citation_page
+from .citations import Work, citation_page
 from hypvl.papers.claims import (
     VERDICTS,
     check,
@@ -30,7 +31,7 @@ from hypvl.papers.claims import (
     within_half,
 )
 from .figures import Drawing, style
-from .paper import find_paper
+from .paper import Paper, find_paper
 from .runs import paper_packages
 from .tables import FEWEST_SEEDS
 from .where import OUTCOMES, UNTOLD, outcome, outcomes, papers_of, shrinks, where_page
@@ -43,19 +44,23 @@ _COLUMNS = (
 )
 
 
+def _ledgers(root: Path) -> Iterator[tuple[Work, Paper, pd.DataFrame]]:
+    "What each paper claims, by the committed ledger; papers without results are left out."
+    for work in papers_of(root):
+        paper = find_paper(work.name)
+        folder = root / "papers_repro" / "results" / paper.results.format(preset=PRESET)
+        file = folder / "tables" / "claims.csv"
+        if file.is_file():
+            ledger = pd.read_csv(file)
+            yield work, paper, ledger[of_the_paper(ledger)].set_index("id")
+
+
 def headlines(
     root: str | Path,  # of the checkout
 ) -> pd.DataFrame:  # rows of the ledgers; `short` is the paper's, `words` the claim in plain words
     "The claims that carry the message of each paper."
     found = []
-    for work in papers_of(Path(root)):
-        paper = find_paper(work.name)
-        folder = Path(root) / "papers_repro" / "results" / paper.results.format(preset=PRESET)
-        file = folder / "tables" / "claims.csv"
-        if not file.is_file():
-            continue
-        ledger = pd.read_csv(file)
-        ledger = ledger[of_the_paper(ledger)].set_index("id")
+    for work, paper, ledger in _ledgers(Path(root)):
         unknown = [claim for claim in paper.headline if claim not in ledger.index]
         if unknown:
             raise ValueError(f"headline: the ledger of {paper.name} has no claim {unknown[0]!r}")
@@ -126,8 +131,7 @@ def answer(
         known = ", ".join(VERDICTS)
         raise ValueError(f"row: verdict {row.verdict!r} is none of {known}")
     if outcome(row) in _ANSWERS:
-        changes = turned(row) or shrinks(row)
-        later = f"; twice the steps take it {_later(row)}" if changes else ""
+        later = f"; twice the steps take it {_later(row)}" if shrinks(row) else ""
         return f"**{_ANSWERS[outcome(row)]}**{later}{_beside(row)}"
     size = ""
     if row.verdict == "still learning" and pd.notna(row.longer) and within_half(row, row.longer):
@@ -159,11 +163,14 @@ def headline_table(
 
 def found_sentence(
     rows: pd.DataFrame,  # of `headlines`
+    root: str | Path,  # of the checkout
 ) -> str:
-    "What the numbers are, and what became of how many claims."
+    "What the numbers are, and what became of how many claims: of these, and of all."
+    every = [row for *_, ledger in _ledgers(Path(root)) for row in ledger.itertuples()]
     return (
         f"The papers, retrained on a small drawn world: other data than theirs, so compare signs, "
-        f"not sizes. Of these {len(rows)} claims {outcomes(rows.itertuples())}."
+        f"not sizes. Of these {len(rows)} claims {outcomes(rows.itertuples())}; "
+        f"of all {len(every)}: {outcomes(every)}."
     )
 
 # %% ../../nbs/papers/897_opening.ipynb #fb2caa00
@@ -193,8 +200,9 @@ def headline_figure(
         axis.grid(axis="y", visible=False)
         handles = [_handle(kind, *_MARKS.get(kind, _OTHER)) for kind in kinds]
         if shown["longer"].notna().any():
-            hollow = {"mfc": "white", "marker": "o", "ls": "", "mec": ".3"}
-            handles.append(Line2D([], [], label="after twice the steps", **hollow))
+            ring = {"mfc": "white", "marker": "o", "ls": "-", "lw": 0.9, "color": ".3"}
+            label = "to twice the steps, in the seeds that have them"
+            handles.append(Line2D([], [], label=label, **ring))
         where = {"loc": "outside lower center", "ncols": 5, "frameon": False, "fontsize": 9}
         figure.legend(handles=handles, **where)
     return Drawing(figure, rows)
@@ -206,7 +214,9 @@ def _draw_row(axis, y: int, row) -> None:
         axis.plot([row.threshold] * 2, [y - 0.35, y + 0.35], color=".25", lw=1)
     axis.plot([row.low, row.high], [y, y], color=colour, lw=2.4, solid_capstyle="butt")
     axis.plot(row.effect, y, marker, color=colour, ms=7)
-    axis.plot(row.longer, y, "o", mec=colour, mfc="white", ms=4.5, zorder=3)
+    axis.plot([row.before, row.longer], [y + 0.27] * 2, color=colour, lw=0.9)
+    axis.plot(row.before, y + 0.27, "o", color=colour, ms=2.5)
+    axis.plot(row.longer, y + 0.27, "o", mec=colour, mfc="white", ms=4.5, zorder=3)
     printed = "–" if pd.isna(row.paper_effect) else f"{row.paper_effect:+.1f}"
     place = {"xycoords": axis.get_yaxis_transform(), "va": "center", "fontsize": 9}
     axis.annotate(printed, (1.015, y), annotation_clip=False, **place)
@@ -222,10 +232,15 @@ A *hyperbolic* space has room for trees: what is general lies near its root, and
 cone* of a point holds what is a kind of it or has it in it. Five papers put CLIP there:"""
 FOUND = "nbs/images/found"  # the figure and what it draws, without the ending
 _READING = """\
-Effects are in points, positive as claimed, with 95 % intervals over items and seeds. *Not found*:
-on either side of 0 the interval stays below half of the paper's effect, after longer training too.
-*Cannot be told* is no *no*: ledgers say what is in the way ([rules](nbs/papers/809_claims.ipynb));
-*small* is below half of the paper's effect.
+Effects are in points, positive as claimed, with 95 % intervals over items and seeds."""
+_WORDS = {  # what is explained where it occurs
+    "not found": "*Not found*: all within half of the paper's effect, after longer training too.",
+    "but small": "*Small*: below half of the paper's effect.",
+    " it from ": "*From … to*: in the seeds that trained for twice the steps.",
+    UNTOLD: "*Cannot be told* is no *no*: ledgers say what is in the way "
+    "([rules](nbs/papers/809_claims.ipynb)).",
+}
+_MORE = """\
 [WHERE.md](papers_repro/WHERE.md) has all claims, counts by study, and the cell of each equation,
 table and figure; [CITATIONS.md](papers_repro/CITATIONS.md) says whom to cite, and
 [how to read the results](papers_repro/results/README.md) what a world this small can show."""
@@ -248,7 +263,9 @@ def readme_opening(
     rows = headlines(root)
     figure = f"![Effects of {len(rows)} claims with intervals, the paper's beside]({FOUND}.png)"
     lines = ["## What was found", "", figure, "", _SPACE, "", *paper_list(root), ""]
-    lines += [found_sentence(rows), "", *headline_table(rows), "", _READING]
+    table = headline_table(rows)
+    said = [text for word, text in _WORDS.items() if any(word in line for line in table)]
+    lines += [found_sentence(rows, root), "", *table, "", _READING, *said, _MORE]
     return "\n".join(lines) + "\n"
 
 

@@ -322,24 +322,26 @@ def shrinks(
     row,  # of a ledger
 ) -> bool:
     "Whether longer training leaves less than half of an effect that was told, or turns it."
-    before, after = row.before - row.threshold, row.longer - row.threshold
-    return row.verdict in ("supports", "contradicts") and bool(after / before < 0.5)
+    side = 1 if row.effect > row.threshold else -1
+    before, after = (side * (effect - row.threshold) for effect in (row.before, row.longer))
+    return row.verdict in ("supports", "contradicts") and bool(after < 0.5 * before)
 
 # %% ../../nbs/papers/895_where.ipynb #5eae31ad
 _READING = """\
 A verdict is given only where the runs know enough ([rules](../nbs/papers/809_claims.ipynb)):
 *supports* and *contradicts* need three seeds, an interval that excludes the other side and, where
 two trained models are compared, a longer training that agrees. *Still learning*: in the seeds that
-trained longer this turns the sign, or nobody trained longer. *Underpowered*: the interval is too
-wide, or does not outlast the correction for so many claims. *Exact tie*: no difference in any item
-or seed. *Smaller than claimed* and *not found*: an interval within half of the paper's effect. *At
-the floor*: one of the two sides is not clear of a row that knows nothing (it guesses, looks at no
-picture or is given shuffled trees), however far the other one is ahead. *At the ceiling*: both are
-near the ideal. One part of a claim of several may be enough for either. *One run*: fewer than three
-seeds. *Sanity*: what the loss asks for or what held before any training; by its interval such a
-check passed, failed or cannot be told. Questions and controls of ours are in no paper and are
-counted apart. An effect is positive as the paper says; that of the paper is the same arithmetic on
-its printed numbers, from other data: compare signs, not sizes."""
+trained longer this turns the sign or takes a small effect beyond half of the paper's, or nobody
+trained longer. *Underpowered*: the interval is too wide, or does not outlast the correction for so
+many claims. *Exact tie*: no difference in any item or seed. *Smaller than claimed* and *not found*:
+an interval within half of the paper's effect. *At the floor*: one of the two sides is not clear of
+a row that knows nothing (it guesses, looks at no picture or is given shuffled trees), however far
+the other one is ahead. *At the ceiling*: both are near the ideal. One part of a claim of several
+may be enough for either. *One run*: fewer than three seeds. *Sanity*: what the loss asks for or
+what held before any training; by its interval such a check passed, failed or cannot be told.
+Questions and controls of ours are in no paper and are counted apart. An effect is positive as the
+paper says; that of the paper is the same arithmetic on its printed numbers, from other data:
+compare signs, not sizes."""
 
 
 def _text(value: str) -> str:

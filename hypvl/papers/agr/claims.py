@@ -158,6 +158,7 @@ class Fact:
             raise NotRun(f"no {self.metric} of {whose}")
         effect = self.factor * (values - self.level)
         detail = f"{shown}: {', '.join(f'{v:.3f}' for v in values)}"
+        detail += f", against {self.level:g}" if self.level else ""
         detail += f"; before training {self.start:+.2f} {self.unit}"
         return _over_seeds(effect, self.unit, detail, ideal=self.ideal, start=self.start)
 

@@ -224,7 +224,7 @@ def edge_sentence(
 ) -> Markdown:
     "The largest term of each model, and for how many parents the loss asks for no order."
     said = []
-    for model, row in losses.iterrows():
+    for model, row in losses.dropna().iterrows():
         terms = row.drop("half_space")
         free = f"{100 * row['half_space']:.0f} % of the parents have a half-space for a cone"
         said.append(f"{model}: most in `{terms.idxmax()}`, {terms.max():.3f} rad; {free}")
@@ -254,11 +254,16 @@ def level_sentence(
 ) -> Markdown:
     "In how many pairs of levels the order is the paper's, for each model, trained and untrained."
     mean, half = order.xs("mean", axis=1, level=1), order.xs("±", axis=1, level=1)
-    sure = (mean - half).gt(0.5).sum(axis=1)
-    said = {}
+    sure = (mean - half).gt(0.5).sum(axis=1).where(half.notna().all(axis=1))
+    said: dict[tuple[str, str], list[str]] = {}
     for (dataset, model, stage), count in sure.items():
-        said.setdefault((dataset, model), []).append(f"{stage} {count}")
-    each = "; ".join(f"{model} {', '.join(counts)}" for (_, model), counts in said.items())
+        shown = "–" if np.isnan(count) else f"{count:.0f}"
+        said.setdefault((dataset, model), []).append(f"{stage} {shown}")
+    several = len({dataset for dataset, _ in said}) > 1
+    each = "; ".join(
+        f"{f'{dataset}: ' if several else ''}{model} {', '.join(counts)}"
+        for (dataset, model), counts in said.items()
+    )
     return Markdown(
         f"Pairs of levels, of {mean.shape[1]}, whose whole interval has the paper's order (of one "
         f"seed there is none): {each}."

@@ -360,6 +360,7 @@ class Cheaper:
             n=len(less),
             seeds=tuple(map(int, wide.index)),
             detail=f"cost {means[self.model]:.5g} against {means[self.rival]:.5g}",
+            trained=False,
         )
 
     def evidence(self, printed: Mapping[str, pd.DataFrame]) -> tuple[float, str]:

@@ -200,7 +200,9 @@ def scores_compared(study: Study) -> pd.DataFrame:
         alone = wide.index.get_level_values("k") == 1  # one factor has all
         wide["largest factor's share"] = share.where(~alone, 1.0)
     words = wide.rename(_SCORES, level="score").rename(METRIC_SIGNS, level="product")
-    return words.mul(100).round(1)
+    words = words.mul(100).round(1)
+    words.insert(0, "seeds", rows.groupby(by)["seed"].nunique().reindex(wide.index).to_numpy())
+    return words
 
 # %% ../../../nbs/papers/phyclip/817_phyclip.ipynb #b996af8d
 DIALS = ("sight", "talk")

@@ -162,17 +162,17 @@ class FamilyAlignment:
         blocks = select(frame, {**self.rival, "kind": "blocks"})
         blocks = blocks[blocks["seed"].isin(rows["seed"])]
         if len(blocks):
-            nulls["blocks"] = self._estimate(blocks)
+            nulls["blocks of the rival"] = self._estimate(blocks)
         null = max(nulls, key=lambda name: nulls[name].value)
         perfect = 100 * select(frame, {**self.where, "kind": "ideal"})[self.measure].mean()
         said = ", ".join(f"{name} {one.value:.1f}" for name, one in nulls.items())
-        way = (found.value - nulls[null].value) / (perfect - nulls[null].value)
+        what = "told of families" if self.measure == "value" else "of pairs in order"
         return Effect(
             above(found, nulls[null]),
             "points",
             int(rows["n"].iloc[0]),
             tuple(sorted(int(seed) for seed in rows["seed"])),
-            f"factors {found.value:.1f}, {said}, ideal {perfect:.1f}: {way:.0%} of the way",
+            f"% {what}: factors {found.value:.1f}, {said}, ideal {perfect:.1f}",
             null=nulls[null].value,
             ideal=perfect - nulls[null].value,
         )

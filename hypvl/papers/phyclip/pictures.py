@@ -253,18 +253,7 @@ def factor_norm_sentence(
     for (factor, of), rows in data.dropna(subset=["of"]).groupby(["factor", "of"]):
         norms = ", ".join(f"{row.norm:.2f} for “{row.prompt}”" for row in rows.itertuples())
         said.append(f"factor {factor}, of {of}: {norms}")
-    return f"Norm in {'; in '.join(said)}.{_farther_alone(data.dropna(subset=['of']))}"
-
-
-def _farther_alone(data: pd.DataFrame) -> str:
-    "In how many factors their own concept alone lies farther out than the other alone."
-    alone = data[data["series"].ne("both")].pivot(index="factor", columns="series", values="norm")
-    own = data.drop_duplicates("factor").set_index("factor")
-    if len(own) < 2:  # one factor for both families
-        return ""
-    sides = np.where(own["of"].eq(own["a"]), "a", "b")
-    count = sum(alone.loc[factor].idxmax() == side for factor, side in zip(own.index, sides))
-    return f" Alone, a factor's own concept is the farther one in {count} of {len(own)}."
+    return f"Norm in {'; in '.join(said)}."
 
 # %% ../../../nbs/papers/phyclip/815_pictures.ipynb #3a1d03c5
 Extent = tuple[float, float, float, float]  # left, right, bottom, top

@@ -87,7 +87,10 @@ def _draw_head(axis: Axes, picture: np.ndarray | None, title: str) -> None:
 def _names(rows: pd.DataFrame) -> dict[str, str]:
     "What a family is called: the name of the model, where that is known."
     families = dict.fromkeys(rows["family"])
-    known = dict(zip(rows["family"], rows["model"])) if "model" in rows else NAMES
+    known: dict[str, str] = dict(NAMES)
+    if "model" in rows:
+        models = rows.drop_duplicates(["family", "model"]).groupby("family")["model"]
+        known = models.agg(" and ".join).to_dict()
     return {family: known.get(family, family) for family in families}
 
 

@@ -189,7 +189,8 @@ def score_sentence(
         wide = column.unstack("score").reindex(columns=[*_WAYS]).dropna()
         if len(wide):
             said.append(f"{name}: {best_counts(wide)} of {len(wide)} models")
-    return Markdown(f"Best, where all of these were asked: {'; '.join(said)}." if said else "")
+    ways = ", ".join(f"`{way}`" for way in _WAYS)
+    return Markdown(f"Best of {ways}: {'; '.join(said)}." if said else "")
 
 
 def recipe_trials(study: Study) -> pd.DataFrame:
