@@ -6,8 +6,8 @@
 __all__ = ['IDEAL', 'PAIR_SUITES', 'BLIND', 'OURS', 'VERDICTS', 'DECIDED', 'NotRun', 'Effect', 'Known', 'verdict', 'within_half',
            'turned', 'what_would_decide', 'frame_of', 'select', 'describe', 'items_by_seeds', 'groups_of',
            'paired_difference', 'stratum_of', 'Bars', 'bars_of', 'limit_of', 'ColumnSides', 'contrasts', 'Compare',
-           'GainGap', 'Claim', 'Untestable', 'digest', 'split_budgets', 'check', 'later_effect', 'limit_beside',
-           'evaluate', 'CommittedLedger', 'digits_of', 'with_limits', 'verdict_counts', 'of_the_paper',
+           'GainGap', 'Claim', 'Untestable', 'digest', 'split_budgets', 'read_ledger', 'check', 'later_effect',
+           'limit_beside', 'evaluate', 'CommittedLedger', 'digits_of', 'with_limits', 'verdict_counts', 'of_the_paper',
            'counts_by_origin', 'relative_size', 'Ledger']
 
 # %% ../../nbs/papers/809_claims.ipynb #a8954d65
@@ -16,6 +16,7 @@ import html as _html
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from os import PathLike
 from types import SimpleNamespace
 
 import numpy as np
@@ -722,6 +723,13 @@ _LEDGER_COLUMNS = (
         "changed",
     ),
 )
+
+
+def read_ledger(
+    file: str | PathLike,  # `claims.csv`
+) -> pd.DataFrame:
+    "A ledger as it was saved; columns that came later are empty."
+    return pd.read_csv(file).reindex(columns=[*_LEDGER_COLUMNS])
 
 
 def _claimed(claim: Claim, printed: Mapping[str, pd.DataFrame]) -> dict:

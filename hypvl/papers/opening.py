@@ -26,6 +26,7 @@ from hypvl.papers.claims import (
     digits_of,
     later_effect,
     of_the_paper,
+    read_ledger,
     turned,
     with_limits,
     within_half,
@@ -51,7 +52,7 @@ def _ledgers(root: Path) -> Iterator[tuple[Work, Paper, pd.DataFrame]]:
         folder = root / "papers_repro" / "results" / paper.results.format(preset=PRESET)
         file = folder / "tables" / "claims.csv"
         if file.is_file():
-            ledger = pd.read_csv(file)
+            ledger = read_ledger(file)
             yield work, paper, ledger[of_the_paper(ledger)].set_index("id")
 
 

@@ -23,7 +23,7 @@ from PIL import Image
 
 from ..config import suggest, write_atomic
 from ..data.sources import DataPaths
-from .claims import Claim, CommittedLedger, Ledger, evaluate
+from .claims import Claim, CommittedLedger, Ledger, evaluate, read_ledger
 from .figures import Drawing, claims_figure
 from .parallel_runs import run_all
 from .parameters import RunParameters, Seeds, read_parameters
@@ -325,7 +325,7 @@ class Study:
         commit = "unknown commit"
         if (tables / "provenance.json").is_file():
             commit = short_commit(json.loads((tables / "provenance.json").read_text()))
-        return CommittedLedger(pd.read_csv(tables / "claims.csv"), f"commit {commit}")
+        return CommittedLedger(read_ledger(tables / "claims.csv"), f"commit {commit}")
 
     def abstract(self) -> Markdown:
         "What was trained, how far it got, what became of the claims; saved below `out`."

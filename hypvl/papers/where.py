@@ -25,6 +25,7 @@ from hypvl.papers.claims import (
     counts_by_origin,
     digits_of,
     of_the_paper,
+    read_ledger,
     verdict_counts,
     with_limits,
 )
@@ -262,7 +263,7 @@ def committed_results(
             tables[file.stem.removeprefix("table")] = pd.read_csv(file, low_memory=False)
         if len(papers) != 1:
             raise ValueError(f"folder: {home.name} holds the notebook of no paper, or of several")
-        ledger = pd.read_csv(path)
+        ledger = read_ledger(path)
         found.append(CommittedStudy(home.name, papers[0], str(record["preset"]), ledger, tables))
     return found
 
