@@ -143,16 +143,19 @@ def _may_turn(known: Known) -> bool:
 
 def _agrees(row) -> bool:
     "Whether the effect with more steps, where there is one, lies on the side of the effect."
-    sides = [_side(effect - row.threshold) for effect in (row.value, row.longer)]
-    return np.isnan(row.longer) or sides[0] == sides[1]
+    return np.isnan(row.longer) or _same_side(row.value, row.longer, row.threshold)
 
 
 def turned(
     row,  # `Known`, or a row of a ledger
 ) -> bool:
     "Whether more steps take the effect of the same seeds to or across the threshold."
-    sides = [_side(effect - row.threshold) for effect in (row.before, row.longer)]
-    return not np.isnan(row.longer) and sides[0] != sides[1]
+    return not (np.isnan(row.longer) or _same_side(row.before, row.longer, row.threshold))
+
+
+def _same_side(first: float, second: float, threshold: float) -> bool:
+    "Whether two effects lie on one side of the threshold, or both on it."
+    return _side(first - threshold) == _side(second - threshold)
 
 
 def _side(effect: float) -> float:
@@ -849,6 +852,11 @@ def check(
     return "cannot be told" if high > row.threshold else "fails"
 
 
+def _rounded_away(effect: float, threshold: float, digits: int) -> bool:
+    "Whether the effect reads like the threshold."
+    return round(effect, digits) == round(threshold, digits)
+
+
 def later_effect(
     row,  # of a ledger
     digits: int = 2,
@@ -859,7 +867,7 @@ def later_effect(
     if not _side(row.longer) and not _side(row.before):
         return "from none to none"
     while digits < 4 and any(
-        _side(effect - row.threshold) and round(effect, digits) == round(row.threshold, digits)
+        _side(effect - row.threshold) and _rounded_away(effect, row.threshold, digits)
         for effect in (row.before, row.longer)
     ):
         digits += 1
@@ -1050,18 +1058,17 @@ def with_limits(row, digits: int = 2) -> str:
 
     An effect beside its threshold gets the digits that tell them apart.
     """
-    while digits < 4 and row.effect != row.threshold and _rounded_away(row, digits):
+    while (
+        digits < 4
+        and row.effect != row.threshold
+        and _rounded_away(row.effect, row.threshold, digits)
+    ):
         digits += 1
     exceed = f", must exceed {row.threshold:g}" if row.threshold else ""
     said = f"{row.effect:+.{digits}f}"
     if not np.isnan(row.low):
         said += f" [{row.low:+.{digits}f}, {row.high:+.{digits}f}]"
     return f"{said} {row.unit}{exceed}"
-
-
-def _rounded_away(row, digits: int) -> bool:
-    "Whether the effect reads like the threshold."
-    return round(row.effect, digits) == round(row.threshold, digits)
 
 
 def _outcome(row) -> str:

@@ -420,20 +420,27 @@ def budget_figure(
 LEARNT = 3.0  # points: what a longer training may still add to a model that has learnt
 
 
+def _trained_at_both(data: pd.DataFrame, last: Sequence[float]) -> pd.DataFrame:
+    "The values at two budgets, a row a metric, model and seed that has both."
+    runs = data.drop_duplicates(["metric", "model", "seed", "budget"])
+    keys = ["metric", "model", "seed"]
+    return runs.pivot_table(index=keys, columns="budget", values="value", sort=False)[
+        [*last]
+    ].dropna()
+
+
 def growth_sentence(
     data: pd.DataFrame,  # of `budget_figure`
     last: Sequence[float],  # two budgets
 ) -> str:
     "Which scores the longer of two trainings still raised, over the seeds that both have."
-    runs = data.drop_duplicates(["metric", "model", "seed", "budget"])
-    keys = ["metric", "model", "seed"]
-    both = runs.pivot_table(index=keys, columns="budget", values="value", sort=False)[[*last]]
-    if not len(both.dropna()):
+    both = _trained_at_both(data, last)
+    if not len(both):
         return "no seed was trained both times."
-    scores = 100 * both.dropna().groupby(["metric", "model"], sort=False).mean()
+    scores = 100 * both.groupby(["metric", "model"], sort=False).mean()
     gain = scores[last[1]] - scores[last[0]]
     (metric, model), (before, after) = gain.idxmax(), scores.loc[gain.idxmax()]
-    seeds = sorted(both.dropna().loc[(metric, model)].index)
+    seeds = sorted(both.loc[(metric, model)].index)
     count = (gain >= LEARNT).sum()
     rise = "rises" if count == 1 else "rise"
     raised = f"{count} of {len(gain)} scores {rise} by {LEARNT:g} points or more"
@@ -446,11 +453,7 @@ def growth_sentence(
 def _leads_of_common_seeds(data: pd.DataFrame, last: Sequence[float]) -> pd.DataFrame:
     "The leads at two budgets, over the seeds that both models have at both."
     ours = data.groupby("model", sort=False)["lead"].count().idxmin()  # it leads nobody by itself
-    runs = data.drop_duplicates(["metric", "model", "seed", "budget"])
-    runs = runs[runs["budget"].isin(last)]
-    keys = ["metric", "seed", "model"]
-    wide = runs.pivot_table(index=keys, columns="budget", values="value", sort=False)
-    both = wide.reindex(columns=[*last]).dropna().reset_index()
+    both = _trained_at_both(data, last).reset_index()
     if ours not in set(both["model"]):
         return pd.DataFrame(columns=["metric", "model"])
     parts = [both[["metric", "seed", "model"]].assign(budget=b, value=both[b]) for b in last]
