@@ -169,8 +169,8 @@ def found_sentence(
     "What the numbers are, and what became of how many claims: of these, and of all."
     every = [row for *_, ledger in _ledgers(Path(root)) for row in ledger.itertuples()]
     return (
-        f"The papers, retrained on a small drawn world: other data than theirs, so compare signs, "
-        f"not sizes. Of these {len(rows)} claims {outcomes(rows.itertuples())}; "
+        "The papers, retrained on a small drawn world, not on their data: compare signs, not "
+        f"sizes. Of these {len(rows)} claims {outcomes(rows.itertuples())}; "
         f"of all {len(every)}: {outcomes(every)}."
     )
 
@@ -233,18 +233,18 @@ A *hyperbolic* space has room for trees: what is general lies near its root, and
 cone* of a point holds what is a kind of it or has it in it. Five papers put CLIP there:"""
 FOUND = "nbs/images/found"  # the figure and what it draws, without the ending
 _READING = """\
-Effects are in points, positive as claimed, with 95 % intervals over items and seeds."""
+In points, positive as claimed; 95 % intervals over items and seeds."""
 _WORDS = {  # what is explained where it occurs
     "not found": "*Not found*: all within half of the paper's effect, after longer training too.",
     "but small": "*Small*: below half of the paper's effect.",
-    " it from ": "*From … to*: in the seeds that trained for twice the steps.",
+    " it from ": "*From … to*: in the seeds trained twice as long.",
     UNTOLD: "*Cannot be told* is no *no*: ledgers say what is in the way "
     "([rules](nbs/papers/809_claims.ipynb)).",
 }
 _MORE = """\
-[WHERE.md](papers_repro/WHERE.md) has all claims, counts by study, and the cell of each equation,
-table and figure; [CITATIONS.md](papers_repro/CITATIONS.md) says whom to cite, and
-[how to read the results](papers_repro/results/README.md) what a world this small can show."""
+[WHERE.md](papers_repro/WHERE.md): all claims, and the cell of each equation, table and figure;
+[CITATIONS.md](papers_repro/CITATIONS.md): whom to cite;
+[how to read the results](papers_repro/results/README.md): what a world this small can show."""
 
 
 def paper_list(
