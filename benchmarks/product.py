@@ -1,11 +1,11 @@
 #!/usr/bin/env python
-"""Time and memory of product distances and their contrastive loss, both directions, in three forms.
+"""Time and memory of product distances and their contrastive loss, both directions, in four forms.
 
-Textbook, chunked and fused:
+Textbook, chunked and fused, and on a GPU the kernels of `geometry.gpu_kernels`:
 
     python benchmarks/product.py                         # the sizes of the documentation
     python benchmarks/product.py --sizes 768x64x8 2048x64x8 --threads 2
-    python benchmarks/product.py --sizes 256x64x8 --forms chunked fused --device cuda
+    python benchmarks/product.py --sizes 768x64x8 --forms fused kernels --device cuda
     python benchmarks/product.py --roofline benchmarks/product_roofline.png
 
 Prints a markdown table. Every row runs in a process of its own; on a CPU the memory is the growth
@@ -20,10 +20,12 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 
 from clock import least_cpu_seconds, peak_bytes, seconds_now
 
-FORMS = ("textbook", "chunked", "fused")
+FORMS = ("textbook", "chunked", "fused")  # everywhere
+KERNELS = "kernels"  # on a GPU
 
 
 def make_loss(form, c):
@@ -46,11 +48,12 @@ def make_loss(form, c):
     def chunked(x, y, scale):
         return both(-scale * pairwise_product_dist(x, y, c=c))
 
-    def fused(x, y, scale):
-        rows, columns = product_cross_entropy_both(x, y, c=c, scale=scale)
+    def fused(x, y, scale, by="tiled"):
+        rows, columns = product_cross_entropy_both(x, y, c=c, scale=scale, form=by)
         return (rows.mean() + columns.mean()) / 2
 
-    return {"textbook": textbook, "chunked": chunked, "fused": fused}[form]
+    kernels = partial(fused, by="triton")
+    return {"textbook": textbook, "chunked": chunked, "fused": fused, KERNELS: kernels}[form]
 
 
 def measure(form, size, options):
@@ -178,7 +181,7 @@ def main():
     add = parser.add_argument
     sizes = [(192, 8, 8), (192, 1, 64), (768, 64, 8), (2048, 64, 8)]
     add("--sizes", nargs="+", type=size_of, default=sizes, help="batch x factors x dimension")
-    add("--forms", nargs="+", default=list(FORMS), choices=FORMS)
+    add("--forms", nargs="+", default=list(FORMS), choices=(*FORMS, KERNELS))
     add("--device", default="cpu")
     add("--repeats", type=int, default=3)
     add("--threads", type=int, default=1)

@@ -129,7 +129,7 @@ def preset_scale(
     if preset == "gpu":
         training = replace(
             _WORLD_TRAINING,
-            steps=6_000,
+            steps=3_000,
             batch_size=768,
             lr=1.5e-3,
             warmup=300,

@@ -357,6 +357,13 @@ def _cached_backward(module, batches, step, accelerator):
     return result
 
 # %% ../../nbs/training/500_update.ipynb #837f61e3
+def _is_elsewhere(device, now):
+    "Whether a process that has worked on the device `now` asks for another."
+    if device in (None, "auto"):
+        return now == "cpu" and torch.cuda.is_available()
+    return device != now
+
+
 def make_accelerator(
     precision: str = "no",  # 'no', 'bf16' or 'fp16'
     device: str | None = None,  # 'cpu' to stay there; None: the best there is
@@ -369,8 +376,11 @@ def make_accelerator(
         raise ValueError(f"device: 'cpu', 'cuda', 'auto' or None, got {device!r}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device: 'cuda' is not available on this machine")
-    if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
-        AcceleratorState._reset_state()
+    if AcceleratorState._shared_state:
+        state = AcceleratorState()
+        moved = state.num_processes == 1 and _is_elsewhere(device, state.device.type)
+        if moved or state.mixed_precision != precision:
+            AcceleratorState._reset_state(reset_partial_state=moved)
     ddp = DistributedDataParallelKwargs(
         broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=True
     )
