@@ -522,7 +522,7 @@ class CompositionalEncoder(HubModel):
         "What the image tower says of pictures in [0, 1] or bytes: entries of kind `image_tokens`."
         if self.image_adapters is not None:
             raise ValueError("tokens: with adapter_dim > 0 the tower learns, nothing may be kept")
-        return image_tokens(self.image_tower, self._pixels(images))
+        return image_tokens(self.image_tower, self._pixels(images.to(self.pixel_mean.device)))
 
     @torch.no_grad()
     def see(

@@ -87,13 +87,18 @@ def validation_points(
     return {name: torch.cat(rows) for name, rows in parts.items()}
 
 
+def _placed(points: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    "Points where the model is."
+    return {side: part.to(device) for side, part in points.items()}
+
+
 def _recall(geometry: Routed, points: Mapping[str, Tensor]) -> float:
     "Mean R@5 of both directions, each query having one right answer."
     right = range(len(points["image"]))
     both = []
     for query, key in (("image", "text"), ("text", "image")):
         scores = geometry.score(points[query], points[key], query)
-        both.append(recall_at_k(scores, right, 5)[5])
+        both.append(recall_at_k(scores.cpu(), right, 5)[5])
     return sum(both) / 2
 
 
@@ -104,10 +109,11 @@ def constant_curve(
 ) -> pd.DataFrame:  # constant, value
     "Validation recall by the constant in the place of the router, or of the gate."
     rows = []
-    with inference(model):
+    with inference(model) as device:
+        placed = _placed(points, device)
         for constant in CONSTANTS:
             with model.geometry.scored_as(variant, constant):
-                rows.append({"constant": constant, "value": _recall(model.geometry, points)})
+                rows.append({"constant": constant, "value": _recall(model.geometry, placed)})
     return pd.DataFrame(rows)
 
 # %% ../../../nbs/papers/agr/851_probe.ipynb #8dffb2f7
@@ -145,17 +151,19 @@ def routing_facts(
 ) -> pd.DataFrame:  # metric, value
     "Numbers of a router on validation scenes."
     geometry, parts = model.geometry, []
-    with inference(model):
-        scored = score_parts(geometry, points, "image")
-        sides = {side: geometry.parts(points[side]).asking for side in ("image", "text")}
+    with inference(model) as device:
+        placed = _placed(points, device)
+        scored = {name: x.cpu() for name, x in score_parts(geometry, placed, "image").items()}
+        asking = {side: geometry.parts(placed[side]).asking for side in ("image", "text")}
+        gate_of = {side: gate.gate.cpu().numpy() for side, gate in asking.items()}
     shares = hyperbolic_shares(
         pd.DataFrame({name: x.flatten().numpy() for name, x in scored.items()})
     )
     bias, gates = {}, []
-    for side, asking in sides.items():
+    for side, gate in gate_of.items():
         layer = getattr(model, f"{side}_projection").heads["gate"].layers[-1]
         bias[side] = float(layer.bias[0].detach())
-        gates.append(pd.DataFrame({"side": side, "gate": asking.gate.numpy()}))
+        gates.append(pd.DataFrame({"side": side, "gate": gate}))
     gates = pd.concat(gates, ignore_index=True)
     config = geometry.config
     parts.append(learned_parameters(bias, gates, config.mix_logit, float(geometry.t_gate)))
@@ -221,9 +229,9 @@ def text_gates(
 ) -> pd.DataFrame:  # of `_texts`, with words and gate
     "The gate of every class name and caption of the test data."
     texts = _texts(suite)
-    with inference(model):
-        points = encode_texts(model, texts["text"].tolist())
-        gate = model.geometry.parts(points).asking.gate
+    with inference(model) as device:
+        points = encode_texts(model, texts["text"].tolist()).to(device)
+        gate = model.geometry.parts(points).asking.gate.cpu()
     counted = texts["text"].str.split().str.len()
     return texts.assign(words=counted, gate=gate.numpy())
 
@@ -253,8 +261,9 @@ def leaning_captions(
     "The captions that lean most to either geometry, and their best candidates."
     top = min(top, len(images))
     points = {"image": encode_images(model, images), "text": encode_texts(model, captions)}
-    with inference(model):
-        scored = score_parts(model.geometry, points, "text")
+    with inference(model) as device:
+        found = score_parts(model.geometry, _placed(points, device), "text")
+    scored = {name: x.cpu() for name, x in found.items()}
     best = scored["score"].topk(top).indices
     mix = scored["mix"].gather(1, best).mean(1)
     rows = []
