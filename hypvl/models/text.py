@@ -18,6 +18,7 @@ from open_clip.tokenizer import SimpleTokenizer
 from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..config import ByKind, check_type, suggest
 from .towers import Tower, recomputed
@@ -230,6 +231,10 @@ def init_text_tower(
             nn.init.normal_(block.get_parameter(name), std=deviation)
 
 # %% ../../nbs/models/301_text_towers.ipynb #1ba7c2e7
+# all but cuDNN's, which plans anew for every number of rows and every length
+_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
 class TextTower(nn.Module):
     "Pre-norm transformer on token ids; the feature is the final state at the end mark."
 
@@ -348,11 +353,12 @@ class TextTower(nn.Module):
                     + suggest(name, self.state_names)
                 )
         tokens = truncate(tokens, self.config.context_length)
-        if not self.config.merge_repeats or tokens.is_meta:
-            return self._run_in_groups(tokens, want)
-        distinct, place = tokens.unique(dim=0, return_inverse=True)
-        feature, states = self._run_in_groups(distinct, want)
-        return feature[place], {name: state[place] for name, state in states.items()}
+        with sdpa_kernel(_ATTENTION):
+            if not self.config.merge_repeats or tokens.is_meta:
+                return self._run_in_groups(tokens, want)
+            distinct, place = tokens.unique(dim=0, return_inverse=True)
+            feature, states = self._run_in_groups(distinct, want)
+            return feature[place], {name: state[place] for name, state in states.items()}
 
     def _run_in_groups(self, tokens, want):
         "`forward_states` of rows that are not longer than the context."

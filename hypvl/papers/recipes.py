@@ -129,10 +129,9 @@ def preset_scale(
     if preset == "gpu":
         training = replace(
             _WORLD_TRAINING,
-            steps=3_000,
+            steps=2_000,
             batch_size=768,
-            lr=1.5e-3,
-            warmup=300,
+            warmup=100,
             precision="bf16",
             checkpoint_every=500,
             log_every=20,

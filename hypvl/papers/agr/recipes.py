@@ -59,7 +59,7 @@ def _training(preset: str) -> TrainConfig:
     if preset == "smoke":
         return replace(training, steps=12, batch_size=32, log_every=1, checkpoint_every=6)
     if preset == "gpu":
-        return replace(training, steps=3_000, batch_size=1024, lr=1e-3, min_lr=1e-5, log_every=20)
+        return replace(training, steps=2_000, batch_size=1024, lr=1e-3, min_lr=1e-5, log_every=20)
     if preset == "paper":
         many = {"steps": 120_000, "batch_size": 2048, "lr": 1e-4, "min_lr": 1e-6, "log_every": 100}
         more = {"precision": "bf16", "workers": 8, "checkpoint_every": 5_000}
@@ -68,13 +68,15 @@ def _training(preset: str) -> TrainConfig:
 
 
 def _data(preset: str, published: bool) -> RedcapsSource:
-    "Posts of a copy, or of the world with as many training captions as other papers have."
+    "Posts of a copy, or of the world."
     if published:
         return RedcapsSource(held_out=HELD_OUT)
     known, _ = preset_scale(preset)
     train, held_out, suite = known.train, known.val, known.suite
     if preset == "mini":
         train, held_out, suite = 4_000, 500, _MINI_SUITE
+    if preset == "gpu":
+        train, held_out = 24_000, 2_000
     world = RedcapsWorldConfig(posts=train + held_out)
     return RedcapsSource("", world, suite, held_out, PostReading(subreddit_prefix=0.0))
 

@@ -159,8 +159,8 @@ def _scale(preset: str, backbone: str) -> tuple[BoxSource, TrainConfig]:
     if preset == "mini":
         return BoxSource(pairs=pairs), training
     larger = BoxSource(world=BoxWorldConfig(train=8_000), pairs=replace(pairs, keep_decoded=8_000))
-    many = {"steps": 5_000, "batch_size": 320, "precision": "bf16", "workers": 8}
-    return larger, replace(training, **many, warmup=200, checkpoint_every=1_000)
+    many = {"steps": 2_500, "batch_size": 320, "precision": "bf16", "workers": 8}
+    return larger, replace(training, **many, warmup=100, checkpoint_every=500)
 
 # %% ../../../nbs/papers/visual_hierarchies/830_recipes.ipynb #acae54e37e7d407bbb7b55eff062a284
 def _check_unions(
