@@ -30,7 +30,14 @@ from ..evaluation.zero_shot import inference
 from ..losses.entailment import Entail
 from ..models.registry import create_model, load_model
 from . import paper_packages
-from .provenance import git_state, save_provenance, short_commit, stamp, versions
+from hypvl.papers.provenance import (
+    git_state,
+    machine,
+    save_provenance,
+    short_commit,
+    stamp,
+    versions,
+)
 from .recipes import Recipe
 from ..training.kept_tokens import KeptTokens
 from ..training.launch import finished, launch, resolve
@@ -256,10 +263,10 @@ def job(config: dict, out: Path) -> dict:
     probes = {name: find_probe(name) for name in recipe.probes}
     train(recipe, data, out, device, config["progress"])
     if int(os.environ.get("RANK", 0)) == 0:
-        gpu = device != "cpu" and torch.cuda.is_available()
+        where = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
         chosen = recipe.monitor and recipe.train.steps
         weights = out / "checkpoints" / "best" if chosen else out / "model"
-        model = load_model(weights).to("cuda" if gpu else "cpu")
+        model = load_model(weights).to(where)
         frames: dict[str, pd.DataFrame] = {}
         for name, probe in probes.items():
             seen, measured = recipe.seen_by(name), own.get(name, test)
@@ -268,7 +275,8 @@ def job(config: dict, out: Path) -> dict:
         save_frames(frames, out / "frames")
         prints = dict.fromkeys(one.fingerprint for one in (test, *own.values()))
         commit, fingerprint = short_commit(git_state()), "+".join(prints)
-        save_provenance({"commit": commit, "data": fingerprint, "versions": versions()}, out)
+        origin = {"commit": commit, "data": fingerprint, "machine": machine(where)}
+        save_provenance({**origin, "versions": versions()}, out)
     return {"hash": recipe.hash}
 
 # %% ../../nbs/papers/802_runs.ipynb #d3273415
