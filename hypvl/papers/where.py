@@ -31,6 +31,7 @@ from hypvl.papers.claims import (
 )
 from .paper import find_paper
 from .read_off import finding, findings, leaders_sentence
+from .recipes import PRESETS
 from .runs import paper_packages
 from .tables import OUR_BLOCK, few_seeds
 
@@ -252,7 +253,7 @@ class CommittedStudy:
 def committed_results(
     folder: str | Path,  # papers_repro/results
 ) -> list[CommittedStudy]:
-    "All studies of a folder, by its names."
+    "All studies of a folder, the small presets first, then by name."
     found = []
     for path in sorted(Path(folder).glob("*/tables/claims.csv")):
         home = path.parents[1]
@@ -265,7 +266,7 @@ def committed_results(
             raise ValueError(f"folder: {home.name} holds the notebook of no paper, or of several")
         ledger = read_ledger(path)
         found.append(CommittedStudy(home.name, papers[0], str(record["preset"]), ledger, tables))
-    return found
+    return sorted(found, key=lambda study: PRESETS.index(study.preset))
 
 
 def who_leads(
