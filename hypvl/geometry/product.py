@@ -120,6 +120,8 @@ class DistanceTiles:
         tolerance = 4 * torch.finfo(wide).eps / torch.finfo(self.dtype).eps
         farthest = y_time.amax(2, keepdim=True) if len(y) else y_time.sum(2, keepdim=True)
         limit = tolerance * x_time * farthest
+        # share of the limit below which z is rounding: some thousand eps of the wide type
+        self.rounding = 1e-4 * torch.finfo(self.dtype).eps / torch.finfo(torch.float32).eps
         self.limit = limit.mT.to(self.dtype)  # [k, N, 1]
         self.highest = self.limit.amax((1, 2)).tolist() if self.reads_values and len(x) else []
         self._rooms: dict[str, Tensor] = {}
@@ -241,8 +243,8 @@ def add_tile_gradient(
             length = d.flatten(1) @ grad.flatten()
         sum_length += per_root * length
         zero = near
-        if not tiles.reads_values:  # half of sinh² is about z: rounding below 1e-4 of it
-            zero = sinh.square() <= 1e-4 * limit
+        if not tiles.reads_values:  # half of sinh² is about z
+            zero = sinh.square() <= tiles.rounding * limit
         weight = tiles.room("product", tuple(d.shape), left.dtype)
         weight.copy_(torch.div(of_factor, sinh, out=sinh))
         if zero is not None:
