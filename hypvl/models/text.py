@@ -160,6 +160,16 @@ def truncate(
     return torch.cat([kept[:, :-1], last[:, None]], dim=1)
 
 # %% ../../nbs/models/301_text_towers.ipynb #158f8b42
+def _attention_forms() -> list[SDPBackend]:
+    "Those that are allowed now but for cuDNN's, which plans anew for every number of rows."
+    asked = {
+        SDPBackend.FLASH_ATTENTION: torch.backends.cuda.flash_sdp_enabled(),
+        SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.mem_efficient_sdp_enabled(),
+        SDPBackend.MATH: torch.backends.cuda.math_sdp_enabled(),
+    }
+    return [form for form, allowed in asked.items() if allowed] or [SDPBackend.CUDNN_ATTENTION]
+
+
 class TextBlock(ResidualAttentionBlock):
     "Pre-norm block that also returns the input and the output of its attention."
 
@@ -172,24 +182,21 @@ class TextBlock(ResidualAttentionBlock):
     ) -> tuple[Float[Tensor, "B L W"], Float[Tensor, "B L W"], Float[Tensor, "B *L W"]]:
         "Input of the attention, output of the attention, and the stream that leaves."
         h = self.ln_1(x)
-        if ends is not None and type(self.attn) is nn.MultiheadAttention:
-            rows = torch.arange(len(x), device=x.device)
-            a = _attention_at(self.attn, h, rows, ends)
-            x = x[rows, ends] + a
-            return h, a, x + self.mlp(self.ln_2(x))
-        a = self.attn(
-            h,
-            h,
-            h,
-            need_weights=False,
-            attn_mask=mask,
-            key_padding_mask=padding,
-            is_causal=mask is not None,
-        )[0]
-        x = x + a
+        with sdpa_kernel(_attention_forms()):
+            a = self._attend(h, mask, padding, ends)
         if ends is not None:
             x = x[torch.arange(len(x), device=x.device), ends]
+        x = x + a
         return h, a, x + self.mlp(self.ln_2(x))
+
+    def _attend(self, h, mask, padding, ends):
+        "Output of the attention, at all positions or, with `ends`, as [B, W] there."
+        rows = torch.arange(len(h), device=h.device)
+        if ends is not None and type(self.attn) is nn.MultiheadAttention:
+            return _attention_at(self.attn, h, rows, ends)
+        how = dict(need_weights=False, attn_mask=mask, key_padding_mask=padding)
+        a = self.attn(h, h, h, is_causal=mask is not None, **how)[0]
+        return a if ends is None else a[rows, ends]
 
 
 def _attention_at(attention, h, rows, ends):
@@ -231,10 +238,6 @@ def init_text_tower(
             nn.init.normal_(block.get_parameter(name), std=deviation)
 
 # %% ../../nbs/models/301_text_towers.ipynb #1ba7c2e7
-# all but cuDNN's, which plans anew for every number of rows and every length
-_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-
-
 class TextTower(nn.Module):
     "Pre-norm transformer on token ids; the feature is the final state at the end mark."
 
@@ -353,12 +356,11 @@ class TextTower(nn.Module):
                     + suggest(name, self.state_names)
                 )
         tokens = truncate(tokens, self.config.context_length)
-        with sdpa_kernel(_ATTENTION):
-            if not self.config.merge_repeats or tokens.is_meta:
-                return self._run_in_groups(tokens, want)
-            distinct, place = tokens.unique(dim=0, return_inverse=True)
-            feature, states = self._run_in_groups(distinct, want)
-            return feature[place], {name: state[place] for name, state in states.items()}
+        if not self.config.merge_repeats or tokens.is_meta:
+            return self._run_in_groups(tokens, want)
+        distinct, place = tokens.unique(dim=0, return_inverse=True)
+        feature, states = self._run_in_groups(distinct, want)
+        return feature[place], {name: state[place] for name, state in states.items()}
 
     def _run_in_groups(self, tokens, want):
         "`forward_states` of rows that are not longer than the context."

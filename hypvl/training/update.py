@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
-from accelerate.state import AcceleratorState
+from accelerate.state import AcceleratorState, PartialState
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -357,30 +357,35 @@ def _cached_backward(module, batches, step, accelerator):
     return result
 
 # %% ../../nbs/training/500_update.ipynb #837f61e3
-def _is_elsewhere(device, now):
-    "Whether a process that has worked on the device `now` asks for another."
-    if device in (None, "auto"):
-        return now == "cpu" and torch.cuda.is_available()
-    return device != now
+def _is_elsewhere(asked, current):
+    "Whether a process that works on one type of device asks for another."
+    if asked in (None, "auto"):
+        return current == "cpu" and torch.cuda.is_available()
+    return asked != current
 
 
 def make_accelerator(
     precision: str = "no",  # 'no', 'bf16' or 'fp16'
     device: str | None = None,  # 'cpu' to stay there; None: the best there is
-    timeout: float = 600,  # seconds that a process waits for the others; first call only
+    timeout: float = 600,  # seconds that a process waits for the others; first call on a device
 ) -> Accelerator:
-    "Devices and processes as the environment has them."
+    """Devices and processes as the environment has them.
+
+    A process works on one device at a time: a call that asks for another takes the accelerators
+    that were made before along. Several processes stay where they were started.
+    """
     if not timeout > 0:
         raise ValueError(f"timeout: seconds above 0, got {timeout}")
     if device not in (None, "cpu", "cuda", "auto"):
         raise ValueError(f"device: 'cpu', 'cuda', 'auto' or None, got {device!r}")
     if device == "cuda" and not torch.cuda.is_available():
         raise ValueError("device: 'cuda' is not available on this machine")
-    if AcceleratorState._shared_state:
-        state = AcceleratorState()
-        moved = state.num_processes == 1 and _is_elsewhere(device, state.device.type)
-        if moved or state.mixed_precision != precision:
-            AcceleratorState._reset_state(reset_partial_state=moved)
+    if PartialState._shared_state:
+        now = PartialState()
+        if now.num_processes == 1 and _is_elsewhere(device, now.device.type):
+            AcceleratorState._reset_state(reset_partial_state=True)
+    if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
+        AcceleratorState._reset_state()
     ddp = DistributedDataParallelKwargs(
         broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=True
     )

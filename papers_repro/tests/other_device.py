@@ -1,10 +1,13 @@
 """A GPU that is not there: on any machine, tensors that would not meet on one are an error.
 
-Inside `other_device(model)` the model's tensors are marked. What is made of a marked tensor, with
-`device="cuda"` or by `.to("cuda")` is marked; `.cpu()` takes the mark off. Everything lies in the
-memory of the CPU, and is computed there; but an operation on a marked and an unmarked tensor is
-refused as a GPU refuses it, and so is `.numpy()` of a marked one. What autograd's engine does by
-itself is not looked at, nor are times, precisions and kernels.
+Inside `other_device(model)` the model's tensors are marked, and stay so. What is made of a marked
+tensor, with `device="cuda"` or by `.to("cuda")` is marked; `.cpu()` takes the mark off. Everything
+lies in the memory of the CPU, and is computed there; but an operation on a marked and an unmarked
+tensor is refused, and so is `.numpy()` of a marked one.
+
+It sees less than a GPU does: nothing of what happens in a backward pass (gradients come from the
+engine, unmarked), no generators, and of single numbers, which a GPU takes from the CPU in most
+operations, only those that are changed in place.
 """
 
 from collections.abc import Iterator
@@ -24,9 +27,9 @@ _ANSWERS = {
     Tensor.is_cuda.__get__: True,
     Tensor.is_cpu.__get__: False,
 }
-_PLACES = (Tensor.__getitem__, Tensor.__setitem__, Tensor.index_put, Tensor.index_put_)
-_MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.copy_)
-_OF_MODULES = ("_has_compatible_shallow_copy_type", "backward")  # compare kinds, not numbers
+_INDEXED = (Tensor.__getitem__, Tensor.__setitem__, Tensor.index_put, Tensor.index_put_)
+_MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.copy_, Tensor.type_as)
+_TAKES_ANY = ("_has_compatible_shallow_copy_type", "backward")  # of modules, of the engine
 
 
 class OnDevice(Tensor):
@@ -73,41 +76,51 @@ def _wanted(func, args: tuple, kwargs: dict) -> Any:
         return "cpu"
     if func is Tensor.cuda:
         return DEVICE
-    named = args[1] if func is Tensor.to and len(args) > 1 else kwargs.get("device")
+    takes_place = func in (Tensor.to, Tensor.type_as) and len(args) > 1
+    named = args[1] if takes_place else kwargs.get("device")
     if isinstance(named, Tensor):
         return DEVICE if isinstance(named, OnDevice) else "cpu"
     return named if isinstance(named, (str, torch.device)) else None
 
 
-def _refuse(func, tensors: list[Tensor]) -> None:
-    "Raise RuntimeError where tensors do not meet; single numbers and indices may lie anywhere."
+def _tensors(tree: Any) -> list[Tensor]:
+    return [x for x in tree_flatten(tree)[0] if isinstance(x, Tensor)]
+
+
+def _refuse(func, args: tuple, kwargs: dict) -> None:
+    "Raise RuntimeError where tensors do not meet."
     inside_the_engine = torch._C._current_graph_task_id() != -1
-    if inside_the_engine or func in _MOVES or func.__name__ in _OF_MODULES:
+    if inside_the_engine or func in _MOVES or func.__name__ in _TAKES_ANY:
         return
-    if func in _PLACES and isinstance(tensors[0], OnDevice):
-        return
-    if any(not isinstance(x, OnDevice) and x.dim() for x in tensors):
+    if func in _INDEXED and isinstance(args[0], OnDevice):  # indices may lie anywhere
+        args, kwargs = (args[0], *args[2:]), {}
+    tensors = _tensors((args, kwargs))
+    in_place = func.__name__.endswith("_") and not isinstance(args[0], OnDevice)
+    if any(not isinstance(x, OnDevice) and (x.dim() or in_place) for x in tensors):
         raise RuntimeError(f"{func.__name__}: tensors on the device meet tensors on the CPU")
 
 
 def _checked(func, args: tuple, kwargs: dict | None) -> Any:
     "The call's result, marked where it belongs on the device."
     kwargs = dict(kwargs or {})
-    tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
-    any_marked = any(isinstance(x, OnDevice) for x in tensors)
+    any_marked = any(isinstance(x, OnDevice) for x in _tensors((args, kwargs)))
     with torch._C.DisableTorchFunctionSubclass():
         if any_marked:
             for getter, answer in _ANSWERS.items():
                 if func == getter:
                     return answer
+            if func == Tensor.data.__set__:  # a parameter takes whatever it is given
+                return func(*args)
             if func.__name__ in ("numpy", "__array__"):
                 raise TypeError("a tensor on the device has no numpy array")
-            _refuse(func, tensors)
+            _refuse(func, args, kwargs)
         wanted = _wanted(func, args, kwargs)
+        if func is Tensor.cuda:
+            return _marked(args[0])
         if _is_device(wanted):
             args = tuple(torch.device("cpu") if _is_device(x) else x for x in args)
             kwargs |= {"device": torch.device("cpu")} if "device" in kwargs else {}
-        found = (lambda x: x)(*args) if func is Tensor.cuda else func(*args, **kwargs)
+        found = func(*args, **kwargs)
         if func is Tensor.copy_:
             return args[0]
         if _is_device(wanted) or (any_marked and wanted is None):

@@ -154,8 +154,8 @@ def routing_facts(
     with inference(model) as device:
         placed = _placed(points, device)
         scored = {name: x.cpu() for name, x in score_parts(geometry, placed, "image").items()}
-        asking = {side: geometry.parts(placed[side]).asking for side in ("image", "text")}
-        gate_of = {side: gate.gate.cpu().numpy() for side, gate in asking.items()}
+        sides = {side: geometry.parts(part) for side, part in placed.items()}
+        gate_of = {side: found.asking.gate.cpu().numpy() for side, found in sides.items()}
     shares = hyperbolic_shares(
         pd.DataFrame({name: x.flatten().numpy() for name, x in scored.items()})
     )

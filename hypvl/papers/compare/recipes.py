@@ -67,7 +67,7 @@ MAIN = tuple(name for name in MODELS if name not in MORE)
 
 
 START = "shipped:clip_world"  # whose towers all models start from
-_STEPS = {"smoke": 12, "mini": 400, "gpu": 500}  # about a quarter of those from random weights
+_STEPS = {"smoke": 12, "mini": 400, "gpu": 500}  # few: towers are trained
 
 
 def _routed(made: Recipe, product: GeometryConfig) -> Recipe:
