@@ -382,7 +382,8 @@ def make_accelerator(
         raise ValueError("device: 'cuda' is not available on this machine")
     if PartialState._shared_state:
         now = PartialState()
-        if now.num_processes == 1 and _is_elsewhere(device, now.device.type):
+        current = torch.device(now.device or "cpu").type
+        if now.num_processes == 1 and _is_elsewhere(device, current):
             AcceleratorState._reset_state(reset_partial_state=True)
     if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
         AcceleratorState._reset_state()
