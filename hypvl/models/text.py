@@ -160,14 +160,19 @@ def truncate(
     return torch.cat([kept[:, :-1], last[:, None]], dim=1)
 
 # %% ../../nbs/models/301_text_towers.ipynb #158f8b42
+_FORMS = {  # of attention: all but cuDNN's, which plans anew for every number of rows
+    SDPBackend.FLASH_ATTENTION: torch.backends.cuda.flash_sdp_enabled,
+    SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.mem_efficient_sdp_enabled,
+    SDPBackend.MATH: torch.backends.cuda.math_sdp_enabled,
+}
+
+
 def _attention_forms() -> list[SDPBackend]:
-    "Those that are allowed now but for cuDNN's, which plans anew for every number of rows."
-    asked = {
-        SDPBackend.FLASH_ATTENTION: torch.backends.cuda.flash_sdp_enabled(),
-        SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.mem_efficient_sdp_enabled(),
-        SDPBackend.MATH: torch.backends.cuda.math_sdp_enabled(),
-    }
-    return [form for form, allowed in asked.items() if allowed] or [SDPBackend.CUDNN_ATTENTION]
+    "Those of `_FORMS` that the caller allows, and cuDNN's where only that is allowed."
+    if torch.compiler.is_compiling():  # which cannot ask
+        return list(_FORMS)
+    allowed = [form for form, is_allowed in _FORMS.items() if is_allowed()]
+    return allowed or [SDPBackend.CUDNN_ATTENTION]
 
 
 class TextBlock(ResidualAttentionBlock):
