@@ -184,24 +184,22 @@ class TextBlock(ResidualAttentionBlock):
         mask: Bool[Tensor, "L L"] | None = None,  # True where a position must not look
         padding: Bool[Tensor, "B L"] | None = None,  # True at positions that nobody may look at
         ends: Int[Tensor, "B"] | None = None,  # one position a row; what leaves is [B, W], there
-    ) -> tuple[Float[Tensor, "B L W"], Float[Tensor, "B L W"], Float[Tensor, "B *L W"]]:
+    ) -> tuple[Float[Tensor, "B L W"], Float[Tensor, "B *L W"], Float[Tensor, "B *L W"]]:
         "Input of the attention, output of the attention, and the stream that leaves."
         h = self.ln_1(x)
+        at = None if ends is None else (torch.arange(len(x), device=x.device), ends)
         with sdpa_kernel(_attention_forms()):
-            a = self._attend(h, mask, padding, ends)
-        if ends is not None:
-            x = x[torch.arange(len(x), device=x.device), ends]
-        x = x + a
+            a = self._attend(h, mask, padding, at)
+        x = (x if at is None else x[at]) + a
         return h, a, x + self.mlp(self.ln_2(x))
 
-    def _attend(self, h, mask, padding, ends):
-        "Output of the attention, at all positions or, with `ends`, as [B, W] there."
-        rows = torch.arange(len(h), device=h.device)
-        if ends is not None and type(self.attn) is nn.MultiheadAttention:
-            return _attention_at(self.attn, h, rows, ends)
+    def _attend(self, h, mask, padding, at):
+        "Output of the attention, at all positions or, as [B, W], at one a row."
+        if at is not None and type(self.attn) is nn.MultiheadAttention:
+            return _attention_at(self.attn, h, *at)
         how = dict(need_weights=False, attn_mask=mask, key_padding_mask=padding)
         a = self.attn(h, h, h, is_causal=mask is not None, **how)[0]
-        return a if ends is None else a[rows, ends]
+        return a if at is None else a[at]
 
 
 def _attention_at(attention, h, rows, ends):

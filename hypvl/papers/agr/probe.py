@@ -126,7 +126,9 @@ def score_parts(
     geometry: Routed,
     points: Mapping[str, Tensor],  # 'image' and 'text'
     side: Side,  # which of them asks
-) -> dict[str, Float[Tensor, "Q K"]]:  # gate, weight, mix, delta, hyperbolic, euclidean, score
+) -> dict[
+    str, Float[Tensor, "Q K"]
+]:  # on the CPU: gate, weight, mix, delta, hyperbolic, euclidean, score
     "What the score of every pair is made of (Algorithm 1): M = mix, the gate, w and w_E."
     pairs = geometry.pairs(points["image"], points["text"])
     pairs = pairs if side == "image" else pairs.of_texts()
@@ -134,7 +136,7 @@ def score_parts(
     gate, of_correction, _, stretch = asking.columns()
     weight = torch.ones_like(pairs.baseline) if pairs.weight is None else pairs.weight
     mix = gate * weight * of_correction
-    return {
+    found = {
         "gate": gate.expand_as(mix),
         "weight": weight,
         "mix": mix,
@@ -143,6 +145,7 @@ def score_parts(
         "euclidean": pairs.correction,
         "score": geometry.of_queries(pairs, asking),
     }
+    return {name: part.cpu() for name, part in found.items()}
 
 
 def routing_facts(
@@ -153,7 +156,7 @@ def routing_facts(
     geometry, parts = model.geometry, []
     with inference(model) as device:
         placed = _placed(points, device)
-        scored = {name: x.cpu() for name, x in score_parts(geometry, placed, "image").items()}
+        scored = score_parts(geometry, placed, "image")
         sides = {side: geometry.parts(part) for side, part in placed.items()}
         gate_of = {side: found.asking.gate.cpu().numpy() for side, found in sides.items()}
     shares = hyperbolic_shares(
@@ -262,8 +265,7 @@ def leaning_captions(
     top = min(top, len(images))
     points = {"image": encode_images(model, images), "text": encode_texts(model, captions)}
     with inference(model) as device:
-        found = score_parts(model.geometry, _placed(points, device), "text")
-    scored = {name: x.cpu() for name, x in found.items()}
+        scored = score_parts(model.geometry, _placed(points, device), "text")
     best = scored["score"].topk(top).indices
     mix = scored["mix"].gather(1, best).mean(1)
     rows = []
