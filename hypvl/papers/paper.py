@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from IPython.display import Markdown
 from PIL import Image
 
@@ -28,6 +27,7 @@ from .figures import Drawing, claims_figure
 from .parallel_runs import run_all
 from .parameters import RunParameters, Seeds, read_parameters
 from hypvl.papers.provenance import (
+    device_type,
     provenance,
     provenance_frame,
     save_provenance,
@@ -349,7 +349,7 @@ class Study:
             preset=p.preset,
             seeds=p.seeds,
             config_hash=hashes,
-            device="cuda" if p.device != "cpu" and torch.cuda.is_available() else "cpu",
+            device=device_type(p.device),
             seconds=time.perf_counter() - self.started,
         )
         if results is not None:

@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import joblib
-import torch
 from joblib.externals.loky import get_reusable_executor
 from tqdm.std import tqdm
 
 from ..data.sources import DataSource
+from .provenance import device_type
 from .recipes import Recipe
 from .runs import MONITORS, PROBES, Run, check_data, run
 from ..training.interruption import StopRequest
@@ -108,8 +108,8 @@ def _one_of_several(
 def _how_many(at_once: int | None, missing: int, how: str, device: str) -> int:
     "How many of the missing runs go side by side."
     if at_once is None:
-        gpu = device != "cpu" and torch.cuda.is_available()
-        at_once = {"slurm": missing, "inline": 1 if gpu else joblib.cpu_count()}.get(how, 1)
+        here = 1 if device_type(device) == "cuda" else joblib.cpu_count()
+        at_once = {"slurm": missing, "inline": here}.get(how, 1)
     if at_once < 1:
         raise ValueError(f"at_once: 1 or more, got {at_once}")
     return min(at_once, missing)

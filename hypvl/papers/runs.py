@@ -31,6 +31,7 @@ from ..losses.entailment import Entail
 from ..models.registry import create_model, load_model
 from . import paper_packages
 from hypvl.papers.provenance import (
+    device_type,
     git_state,
     machine,
     save_provenance,
@@ -263,7 +264,7 @@ def job(config: dict, out: Path) -> dict:
     probes = {name: find_probe(name) for name in recipe.probes}
     train(recipe, data, out, device, config["progress"])
     if int(os.environ.get("RANK", 0)) == 0:
-        where = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
+        where = device_type(device)
         chosen = recipe.monitor and recipe.train.steps
         weights = out / "checkpoints" / "best" if chosen else out / "model"
         model = load_model(weights).to(where)

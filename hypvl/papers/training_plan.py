@@ -26,6 +26,7 @@ from ..config import config_hash, suggest
 from ..data.sources import DataPaths, DataSource
 from ..models.registry import create_model
 from .paper import Paper
+from .provenance import device_type
 from .recipe_names import short_name
 from .recipes import Recipe
 from ..training.feed import Feed
@@ -135,7 +136,7 @@ def measure_update(
     for name, value, least in (("batch_size", batch_size, 2), ("updates", updates, 1)):
         if value < least:
             raise ValueError(f"{name}: {least} or more, got {value}")
-    timed = "no" if device == "cpu" or not torch.cuda.is_available() else recipe.train.precision
+    timed = "no" if device_type(device) == "cpu" else recipe.train.precision
     accelerator = make_accelerator(timed, device)
     description = recipe.model.untrained()
     model: Any = create_model(description, seed=recipe.train.seed)
