@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['Monitor', 'MONITORS', 'Probe', 'PROBES', 'make_loader', 'register_monitor', 'train', 'register_probe', 'find_probe',
-           'suite_frames', 'validation_frames', 'check_data', 'check_recipe', 'job', 'Run', 'prepare_data', 'run',
-           'joined', 'in_words', 'gather']
+           'suite_frames', 'validation_points', 'validation_frames', 'check_data', 'check_recipe', 'job', 'Run',
+           'prepare_data', 'run', 'joined', 'in_words', 'gather']
 
 # %% ../../nbs/papers/802_runs.ipynb #1721ed1e
 import importlib
@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..config import from_dict, suggest, to_dict
 from ..data.sources import DataPaths, DataSource
@@ -175,20 +175,31 @@ def suite_frames(
     )
 
 
-@register_probe("validation")
-def validation_frames(
-    model: nn.Module, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
-) -> dict[str, pd.DataFrame]:
-    "Retrieval on validation scenes."
-    size, batch_size = recipe.image_size, 128
-    scenes = recipe.data.loader(data, model.tokenizer, size, batch_size, split="val")
-    parts = {"text": [], "image": []}
+def validation_points(
+    model: nn.Module,
+    data: DataPaths,
+    source: DataSource,  # whose validation scenes
+    image_size: int,
+) -> dict[str, Tensor]:  # 'image' and 'text', on the CPU in float32
+    "Points of the validation scenes and their captions."
+    scenes = source.loader(data, model.tokenizer, image_size, 128, split="val")
+    parts: dict[str, list[Tensor]] = {"image": [], "text": []}
     with inference(model) as device:
         for batch in scenes:
             inputs = {name: batch[name].to(device) for name in parts}
             for name, points in model.embed(inputs, tuple(parts)).items():
                 parts[name].append(points.float().cpu())
-        texts, images = (torch.cat(points).to(device) for points in parts.values())
+    return {name: torch.cat(rows) for name, rows in parts.items()}
+
+
+@register_probe("validation")
+def validation_frames(
+    model: nn.Module, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
+) -> dict[str, pd.DataFrame]:
+    "Retrieval on validation scenes."
+    points = validation_points(model, data, recipe.data, recipe.image_size)
+    with inference(model) as device:
+        texts, images = (points[side].to(device) for side in ("text", "image"))
         scores = model.geometry.score(texts, images, "text").cpu()
     recall = recall_at_k(scores, range(len(scores)), 5)[5]
     row = {"metric": "t2i_R@5", "value": recall, "n": len(scores)}

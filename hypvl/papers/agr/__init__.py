@@ -42,7 +42,7 @@ from hypvl.papers.agr.figures import (
     study_figure,
     study_sentence,
 )
-from .probe import leaning_captions, routed_frames, validation_points
+from .probe import leaning_captions, routed_frames
 from .recipes import SECTIONS, section_recipes, trained_parameters
 from .tables import LAYOUTS, REFERENCE
 from ..figures import Drawing, budget_figure, budget_scores, budget_sentence
@@ -51,6 +51,7 @@ from ..parameters import Seeds
 from ..read_off import GroupMeans
 from ..recipes import Recipe
 from ..reference import Rows
+from ..runs import validation_points
 from ..tables import in_groups
 from ...search import build_index
 
@@ -533,7 +534,9 @@ def search_depths(
     if found is None:
         return Markdown(_NOT_KEPT)
     trained, data, recipe = found
-    points, rows = validation_points(trained, data, recipe), []
+    source = recipe.test or recipe.data
+    points = validation_points(trained, data, source, recipe.image_size)
+    rows = []
     for query, key in (("text", "image"), ("image", "text")):
         index = build_index(trained.geometry, points[key], side=query)
         gate = trained.geometry.parts(points[query]).asking.gate.mean().item()
