@@ -177,12 +177,12 @@ def suite_frames(
 
 def validation_points(
     model: nn.Module,
-    data: DataPaths,
-    source: DataSource,  # whose validation scenes
-    image_size: int,
+    data: DataPaths,  # of the source that the recipe is tested on
+    recipe: Recipe,
 ) -> dict[str, Tensor]:  # 'image' and 'text', on the CPU in float32
     "Points of the validation scenes and their captions."
-    scenes = source.loader(data, model.tokenizer, image_size, 128, split="val")
+    source = recipe.test or recipe.data
+    scenes = source.loader(data, model.tokenizer, recipe.image_size, 128, split="val")
     parts: dict[str, list[Tensor]] = {"image": [], "text": []}
     with inference(model) as device:
         for batch in scenes:
@@ -197,7 +197,7 @@ def validation_frames(
     model: nn.Module, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "Retrieval on validation scenes."
-    points = validation_points(model, data, recipe.data, recipe.image_size)
+    points = validation_points(model, data, recipe)
     with inference(model) as device:
         texts, images = (points[side].to(device) for side in ("text", "image"))
         scores = model.geometry.score(texts, images, "text").cpu()

@@ -534,9 +534,7 @@ def search_depths(
     if found is None:
         return Markdown(_NOT_KEPT)
     trained, data, recipe = found
-    source = recipe.test or recipe.data
-    points = validation_points(trained, data, source, recipe.image_size)
-    rows = []
+    points, rows = validation_points(trained, data, recipe), []
     for query, key in (("text", "image"), ("image", "text")):
         index = build_index(trained.geometry, points[key], side=query)
         gate = trained.geometry.parts(points[query]).asking.gate.mean().item()

@@ -269,7 +269,7 @@ def routed_frames(
     "Test sets under every score, the best constant, facts of the router, gates of texts."
     frames: dict[str, list[pd.DataFrame]] = {}
     geometry, source = model.geometry, recipe.test or recipe.data
-    points = validation_points(model, data, source, recipe.image_size)
+    points = validation_points(model, data, recipe)
     variants = scored_variants(recipe)
     with_constant = ["constant", *({"held"} & {*variants})]
     curves = {variant: constant_curve(model, points, variant) for variant in with_constant}

@@ -59,7 +59,7 @@ def _training(preset: str) -> TrainConfig:
     if preset == "smoke":
         return replace(training, steps=12, batch_size=32, log_every=1, checkpoint_every=6)
     if preset == "gpu":
-        return replace(training, steps=2_000, batch_size=1024, lr=1e-3, min_lr=1e-5, log_every=20)
+        return replace(training, steps=1_000, batch_size=512, log_every=10)
     if preset == "paper":
         many = {"steps": 120_000, "batch_size": 2048, "lr": 1e-4, "min_lr": 1e-6, "log_every": 100}
         more = {"precision": "bf16", "workers": 8, "checkpoint_every": 5_000}
