@@ -47,7 +47,7 @@ class _Aperture(Function):
         s = r.clamp(min=ctx.edge * (1 + APERTURE_MARGIN))
         other_side = ((s - ctx.edge) * (s + ctx.edge)).sqrt()
         for_r = -grad * ctx.edge / (s * other_side)
-        return for_r.where(r > ctx.edge, 0.0), None
+        return for_r.where(~(r <= ctx.edge), 0.0), None
 
 
 @fp32_geometry
@@ -72,7 +72,10 @@ def half_aperture(
         return literal.half_aperture(x, c=c, min_radius=min_radius, eps=eps)
     r = _curvature(c, x).sqrt() * _norm(x)
     edge = 2.0 * min_radius
-    r = r.where(r.to(x.dtype) > edge, 0.0)  # compared in the type of x, where 0.2 is 2K
+    inside = (
+        r.to(x.dtype) <= edge
+    )  # in the type of x, where 0.2 is 2K; never of a number that is none
+    r = r.where(~inside, 0.0)
     return _Aperture.apply(r, edge).to(x.dtype)
 
 # %% ../../nbs/geometry/102_cones.ipynb #c9017610
@@ -86,7 +89,7 @@ def _across(delta: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
     part = delta - unit * (unit * delta).sum(-1, keepdim=True)
     length = _norm(part, keepdim=True)
     rounding = 8 * torch.finfo(part.dtype).eps * _norm(delta, keepdim=True)
-    return part, length.where(length > rounding, 0.0)
+    return part, length.where(~(length <= rounding), 0.0)
 
 
 class _Angle(NamedTuple):
@@ -123,9 +126,9 @@ def _angle_parts(x: Tensor, y: Tensor, c: Tensor) -> _Angle:
     along_y = (m * y_unit).sum(-1, keepdim=True) - bend * y_norm
     radial = -root * both / (2 * (1 + x_time)) * along_x
     back = root * both / (2 * (1 + y_time)) * along_y
-    known = (torch.hypot(root * side_length, radial) > tiny) & (root * x_norm > tiny)
+    unknown = (torch.hypot(root * side_length, radial) <= tiny) | (root * x_norm <= tiny)
     points = x, y, c, delta, x_time, y_time, u, x_norm, y_norm, x_unit, y_unit
-    return _Angle(*points, side, side_length, radial, back, known)
+    return _Angle(*points, side, side_length, radial, back, ~unknown)
 
 # %% ../../nbs/geometry/102_cones.ipynb #a52ce35a
 class _ExteriorAngle(Function):
@@ -222,14 +225,14 @@ def _angle_tile(x: _Apexes, y: _Apexes, tiny: float) -> _AngleTile:
     "The pieces for apexes x in columns and points y in rows."
     t = torch.cdist(x.unit, y.unit, compute_mode="donot_use_mm_for_euclid_dist")
     sin = t * (4 - t.square()).clamp(min=0).sqrt() / 2
-    sin = sin.where(sin > 8 * torch.finfo(t.dtype).eps, 0.0)
+    sin = sin.where(~(sin <= 8 * torch.finfo(t.dtype).eps), 0.0)
     bend = t.square() / 2
     rise = x.time * y.norm - x.norm * y.time
     across = y.norm * sin
     radial = rise - x.time * y.norm * bend
     back = rise + x.norm * y.time * bend
-    known = (torch.hypot(across, radial) > tiny) & (x.norm > tiny)
-    return _AngleTile(sin, 1 - bend, across, radial, back, known)
+    unknown = (torch.hypot(across, radial) <= tiny) | (x.norm <= tiny)
+    return _AngleTile(sin, 1 - bend, across, radial, back, ~unknown)
 
 # %% ../../nbs/geometry/102_cones.ipynb #47f3e842
 class _PairwiseAngle(Function):
