@@ -26,13 +26,13 @@ help:  ## list the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	@touch $@
 
-phyclip:  ## train CLIP, MERU, HyCoCLIP and PHyCLIP on the embedded world; render tables, figures and claims
-syntax:  ## train MERU with and without the syntax loss; render tables, figures and claims
+phyclip:  ## train CLIP, MERU, HyCoCLIP and PHyCLIP on the embedded world, one seed; render tables, figures and claims
+syntax:  ## train MERU with and without the syntax loss, one seed; render tables, figures and claims
 hierarchies:  ## fine-tune CLIP's image tower on wholes and parts, three seeds; render tables, figures and claims
 hierarchies: NOTEBOOK = visual_hierarchies
 h2em:  ## name unseen pairs of states and shapes with H²EM and its controls, three seeds; render tables, figures and claims
 agr:  ## train heads of two geometries and a router on a frozen trunk, beside controls, three seeds; render tables, figures and claims
-compare:  ## tune one trained model by the ideas of all five papers, three seeds; say which helps what; about an hour
+compare:  ## tune one trained model by the ideas of all five papers, three seeds; say which helps what; an hour to an hour and a half
 compare: SECTIONS = main,longer
 NOTEBOOK  = $@
 phyclip syntax hierarchies h2em agr compare: .venv/.installed

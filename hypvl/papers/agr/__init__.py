@@ -638,7 +638,8 @@ paper = Paper(
     suite_tables=(2, 4),
     headline={
         "t2i-clip": "It finds the picture of a caption better than CLIP's head on the same trunk",
-        "gate-default": "Unless a query says otherwise, its router goes by the hyperbolic score",
+        "gate-default": "Unless a query says otherwise, its router goes by the hyperbolic "
+        "score (here after 300 steps)",
     },
     results="agr_{preset}",
 )
