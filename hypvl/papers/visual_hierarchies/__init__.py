@@ -231,7 +231,7 @@ paper = Paper(
     describe=_describe,
     real_data="boxes",
     headline={
-        "tuned-clip-hyp": "Fine-tuned, CLIP finds more scenes by boxes and boxes by scenes "
+        "tuned-clip-hyp": "Fine-tuned, CLIP finds more scenes by boxes, boxes by scenes "
         "(smaller gain)",
         "clip-child_to_parent": "Boxes retrieve scenes better in hyperbolic than in flat space",
     },
