@@ -318,7 +318,8 @@ def train_command(
     say(f"done        {outcome(made)}")
     for line in score_lines(made.frames().get("results")):
         say(f"            {line}")
-    say(f"model       {folder / 'model'}; hypvl info {folder} says what it is")
+    needed = "".join(f" --plugin {plugin}" for plugin in args.plugin)
+    say(f"model       {folder / 'model'}; hypvl info {folder}{needed} says what it is")
     return 0
 
 # %% ../nbs/007_recipe_commands.ipynb #48bad3ba

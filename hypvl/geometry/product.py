@@ -40,7 +40,8 @@ def check_points(
         raise ValueError(f"x must have factors and dimensions, got {list(x.shape)}")
     c = c if isinstance(c, Tensor) else torch.as_tensor(c, dtype=torch.float64)
     if reads_values(c) and not ((c > 0) & (c < math.inf)).all():
-        raise ValueError(f"c must be a positive curvature magnitude, got {c.tolist()}")
+        why = "; the update before was not finite" if c.isnan().any() else ""
+        raise ValueError(f"c must be a positive curvature magnitude, got {c.tolist()}{why}")
     c = c.to(dtype=_wide(x.device), device=x.device)
     if c.ndim and c.shape != x.shape[-2:-1]:
         raise ValueError(f"c must be a scalar or have shape [{x.shape[-2]}], got {list(c.shape)}")

@@ -6,6 +6,7 @@
 __all__ = ['Entail']
 
 # %% ../../nbs/losses/402_entailment.ipynb #eff209fa
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,7 +21,7 @@ class Entail(Row, kind="entail"):
     """Cone violation of pairs, in radians (PHyCLIP, Eq. 5).
 
     How far each specific point lies outside the cone of its general partner; 0 inside, and 0 on
-    a geometry without cones.
+    a geometry without cones, which is warned of.
 
     general, specific: streams of the same shape, or several joined by '+'.
     eta: factor on the half-aperture, > 0; below 1 is stricter than membership.
@@ -61,4 +62,6 @@ class Entail(Row, kind="entail"):
                 f"{self.name}: pairs needed, got {tuple(general.shape)} of {self.general!r} "
                 f"and {tuple(specific.shape)} of {self.specific!r}"
             )
+        if not getattr(geometry, "has_cones", True):  # Python shows a warning once
+            warnings.warn(f"{self.name}: always 0 in a geometry without cones", stacklevel=2)
         return context.reduce(geometry.entail(general, specific, self.eta), self.reduction)

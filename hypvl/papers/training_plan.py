@@ -266,15 +266,16 @@ def planned_rows(
     """Samples a second, memory, hours and price of one run of a recipe.
 
     `cached`: an update needs more memory than a device has, so that its gradients are cached.
-    `fits`: one sample needs no more; where it is False, hours and price are of devices with room.
+    `fits`: one sample needs no more; where it is False, hours and price are of devices with room,
+    and where memory was not counted it is None.
     """
     steps, batch = recipe.train.steps, recipe.train.batch_size
     rows = []
     for devices in setting.devices:
         share, seconds = batch / devices, 0.0
         memory = cost.gibibytes.at(share) if cost else None
-        fits = cost is None or cost.gibibytes.at(1) <= setting.device_gib  # one sample
-        cached = fits and memory is not None and memory > setting.device_gib
+        fits = None if cost is None else cost.gibibytes.at(1) <= setting.device_gib  # one sample
+        cached = fits is True and memory is not None and memory > setting.device_gib
         if steps:
             kept = setting.scaling_efficiency if devices > 1 else 1.0
             seconds = setting.update_seconds(share, cost) / kept
@@ -419,7 +420,8 @@ def plan_paper(
                 hours = planned_rows(recipe, cost, setting)[0]["hours"]
                 spent = time.perf_counter() - begin
                 rest = spent / (measurements - left) * left / 3600
-                said = f"the work of {first}" if first != recipe.name else "measured"
+                how = "measured" if setting.teraflops is None else "counted"
+                said = f"the work of {first}" if first != recipe.name else how
                 amount = f"{_duration(hours)} on {_devices(setting.devices[0])}"
                 tell(f"  {said}: {amount}; {left} left, about {_duration(rest)}")
             precisions[recipe.train.precision] = None
@@ -470,7 +472,7 @@ def _basis(plan: PaperPlan) -> Iterator[tuple[str, str]]:
             "measured once",
             "recipes whose updates have the same operations, memory and learned numbers",
         )
-    if not all(row["fits"] for row in plan.rows):
+    if any(row["fits"] is False for row in plan.rows):
         yield (
             "does not fit",
             f"one sample alone needs more than {setting.device_gib:g} GiB; time and price are of "
@@ -523,7 +525,7 @@ def plan_lines(
         line += f" {_duration(row['hours']):>12}"
         line += f" {_cell(row['price'], 0):>14}" if priced else ""
         line += "  cached" if row["cached"] else ""
-        line += "" if row["fits"] else "  does not fit"
+        line += "  does not fit" if row["fits"] is False else ""
         other = name != before and row["measured"] not in ("", row["recipe"])
         lines.append(line + (f"  as {row['measured']}" if other else ""))
         before = name
