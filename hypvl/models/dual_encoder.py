@@ -376,7 +376,8 @@ class DualEncoder(ImageEncoder):
             one point that `geometry.prototype` makes of its texts, as in the evaluation.
 
         Raises ValueError for labels without an order (a set), that are no texts or that are blank,
-        and for a template without {}.
+        for a template without {}, and for words that a model of few words does not read (of pieces
+        without a row in its table; `text_tower.words` has those of one piece).
 
         The softmax over labels of `geometry.logits`, at the temperature that was learned, in
         evaluation mode: how CLIP (Radford et al., 2021) classifies without examples.

@@ -51,6 +51,17 @@ class TrainConfig:
     A number of updates is called steps; what happens every so many steps also happens after the
     last one. `best` names the column of the metrics that decides which weights are kept as
     `checkpoints/best`; a column that nobody writes keeps none.
+
+    batch_size: samples of an update, all processes and micro-batches together; the loader's too.
+    lr: peak rate, reached in `warmup` steps (None: a tenth of `steps`, at most 100) and left along
+        `schedule` for `min_lr`. betas, eps, weight_decay: of AdamW (`optimizer`); `groups` are
+        parameters that are trained differently, `clip_grad` bounds the norm of the gradient.
+    precision: 'no' (float32), 'bf16' or 'fp16'. accumulate: micro-batches of an update, which has
+        the gradient of the whole batch. ema: decay of averaged weights, below 1; 0 is off.
+    log_every, checkpoint_every, validate_every: in steps. keep: checkpoints that stay.
+    workers: processes of the loader. peer_timeout: in seconds. Other fields: see the source.
+
+    Raises ValueError that names the field and its value.
     """
 
     steps: int = 1000  # updates; 0: the model is saved as it is
