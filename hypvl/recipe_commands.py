@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LISTED', 'add_train', 'add_list', 'add_plan', 'add_info', 'check_paper', 'is_file_name', 'read_settings',
-           'check_training', 'default_out', 'score_lines', 'train_command', 'check_plan', 'plan_command',
+           'check_training', 'whole_names', 'default_out', 'score_lines', 'train_command', 'check_plan', 'plan_command',
            'list_command', 'info_command']
 
 # %% ../nbs/007_recipe_commands.ipynb #ad854f0b
@@ -12,6 +12,8 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -205,6 +207,21 @@ def check_training(
     check_folder("data_root", args.data_root)
     check_device(args.device)
 
+
+@contextmanager
+def whole_names(
+    given: list[str],  # KEY=VALUE each
+) -> Iterator[None]:
+    "An error that begins with the last part of one given key begins with all of it."
+    try:
+        yield
+    except ValueError as error:
+        name, colon, rest = str(error).partition(":")
+        keys = [key for key in read_settings(given) if key.rpartition(".")[2] == name]
+        if not colon or len(keys) != 1:
+            raise
+        raise ValueError(f"{keys[0]}:{rest}") from error
+
 # %% ../nbs/007_recipe_commands.ipynb #dbf19ab0
 def _recipe(args: argparse.Namespace) -> "Recipe":
     "The recipe that is meant."
@@ -285,7 +302,8 @@ def train_command(
     from hypvl.papers.runs import Run, check_recipe, prepare_data, run
     from hypvl.training.launch import LaunchError, finished
 
-    recipe = _recipe(args)
+    with whole_names(args.settings):
+        recipe = _recipe(args)
     if args.write is not None:
         args.write.parent.mkdir(parents=True, exist_ok=True)
         say(f"recipe      {save_config(recipe, args.write)}; hypvl train {args.write} trains it")
@@ -297,7 +315,8 @@ def train_command(
     if finished(folder):
         say(f"training    found finished in {folder}")
     else:
-        check_recipe(recipe)
+        with whole_names(args.settings):
+            check_recipe(recipe)
         start = time.perf_counter()
         found = prepare_data(recipe, out, progress=not args.quiet)
         for paths in {paths.suite: paths for paths in found}.values():
