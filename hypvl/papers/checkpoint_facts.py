@@ -88,9 +88,6 @@ def uses_of(
         uses.append("say what is above what: entailment cones, geometry.entail, geometry.angles")
     if "search_vectors" not in lacking:
         uses.append("search many points: hypvl.search.index.build_index")
-    missing = [name for name in lacking if name not in ("search_vectors", "entail")]
-    if missing:
-        uses.append(f"its geometry lacks {', '.join(missing)}")
     return uses
 
 # %% ../../nbs/papers/893_checkpoint_facts.ipynb #d63c3118
@@ -111,7 +108,7 @@ def _learned(geometry: Any) -> dict[str, str]:
 def checkpoint_facts(
     source: str | Path,  # as for `load_checkpoint`, the folder of a run, or a shipped model's name
     family: str | None = None,  # of a published file; None: by its layout
-) -> dict[str, str]:  # fact → what it is; 'use 1', … at the end
+) -> dict[str, str]:  # fact → what it is; 'use 1', … and what it is without
     "What a checkpoint is."
     path = Path(source)
     if str(source) in SHIPPED and not path.exists():
@@ -129,4 +126,7 @@ def checkpoint_facts(
     facts |= origin
     for number, use in enumerate(uses_of(model), 1):
         facts[f"use {number}"] = use
+    lacking = [name for name in model.geometry.lacks() if name not in ("search_vectors", "entail")]
+    if lacking:
+        facts["without"] = ", ".join(lacking)
     return facts
