@@ -63,5 +63,7 @@ class Entail(Row, kind="entail"):
                 f"and {tuple(specific.shape)} of {self.specific!r}"
             )
         if not getattr(geometry, "has_cones", True):  # Python shows a warning once
-            warnings.warn(f"{self.name}: always 0 in a geometry without cones", stacklevel=2)
+            warnings.warn(
+                f"{self.name}: always 0 in a geometry without cones (has_cones)", stacklevel=2
+            )
         return context.reduce(geometry.entail(general, specific, self.eta), self.reduction)
