@@ -231,7 +231,7 @@ paper = Paper(
     describe=_describe,
     real_data="boxes",
     headline={
-        "tuned-clip-hyp": "Fine-tuned, CLIP retrieves better in both directions (the smaller gain shown)",
+        "tuned-clip-hyp": "Fine-tuned, CLIP retrieves better in either direction (smaller gain)",
         "clip-child_to_parent": "Boxes retrieve scenes better in hyperbolic than in flat space",
     },
     results="visual_hierarchies_{preset}",
