@@ -164,7 +164,9 @@ def _add_protocol(parser: argparse.ArgumentParser):
         type=count,
         help="at most so many images, captioned images or pairs of a set, to try things out",
     )
-    group.add_argument("--seed", default=0, type=int, help="of bootstrap and draws; default 0")
+    group.add_argument(
+        "--seed", default=0, type=int, help="of bootstrap and draws; default %(default)s"
+    )
 
 
 def _add_checklist(parser: argparse.ArgumentParser):
@@ -199,7 +201,9 @@ def _add_checklist(parser: argparse.ArgumentParser):
 def _add_machine(parser: argparse.ArgumentParser):
     "Options that change no number."
     group = parser.add_argument_group("machine")
-    group.add_argument("--batch_size", default=64, type=int, help="images in one pass; default 64")
+    group.add_argument(
+        "--batch_size", default=64, type=int, help="images in one pass; default %(default)s"
+    )
     group.add_argument(
         "--workers",
         default=min(8, os.cpu_count() or 1),

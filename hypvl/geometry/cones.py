@@ -72,9 +72,7 @@ def half_aperture(
         return literal.half_aperture(x, c=c, min_radius=min_radius, eps=eps)
     r = _curvature(c, x).sqrt() * _norm(x)
     edge = 2.0 * min_radius
-    inside = (
-        r.to(x.dtype) <= edge
-    )  # in the type of x, where 0.2 is 2K; never of a number that is none
+    inside = r.to(x.dtype) <= edge  # in the type of x, where 0.2 is 2K; not so of NaN
     r = r.where(~inside, 0.0)
     return _Aperture.apply(r, edge).to(x.dtype)
 

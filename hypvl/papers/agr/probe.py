@@ -112,10 +112,8 @@ def score_parts(
     geometry: Routed,
     points: Mapping[str, Tensor],  # 'image' and 'text'
     side: Side,  # which of them asks
-) -> dict[
-    str, Float[Tensor, "Q K"]
-]:  # on the CPU: gate, weight, mix, delta, hyperbolic, euclidean, score
-    "What the score of every pair is made of (Algorithm 1): M = mix, the gate, w and w_E."
+) -> dict[str, Float[Tensor, "Q K"]]:  # gate, weight, mix, delta, hyperbolic, euclidean, score
+    "What the score of every pair is made of (Algorithm 1), on the CPU: M = mix, the gate, w, w_E."
     pairs = geometry.pairs(points["image"], points["text"])
     pairs = pairs if side == "image" else pairs.of_texts()
     asking = geometry.parts(points[side]).asking
