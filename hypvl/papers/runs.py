@@ -11,7 +11,6 @@ __all__ = ['Monitor', 'MONITORS', 'Probe', 'PROBES', 'make_loader', 'register_mo
 import importlib
 import json
 import os
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from ..evaluation.retrieval import recall_at_k
 from ..evaluation.suites.evaluate import evaluate_suite, load_frames, save_frames
 from ..evaluation.suites.protocols import Protocol
 from ..evaluation.zero_shot import inference
-from ..losses.entailment import Entail
+from ..losses.entailment import Entail, warn_without_cones
 from ..models.registry import create_model, load_model
 from . import paper_packages
 from hypvl.papers.provenance import (
@@ -230,10 +229,8 @@ def check_recipe(
     if recipe.monitor:
         _find("monitor", recipe.monitor, MONITORS)
     objective, model = recipe.objective.make(), create_model(recipe.model, seed=recipe.train.seed)
-    idle = [row.name for row in getattr(objective, "rows", ()) if isinstance(row, Entail)]
-    if idle and not model.geometry.has_cones:
-        space = model.geometry.describe()
-        warnings.warn(f"{', '.join(idle)}: always 0, for {space} has no cones", stacklevel=2)
+    asking = [row.name for row in getattr(objective, "rows", ()) if isinstance(row, Entail)]
+    warn_without_cones(asking, model.geometry)
     samples, at_once = getattr(recipe.data, "train", None), recipe.train.micro_batch()
     if isinstance(samples, int) and recipe.train.steps and at_once > samples:
         raise ValueError(f"batch_size: at most data.train={samples} samples, got {at_once}")
