@@ -24,8 +24,10 @@ from hypvl.papers.runs import train, validation_frames
 
 SETTINGS = {  # what is changed, and how
     "recipe": {},
-    "learning rate .0015": {"train.lr": 1.5e-3},
-    "learning rate .006": {"train.lr": 6e-3},
+    "learning rate .003": {"train.lr": 3e-3},
+    "learning rate .012": {"train.lr": 1.2e-2},
+    "AdamW at .003": {"train.optimizer": "adamw", "train.lr": 3e-3},
+    "AdamW at .006": {"train.optimizer": "adamw"},
     "batch 64": {"train.batch_size": 64},
     "batch 256": {"train.batch_size": 256},
     "text tower of two blocks": {"model.text.layers": 2},

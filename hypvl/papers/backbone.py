@@ -65,6 +65,7 @@ def recipe(
         "model.text.layers": 1,
         "objective.ramp": 150,  # of entailment, which CLIP has not
         "train.steps": steps,
+        "train.optimizer": "adamw",
         "train.lr": 3e-3,
         "train.warmup": min(50, steps // 4),
         "train.checkpoint_every": 500,

@@ -78,7 +78,7 @@ class Recipe:
 
 # %% ../../nbs/papers/801_recipes.ipynb #ac62fe9f
 _WORLD_TRAINING = TrainConfig(
-    steps=3_000,
+    steps=1_500,
     batch_size=128,
     lr=3e-3,
     warmup=50,
@@ -125,7 +125,7 @@ def preset_scale(
         few = {"steps": 12, "batch_size": 32, "warmup": 4, "log_every": 2, "checkpoint_every": 6}
         return data, replace(_WORLD_TRAINING, **few)
     if preset == "mini":
-        return WorldSource(train=24_000), _WORLD_TRAINING
+        return WorldSource(train=24_000), replace(_WORLD_TRAINING, optimizer="muon", lr=6e-3)
     if preset == "gpu":
         training = replace(
             _WORLD_TRAINING,

@@ -74,7 +74,7 @@ class TrainConfig:
     warmup: int | None = None  # updates of the linear rise; None: a tenth of steps, at most 100
     schedule: str = "cosine"  # 'cosine', 'cos2', 'linear', 'constant', or one of your own
     min_lr: float = _later(0.0)  # learning rate at the end of the schedule
-    optimizer: str = _later("adamw")  # 'adamw', 'adam', 'sgd', or one of your own
+    optimizer: str = _later("adamw")  # 'adamw', 'muon', 'adam', 'sgd', or your own
     groups: tuple[Group, ...] = _later(())  # parameters that are trained differently
     clip_grad: float | None = None  # largest norm of the gradient; None is off, as published
     precision: Literal["no", "bf16", "fp16"] = "no"

@@ -95,7 +95,7 @@ def compare_recipe(
     known_name("preset", preset, ("smoke", "mini", "gpu"))
     idea = MODELS[name]
     made = family_recipe(idea.family, preset, boxes=True, seed=seed)
-    train = replace(made.train, steps=_STEPS[preset])
+    train = replace(made.train, steps=_STEPS[preset], optimizer="adamw", lr=3e-3)
     of_training = {key: value for key, value in overrides.items() if key.startswith("train.")}
     model: Any = replace(made.model, weights=START)
     made = replace(made, model=model, data=syntax_recipe(preset=preset).data, train=train)
