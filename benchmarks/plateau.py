@@ -26,6 +26,7 @@ from hypvl.papers.runs import train
 AT_ONCE = {"objective.delay": 0, "objective.ramp": 0}
 RAMPED = {"objective.delay": 0, "objective.ramp": 150}
 WHOLE = {"objective.box_contrast": "full"}
+ADAMW = {"train.optimizer": "adamw", "train.lr": 3e-3}
 SETTINGS = {  # name -> family and what differs from the recipe
     "recipe": ("phyclip", {}),
     "cones from step 0": ("phyclip", AT_ONCE),
@@ -33,6 +34,8 @@ SETTINGS = {  # name -> family and what differs from the recipe
     "box queries against whole": ("phyclip", WHOLE),
     "both, as published": ("phyclip", {**AT_ONCE, **WHOLE}),
     "batch norm": ("phyclip", {"model.vision.norm": "batch"}),
+    "AdamW": ("phyclip", ADAMW),
+    "AdamW, cones from step 0": ("phyclip", {**ADAMW, **AT_ONCE}),
     "HyCoCLIP, recipe": ("hycoclip", {}),
     "CLIP, recipe": ("clip", {}),
 }
