@@ -301,7 +301,7 @@ def _ablation_panel(axis: Axes, cell: pd.DataFrame, title: str) -> None:
         caps = {"elinewidth": 0.9, "capsize": 2 * bool(bars.any())}
         axis.errorbar(places, part["value"] * factor, yerr=bars, **caps, **look)
     axis.set(title=title, xlabel="k", xticks=range(len(counts)), xticklabels=counts)
-    axis.margins(y=0.2)
+    axis.set_ylim(0, 1.1 * axis.dataLim.y1)
 
 
 def ablation_figure(
@@ -309,8 +309,6 @@ def ablation_figure(
     score: str = "paper",  # which of our scores
 ) -> Drawing:
     """Metrics over the number of factors, ours and the paper's, ℓ1 as a line and ℓ2 as a mark.
-
-    Every panel has its own axis, which does not begin at 0.
 
     Where some models have fewer seeds than others, all are shown by the seeds of these.
     """
