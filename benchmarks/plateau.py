@@ -21,12 +21,13 @@ from hypvl.evaluation.zero_shot import inference
 from hypvl.models import load_model
 from hypvl.papers.phyclip.recipes import recipe
 from hypvl.papers.provenance import git_state, short_commit
+from hypvl.papers.recipes import ADAMW
 from hypvl.papers.runs import train
 
 AT_ONCE = {"objective.delay": 0, "objective.ramp": 0}
 RAMPED = {"objective.delay": 0, "objective.ramp": 150}
 WHOLE = {"objective.box_contrast": "full"}
-ADAMW = {"train.optimizer": "adamw", "train.lr": 3e-3}
+WITH_ADAMW = {f"train.{key}": value for key, value in ADAMW.items()}
 SETTINGS = {  # name -> family and what differs from the recipe
     "recipe": ("phyclip", {}),
     "cones from step 0": ("phyclip", AT_ONCE),
@@ -34,8 +35,8 @@ SETTINGS = {  # name -> family and what differs from the recipe
     "box queries against whole": ("phyclip", WHOLE),
     "both, as published": ("phyclip", {**AT_ONCE, **WHOLE}),
     "batch norm": ("phyclip", {"model.vision.norm": "batch"}),
-    "AdamW": ("phyclip", ADAMW),
-    "AdamW, cones from step 0": ("phyclip", {**ADAMW, **AT_ONCE}),
+    "AdamW": ("phyclip", WITH_ADAMW),
+    "AdamW, cones from step 0": ("phyclip", {**WITH_ADAMW, **AT_ONCE}),
     "HyCoCLIP, recipe": ("hycoclip", {}),
     "CLIP, recipe": ("clip", {}),
 }

@@ -21,7 +21,7 @@ from ...losses.rows import Row
 from ...losses.syntax import SyntaxConfig
 from ..h2em.recipes import section_recipes as h2em_recipes
 from ..phyclip.recipes import recipe as family_recipe
-from ..recipes import Recipe, at_budget, known_name, with_vocabulary
+from ..recipes import ADAMW, Recipe, at_budget, known_name, with_vocabulary
 from ..syntax.recipes import WEIGHT, syntax_recipe
 from ..visual_hierarchies.recipes import hierarchy_recipe
 
@@ -95,7 +95,7 @@ def compare_recipe(
     known_name("preset", preset, ("smoke", "mini", "gpu"))
     idea = MODELS[name]
     made = family_recipe(idea.family, preset, boxes=True, seed=seed)
-    train = replace(made.train, steps=_STEPS[preset], optimizer="adamw", lr=3e-3)
+    train = replace(made.train, steps=_STEPS[preset], **ADAMW)
     of_training = {key: value for key, value in overrides.items() if key.startswith("train.")}
     model: Any = replace(made.model, weights=START)
     made = replace(made, model=model, data=syntax_recipe(preset=preset).data, train=train)
