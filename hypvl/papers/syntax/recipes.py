@@ -22,7 +22,7 @@ from ...data.world.scenes import WorldConfig
 from ...evaluation.order.parse_recovery import parse_report
 from ...losses.syntax import SyntaxConfig
 from ..phyclip.recipes import NAMES, recipe
-from ..recipes import ADAMW, BUDGETS, Recipe, at_budget, known_name, with_vocabulary
+from ..recipes import BUDGETS, Recipe, at_budget, known_name, with_vocabulary
 
 # %% ../../../nbs/papers/syntax/820_recipes.ipynb #dc08b550
 # of things with a material, of things that do something, of scenes with a deed between two
@@ -60,12 +60,9 @@ def syntax_recipe(
         world = WorldConfig(odds={"material": SHARE, "action": SHARE}, deeds=SHARE)
         data = replace(made.data, parses=parses, parser=parser, world=world)
     objective = replace(made.objective, syntax=SyntaxConfig(weight=weight))
-    train = replace(made.train, **ADAMW) if preset == "mini" else made.train
     if preset == "smoke":  # twelve steps do not leave the plateau
         objective = replace(objective, delay=2, ramp=4)
-    made = override(
-        replace(made, objective=objective, data=data, train=train, probes=PROBES), overrides
-    )
+    made = override(replace(made, objective=objective, data=data, probes=PROBES), overrides)
     if not published and "model.text.vocabulary" not in overrides:
         made = with_vocabulary(made)
     made = at_budget(made, budget)
