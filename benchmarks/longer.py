@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """How much the models of PHyCLIP's main section would still learn with more steps than `mini` has.
 
-    python benchmarks/longer.py --budgets 1 4 --seeds 0 1 2
+    python benchmarks/longer.py --models HyCoCLIP PHyCLIP --budgets 1 4
 
 A row of longer.csv is a model after a multiple of `mini`'s steps: how many names of single things
 it knows, and text → image recall among test scenes of pairs that training does not show, in %. Four
@@ -38,9 +38,11 @@ def row_of(run: Run) -> dict:
         "seed": run.recipe.train.seed,
         "budget": run.recipe.columns["budget"],
         "steps": run.recipe.train.steps,
-        **{column: round(100 * values[key], 2) for key, column in MEASURES.items()},
+        **{column: round(100 * float(values[key]), 2) for key, column in MEASURES.items()},
         "run": run.recipe.hash,
-        **{key: made[key] for key in ("commit", "data", "machine")},
+        "commit": made["commit"],
+        "data": made["data"],
+        "device": made["machine"]["device"],
     }
 
 
@@ -49,6 +51,9 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--budgets", type=float, nargs="+", default=[1, 4])
+    parser.add_argument(
+        "--models", nargs="+", help="names as in the tables; all where none is given"
+    )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--runs", type=Path, default=Path("runs/longer"), help="data and models")
@@ -58,13 +63,16 @@ def main():
         at_budget(made, budget)
         for seed in given.seeds
         for made in section_recipes("main", seed=seed)
+        if given.models is None or made.name in given.models
         for budget in given.budgets
     ]
+    if not recipes:
+        parser.error(f"--models: no model of the section has one of the names {given.models}")
     rows = [row_of(run) for run in run_all(recipes, given.runs, device=given.device).values()]
     table = pd.DataFrame(rows).sort_values(["budget", "model", "seed"])
     given.out.mkdir(parents=True, exist_ok=True)
     table.to_csv(given.out / "longer.csv", index=False)
-    print(table.drop(columns=["run", "commit", "data", "machine"]).to_string(index=False))
+    print(table.drop(columns=["run", "commit", "data", "device"]).to_string(index=False))
 
 
 if __name__ == "__main__":
