@@ -170,7 +170,10 @@ def _settings(section: str, preset: str) -> list[dict]:
         return [{"family": family, "boxes": False} for family in ("clip", "meru")]
     if section in ("budget", "longer"):
         shares = [share for share in BUDGETS if (share > 1) == (section == "longer")]
-        return [{"family": f, "budget": share} for share in shares for f in FAMILIES]
+        models = [{"family": family} for family in FAMILIES]
+        if section == "longer":  # claims ask of them, too, whether they are still learning
+            models += _settings("boxes", preset)
+        return [{**model, "budget": share} for share in shares for model in models]
     if section == "ablation":
         counts = (8, 16, 32, 128) if preset == "paper" else (2, 4, 16, 32)
         many = [{"family": "phyclip", "k": k} for k in counts]
