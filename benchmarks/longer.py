@@ -32,16 +32,13 @@ def row_of(run: Run) -> dict:
     "What a run knows, in %."
     found = run.frames()["results"].query("model == @run.recipe.name and score == 'paper'")
     values = found.set_index(["dataset", "metric"])["value"]
+    origin = found.iloc[0]
     made = json.loads((run.folder / "provenance.json").read_text())
     return {
-        "model": run.recipe.name,
-        "seed": run.recipe.train.seed,
-        "budget": run.recipe.columns["budget"],
+        **origin[["model", "seed", "budget"]].to_dict(),
         "steps": run.recipe.train.steps,
         **{column: round(100 * float(values[key]), 2) for key, column in MEASURES.items()},
-        "run": run.recipe.hash,
-        "commit": made["commit"],
-        "data": made["data"],
+        **origin[["run", "commit", "data"]].to_dict(),
         "device": made["machine"]["device"],
     }
 

@@ -28,7 +28,7 @@ from ..models.registry import load_model
 from ..models.shipped import load_shipped, shipped_facts, write_shipped
 from .phyclip.recipes import recipe as family_recipe
 from .provenance import git_state, short_commit
-from .recipes import Recipe, known_name, with_vocabulary
+from .recipes import ADAMW, Recipe, known_name, with_vocabulary
 from .runs import train, validation_frames
 
 # %% ../../nbs/papers/880_backbone.ipynb #9c62590f
@@ -65,15 +65,15 @@ def recipe(
         "model.text.layers": 1,
         "objective.ramp": 150,  # of entailment, which CLIP has not
         "train.steps": steps,
-        "train.optimizer": "adamw",
-        "train.lr": 3e-3,
         "train.warmup": min(50, steps // 4),
         "train.checkpoint_every": 500,
         "train.log_every": 50,
         "train.tensorboard": False,
         "train.seed": seed,
     }
-    made = replace(family_recipe("clip"), data=data, label=VARIANTS[variant])
+    clip = family_recipe("clip")
+    train = replace(clip.train, **ADAMW)
+    made = replace(clip, data=data, train=train, label=VARIANTS[variant])
     made = override(made, chosen | overrides)
     return with_vocabulary(made)
 
