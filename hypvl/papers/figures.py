@@ -287,7 +287,8 @@ def training_figure(
 def training_sentence(
     data: pd.DataFrame,  # of `training_figure`
 ) -> str:
-    """What is left of guessing in each model's contrast of images with texts, and what stays.
+    """What is left of guessing in each model's contrast of images with texts, where its curvature
+    ends, and what stays.
 
     Of n candidates a guess costs ln n. Losses of other rows are not compared.
     """
@@ -307,6 +308,12 @@ def training_sentence(
                 "Contrast of images with texts at the last step, as a share of what guessing costs"
             )
             said.append(f"{what}: {each}.")
+    curved = data[data["panel"].str.contains("curvature") & data["drawn"]].dropna(subset=["value"])
+    if len(curved):
+        last = curved.groupby(["model", "seed"])["step"].transform("max")
+        ends = curved[curved["step"].eq(last)].groupby("model", sort=False)["value"].mean()
+        each = ", ".join(f"{model} {value:.3f}" for model, value in ends.items())
+        said.append(f"Curvature at the last step: {each}.")
     still = data[~data["drawn"]].groupby("panel", sort=False)["value"].mean()
     if len(still):
         each = ", ".join(f"{title} ({value:.3g})" for title, value in still.items())

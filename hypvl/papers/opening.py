@@ -109,8 +109,12 @@ def _reason(row) -> str:
             return "nobody trained longer"
         return f"twice the steps {'turn' if turned(row) else 'take'} it {_later(row)}"
     if row.verdict == "underpowered":
-        told = row.low > row.threshold or row.high < row.threshold
-        return f"p = {row.p:.2g} after correction for all claims" if told else "interval too wide"
+        if row.low > row.threshold or row.high < row.threshold:
+            return f"p = {row.p:.2g} after correction for all claims"
+        theirs = row.paper_effect
+        if pd.notna(theirs) and not row.low <= theirs <= row.high:
+            return "interval too wide, yet it leaves out the paper's"
+        return "interval too wide"
     return _REASONS[row.verdict]
 
 

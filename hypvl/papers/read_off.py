@@ -299,8 +299,20 @@ def _listed(rows: pd.DataFrame) -> str:
     return "\n".join(f"- {finding(row)}" for row in rows.itertuples())
 
 
+_TASK_WORDS = {
+    "t2i": "text → image",
+    "i2t": "image → text",
+    "vl_checklist": "VL-CheckList objects",
+    "vl_attribute": "VL-CheckList attributes",
+    "vl_relation": "VL-CheckList relations",
+    "sugarcrepe": "SugarCrepe",
+}
+
+
 def _progress_lines(table: pd.DataFrame) -> list[str]:
     "The table of progress as Markdown."
+    words = table["task"].map(_TASK_WORDS).fillna(table["task"].str.replace("_", " "))
+    table = table.assign(task=words)
     tasks = list(dict.fromkeys(table["task"]))
     lines = [
         "| mean over test sets, % | " + " | ".join(tasks) + " |",

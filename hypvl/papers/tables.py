@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['OUR_BLOCK', 'PUBLISHED', 'FEWEST_SEEDS', 'SCORES', 'PART', 'SUSPECT', 'ROOM', 'ROOM_BESIDE_FILES', 'over_seeds',
-           'seed_words', 'few_seeds', 'shown_text', 'Block', 'split_block', 'FoldedFrame', 'fold', 'GroupedFrame',
-           'in_groups', 'Table', 'paper_table', 'save']
+           'seed_words', 'few_seeds', 'shown_text', 'Block', 'split_block', 'FoldedFrame', 'fold', 'told',
+           'GroupedFrame', 'in_groups', 'Table', 'paper_table', 'save']
 
 # %% ../../nbs/papers/807_tables.ipynb #4c4ec111
 import html as _html
@@ -471,6 +471,24 @@ def fold(
     folded = FoldedFrame(frame)
     folded.attrs["summary"] = summary
     return folded
+
+# %% ../../nbs/papers/807_tables.ipynb #5263345a
+class _ToldFrame(_ShownFrame):
+    "A table with a sentence below it on what it shows."
+
+    def _repr_html_(self) -> str:
+        said = _html.escape(self.attrs["reading"])
+        return f"{pd.DataFrame(self).to_html()}<p>{said}</p>"
+
+
+def told(
+    frame: pd.DataFrame,
+    reading: str,  # the sentence
+) -> pd.DataFrame:
+    "The same table with a sentence below it."
+    shown = _ToldFrame(frame)
+    shown.attrs["reading"] = reading
+    return shown
 
 # %% ../../nbs/papers/807_tables.ipynb #a7d30c52
 ROOM_BESIDE_FILES = 800  # pixels, where JupyterLab lists files on the left

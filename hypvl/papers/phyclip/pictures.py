@@ -242,17 +242,19 @@ def factor_norm_figure(
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     of = {first: a, second: b} if first != second else {first: f"{a} and {b}"}
-    return Drawing(figure, rows.assign(of=rows["factor"].map(of)).reset_index(drop=True))
+    data = rows.assign(of=rows["factor"].map(of), usual=rows["factor"].map(usual))
+    return Drawing(figure, data.reset_index(drop=True))
 
 
 def factor_norm_sentence(
     data: pd.DataFrame,  # of `factor_norm_figure`
 ) -> str:
-    "Norms of the three prompts in the factors of both families."
+    "Norms of the three prompts in the factors of both families, beside what is usual there."
     said = []
     for (factor, of), rows in data.dropna(subset=["of"]).groupby(["factor", "of"]):
         norms = ", ".join(f"{row.norm:.2f} for “{row.prompt}”" for row in rows.itertuples())
-        said.append(f"factor {factor}, of {of}: {norms}")
+        usual = f"{rows['usual'].iloc[0]:.2f} on average over single prompts"
+        said.append(f"factor {factor}, of {of}: {norms} ({usual})")
     return f"Norm in {'; in '.join(said)}."
 
 # %% ../../../nbs/papers/phyclip/815_pictures.ipynb #3a1d03c5
@@ -319,6 +321,7 @@ def _draw_disk(
     axis.add_collection(LineCollection(lines, colors=shade, linewidths=0.7, zorder=1))
     smaller = min(1, (100 / len(points)) ** 0.5)
     sizes = smaller * np.where(points["term"].isin(inner), 34, 11)
+    axis.plot(0, 0, "+", color=".2", ms=9, mew=1.1, zorder=3)  # the origin
     shades = [colours[group] for group in points["group"]]
     axis.scatter(points["x"], points["y"], s=sizes, c=shades, zorder=2, linewidths=0)
     _name_terms(axis, points, inner, name_leaves)
@@ -339,7 +342,7 @@ def mean_distances(
 
 
 def _distances(points: pd.DataFrame) -> str:
-    return ", ".join(f"{group} {mean:.2f}" for group, mean in mean_distances(points).items())
+    return ", ".join(f"{group} {mean:.3g}" for group, mean in mean_distances(points).items())
 
 
 def _factor_names(terms: pd.DataFrame) -> dict[int, str]:
@@ -382,7 +385,8 @@ def disk_figure(
                 title += f": keeps {points['explained'].iloc[0]:.0%} of the variance"
             axis.set_title(title, pad=8)
         handles = [Line2D([], [], marker="o", ls="", color=c, label=g) for g, c in colours.items()]
-        columns = min(6, len(groups))
+        handles.append(Line2D([], [], marker="+", ls="", color=".2", ms=9, label="origin"))
+        columns = min(6, len(handles))
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
     return Drawing(figure, terms.reset_index(drop=True))
 
@@ -390,11 +394,17 @@ def disk_figure(
 def disk_sentence(
     data: pd.DataFrame,  # of `disk_figure`
 ) -> str:
-    "How far the names of each family are from the origin in each factor."
-    said, names = [], _factor_names(data)
+    "How far the names of each family are from the origin in each factor, and in which farthest."
+    said, names, means = [], _factor_names(data), {}
     for factor, points in data.groupby("factor", sort=False):
         said.append(f"{names[factor]}: {_distances(points)}")
-    return f"Mean distance from the origin in {'; in '.join(said)}."
+        means[factor] = mean_distances(points)
+    text = f"Mean distance from the origin in {'; in '.join(said)}."
+    groups = list(dict.fromkeys(data["group"]))
+    if len(groups) < 2 or len(means) != len(groups):
+        return text
+    own = [means[factor].idxmax() == group for factor, group in zip(means, groups)]
+    return f"{text} In {sum(own)} of {len(own)} factors its own family lies farthest out."
 
 # %% ../../../nbs/papers/phyclip/815_pictures.ipynb #fbefac55
 HOLDS = {
