@@ -112,10 +112,15 @@ def _reason(row) -> str:
         if row.low > row.threshold or row.high < row.threshold:
             return f"p = {row.p:.2g} after correction for all claims"
         theirs = row.paper_effect
-        if pd.notna(theirs) and not row.low <= theirs <= row.high:
-            return "interval too wide, yet it leaves out the paper's"
-        return "interval too wide"
+        below = pd.notna(theirs) and row.high < theirs
+        return "interval too wide" + (", but below the paper's" if below else "")
     return _REASONS[row.verdict]
+
+
+def _outgrown(row) -> bool:
+    "Whether longer training took an effect that was told as small beyond its interval."
+    small = row.verdict in ("smaller than claimed", "not found")
+    return small and bool(row.longer > row.high)
 
 
 def _beside(row) -> str:
@@ -136,7 +141,8 @@ def answer(
         known = ", ".join(VERDICTS)
         raise ValueError(f"row: verdict {row.verdict!r} is none of {known}")
     if outcome(row) in _ANSWERS:
-        later = f"; twice the steps take it {_later(row)}" if shrinks(row) else ""
+        told = shrinks(row) or _outgrown(row)
+        later = f"; twice the steps take it {_later(row)}" if told else ""
         return f"**{_ANSWERS[outcome(row)]}**{later}{_beside(row)}"
     size = ""
     if row.verdict == "still learning" and pd.notna(row.longer) and within_half(row, row.longer):
