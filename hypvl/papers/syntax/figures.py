@@ -184,6 +184,7 @@ def recovery_figure(
             levels = attachment.loc[attachment["tree"].eq(tree), "value"]
             if len(levels):
                 left.axvline(levels.mean(), color=".25", ls=dash, lw=1, label=name)
+        left.set_xlim(0, 1.04 * attachment["high"].max())  # the parser is right of all bars
         _bars(right, inside, "kind", _SIDES, models)
         left.set(xlabel="words on the right head (unlabelled attachment), %", ylabel="")
         right.set(xlabel="inside the cone, % of pairs", ylabel="")
