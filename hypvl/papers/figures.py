@@ -484,7 +484,9 @@ def budget_sentence(
     which = f": {'; '.join(turned)}" if turned else ""
     which += f" ({sure} of them sure both times)" if turned else ""
     change = "changes its sign" if len(turned) == 1 else "change their sign"
-    between = f"from {last[0]:g} to {last[1]:g} times the planned steps in the same seeds"
+    seeds = _trained_at_both(data, last).reset_index()["seed"].unique()
+    which_seeds = seed_words(sorted(seeds)) if len(seeds) else "no seed"
+    between = f"from {last[0]:g} to {last[1]:g} times the planned steps in {which_seeds}"
     said = f"{len(turned)} of {len(pairs)} leads {change} {between}{which}"
     return f"{said}; {growth_sentence(data, last)}"
 

@@ -118,9 +118,9 @@ def _reason(row) -> str:
 
 
 def _outgrown(row) -> bool:
-    "Whether longer training took an effect that was told as small beyond its interval."
+    "Whether longer training took an effect that was told as small out of its interval."
     small = row.verdict in ("smaller than claimed", "not found")
-    return small and bool(row.longer > row.high)
+    return small and bool(row.longer > row.high or row.longer < row.low)
 
 
 def _beside(row) -> str:

@@ -123,7 +123,9 @@ def table_sentence(
     floor = columns["floor"].sum()
     blind = "no blind row is shown" if not ours["baseline"].any() else ""
     text += f"; {blind or f'{floor} columns are at the floor of the blind rows'}"
-    return f"{of_seeds}{text}."
+    others = frame.loc[frame["source"].eq(OUR_BLOCK), "score"].nunique() > 1
+    by = "By the paper's score: " if others else ""
+    return f"{by}{of_seeds}{text}."
 
 # %% ../../nbs/papers/891_read_off.ipynb #4808064b
 def _short(value: float) -> str:

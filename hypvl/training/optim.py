@@ -64,6 +64,9 @@ def named_parts(
     objective: Any = None,  # if it is a module, its parameters are called objective.NAME
 ) -> dict[str, nn.Module]:
     "Prefix of names → module, of what is trained together."
+    if not isinstance(model, nn.Module):
+        got = type(model).__name__
+        raise TypeError(f"model: a module of torch, not its parameters, got a {got}")
     parts = {"": model}
     if isinstance(objective, nn.Module):
         parts["objective."] = objective
@@ -254,8 +257,12 @@ def orthogonalized(
 
     No decomposition is needed: an odd polynomial of a matrix is that polynomial of its singular
     values. Divided by the norm of the matrix, those above .0015 come to between .65 and 1.25,
-    smaller ones grow up to 485 times. A matrix of 0 stays 0, one of norm below 1e-7 is shorter.
+    smaller ones grow up to 485 times. A matrix of 0 stays 0, one of norm far below 1e-7 is
+    shorter. ValueError for what is no matrix.
     """
+    if matrix.dim() != 2 or not matrix.is_floating_point():
+        shape = list(matrix.shape)
+        raise ValueError(f"matrix: two axes of floats, got {matrix.dtype} of shape {shape}")
     a, b, c = _NEWTON_SCHULZ
     wide = matrix.shape[0] <= matrix.shape[1]
     x = matrix if wide else matrix.mT
@@ -288,9 +295,23 @@ class Muon(torch.optim.Optimizer):
         eps: float = 1e-8,  # of AdamW
         momentum: float = 0.95,  # of matrices
     ):
+        within = {"lr": lr >= 0, "eps": eps > 0, "momentum": 0 <= momentum < 1}
+        within["betas"] = all(0 <= beta < 1 for beta in betas)
+        for name, right in within.items():
+            if not right:
+                given = dict(lr=lr, eps=eps, momentum=momentum, betas=betas)[name]
+                ranges = {"lr": "0 or more", "eps": "above 0"}
+                raise ValueError(f"{name}: {ranges.get(name, 'from 0 to below 1')}, got {given}")
         super().__init__(groups, dict(lr=lr, betas=betas, eps=eps, momentum=momentum))
-        if not all({"names", "matrices"} <= group.keys() for group in self.param_groups):
+
+    def add_param_group(
+        self,
+        param_group: dict,  # one of `parameter_groups`
+    ):
+        "Parameters that are trained as well; ValueError where its matrices are not named."
+        if not isinstance(param_group, dict) or not {"names", "matrices"} <= param_group.keys():
             raise ValueError("groups: those of `parameter_groups`, which name the matrices")
+        super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(
@@ -303,7 +324,7 @@ class Muon(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:
-            for name, p in zip(group["names"], group["params"]):
+            for name, p in zip(group["names"], group["params"], strict=True):
                 if p.grad is None:
                     continue
                 direction = self._matrix if name in group["matrices"] else self._adam

@@ -328,7 +328,7 @@ def _draw_disk(
     axis.set(xlim=(-1.04, 1.04), ylim=(-1.04, 1.04), aspect="equal", xticks=[], yticks=[])
     if radius < 1:
         below = {"xytext": (2, -2), "textcoords": "offset points", "va": "top"}
-        axis.annotate(f"radius {radius:g}", (0.7, -0.7), fontsize=7, color=".4", **below)
+        axis.annotate(f"radius {radius:g}", (0.66, -0.72), fontsize=10, color=".2", **below)
     for side in axis.spines.values():
         side.set_visible(False)
 
@@ -400,11 +400,15 @@ def disk_sentence(
         said.append(f"{names[factor]}: {_distances(points)}")
         means[factor] = mean_distances(points)
     text = f"Mean distance from the origin in {'; in '.join(said)}."
-    groups = list(dict.fromkeys(data["group"]))
-    if len(groups) < 2 or len(means) != len(groups):
+    table = pd.DataFrame(means).reindex(list(dict.fromkeys(data["group"])))  # a column a factor
+    if len(table) < 2 or table.shape[0] != table.shape[1] or table.isna().any(axis=None):
         return text
-    own = [means[factor].idxmax() == group for factor, group in zip(means, groups)]
-    return f"{text} In {sum(own)} of {len(own)} factors its own family lies farthest out."
+    own = np.diag(table)  # as many factors as families, in the same order
+    others = table.where(~np.eye(len(table), dtype=bool)).max().to_numpy()
+    if not (others > 0).all():
+        return text
+    each = " and ".join(f"{beyond:+.0%}" for beyond in own / others - 1)
+    return f"{text} Beyond the farthest of the others its own family lies by {each}."
 
 # %% ../../../nbs/papers/phyclip/815_pictures.ipynb #fbefac55
 HOLDS = {

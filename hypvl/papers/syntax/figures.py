@@ -115,7 +115,7 @@ LINES = {
     "next": ("word after it", "--"),
     "previous": ("word before it", ":"),
     "random": ("random tree", "-."),
-    "parser": ("a trained parser", (0, (6, 1, 1, 1, 1, 1))),
+    "parser": ("a trained parser", "-"),
 }
 _TREES = {"cones": "#0072B2", "inverted": "#b8d4ea"}
 _SIDES = {"head to the right": "#D55E00", "head to the left": "#E69F00", "no edge": "#c9c9c9"}
