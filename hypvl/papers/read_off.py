@@ -104,7 +104,7 @@ def table_sentence(
     alike = here.loc[few, "seeds"].nunique() == 1
     if alike and here.loc[~few & models, "row"].nunique() < 2:
         ours, seeds = here[few | ~models], here.loc[few, "seeds"].iloc[0]
-        of_seeds = f"By {seed_words(seeds.split(', '))} alone "
+        of_seeds = f"by {seed_words(seeds.split(', '))} alone"
     if ours["value"].notna().any() and not ours["better"].ne("neither").any():
         return "No number here is better for being higher or lower, so nothing is ranked."
     columns = _ranked_columns(ours)
@@ -122,10 +122,12 @@ def table_sentence(
         text += f"; {which} interval clears the next model's in {clears.sum()} of {where}"
     floor = columns["floor"].sum()
     blind = "no blind row is shown" if not ours["baseline"].any() else ""
-    text += f"; {blind or f'{floor} columns are at the floor of the blind rows'}"
+    at_floor = "1 column is" if floor == 1 else f"{floor} columns are"
+    text += f"; {blind or f'{at_floor} at the floor of the blind rows'}"
     others = frame.loc[frame["source"].eq(OUR_BLOCK), "score"].nunique() > 1
-    by = "By the paper's score: " if others else ""
-    return f"{by}{of_seeds}{text}."
+    whose = "by the paper's score" if others else ""
+    heads = ", ".join(part for part in (whose, of_seeds) if part)
+    return f"{heads[0].upper()}{heads[1:]}: {text}." if heads else f"{text}."
 
 # %% ../../nbs/papers/891_read_off.ipynb #4808064b
 def _short(value: float) -> str:

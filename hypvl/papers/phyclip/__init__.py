@@ -209,7 +209,7 @@ def scores_compared(study: Study) -> pd.DataFrame:
     words = wide.rename(_SCORES, level="score").rename(METRIC_SIGNS, level="product")
     words = words.mul(100).round(1)
     words.insert(0, "seeds", rows.groupby(by)["seed"].nunique().reindex(wide.index).to_numpy())
-    both = recall.reindex(columns=["paper", "official"]).dropna()
+    both = recall.reindex(columns=["paper", "official"]).dropna().sort_index(level=["k", "product"])
     alone = both.index.get_level_values("k") == 1
     said = "".join(
         f" k = {k}, {METRIC_SIGNS[product]} {row.paper:.1f} and {row.official:.1f};"
