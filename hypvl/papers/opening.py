@@ -212,7 +212,7 @@ def headline_figure(
         handles = [_handle(kind, *_MARKS.get(kind, _OTHER)) for kind in kinds]
         if shown["longer"].notna().any():
             ring = {"mfc": "white", "marker": "o", "ls": "-", "lw": 0.9, "color": ".3"}
-            label = "to twice the steps, in the seeds that have them"
+            label = "• to ○: twice the steps, same seeds"
             handles.append(Line2D([], [], label=label, **ring))
         where = {"loc": "outside lower center", "ncols": 5, "frameon": False, "fontsize": 9}
         figure.legend(handles=handles, **where)
