@@ -295,13 +295,15 @@ class Muon(torch.optim.Optimizer):
         eps: float = 1e-8,  # of AdamW
         momentum: float = 0.95,  # of matrices
     ):
-        within = {"lr": lr >= 0, "eps": eps > 0, "momentum": 0 <= momentum < 1}
-        within["betas"] = all(0 <= beta < 1 for beta in betas)
-        for name, right in within.items():
+        fraction = "from 0 to below 1"
+        for name, value, wanted, right in (
+            ("lr", lr, "0 or more", lr >= 0),
+            ("betas", betas, fraction, all(0 <= beta < 1 for beta in betas)),
+            ("eps", eps, "above 0", eps > 0),
+            ("momentum", momentum, fraction, 0 <= momentum < 1),
+        ):
             if not right:
-                given = dict(lr=lr, eps=eps, momentum=momentum, betas=betas)[name]
-                ranges = {"lr": "0 or more", "eps": "above 0"}
-                raise ValueError(f"{name}: {ranges.get(name, 'from 0 to below 1')}, got {given}")
+                raise ValueError(f"{name}: {wanted}, got {value}")
         super().__init__(groups, dict(lr=lr, betas=betas, eps=eps, momentum=momentum))
 
     def add_param_group(
