@@ -27,6 +27,7 @@ from PIL import Image
 
 from ..evaluation.statistics import seed_interval
 from .claims import VERDICTS
+from .read_off import at_last_step
 from .tables import seed_words
 
 # %% ../../nbs/papers/808_figures.ipynb #a45d6a86
@@ -295,8 +296,7 @@ def training_sentence(
     said = []
     rows = data[data["panel"].str.endswith("contrast: image → text") & data["drawn"]]
     if len(rows):
-        last = rows.groupby(["model", "seed"])["step"].transform("max")
-        rows = rows[rows["step"].eq(last)].assign(guess=np.log(rows["candidates"]))
+        rows = at_last_step(rows).assign(guess=np.log(rows["candidates"]))
         ends = rows.groupby("model")[["value", "guess"]].mean()
         ends = ends.assign(left=100 * ends["value"] / ends["guess"]).sort_values("left")
         each = ", ".join(
@@ -310,8 +310,7 @@ def training_sentence(
             said.append(f"{what}: {each}.")
     curved = data[data["panel"].str.contains("curvature") & data["drawn"]].dropna(subset=["value"])
     if len(curved):
-        last = curved.groupby(["model", "seed"])["step"].transform("max")
-        ends = curved[curved["step"].eq(last)].groupby("model", sort=False)["value"].mean()
+        ends = at_last_step(curved).groupby("model", sort=False)["value"].mean()
         each = ", ".join(f"{model} {value:.3f}" for model, value in ends.items())
         said.append(f"Curvature at the last step: {each}.")
     still = data[~data["drawn"]].groupby("panel", sort=False)["value"].mean()

@@ -48,7 +48,7 @@ from .recipes import SECTIONS, published_recipes, section_recipes
 from .tables import LAYOUTS, METRICS, REFERENCE, suspected_typos
 from ..paper import Figure, Paper, Study
 from ..parameters import Seeds
-from ..read_off import GroupMeans, best_counts
+from ..read_off import GroupMeans, at_last_step, best_counts
 from ..recipes import Recipe, known_name
 from ..reference import BASELINES, Rows
 from ..tables import fold
@@ -214,8 +214,9 @@ def edge_losses(
     history = study.frame("history")
     names = [name for name in history if name.startswith("entailment/taxonomy/")]
     rows = history.dropna(subset=names, how="all")
-    last = rows[rows["step"].eq(rows.groupby("run")["step"].transform("max"))]
-    short = last.rename(columns=lambda name: name.removeprefix("entailment/taxonomy/"))
+    short = at_last_step(rows).rename(
+        columns=lambda name: name.removeprefix("entailment/taxonomy/")
+    )
     return short.groupby("model", sort=False)[[n.rpartition("/")[2] for n in names]].mean().round(3)
 
 

@@ -181,9 +181,8 @@ def alignment_by_model(study: Study) -> pd.DataFrame:
     if rows is None:
         return pd.DataFrame(columns=columns)
     table = rows.groupby(["model", "kind"], sort=False)[columns].mean().mul(100).round(1)
-    ordered = table["value"].sort_values(ascending=False).items()
-    known = "; ".join(f"{kind} of {model} {value:.1f}" for (model, kind), value in ordered)
-    return told(table, f"Of what there is to know of families, in %, highest first: {known}.")
+    means = GroupMeans("Of what there is to know of families, in %", by="whose", scale=100)
+    return told(table, means(rows.assign(whose=rows["kind"] + " of " + rows["model"])))
 
 
 _RECALL = {"t2i_R@5": "text → image R@5", "i2t_R@5": "image → text R@5"}
@@ -231,10 +230,11 @@ def sibling_scores(study: Study) -> pd.DataFrame:
     names = {score: f"{said}, %" for score, said in _SCORES.items()}
     wide = rows.pivot_table(index="model", columns="score", values="value", sort=False)
     table = wide.mul(100).round(1).rename(columns=names)
-    models = table.loc[~table.index.isin([*BASELINES, IDEAL]), names["paper"]].sort_values()
-    each = ", ".join(f"{model} {value:.1f}" for model, value in models[::-1].items())
-    table = table.rename(index=BASELINES)
-    return told(table, f"Siblings told apart, in %, highest first: {each}; a guess is right in 50.")
+    models = rows[~rows["model"].isin([*BASELINES, IDEAL])]
+    means = GroupMeans(
+        "Siblings told apart, in % (a guess: 50)", where={"score": "paper"}, scale=100
+    )
+    return told(table.rename(index=BASELINES), means(models))
 
 # %% ../../../nbs/papers/phyclip/817_phyclip.ipynb #b996af8d
 DIALS = ("sight", "talk")
