@@ -297,11 +297,14 @@ def training_sentence(
     rows = data[data["panel"].str.endswith("contrast: image → text") & data["drawn"]]
     if len(rows):
         rows = at_last_step(rows).assign(guess=np.log(rows["candidates"]))
-        ends = rows.groupby("model")[["value", "guess"]].mean()
+        by_model = rows.groupby("model")[["value", "guess"]]
+        ends = by_model.agg(lambda of_seeds: of_seeds.mean(skipna=False))
         ends = ends.assign(left=100 * ends["value"] / ends["guess"]).sort_values("left")
         each = ", ".join(
             f"{one.Index} {one.left:.0f} % ({one.value:.2f} of {one.guess:.2f})"
-            for one in ends.dropna().itertuples()
+            if np.isfinite(one.value)
+            else f"{one.Index} – (a seed diverged)"
+            for one in ends.dropna(subset=["guess"]).itertuples()
         )
         if each:
             what = (

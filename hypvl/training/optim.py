@@ -310,9 +310,16 @@ class Muon(torch.optim.Optimizer):
         self,
         param_group: dict,  # one of `parameter_groups`
     ):
-        "Parameters that are trained as well; ValueError where its matrices are not named."
+        """Parameters that are trained as well.
+
+        ValueError where its matrices are not named, or for float16, in which squares of gradients
+        and `eps` are 0: train float32 parameters under autocast.
+        """
         if not isinstance(param_group, dict) or not {"names", "matrices"} <= param_group.keys():
             raise ValueError("groups: those of `parameter_groups`, which name the matrices")
+        for name, p in zip(param_group["names"], param_group["params"], strict=True):
+            if p.dtype == torch.float16:
+                raise ValueError(f"groups: {name} is of torch.float16; train it as float32")
         super().add_param_group(param_group)
 
     @torch.no_grad()
