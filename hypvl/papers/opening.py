@@ -214,7 +214,7 @@ def headline_figure(
             ring = {"mfc": "white", "marker": "o", "ls": "-", "lw": 0.9, "color": ".3"}
             label = "• to ○: twice the steps, same seeds"
             handles.append(Line2D([], [], label=label, **ring))
-        where = {"loc": "outside lower center", "ncols": 5, "frameon": False, "fontsize": 9}
+        where = {"loc": "outside lower center", "ncols": 3, "frameon": False, "fontsize": 9}
         figure.legend(handles=handles, **where)
     return Drawing(figure, rows)
 
