@@ -25,7 +25,7 @@ from scipy import stats
 
 from ..evaluation.statistics import Estimate, ScoredItems, estimate, holm
 from .reference import BASELINES, Column, task_columns
-from .tables import FEWEST_SEEDS
+from .tables import FEWEST_SEEDS, seed_words
 
 # %% ../../nbs/papers/809_claims.ipynb #b0d9dd69
 class NotRun(Exception):
@@ -732,7 +732,8 @@ def read_ledger(
     file: str | PathLike,  # `claims.csv`
 ) -> pd.DataFrame:
     "A ledger as it was saved; columns that came later are empty."
-    return pd.read_csv(file).reindex(columns=[*_LEDGER_COLUMNS])
+    as_text = {"seeds": str, "longer_seeds": str}  # one seed is no number either
+    return pd.read_csv(file, dtype=as_text).reindex(columns=[*_LEDGER_COLUMNS])
 
 
 def _claimed(claim: Claim, printed: Mapping[str, pd.DataFrame]) -> dict:
@@ -861,7 +862,7 @@ def later_effect(
     row,  # of a ledger
     digits: int = 2,
 ) -> str:
-    "Where more steps take the effect: 'to +2.0', or 'from +1.0 to +2.0 (1 of 3 seeds)'."
+    "Where more steps take the effect: 'to +2.0', or 'from +1.0 to +2.0 (seed 0)', trained so."
     if np.isnan(row.longer):
         return ""
     if not _side(row.longer) and not _side(row.before):
@@ -872,10 +873,10 @@ def later_effect(
     ):
         digits += 1
     later = f"to {row.longer:+.{digits}f}" if _side(row.longer) else "to none"
-    count, of_all = (len(str(seeds).split(",")) for seeds in (row.longer_seeds, row.seeds))
-    if count == of_all:
+    if str(row.longer_seeds) == str(row.seeds):
         return later
-    return f"from {row.before:+.{digits}f} {later} ({count} of {of_all} seeds)"
+    trained = seed_words(str(row.longer_seeds).split(", "))
+    return f"from {row.before:+.{digits}f} {later} ({trained})"
 
 
 def _why(found: str, row: Mapping, effect: Effect) -> str:

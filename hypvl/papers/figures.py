@@ -239,7 +239,10 @@ def _draw_guessing(axis: Axes, counts: Sequence[int]) -> None:
         axis.axhline(level, color=".2", ls=":", lw=1.1)
         side = "bottom" if level < np.mean(axis.get_ylim()) else "top"
         where = {"xycoords": axis.get_yaxis_transform(), "va": side, "ha": "right"}
-        axis.annotate(f"ln {count}", (0.99, level), fontsize=7, color=".2", **where)
+        off = (0, 1 if side == "bottom" else -1.5)
+        axis.annotate(
+            f"ln {count}", (0.99, level), off, textcoords="offset points", fontsize=7, **where
+        )
 
 
 def training_figure(

@@ -240,7 +240,7 @@ def _handle(kind: str, colour: str, marker: str) -> Line2D:
 OPENING = ("<!-- found -->\n", "<!-- end of found -->")  # marks of README
 _SPACE = """\
 A *hyperbolic* space has room for trees: what is general lies near its root, and the *entailment
-cone* of a point holds what is a kind of it or has it in it. Five papers put CLIP there:"""
+cone* of a point holds what is a kind of it. Five papers put CLIP there:"""
 FOUND = "nbs/images/found"  # the figure and what it draws, without the ending
 _READING = """\
 In points, positive as claimed; 95 % intervals over items and seeds."""

@@ -339,6 +339,7 @@ def _progress_lines(table: pd.DataFrame) -> list[str]:
         lines.append(f"| {model} | " + " | ".join(_percent(wide.loc[model], tasks)) + " |")
     for name, said in (("blind", "best blind row"), ("ideal", "ideal")):
         lines.append(f"| *{said}* | " + " | ".join(_percent(bars[name], tasks)) + " |")
+    lines += ["", "Claims leave out columns at the floor or the ceiling, which these means hold."]
     return lines
 
 

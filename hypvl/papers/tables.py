@@ -587,7 +587,8 @@ def _notes(frame: pd.DataFrame, rank_by: Sequence[str]) -> tuple[str, ...]:
     ours = frame[frame["source"].eq(OUR_BLOCK)]
     within = "".join(f", {name} by {name}" for name in rank_by)
     notes = [
-        f"best in bold, second best underlined, within each block and column{within}; "
+        "best in bold, second best underlined (in Markdown: italics), "
+        f"within each block and column{within}; "
         "baselines and the ideal observer are not ranked"
     ]
     if frame["suite"].isin(["vl_checklist", "sugarcrepe"]).any():

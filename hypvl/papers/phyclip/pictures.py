@@ -117,7 +117,7 @@ def idea_figure() -> Drawing:
             _disk_axis(axis, f"a factor for {family}")
             _draw_point(axis, torch.zeros(2, dtype=torch.float64), "", ".1")
             for name, (angle, distance) in terms.items():
-                colour = {"a dog": COLOUR_A, "a car": COLOUR_B}.get(name, COLOUR_BOTH)
+                colour = {"a dog": COLOUR_B, "a car": COLOUR_A}.get(name, COLOUR_BOTH)
                 left = (family, name) in _LEFT
                 place = _draw_point(axis, idea_point(angle, distance), name, colour, left)
                 axis.plot(*zip((0, 0), place), color=colour, lw=1.2, zorder=2)

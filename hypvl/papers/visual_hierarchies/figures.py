@@ -291,7 +291,8 @@ def _draw_triangle(axis: Axes, x, y, line) -> dict[str, float]:
     )
     for name, place in corners.items():
         axis.plot(*place, "o", color="k", ms=4, zorder=3)
-        axis.annotate(name, place, (4, -11), textcoords="offset points", fontsize=9)
+        beside = (-12, -14) if name == "origin" else (4, -11)
+        axis.annotate(name, place, beside, textcoords="offset points", fontsize=9)
     return dict(zip(("beta1", "alpha2"), angles))
 
 
