@@ -732,7 +732,7 @@ def read_ledger(
     file: str | PathLike,  # `claims.csv`
 ) -> pd.DataFrame:
     "A ledger as it was saved; columns that came later are empty."
-    as_text = {"seeds": str, "longer_seeds": str}  # one seed is no number either
+    as_text = {"seeds": str, "longer_seeds": str}  # '0' is a list of one seed
     return pd.read_csv(file, dtype=as_text).reindex(columns=[*_LEDGER_COLUMNS])
 
 
@@ -873,9 +873,9 @@ def later_effect(
     ):
         digits += 1
     later = f"to {row.longer:+.{digits}f}" if _side(row.longer) else "to none"
-    if str(row.longer_seeds) == str(row.seeds):
+    if row.longer_seeds == row.seeds:
         return later
-    trained = seed_words(str(row.longer_seeds).split(", "))
+    trained = seed_words(row.longer_seeds.split(", "))
     return f"from {row.before:+.{digits}f} {later} ({trained})"
 
 

@@ -92,9 +92,9 @@ _REASONS = {  # why it cannot be told, where the verdict alone says it
 }
 
 
-def _many(seeds) -> str:
+def _many(seeds: str) -> str:
     "'1 seed' for one seed of a ledger, '3 seeds' for '0, 1, 2'."
-    count = len(str(seeds).split(","))
+    count = len(seeds.split(","))
     return "1 seed" if count == 1 else f"{count} seeds"
 
 
@@ -165,7 +165,7 @@ def headline_table(
             there = f"{row.paper_effect:+.{digits_of(row.paper_effect)}f}"
         if pd.notna(row.effect):
             here = with_limits(row, digits_of(row.effect)).removesuffix(" points")
-        if pd.notna(row.seeds) and len(str(row.seeds).split(",")) != FEWEST_SEEDS:
+        if pd.notna(row.seeds) and len(row.seeds.split(",")) != FEWEST_SEEDS:
             here += f", {_many(row.seeds)}"
         paper = f"[{row.short}](papers_repro/WHERE.md#in-five-minutes)"
         lines.append(f"| {paper} | {row.words} | {there} | {here} | {answer(row)} |")

@@ -339,7 +339,6 @@ def _progress_lines(table: pd.DataFrame) -> list[str]:
         lines.append(f"| {model} | " + " | ".join(_percent(wide.loc[model], tasks)) + " |")
     for name, said in (("blind", "best blind row"), ("ideal", "ideal")):
         lines.append(f"| *{said}* | " + " | ".join(_percent(bars[name], tasks)) + " |")
-    lines += ["", "Claims leave out columns at the floor or the ceiling, which these means hold."]
     return lines
 
 
@@ -380,6 +379,9 @@ def abstract(
     table = progress(results) if results is not None else pd.DataFrame()
     if len(table):
         parts.append("\n".join(_progress_lines(table)))
+        parts.append(
+            "Claims leave out columns at the floor or the ceiling, which these means hold."
+        )
     parts.append(f"**Claims.** {claims_sentence(ledger)}")
     known = ledger.set_index("id", drop=False)
     asked = ledger["id"].isin(list(headline))

@@ -29,12 +29,12 @@ from ..figures import Drawing, style
 # %% ../../../nbs/papers/phyclip/815_pictures.ipynb #0d59c9c4
 COLOUR_A, COLOUR_B, COLOUR_BOTH = "#D55E00", "#0072B2", "#8a3fa0"
 _IDEAS = {  # concept → (angle in degrees, distance to the origin, what is shown of its cone)
-    "animal": (55, 0.7, "#0072B2"),
-    "dog": (38, 1.2, "#0072B2"),
+    "animal": (55, 0.7, COLOUR_B),
+    "dog": (38, 1.2, COLOUR_B),
     "beagle": (33, 2.2, None),
     "poodle": (43, 2.3, None),
     "bird": (72, 1.6, None),
-    "vehicle": (235, 0.7, "#D55E00"),
+    "vehicle": (235, 0.7, COLOUR_A),
     "car": (240, 1.6, None),
 }
 _UP = {"animal": "", "vehicle": "", "dog": "animal", "bird": "animal"}

@@ -276,6 +276,9 @@ def _mark_angle(axis: Axes, place, first, second, colour: str, name: str) -> flo
     return float(np.radians(end - start))
 
 
+_BESIDE = {"origin": (-12, -14), "x": (4, -11), "y": (4, -11)}  # of a corner: its name, in points
+
+
 def _draw_triangle(axis: Axes, x, y, line) -> dict[str, float]:
     "The triangle, with `line` giving the way between two of its corners."
     corners = {"origin": np.zeros(2), "x": line(x, y)[0], "y": line(x, y)[-1]}
@@ -291,8 +294,7 @@ def _draw_triangle(axis: Axes, x, y, line) -> dict[str, float]:
     )
     for name, place in corners.items():
         axis.plot(*place, "o", color="k", ms=4, zorder=3)
-        beside = (-12, -14) if name == "origin" else (4, -11)
-        axis.annotate(name, place, beside, textcoords="offset points", fontsize=9)
+        axis.annotate(name, place, _BESIDE[name], textcoords="offset points", fontsize=9)
     return dict(zip(("beta1", "alpha2"), angles))
 
 
