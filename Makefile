@@ -26,25 +26,25 @@ help:  ## list the targets
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	@touch $@
 
-phyclip:  ## train CLIP, MERU, HyCoCLIP and PHyCLIP on the embedded world, one seed; render tables, figures and claims
+phyclip:  ## train CLIP, MERU, HyCoCLIP and PHyCLIP on the synthetic dataset, one seed; render tables, figures and claims
 syntax:  ## train MERU with and without the syntax loss, one seed; render tables, figures and claims
-hierarchies:  ## fine-tune CLIP's image tower on wholes and parts, three seeds; render tables, figures and claims
+hierarchies:  ## fine-tune CLIP's image tower on scenes and objects, three seeds; render tables, figures and claims
 hierarchies: NOTEBOOK = visual_hierarchies
 h2em:  ## name unseen pairs of states and shapes with H²EM and its controls, three seeds; render tables, figures and claims
-agr:  ## train heads of two geometries and a router on a frozen trunk, beside controls, three seeds; render tables, figures and claims
-compare:  ## tune one trained model by the ideas of all five papers, three seeds; say which helps what; an hour to an hour and a half
+agr:  ## train heads of two geometries and a router on a frozen encoder, beside controls, three seeds; render tables, figures and claims
+compare:  ## fine-tune one trained model by the ideas of all five papers, three seeds; an hour to an hour and a half
 compare: SECTIONS = main,longer
 NOTEBOOK  = $@
 phyclip syntax hierarchies h2em agr compare: .venv/.installed
 	@mkdir -p $(OUT)
 	$(BIN)/papermill papers_repro/$(NOTEBOOK).ipynb $(OUT)/$(NOTEBOOK).ipynb $(LOG) \
 		-p preset $(PRESET) -p sections $(SECTIONS) -p out $(OUT)
-	@echo
-	@cat $(OUT)/tables/abstract.md
-	@echo
-	@echo "tables             $(OUT)/tables"
-	@echo "figures            $(OUT)/figures"
-	@echo "executed notebook  $(OUT)/$(NOTEBOOK).ipynb"
+	@echo && cat $(OUT)/tables/scores.md
+	@echo && cat $(OUT)/tables/primary_claims.md
+	@printf '\n| %-19s | %s\n' "what" "where" "-------------------" "-----" \
+		"executed notebook" "$(OUT)/$(NOTEBOOK).ipynb" "tables and claims" "$(OUT)/tables" \
+		"figures" "$(OUT)/figures" "scores, per row" "$(OUT)/results.csv" \
+		"values, per item" "$(OUT)/items.parquet"
 
 backbone: .venv/.installed  ## train the shipped CLIP of VARIANT=world|states into hypvl/resources; goes on where it stopped
 	OMP_NUM_THREADS=1 nice $(BIN)/python -c "from hypvl.papers.backbone import train_backbone; train_backbone('$(VARIANT)')"
@@ -55,14 +55,14 @@ IMAGES   ?=
 explore: .venv/.installed  ## look at what a model finds, in a browser; RUN=folder of a model, IMAGES=folder of photographs
 	$(BIN)/hypvl explore $(if $(RUN),--run $(RUN)) $(if $(IMAGES),--images $(IMAGES))
 
-export: .venv/.installed  ## write hypvl/ and the pages of `where` from the notebooks, and clean their metadata
+export: .venv/.installed  ## write hypvl/ and papers_repro/WHERE.md from the notebooks, and clean their metadata
 	$(BIN)/nbdev_export
 	$(BIN)/nbdev_clean --fname nbs
 	$(BIN)/nbdev_clean --fname papers_repro
-	$(BIN)/python -c "from hypvl.papers.opening import write_pages; write_pages()"
+	$(BIN)/python -c "from hypvl.papers.where import write_where; write_where()"
 
-where: .venv/.installed  ## write papers_repro/WHERE.md and CITATIONS.md: verdicts, the cell of each equation, whom to cite
-	$(BIN)/python -c "from hypvl.papers.opening import write_pages; write_pages()"
+where: .venv/.installed  ## write papers_repro/WHERE.md: the cell of each equation, table and figure
+	$(BIN)/python -c "from hypvl.papers.where import write_where; write_where()"
 
 test: .venv/.installed  ## formatter, linter, types, clean export, then nbdev_test, pytest and the smoke reproductions
 	$(BIN)/ruff format --check .

@@ -17,7 +17,8 @@ def listed(*extras: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-REFERENCE = "hypvl.resources.reference"  # the papers' numbers, which lie beside the notebooks
+# the papers' numbers and claims, which lie beside the notebooks
+BESIDE = {f"hypvl.resources.{name}": f"papers_repro/{name}" for name in ("reference", "claims")}
 
 setup(
     name=cfg["lib_name"],
@@ -31,9 +32,9 @@ setup(
     license="Apache-2.0",
     license_files=["LICENSE"],
     keywords=cfg["keywords"].split(),
-    packages=[*find_packages(include=["hypvl", "hypvl.*"]), REFERENCE],
-    package_dir={REFERENCE: "papers_repro/reference"},
-    package_data={"hypvl": ["resources/*"], REFERENCE: ["*.csv", "*.md"]},
+    packages=[*find_packages(include=["hypvl", "hypvl.*"]), *BESIDE],
+    package_dir=BESIDE,
+    package_data={"hypvl": ["resources/*"], **dict.fromkeys(BESIDE, ["*.csv", "*.md"])},
     python_requires=">=" + cfg["min_python"],
     install_requires=cfg["requirements"].split(),
     extras_require={

@@ -3,7 +3,7 @@
 
 CLIP-hyp of preset `mini` with one setting of its recipe changed at a time, all at a third of its
 steps, beside CLIP as it was and the head without training. Rows are appended to a CSV, which
-papers_repro/visual_hierarchies.ipynb shows from papers_repro/results/hierarchies_recipe:
+papers_repro/visual_hierarchies.ipynb shows from papers_repro/trials/visual_hierarchies.csv:
 
     python benchmarks/hierarchies.py --out runs/hierarchies_recipe
 

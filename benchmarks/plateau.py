@@ -1,10 +1,10 @@
 #!/usr/bin/env python
 """How hyperbolic contrast leaves its plateau, and what keeps it there.
 
-Trains PHyCLIP on the embedded world in several settings that differ in one thing each and writes
-every logged value:
+Trains PHyCLIP on the synthetic dataset in several settings that differ in one thing each and
+writes one row per setting, seed and logged step:
 
-    python benchmarks/plateau.py --seeds 0 1 2 --out papers_repro/results/plateau
+    python benchmarks/plateau.py --seeds 0 1 2 --out papers_repro/trials/plateau.csv
 
 Takes about a minute a setting and seed on one core; finished runs are not made again. The curves
 are drawn in nbs/training/507_plateau.ipynb.
@@ -57,8 +57,11 @@ def recall(folder: Path, made, data) -> float:
     return recall_at_k(scores, torch.eye(len(scores), dtype=torch.bool), (5,))[5]
 
 
-def trained(name: str, seed: int, args: argparse.Namespace) -> tuple[pd.DataFrame, dict]:
-    "Curve and recall of one setting and seed."
+COLUMNS = ["step", "chance", "spread/image", "weight/entailment"]  # of metrics.csv
+
+
+def trained(name: str, seed: int, args: argparse.Namespace) -> pd.DataFrame:
+    "Curve of one setting and seed; the row of the last step has the recall."
     family, changes = SETTINGS[name]
     changes = {"train.steps": args.steps, "train.schedule": "constant", **changes}
     made = recipe(family, args.preset, **changes, seed=seed)
@@ -66,7 +69,10 @@ def trained(name: str, seed: int, args: argparse.Namespace) -> tuple[pd.DataFram
     folder = args.cache / "runs" / made.hash
     history = train(made, data, folder, "cpu")
     origin = {"setting": name, "seed": seed, "run": made.hash, "commit": short_commit(git_state())}
-    return history.assign(**origin), {"val R@5": recall(folder / "model", made, data)} | origin
+    last = history["step"].eq(history["step"].max())
+    found = recall(folder / "model", made, data)
+    curve = history.reindex(columns=COLUMNS).round(4)
+    return curve.assign(**origin, **{"val R@5": last.map({True: found})})
 
 
 def main() -> None:
@@ -76,21 +82,18 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--preset", default="mini", help="scale of the data and the batches")
-    parser.add_argument("--out", type=Path, default=Path("papers_repro/results/plateau"))
+    parser.add_argument("--out", type=Path, default=Path("papers_repro/trials/plateau.csv"))
     parser.add_argument("--cache", type=Path, default=Path("runs/plateau"))
     parser.add_argument("--only", nargs="*", choices=SETTINGS, help="names of settings")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    args.out.mkdir(parents=True, exist_ok=True)
-    curves, recalls = [], []
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    curves = []
     for seed in args.seeds:
         for name in args.only or SETTINGS:
-            curve, found = trained(name, seed, args)
-            curves.append(curve)
-            recalls.append(found)
-            print(pd.DataFrame(recalls).to_string(index=False), flush=True)
-            pd.concat(curves).to_csv(args.out / "curves.csv", index=False)
-            pd.DataFrame(recalls).to_csv(args.out / "recall.csv", index=False)
+            curves.append(trained(name, seed, args))
+            print(curves[-1].tail(1).to_string(index=False), flush=True)
+            pd.concat(curves).to_csv(args.out, index=False)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 
 Every setting changes one thing of the recipe; all train for the same number of samples unless the
 setting is about that. The last four turn the dials of the world, `sight` and `talk`. Rows are
-appended to a CSV, which papers_repro/phyclip.ipynb shows from papers_repro/results/recipe:
+appended to a CSV, which papers_repro/phyclip.ipynb shows from papers_repro/trials/phyclip.csv:
 
     python benchmarks/recipe.py --family clip --samples 64000 --out runs/recipe
 

@@ -17,13 +17,22 @@ EXTRAS = {  # extra → what it brings, as it is imported
         *("torchvision", "open_clip", "timm", "accelerate", "webdataset", "geoopt", "spacy"),
         *("srsly", "scipy", "pandas", "pyarrow", "PIL", "matplotlib", "seaborn", "tqdm"),
         *("tensorboard", "safetensors", "huggingface_hub", "jinja2", "networkx", "h5py", "peft"),
-        *("filelock", "wordsegment", "joblib", "psutil", "regex", "yaml", "IPython", "fastcore"),
+        *("filelock", "wordsegment", "joblib", "psutil", "regex", "IPython", "fastcore"),
         "submitit",
     ),
     "search": ("faiss",),
     "explore": ("gradio", "gradio_client", "uvicorn", "fastapi", "starlette"),
     "notebooks": ("papermill", "jupyterlab", "ipywidgets"),
-    "dev": ("mpmath", "sklearn", "ot", "hypothesis", "beartype", "pytest", "playwright"),
+    "dev": (
+        "mpmath",
+        "sklearn",
+        "ot",
+        "hypothesis",
+        "beartype",
+        "pytest",
+        "playwright",
+        "statsmodels",
+    ),
 }
 
 
@@ -68,7 +77,7 @@ LOADED = {  # package below hypvl → libraries of extras that its modules impor
     "evaluation": ("pandas", "PIL", "tqdm", "scipy", "networkx", "safetensors", "torchvision"),
     "training": ("pandas", "tqdm", "filelock", "safetensors", "accelerate"),
     "papers": (
-        *("pandas", "PIL", "tqdm", "scipy", "networkx", "matplotlib", "seaborn", "yaml"),
+        *("pandas", "PIL", "tqdm", "scipy", "networkx", "matplotlib", "seaborn"),
         *("joblib", "IPython", "open_clip"),
     ),
 }

@@ -271,21 +271,22 @@ def _other_scores(results: "pd.DataFrame", most: int = 12) -> list[str]:
 def score_lines(
     results: "pd.DataFrame | None",  # rows of a run, baselines among them
 ) -> list[str]:
-    "How far a model got in each task and measure: mean score, best blind row and ideal, in %."
-    from hypvl.papers.read_off import progress
+    "Mean score of a model in each task, beside text-only baseline and upper bound, in %."
+    from hypvl.papers.tables import task_scores
 
     if results is None:
         return ["no scores: nothing was evaluated on test sets"]
-    table = progress(results)
+    table = task_scores(results)
     if not len(table):
         return _other_scores(results)
     several = table["model"].nunique() > 1  # a model may be measured in parts, or in several ways
-    lines = [f"{'mean score, %':26} {'model':>7} {'blind':>7} {'ideal':>7}"]
+    lines = [f"{'mean score, %':26} {'model':>7} {'baseline':>9} {'upper':>7}"]
     for row in table.itertuples():
         cells = [
-            "–" if value != value else f"{value:.1f}" for value in (row.score, row.blind, row.ideal)
+            "–" if value != value else f"{value:.1f}"
+            for value in (row.score, row.baseline, row.upper)
         ]
-        line = f"{row.task:26} {cells[0]:>7} {cells[1]:>7} {cells[2]:>7}"
+        line = f"{row.task:26} {cells[0]:>7} {cells[1]:>9} {cells[2]:>7}"
         lines.append(f"{line}  {row.model}" if several else line)
     return lines
 

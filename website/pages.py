@@ -152,14 +152,15 @@ def notebook_page(
         dotted = module.removesuffix(".py").replace("/", ".")
         below = f"[API of `{dotted}`]({relpath(module, dirname(path))})"
     if dirname(path) == "papers_repro":
-        executed = [found.parent.name for found in sorted((root / RESULTS).glob(f"*/{name}.ipynb"))]
-        links = ", ".join(f"[{study}](results/{study}/{name}.ipynb)" for study in executed)
+        found = sorted((root / RESULTS).glob(f"*/{name}/{name}.ipynb"))
+        executed = [path.parents[1].name for path in found]
+        links = ", ".join(f"[{study}](results/{study}/{name}/{name}.ipynb)" for study in executed)
         below = f"This page has no outputs. **With tables and figures**: {links}." if links else ""
     if below:
         below = f"\n\n{below}\n"
         body = re.sub(r"\A\s*(# .*(?:\n+>.*)*)", lambda head: head[1] + below, body, count=1)
     if path.startswith(f"{RESULTS}/"):  # beside the page of the same notebook without outputs
-        study = basename(dirname(path))
+        study = study_name(dirname(path))
         body = re.sub(r"\A\s*(# .*)", lambda head: f"{head[1]} ({study})", body, count=1)
     pictures = {join(dirname(path), key): data for key, data in resources["outputs"].items()}
     return body, pictures
@@ -205,31 +206,32 @@ def titled(title: str, markdown: str) -> str:
     return f'---\ntitle: "{title}"\n---\n\n{markdown}'
 
 
-def study_name(folder: str, root: Path = ROOT) -> str:
-    "A folder of results in words; `mini` alone would not say of which paper."
-    notebooks = [path.stem for path in sorted((root / RESULTS / folder).glob("*.ipynb"))]
-    named = [name for name in notebooks if not folder.startswith(name)]
-    return " ".join([*named, folder]).replace("_", " ")
+def study_name(folder: str) -> str:
+    "A folder of results in words: 'phyclip, world'."
+    study, paper = folder.removeprefix(f"{RESULTS}/").split("/")[:2]
+    return f"{paper}, {study}".replace("_", " ")
 
 
 def folder_page(folder: str, files: list[str], root: Path = ROOT) -> str:
     "A folder of results: its notebook, what was trained, and all files."
     inside = [relpath(path, folder) for path in files if path.startswith(f"{folder}/")]
-    name = f"Results: {study_name(basename(folder), root)}"
+    name = f"Results: {study_name(folder)}"
     lines = [titled(name, f"# {name}")]
     lines += [f"- [Executed notebook]({name})" for name in inside if name.endswith(".ipynb")]
-    lines.append("- [How to read these results](../README.md)\n")
-    abstract = root / folder / "tables" / "abstract.md"
-    if abstract.exists():
-        lines.append(abstract.read_text("utf-8"))
+    lines.append("- [How to read these results](../../README.md)\n")
+    for table in ("scores", "primary_claims"):
+        path = root / folder / "tables" / f"{table}.md"
+        if path.exists():
+            heading = table.replace("_", " ").capitalize()
+            lines.append(f"## {heading}\n\n{path.read_text('utf-8')}")
     lines.append("\n## Files\n")
     lines += [f"- [{name}]({name})" for name in inside]
     return "\n".join(lines) + "\n"
 
 
-def with_way_back(markdown: str, place: str, root: Path = ROOT) -> str:
+def with_way_back(markdown: str, place: str) -> str:
     "A table of results, which no sidebar lists, with its caption, its study and a link to that."
-    study = study_name(basename(dirname(dirname(place))), root)
+    study = study_name(dirname(dirname(place)))
     caption = re.match(r"\*\*(.+)\*\*\n", markdown)
     name = caption[1] if caption else Path(place).stem.capitalize()
     rest = markdown.removeprefix(caption[0]) if caption else markdown
@@ -258,7 +260,7 @@ def with_links_to_pages(
 
     written_in = dirname(source)
     if (
-        re.fullmatch(rf"{RESULTS}/\w+/\w+\.md", source)
+        re.fullmatch(rf"{RESULTS}/\w+/\w+/\w+\.md", source)
         and f"papers_repro/{basename(source)}" in known
     ):
         written_in = "papers_repro"  # a copy of the notebook there, executed
@@ -302,14 +304,14 @@ def make_pages(root: Path = ROOT) -> Pages:
             files.append(path)
     for path in modules(root):
         markdown[page_of(path)] = module_page(path, root)
-    for folder in sorted((root / RESULTS).iterdir()):
+    for folder in sorted((root / RESULTS).glob("*/*")):
         if folder.is_dir():
             place = folder.relative_to(root).as_posix()
             markdown[f"{place}/index.md"] = folder_page(place, found, root)
     for place in [
-        page for page in markdown if re.fullmatch(rf"{RESULTS}/\w+/tables/\w+\.md", page)
+        page for page in markdown if re.fullmatch(rf"{RESULTS}/\w+/\w+/tables/\w+\.md", page)
     ]:
-        markdown[place] = with_way_back(markdown[place], place, root)
+        markdown[place] = with_way_back(markdown[place], place)
     facts = project_facts(root)
     url = f"{facts['git_url']}/blob/{facts['branch']}"
     known = {*markdown, *pictures, *files}
@@ -375,10 +377,10 @@ def navigation(markdown: dict[str, str], root: Path = ROOT) -> list:
     studies = []
     for page in sorted(page for page in markdown if page.startswith(f"{RESULTS}/")):
         folder = dirname(page).removeprefix(RESULTS).strip("/")
-        if folder and "/" not in folder:
+        if folder.count("/") == 1:
             name = "overview" if page.endswith("index.md") else title[page]
             studies.append((folder, name, page))
-    studies = [(study_name(folder, root), name, page) for folder, name, page in studies]
+    studies = [(study_name(folder), name, page) for folder, name, page in studies]
     studies.sort(key=lambda entry: (entry[0], entry[1] != "overview"))
     return [
         {
@@ -391,9 +393,8 @@ def navigation(markdown: dict[str, str], root: Path = ROOT) -> list:
         },
         {
             "Papers": [
-                {"Claims and verdicts": "papers_repro/WHERE.md"},
+                {"Where each equation is": "papers_repro/WHERE.md"},
                 *[{title[page]: page} for page in papers],
-                {"Whom to cite": "papers_repro/CITATIONS.md"},
                 # in a section of its own: an index page would become the page of the tab
                 {"The papers' numbers": [{"Tables as CSV": "papers_repro/reference/README.md"}]},
             ]

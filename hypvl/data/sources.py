@@ -29,7 +29,7 @@ from .world.grammar import OPPOSITES, VERBS, Mention, compose, linearise
 from .world.photographs import photo_sprites
 from .world.scenes import World, WorldConfig
 from .world.states import FORM_ODDS, StatesConfig, StateWorld, state_sample, state_words
-from .world.writers import SuiteConfig, write_grit, write_suite
+from .world.writers import SuiteConfig, suite_name, write_grit, write_suite
 
 # %% ../../nbs/data/203_sources.ipynb #0e6328a8
 @dataclass(frozen=True)
@@ -274,8 +274,9 @@ class WorldSource(ShardSource, kind="world"):
         return () if self.sprites else world_words(self.make_world())
 
     def folder(self, root: str | Path, size: int) -> Path:
-        "Where `prepare` puts the data: named after all that they depend on."
-        made_of = [self.sprites, self.families, self.world, self.suite]
+        "Where `prepare` puts the data: named after all that they depend on but the draw."
+        suite = replace(self.suite, draw=0)
+        made_of = [self.sprites, self.families, self.world, suite]
         made_of += [self.train, self.val, self.min_area, size]
         return Path(root) / config_hash(made_of)
 
@@ -284,7 +285,8 @@ class WorldSource(ShardSource, kind="world"):
     ) -> DataPaths:
         """Shards of `size` pixels and evaluation data below `root`, made where they are missing.
 
-        Two processes may call it at the same time: one works and the other waits.
+        Two processes may call it at the same time: one works and the other waits. Draws of the
+        suite share all but the evaluation data.
         """
         folder, world = self.folder(root, size), self.make_world()
         wanted = PrepareConfig(size=size, min_area=self.min_area, subsampling=0, carry=_TRUTH)
@@ -296,8 +298,9 @@ class WorldSource(ShardSource, kind="world"):
                 parser = _train_small_parser(folder)
             for split in ("train", "val"):
                 parse_shards(folder / split, parser, workers, progress=progress)
-        facts = write_suite(world, folder / "suite", self.suite, workers, progress)
-        return DataPaths(folder / "train", folder / "val", folder / "suite", facts["fingerprint"])
+        suite = folder / suite_name(self.suite)
+        facts = write_suite(world, suite, self.suite, workers, progress)
+        return DataPaths(folder / "train", folder / "val", suite, facts["fingerprint"])
 
     def reading(self) -> dict[str, Any]:
         "All scenes are shuffled, and stay in memory."
@@ -333,7 +336,8 @@ class StatesSource(ShardSource, kind="states"):
         self, root: str | Path, size: int, workers: int = 1, progress: bool = True
     ) -> DataPaths:
         "Shards of `size` pixels below `root`, made where they are missing; the suite is empty."
-        made_of = ["states", self.world, self.train, self.val, self.min_area, size]
+        world = replace(self.world, draw=0)  # there are no test pictures
+        made_of = ["states", world, self.train, self.val, self.min_area, size]
         if self.form_odds != FORM_ODDS:
             made_of.append(self.form_odds)
         name, draw = config_hash(made_of), partial(state_sample, form_odds=self.form_odds)

@@ -30,12 +30,12 @@ class RunParameters:
     sprites: str = ""  # folder of class photographs for the world; empty: drawn sprites
     out: str = ""  # where runs, tables and figures go; empty: runs/<paper>-<preset>
     device: str = "auto"  # auto, cpu or cuda
-    launch: str = "inline"  # inline, accelerate or slurm
+    launch: str = "inline"  # inline, accelerate, slurm; none: render saved rows, train nothing
 
     def __post_init__(self):
         known_name("preset", self.preset, PRESETS)
         known_name("device", self.device, ("auto", "cpu", "cuda"))
-        known_name("launch", self.launch, ("inline", "accelerate", "slurm"))
+        known_name("launch", self.launch, ("inline", "accelerate", "slurm", "none"))
 
     def seeds_of(
         self,

@@ -4,12 +4,13 @@
 
 # %% auto #0
 __all__ = ['OUR_BLOCK', 'PUBLISHED', 'FEWEST_SEEDS', 'SCORES', 'PART', 'SUSPECT', 'ROOM', 'over_seeds', 'seed_words', 'few_seeds',
-           'shown_text', 'Block', 'split_block', 'FoldedFrame', 'fold', 'told', 'GroupedFrame', 'in_groups', 'Table',
-           'paper_table', 'save']
+           'shown_text', 'Block', 'split_block', 'FoldedFrame', 'fold', 'GroupedFrame', 'in_groups', 'Table',
+           'paper_table', 'task_scores', 'score_summary', 'as_markdown', 'save']
 
 # %% ../../nbs/papers/807_tables.ipynb #4c4ec111
 import html as _html
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,10 +27,12 @@ from hypvl.papers.reference import (
     EQUAL_LENGTH,
     MODEL_COLUMNS,
     OF_A_MODEL,
+    TASKS,
     WORLD_SETS,
     Column,
     Layout,
     as_results,
+    column_bounds,
 )
 
 # %% ../../nbs/papers/807_tables.ipynb #d2b75af6
@@ -72,7 +75,7 @@ def over_seeds(
     }
 
 # %% ../../nbs/papers/807_tables.ipynb #5ac0a475
-FEWEST_SEEDS = 3  # below, there is no verdict
+FEWEST_SEEDS = 3  # models with fewer are ranked apart
 SCORES = {
     "paper": "score of the paper (−distance)",
     "official": "score of the published code (sum of inner products)",
@@ -472,24 +475,6 @@ def fold(
     folded.attrs["summary"] = summary
     return folded
 
-# %% ../../nbs/papers/807_tables.ipynb #5263345a
-class _ToldFrame(_ShownFrame):
-    "A table with a sentence below it on what it shows."
-
-    def _repr_html_(self) -> str:
-        said = _html.escape(self.attrs["reading"])
-        return f"{pd.DataFrame(self).to_html()}<p>{said}</p>"
-
-
-def told(
-    frame: pd.DataFrame,
-    reading: str,  # the sentence
-) -> pd.DataFrame:
-    "The same table with a sentence below it."
-    shown = _ToldFrame(frame)
-    shown.attrs["reading"] = reading
-    return shown
-
 # %% ../../nbs/papers/807_tables.ipynb #a7d30c52
 def _plain_text(column: pd.Series) -> pd.Series:
     "Values as text; numbers with as many decimals as the column needs, three at most."
@@ -541,17 +526,17 @@ class Table:
     title: str  # heading
     frame: pd.DataFrame  # one row a cell
     notes: tuple[str, ...] = ()  # footer lines
-    reading: str = ""  # one sentence on what it shows, of `table_sentence`
+    caption: str = ""  # what is shown, on which data; written by a person
     origins: tuple[str, ...] = ()  # where each row comes from, folded
     scores: Mapping[str, str] = field(default_factory=lambda: SCORES)  # what scores are called
 
     def html(self) -> str:
         "HTML tables that a notebook has room for, the footer, and the origin of the rows folded."
         parts = [f"<h4>{_html.escape(self.title)}</h4>"]
+        if self.caption:
+            parts.append(f"<p>{_html.escape(self.caption)}</p>")
         for block in _blocks(self.frame, self.scores):
             parts += [_to_html(part) for part in split_block(block)]
-        if self.reading:
-            parts.append(f"<p>{_html.escape(self.reading)}</p>")
         footer = ". ".join(_html.escape(note) for note in self.notes)
         parts.append(f"<p><small>{footer}</small></p>")
         if self.origins:
@@ -562,11 +547,9 @@ class Table:
 
     def markdown(self) -> str:
         "The same as Markdown."
-        parts = [f"**{self.title}**"]
+        parts = [f"**{self.title}**", *filter(None, [self.caption])]
         for block in _blocks(self.frame, self.scores):
             parts += [block.caption, _to_markdown(block)]
-        if self.reading:
-            parts.append(self.reading)
         parts.append("\n".join(f"- {note}" for note in (*self.notes, *self.origins)))
         return "\n\n".join(parts) + "\n"
 
@@ -589,12 +572,12 @@ def _notes(frame: pd.DataFrame, rank_by: Sequence[str]) -> tuple[str, ...]:
     notes = [
         "best in bold, second best underlined (in Markdown: italics), "
         f"within each block and column{within}; "
-        "baselines and the ideal observer are not ranked"
+        "baselines and the upper bound are not ranked"
     ]
     if frame["suite"].isin(["vl_checklist", "sugarcrepe"]).any():
         notes.append("of two captions with one score half a point: ties count half in every row")
     if frame["row"].eq(BASELINES["ideal"]).any():
-        notes.append("ideal observer: sees all and guesses among what is equally true")
+        notes.append("upper bound: sees all and guesses among what is equally true")
     covers = [c for c in ours["interval"].dropna().unique() if c not in ("", "none")]
     if covers:
         notes.append(f"±: half of the 95 % interval over {' or '.join(covers)}")
@@ -724,7 +707,79 @@ def _finish(layout: Layout, mine: pd.DataFrame, paper: pd.DataFrame) -> Table:
     title = f"Table {layout.number}: {layout.title}"
     notes, origins = _notes(frame, layout.rank_by), _origins(frame)
     called = {**SCORES, **layout.scores}
-    return Table(title, frame[list(_TABLE_COLUMNS)], notes, origins=origins, scores=called)
+    shown = frame[list(_TABLE_COLUMNS)]
+    return Table(title, shown, notes, layout.caption, origins=origins, scores=called)
+
+# %% ../../nbs/papers/807_tables.ipynb #80700002
+def _measure_of(column: Column) -> str:
+    "What a column measures, whatever direction, cutoff and pictures: 'same class'."
+    return re.sub(r"^\w+_to_[a-z]+_|^(t2i|i2t)_|@.*|_boxes$", "", column.metric).replace("_", " ")
+
+
+def _task_names(columns: Sequence[Column]) -> list[str]:
+    "The task of each column, with what is measured where one task measures several things."
+    measures: dict[str, set[str]] = {}
+    for column in columns:
+        measures.setdefault(column.task, set()).add(_measure_of(column))
+    several = {task for task, found in measures.items() if len(found) > 1}
+    return [f"{c.task}, {_measure_of(c)}" if c.task in several else c.task for c in columns]
+
+
+def _is_averaged(column: Column | None, there: set[tuple[str, str, str]]) -> bool:
+    if column is None or not column.percent or column.better != "higher":
+        return False
+    return column.dataset != "overall" and column.equal_length.key not in there
+
+
+def task_scores(
+    results: pd.DataFrame,  # rows of one section, baselines among them
+) -> pd.DataFrame:  # columns model, task, score, baseline, upper in %
+    "Mean score of each model and task over the columns that are shown in %."
+    known: dict[tuple, Column] = {}
+    for column in (column for columns in TASKS.values() for column in columns):
+        known.setdefault(column.key, column)  # the task that named it first
+    frame = results[results["score"].eq("paper")] if "score" in results else results
+    keys = list(frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None))
+    shown = {key: _is_averaged(known.get(key), set(keys)) for key in set(keys)}
+    frame = frame.loc[np.array([shown[key] for key in keys], bool)]
+    is_bar = frame["model"].isin(list(BASELINES))
+    models, bars = frame[~is_bar], frame[is_bar]
+    parts = dict(list(models.groupby(["suite", "dataset", "metric"], sort=False)))
+    rows = []
+    for (key, part), task in zip(parts.items(), _task_names([known[key] for key in parts])):
+        baseline, upper = column_bounds(bars, known[key])
+        for model, value in part.groupby("model", sort=False)["value"].mean().items():
+            row = {"model": model, "task": task, "score": value}
+            rows.append(row | {"baseline": baseline, "upper": upper})
+    columns = ["score", "baseline", "upper"]
+    if not rows:
+        return pd.DataFrame(columns=["model", "task", *columns])
+    by = pd.DataFrame(rows).groupby(["model", "task"], sort=False)[columns]
+    return by.mean().mul(100).reset_index()
+
+
+def score_summary(
+    results: pd.DataFrame,  # as for `task_scores`
+) -> pd.DataFrame:  # one row per model, baseline and upper bound; one column per task
+    "Mean scores in %, beside the best text-only baseline and the upper bound."
+    scores = task_scores(results)
+    tasks, models = (list(dict.fromkeys(scores[name])) for name in ("task", "model"))
+    wide = scores.pivot(index="model", columns="task", values="score").reindex(models)[tasks]
+    bounds = scores.groupby("task")[["baseline", "upper"]].mean().T[tasks]
+    bounds.index = ["baseline", "upper bound"]
+    return pd.concat([wide, bounds]).round(1).rename_axis("model").rename_axis(None, axis=1)
+
+
+def as_markdown(
+    frame: pd.DataFrame,
+) -> str:
+    "The frame as a Markdown table whose columns are aligned, so that a terminal shows it, too."
+    text = frame.astype(object).where(frame.notna(), "–").astype(str)
+    text = text.apply(lambda column: column.str.replace("|", "\\|"))
+    widths = [max([len(name), *text[name].str.len()]) for name in text]
+    lines = [list(text), ["-" * width for width in widths], *text.values.tolist()]
+    rows = [" | ".join(c.ljust(w) for c, w in zip(line, widths)) for line in lines]
+    return "".join(f"| {row} |\n" for row in rows)
 
 # %% ../../nbs/papers/807_tables.ipynb #c9db77a9
 def save(

@@ -3,6 +3,8 @@
 import pandas as pd
 from conftest import papermill
 
+from hypvl.papers.claims import COLUMNS, JUDGED
+
 
 def test_smoke_renders_every_table_figure_and_claim(tmp_path):
     done = papermill("agr.ipynb", tmp_path, preset="smoke")
@@ -22,20 +24,28 @@ def test_smoke_renders_every_table_figure_and_claim(tmp_path):
     figures = ("figure3_phases", "figure4_dynamics", "figure5_failures", "study", "gates")
     for name in (*figures, "constants"):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000, name
-    claims = pd.read_csv(tmp_path / "tables" / "claims.csv").set_index("id")
-    assert claims.loc["t2i-meru", "seeds"] in ("0", 0)
-    assert claims.loc[["no-gating", "phyclip"], "verdict"].tolist() == ["not run"] * 2
-    assert not set(claims["verdict"]) & {"supports", "contradicts"}  # one seed
+    claims = pd.read_csv(tmp_path / "tables" / "claims.csv", keep_default_na=False)
+    assert list(claims) == [*COLUMNS, *JUDGED]
+    claims = claims.set_index("id")
+    assert claims.loc["t2i-meru", ["seeds", "outcome"]].tolist() == [0, "not run"]
+    assert claims.loc["no-gating", "note"] == "no run of model == 'AGR, no gating'"
+    assert claims.loc["phyclip", ["seeds", "effect"]].tolist() == [0, ""]
+    assert set(claims["outcome"]) == {"not run", ""}  # one seed
+    assert claims.loc["single", "note"] == "1 of 8 seeds"
+    for id in ("gate-default", "gate-species", "gate-attribute", "t2i-clip", "gate-abstract"):
+        assert claims.loc[id, "seeds"] == 1 and claims.loc[id, "effect"] != "", id
     notebook = (tmp_path / "agr.ipynb").read_text()
-    for said in (
-        "Norms of the gradients that reach the heads. AGR: E zero up to step ",
-        "E first: ",
-    ):
-        assert said in notebook, said
-    assert "By level of their names gates are lowest for " in notebook
+    for heading in ("E falls", "of row", "E over H", "captions of", "partial_r", "left out"):
+        assert heading in notebook, heading
     results = pd.read_csv(tmp_path / "results.csv")
-    shares = results[~results["metric"].isin(("tie", "lca", "lca_max"))]  # the others count edges
-    assert shares["value"].between(0, 1).all() and results["run"].nunique() == 8
+    no_share = results["metric"].isin(("tie", "lca", "lca_max"))  # they count edges
+    no_share |= results["dataset"].isin(("curvature_kept", "rate_ratio"))  # logarithms
+    assert results.loc[~no_share, "value"].between(0, 1).all() and results["run"].nunique() == 8
+    measures = results[results["suite"].eq("measure")]
+    assert {"default_share", "gate_order_species", "curvature_kept"} <= set(measures["dataset"])
+    known = measures["dataset"].isin(("gate_order_species", "default_share"))
+    permuted = measures[known & measures["model"].eq("permuted")]
+    assert len(permuted) == 2 * 5 and permuted["value"].eq(0.5).all()  # five models with gates
 
 
 def test_wrong_section_is_an_error(tmp_path):

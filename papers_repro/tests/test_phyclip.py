@@ -6,6 +6,8 @@ import pandas as pd
 import pytest
 from conftest import papermill
 
+from hypvl.papers.claims import COLUMNS, JUDGED
+
 
 def test_smoke_renders_every_table_figure_and_claim(smoke):
     for number in (1, 2, 3):
@@ -22,15 +24,19 @@ def test_smoke_renders_every_table_figure_and_claim(smoke):
         "claims",
     ):
         assert (smoke / "figures" / f"{name}.png").stat().st_size > 5_000, name
-    claims = pd.read_csv(smoke / "tables" / "claims.csv")
-    # one seed, twelve steps: nothing can be supported or contradicted
-    known = {"one run", "at the floor", "at the ceiling", "sanity", "not run"}
-    assert set(claims["verdict"]) <= known and len(claims) > 60
-    assert set(claims.loc[claims["verdict"].eq("sanity"), "id"].str[:5]) == {"norm-"}
-    structural = claims.set_index("id").loc[["families", "composition", "near-max", "lists"]]
-    assert structural["null"].notna().all() and structural["ideal"].notna().all()
-    text = (smoke / "tables" / "abstract.md").read_text()
-    assert "4 models with 1 seed of 12 steps" in text and "| PHyCLIP |" in text
+    claims = pd.read_csv(smoke / "tables" / "claims.csv", keep_default_na=False)
+    assert list(claims) == [*COLUMNS, *JUDGED] and len(claims) > 60
+    # one seed: no primary claim has an outcome, and no other claim ever has one
+    primary = claims[claims["kind"].eq("primary")]
+    assert set(primary["outcome"]) == {"not run"} and set(primary["note"]) == {"1 of 8 seeds"}
+    assert set(claims.loc[claims["kind"].ne("primary"), "outcome"]) == {""}
+    enforced = claims.loc[claims["kind"].eq("by construction"), "id"]
+    assert set(enforced.str[:5]) == {"norm-"}
+    structural = claims.set_index("id").loc[["families", "hierarchy-inside", "near-max", "lists"]]
+    assert structural[["effect", "baseline", "upper"]].ne("").all(axis=None)
+    scores = (smoke / "tables" / "scores.md").read_text()
+    for name in ("PHyCLIP", "CLIP + boxes", "baseline", "upper bound"):
+        assert f"| {name} " in scores, scores
     assert "best in" in (smoke / "tables" / "table1.md").read_text()
     assert json.loads((smoke / "tables" / "provenance.json").read_text())["preset"] == "smoke"
 

@@ -93,11 +93,11 @@ def test_links_to_headings_find_them(root):
 
 
 def test_an_executed_notebook_has_the_links_of_its_original(tmp_path):
-    known = {"papers_repro/a.md", "papers_repro/results/mini/a.md", "nbs/b.md"}
-    page = "papers_repro/results/mini/a.md"
-    for link in ("../nbs/b.ipynb", "../../../nbs/b.ipynb"):
+    known = {"papers_repro/a.md", "papers_repro/results/world/a/a.md", "nbs/b.md"}
+    page = "papers_repro/results/world/a/a.md"
+    for link in ("../nbs/b.ipynb", "../../../../nbs/b.ipynb"):
         said = pages.with_links_to_pages(f"[x]({link})", page, known, "", tmp_path)
-        assert said == "[x](../../../nbs/b.md)"
+        assert said == "[x](../../../../nbs/b.md)"
 
 
 def test_a_notebook_is_shown_without_what_nbdev_hides(tmp_path):

@@ -4,6 +4,7 @@ import pandas as pd
 from conftest import papermill
 
 from hypvl.data.benchmarks.checklist import CHECKLIST
+from hypvl.papers.claims import COLUMNS, JUDGED
 
 
 def test_smoke_renders_every_table_figure_and_claim(tmp_path):
@@ -19,9 +20,13 @@ def test_smoke_renders_every_table_figure_and_claim(tmp_path):
     for name in ("figure1_terms", "figure2_loss", "recovery", "claims"):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000, name
     claims = pd.read_csv(tmp_path / "tables" / "claims.csv").set_index("id")
-    assert claims.loc["falls-edge", "seeds"] == "0, 1"
-    assert claims.loc[["falls-edge", "product"], "verdict"].tolist() == ["sanity", "not run"]
-    assert not set(claims["verdict"]) & {"supports", "contradicts"}  # two seeds
+    assert ["id", *claims] == [*COLUMNS, *JUDGED]
+    assert claims.loc["falls-edge", ["kind", "seeds"]].tolist() == ["by construction", 2]
+    assert claims.loc["falls-edge", "effect"] > 0  # trained, the edge term ends lower
+    assert claims.loc["product", "note"] == "no run of model == 'PHyCLIP + syntax'"
+    assert set(claims["outcome"].dropna()) == {"not run"}  # two seeds
+    assert claims.loc[["checklist", "retrieval"], "note"].tolist() == ["2 of 8 seeds"] * 2
+    assert pd.notna(claims.loc["parse", "effect"])
     loss = pd.read_csv(tmp_path / "figures" / "figure2_loss.csv").query(
         "panel.str.startswith('syntax')"
     )

@@ -3,6 +3,8 @@
 import pandas as pd
 from conftest import papermill
 
+from hypvl.papers.claims import COLUMNS, JUDGED
+
 MODELS = {"CLIP", "CLIP-euc", "CLIP-hyp"}
 
 
@@ -18,8 +20,8 @@ def test_smoke_renders_every_table_figure_and_claim(tmp_path):
             assert measured == {"queries", "candidates"}
             continue
         assert MODELS <= measured, number
-        blind = {"chance", "majority class" if number == 4 else "label frequency"}
-        assert blind <= measured, number
+        baselines = {"chance", "majority class" if number == 4 else "label frequency"}
+        assert baselines <= measured, number
         if number in (1, 2, 4):
             roots = {"nearest to the root, CLIP", "nearest to the root, CLIP-hyp"}
             assert roots <= measured  # the frozen tower's is the mean direction of training
@@ -34,10 +36,17 @@ def test_smoke_renders_every_table_figure_and_claim(tmp_path):
     for name in (*(f"figure{name}" for name in figures.split()), "order", "training", "claims"):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000, name
     claims = pd.read_csv(tmp_path / "tables" / "claims.csv").set_index("id")
-    assert claims.loc["clip-transport", "seeds"] in ("0", 0)
-    assert claims.loc["hcl-same", "verdict"] == "not run"
-    assert set(claims.loc[["edges", "depth-clip", "edges-untrained"], "verdict"]) == {"sanity"}
-    assert not set(claims["verdict"]) & {"supports", "contradicts"}  # one seed
+    assert list(claims.reset_index().columns) == [*COLUMNS, *JUDGED]
+    assert claims.loc["clip-transport", "seeds"] == 1
+    assert claims.loc["clip-transport", ["outcome", "note"]].tolist() == ["not run", "1 of 8 seeds"]
+    assert claims.loc["hcl-same", "note"] == "no run of model == 'HCL on pairs'"
+    by_loss = claims.loc[["edges", "depth-clip", "edges-untrained"], "kind"]
+    assert set(by_loss) == {"by construction"}
+    assert set(claims["outcome"].dropna()) == {"not run"}  # one seed
+    measured = claims.loc[["origin", "curves-cross"]]  # values of their own per run
+    assert measured["effect"].notna().all() and measured["seeds"].eq(1).all()
+    scores = pd.read_csv(tmp_path / "tables" / "scores.csv")
+    assert {"baseline", "upper bound", *MODELS} <= set(scores["model"])
     results = pd.read_csv(tmp_path / "results.csv")
     chance = results.query("model == 'chance' and metric == 'parent_to_child_recall@45%'")
     assert (chance["value"] - 0.4545).abs().max() < 0.02

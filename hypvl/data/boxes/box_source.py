@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -102,8 +102,8 @@ class BoxSource(DataSource, kind="boxes"):
     test_ids: str = field(default="", metadata={"hash": "file"})
 
     def folder(self, root: str | Path) -> Path:
-        "Where `prepare` puts the data: named after all that they depend on."
-        made_of = [self.world, self.rule]
+        "Where `prepare` puts the data: named after all that they depend on but the draw."
+        made_of = [replace(self.world, draw=0), self.rule]
         if self.root:
             files = annotation_files(self.root)
             facts = [(name, path.name, *file_stamp(path)) for name, path in files.items()]
@@ -122,21 +122,38 @@ class BoxSource(DataSource, kind="boxes"):
         `read_pairs`; `report.json` counts boxes, pairs and what was left out. `size` does not
         matter: pictures are read as they are. Of several processes one writes, the others wait.
         An interrupted call goes on with the first table or part of pairs that is missing; the
-        embedded world is drawn from its beginning until it was finished once.
+        embedded world is drawn from its beginning until it was finished once. Another draw of it
+        than 0 has a suite of its own, with the same tables of training and validation.
         """
-        folder = self.folder(root)
+        folder, draw = self.folder(root), 0 if self.root else self.world.draw
+        suite, name = folder, folder.name
         with folder_lock(folder):
             raw = Path(self.root)
             if not self.root:
-                raw = write_box_world(folder / "raw", self.world, workers, progress)
-            files, report = annotation_files(raw), {}
-            for split in (*SPLITS, "lvis"):
-                if split in files:
-                    report[split] = self._prepare_split(files, split, folder / split, progress)
-            self.test_images(folder)  # a wrong file is an error now, not behind a training
-            write_atomic(folder / "report.json", json.dumps(report, indent=2))
+                first = replace(self.world, draw=0)
+                raw = write_box_world(folder / "raw", first, workers, progress)
+            files = annotation_files(raw)
+            report = self._prepare_splits({split: files for split in files}, folder, progress)
+            if draw:
+                suite, name = folder / f"draw-{draw}", f"{folder.name}-{draw}"
+                raw = write_box_world(suite / "raw", self.world, workers, progress)
+                own = annotation_files(raw, ("classes", "test", "lvis"))
+                places = {split: own if split in own else files for split in files}
+                self._prepare_splits(places, suite, progress)
+            self.test_images(suite)  # a wrong file is an error now, not behind a training
         val = folder / ("validation" if "validation" in report else "train")
-        return DataPaths(folder / "train", val, folder, folder.name)
+        return DataPaths(folder / "train", val, suite, name)
+
+    def _prepare_splits(
+        self, files: Mapping[str, Mapping[str, Path]], out: Path, progress: bool
+    ) -> dict[str, dict]:
+        "Tables and pairs of the splits that there are, each of its own files; what was counted."
+        report = {}
+        for split in (*SPLITS, "lvis"):
+            if split in files:
+                report[split] = self._prepare_split(files[split], split, out / split, progress)
+        write_atomic(out / "report.json", json.dumps(report, indent=2))
+        return report
 
     def test_images(
         self,

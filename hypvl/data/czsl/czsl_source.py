@@ -7,7 +7,7 @@ __all__ = ['TAXONOMY', 'WORD_VECTORS', 'FEASIBILITY', 'CzslSource']
 
 # %% ../../../nbs/data/czsl/265_czsl_source.ipynb #3ae9d014
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -18,7 +18,7 @@ from .metadata import LOST, METADATA, Compositions, read_compositions
 from .splits import PHASES, SPLIT_FOLDER, compare_counts, read_split
 from ..jobs import folder_lock
 from ..sources import DataPaths, DataSource
-from ..world.czsl_files import write_state_world
+from ..world.czsl_files import write_state_world, write_test_draw
 from ..world.states import StatesConfig, state_words
 
 # %% ../../../nbs/data/czsl/265_czsl_source.ipynb #78e7ec0d
@@ -52,8 +52,8 @@ class CzslSource(DataSource, kind="czsl"):
         return () if self.root else state_words()
 
     def folder(self, root: str | Path) -> Path:
-        "Where `prepare` puts the data: named after all that they depend on."
-        made_of = ["czsl", self.world]
+        "Where `prepare` puts the data: named after all that they depend on but the draw."
+        made_of = ["czsl", replace(self.world, draw=0)]
         if self.root:
             base = Path(self.root)
             files = [*base.glob(f"{METADATA}.*"), *base.glob(f"{SPLIT_FOLDER}/*_pairs.txt")]
@@ -70,13 +70,16 @@ class CzslSource(DataSource, kind="czsl"):
 
         All three folders are the same one: `compositions` reads it. `report.json` counts pairs
         and pictures, beside what is published, and what was skipped. `size` does not matter.
+        Another draw of the world than 0 has a suite of its own: the same rows of training and
+        validation, and rows of its own test pictures.
         """
-        folder = self.folder(root)
+        folder, draw = self.folder(root), 0 if self.root else self.world.draw
         with folder_lock(folder):
             if not self._finished(folder):
                 raw = Path(self.root)
                 if not self.root:
-                    raw = write_state_world(folder / "raw", self.world, workers, progress)
+                    first = replace(self.world, draw=0)
+                    raw = write_state_world(folder / "raw", first, workers, progress)
                 split = read_split(raw, self.name or ("" if self.root else "world"))
                 data = read_compositions(raw, split, self.missing)
                 with atomic_path(folder / _TABLE) as part:
@@ -86,7 +89,25 @@ class CzslSource(DataSource, kind="czsl"):
                 report = {"name": split.name, "skipped": data.skipped}
                 report["counts"] = {name: row.to_dict() for name, row in counts.iterrows()}
                 write_atomic(folder / "report.json", json.dumps(report, indent=1))
+            if draw:
+                suite = self._suite_of_draw(folder, workers, progress)
+                return DataPaths(folder, folder, suite, f"{folder.name}-{draw}")
         return DataPaths(folder, folder, folder, folder.name)
+
+    def _suite_of_draw(self, folder: Path, workers: int, progress: bool) -> Path:
+        "The folder of the rows of a draw, made where it is missing."
+        suite = folder / f"draw-{self.world.draw}"
+        if not (suite / "report.json").exists():
+            suite.mkdir(exist_ok=True)
+            records = write_test_draw(folder / "raw", self.world, workers, progress)
+            rows = pd.read_parquet(folder / _TABLE)
+            names = {"image": "image", "attr": "state", "obj": "object", "set": "phase"}
+            tests = pd.DataFrame(records).rename(columns=names)[list(rows)]
+            kept = rows[rows.phase != "test"]
+            with atomic_path(suite / _TABLE) as part:
+                pd.concat([kept, tests], ignore_index=True).to_parquet(part, index=False)
+            write_atomic(suite / "report.json", (folder / "report.json").read_text())
+        return suite
 
     def _finished(self, folder: Path) -> bool:
         "Whether the rows are there; those of pictures that were not are looked for again."
@@ -96,7 +117,7 @@ class CzslSource(DataSource, kind="czsl"):
 
     def compositions(self, data: DataPaths) -> Compositions:
         "The split and the rows of all pictures, as `prepare` left them."
-        raw = Path(self.root) if self.root else data.suite / "raw"
+        raw = Path(self.root) if self.root else data.train / "raw"
         report = json.loads((data.suite / "report.json").read_text())
         rows = pd.read_parquet(data.suite / _TABLE)
         return Compositions(read_split(raw, report["name"]), raw, rows, report["skipped"])

@@ -8,7 +8,7 @@ __all__ = ['RedcapsSource']
 # %% ../../../nbs/data/redcaps/274_redcaps_source.ipynb #c5c63404
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +20,7 @@ from .post_batches import PostLoader, PostReading, held_out_posts
 from ..sources import DataPaths, DataSource, world_words
 from ..world.redcaps_files import RedcapsWorldConfig, communities, write_redcaps_world
 from ..world.scenes import World, WorldConfig
-from ..world.writers import SuiteConfig, write_suite
+from ..world.writers import SuiteConfig, suite_name, write_suite
 
 # %% ../../../nbs/data/redcaps/274_redcaps_source.ipynb #27432423
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RedcapsSource(DataSource, kind="redcaps"):
 
     def folder(self, root: str | Path) -> Path:
         "Where `prepare` puts the data: named after the world, or after the place of a copy."
-        made_of = ["redcaps", self.world, self.suite]
+        made_of = ["redcaps", self.world, replace(self.suite, draw=0)]
         if self.root:
             made_of = ["redcaps", str(Path(self.root).resolve())]
         return Path(root) / f"redcaps-{config_hash(made_of)}"
@@ -49,11 +49,12 @@ class RedcapsSource(DataSource, kind="redcaps"):
     ) -> DataPaths:
         """The table of usable posts below `root`, made where it is missing or old.
 
-        `size` does not matter: pictures are read as they are.
+        `size` does not matter: pictures are read as they are. Draws of the suite share the posts
+        that are trained on; evaluation data and validation posts are their own.
         """
         folder = self.folder(root)
         copy = Path(self.root) / "redcaps" if self.root else folder / "redcaps"
-        suite = Path(self.root) if self.root else folder / "suite"
+        suite = Path(self.root) if self.root else folder / suite_name(self.suite)
         if not self.root:
             write_redcaps_world(copy, self.world, workers, progress)
             write_suite(World(self.world.world), suite, self.suite, workers, progress)
@@ -64,7 +65,19 @@ class RedcapsSource(DataSource, kind="redcaps"):
         known = [posts.fingerprint, self.held_out]
         if (suite / "world.json").exists():
             known.append(json.loads((suite / "world.json").read_text())["fingerprint"])
-        return DataPaths(posts.folder, posts.folder, suite, config_hash(known))
+        val = posts.folder
+        if self.suite.draw and self.held_out and not self.root:
+            own = self._held_out_of_draw(folder, workers, progress)
+            known.append(own.fingerprint)
+            val = own.folder
+        return DataPaths(posts.folder, val, suite, config_hash(known))
+
+    def _held_out_of_draw(self, folder: Path, workers: int, progress: bool) -> Posts:
+        "The validation posts of a draw, as many as are kept from training."
+        place = folder / f"held-out-{self.held_out}-{self.suite.draw}"
+        config = replace(self.world, posts=self.held_out)
+        write_redcaps_world(place / "redcaps", config, workers, progress, self.suite.draw)
+        return collect_posts(place / "redcaps", place / "posts", workers, progress, self.max_bad)
 
     def embedded(self) -> bool:
         return not self.root
@@ -115,13 +128,14 @@ class RedcapsSource(DataSource, kind="redcaps"):
     def _posts(
         self, data, tokenizer, size, batch_size, seed=0, split="", rank=0, world_size=1, workers=0
     ) -> PostLoader:
+        own = split == "val" and data.val != data.train  # a folder of validation posts alone
         return PostLoader(
-            Posts(data.train),
+            Posts(data.val if own else data.train),
             tokenizer,
             size,
             batch_size,
             self.reading,
-            self.held_out,
+            0 if own else self.held_out,
             seed,
             split,
             rank,

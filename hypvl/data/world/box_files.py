@@ -30,15 +30,19 @@ BOX_WORLD = WorldConfig(image_size=96, carry=0.6, groups=0.2, repeats=0.3)
 
 @dataclass(frozen=True)
 class BoxWorldConfig:
-    "How many scenes are written of what."
+    "How many scenes are written of what; draws differ in the scenes of the test and of LVIS."
 
     world: WorldConfig = field(default=BOX_WORLD)
     train: int = 2000  # scenes of Open Images
     validation: int = 200
     test: int = 600
     lvis: int = 400  # scenes of LVIS, three of four begin with a novel species
+    # which of the independent test sets
+    draw: int = field(default=0, metadata={"hash": "changed"})
 
     def __post_init__(self):
+        if self.draw < 0:
+            raise ValueError(f"draw must be at least 0, got {self.draw!r}")
         for name in ("train", "validation", "test", "lvis"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)!r}")
@@ -78,6 +82,7 @@ COLUMNS = (
 CLICKS = tuple(f"{axis}Click{n}{axis}" for axis in "XY" for n in range(1, 5))
 CLICKS = tuple(name.replace("YClick", "XClick") for name in CLICKS)  # the file calls both X
 _FIRST = {"train": 0, "validation": 1_000_000, "test": 2_000_000}  # numbers of their scenes
+_DRAW = 1_000_000  # test scenes from the first one of a draw to that of the next
 
 
 def image_id(world: World, split: str, index: int) -> str:
@@ -262,17 +267,19 @@ def write_box_world(
 ) -> Path:
     """The world in the files of Open Images (`open_images/`) and of LVIS (`lvis/`) below a folder.
 
-    What was finished is left alone. An interrupted call left pictures without tables, and the
-    next one draws all of them again: the same ones, under the same names.
+    Of another draw than 0 the scenes of training and validation are left out: they are those of
+    draw 0. What was finished is left alone. An interrupted call left pictures without tables, and
+    the next one draws all of them again: the same ones, under the same names.
     """
     out = Path(out)
     with write_once(out, config) as missing:
         if not missing:
             return out
-        world = known_world(config.world)
-        for split, name in _FILES.items():
-            jobs = []
+        world, start = known_world(config.world), config.draw * _DRAW
+        for split in ("test",) if config.draw else _FILES:
+            jobs, name = [], _FILES[split]
             for first, count in stretches(getattr(config, split), _CHUNK):
+                first += start  # of draw 0, with training and validation, it is 0
                 jobs.append((config.world, split, first, count, out / "open_images"))
             done = run_jobs(_write_open_images, jobs, workers, f"scenes of {split}", progress)
             rows = sorted(row for part in done for row in part)
@@ -280,7 +287,9 @@ def write_box_world(
             lines = [header, *(line for _, lines in rows for line in lines)]
             write_atomic(out / "open_images" / name, "\n".join(lines) + "\n")
         _write_classes(world, out / "open_images")
-        jobs = [(config.world, *chunk, out / "lvis") for chunk in stretches(config.lvis, _CHUNK)]
+        jobs = []
+        for first, count in stretches(config.lvis, _CHUNK):
+            jobs.append((config.world, start + first, count, out / "lvis"))
         done = run_jobs(_write_lvis, jobs, workers, "scenes of lvis", progress)
         scenes = [scene for part in done for scene in part]
         write_atomic(out / "lvis" / "lvis_v1_val.json", json.dumps(lvis_json(world, scenes)))

@@ -32,7 +32,7 @@ def plain_world(world: World) -> World:
     plain = replace(world.config, **dict.fromkeys(dials, 0.0))
     own = World(plain, world.sprites).held_out
     further = [kept for name, kept in world.held_out.items() if name not in own]
-    return World(plain, world.sprites, further)
+    return World(plain, world.sprites, further).with_draw(world.draw)
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #3e63c422
 def _with_thing(scene: Scene, place: int, **changes) -> Scene:

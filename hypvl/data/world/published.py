@@ -93,7 +93,7 @@ def write_data_root(
     config: SuiteConfig = SuiteConfig(),  # numbers of items
 ) -> Path:
     "Everything below one folder, as the real data lie."
-    root = Path(root)
+    root, world = Path(root), world.with_draw(config.draw)
     if root.exists() and any(root.iterdir()):
         raise ValueError(f"root: {root.name!r} is not empty")
     if wnids:

@@ -43,6 +43,7 @@ def communities(world: World) -> dict[str, str]:
 YEARS = (2018, 2019, 2020)
 _FIRST_ID = 36**5  # ids of six digits
 _SECONDS = 365 * 24 * 3600
+_DRAW = 10_000_000  # scenes from the first one of a draw to that of the next
 _BEGIN = {2018: 1_514_764_800, 2019: 1_546_300_800, 2020: 1_577_836_800}  # UTC
 
 
@@ -87,7 +88,7 @@ def annotation(
     told = caption(world, scene)
     rng = generator(world.config.seed, "post", index)
     name, key = community_of(world, scene, rng), image_id(index)
-    place = index * len(YEARS) / total
+    place = index % _DRAW * len(YEARS) / total
     year = YEARS[int(place)]
     side = world.config.image_size
     text = told.text.lower()
@@ -158,15 +159,16 @@ def write_redcaps_world(
     config: RedcapsWorldConfig = RedcapsWorldConfig(),
     workers: int = 1,  # processes
     progress: bool = True,  # show a bar
+    draw: int = 0,  # which posts: those of two draws share no scene
 ) -> Path:
     "The world in the files of RedCaps below a folder: annotations/, images/, and truth/."
     out = Path(out)
-    with write_once(out, config) as missing:
+    with write_once(out, [config, draw] if draw else config) as missing:
         if not missing:
             return out
         jobs = []
         for first, count in stretches(config.posts, _CHUNK):
-            jobs.append((config.world, first, count, config.posts, out))
+            jobs.append((config.world, draw * _DRAW + first, count, config.posts, out))
         posts: dict[str, list] = {}
         for part in run_jobs(_write_posts, jobs, workers, "posts", progress):
             for entry, truth in part:

@@ -9,6 +9,7 @@ __all__ = ['SIZES', 'SPLITS', 'WorldConfig', 'Thing', 'Scene', 'quadrant', 'true
 # %% ../../../nbs/data/world/215_scenes.ipynb #728219a8
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import combinations, product
@@ -562,7 +563,7 @@ class World:
         sprites=None,  # a source of sprites; default: the drawn ones
         held_out: Sequence[HeldOut] = (),  # further held-out sets, which `train` obeys
     ):
-        self.config = config
+        self.config, self.draw = config, 0
         self.sprites = sprites if sprites is not None else DrawnSprites(sight=config.sight)
         self.taxonomy, self.words = self.sprites.taxonomy, self.sprites.words
         self.families = self.sprites.families()
@@ -587,7 +588,21 @@ class World:
         "The generator of one aspect of one scene, the same in every process."
         if split not in SPLITS:
             raise ValueError(f"split={split!r} is none of {', '.join(SPLITS)}")
+        if self.draw and split != "train":
+            split = f"{split} of draw {self.draw}"
         return generator(self.config.seed, split, index, aspect)
+
+    def with_draw(self, draw: int) -> "World":
+        """The same world with the scenes of another draw in every split but `train`.
+
+        Draws are independent of each other; draw 0 is the world as it is made. Classes, words,
+        sprites and what is held out are those of the seed in every draw.
+        """
+        if isinstance(draw, bool) or not isinstance(draw, (int, np.integer)) or draw < 0:
+            raise ValueError(f"draw={draw!r} must be a whole number from 0")
+        other = copy(self)
+        other.draw = int(draw)
+        return other
 
     def _world_rng(self, aspect: str) -> np.random.Generator:
         "A generator for what is drawn once."

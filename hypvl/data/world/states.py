@@ -8,7 +8,7 @@ __all__ = ['STATES', 'SHAPES', 'STATE_GROUP', 'SHAPE_GROUP', 'Weights', 'Pair', 
 
 # %% ../../../nbs/data/world/225_states.ipynb #714529af
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -272,7 +272,12 @@ def pairs_of(scene: Scene) -> list[Pair]:
 # %% ../../../nbs/data/world/225_states.ipynb #bebf8508
 @dataclass(frozen=True)
 class StatesConfig:
-    "What the world of states and shapes is made of."
+    """What the world of states and shapes is made of.
+
+    Draws differ in their test pictures alone. Which pairs are seen and unseen is that of the seed
+    in every draw, since the frozen backbone was trained without its unseen pairs; so are the
+    pictures of training and validation.
+    """
 
     seed: int = 0
     image_size: int = 48  # side of a picture in pixels
@@ -284,10 +289,12 @@ class StatesConfig:
     train_images: int = 40  # of each pair
     test_images: int = 20  # of each pair of validation and test
     noise: float = 4.0  # standard deviation of pixel noise, of 255
+    # which of the independent sets of test pictures; shards of training note the others' repr
+    draw: int = field(default=0, repr=False, metadata={"hash": "changed"})
 
     def __post_init__(self):
         state_attributes(self.contextuality)
-        for name in ("seed", "off_pairs", "val_pairs", "test_pairs"):
+        for name in ("seed", "draw", "off_pairs", "val_pairs", "test_pairs"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} must not be negative")
         for name in ("train_images", "test_images"):
@@ -380,6 +387,8 @@ class StateWorld:
 
     def rng(self, split: str, index: int, aspect: str) -> np.random.Generator:
         "The generator of one aspect of one picture, the same in every process."
+        if self.config.draw and split == "test":
+            split = f"test of draw {self.config.draw}"
         return generator("states", self.config.seed, split, index, aspect)
 
     def pairs(self, split: str) -> tuple[Pair, ...]:

@@ -38,9 +38,8 @@ from ...evaluation.zero_shot import encode_images, encode_texts, inference
 from ...geometry.routed_score import difference
 from ...geometry.routing import Routed
 from ...geometry.spaces import Side
-from ..claims import IDEAL
 from ..recipes import Recipe
-from ..reference import BASELINES
+from ..reference import BASELINES, IDEAL
 from ..runs import validation_points
 
 # %% ../../../nbs/papers/agr/851_probe.ipynb #738a8729

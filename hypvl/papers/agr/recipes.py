@@ -67,8 +67,8 @@ def _training(preset: str) -> TrainConfig:
     return training
 
 
-def _data(preset: str, published: bool) -> RedcapsSource:
-    "Posts of a copy, or of the world."
+def _data(preset: str, published: bool, draw: int) -> RedcapsSource:
+    "Posts of a copy, or of the world; `draw` of its test set."
     if published:
         return RedcapsSource(held_out=HELD_OUT)
     known, _ = preset_scale(preset)
@@ -77,7 +77,7 @@ def _data(preset: str, published: bool) -> RedcapsSource:
         train, held_out, suite = 4_000, 500, _MINI_SUITE
     if preset == "gpu":
         train, held_out = 24_000, 2_000
-    world = RedcapsWorldConfig(posts=train + held_out)
+    suite, world = replace(suite, draw=draw), RedcapsWorldConfig(posts=train + held_out)
     return RedcapsSource("", world, suite, held_out, PostReading(subreddit_prefix=0.0))
 
 # %% ../../../nbs/papers/agr/850_recipes.ipynb #98304fb4
@@ -158,7 +158,10 @@ def agr_recipe(
     budget: float = 1.0,  # multiple of the preset's steps
     **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}
 ) -> Recipe:
-    "A model of the paper, or one that it should be compared with."
+    """A model of the paper, or one that it should be compared with.
+
+    On the synthetic dataset each seed has its own test set and validation posts.
+    """
     known_name("setting", setting, tuple(SETTINGS))
     known_name("preset", preset, PRESETS)
     if not budget > 0:
@@ -171,7 +174,7 @@ def agr_recipe(
     trunk = TRUNKS["published" if published else "world"]
     model = frozen_towers(trunk, _geometry(setting, width, training.steps))
     objective = RoutedObjective(steps=training.steps)
-    data = _data(preset, published or bool(overrides.get("data.root")))
+    data = _data(preset, published or bool(overrides.get("data.root")), seed)
     made = Recipe("agr", preset, model, objective, data, training, model.vision.kind)
     made = replace(made, probes=("routed",), label=LABELS[setting])
     made = override(made, SETTINGS[setting] | rest)
@@ -181,7 +184,8 @@ def agr_recipe(
         made = replace(made, train=replace(training, grad_norms=parts))
     source = made.data  # what the settings of data have made of it
     if setting != "towers" and not published:
-        made = replace(made, data=CachedFeatures(source, model.weights))
+        shared = override(source, {"suite.draw": 0}) if hasattr(source, "suite") else source
+        made = replace(made, data=CachedFeatures(shared, model.weights))  # once for all seeds
     columns = {"setting": setting, "budget": budget, "boxes": False}
     return replace(made, test=source, columns=columns | made.columns)
 

@@ -90,7 +90,7 @@ def compare_recipe(
     budget: float = 1.0,  # multiple of the preset's steps
     **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}
 ) -> Recipe:
-    "A model of the comparison."
+    "A model of the comparison; each seed has its own test set."
     known_name("name", name, tuple(MODELS))
     known_name("preset", preset, ("smoke", "mini", "gpu"))
     idea = MODELS[name]
@@ -98,7 +98,8 @@ def compare_recipe(
     train = replace(made.train, steps=_STEPS[preset], **ADAMW)
     of_training = {key: value for key, value in overrides.items() if key.startswith("train.")}
     model: Any = replace(made.model, weights=START)
-    made = replace(made, model=model, data=syntax_recipe(preset=preset).data, train=train)
+    data = syntax_recipe(preset=preset, seed=seed).data
+    made = replace(made, model=model, data=data, train=train)
     made = at_budget(override(made, of_training), budget)
     objective: Any = made.objective
     if idea.family != "clip":
@@ -117,7 +118,8 @@ def compare_recipe(
     rest = {key: value for key, value in overrides.items() if key not in of_training}
     made = with_vocabulary(override(made, rest))
     parses = () if idea.family == "clip" else ("parses",)
-    tests = {"instances": hierarchy_recipe(preset=preset).data}
+    draw = int(overrides.get("data.suite.draw", seed))
+    tests = {"instances": hierarchy_recipe(preset=preset, seed=draw).data}
     probes = ("suite", *parses, "instances")
     columns = {**made.columns, "idea": name}
     return replace(made, label=name, probes=probes, tests=tests, columns=columns)

@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['SETTINGS', 'CHUNK', 'CURVE', 'LEVELS', 'EDGES', 'LEVEL_PAIRS', 'own_candidates', 'plain_candidates', 'phase_logits',
            'Setting', 'sweep_settings', 'reference_rows', 'answers_of', 'pair_draws', 'sweep_interval', 'own_points',
-           'norm_rows', 'point_rows', 'edge_lengths', 'edge_gaps', 'in_order', 'level_auroc', 'trained_parameters',
-           'published_parameters', 'Phases', 'feasibility_of', 'composition_frames', 'validation_area']
+           'norm_rows', 'point_rows', 'edge_lengths', 'edge_gaps', 'in_order', 'edge_share', 'level_auroc',
+           'trained_parameters', 'published_parameters', 'Phases', 'feasibility_of', 'composition_frames',
+           'validation_area']
 
 # %% ../../../nbs/papers/h2em/841_compositions.ipynb #f06ccfb3
 import math
@@ -36,6 +37,7 @@ from hypvl.evaluation.czsl import (
     search_threshold,
 )
 from ...evaluation.factors.alignment import presence_auc
+from ...evaluation.suites.results import item_values
 from ...evaluation.zero_shot import inference
 from hypvl.models.compositional import (
     FUSIONS,
@@ -46,9 +48,9 @@ from hypvl.models.compositional import (
 )
 from ...models.registry import create_model
 from ...names import clean_name
-from ..claims import IDEAL
 from .recipes import composition_recipe, primitive_features, taxonomy_of
 from ..recipes import Recipe
+from ..reference import IDEAL
 from ..runs import register_monitor, register_probe
 from ...training.metrics import read_metrics
 
@@ -353,6 +355,14 @@ def in_order(
     "Whether each edge holds; a tie is one half."
     return (gaps > 0) + 0.5 * (gaps == 0)
 
+
+def edge_share(
+    norms: pd.DataFrame,  # as for `edge_lengths`
+    side: str = "text",  # or 'visual'
+) -> float:
+    "Share of edges whose general end is nearer to the origin; a tie is one half."
+    return float(in_order(edge_gaps(norms, side)).mean().mean())
+
 # %% ../../../nbs/papers/h2em/841_compositions.ipynb #ab1191d2
 LEVEL_PAIRS = (  # general, specific
     ("category", "primitive"),
@@ -418,6 +428,13 @@ def _result_rows(
         row = {"metric": f"{metric}_exact", "value": getattr(exact, metric)}
         found.append(row | {"low": np.nan, "high": np.nan})
     return found
+
+
+def _right_items(rows: pd.DataFrame, setting: str, dataset: str) -> pd.DataFrame:
+    "Items of `accuracy`: whether the answer of each picture is right; its cluster is the pair."
+    where = {"suite": setting, "dataset": dataset, "score": "paper"}
+    values = {"accuracy": rows["right"].to_numpy(float)}
+    return item_values(values, clusters=rows["target"].tolist(), **where)
 
 
 def trained_parameters(
@@ -513,7 +530,7 @@ def composition_frames(
     fusion: str = "prob",  # of `FUSIONS`: the model's own
     say=own_candidates,  # how texts are said
 ) -> dict[str, pd.DataFrame]:
-    "A probe: frames results, answers, norms and points."
+    "A probe: frames results, items, answers, norms and points."
     phases = Phases(recipe, data)
     known = phases.source.compositions(data)
     split, dataset = known.split, DATASETS.get(known.split.name, known.split.name)
@@ -539,7 +556,7 @@ def composition_frames(
     streams = sweep_settings(model, phases.batches("test"), candidates, settings, targets)
     taxonomy = taxonomy_of(phases.source, towers.backbone)
     image = {"image": known.phase("test").image.to_numpy(), "dataset": dataset}
-    frames = {"results": [], "answers": []}
+    frames = {"results": [], "answers": [], "items": []}
     for (name, way), stream in streams.items():
         rows = _answer_rows(stream, settings[name, way], targets, bias[name, way])
         rows["steps"] = _steps_between(rows, taxonomy)
@@ -549,6 +566,8 @@ def composition_frames(
         found = _result_rows(rows, stream, recipe.train.seed, draws)
         frames["results"].append(pd.DataFrame([place | row for row in found]))
         frames["answers"].append(rows.assign(score=place["score"], **image))
+        if way == fusion:
+            frames["items"].append(_right_items(rows, name, dataset))
     for name in SETTINGS:
         given = settings[name, fusion], targets, known.pairs("train")
         for row, measures in reference_rows(*given).items():

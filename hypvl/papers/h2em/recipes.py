@@ -210,12 +210,12 @@ _SMALL = StatesConfig(train_images=8, test_images=6)
 _LARGE = StatesConfig(train_images=100, test_images=40)
 
 
-def _source(preset: str) -> CzslSource:
+def _source(preset: str, draw: int) -> CzslSource:
     "Data of a preset; in the world pictures are not augmented, so that a tower sees them once."
     if preset == "paper":
         return CzslSource()
     world = {"smoke": _SMALL, "gpu": _LARGE}.get(preset, StatesConfig())
-    return CzslSource(world=world, augment=False, keep_decoded=100_000)
+    return CzslSource(world=replace(world, draw=draw), augment=False, keep_decoded=100_000)
 
 
 def _training(name: str, images: int, preset: str, seed: int, family: str) -> TrainConfig:
@@ -312,9 +312,10 @@ def composition_recipe(
     sizes: str = "",  # of `DATASETS`: its counts under made-up names; empty: those of the data
     **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}
 ) -> Recipe:
-    """A model of the paper or a control; `clip` is the backbone as it is, whatever the seed.
+    """A model of the paper or a control; `clip` is the backbone as it is.
 
-    It takes no number of steps.
+    It takes no number of steps. On the synthetic dataset each seed has its own test pictures. The
+    split of pairs is the same for all seeds, since the frozen backbone was trained on it.
     """
     known_name("family", family, FAMILIES)
     known_name("preset", preset, PRESETS)
@@ -322,7 +323,8 @@ def composition_recipe(
     size = backbone or (large if preset == "paper" else small)
     known_name("backbone", size, tuple(_BACKBONES))
     data, rest = split_overrides(overrides, "data")
-    source = override(_source(preset), {k: v for k, v in data.items() if k != "kind"})
+    source = _source(preset, 0 if data.get("root") else seed)
+    source = override(source, {k: v for k, v in data.items() if k != "kind"})
     towers = rest.pop("model.backbone", _BACKBONES[size])
     if sizes:
         split = sized_split(sizes)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['COLOUR_A', 'COLOUR_B', 'COLOUR_BOTH', 'Extent', 'HOLDS', 'METHODS', 'idea_point', 'in_cone', 'idea_figure',
-           'example_figure', 'clearest_pair', 'thumbnail_row', 'factor_norm_figure', 'factor_norm_sentence',
-           'mean_distances', 'disk_figure', 'disk_sentence', 'retrieval_figure']
+           'example_figure', 'clearest_pair', 'thumbnail_row', 'factor_norm_figure', 'mean_distances', 'disk_figure',
+           'retrieval_figure']
 
 # %% ../../../nbs/papers/phyclip/815_pictures.ipynb #26091ec0
 import textwrap
@@ -245,18 +245,6 @@ def factor_norm_figure(
     data = rows.assign(of=rows["factor"].map(of), usual=rows["factor"].map(usual))
     return Drawing(figure, data.reset_index(drop=True))
 
-
-def factor_norm_sentence(
-    data: pd.DataFrame,  # of `factor_norm_figure`
-) -> str:
-    "Norms of the three prompts in the factors of both families, beside what is usual there."
-    said = []
-    for (factor, of), rows in data.dropna(subset=["of"]).groupby(["factor", "of"]):
-        norms = ", ".join(f"{row.norm:.2f} for “{row.prompt}”" for row in rows.itertuples())
-        usual = f"{rows['usual'].iloc[0]:.2f} on average over single prompts"
-        said.append(f"factor {factor}, of {of}: {norms} ({usual})")
-    return f"Norm in {'; in '.join(said)}."
-
 # %% ../../../nbs/papers/phyclip/815_pictures.ipynb #3a1d03c5
 Extent = tuple[float, float, float, float]  # left, right, bottom, top
 
@@ -389,26 +377,6 @@ def disk_figure(
         columns = min(6, len(handles))
         figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
     return Drawing(figure, terms.reset_index(drop=True))
-
-
-def disk_sentence(
-    data: pd.DataFrame,  # of `disk_figure`
-) -> str:
-    "How far the names of each family are from the origin in each factor, and in which farthest."
-    said, names, means = [], _factor_names(data), {}
-    for factor, points in data.groupby("factor", sort=False):
-        said.append(f"{names[factor]}: {_distances(points)}")
-        means[factor] = mean_distances(points)
-    text = f"Mean distance from the origin in {'; in '.join(said)}."
-    table = pd.DataFrame(means).reindex(list(dict.fromkeys(data["group"])))  # a column a factor
-    if len(table) < 2 or table.shape[0] != table.shape[1] or table.isna().any(axis=None):
-        return text
-    own = np.diag(table)  # as many factors as families, in the same order
-    others = table.where(~np.eye(len(table), dtype=bool)).max().to_numpy()
-    if not (others > 0).all():
-        return text
-    each = " and ".join(f"{beyond:+.0%}" for beyond in own / others - 1)
-    return f"{text} Beyond the farthest of the others its own family lies by {each}."
 
 # %% ../../../nbs/papers/phyclip/815_pictures.ipynb #fbefac55
 HOLDS = {

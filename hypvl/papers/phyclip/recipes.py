@@ -88,7 +88,7 @@ def recipe(
     seed: int = 0,
     **overrides,  # dotted keys of the record, e.g. **{"train.steps": 50}
 ) -> Recipe:
-    "The recipe of a model at a preset."
+    "The recipe of a model at a preset. On the synthetic dataset each seed has its own test set."
     known_name("family", family, FAMILIES)
     known_name("preset", preset, PRESETS)
     known_name("size", size, ("S", "B", "L"))
@@ -98,6 +98,7 @@ def recipe(
     tower = _TOWERS["published" if preset == "paper" else "world"][size]
     objective = FamilyObjective(family=family, boxes=boxes)
     if preset != "paper":
+        data = override(data, {"suite.draw": seed})
         objective = replace(objective, delay="plateau", ramp=min(150, train.steps // 4))
         if variant is None:
             objective = replace(objective, box_contrast="boxes")

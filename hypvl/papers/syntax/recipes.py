@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SHARE', 'WEIGHT', 'PROBES', 'SECTIONS', 'SHUFFLED', 'syntax_recipe', 'section_settings', 'section_recipes',
-           'parse_frames']
+           'tested_parses', 'parse_frames']
 
 # %% ../../../nbs/papers/syntax/820_recipes.ipynb #d9b49165
 import json
@@ -17,7 +17,9 @@ from torch import nn
 from ...config import override
 from ...data.grit.shards import find_shards, read_shard
 from ...data.parses.pipelines import shard_parses
-from ...data.sources import DataPaths
+from ...data.records import Parse
+from ...data.sources import DataPaths, DataSource, WorldSource
+from ...data.world.captions import caption
 from ...data.world.scenes import WorldConfig
 from ...evaluation.order.parse_recovery import parse_report
 from ...losses.syntax import SyntaxConfig
@@ -119,6 +121,27 @@ def section_recipes(
     return made
 
 # %% ../../../nbs/papers/syntax/820_recipes.ipynb #7677ec94
+def tested_parses(
+    data: DataPaths,
+    source: DataSource,  # that prepared them
+    limit: int,  # captions
+) -> list[tuple[str, Parse]]:
+    "Captions with their gold parses: of the validation shards, in another draw fresh ones."
+    if isinstance(source, WorldSource) and source.suite.draw:
+        world = source.make_world().with_draw(source.suite.draw)
+        scenes = (world.scene("val", index) for index in range(min(limit, source.val)))
+        parses = [caption(world, scene).read()[0] for scene in scenes]
+        return [(parse.text, parse) for parse in parses]
+    shard, texts = find_shards(data.val)[0], {}
+    for raw in read_shard(shard, lambda *fault: None):
+        if "parse.json" in raw:
+            texts[raw["__key__"]] = raw["child.txt"].decode()
+    if not texts:
+        return []
+    parses = list(shard_parses(shard).items())[:limit]
+    return [(texts[key], parse) for key, parse in parses]
+
+
 def parse_frames(
     model: nn.Module,
     data: DataPaths,
@@ -128,17 +151,12 @@ def parse_frames(
     limit: int = 300,  # captions
 ) -> dict[str, pd.DataFrame]:
     "A probe: recovery of gold parses, and the edges inside the cones."
-    shard = find_shards(data.val)[0]
-    texts = {}
-    for raw in read_shard(shard, lambda *fault: None):
-        if "parse.json" in raw:
-            texts[raw["__key__"]] = raw["child.txt"].decode()
-    if not texts:
+    told = tested_parses(data, recipe.test or recipe.data, limit)
+    if not told:
         return {}
-    parses = dict(list(shard_parses(shard).items())[:limit])
     syntax = recipe.objective.syntax
-    captions = [texts[key] for key in parses]
-    frames = parse_report(model, captions, list(parses.values()), syntax.stream(syntax.cont))
+    captions, parses = (list(part) for part in zip(*told))
+    frames = parse_report(model, captions, parses, syntax.stream(syntax.cont))
     score = data.train.parent / "parser" / "score.json"
     if frames and score.is_file():  # what a parser reaches that was trained on a few captions
         known = frames["recovery"]

@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['ONE_IMAGE', 'SceneTree', 'scene_tree', 'richest_scene', 'geodesic', 'concept_figure', 'pair_figure', 'angle_figure',
-           'general_to_specific', 'crop_of', 'retrieval_figure', 'precision_recall_figure', 'precision_recall_sentence',
-           'tree_of_edges', 'best_roots', 'class_tree_figure', 'frequency_figure', 'frequency_sentence', 'order_means',
-           'order_figure']
+           'general_to_specific', 'crop_of', 'retrieval_figure', 'precision_recall_figure', 'tree_of_edges',
+           'best_roots', 'class_tree_figure', 'frequency_figure', 'order_means', 'order_figure']
 
 # %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #95f0b0b2
 from collections.abc import Callable, Iterable, Sequence
@@ -30,9 +29,8 @@ from ...data.boxes.class_tree import ClassTree
 from ...data.boxes.containment import Pairs
 from ...evaluation.statistics import ScoredItems, estimate
 from ...geometry import lorentz
-from ..claims import IDEAL, groups_of, items_by_seeds
-from ..figures import Drawing, palette, panels, style
-from ..reference import BASELINES
+from ..figures import Drawing, groups_of, items_by_seeds, palette, panels, style
+from ..reference import BASELINES, IDEAL
 
 # %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #c5cea5ea
 _LEVELS = ("scene", "object", "part", "part of a part")
@@ -403,7 +401,7 @@ def precision_recall_figure(
     curves: pd.DataFrame,  # model, seed, threshold, precision, recall
     named: int = 3,  # thresholds to write beside each curve
 ) -> Drawing:
-    "Precision over recall, a line a model, mean over seeds at each threshold."
+    "Precision over recall, one line per model, mean over seeds at each threshold."
     if not len(curves):
         raise ValueError("curves: no rows")
     keys = ["model", "threshold"]
@@ -425,23 +423,9 @@ def precision_recall_figure(
     return Drawing(figure, mean.reset_index(drop=True))
 
 
-def precision_recall_sentence(
-    data: pd.DataFrame,  # of `precision_recall_figure`
-) -> str:
-    "Where on its curve each model has the largest F1, the best model first."
-    both, total = data["precision"] * data["recall"], data["precision"] + data["recall"]
-    data = data.assign(f1=200 * both / total.where(total > 0))
-    best = data.loc[data.dropna(subset=["f1"]).groupby("model")["f1"].idxmax()]
-    said = "; ".join(
-        f"{row.model} {row.f1:.1f} at threshold {row.threshold:.2f}"
-        for row in best.sort_values("f1", ascending=False).itertuples()
-    )
-    return f"Largest F1 on the curve, %, highest first: {said}." if said else ""
-
-
 def _name_thresholds(axis: Axes, rows: pd.DataFrame, colour: str, count: int) -> None:
     "Dots with their threshold, evenly along the recall."
-    shift = 0.07 * (len(axis.get_legend_handles_labels()[1]) - 1)  # so that they stand apart
+    shift = 0.07 * (len(axis.get_legend_handles_labels()[1]) - 1)  # so that they are apart
     wanted = np.linspace(0.1, 0.7, count) + shift
     nearest = {int((rows["recall"] - level).abs().to_numpy().argmin()) for level in wanted}
     for number in sorted(nearest):
@@ -562,20 +546,6 @@ def frequency_figure(
         axes[1, 0].set_xlim(-0.7, len(names) - 0.3)
     return Drawing(figure, pd.concat(parts, ignore_index=True))
 
-
-def frequency_sentence(
-    data: pd.DataFrame,  # of `frequency_figure`
-) -> str:
-    "The most frequent class of each role, among those drawn."
-    said: dict[str, list[str]] = {}
-    for role, rows in data.dropna(subset=["count"]).groupby("role", sort=False):
-        rows = rows.astype({"count": int})
-        first, total = rows.loc[rows["count"].idxmax()], rows["count"].sum()
-        words = f"{first['label']}, {first['count']:,} of {total:,} in {len(rows)} classes"
-        said.setdefault(words, []).append(role)
-    parts = [f"{' and '.join(roles)}: {words}" for words, roles in said.items()]
-    return f"Most frequent among {'; among '.join(parts)}." if said else ""
-
 # %% ../../../nbs/papers/visual_hierarchies/834_figures.ipynb #77ff048b
 _TITLES = {
     "containment_f1": "edges of containment, F1 in %",
@@ -583,18 +553,18 @@ _TITLES = {
     "containment_f1_boxes": "edges among boxes alone, F1 in %",
     "depth_correlation_boxes": "depth among boxes alone, Spearman × 100",
 }
-_BARS = {  # rows that are drawn as lines: name, dash and colour
+_BARS = {  # baselines that are drawn as lines: name, dash and colour
     "chance": ("permuted", ":", ".55"),
     "scene_known": (BASELINES["scene_known"], "-.", "#D55E00"),
     "crop_area": (BASELINES["crop_area"], "--", "#D55E00"),
-    IDEAL: (IDEAL, "--", ".2"),
+    IDEAL: (BASELINES[IDEAL], "--", ".2"),
 }
 
 
 def order_means(
     items: pd.DataFrame,  # of suite 'order': model, seed, dataset, metric, item, cluster, value
 ) -> pd.DataFrame:  # model, dataset, metric, value, low, high in %
-    "Mean over images and seeds with the interval of the ledger."
+    "Mean over images and seeds with its 95 % interval from a bootstrap over both."
     rows = []
     for key, part in items.groupby(["model", "dataset", "metric"], sort=False):
         values = items_by_seeds(part)
@@ -606,9 +576,9 @@ def order_means(
 
 
 def order_figure(
-    items: pd.DataFrame,  # as for `order_means`, with the blind rows and `ideal`
+    items: pd.DataFrame,  # as for `order_means`, with baselines and upper bound
 ) -> Drawing:
-    "The measures of order, a line a model, between what is blind and the truth."
+    "The measures of order, one line per model, between baselines and upper bound."
     items = items[items["suite"].eq("order")]
     if not len(items):
         raise ValueError("items: no rows of suite 'order'")

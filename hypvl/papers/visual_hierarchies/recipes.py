@@ -125,8 +125,8 @@ _WORLD_VIEWS = Augmentation(0.0, 0.0, 0.0, jitter=(0.2, 0.2, 0.2, 0.0), kernel=0
 _SMALL_WORLD = BoxWorldConfig(train=100, validation=10, test=30, lvis=24)
 
 
-def _scale(preset: str, backbone: str) -> tuple[BoxSource, TrainConfig]:
-    "Data and training of a preset."
+def _scale(preset: str, backbone: str, draw: int) -> tuple[BoxSource, TrainConfig]:
+    "Data and training of a preset; `draw` of the test set, where it is drawn."
     known_name("preset", preset, PRESETS)
     training = TrainConfig(
         steps=750,
@@ -155,10 +155,13 @@ def _scale(preset: str, backbone: str) -> tuple[BoxSource, TrainConfig]:
     pairs = PairConfig(augmentation=_WORLD_VIEWS, keep_decoded=2_000)
     if preset == "smoke":
         few = {"steps": 6, "batch_size": 16, "warmup": 2, "checkpoint_every": 3, "log_every": 1}
-        return BoxSource(world=_SMALL_WORLD, pairs=pairs), replace(training, **few)
+        return BoxSource(world=replace(_SMALL_WORLD, draw=draw), pairs=pairs), replace(
+            training, **few
+        )
     if preset == "mini":
-        return BoxSource(pairs=pairs), training
-    larger = BoxSource(world=BoxWorldConfig(train=8_000), pairs=replace(pairs, keep_decoded=8_000))
+        return BoxSource(world=BoxWorldConfig(draw=draw), pairs=pairs), training
+    world = BoxWorldConfig(train=8_000, draw=draw)
+    larger = BoxSource(world=world, pairs=replace(pairs, keep_decoded=8_000))
     many = {"steps": 2_500, "batch_size": 320, "precision": "bf16", "workers": 8}
     return larger, replace(training, **many, warmup=100, checkpoint_every=500)
 
@@ -204,10 +207,11 @@ def hierarchy_recipe(
     seed: int = 0,
     **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}
 ) -> Recipe:
-    """A model of the paper; `frozen` is the pretrained one, without training, whatever the seed.
+    """A model of the paper; `frozen` is the pretrained one, without training.
 
-    So are unions at preset 'paper'. Settings that contradict each other are a ValueError, and so
-    are steps of a model that is not trained.
+    So are unions at preset 'paper'. On the synthetic dataset each seed has its own test set, and
+    thus its own evaluation of a model that is not trained. Settings that contradict each other are
+    a ValueError, and so are steps of a model that is not trained.
     """
     known_name("family", family, FAMILIES)
     published = family == "hcl" and preset == "paper"
@@ -221,7 +225,7 @@ def hierarchy_recipe(
         raise ValueError(f"budget={budget!r}: family='frozen' is not trained")
     cross_image = not unions if cross_image is None else cross_image
     budget = 1.0 if budget is None else budget
-    data, training = _scale(preset, backbone)
+    data, training = _scale(preset, backbone, 0 if overrides.get("data.root") else seed)
     training = replace(training, seed=seed)
     objective, by = pair_objective(), "angle"
     if not cross_image:
@@ -264,9 +268,11 @@ OTHERS = ("hycoclip", "phyclip")  # models of another paper
 
 def _other(family: str, preset: str, seed: int, **overrides: Any) -> Recipe:
     "A model of the CLIP line with this paper's probe; settings of data are those of the probe."
-    test, _ = _scale(preset, "clip")
     data, mine = split_overrides(overrides, "data")
+    test, _ = _scale(preset, "clip", 0 if data.get("root") else seed)
     test = override(test, data)
+    if preset != "paper":
+        mine["data.suite.draw"] = 0  # of the training data only these are read
     columns = {"backbone": "none", "cross_image": False, "dist_func": "angle"}
     made = family_recipe(family, preset, seed=seed, probes=("instances",), **mine)
     return replace(made, test=test, columns={**made.columns, **columns})
