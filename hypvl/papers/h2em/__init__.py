@@ -265,7 +265,7 @@ def level_order(
     wide = pd.DataFrame(rows).pivot_table(
         index=["dataset", "model", "stage"], columns="levels", values=["mean", "±"], sort=False
     )
-    return wide.swaplevel(axis=1)[list(dict.fromkeys(pairs))]
+    return wide.swaplevel(axis=1)[list(dict.fromkeys(pairs))].round(2)
 
 
 def typos(
