@@ -181,7 +181,7 @@ class Study:
         home = self.reference_folder.parents[1] if in_checkout else Path()
         self.out = Path(parameters.out or home / f"runs/{paper.name}-{parameters.preset}")
         self.name = "photographs" if parameters.preset == "photographs" else "world"  # of the study
-        self.runs, self._frames = {}, {}
+        self.runs, self._frames, self._judged = {}, {}, None
         given = {"data.sprites": parameters.sprites} if parameters.sprites else {}
         if parameters.sprites and parameters.data_root:
             raise ValueError(
@@ -227,7 +227,7 @@ class Study:
 
     def run(self) -> pd.DataFrame:
         "Make the missing runs, write all rows and items; with launch='none' read saved rows."
-        p = self.parameters
+        p, self._judged = self.parameters, None
         if p.launch == "none":
             return self._read_saved()
         every = [recipe for recipes in self.recipes.values() for recipe in recipes]
@@ -407,13 +407,17 @@ class Study:
 
     def judged(self) -> pd.DataFrame:
         "Every claim of this study with effect and outcome; see `papers.claims.judge`."
+        if self._judged is not None:
+            return self._judged.copy()
         sections = tuple(self._frames)
         results = self.rows(Rows("results", sections)) if sections else None
         earlier = None
         if self.parameters.launch == "none" and (self.saved / "effects.csv").is_file():
             earlier = pd.read_csv(self.saved / "effects.csv", dtype={"seeds": str})
         folder = self.reference_folder.parent / "claims"
-        return judge(read_claims(self.paper.name, self.name, folder), results, earlier)
+        claims = read_claims(self.paper.name, self.name, folder)
+        self._judged = judge(claims, results, earlier)
+        return self._judged.copy()
 
     def claims(
         self,
@@ -426,7 +430,7 @@ class Study:
         text = readable(judged)
         write_atomic(tables / "claims.md", as_markdown(text))
         primary = text[judged["kind"].eq("primary")]
-        shown = ["claim", "paper", "effect", "unit", "seeds", "outcome", "note"]
+        shown = ["claim", "paper", "effect", "unit", "interval", "seeds", "outcome", "note"]
         write_atomic(tables / "primary_claims.md", as_markdown(primary[shown]))
         if kind:
             text = text[judged["kind"].eq(kind)].drop(columns="kind")
@@ -470,8 +474,9 @@ def _claims(study: Study) -> Drawing:
 
 
 _CLAIMS_CAPTION = (
-    "Primary claims: effect with its 95 % interval over seeds, or range over fewer than eight "
-    "seeds; the band is the equivalence bound, the diamond the paper's own effect."
+    "Primary claims: effect with its 95 % interval over seeds (dashed: range over fewer than "
+    "eight seeds, or an interval by an older rule). The band is the equivalence bound, the "
+    "diamond the paper's own effect."
 )
 
 # %% ../../nbs/papers/800_paper.ipynb #71e69e5f
