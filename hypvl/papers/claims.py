@@ -8,6 +8,8 @@ __all__ = ['COLUMNS', 'KINDS', 'STUDIES', 'MOST_PRIMARY', 'MOST_HEADLINES', 'SEE
            'claim_test', 'outcomes', 'judge', 'readable']
 
 # %% ../../nbs/papers/809_claims.ipynb #c1a10003
+import ast
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from ..config import suggest
 from ..evaluation.statistics import holm
 from hypvl.papers.reference import (
     BASELINES,
+    MODEL_COLUMNS,
     Column,
     column_bounds,
     reference_folder,
@@ -41,6 +44,7 @@ _ALLOWED = {
     "direction": ("better", "not worse"),
 }
 MOST_PRIMARY, MOST_HEADLINES = 10, 2  # per paper and study
+_UNTESTED = "not run:"  # in the column tasks, before the reason
 
 
 def claims_folder() -> Path:
@@ -66,8 +70,16 @@ def _check_claims(frame: pd.DataFrame, file: Path) -> None:
         raise ValueError(f"{file.name}: at most {MOST_HEADLINES} headlines per study")
     if not headlines["kind"].eq("primary").all():
         raise ValueError(f"{file.name}: a headline must be a primary claim")
-    if frame.loc[frame["kind"].eq("primary"), "equivalence"].isna().any():
-        raise ValueError(f"{file.name}: every primary claim needs an equivalence bound")
+    tested = ~frame["tasks"].str.startswith(_UNTESTED)
+    for name in ("id", "claim", "model", "rivals", "tasks", "unit"):
+        empty = frame[frame[name].str.strip().eq("") & (tested | (name in ("id", "claim")))]
+        if len(empty):
+            raise ValueError(f"{file.name}: {name} of claim {empty.iloc[0]['id']!r} is empty")
+    bounded = frame["kind"].eq("primary") | frame["direction"].eq("not worse")
+    lacking = frame[bounded & ~(frame["equivalence"].between(0, np.inf, inclusive="neither"))]
+    if len(lacking):
+        row = lacking.iloc[0]["id"]
+        raise ValueError(f"{file.name}: claim {row!r} needs an equivalence bound above 0")
 
 
 def read_claims(
@@ -76,12 +88,17 @@ def read_claims(
     folder: str | Path | None = None,  # of the CSV files; None: see `claims_folder`
 ) -> pd.DataFrame:  # the columns of `COLUMNS`
     "Claims of a paper in the order of its file. ValueError names the row that is wrong."
+    if study not in ("", *STUDIES):
+        raise ValueError(f"study={study!r}: unknown.{suggest(study, STUDIES, listed=True)}")
     file = Path(folder or claims_folder()) / f"{paper}.csv"
     frame = pd.read_csv(file, dtype=str, keep_default_na=False)
     if list(frame.columns) != list(COLUMNS):
         raise ValueError(f"{file.name}: needs the columns {', '.join(COLUMNS)}")
     for name in ("equivalence", "paper_effect"):
-        frame[name] = pd.to_numeric(frame[name].replace("", np.nan))
+        try:
+            frame[name] = pd.to_numeric(frame[name].replace("", np.nan))
+        except ValueError as error:
+            raise ValueError(f"{file.name}: column {name}: {error}") from None
     _check_claims(frame, file)
     return frame[frame["study"].eq(study)].reset_index(drop=True) if study else frame
 
@@ -117,26 +134,39 @@ def _selected(rows: pd.DataFrame, query: str, columns: Sequence[Column]) -> pd.D
     chosen = rows.query(query)
     keys = [column.key for column in columns]
     at = pd.MultiIndex.from_frame(chosen[_PLACE])
-    chosen = chosen[at.isin(keys) & chosen["value"].notna().to_numpy()]
+    finite = np.isfinite(chosen["value"].astype(float))
+    chosen = chosen[at.isin(keys) & finite.to_numpy()]
     if not len(chosen):
         raise NotRun(f"no run of {query}")
-    return chosen
+    for listed in re.findall(r"\bmodel in (\[[^\]]*\])", query):
+        if absent := [
+            name for name in ast.literal_eval(listed) if name not in set(chosen["model"])
+        ]:
+            raise NotRun(f"no run of {absent[0]}")
+    return chosen.drop_duplicates(["run", "seed", *_PLACE])
+
+
+def _settings(chosen: pd.DataFrame) -> pd.Series:
+    "Which of the selected models a row is of, as a number."
+    names = [name for name in MODEL_COLUMNS if name in chosen]
+    return chosen.groupby(names, dropna=False, observed=True).ngroup()
 
 
 def _side(rows: pd.DataFrame, query: str, columns: Sequence[Column]) -> dict[str, pd.DataFrame]:
     "Seeds × columns of the selected model: mean value, number of items, data of the test."
     chosen = _selected(rows, query, columns)
     keys = [column.key for column in columns]
-    grid = chosen.groupby(["seed", *_PLACE], sort=False, observed=True)
-    count = grid["value"].count().unstack(_PLACE)
-    complete = count.index[(count == count.max()).all(axis=1) & (count.notna().all(axis=1))]
+    chosen = chosen.assign(setting=_settings(chosen))
+    grid = chosen.groupby(["seed", *_PLACE], observed=True)
+    count = grid["setting"].nunique().unstack(_PLACE)
+    complete = count.index[count.eq(chosen["setting"].nunique()).all(axis=1)]
     lacking = [key for key in keys if key not in count.columns]
     if lacking:
         raise NotRun(f"no {' '.join(lacking[0])} of {query}")
     parts = {
         "value": grid["value"].mean(),
-        "n": grid["n"].sum(min_count=1),
-        "data": grid["data"].agg(lambda names: "+".join(sorted(set(names.astype(str))))),
+        "n": grid["n"].mean(),
+        "data": grid["data"].agg(lambda names: "+".join(sorted(set(map(str, names))))),
     }
     return {name: part.unstack(_PLACE).loc[complete, keys] for name, part in parts.items()}
 
@@ -168,7 +198,7 @@ class Comparison:
     effects: pd.Series  # per seed, in the unit of the claim, positive as claimed
     items: float  # test items per seed
     position: float  # of the better side: 0 at the baseline, 1 at the upper bound; NaN: not known
-    baseline: float  # mean over columns, in the unit of the claim; NaN: not known
+    baseline: float  # mean over columns, in the unit of the claim; NaN: not known, or %
     upper: float
     own_items: bool  # whether each seed has test items of its own
 
@@ -177,7 +207,10 @@ def _compare(
     rows: pd.DataFrame, bars: pd.DataFrame, model: str, rival: str, tasks: Sequence[str], unit: str
 ) -> Comparison:
     measured = set(rows[_PLACE].drop_duplicates().itertuples(index=False, name=None))
-    groups = [(-1 if t[0] == "-" else 1, _columns_of(t.lstrip("-"), measured)) for t in tasks]
+    groups = []
+    for task in tasks:
+        sign = -1 if task.startswith("-") else 1
+        groups.append((sign, _columns_of(task.lstrip("- "), measured)))
     columns = list({column.key: column for _, group in groups for column in group}.values())
     ours = _side(rows, model, columns)
     if rival in ("baseline", "permuted"):
@@ -194,7 +227,10 @@ def _compare(
         raise NotRun(f"{model} and {rival} were measured on other data")
     gap = ours["value"] - theirs["value"]
     if unit == "%":
-        gap = gap / theirs["value"].mean().abs()
+        level = theirs["value"].mean().abs()
+        if level.eq(0).any():
+            raise NotRun("no share of a rival's value of 0")
+        gap = gap / level
     scale = 100 if unit in ("points", "%") else 1
     gap = gap * [column.sign for column in columns] * scale
     gains: dict[int, list[pd.Series]] = {1: [], -1: []}
@@ -206,17 +242,16 @@ def _compare(
     with np.errstate(invalid="ignore", divide="ignore"):
         positions = ((means - bounds[:, 0]) / (bounds[:, 1] - bounds[:, 0])).mean(axis=1)
     shared = ours["data"].nunique() < len(seeds)
+    items = ours["n"].T.groupby(level=["suite", "dataset"]).max().sum(min_count=1).mean()
+    shown = np.nan if unit == "%" else scale
     return Comparison(
         effects=effects.rename("effect"),
-        items=float(ours["n"].sum(axis=1, min_count=1).mean()),
+        items=float(items),
         position=float(positions.max()),
-        baseline=float(scale * bounds[:, 0].mean()),
-        upper=float(scale * bounds[:, 1].mean()),
+        baseline=float(shown * bounds[:, 0].mean()),
+        upper=float(shown * bounds[:, 1].mean()),
         own_items=not (shared.any() and len(seeds) > 1),
     )
-
-
-_UNTESTED = "not run:"  # in the column tasks, before the reason
 
 
 def _reason(claim: pd.Series) -> str:
@@ -255,19 +290,20 @@ def comparisons(
 # %% ../../nbs/papers/809_claims.ipynb #c1a1000f
 SEEDS = 8  # that a primary claim needs
 LEVEL = 0.05
+_ROUNDING = 1e-9  # of effects: what differs by less is equal
 
 
 def _p_value(effects: np.ndarray, against: float = 0.0) -> float:
     "Two-sided p-value of a paired t-test; of equal effects 1 or 0."
-    if np.ptp(effects) == 0:
-        return 1.0 if effects[0] == against else 0.0
+    if np.ptp(effects) <= _ROUNDING:
+        return 1.0 if abs(effects[0] - against) <= _ROUNDING else 0.0
     return float(stats.ttest_1samp(effects, against).pvalue)
 
 
 def _p_within(effects: np.ndarray, bound: float) -> float:
     "The larger p-value of the two one-sided tests of |effect| < bound."
-    if np.ptp(effects) == 0:
-        return 0.0 if abs(effects[0]) < bound else 1.0
+    if np.ptp(effects) <= _ROUNDING:
+        return 0.0 if abs(effects[0]) < bound - _ROUNDING else 1.0
     low = stats.ttest_1samp(effects, -bound, alternative="greater").pvalue
     return float(max(low, stats.ttest_1samp(effects, bound, alternative="less").pvalue))
 
@@ -307,7 +343,7 @@ def claim_test(
     "p-values of one claim; several comparisons must all hold, or one of them must be refuted."
     against = -equivalence if direction == "not worse" else 0.0
     ps = np.array([_p_value(one, against) for one in effects])
-    above = np.array([np.mean(one) > against for one in effects])
+    above = np.array([np.mean(one) > against - _ROUNDING for one in effects])
     p = ps.max() if above.all() else holm(ps)[~above].min()
     within = max(_p_within(one, equivalence) for one in effects) if direction == "better" else 1.0
     return Tested(float(p), bool(above.all()), float(within))
@@ -334,10 +370,24 @@ JUDGED = (
 )
 
 
+def _deciding(claim: pd.Series, found: Sequence[Comparison]) -> Comparison:
+    "Of several comparisons the one on which the outcome rests, or the one with fewest seeds."
+    fewest = min(len(one.effects) for one in found)
+    if fewest < SEEDS:
+        found = [one for one in found if len(one.effects) == fewest]
+        return min(found, key=lambda one: one.effects.mean())
+    against = -claim["equivalence"] if claim["direction"] == "not worse" else 0.0
+    ps = {id(one): _p_value(one.effects.to_numpy(), against) for one in found}
+    below = [one for one in found if one.effects.mean() < against]
+    if below:
+        return min(below, key=lambda one: ps[id(one)])
+    return max(found, key=lambda one: ps[id(one)])
+
+
 def _summary(claim: pd.Series, found: Sequence[Comparison]) -> dict:
-    "Effect and range of a claim; of several comparisons those of the weakest."
-    weakest = min(found, key=lambda one: one.effects.mean())
-    effects = weakest.effects.to_numpy()
+    "Effect and range of a claim; of several comparisons those of the deciding one."
+    shown = _deciding(claim, found)
+    effects = shown.effects.to_numpy()
     row = {
         "effect": effects.mean(),
         "low": effects.min(),
@@ -345,9 +395,9 @@ def _summary(claim: pd.Series, found: Sequence[Comparison]) -> dict:
         "interval": "range over seeds" if len(effects) > 1 else "",
         "seeds": len(effects),
         "per_seed": " ".join(f"{effect:+.2f}" for effect in effects),
-        "items": weakest.items,
-        "baseline": weakest.baseline,
-        "upper": weakest.upper,
+        "items": shown.items,
+        "baseline": shown.baseline,
+        "upper": shown.upper,
     }
     if len(effects) == 1:
         row |= {"low": np.nan, "high": np.nan}
@@ -391,6 +441,16 @@ def _of_models(results: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return results[~is_bar], results[is_bar & results["score"].eq("paper")]
 
 
+def _found(claim: pd.Series, models: pd.DataFrame, bars: pd.DataFrame) -> list[Comparison]:
+    "Comparisons of a claim; an error of its queries or tasks names the claim."
+    if not re.search(r"\bscore\b *(==|!=|in\b)", f"{claim['model']} {claim['rivals']}"):
+        models = models[models["score"].eq("paper")]
+    try:
+        return comparisons(claim, models, bars)
+    except (ValueError, NameError, KeyError, SyntaxError) as error:
+        raise ValueError(f"claim {claim['id']!r}: {error}") from error
+
+
 def judge(
     claims: pd.DataFrame,  # of `read_claims`, of one paper and study
     results: pd.DataFrame | None,  # rows of the runs; None: nothing was run
@@ -405,9 +465,7 @@ def judge(
         try:
             if models is None:
                 raise NotRun("nothing was run")
-            own = models if "score" in f"{claim['model']} {claim['rivals']}" else None
-            own = models[models["score"].eq("paper")] if own is None else own
-            found = comparisons(claim, own, bars)
+            found = _found(claim, models, bars)
             row |= _summary(claim, found)
             if claim["kind"] == "primary":
                 row["note"] = _why_not_judged(found)
@@ -417,11 +475,10 @@ def judge(
                     row["found"] = found
         except NotRun as reason:
             row["note"] = str(reason)
-        if claim["id"] in known and place not in tests and not _reason(claim):
+        if claim["id"] in known and not row["seeds"] and not _reason(claim):
             old = known[claim["id"]]
             row |= {name: old[name] for name in ("effect", "low", "high")}
             row |= {"seeds": len(str(old["seeds"]).split(",")), "per_seed": ""}
-            row["note"] = row["note"] if claim["kind"] == "primary" else ""
             row["interval"] = "items and seeds, older rule"
         rows.append(row)
     for place, outcome, p in zip(tests, *outcomes(list(tests.values()))):
@@ -433,7 +490,7 @@ def judge(
 
 # %% ../../nbs/papers/809_claims.ipynb #c1a10015
 def _number(value: float, digits: int = 1) -> str:
-    return "–" if pd.isna(value) else f"{value:+.{digits}f}"
+    return "–" if pd.isna(value) else f"{round(value, digits) + 0.0:+.{digits}f}"
 
 
 def readable(
@@ -464,4 +521,6 @@ def readable(
                 "note": row["note"],
             }
         )
-    return pd.DataFrame(rows)
+    names = ["claim", "source", "kind", "paper", "effect", "unit", "interval", "p (Holm)"]
+    names += ["seeds", "items", "baseline", "upper bound", "outcome", "note"]
+    return pd.DataFrame(rows, columns=names)

@@ -476,8 +476,9 @@ def claims_figure(
             axis.grid(axis="y", visible=False)
         if not blocks:
             no_data(axes[0], "no primary claim was run")
+        words = {"not run": "not judged: too few seeds"}
         marks = [
-            Line2D([], [], color=colour, marker="o", label=outcome)
+            Line2D([], [], color=colour, marker="o", label=words.get(outcome, outcome))
             for outcome, colour in OUTCOME_COLOURS.items()
             if primary["outcome"].eq(outcome).any()
         ]

@@ -162,6 +162,9 @@ def under_each_seed(
 class NoFrame(KeyError):
     "The runs left no table of that name."
 
+    def __str__(self) -> str:
+        return f"the runs of this study left no table {self.args[0]!r}"
+
 
 ITEM_COLUMNS = ("run", "suite", "dataset", "metric", "item", "cluster", "value")
 
@@ -329,7 +332,7 @@ class Study:
         "Rows of one section's runs."
         found = self.rows(Rows(name, (section or self.parameters.sections[0],)))
         if found is None:
-            raise NoFrame(f"name: the runs of this study left no table {name!r}")
+            raise NoFrame(name)
         for column, value in where.items():
             found = found[found[column].eq(value)]
         return found
@@ -351,7 +354,7 @@ class Study:
         try:
             return table(self, **arguments)
         except NoFrame as missing:
-            return Markdown(f"*Not shown: {missing.args[0]}.*")
+            return Markdown(f"*Not shown: {missing}.*")
 
     def scores(self) -> pd.DataFrame:
         "Mean score of each model and task, beside baseline and upper bound, %; saved below `out`."
@@ -455,9 +458,10 @@ class Study:
             for section, frames in self._frames.items()
             if "results" in frames
         }
+        of_rows = p.launch == "none" and results is not None
         record = provenance(
             preset=p.preset,
-            seeds=p.seeds,
+            seeds=tuple(sorted(results["seed"].unique().tolist())) if of_rows else p.seeds,
             config_hash=hashes,
             device=device_type(p.device),
             seconds=time.perf_counter() - self.started,

@@ -734,11 +734,16 @@ def _is_averaged(column: Column | None, there: set[tuple[str, str, str]]) -> boo
 def task_scores(
     results: pd.DataFrame,  # rows of one section, baselines among them
 ) -> pd.DataFrame:  # columns model, task, score, baseline, upper in %
-    "Mean score of each model and task over the columns that are shown in %."
+    """Mean score of each model and task over the columns that are shown in %.
+
+    Rows of other training lengths are left out. NaN where a model lacks a column that others have.
+    """
     known: dict[tuple, Column] = {}
     for column in (column for columns in TASKS.values() for column in columns):
         known.setdefault(column.key, column)  # the task that named it first
     frame = results[results["score"].eq("paper")] if "score" in results else results
+    if "budget" in frame:
+        frame = frame[frame["budget"].fillna(1).isin([0, 1])]
     keys = list(frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None))
     shown = {key: _is_averaged(known.get(key), set(keys)) for key in set(keys)}
     frame = frame.loc[np.array([shown[key] for key in keys], bool)]
@@ -754,8 +759,11 @@ def task_scores(
     columns = ["score", "baseline", "upper"]
     if not rows:
         return pd.DataFrame(columns=["model", "task", *columns])
-    by = pd.DataFrame(rows).groupby(["model", "task"], sort=False)[columns]
-    return by.mean().mul(100).reset_index()
+    by = pd.DataFrame(rows).groupby(["model", "task"], sort=False)
+    means, count = by[columns].mean().mul(100), by.size()
+    most = count.groupby("task").transform("max")
+    means["score"] = means["score"].where(count.eq(most))
+    return means.reset_index()
 
 
 def score_summary(
@@ -775,7 +783,7 @@ def as_markdown(
 ) -> str:
     "The frame as a Markdown table whose columns are aligned, so that a terminal shows it, too."
     text = frame.astype(object).where(frame.notna(), "–").astype(str)
-    text = text.apply(lambda column: column.str.replace("|", "\\|"))
+    text = text.apply(lambda column: column.str.replace("|", "\\|").str.replace("\n", " "))
     widths = [max([len(name), *text[name].str.len()]) for name in text]
     lines = [list(text), ["-" * width for width in widths], *text.values.tolist()]
     rows = [" | ".join(c.ljust(w) for c, w in zip(line, widths)) for line in lines]
