@@ -447,7 +447,9 @@ def _found(claim: pd.Series, models: pd.DataFrame, bars: pd.DataFrame) -> list[C
         models = models[models["score"].eq("paper")]
     try:
         return comparisons(claim, models, bars)
-    except (ValueError, NameError, KeyError, SyntaxError) as error:
+    except NotRun:
+        raise
+    except Exception as error:  # pandas raises many kinds for a wrong query
         raise ValueError(f"claim {claim['id']!r}: {error}") from error
 
 
