@@ -41,7 +41,7 @@ phyclip syntax hierarchies h2em agr compare: .venv/.installed
 		-p preset $(PRESET) -p sections $(SECTIONS) -p out $(OUT)
 	@echo && cat $(OUT)/tables/scores.md
 	@echo && cat $(OUT)/tables/primary_claims.md
-	@printf '\n| %-19s | %s\n' "what" "where" "-------------------" "-----" \
+	@echo && printf '| %-19s | %s |\n' "what" "where" "-------------------" "-----" \
 		"executed notebook" "$(OUT)/$(NOTEBOOK).ipynb" "tables and claims" "$(OUT)/tables" \
 		"figures" "$(OUT)/figures" "scores, per row" "$(OUT)/results.csv" \
 		"values, per item" "$(OUT)/items.parquet"

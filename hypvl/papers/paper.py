@@ -162,9 +162,6 @@ def under_each_seed(
 class NoFrame(KeyError):
     "The runs left no table of that name."
 
-    def __str__(self) -> str:
-        return f"the runs of this study left no table {self.args[0]!r}"
-
 
 ITEM_COLUMNS = ("run", "suite", "dataset", "metric", "item", "cluster", "value")
 
@@ -332,7 +329,7 @@ class Study:
         "Rows of one section's runs."
         found = self.rows(Rows(name, (section or self.parameters.sections[0],)))
         if found is None:
-            raise NoFrame(name)
+            raise NoFrame(f"the runs of this study left no table {name!r}")
         for column, value in where.items():
             found = found[found[column].eq(value)]
         return found
@@ -354,7 +351,7 @@ class Study:
         try:
             return table(self, **arguments)
         except NoFrame as missing:
-            return Markdown(f"*Not shown: {missing}.*")
+            return Markdown(f"*Not shown: {missing.args[0]}.*")
 
     def scores(self) -> pd.DataFrame:
         "Mean score of each model and task, beside baseline and upper bound, %; saved below `out`."
@@ -433,7 +430,7 @@ class Study:
         text = readable(judged)
         write_atomic(tables / "claims.md", as_markdown(text))
         primary = text[judged["kind"].eq("primary")]
-        shown = ["claim", "paper", "effect", "unit", "interval", "seeds", "outcome", "note"]
+        shown = ["effect", "unit", "interval", "paper", "seeds", "outcome", "note", "claim"]
         write_atomic(tables / "primary_claims.md", as_markdown(primary[shown]))
         if kind:
             text = text[judged["kind"].eq(kind)].drop(columns="kind")
