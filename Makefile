@@ -14,7 +14,7 @@ export MALLOC_TRIM_THRESHOLD_ := 1073741824
 
 VARIANT  ?= world
 
-.PHONY: help phyclip syntax hierarchies h2em agr compare backbone explore test export where site lab clean
+.PHONY: help phyclip syntax hierarchies h2em agr ideas backbone explore test export where site lab clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -32,10 +32,10 @@ hierarchies:  ## fine-tune CLIP's image tower on scenes and objects, three seeds
 hierarchies: NOTEBOOK = visual_hierarchies
 h2em:  ## name unseen pairs of states and shapes with H²EM and its controls, three seeds; render tables, figures and claims
 agr:  ## train heads of two geometries and a router on a frozen encoder, beside controls, three seeds; render tables, figures and claims
-compare:  ## fine-tune one trained model by the ideas of all five papers, three seeds; an hour to an hour and a half
-compare: SECTIONS = main,longer
+ideas:  ## fine-tune one trained model by the ideas of all five papers, three seeds; an hour to an hour and a half
+ideas: SECTIONS = main,longer
 NOTEBOOK  = $@
-phyclip syntax hierarchies h2em agr compare: .venv/.installed
+phyclip syntax hierarchies h2em agr ideas: .venv/.installed
 	@mkdir -p $(OUT)
 	$(BIN)/papermill papers_repro/$(NOTEBOOK).ipynb $(OUT)/$(NOTEBOOK).ipynb $(LOG) \
 		-p preset $(PRESET) -p sections $(SECTIONS) -p out $(OUT)

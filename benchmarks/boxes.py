@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
-from hypvl.data.boxes.class_tree import class_statistics, class_tree
-from hypvl.data.boxes.containment import containment_pairs, read_pairs, write_pairs
-from hypvl.data.boxes.open_images import read_open_images
-from hypvl.data.boxes.sampling import CrossImage, candidates, training_pairs
+from hypvl.papers.visual_hierarchies.class_tree import class_statistics, class_tree
+from hypvl.papers.visual_hierarchies.containment import containment_pairs, read_pairs, write_pairs
+from hypvl.papers.visual_hierarchies.cross_image import CrossImage, candidates, training_pairs
+from hypvl.papers.visual_hierarchies.open_images import read_open_images
 
 HEADER = (
     "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,IsOccluded,IsTruncated,IsGroupOf,"

@@ -35,7 +35,7 @@ from trials import Trials
 
 from hypvl.evaluation.bias_sweep import sweep
 from hypvl.models import load_model
-from hypvl.models.compositional import FUSIONS
+from hypvl.papers.h2em.compositional_model import FUSIONS
 from hypvl.papers.h2em.compositions import (
     Phases,
     Setting,

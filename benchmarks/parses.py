@@ -28,10 +28,10 @@ import spacy
 from spacy.training import Example
 
 from hypvl.data.grit.shards import write_shard
-from hypvl.data.parses.pipelines import load_parser, parse_shards, parser_identity, sidecar
-from hypvl.data.parses.word_pieces import clean_text
 from hypvl.data.world.captions import caption
 from hypvl.data.world.scenes import World
+from hypvl.papers.syntax.parsers import load_parser, parse_shards, parser_identity, sidecar
+from hypvl.papers.syntax.word_pieces import clean_text
 
 
 def world_parses(count):
@@ -82,7 +82,7 @@ def start_up(name, processes):
     start = cpu()
     load_parser(name)
     if processes > 1:
-        program = f"from hypvl.data.parses.pipelines import load_parser; load_parser({name!r})"
+        program = f"from hypvl.papers.syntax.parsers import load_parser; load_parser({name!r})"
         for _ in range(processes):
             subprocess.run([sys.executable, "-c", program], check=True)
     return cpu() - start

@@ -34,7 +34,7 @@ def make_loss(form, c):
     import torch.nn.functional as F
 
     from hypvl.geometry import literal
-    from hypvl.geometry.fused import product_cross_entropy_both
+    from hypvl.geometry.pairwise import product_cross_entropy_both
     from hypvl.geometry.product import pairwise_product_dist
 
     def both(logits):

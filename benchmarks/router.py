@@ -27,8 +27,7 @@ FORMS = ("naive", "tiles", "compiled")
 def make_case(batch, form, device, chunk):
     "A router and what it reads."
     import torch
-
-    from hypvl.geometry import router as module
+    from hypvl.papers.agr.paper import router as module
 
     torch.manual_seed(0)
     implementation = "naive" if form == "naive" else "split_chunked"
@@ -57,7 +56,7 @@ def measure(form, batch, device, repeats, chunk, threads):
     "One row: forward and forward + backward seconds, peak MiB above the inputs, gradients."
     import torch
 
-    from hypvl.geometry.router import CHUNK_PAIRS
+    from hypvl.papers.agr.router import CHUNK_PAIRS
 
     torch.set_num_threads(threads)
     device = torch.device(device)

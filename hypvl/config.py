@@ -22,6 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from .paper_parts import PAPER_PARTS, import_part
+
 # %% ../nbs/000_config.ipynb #3d469a2f
 def suggest(
     name: str,  # the name that was not found
@@ -282,9 +284,11 @@ def _kind_entry(value: Any) -> dict[str, Any]:
 
 def _member(family: Any, kind: str, key: str) -> Any:
     "The class of a kind, or an error that suggests one."
+    base = next(c for c in family.__mro__ if ByKind in c.__bases__)
     if kind not in family.members:
-        base = next(c for c in family.__mro__ if ByKind in c.__bases__)
-        hint = suggest(kind, family.members)
+        import_part(base.__name__, kind)
+    if kind not in family.members:
+        hint = suggest(kind, {**family.members, **PAPER_PARTS.get(base.__name__, {})})
         raise ValueError(f"{key}: unknown kind {kind!r} of {base.__name__}.{hint}")
     return family.members[kind]
 

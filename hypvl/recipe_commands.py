@@ -225,7 +225,8 @@ def whole_names(
 # %% ../nbs/007_recipe_commands.ipynb #dbf19ab0
 def _recipe(args: argparse.Namespace) -> "Recipe":
     "The recipe that is meant."
-    from hypvl.papers.paper import find_paper
+    from hypvl.papers.study import find_paper
+
     from hypvl.papers.recipe_names import find_recipe, read_recipe
 
     settings = read_settings(args.settings)
@@ -367,7 +368,8 @@ def plan_command(
     check_plan(args)
     for plugin in args.plugin:
         load_plugin(plugin)
-    from hypvl.papers.paper import find_paper
+    from hypvl.papers.study import find_paper
+
     from hypvl.papers.training_plan import PlanSetting, plan_json, plan_lines, plan_paper
 
     speed = (args.samples_per_second, args.teraflops)
@@ -395,7 +397,8 @@ def plan_command(
 # %% ../nbs/007_recipe_commands.ipynb #f13e727a
 def _recipe_lines(paper: str, preset: str) -> list[str]:
     "A line a recipe of a paper."
-    from hypvl.papers.paper import find_paper
+    from hypvl.papers.study import find_paper
+
     from hypvl.papers.recipe_names import named_recipes
 
     lines = []

@@ -20,8 +20,6 @@ from .grit.loader import GritConfig, GritLoader
 from .grit.prepare import PrepareConfig, prepare
 from .grit.shards import find_shards, read_shard
 from .jobs import folder_lock
-from .parses.pipelines import attachment_score, load_parser, parse_shards, shard_parses
-from .parses.small_parser import train_parser
 from .records import Parse
 from .world.attributes import ATTRIBUTES
 from .world.captions import sample
@@ -30,6 +28,8 @@ from .world.photographs import photo_sprites
 from .world.scenes import World, WorldConfig
 from .world.states import FORM_ODDS, StatesConfig, StateWorld, state_sample, state_words
 from .world.writers import SuiteConfig, suite_name, write_grit, write_suite
+from ..papers.syntax.parsers import attachment_score, load_parser, parse_shards, shard_parses
+from ..papers.syntax.small_parser import train_parser
 
 # %% ../../nbs/data/203_sources.ipynb #0e6328a8
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Interval', 'resampled_sum', 'bootstrap_mean', 'ScoredItems', 'item_draws', 'seed_interval', 'Estimate', 'estimate',
-           'from_intervals', 'holm']
+           'from_intervals', 'holm', 'presence_auc']
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #e39e55b2
 from collections.abc import Hashable, Sequence
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray
 from scipy import stats
 
@@ -298,3 +298,15 @@ def holm(
     stepped = p[order] * (len(p) - np.arange(len(p)))
     adjusted[order] = np.minimum(1, np.maximum.accumulate(stepped)) if len(p) else stepped
     return adjusted
+
+# %% ../../nbs/evaluation/600_statistics.ipynb #81b7be90
+def presence_auc(
+    norms: Float[ndarray, "N k"],  # norms per factor
+    present: Bool[ndarray, "N F"],  # which families are in which item
+) -> Float[ndarray, "k F"]:  # 0 … 1; NaN for a family that is everywhere or nowhere
+    "Chance that an item with the family has the larger norm."
+    ranks, present = stats.rankdata(norms, axis=0), np.asarray(present, dtype=float)
+    yes = present.sum(0)
+    no = len(present) - yes
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return (ranks.T @ present - yes * (yes + 1) / 2) / (yes * no)

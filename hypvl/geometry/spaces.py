@@ -19,13 +19,13 @@ from torch import Tensor, nn
 
 from ..config import ByKind, check_least, check_type, suggest
 from .cones import exterior_angle, half_aperture, pairwise_exterior_angle
-from hypvl.geometry.fused import (
+from .gpu_kernels import can_run
+from .lorentz import dist, dist0, exp0, log0, pairwise_dist, time
+from hypvl.geometry.pairwise import (
     Gather,
     product_cross_entropy,
     product_cross_entropy_both,
 )
-from .gpu_kernels import can_run
-from .lorentz import dist, dist0, exp0, log0, pairwise_dist, time
 from .precision import fp32_geometry
 from hypvl.geometry.product import (
     pairwise_product_dist,

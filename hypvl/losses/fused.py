@@ -9,7 +9,7 @@ __all__ = ['product_info_nce']
 from jaxtyping import Float
 from torch import Tensor
 
-from ..geometry.fused import product_cross_entropy
+from ..geometry.pairwise import product_cross_entropy
 
 # %% ../../nbs/losses/403_fused.ipynb #6b608bf7
 def product_info_nce(

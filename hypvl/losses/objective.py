@@ -20,7 +20,7 @@ from ..extras import extra_named
 from .contrast import Contrast
 from .entailment import Entail
 from .rows import Context, Row, stream_names
-from .syntax import SyntaxConfig, syntax_rows
+from ..papers.syntax.syntax_loss import SyntaxConfig, syntax_rows
 from ..streams import stream_kind
 
 if TYPE_CHECKING:

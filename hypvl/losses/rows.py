@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ..config import ByKind
-from ..geometry.fused import Gather
+from ..geometry.pairwise import Gather
 from ..streams import pad_axis, stream_kind
 
 # %% ../../nbs/losses/400_rows.ipynb #02f50490

@@ -97,7 +97,7 @@ def _find(what: str, name: str, known: dict[str, Callable]) -> Callable:
         return resolve(name)
     if name not in known:
         for paper in paper_packages():
-            importlib.import_module(f"hypvl.papers.{paper}")
+            importlib.import_module(f"hypvl.papers.{paper}.paper")
     if name not in known:
         raise ValueError(
             f"{what}: no {what.removesuffix('s')} {name!r}.{suggest(name, known)} "

@@ -27,8 +27,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ..config import suggest
-from ..evaluation.factors.horopca import HoroPCA, fit_horopca
-from ..evaluation.order.traversal import path_to_root, root_point
+from ..evaluation.horopca import HoroPCA, fit_horopca
+from ..evaluation.traversal import path_to_root, root_point
 from ..evaluation.zero_shot import encode_texts
 from ..geometry.spaces import Product, Sphere
 from hypvl.search.gallery import (

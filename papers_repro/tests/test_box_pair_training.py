@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 import torch
 
-from hypvl.data.boxes.box_source import BoxSource
-from hypvl.data.boxes.box_table import load_boxes
-from hypvl.data.boxes.containment import read_pairs
-from hypvl.data.world.box_files import BoxWorldConfig
 from hypvl.models.registry import load_model
 from hypvl.models.shipped import load_shipped
 from hypvl.papers import runs
 from hypvl.papers.recipes import without_steps
+from hypvl.papers.visual_hierarchies.box_files import BoxWorldConfig
+from hypvl.papers.visual_hierarchies.box_source import BoxSource
+from hypvl.papers.visual_hierarchies.box_table import load_boxes
+from hypvl.papers.visual_hierarchies.containment import read_pairs
 from hypvl.papers.visual_hierarchies.recipes import hierarchy_recipe
 from hypvl.training.metrics import read_metrics
 

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypvl.papers.study import find_paper
 
 import hypvl.geometry
 from hypvl.geometry import cones, fused, lorentz, product
-from hypvl.geometry.clipped import ClippedConfig
-from hypvl.geometry.routing import RoutedConfig
 from hypvl.geometry.spaces import Euclidean, Lorentz, Product, Sphere, SphereConfig
-from hypvl.losses.composition import CompositionObjective
 from hypvl.losses.objective import FamilyObjective
-from hypvl.losses.routing import RoutedObjective
-from hypvl.models.compositional import composition_space
 from hypvl.models.registry import create_model
-from hypvl.papers.paper import find_paper
+from hypvl.papers.agr.clipped import ClippedConfig
+from hypvl.papers.agr.routed_geometry import RoutedConfig
+from hypvl.papers.agr.routing_losses import RoutedObjective
+from hypvl.papers.h2em.composition_losses import CompositionObjective
+from hypvl.papers.h2em.compositional_model import composition_space
 from hypvl.training.update import Step
 
 C = torch.tensor(0.8)

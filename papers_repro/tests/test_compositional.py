@@ -9,11 +9,15 @@ from tiny_training import become_process, free_port
 from torch.utils.data import DataLoader, Dataset
 
 from hypvl.data.world.states import SHAPE_GROUP, STATE_GROUP, StateWorld, pairs_of
-from hypvl.losses.composition import CompositionObjective
 from hypvl.losses.rows import gather_processes
-from hypvl.models.attention import AttentionConfig
-from hypvl.models.compositional import CompositionalConfig, PairVocabulary, composition_space
 from hypvl.models.registry import create_model, load_model
+from hypvl.papers.h2em.attention import AttentionConfig
+from hypvl.papers.h2em.composition_losses import CompositionObjective
+from hypvl.papers.h2em.compositional_model import (
+    CompositionalConfig,
+    PairVocabulary,
+    composition_space,
+)
 from hypvl.training.config import TrainConfig
 from hypvl.training.loop import Trainer
 from hypvl.training.update import Step, backward, make_accelerator

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from hypvl.papers.study import find_paper
 from other_device import OnDevice, other_device
 
 from hypvl.models.registry import load_model
-from hypvl.papers.paper import find_paper
 from hypvl.papers.runs import find_probe, train
 
 # one for each kind of space, of towers and of data
@@ -19,7 +19,7 @@ MODELS = [
     ("h2em", "Troika"),
     ("h2em", "H2EM"),
     ("agr", "AGR"),
-    ("compare", "sphere × product"),
+    ("ideas", "sphere × product"),
 ]
 
 

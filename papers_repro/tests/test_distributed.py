@@ -19,8 +19,8 @@ from hypvl.losses.entailment import Entail
 from hypvl.losses.objective import FamilyObjective, Objective, Schedule
 from hypvl.losses.ring import ProcessRing
 from hypvl.losses.rows import Context, gather_processes
-from hypvl.losses.syntax import Syntax
 from hypvl.models.registry import create_model
+from hypvl.papers.syntax.syntax_loss import Syntax
 from hypvl.training.loop import Validation
 from hypvl.training.metrics import fetch, read_metrics
 from hypvl.training.update import Step, backward, make_accelerator

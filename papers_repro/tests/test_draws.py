@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from hypvl.config import config_hash
-from hypvl.data.boxes.box_source import BoxSource
-from hypvl.data.boxes.box_table import load_boxes
-from hypvl.data.czsl.czsl_source import CzslSource
 from hypvl.data.world.captions import caption
 from hypvl.data.world.negatives import checklist_pair, hard_negative
 from hypvl.data.world.scenes import World
+from hypvl.papers.h2em.composition_source import CzslSource
 from hypvl.papers.runs import prepare_data
+from hypvl.papers.visual_hierarchies.box_source import BoxSource
+from hypvl.papers.visual_hierarchies.box_table import load_boxes
 
 RECIPES = [
     ("phyclip", "main"),
@@ -27,8 +27,8 @@ RECIPES = [
     ("h2em", "main"),
     ("agr", "main"),
     ("agr", "towers"),
-    ("compare", "main"),
-    ("compare", "states"),
+    ("ideas", "main"),
+    ("ideas", "states"),
 ]
 
 

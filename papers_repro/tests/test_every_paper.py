@@ -13,13 +13,13 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 from conftest import ENV
+from hypvl.papers.study import find_paper
 from tiny_training import become_process, free_port
 
 from hypvl.config import config_hash, save_config
 from hypvl.losses.rows import gather_processes
 from hypvl.models.registry import create_model
 from hypvl.papers import paper_packages
-from hypvl.papers.paper import find_paper
 from hypvl.papers.runs import train
 from hypvl.streams import stream_kind
 from hypvl.training.interruption import Interrupted

@@ -19,7 +19,6 @@ import pytest
 import torch
 from PIL import Image
 
-from hypvl.data.czsl.metadata import convert_metadata, load_records
 from hypvl.data.grit.loader import GritConfig, GritLoader
 from hypvl.data.grit.prepare import prepare
 from hypvl.data.grit.shards import TooManyFaults, write_shard
@@ -27,6 +26,7 @@ from hypvl.data.jobs import write_once
 from hypvl.geometry.spaces import Lorentz
 from hypvl.models.adapters import find_tower
 from hypvl.models.hub import read_checkpoint
+from hypvl.papers.h2em.metadata import convert_metadata, load_records
 from hypvl.search.gallery import Refused, Store, read_picture
 from hypvl.search.index import build_index, load_index
 from hypvl.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint

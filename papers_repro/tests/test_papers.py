@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hypvl.papers.paper import find_paper
+from hypvl.papers.study import find_paper
 
 SHARED = ("runs", "tables", "claims", "report", "parameters", "reference", "parallel_runs")
 ALL = sorted(path.stem for path in Path(__file__).parents[1].glob("*.ipynb"))
@@ -22,7 +22,7 @@ def exported(notebook):
 
 
 def test_shared_modules_hold_no_papers_name(root):
-    for name in (*SHARED, "paper", "recipes", "figures", "provenance"):
+    for name in (*SHARED, "study", "recipes", "figures", "provenance"):
         (notebook,) = (root / "nbs" / "papers").glob(f"8??_{name}.ipynb")
         for source in exported(notebook):
             named = [line for line in source.splitlines() if NAMES.search(line)]
@@ -34,14 +34,14 @@ def test_each_paper_is_a_folder_of_recipes_tables_and_figures(root):
     assert {"phyclip", "syntax"} <= {folder.name for folder in folders}
     for folder in folders:
         modules = {path.stem for path in folder.glob("*.py")}
-        wanted = {"recipes", "tables", "figures"}
+        wanted = {"recipes", "tables", "figures", "paper"}
         if not find_paper(folder.name).reference.tables:  # a study of our own
-            wanted = {"recipes", "ideas"}
+            wanted = {"recipes", "abilities", "paper"}
         assert wanted <= modules, folder.name
 
 
 def test_there_are_six_reproduction_notebooks():
-    assert {"phyclip", "syntax", "visual_hierarchies", "h2em", "agr", "compare"} <= {*ALL}
+    assert {"phyclip", "syntax", "visual_hierarchies", "h2em", "agr", "ideas"} <= {*ALL}
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -54,7 +54,7 @@ def test_reproduction_notebook_defines_nothing(root, name):
 
 def test_every_paper_trains_other_budgets():
     for name in ALL:
-        trained_longer = "longer" if name == "compare" else "budget"  # which has one budget
+        trained_longer = "longer" if name == "ideas" else "budget"  # which has one budget
         assert trained_longer in find_paper(name).sections, name
 
 

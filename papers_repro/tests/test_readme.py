@@ -20,10 +20,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from hypvl.papers.study import find_paper
 from nbdev.test import nbdev_test
 
 from hypvl.cli import make_parser
-from hypvl.papers.paper import find_paper
 from hypvl.papers.parameters import read_parameters
 
 README = Path(__file__).resolve().parents[2] / "README.md"

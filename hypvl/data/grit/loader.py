@@ -32,10 +32,10 @@ from hypvl.data.grit.shards import (
     read_shard,
     split_shards,
 )
-from ..parses.pipelines import SOURCES, ParseFault, read_parses, sample_parse, sidecar
-from ..parses.word_pieces import TreeStreams
 from ..planned import opened
 from ..records import TokenCache, parse_json, square_pad
+from ...papers.syntax.parsers import SOURCES, ParseFault, read_parses, sample_parse, sidecar
+from ...papers.syntax.word_pieces import TreeStreams
 from ...pictures import Refused, read_picture
 
 _log = logging.getLogger(__name__)
@@ -393,7 +393,7 @@ class GritLoader:
         if missing := _missing_parses(self.shards, config.parses):
             raise FileNotFoundError(
                 f"parses: {len(missing)} of {len(self.shards)} shards have none, the first is "
-                f"{missing[0]}: make them with `hypvl.data.parses.pipelines.parse_shards`"
+                f"{missing[0]}: make them with `hypvl.papers.syntax.parsers.parse_shards`"
             )
         workers = max(1, self.num_workers)
         self._facts = self._what_decides(names, world_size) | {"workers": workers}

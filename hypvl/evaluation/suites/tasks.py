@@ -36,7 +36,6 @@ from ...data.benchmarks.registry import BENCHMARK_LISTS, BENCHMARKS
 from ...data.benchmarks.wordnet import imagenet_taxonomy
 from ...data.records import read_lines
 from ...data.taxonomy import Taxonomy
-from ..factors.factor_report import factor_report, read_scenes
 from .prompts import clean_name
 from hypvl.evaluation.suites.protocols import (
     TREE_METRICS,
@@ -47,6 +46,7 @@ from hypvl.evaluation.suites.protocols import (
     add_sugarcrepe,
     part_of,
 )
+from ...paper_parts import import_part
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #f57d3038
 Counts = Mapping[tuple[str, str, str], int]
@@ -533,8 +533,13 @@ def _open_world_crepe(paths: Sequence[Path], run: EvaluationRun):
     return {path.stem: _part(run, read_sugarcrepe(path, images)) for path in paths}
 
 
+def _factors() -> Any:
+    "PHyCLIP's module of measures on scenes."
+    return import_part("evaluation task", "factors")
+
+
 def _open_scenes(run: EvaluationRun):
-    return read_scenes(run.root / _SCENES)
+    return _factors().read_scenes(run.root / _SCENES)
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #424c458c
 def _by_kind_of_edit(path: Path):
@@ -586,7 +591,7 @@ def node_names(
 def _add_factors(run: EvaluationRun, scenes):
     "Norms, alignment, disks and conjunctions on scenes whose content is known."
     is_a = run.root / "taxonomy.is_a.txt"
-    report = factor_report(
+    report = _factors().factor_report(
         run.model,
         scenes,
         run.points("crop"),

@@ -1,0 +1,31 @@
+"""The notebook that compares the ideas of all papers, as a user runs it."""
+
+import pandas as pd
+from conftest import papermill
+
+from hypvl.papers.claims import COLUMNS, JUDGED
+from hypvl.papers.ideas.abilities import ABILITIES, ASKED, IDEAS
+from hypvl.papers.ideas.recipes import MAIN
+
+
+def test_smoke_measures_every_ability_of_every_model(tmp_path):
+    done = papermill("ideas.ipynb", tmp_path, preset="smoke")
+    assert done.returncode == 0, done.stderr[-4000:]
+    table = pd.read_csv(tmp_path / "tables" / "table1.csv")
+    ours = table[table["value"].notna() & ~table["baseline"]]
+    assert set(ours["row"]) == set(MAIN)
+    for name, ability in ABILITIES.items():
+        asked = {column.dataset for column in ability.columns}
+        measured = ours[ours["dataset"].isin(asked)].groupby("row").size()
+        assert len(measured) == 8, name
+    gains = pd.read_csv(tmp_path / "figures" / "ideas.csv")
+    assert set(gains["ability"]) == {*ASKED} and gains["effect"].notna().any()
+    parses = gains[gains["ability"].eq("syntax")]
+    assert len(parses) == 5 and parses["effect"].notna().all()  # of two models with cones
+    assert len(gains) == len(IDEAS) * len(ABILITIES) + len(parses)
+    claims = pd.read_csv(tmp_path / "tables" / "claims.csv").set_index("id")
+    assert ["id", *claims] == [*COLUMNS, *JUDGED]
+    assert claims.loc["states/product", "note"] == "no results on closed::auc"
+    assert claims["outcome"].isna().all()  # all are secondary
+    assert pd.notna(claims.loc["parses/PHyCLIP + syntax", "effect"])
+    assert (tmp_path / "figures" / "trades.png").stat().st_size > 5_000
