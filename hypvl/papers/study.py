@@ -182,12 +182,7 @@ class Study:
         self.out = Path(parameters.out or home / f"runs/{paper.name}-{parameters.preset}")
         self.name = "photographs" if parameters.preset == "photographs" else "world"  # of the study
         self.runs, self._frames, self._judged = {}, {}, None
-        given = {"data.sprites": parameters.sprites} if parameters.sprites else {}
-        if parameters.sprites and parameters.data_root:
-            raise ValueError(
-                f"sprites: photographs for the synthetic dataset, got {parameters.sprites!r} with "
-                f"data_root={parameters.data_root!r}, which are other data"
-            )
+        given = {}
         if parameters.data_root:
             given = {"data.kind": paper.real_data, "data.root": parameters.data_root}
         self.recipes: dict[str, list[Recipe]] = {}
