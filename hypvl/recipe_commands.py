@@ -42,7 +42,7 @@ from .config import suggest
 from .extras import MissingExtra, extra_named
 
 if TYPE_CHECKING:
-    from hypvl.papers.recipes import Recipe
+    from hypvl.training.recipe import Recipe
 
 # %% ../nbs/007_recipe_commands.ipynb #35e0fff6
 LISTED = ("papers", "presets", "suites", "models", "recipes")
@@ -225,9 +225,8 @@ def whole_names(
 # %% ../nbs/007_recipe_commands.ipynb #dbf19ab0
 def _recipe(args: argparse.Namespace) -> "Recipe":
     "The recipe that is meant."
-    from hypvl.papers.study import find_paper
-
     from hypvl.papers.recipe_names import find_recipe, read_recipe
+    from hypvl.papers.study import find_paper
 
     settings = read_settings(args.settings)
     if args.seed is not None and "train.seed" in settings:
@@ -369,7 +368,6 @@ def plan_command(
     for plugin in args.plugin:
         load_plugin(plugin)
     from hypvl.papers.study import find_paper
-
     from hypvl.papers.training_plan import PlanSetting, plan_json, plan_lines, plan_paper
 
     speed = (args.samples_per_second, args.teraflops)
@@ -397,9 +395,8 @@ def plan_command(
 # %% ../nbs/007_recipe_commands.ipynb #f13e727a
 def _recipe_lines(paper: str, preset: str) -> list[str]:
     "A line a recipe of a paper."
-    from hypvl.papers.study import find_paper
-
     from hypvl.papers.recipe_names import named_recipes
+    from hypvl.papers.study import find_paper
 
     lines = []
     for name, found in named_recipes(find_paper(paper), preset).items():

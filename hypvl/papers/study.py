@@ -33,7 +33,6 @@ from hypvl.papers.provenance import (
     provenance_frame,
     save_provenance,
 )
-from .recipes import Recipe
 from hypvl.papers.reference import (
     BASELINES,
     MODEL_COLUMNS,
@@ -44,6 +43,7 @@ from hypvl.papers.reference import (
 )
 from .runs import PROBES, Probe, gather, in_words, joined, paper_packages
 from .tables import Table, as_markdown, fold, paper_table, save, score_summary
+from ..training.recipe import Recipe
 
 # %% ../../nbs/papers/800_study.ipynb #573229b6
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from ...data.sources import DataPaths
 from ...evaluation.suites.results import summarise
 from ...evaluation.zero_shot import encode_images, inference
 from ...geometry.spaces import Geometry
-from ..recipes import Recipe
 from ..runs import register_probe
 from .box_pairs import Views
 from .box_source import BoxSource
@@ -71,6 +70,7 @@ from hypvl.papers.visual_hierarchies.votes import (
     open_single_class,
     top_indices,
 )
+from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #26360df7
 @dataclass(frozen=True, eq=False)
