@@ -9,7 +9,6 @@ __all__ = ['LISTED', 'add_train', 'add_list', 'add_plan', 'add_info', 'check_pap
 
 # %% ../nbs/007_recipe_commands.ipynb #ad854f0b
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -114,7 +113,6 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         type=positive,
         help="share of its speed that each of several devices keeps; assumed, default 0.9",
     )
-    group.add_argument("--price_per_hour", type=positive, help="of one device, in any currency")
     group.add_argument(
         "--device_gib",
         default=80.0,
@@ -368,11 +366,10 @@ def plan_command(
     for plugin in args.plugin:
         load_plugin(plugin)
     from hypvl.papers.study import find_paper
-    from hypvl.papers.training_plan import PlanSetting, plan_json, plan_lines, plan_paper
+    from hypvl.papers.training_plan import PlanSetting, plan_lines, plan_paper
 
     speed = (args.samples_per_second, args.teraflops)
-    more = (args.price_per_hour, args.device_gib)
-    setting = PlanSetting(args.devices, args.scaling_efficiency, *speed, *more)
+    setting = PlanSetting(args.devices, args.scaling_efficiency, *speed, args.device_gib)
     plan = plan_paper(
         find_paper(args.paper),
         setting,
@@ -386,7 +383,7 @@ def plan_command(
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
     if args.json:
-        say(json.dumps(plan_json(plan), indent=1, ensure_ascii=False))
+        say(plan.to_json(orient="records", indent=1, force_ascii=False))
         return 0
     for line in plan_lines(plan):
         say(line)
