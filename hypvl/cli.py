@@ -512,7 +512,7 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
     "Where the results lie, and the main numbers among them; gives what is missing and what failed."
     import pandas as pd
 
-    from hypvl.evaluation.suites.results import is_part
+    from hypvl.evaluation.statistics import is_part
 
     score = protocol.scores[0]
     for kind, path in files.items():

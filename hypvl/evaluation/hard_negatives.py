@@ -21,7 +21,7 @@ from torch import nn
 from ..data.benchmarks.annotations import SUGARCREPE, PairData
 from .blind import BagOfWords, pair_baselines
 from .oracle import Truth, oracle_pairs, pairs_hold
-from .suites.results import item_values
+from .statistics import item_values
 from .zero_shot import encode_images, encode_texts, inference
 
 # %% ../../nbs/evaluation/604_hard_negatives.ipynb #38ccdd80

@@ -13,7 +13,7 @@ from functools import lru_cache
 from ..config import override, suggest
 from ..data.sources import WorldSource
 from ..data.world.writers import SuiteConfig
-from ..evaluation.suites.prompts import WORLD_TEMPLATES
+from ..evaluation.zero_shot import WORLD_TEMPLATES
 from ..models.text import Tokenizer, TransformerConfig
 from . import PRESETS
 from ..training.config import TrainConfig

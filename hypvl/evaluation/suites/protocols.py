@@ -38,10 +38,9 @@ from hypvl.evaluation.oracle import (
     texts_hold,
 )
 from ..retrieval import evaluate_retrieval
+from ..statistics import item_values
 from .features import PointStore
-from .prompts import WORLD_TEMPLATES
-from .results import item_values
-from ..zero_shot import evaluate_zero_shot
+from ..zero_shot import WORLD_TEMPLATES, evaluate_zero_shot
 
 # %% ../../../nbs/evaluation/suites/633_protocols.ipynb #5dc42be8
 _KNOWN_VALUES = {

@@ -32,8 +32,7 @@ from hypvl.evaluation.czsl import (
     feasibility_thresholds,
     search_threshold,
 )
-from ...evaluation.statistics import presence_auc
-from ...evaluation.suites.results import item_values
+from ...evaluation.statistics import item_values, presence_auc
 from ...evaluation.zero_shot import inference
 from ...models.registry import create_model
 from .composition_source import FEASIBILITY, WORD_VECTORS, CzslSource

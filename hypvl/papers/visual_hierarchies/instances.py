@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader
 
 from ...data.benchmarks.image_sets import ImageSet, MissingData
 from ...data.sources import DataPaths
-from ...evaluation.suites.results import summarise
+from ...evaluation.statistics import summarise
 from ...evaluation.zero_shot import encode_images, inference
 from ...geometry.spaces import Geometry
 from ..runs import register_probe
@@ -45,13 +45,14 @@ from hypvl.papers.visual_hierarchies.cross_image import (
     scene_labels,
     training_pairs,
 )
-from .instance_scores import DIRECTIONS, likeness
 from hypvl.papers.visual_hierarchies.instance_search import (
     ANGLE_THRESHOLDS,
     COSINE_THRESHOLDS,
+    DIRECTIONS,
     FRACTIONS,
     FRACTIONS_LVIS,
     evaluate_search,
+    likeness,
     precision_recall,
     scores_between,
     search_baselines,
