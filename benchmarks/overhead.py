@@ -18,7 +18,7 @@ from clock import least_cpu_seconds
 
 from hypvl.losses.rows import Context
 from hypvl.models.registry import create_model
-from hypvl.papers.phyclip.recipes import recipe
+from hypvl.papers.clip_line import recipe
 
 KINDS = {"image": "image", "text": "text"}
 

@@ -25,7 +25,7 @@ from hypvl.losses.rows import Context
 from hypvl.models.registry import create_model
 from hypvl.models.text import TextBlock
 from hypvl.models.towers import ConvBlock, ConvTower
-from hypvl.papers.phyclip.recipes import recipe
+from hypvl.papers.clip_line import recipe
 from hypvl.training.optim import make_optimizer
 
 PARTS = ("reading", "images", "texts", "objective", "optimiser")

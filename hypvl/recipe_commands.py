@@ -9,7 +9,6 @@ __all__ = ['LISTED', 'add_train', 'add_list', 'add_plan', 'add_info', 'check_pap
 
 # %% ../nbs/007_recipe_commands.ipynb #ad854f0b
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -42,7 +41,7 @@ from .config import suggest
 from .extras import MissingExtra, extra_named
 
 if TYPE_CHECKING:
-    from hypvl.papers.recipes import Recipe
+    from hypvl.training.recipe import Recipe
 
 # %% ../nbs/007_recipe_commands.ipynb #35e0fff6
 LISTED = ("papers", "presets", "suites", "models", "recipes")
@@ -114,7 +113,6 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         type=positive,
         help="share of its speed that each of several devices keeps; assumed, default 0.9",
     )
-    group.add_argument("--price_per_hour", type=positive, help="of one device, in any currency")
     group.add_argument(
         "--device_gib",
         default=80.0,
@@ -225,9 +223,8 @@ def whole_names(
 # %% ../nbs/007_recipe_commands.ipynb #dbf19ab0
 def _recipe(args: argparse.Namespace) -> "Recipe":
     "The recipe that is meant."
-    from hypvl.papers.study import find_paper
-
     from hypvl.papers.recipe_names import find_recipe, read_recipe
+    from hypvl.papers.study import find_paper
 
     settings = read_settings(args.settings)
     if args.seed is not None and "train.seed" in settings:
@@ -369,12 +366,10 @@ def plan_command(
     for plugin in args.plugin:
         load_plugin(plugin)
     from hypvl.papers.study import find_paper
-
-    from hypvl.papers.training_plan import PlanSetting, plan_json, plan_lines, plan_paper
+    from hypvl.papers.training_plan import PlanSetting, plan_lines, plan_paper
 
     speed = (args.samples_per_second, args.teraflops)
-    more = (args.price_per_hour, args.device_gib)
-    setting = PlanSetting(args.devices, args.scaling_efficiency, *speed, *more)
+    setting = PlanSetting(args.devices, args.scaling_efficiency, *speed, args.device_gib)
     plan = plan_paper(
         find_paper(args.paper),
         setting,
@@ -388,7 +383,7 @@ def plan_command(
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
     if args.json:
-        say(json.dumps(plan_json(plan), indent=1, ensure_ascii=False))
+        say(plan.to_json(orient="records", indent=1, force_ascii=False))
         return 0
     for line in plan_lines(plan):
         say(line)
@@ -397,9 +392,8 @@ def plan_command(
 # %% ../nbs/007_recipe_commands.ipynb #f13e727a
 def _recipe_lines(paper: str, preset: str) -> list[str]:
     "A line a recipe of a paper."
-    from hypvl.papers.study import find_paper
-
     from hypvl.papers.recipe_names import named_recipes
+    from hypvl.papers.study import find_paper
 
     lines = []
     for name, found in named_recipes(find_paper(paper), preset).items():

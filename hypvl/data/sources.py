@@ -24,7 +24,6 @@ from .records import Parse
 from .world.attributes import ATTRIBUTES
 from .world.captions import sample
 from .world.grammar import OPPOSITES, VERBS, Mention, compose, linearise
-from .world.photographs import photo_sprites
 from .world.scenes import World, WorldConfig
 from .world.states import FORM_ODDS, StatesConfig, StateWorld, state_sample, state_words
 from .world.writers import SuiteConfig, suite_name, write_grit, write_suite
@@ -224,8 +223,8 @@ def world_words(
 ) -> tuple[str, ...]:  # sorted
     "All words of the captions, names and negatives of a world."
     found = _grammar_words()
-    for name in world.sprites.attributes:
-        found.update(ATTRIBUTES[name].words)
+    for attribute in ATTRIBUTES.values():
+        found.update(attribute.words)
     for names in world.words.values():
         for name in names:
             found.update(name.split())
@@ -244,8 +243,6 @@ def _check_sizes(source):
 class WorldSource(ShardSource, kind="world"):
     "The embedded world, as large as asked for."
 
-    sprites: str = ""  # folder of class photographs to paste; empty: drawn sprites
-    families: int = 8  # of a world of photographs
     world: WorldConfig = WorldConfig()
     suite: SuiteConfig = SuiteConfig()
     train: int = 16_000  # scenes to train on
@@ -261,23 +258,20 @@ class WorldSource(ShardSource, kind="world"):
         _check_sizes(self)
 
     def make_world(self) -> World:
-        "The world, with drawn or photographic sprites."
-        if self.sprites:
-            return World(self.world, photo_sprites(self.sprites, families=self.families))
+        "The synthetic dataset of this source."
         return World(self.world)
 
     def embedded(self) -> bool:
         return True
 
     def words(self) -> tuple[str, ...]:
-        "The words of the drawn world; none for photographs, whose names are those of a folder."
-        return () if self.sprites else world_words(self.make_world())
+        "All words of the captions, names and negatives."
+        return world_words(self.make_world())
 
     def folder(self, root: str | Path, size: int) -> Path:
         "Where `prepare` puts the data: named after all that they depend on but the draw."
         suite = replace(self.suite, draw=0)
-        made_of = [self.sprites, self.families, self.world, suite]
-        made_of += [self.train, self.val, self.min_area, size]
+        made_of = [self.world, suite, self.train, self.val, self.min_area, size]
         return Path(root) / config_hash(made_of)
 
     def prepare(

@@ -21,11 +21,11 @@ from tqdm.std import tqdm
 
 from ..data.sources import DataSource
 from .provenance import device_type
-from .recipes import Recipe
 from .runs import MONITORS, PROBES, Run, check_data, run
 from ..training.interruption import StopRequest
 from ..training.launch import LaunchError, finished
 from ..training.metrics import read_metrics
+from ..training.recipe import Recipe
 
 # %% ../../nbs/papers/803_parallel_runs.ipynb #7c3be245
 BAR_EVERY = 3.0  # seconds between two looks at the runs; a log keeps every state of a bar

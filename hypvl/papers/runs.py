@@ -38,11 +38,11 @@ from hypvl.papers.provenance import (
     stamp,
     versions,
 )
-from .recipes import Recipe
 from ..training.kept_tokens import KeptTokens
 from ..training.launch import finished, launch, resolve
 from ..training.loop import Trainer
 from ..training.metrics import read_metrics
+from ..training.recipe import Recipe
 from ..training.update import make_accelerator
 
 # %% ../../nbs/papers/802_runs.ipynb #6a5d1837

@@ -33,7 +33,6 @@ from hypvl.papers.provenance import (
     provenance_frame,
     save_provenance,
 )
-from .recipes import Recipe
 from hypvl.papers.reference import (
     BASELINES,
     MODEL_COLUMNS,
@@ -44,6 +43,7 @@ from hypvl.papers.reference import (
 )
 from .runs import PROBES, Probe, gather, in_words, joined, paper_packages
 from .tables import Table, as_markdown, fold, paper_table, save, score_summary
+from ..training.recipe import Recipe
 
 # %% ../../nbs/papers/800_study.ipynb #573229b6
 @dataclass(frozen=True)
@@ -182,12 +182,7 @@ class Study:
         self.out = Path(parameters.out or home / f"runs/{paper.name}-{parameters.preset}")
         self.name = "photographs" if parameters.preset == "photographs" else "world"  # of the study
         self.runs, self._frames, self._judged = {}, {}, None
-        given = {"data.sprites": parameters.sprites} if parameters.sprites else {}
-        if parameters.sprites and parameters.data_root:
-            raise ValueError(
-                f"sprites: photographs for the synthetic dataset, got {parameters.sprites!r} with "
-                f"data_root={parameters.data_root!r}, which are other data"
-            )
+        given = {}
         if parameters.data_root:
             given = {"data.kind": paper.real_data, "data.root": parameters.data_root}
         self.recipes: dict[str, list[Recipe]] = {}

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypvl.papers.study import find_paper
 
 import hypvl.geometry
 from hypvl.geometry import cones, fused, lorentz, product
@@ -19,6 +18,7 @@ from hypvl.papers.agr.routed_geometry import RoutedConfig
 from hypvl.papers.agr.routing_losses import RoutedObjective
 from hypvl.papers.h2em.composition_losses import CompositionObjective
 from hypvl.papers.h2em.compositional_model import composition_space
+from hypvl.papers.study import find_paper
 from hypvl.training.update import Step
 
 C = torch.tensor(0.8)

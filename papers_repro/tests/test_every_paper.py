@@ -13,7 +13,6 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 from conftest import ENV
-from hypvl.papers.study import find_paper
 from tiny_training import become_process, free_port
 
 from hypvl.config import config_hash, save_config
@@ -21,6 +20,7 @@ from hypvl.losses.rows import gather_processes
 from hypvl.models.registry import create_model
 from hypvl.papers import paper_packages
 from hypvl.papers.runs import train
+from hypvl.papers.study import find_paper
 from hypvl.streams import stream_kind
 from hypvl.training.interruption import Interrupted
 from hypvl.training.loop import Trainer

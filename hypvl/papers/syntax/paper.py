@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from ..study import Figure, NoFrame, Paper, Study
 
 from ...data.grit.shards import find_shards
 from ..figures import Drawing
 from ..parameters import Seeds
-from ..recipes import Recipe
 from ..reference import BASELINES, Rows
+from ..study import Figure, NoFrame, Paper, Study
 from hypvl.papers.syntax.figures import (
     loss_figure,
     parse_figure,
@@ -29,6 +28,7 @@ from .parsers import shard_parses
 from .recipes import SECTIONS, parse_frames, section_recipes
 from .tables import LAYOUTS, REFERENCE
 from ..tables import in_groups
+from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/syntax/850_paper.ipynb #00d1b15c
 TABLE_SECTIONS = LAYOUTS[1].rows.sections  # all but the weights

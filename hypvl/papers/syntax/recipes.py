@@ -20,11 +20,12 @@ from ...data.records import Parse
 from ...data.sources import DataPaths, DataSource, WorldSource
 from ...data.world.captions import caption
 from ...data.world.scenes import WorldConfig
-from ..phyclip.recipes import NAMES, recipe
-from ..recipes import BUDGETS, Recipe, at_budget, known_name, with_vocabulary
+from ..clip_line import NAMES, recipe
+from ..recipes import BUDGETS, known_name, with_vocabulary
 from .parse_recovery import parse_report
 from .parsers import shard_parses
 from .syntax_loss import SyntaxConfig
+from ...training.recipe import Recipe, at_budget
 
 # %% ../../../nbs/papers/syntax/846_recipes.ipynb #dc08b550
 # of things with a material, of things that do something, of scenes with a deed between two

@@ -20,17 +20,8 @@ from hypvl.models.image_encoders import (
     open_clip_images,
     shipped_images,
 )
-from ..phyclip.recipes import recipe as family_recipe
-from hypvl.papers.recipes import (
-    BUDGETS,
-    PRESETS,
-    Recipe,
-    at_budget,
-    known_name,
-    split_overrides,
-    untrained,
-    without_steps,
-)
+from ..clip_line import recipe as family_recipe
+from ..recipes import BUDGETS, PRESETS, known_name
 from .box_files import BoxWorldConfig
 from .box_pairs import Augmentation, PairConfig
 from .box_source import BoxSource
@@ -38,6 +29,7 @@ from .instances import PROBE_OF
 from .poincare import PoincareConfig
 from ...training.config import TrainConfig
 from ...training.optim import Group
+from ...training.recipe import Recipe, at_budget, split_overrides, untrained, without_steps
 
 # %% ../../../nbs/papers/visual_hierarchies/874_recipes.ipynb #34e7d012
 def pair_objective() -> TableObjective:
