@@ -557,7 +557,7 @@ def describe_fields(
     prefix: str = "",  # of the dotted keys
 ) -> Iterator[tuple[str, Any, str]]:  # dotted key, value, comment
     "Every field of a config and of the configs in it, as `override` names them."
-    docs = field_docs(type(cfg))
+    docs, kinds = field_docs(type(cfg)), typing.get_type_hints(type(cfg))
     if _has_kind(cfg):
         yield prefix + "kind", cfg.kind, f"one of {', '.join(cfg.members)}"
     for f in dataclasses.fields(cfg):
@@ -565,7 +565,12 @@ def describe_fields(
         if dataclasses.is_dataclass(value):
             yield from describe_fields(value, f"{prefix}{f.name}.")
         elif f.init:
-            yield prefix + f.name, value, docs[f.name]
+            words = (
+                typing.get_args(kinds[f.name])
+                if typing.get_origin(kinds[f.name]) is Literal
+                else ()
+            )
+            yield prefix + f.name, value, docs[f.name] or " or ".join(map(repr, words))
 
 # %% ../nbs/000_config.ipynb #adeefc96
 @contextmanager
