@@ -22,7 +22,7 @@ help:  ## list the targets
 	@echo "variables: PRESET=smoke|mini|gpu|paper  SECTIONS=main|all  OUT=folder  PYTHON=interpreter"
 
 .venv/.installed: settings.ini setup.py constraints.txt
-	$(PYTHON) -m venv .venv
+	"$(PYTHON)" -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	@touch $@
 
@@ -36,11 +36,11 @@ ideas:  ## fine-tune one trained model by the ideas of all five papers, three se
 ideas: SECTIONS = main,longer
 NOTEBOOK  = $@
 phyclip syntax hierarchies h2em agr ideas: .venv/.installed
-	@mkdir -p $(OUT)
-	$(BIN)/papermill papers_repro/$(NOTEBOOK).ipynb $(OUT)/$(NOTEBOOK).ipynb $(LOG) \
-		-p preset $(PRESET) -p sections $(SECTIONS) -p out $(OUT)
-	@echo && cat $(OUT)/tables/scores.md
-	@echo && cat $(OUT)/tables/primary_claims.md
+	@mkdir -p "$(OUT)"
+	$(BIN)/papermill papers_repro/$(NOTEBOOK).ipynb "$(OUT)/$(NOTEBOOK).ipynb" $(LOG) \
+		-p preset $(PRESET) -p sections $(SECTIONS) -p out "$(OUT)"
+	@echo && cat "$(OUT)/tables/scores.md"
+	@echo && cat "$(OUT)/tables/primary_claims.md"
 	@echo && printf '| %-19s | %s |\n' "what" "where" "-------------------" "-----" \
 		"executed notebook" "$(OUT)/$(NOTEBOOK).ipynb" "tables and claims" "$(OUT)/tables" \
 		"figures" "$(OUT)/figures" "scores, per row" "$(OUT)/results.csv" \
@@ -53,7 +53,7 @@ RUN      ?=
 IMAGES   ?=
 
 explore: .venv/.installed  ## look at what a model finds, in a browser; RUN=folder of a model, IMAGES=folder of photographs
-	$(BIN)/hypvl explore $(if $(RUN),--run $(RUN)) $(if $(IMAGES),--images $(IMAGES))
+	$(BIN)/hypvl explore $(if $(RUN),--run "$(RUN)") $(if $(IMAGES),--images "$(IMAGES)")
 
 export: .venv/.installed  ## write hypvl/ and papers_repro/WHERE.md from the notebooks, and clean their metadata
 	$(BIN)/nbdev_export
@@ -74,7 +74,7 @@ test: .venv/.installed  ## formatter, linter, types, clean export, then nbdev_te
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest papers_repro/tests -q
 
 .venv/.site: settings.ini setup.py constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[site]' -c constraints.txt
 	@touch $@
 
