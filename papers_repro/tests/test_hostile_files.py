@@ -27,8 +27,8 @@ from hypvl.geometry.spaces import Lorentz
 from hypvl.models.adapters import find_tower
 from hypvl.models.hub import read_checkpoint
 from hypvl.papers.h2em.metadata import convert_metadata, load_records
+from hypvl.search import build_index, load_index, save_index
 from hypvl.search.gallery import Refused, Store, read_picture
-from hypvl.search.index import build_index, load_index
 from hypvl.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 
 
@@ -248,7 +248,7 @@ def test_a_folder_that_was_made_otherwise_is_refused(tmp_path):
 def test_an_index_of_another_version_is_refused(tmp_path):
     geometry = Lorentz(4)
     points = geometry.lift(torch.randn(20, 4)).detach()
-    build_index(geometry, points).save(tmp_path / "index")
+    save_index(build_index(geometry, points), tmp_path / "index")
     about = json.loads((tmp_path / "index/index.json").read_text())
     (tmp_path / "index/index.json").write_text(json.dumps(about | {"version": 99}))
     with pytest.raises(ValueError, match="is of version 99, this code reads"):

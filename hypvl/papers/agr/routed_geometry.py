@@ -24,8 +24,7 @@ from ...geometry.precision import fp32_geometry
 from ...geometry.spaces import Geometry, GeometryConfig, Side, SphereConfig
 from .clipped import ClippedConfig
 from .curriculum import Curriculum
-from .routed_bound import largest_score
-from .routed_score import Asking, ScoreForm, routed_score
+from .routed_score import Asking, ScoreForm, largest_score, routed_score
 from .router import PairRouter
 
 # %% ../../../nbs/papers/agr/924_routed_geometry.ipynb #4ac9926d
