@@ -322,10 +322,10 @@ class PaperPlan:
 
 
 def _same_update(recipe: Recipe) -> str:
-    "A name for the model and the rows of an update."
-    rows = [f"{type(row).__name__} {row.name}" for row in recipe.objective.make().rows]
+    "A name for the model and the loss terms of an update."
+    terms = [f"{type(term).__name__} {term.name}" for term in recipe.objective.make().terms]
     model = recipe.model.untrained()
-    return config_hash([model, rows, recipe.image_size, recipe.train.optimizer])
+    return config_hash([model, terms, recipe.image_size, recipe.train.optimizer])
 
 
 def _duration(hours: float) -> str:
