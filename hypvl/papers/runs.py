@@ -229,8 +229,9 @@ def check_recipe(
     if recipe.monitor:
         _find("monitor", recipe.monitor, MONITORS)
     objective, model = recipe.objective.make(), create_model(recipe.model, seed=recipe.train.seed)
-    asking = [row.name for row in getattr(objective, "rows", ()) if isinstance(row, Entail)]
-    warn_without_cones(asking, model.geometry)
+    terms = getattr(objective, "terms", ())
+    cones = [term.name for term in terms if isinstance(term, Entail)]
+    warn_without_cones(cones, model.geometry)
     samples, at_once = getattr(recipe.data, "train", None), recipe.train.micro_batch()
     if isinstance(samples, int) and recipe.train.steps and at_once > samples:
         raise ValueError(f"batch_size: at most data.train={samples} samples, got {at_once}")

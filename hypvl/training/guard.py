@@ -296,7 +296,7 @@ def save_replay(
 # %% ../../nbs/training/504_guard.ipynb #4e385905
 def diagnose(
     model: nn.Module,  # with `embed` and `geometry`
-    objective,  # with `rows` and `streams`
+    objective,  # with `terms` and `inputs`
     batch: Any,  # one batch, or the micro-batches of one update
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
     step: int = 0,  # updates done, for rows that depend on it
@@ -316,8 +316,8 @@ def diagnose(
     def context():
         return module.context(step)
 
-    gradients = row_gradients(objective.rows, points, model.geometry, context, kinds)
-    for row in objective.rows:
+    gradients = row_gradients(objective.terms, points, model.geometry, context, kinds)
+    for row in objective.terms:
         gradient = gradients[row.name].item()
         with torch.no_grad():
             value = row(points, model.geometry, context()).item()

@@ -29,8 +29,7 @@ from tqdm.std import tqdm
 
 from ..config import check_type, suggest
 from ..data.jobs import folder_lock
-from ..losses.ring import ProcessRing
-from ..losses.rows import gather_processes
+from ..losses.terms import gather_processes
 from ..models.towers import modes_kept
 from hypvl.training.checkpoint import (
     CheckpointError,
@@ -268,8 +267,8 @@ _LEAST_SCALE = 2.0**-14  # of a loss; where gradients overflow even then, they a
 class Trainer:
     """Trains a model in place: `Trainer(model, objective, loader, config, out).fit()`.
 
-    The model has `embed(batch, streams, kinds)` and `geometry`. The objective has `streams`,
-    `rows`, and is called with (points, geometry, step, context, update). The loader gives mappings
+    The model has `embed(batch, streams, kinds)` and `geometry`. The objective has `inputs`,
+    `terms`, and is called with (embeddings, geometry, step, context, update). The loader gives
     from names to entries; what an entry is follows from `kinds`, else from `loader.kinds`, else
     from its name (see `hypvl.streams`). Any `DataLoader` will do; one with `state_dict` and
     `load_state_dict` continues at its position after a crash.
@@ -285,7 +284,7 @@ class Trainer:
     def __init__(
         self,
         model: nn.Module,  # is trained in place
-        objective: Any,  # a table of rows
+        objective: Any,  # an `Objective`
         loader: Iterable[Mapping[str, Any]],  # batches of `config.micro_batch(processes)` samples
         config: TrainConfig,
         out: str | Path,  # the run's folder
@@ -294,9 +293,9 @@ class Trainer:
         kinds: Mapping[str, str] | None = None,  # name of an entry → its kind
         validation: Iterable[Mapping[str, Any]] | None = None,  # batches to look at, finite
     ):
-        if not hasattr(objective, "streams"):
+        if not hasattr(objective, "inputs"):
             name = type(objective).__name__
-            raise TypeError(f"objective: {name} has no streams; an objective config needs .make()")
+            raise TypeError(f"objective: {name} has no inputs; an objective config needs .make()")
         check_type("config", config, TrainConfig, "; TrainConfig(steps=1_000, ...) makes one")
         self.model = model
         self.objective = objective
@@ -311,10 +310,8 @@ class Trainer:
         self.feed = Feed(loader, size, config.accumulate, device, kinds)
         self.resting = freeze(model, config.groups, objective)
         gather = gather_processes if processes > 1 else None
-        ring = ProcessRing() if processes > 1 and config.keys == "ring" else None
-        self.step_module = Step(model, objective, self.feed.kinds, gather, processes, ring).to(
-            device
-        )
+        step_module = Step(model, objective, self.feed.kinds, gather, processes)
+        self.step_module = step_module.to(device)
         self.optimizer = config.make_optimizer(model, objective)
         self.parameters = [p for g in self.optimizer.param_groups for p in g["params"]]
         self.parts = {part: self._trained_with(part) for part in config.grad_norms}
@@ -322,7 +319,7 @@ class Trainer:
         self.ema = None
         if config.ema:
             self.ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
-        self.guard = CollapseGuard(config.guard, getattr(objective, "rows", ()), self.accelerator)
+        self.guard = CollapseGuard(config.guard, getattr(objective, "terms", ()), self.accelerator)
         self.run = RunState(
             model, objective, self.optimizer, self.feed, self.guard, self.accelerator, self.ema
         )
@@ -614,7 +611,7 @@ class Trainer:
     def _blame(self, result, loss, batches):
         "The row that is not finite, or the largest one."
         table = diagnose(self.model, self.objective, batches, self.feed.kinds, self.run.step)
-        row, rows = culprit(table), self.objective.rows
+        row, rows = culprit(table), self.objective.terms
         if row == "loss" and math.isfinite(loss) and rows:
 
             def size(row):

@@ -111,15 +111,15 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
 
 
 def objective_identity(objective: Any) -> dict[str, Any]:
-    "What an objective is: what it says, or its rows and schedules."
+    "What an objective is: what it says, or its loss terms and schedules."
     facts = _described(objective)
     if callable(getattr(objective, "identity", None)):
         return facts
-    rows = {}
-    for i, row in enumerate(getattr(objective, "rows", ())):
-        rows[getattr(row, "name", str(i))] = describe(row)
+    terms = {}
+    for i, term in enumerate(getattr(objective, "terms", ())):
+        terms[getattr(term, "name", str(i))] = describe(term)
     schedules = describe(getattr(objective, "schedules", {}))
-    return facts | {"streams": list(objective.streams), "rows": rows, "schedules": schedules}
+    return facts | {"inputs": list(objective.inputs), "terms": terms, "schedules": schedules}
 
 # %% ../../nbs/training/510_run_state.ipynb #7542ed1a
 def _hash_content(digest: Any, value: Any) -> None:

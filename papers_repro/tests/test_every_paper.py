@@ -16,7 +16,7 @@ from conftest import ENV
 from tiny_training import become_process, free_port
 
 from hypvl.config import config_hash, save_config
-from hypvl.losses.rows import gather_processes
+from hypvl.losses.terms import gather_processes
 from hypvl.models.registry import create_model
 from hypvl.papers import paper_packages
 from hypvl.papers.runs import train
@@ -36,7 +36,7 @@ def recipes(paper):
     "Recipes of the first section that train, one of each model and table of rows."
     found = {}
     for recipe in paper.recipes(paper.sections[0], preset="smoke", seed=0):
-        rows = [repr(row) for row in recipe.objective.make().rows]
+        rows = [repr(row) for row in recipe.objective.make().terms]
         if recipe.train.steps:
             found.setdefault(config_hash([recipe.model, rows]), recipe)
     return list(found.values())
@@ -75,7 +75,7 @@ def update(recipe, batch, kinds, accelerator, pieces):
     result = backward(module, [part(batch, kinds, s, s + size) for s in starts], now, accelerator)
     grads = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     log = fetch({"loss": result.loss} | result.logs, accelerator)
-    rows = [row.name for row in objective.rows if row.name in log]
+    rows = [row.name for row in objective.terms if row.name in log]
     return {"log": log, "rows": rows, "grads": grads}
 
 

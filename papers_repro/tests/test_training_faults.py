@@ -532,7 +532,7 @@ def changed_trainer(out, change, **settings):
         ("", dict(optimizer="sgd"), "optimizer=None, now 'sgd'"),
         ("width", {}, r"model.parameters.text.bias='\[4\]', now None"),
         ("frozen", {}, "model.frozen=None, now"),
-        ("variant", {}, "objective.rows"),
+        ("variant", {}, "objective.terms"),
         ("data", {}, "data.class='Batches', now 'OtherBatches'"),
     ],
 )

@@ -26,6 +26,7 @@ from hypvl.papers.syntax.figures import (
 from .measures import MEASURES
 from .parsers import shard_parses
 from .recipes import SECTIONS, parse_frames, section_recipes
+from .syntax_loss import edge_term
 from .tables import LAYOUTS, REFERENCE
 from ..tables import in_groups
 from ...training.recipe import Recipe
@@ -134,10 +135,10 @@ def parser_agreement(study: Study) -> pd.DataFrame:
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
     "What the plan says about a run besides its model."
     return {
-        "μ": recipe.objective.syntax.weight,
+        "μ": recipe.columns["mu"],
         "parses": getattr(recipe.data, "parser", "") or recipe.data.parses,
         "text tower": recipe.model.text.attention,
-        "words in context": recipe.objective.syntax.cont,
+        "words in context": edge_term(recipe.objective.more).specific.removeprefix("words@"),
     }
 
 

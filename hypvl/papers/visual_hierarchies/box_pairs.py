@@ -310,7 +310,7 @@ class BoxPairLoader(PlannedLoader):
     """Batches of pairs: `parent` and `child`, uint8 [B, 3, S, S], and integers about them.
 
     `entails` [B, N], padded with −1, and `instance` [B, 2] are the sets of `EntailedSets`: they are
-    the labels of `Same("entails", "instance")` and of its mirror. `parent_key` and `child_key`
+    the labels of `LabelContrast`, for both directions. `parent_key` and `child_key`
     [B, 2] are image and number of the box (−1: the scene, −2: a union), `label` [B] the class of
     the child. `second_view` of the config adds `view`, the child once more with other random
     numbers, and `child_row` [B], which box that is.
