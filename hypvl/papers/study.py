@@ -42,7 +42,7 @@ from hypvl.papers.reference import (
     Rows,
     reference_folder,
 )
-from .runs import PROBES, Probe, gather, in_words, joined, paper_packages
+from .runs import PROBES, Probe, gather, joined, paper_packages, without_categories
 from .tables import Table, as_markdown, fold, paper_table, save, score_summary
 
 # %% ../../nbs/papers/800_study.ipynb #573229b6
@@ -317,7 +317,7 @@ class Study:
                 for name, values in wanted.where.items():
                     frame = frame[frame[name].isin(values)] if name in frame else frame[:0]
                 parts.append(frame)
-        frame = in_words(joined(parts))
+        frame = without_categories(joined(parts))
         return frame if wanted.view is None else wanted.view(frame)
 
     def frame(

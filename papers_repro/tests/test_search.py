@@ -98,7 +98,9 @@ def test_the_launcher_of_training_drives_a_search(tmp_path):
         k=6,
         how=dict(certify=True),
     )
-    said = launch(search_job, config, tmp_path / "job", how="accelerate", processes=2, device="cpu")
+    said = launch(
+        search_job, config, tmp_path / "job", how="accelerate", num_processes=2, device="cpu"
+    )
     assert (said["points"], said["queries"], said["exact"]) == (300, 5, True)
     hits = np.load(tmp_path / "job" / "hits.npz")
     whole = index.search(points[:5], 6, certify=True)
