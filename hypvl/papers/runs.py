@@ -387,7 +387,8 @@ def run(
         launch(JOB, config, folder, how, device=only_cpu, identity=recipe.hash, **launching)
     elif begin_job(JOB, config, folder, identity=recipe.hash):
         start = time.perf_counter()
-        train_and_evaluate(recipe, data, folder, device, progress)
+        absolute = [_paths(one) for one in config["data"]]
+        train_and_evaluate(recipe, absolute, folder, device, progress)
         finish_job(folder, {"hash": recipe.hash}, time.perf_counter() - start)
     return Run(recipe, folder)
 
