@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['Frames', 'ITEM_COLUMNS', 'Figure', 'Measure', 'Paper', 'measured_rows', 'under_each_seed', 'item_rows', 'read_saved',
-           'select_rows', 'write_table', 'data_overrides', 'StudyPlan', 'section_frames', 'run_rows', 'NoFrame',
-           'StudyRows', 'seeds_in_words', 'write_claims', 'study_provenance', 'Study', 'find_paper']
+           'select_rows', 'write_table', 'saved_runs', 'write_rows', 'data_overrides', 'StudyPlan', 'section_frames',
+           'run_rows', 'NoFrame', 'StudyRows', 'seeds_in_words', 'write_claims', 'study_provenance', 'render_figure',
+           'Study', 'find_paper']
 
 # %% ../../nbs/papers/800_study.ipynb #a22de13d
 import json
@@ -210,6 +211,28 @@ def write_table(
     write_atomic(folder / f"{name}.csv", frame.to_csv(index=False))
     write_atomic(folder / f"{name}.md", as_markdown(frame if text is None else text))
 
+
+def saved_runs(
+    frames: Mapping[str, Frames],  # by section, of `read_saved`
+) -> pd.DataFrame:
+    "One row per run of saved rows."
+    results = pd.concat([one["results"] for one in frames.values()])
+    columns = ["section", "model", "seed", "preset", "commit", "run"]
+    shown = results[~results["model"].isin(list(BASELINES))].drop_duplicates("run")
+    return fold(shown[columns].reset_index(drop=True), f"{len(shown)} saved runs")
+
+
+def write_rows(
+    out: Path,  # the study's folder
+    results: pd.DataFrame | None,
+    items: pd.DataFrame | None,
+):
+    "Write results.csv and items.parquet, where there are rows."
+    if results is not None:
+        results.to_csv(out / "results.csv", index=False)
+    if items is not None:
+        items.to_parquet(out / "items.parquet", index=False)
+
 # %% ../../nbs/papers/800_study.ipynb #9bdf312b
 def data_overrides(paper: Paper, parameters: RunParameters) -> dict[str, str]:
     "Settings of every recipe that follow from the folders of the parameters."
@@ -315,47 +338,34 @@ class StudyRows(StudyPlan):
     @property
     def saved(self) -> Path:
         "With launch='none': the folder of rows to render, `out` or the committed results."
-        if (self.out / "results.csv").is_file():
-            return self.out
-        folder = self.reference_folder.parent / "results" / self.name / self.paper.name
-        if not (folder / "results.csv").is_file():
-            raise FileNotFoundError(f"launch='none': no results.csv in {str(self.out)!r}")
-        return folder
+        committed = self.reference_folder.parent / "results" / self.name / self.paper.name
+        for folder in (self.out, committed):
+            if (folder / "results.csv").is_file():
+                return folder
+        raise FileNotFoundError(f"launch='none': no results.csv in {str(self.out)!r}")
 
-    def run(self) -> pd.DataFrame:
+    def run(
+        self,
+        **launching,  # `num_processes`, `machines` or `cluster`, as in `launch`
+    ) -> pd.DataFrame:
         "Make the missing runs, write all rows and items; with launch='none' read saved rows."
         p, self._judged = self.parameters, None
         if p.launch == "none":
-            return self._show_saved()
+            self._frames |= read_saved(self.saved / "results.csv")
+            return saved_runs(self._frames)
         every = [recipe for recipes in self.recipes.values() for recipe in recipes]
-        self.runs = run_all(every, self.out, p.launch, p.device)
+        self.runs = run_all(every, self.out, p.launch, p.device, **launching)
         for section, recipes in self.recipes.items():
             asked = self.asked_seeds[section]
             frames = section_frames(self.paper.measures, self.runs, recipes, asked)
             if "results" in frames:
                 frames["results"] = frames["results"].assign(section=section)
             self._frames[section] = frames
-        self._write_rows()
+        results = self.rows(Rows("results", tuple(self.recipes)))
+        write_rows(self.out, results, item_rows(self._frames.values()))
         made = run_rows(self.recipes, self.runs)
         minutes = made["seconds"].sum() / 60
         return fold(made, f"{len(made)} runs, {minutes:.0f} minutes of single runs in all")
-
-    def _write_rows(self):
-        "Write results.csv and items.parquet."
-        results = self.rows(Rows("results", tuple(self.recipes)))
-        if results is not None:
-            results.to_csv(self.out / "results.csv", index=False)
-        items = item_rows(self._frames.values())
-        if items is not None:
-            items.to_parquet(self.out / "items.parquet", index=False)
-
-    def _show_saved(self) -> pd.DataFrame:
-        "Read the rows of `saved`; one row per run."
-        self._frames |= read_saved(self.saved / "results.csv")
-        results = pd.concat([frames["results"] for frames in self._frames.values()])
-        columns = ["section", "model", "seed", "preset", "commit", "run"]
-        shown = results[~results["model"].isin(list(BASELINES))].drop_duplicates("run")
-        return fold(shown[columns].reset_index(drop=True), f"{len(shown)} saved runs")
 
     def _has(self, name: str, section: str) -> bool:
         "Whether the runs of a section left a table; 'data': whether test images can be made."
@@ -442,6 +452,43 @@ def study_provenance(
         record["data"] = "+".join(dict.fromkeys(parts))
     return record
 
+# %% ../../nbs/papers/800_study.ipynb #eb7205b3
+def render_figure(
+    study: StudyRows,
+    figure: Figure,
+) -> Drawing | SavedPicture | Markdown:
+    "The figure, saved below `out`; a saved picture or a sentence where its rows are missing."
+    first = study.parameters.sections[0]
+    if figure.section and figure.section not in study._frames:
+        return Markdown(f"*Not drawn: the section {figure.section} was not run.*")
+    ran = bool(study._frames) and study._has("results", first)
+    seeds = study.frame("results")["seed"].nunique() if ran else 0
+    count = seeds_in_words(seeds or len(study.parameters.seeds))
+    caption = figure.caption.replace("{seeds}", count)
+    missing = [need for need in figure.needs if not study._has(need, first)]
+    if missing:
+        picture = study.saved / f"figures/{figure.file}.png" if not study.runs else None
+        if picture is not None and picture.is_file():
+            return SavedPicture(picture.read_bytes(), caption)
+        return Markdown(f"*Not drawn: this run has no table {', '.join(missing)}.*")
+    drawing = figure.draw(study)
+    if isinstance(drawing, Markdown):
+        return drawing
+    drawing = replace(drawing, caption=caption)
+    save(drawing, study.out / "figures", figure.file)
+    return drawing
+
+
+def _claims(study: "Study") -> Drawing:
+    return claims_figure(study.judged())
+
+
+_CLAIMS_CAPTION = (
+    "Primary claims: effect with its 95 % interval over seeds (dashed: range over fewer than "
+    "eight seeds, or an interval by an older rule). The band is the equivalence bound, the "
+    "diamond the paper's own effect."
+)
+
 # %% ../../nbs/papers/800_study.ipynb #d3117879
 class Study(StudyRows):
     "A paper's runs below a folder, and what is rendered from them."
@@ -499,25 +546,7 @@ class Study(StudyRows):
         figures |= dict(self.paper.figures)
         if name not in figures:
             raise ValueError(f"name: no figure {name!r}.{suggest(name, figures)}")
-        figure, first = figures[name], self.parameters.sections[0]
-        if figure.section and figure.section not in self._frames:
-            return Markdown(f"*Not drawn: the section {figure.section} was not run.*")
-        ran = bool(self._frames) and self._has("results", first)
-        seeds = self.frame("results")["seed"].nunique() if ran else 0
-        count = seeds_in_words(seeds or len(self.parameters.seeds))
-        caption = figure.caption.replace("{seeds}", count)
-        missing = [need for need in figure.needs if not self._has(need, first)]
-        if missing:
-            picture = self.saved / f"figures/{figure.file}.png" if not self.runs else None
-            if picture is not None and picture.is_file():
-                return SavedPicture(picture.read_bytes(), caption)
-            return Markdown(f"*Not drawn: this run has no table {', '.join(missing)}.*")
-        drawing = figure.draw(self)
-        if isinstance(drawing, Markdown):
-            return drawing
-        drawing = replace(drawing, caption=caption)
-        save(drawing, self.out / "figures", figure.file)
-        return drawing
+        return render_figure(self, figures[name])
 
     def judged(self) -> pd.DataFrame:
         "Every claim of this study with effect and outcome; see `papers.claims.judge`."
@@ -551,17 +580,6 @@ class Study(StudyRows):
         record = study_provenance(self._frames, results, self.parameters, seconds)
         save_provenance(record, self.out / "tables")
         return provenance_frame(record)
-
-
-def _claims(study: Study) -> Drawing:
-    return claims_figure(study.judged())
-
-
-_CLAIMS_CAPTION = (
-    "Primary claims: effect with its 95 % interval over seeds (dashed: range over fewer than "
-    "eight seeds, or an interval by an older rule). The band is the equivalence bound, the "
-    "diamond the paper's own effect."
-)
 
 # %% ../../nbs/papers/800_study.ipynb #71e69e5f
 def find_paper(
