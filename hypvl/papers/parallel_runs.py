@@ -28,7 +28,7 @@ from ..training.launch import LaunchError, finished
 from ..training.metrics import read_metrics
 
 # %% ../../nbs/papers/803_parallel_runs.ipynb #7c3be245
-BAR_EVERY = 3.0  # seconds between two looks at the runs; a log keeps every state of a bar
+BAR_EVERY = 3.0  # seconds between updates of the bar; a log keeps every state of it
 
 
 def _steps_done(folder: Path) -> int:
@@ -52,7 +52,7 @@ def run_summary(
     loss = "contrast" if "contrast" in last else "loss"
     return f"{text}, {loss} {last[loss]:.2f}"
 
-
+# %% ../../nbs/papers/803_parallel_runs.ipynb #5c043219
 @contextmanager
 def _progress_bar(runs: Sequence[Run], show: bool) -> Iterator[None]:
     "A bar over the updates that these runs need, and a line for each that has ended."
@@ -85,7 +85,7 @@ def _progress_bar(runs: Sequence[Run], show: bool) -> Iterator[None]:
             watcher.join()
 
 # %% ../../nbs/papers/803_parallel_runs.ipynb #f89947b5
-_STOPPED = ".stopped"  # stands below `out` from a Ctrl-C on, until all runs have ended
+_STOPPED = ".stopped"  # file below `out` from a Ctrl-C until all runs have ended
 
 
 def _one_of_several(
@@ -119,7 +119,7 @@ def _how_many(at_once: int | None, missing: int, how: str, device: str) -> int:
         raise ValueError(f"at_once: 1 or more, got {at_once}")
     return min(at_once, missing)
 
-
+# %% ../../nbs/papers/803_parallel_runs.ipynb #8d855944
 @contextmanager
 def _stop_together(out: str | Path) -> Iterator[None]:
     "Ctrl-C reaches all processes, which end by themselves; then it is raised here."
@@ -203,7 +203,7 @@ def _explain_interrupt(out: str | Path) -> Iterator[None]:
         kept = f"finished runs are kept in {Path(out) / 'runs'}"
         raise KeyboardInterrupt(f"{kept}; the same command goes on from there") from None
 
-
+# %% ../../nbs/papers/803_parallel_runs.ipynb #4760508e
 def _side_by_side(
     missing: Sequence[Run],
     out: Path,
@@ -237,7 +237,7 @@ def _side_by_side(
         warnings.filterwarnings("ignore", "A worker stopped while some jobs")
         joblib.Parallel(at_once, batch_size=1)(jobs)
 
-
+# %% ../../nbs/papers/803_parallel_runs.ipynb #ba82dad5
 def run_all(
     recipes: Sequence[Recipe],
     out: str | Path,

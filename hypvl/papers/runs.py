@@ -65,6 +65,8 @@ def make_loader(
 
 
 Monitor = Callable[..., dict[str, float]]  # (model, data, recipe) → columns of the metrics
+
+
 MONITORS: dict[str, Monitor] = {}  # by name
 
 
@@ -79,7 +81,7 @@ def register_monitor(
 
     return register
 
-
+# %% ../../nbs/papers/802_runs.ipynb #ac753744
 def _on_validation(recipe: Recipe, data: DataPaths) -> Callable:
     "A callback of the trainer: the monitor's columns, every `train.validate_every` updates."
     monitor, config = _find("monitor", recipe.monitor, MONITORS), recipe.train
@@ -107,7 +109,7 @@ def _find(what: str, name: str, known: dict[str, Callable]) -> Callable:
         )
     return known[name]
 
-
+# %% ../../nbs/papers/802_runs.ipynb #0de86686
 def train(
     recipe: Recipe,
     data: DataPaths,
@@ -192,7 +194,7 @@ def validation_points(
                 parts[name].append(points.float().cpu())
     return {name: torch.cat(rows) for name, rows in parts.items()}
 
-
+# %% ../../nbs/papers/802_runs.ipynb #69b8dd91
 @register_probe("validation")
 def validation_frames(
     model: nn.Module, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
@@ -263,7 +265,7 @@ def _with_frames(
             every[name] = pd.concat([frames[name], found[name]], ignore_index=True)
     return every
 
-
+# %% ../../nbs/papers/802_runs.ipynb #2b1d7310
 def evaluate(
     recipe: Recipe,
     tests: Sequence[DataPaths],  # of the probes without data of their own; of `recipe.tests`
@@ -302,7 +304,7 @@ def train_and_evaluate(
     if int(os.environ.get("RANK", 0)) == 0:
         evaluate(recipe, data[1:], out, chosen, progress)
 
-
+# %% ../../nbs/papers/802_runs.ipynb #9a9abf92
 def job(config: dict, out: Path) -> dict:
     "A run as plain data, for processes that a launcher starts."
     recipe, data = from_dict(Recipe, config["recipe"]), [_paths(one) for one in config["data"]]
@@ -365,7 +367,7 @@ def prepare_data(
 
 JOB = "hypvl.papers.runs:job"  # what a launcher calls in its processes
 
-
+# %% ../../nbs/papers/802_runs.ipynb #a1b2a09d
 def run(
     recipe: Recipe,
     out: str | Path,
@@ -427,7 +429,7 @@ def joined(
         parts.append(frame.assign(**columns))
     return pd.concat(parts, ignore_index=True)
 
-
+# %% ../../nbs/papers/802_runs.ipynb #9ee3bae3
 def without_categories(
     frame: pd.DataFrame,
 ) -> pd.DataFrame:

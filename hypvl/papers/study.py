@@ -78,7 +78,7 @@ class Measure:
 def _no_columns(recipe: Recipe) -> Mapping[str, Any]:
     return {}
 
-
+# %% ../../nbs/papers/800_study.ipynb #a19ab123
 @dataclass(frozen=True)
 class Paper:
     "A paper as data and functions. Its claims are `papers_repro/claims/<name>.csv`."
@@ -199,7 +199,7 @@ def select_rows(
         parts.append(frame)
     return without_categories(joined(parts))
 
-
+# %% ../../nbs/papers/800_study.ipynb #db5a1c38
 def write_table(
     folder: Path,  # of tables
     name: str,  # of the files
@@ -245,7 +245,7 @@ def data_overrides(paper: Paper, parameters: RunParameters) -> dict[str, str]:
         return {"data.kind": paper.real_data, "data.root": parameters.data_root}
     return {"data.sprites": parameters.sprites} if parameters.sprites else {}
 
-
+# %% ../../nbs/papers/800_study.ipynb #d39c399f
 class StudyPlan:
     "The recipes of a paper for given parameters."
 
@@ -325,7 +325,7 @@ def run_rows(
 class NoFrame(KeyError):
     "The runs left no table of that name."
 
-
+# %% ../../nbs/papers/800_study.ipynb #205eadd0
 class StudyRows(StudyPlan):
     "The runs of a plan below a folder, and the rows that they leave."
 

@@ -184,7 +184,7 @@ def common_batches(
             return
         yield batch, size
 
-
+# %% ../../nbs/training/520_callbacks.ipynb #e9f13d50
 class Validation:
     "Columns `val/NAME`: the objective on other data, every `validate_every` updates."
 

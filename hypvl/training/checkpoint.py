@@ -112,6 +112,8 @@ class CheckpointError(OSError):
 
 
 VERSION = 2  # of the layout of a checkpoint
+
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk full, quota, file size limit
 
 
@@ -140,7 +142,7 @@ def _is_whole(path):
         return False
     return all((path / n).is_file() and (path / n).stat().st_size == s for n, s in sizes.items())
 
-
+# %% ../../nbs/training/503_checkpoint.ipynb #f05c647a
 def step_of(
     path: Path,  # of a checkpoint
 ) -> int:
@@ -167,14 +169,14 @@ def checkpoints(
         warnings.warn(f"damaged checkpoints are left out: {names}", stacklevel=2)
     return whole
 
-
+# %% ../../nbs/training/503_checkpoint.ipynb #41ecf55e
 def latest_checkpoint(
     folder: str | Path,  # a run's checkpoints folder
 ) -> Path | None:  # the folder of the newest whole checkpoint
     """The newest whole checkpoint, None if there is none.
 
-    Where all are damaged this is a CheckpointError: whoever takes None for a new start would
-    write over what may still be rescued.
+    Where all are damaged this is a CheckpointError: a new start in their place would
+    overwrite files that may still be rescued.
     """
     found = checkpoints(folder)
     if found:
@@ -191,7 +193,7 @@ def latest_checkpoint(
 
 # %% ../../nbs/training/503_checkpoint.ipynb #4f41363d
 def _remove(path):
-    "Delete a folder so that at no time half of it stands under its name."
+    "Delete a folder; under its own name it is never half deleted."
     hidden = path.with_name(f".{path.name}.old") if not path.name.startswith(".") else path
     if hidden != path:
         shutil.rmtree(hidden, ignore_errors=True)
@@ -244,7 +246,7 @@ def _place(final, files, step):
     os.replace(temp, final)
     _sync(folder)
 
-
+# %% ../../nbs/training/503_checkpoint.ipynb #bf93bcaa
 def save_checkpoint(
     folder: str | Path,  # a run's checkpoints folder
     step: int,  # updates done; names the checkpoint
@@ -277,17 +279,17 @@ def save_best(
 
 # %% ../../nbs/training/503_checkpoint.ipynb #210d6874
 def _explain(e, folder, temp, step, needed):
-    "Remove a failed checkpoint and say what stands."
+    "Remove a failed checkpoint; the error names the checkpoint that is intact."
     shutil.rmtree(temp, ignore_errors=True)
-    stands, before = "There is no earlier checkpoint", checkpoints(folder)
+    remains, before = "There is no earlier checkpoint", checkpoints(folder)
     if before:
-        stands = f"The checkpoint of step {step_of(before[-1])} is intact"
+        remains = f"The checkpoint of step {step_of(before[-1])} is intact"
     why = "cannot write"
     if e.errno in _FULL:
         free = shutil.disk_usage(folder).free / 2**20
         why = f"no room for {needed / 2**20:.1f} MB ({free:.1f} MB free)"
     cure = "free some space" if e.errno in _FULL else "mend that"
-    what = f"checkpoint of step {step}: {why}: {e.strerror}. {stands}; {cure} and resume"
+    what = f"checkpoint of step {step}: {why}: {e.strerror}. {remains}; {cure} and resume"
     return CheckpointError(e.errno, what, str(folder))
 
 # %% ../../nbs/training/503_checkpoint.ipynb #b96a180d
@@ -327,7 +329,7 @@ def load_checkpoint(
         raise CheckpointError(errno.EIO, what, str(path)) from error
     return Checkpoint(meta["step"], weights, state)
 
-
+# %% ../../nbs/training/503_checkpoint.ipynb #4ee59936
 def _find_checkpoint(path, name):
     "The checkpoint that a path and a name of weights mean, and the name in its files."
     if (path / "meta.json").is_file():

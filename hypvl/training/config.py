@@ -33,7 +33,7 @@ _LEAST = dict(
     peer_timeout=1,
 )
 
-
+# %% ../../nbs/training/508_config.ipynb #0b1c8b9c
 def check_numbers(config: Any):
     "Raise ValueError for a number of a `TrainConfig` outside its range."
     for name in (*_LEAST, "lr", "eps", "min_lr", "warmup", "clip_grad"):
@@ -60,7 +60,7 @@ def check_numbers(config: Any):
     if config.clip_grad is not None and not config.clip_grad > 0:
         raise ValueError(f"clip_grad: above 0, or None for none, got {config.clip_grad}")
 
-
+# %% ../../nbs/training/508_config.ipynb #9149245b
 def check_names(config: Any):
     "Raise ValueError for a name of a `TrainConfig` that does not exist."
     parts = config.grad_norms
@@ -89,7 +89,7 @@ def _later(default) -> Any:
     "A field that counts only where it is set."
     return field(default=default, metadata={"hash": "changed"})
 
-
+# %% ../../nbs/training/508_config.ipynb #7b81bd68
 @dataclass(frozen=True)
 class TrainConfig:
     """How a model is trained.

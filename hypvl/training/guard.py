@@ -270,7 +270,7 @@ def exploded(
         return f"loss {loss:.4g} is over {explode:g} times its start"
     return ""
 
-
+# %% ../../nbs/training/504_guard.ipynb #022f6386
 def _is_plain(value):
     "Whether a checkpoint can hold an entry of a batch."
     if type(value) in (list, tuple):
@@ -325,7 +325,7 @@ def diagnose(
         lines.append(("row", row.name, value, gradient, finite))
     return pd.DataFrame(lines, columns=["kind", "name", "value", "gradient", "finite"])
 
-
+# %% ../../nbs/training/504_guard.ipynb #3af9bb43
 def find_nonfinite_loss(
     table: pd.DataFrame,  # what `diagnose` returned
 ) -> str:  # a row's name, or 'loss' if every row is finite

@@ -36,7 +36,7 @@ class LaunchError(RuntimeError):
 def resolve(
     name: str,  # 'package.module:name'
 ) -> Callable:
-    "The function that a name stands for."
+    "The function of a name."
     module, _, function = name.partition(":")
     if not module or not function:
         raise ValueError(f"function: 'package.module:name' is needed, got {name!r}")
@@ -95,7 +95,7 @@ def finish_job(out: Path, result: Any, seconds: float):
             f"function: {job['function']} must return plain data, got {result!r}"
         ) from e
 
-
+# %% ../../nbs/training/506_launch.ipynb #6ec30c48
 def run_job(
     out: str | Path,  # a folder with a job.json
     function: Callable | None = None,  # None: the one that job.json names
@@ -142,7 +142,7 @@ def count_processes(
         raise ValueError(f"num_processes: {multiple}, got {num_processes}")
     return num_processes // num_machines
 
-
+# %% ../../nbs/training/506_launch.ipynb #6d7eb71b
 def accelerate_command(
     out: str | Path,  # a folder with a job.json
     num_processes: int | None = None,  # of all machines; None: one per GPU, one on a CPU
@@ -178,6 +178,8 @@ def accelerate_command(
 
 # %% ../../nbs/training/506_launch.ipynb #cf42a2f7
 _SAVING = 600  # seconds that processes have for a checkpoint when they are asked to stop
+
+
 _LOG_LINES = 80  # of an error: torchrun writes some fifty of its own below those of a process
 
 
@@ -203,7 +205,7 @@ def _wait_for_launcher(launcher, stop, count):
             launcher.wait()
     return launcher.returncode
 
-
+# %% ../../nbs/training/506_launch.ipynb #833eac98
 def _launcher_environment(device: str | None, path: list[str] | None) -> dict[str, str]:
     "Environment of a launcher, whose processes import what this one imports."
     env = dict(os.environ, PYTHONPATH=os.pathsep.join(path or [p for p in sys.path if p]))
@@ -268,7 +270,7 @@ class Cluster:
         chosen = {name: value for name, value in chosen.items() if value is not None}
         return dict(tasks_per_node=1) | chosen | dict(self.parameters)
 
-
+# %% ../../nbs/training/506_launch.ipynb #659dc8bf
 class NodeTask:
     "What a node of a cluster runs; preempted, or at its time limit, it is queued again."
 
@@ -345,6 +347,8 @@ _ACTIVE = (  # states of Slurm in which a job may yet finish
     "RESV_DEL_HOLD",
     "SPECIAL_EXIT",
 )
+
+
 _FRESH = 600  # seconds for which the scheduler may not know a new job yet
 
 
@@ -360,7 +364,7 @@ def _runs_here(pid, submitted):
     except psutil.NoSuchProcess:
         return False
 
-
+# %% ../../nbs/training/506_launch.ipynb #f36955f9
 def submission_state(
     out: str | Path,  # a job's folder
 ) -> str:
@@ -391,7 +395,7 @@ def submission_state(
         return "active" if age < _FRESH else "gone"
     return state
 
-
+# %% ../../nbs/training/506_launch.ipynb #499e00f4
 def _may_finish(out):
     "Whether a submitted job may yet finish; the record of a dead one is removed."
     state = submission_state(out)
@@ -448,7 +452,7 @@ def begin_job(
         _write_json(out / "job.json", job)
     return True
 
-
+# %% ../../nbs/training/506_launch.ipynb #9bae9a62
 def launch(
     function: Callable | str,  # called as function(config, out); or 'package.module:function'
     config: Any,  # a dataclass or plain data

@@ -69,7 +69,7 @@ def _described(value: Any) -> dict[str, Any]:
         return describe(value.identity())
     return {"class": type(value).__name__}
 
-
+# %% ../../nbs/training/510_run_state.ipynb #aa511931
 def _without_gradient(model: nn.Module, front: str = "") -> dict[str, bool]:
     "The largest modules without any gradient, and such parameters of others, by name."
     found: dict[str, bool] = {}
@@ -107,7 +107,7 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
     shapes = {name: str(list(p.shape)) for name, p in model.named_parameters()}
     return facts | {"parameters": shapes}
 
-
+# %% ../../nbs/training/510_run_state.ipynb #7c04d066
 def objective_identity(objective: Any) -> dict[str, Any]:
     "What an objective is: what it says, or its rows and schedules."
     facts = _described(objective)
@@ -153,7 +153,7 @@ def _fixed_generator(value: Any) -> Any:
         return type(value)(0)
     return None
 
-
+# %% ../../nbs/training/510_run_state.ipynb #aa6b0bd1
 def _unused(data: Any) -> Any:
     "A shallow copy of a data set, at the first epoch, with generators of its own."
     twin = copy.copy(data)
@@ -189,7 +189,7 @@ def data_content(
         except Exception:  # whatever a data set may raise that is not indexed by numbers
             return None
 
-
+# %% ../../nbs/training/510_run_state.ipynb #e2acde2d
 def data_identity(loader: Any) -> dict[str, Any]:
     "What the data are: what the loader says, or its config, data set, length and content."
     facts = _described(loader)
@@ -233,7 +233,7 @@ def _read_facts(path):
     except ValueError as e:
         raise ValueError(f"out: {path} is damaged ({e}); restore it, or take another folder") from e
 
-
+# %% ../../nbs/training/510_run_state.ipynb #955ce293
 class RunIdentity:
     "What a run trains, as its folder keeps it: `config.json` and `run.json`."
 

@@ -63,7 +63,7 @@ def check_nothing_foreign(out: Path):
             "to go on from; move them away, or delete them with resume=False"
         )
 
-
+# %% ../../nbs/training/521_session.ipynb #f9c88632
 def check_same_run(out: Path, identity: RunIdentity, accelerator: Accelerator, more_steps: bool):
     "Raise, on all processes, if the folder holds another run."
     rows, problem = out / "metrics.csv", None
@@ -108,7 +108,7 @@ def remove_old_run(out: Path):
     for name in ("metrics.csv", MODEL_OUTDATED):
         (out / name).unlink(missing_ok=True)
 
-
+# %% ../../nbs/training/521_session.ipynb #6e9815fe
 def start_run(trainer: Any, resume: str | bool, steps: int | None):
     "Begin a new run or restore the latest checkpoint, and write the run's identity."
     config = trainer.config if steps is None else replace(trainer.config, steps=steps)
@@ -154,7 +154,7 @@ def shutdown_message(trainer: Any) -> str:
         f"step is in {trainer.out / 'checkpoints'}; the same call goes on from there"
     )
 
-
+# %% ../../nbs/training/521_session.ipynb #76c83047
 @contextmanager
 def training_session(
     trainer: Any,
