@@ -632,9 +632,9 @@ def main(
             code = args.run(args)
             sys.stdout.flush()
             if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-                from hypvl.training.launch import leave_the_others
+                from hypvl.training.launch import close_process_group
 
-                leave_the_others()
+                close_process_group()
             return code
     except BrokenPipeError:  # who read the output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -23,7 +23,7 @@ from hypvl.papers.runs import train
 from hypvl.papers.study import find_paper
 from hypvl.streams import stream_kind
 from hypvl.training.interruption import Interrupted
-from hypvl.training.loop import Trainer
+from hypvl.training.loop import Updater
 from hypvl.training.metrics import fetch, read_metrics
 from hypvl.training.optim import freeze
 from hypvl.training.update import Step, backward, make_accelerator
@@ -149,15 +149,15 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(name, tmp_path, mo
     recipe = recipes(find_paper(name))[-1]
     data = recipe.data.prepare(tmp_path / "data", recipe.image_size, progress=False)
     whole = train(recipe, data, tmp_path / "whole", "cpu", progress=False)
-    update = Trainer._update
+    update = Updater.update
 
-    def update_and_stop(trainer):
-        if trainer.step == 1:
+    def update_and_stop(updater, step, total):
+        if step == 1:
             signal.raise_signal(signal.SIGTERM)
-        return update(trainer)
+        return update(updater, step, total)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "_update", update_and_stop)
+        patched.setattr(Updater, "update", update_and_stop)
         with pytest.raises(Interrupted):
             train(recipe, data, tmp_path / "parts", "cpu", progress=False)
     stopped = len(read_metrics(tmp_path / "parts"))
