@@ -39,7 +39,7 @@ from hypvl.papers.provenance import (
     versions,
 )
 from .recipes import Recipe
-from ..training.kept_tokens import KeptTokens
+from ..training.cached import KeptTokens
 from ..training.launch import finished, launch, resolve
 from ..training.loop import Trainer
 from ..training.metrics import read_metrics

@@ -40,7 +40,7 @@ from hypvl.training.checkpoint import (
     step_of,
 )
 from .config import TrainConfig
-from .feed import Feed
+from .feed import Feed, shard_loader
 from hypvl.training.guard import (
     CollapseGuard,
     TrainingDiverged,
@@ -271,8 +271,8 @@ class Trainer:
     The model has `embed(batch, streams, kinds)` and `geometry`. The objective has `streams`,
     `rows`, and is called with (points, geometry, step, context, update). The loader gives mappings
     from names to entries; what an entry is follows from `kinds`, else from `loader.kinds`, else
-    from its name (see `hypvl.streams`). Any `DataLoader` will do; one with `state_dict` and
-    `load_state_dict` continues at its position after a crash.
+    from its name (see `hypvl.streams`). Any `DataLoader` will do, and several processes read a part
+    of it each; one with `state_dict` and `load_state_dict` continues at its position after a crash.
 
     `validation` is looked at in one pass every `config.validate_every` updates, columns `val/…`.
     The best weights stand in `out/checkpoints/best` (`load_model(out / "checkpoints/best")`), the
@@ -308,6 +308,7 @@ class Trainer:
         )
         processes, device = self.accelerator.num_processes, self.accelerator.device
         size = config.micro_batch(processes)
+        loader = shard_loader(loader, self.accelerator.process_index, processes, config.seed)
         self.feed = Feed(loader, size, config.accumulate, device, kinds)
         self.resting = freeze(model, config.groups, objective)
         gather = gather_processes if processes > 1 else None

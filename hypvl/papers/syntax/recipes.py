@@ -10,6 +10,7 @@ __all__ = ['SHARE', 'WEIGHT', 'PROBES', 'SECTIONS', 'SHUFFLED', 'syntax_recipe',
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from torch import nn
@@ -56,11 +57,14 @@ def syntax_recipe(
     published = preset == "paper"
     boxes, explicit = (not published, False) if boxes is None else (boxes, True)
     made = recipe(family, preset, size="S" if published else "B", boxes=boxes, seed=seed)
-    if published or overrides.get("data.kind", "world") != "world":
-        data = replace(made.data, parses="spacy", parser="en_core_web_sm")
+    kind = overrides.get("data.kind", made.data.kind).removeprefix("parsed_")
+    overrides["data.kind"] = f"parsed_{kind}"
+    data: Any = override(made.data, {"kind": "parsed_world"})
+    if published or kind != "world":
+        data = replace(data, parses="spacy", parser="en_core_web_sm")
     else:
         world = WorldConfig(odds={"material": SHARE, "action": SHARE}, deeds=SHARE)
-        data = replace(made.data, parses=parses, parser=parser, world=world)
+        data = replace(data, parses=parses, parser=parser, world=world)
     objective = replace(made.objective, syntax=SyntaxConfig(weight=weight))
     if preset == "smoke":  # twelve steps do not leave the plateau
         objective = replace(objective, delay=2, ramp=4)
