@@ -35,6 +35,8 @@ PAPER_PARTS = {  # base of a config, or use → name → module
         "redcaps": f"{_AGR}.redcaps_source",
         "boxes": f"{_VISUAL}.box_source",
         "czsl": f"{_H2EM}.composition_source",
+        "parsed_world": "hypvl.papers.syntax.parsed_captions",
+        "parsed_grit": "hypvl.papers.syntax.parsed_captions",
     },
     "evaluation task": {"factors": "hypvl.papers.phyclip.factor_report"},
     "data check": {

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from .study import Paper
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
@@ -29,8 +28,9 @@ from ..models.registry import create_model
 from .provenance import device_type
 from .recipe_names import short_name
 from .recipes import Recipe
+from .study import Paper
+from ..training.cached import KeptTokens
 from ..training.feed import Feed
-from ..training.kept_tokens import KeptTokens
 from ..training.optim import freeze
 from ..training.update import Step, backward, make_accelerator
 

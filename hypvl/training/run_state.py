@@ -247,7 +247,7 @@ class RunIdentity:
     ):
         self.config = config
         facts = dict(
-            kinds=dict(kinds or {}),
+            kinds=describe(kinds or {}),
             model=model_identity(model),
             objective=objective_identity(objective),
             data=data_identity(loader),

@@ -101,7 +101,7 @@ class Step(nn.Module):
         super().__init__()
         self.model: Any = model
         self.objective: Any = objective
-        self.kinds = dict(kinds or {})
+        self.kinds = {**getattr(model, "kinds", {}), **(kinds or {})}  # the loader's win
         self.gather = gather
         self.processes = processes
         self.watched: dict[str, Tensor] = {}

@@ -17,7 +17,7 @@ from hypvl.losses.entailment import Entail
 from hypvl.losses.label_contrast import CandidateContrast, LabelContrast
 from hypvl.losses.objective import Objective, Schedule
 from hypvl.losses.terms import LossTerm, read_input
-from hypvl.streams import KINDS, Kind, register_kind
+from hypvl.streams import Kind
 from hypvl.training.config import TrainConfig
 from hypvl.training.loop import Trainer
 
@@ -112,17 +112,14 @@ class WithCandidates(nn.Module):
 
 def test_candidates_that_depend_on_the_image(tmp_path):
     "H2EM: cross-entropy over a picture's own candidates, and entailment by a taxonomy."
-    register_kind(Kind("own_candidates", "points [B, T, D]", "text", one_per_sample=False))
-    try:
-        torch.manual_seed(0)
-        kinds = {"candidates": "own_candidates", "root_class": "text", "label": "labels"}
-        rows = [
-            CandidateContrast("image", "candidates", "label"),
-            Entail("root_class", "image", weight=0.1),
-        ]
-        metrics = train(WithCandidates(Lorentz(8)), rows, ("image", "text"), kinds, tmp_path)
-    finally:
-        del KINDS["own_candidates"]
+    own = Kind("own_candidates", "points [B, T, D]", "text", one_per_sample=False)
+    torch.manual_seed(0)
+    kinds = {"candidates": own, "root_class": "text", "label": "labels"}
+    rows = [
+        CandidateContrast("image", "candidates", "label"),
+        Entail("root_class", "image", weight=0.1),
+    ]
+    metrics = train(WithCandidates(Lorentz(8)), rows, ("image", "text"), kinds, tmp_path)
     contrast = metrics["contrast/image_candidates"]
     assert contrast.iloc[-1] < 0.3 * contrast.iloc[0]
 
