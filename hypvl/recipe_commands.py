@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['ACCELERATE', 'SLURM', 'LISTED', 'add_launch', 'read_launching', 'add_train', 'add_list', 'add_plan', 'add_info',
-           'check_paper', 'is_file_name', 'read_settings', 'check_training', 'whole_names', 'default_out',
-           'score_lines', 'train_command', 'check_plan', 'plan_command', 'list_command', 'info_command']
+           'check_paper', 'is_file_name', 'read_settings', 'check_training', 'whole_names', 'field_lines',
+           'default_out', 'score_lines', 'train_command', 'check_plan', 'plan_command', 'list_command', 'info_command']
 
 # %% ../nbs/007_recipe_commands.ipynb #ad854f0b
 import argparse
-import json
 import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -42,7 +42,7 @@ from .config import suggest
 from .extras import MissingExtra, extra_named
 
 if TYPE_CHECKING:
-    from hypvl.papers.recipes import Recipe
+    from hypvl.training.recipe import Recipe
 
 # %% ../nbs/007_recipe_commands.ipynb #35b2733c
 ACCELERATE = (  # option, type, help; of --launch accelerate
@@ -106,14 +106,22 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a field of the recipe, such as train.steps=50; may be given several times",
+        help="a field of the recipe, such as train.steps=50; lists with commas, or as JSON; "
+        "may be given several times; --fields lists all keys",
     )
     group.add_argument(
         "--data_root", type=place, help="folder of real data; default: the embedded world"
     )
-    group = parser.add_argument_group("where and how")
+    _add_run(parser.add_argument_group("where and how"))
+
+
+def _add_run(group) -> None:
+    "Options of `hypvl train` that do not change the recipe."
     group.add_argument(
         "--out", type=place, help="folder of runs; default: runs/PAPER-PRESET or runs/FILE"
+    )
+    group.add_argument(
+        "--fields", action="store_true", help="print all fields of the recipe, and train nothing"
     )
     group.add_argument(
         "--write", type=place, metavar="FILE", help="write the recipe as JSON, and train nothing"
@@ -128,7 +136,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--quiet", action="store_true", help="no progress bars")
     add_launch(parser)
 
-
+# %% ../nbs/007_recipe_commands.ipynb #aec6b4f6
 def add_list(parser: argparse.ArgumentParser) -> None:
     "Options of `hypvl list`."
     parser.add_argument(
@@ -138,9 +146,16 @@ def add_list(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--preset", default="mini", type=choice(*PRESETS), help="of the recipes")
     parser.add_argument("--contains", default="", help="only names with this part")
 
-
+# %% ../nbs/007_recipe_commands.ipynb #bb8c0aae
 def add_plan(parser: argparse.ArgumentParser) -> None:
     "Options of `hypvl plan`."
+    _add_planned(parser)
+    _add_devices(parser)
+    _add_measuring(parser)
+
+
+def _add_planned(parser: argparse.ArgumentParser) -> None:
+    "Options that say which recipes are planned."
     group = parser.add_argument_group("what is planned")
     group.add_argument("paper", help="see `hypvl list papers`")
     group.add_argument("--preset", default="paper", type=choice(*PRESETS), help="default paper")
@@ -151,6 +166,10 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--data_root", type=place, help="folder of real data; default: drawn pictures, enlarged"
     )
+
+
+def _add_devices(parser: argparse.ArgumentParser) -> None:
+    "Options that describe the devices of a run."
     group = parser.add_argument_group("what it runs on")
     group.add_argument(
         "--devices", default=(1, 8, 64), type=counts, help="of a run, with commas; default 1,8,64"
@@ -161,13 +180,16 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
         type=positive,
         help="share of its speed that each of several devices keeps; assumed, default 0.9",
     )
-    group.add_argument("--price_per_hour", type=positive, help="of one device, in any currency")
     group.add_argument(
         "--device_gib",
         default=80.0,
         type=positive,
         help="memory of one device, default 80; an update that needs more has cached gradients",
     )
+
+# %% ../nbs/007_recipe_commands.ipynb #a025964a
+def _add_measuring(parser: argparse.ArgumentParser) -> None:
+    "Options that give the speed of a device, or say how it is measured."
     speed = parser.add_argument_group("how fast one device is; default: it is measured here")
     speed.add_argument(
         "--samples_per_second", type=positive, help="it trains with, measured elsewhere"
@@ -233,7 +255,7 @@ def read_settings(
         settings[key.strip()] = value.strip()
     return settings
 
-
+# %% ../nbs/007_recipe_commands.ipynb #e70aacd5
 def check_training(
     args: argparse.Namespace,  # of `hypvl train`
 ) -> None:
@@ -290,6 +312,19 @@ def _recipe(args: argparse.Namespace) -> "Recipe":
     return find_recipe(args.recipe, args.preset or "mini", args.seed or 0, settings)
 
 
+def field_lines(
+    recipe: "Recipe",
+) -> list[str]:
+    "The key, value and meaning of each field of a recipe, as `--set` takes them."
+    from hypvl.config import describe_fields
+
+    lines = []
+    for key, value, doc in describe_fields(recipe):
+        given = f"{key}={textwrap.shorten(str(value), 40, placeholder=' ...')}"
+        lines.append(f"{given:40} {doc}".rstrip())
+    return lines
+
+
 def default_out(
     recipe: str,  # as on the command line
     preset: str,
@@ -299,7 +334,7 @@ def default_out(
         return Path("runs") / Path(recipe).stem
     return Path("runs") / f"{recipe.partition(':')[0]}-{preset}"
 
-
+# %% ../nbs/007_recipe_commands.ipynb #060d646c
 def _other_scores(results: "pd.DataFrame", most: int = 12) -> list[str]:
     "Scores that no table has a column for, as they were measured."
     from hypvl.papers.reference import BASELINES
@@ -337,7 +372,7 @@ def score_lines(
         lines.append(f"{line}  {row.model}" if several else line)
     return lines
 
-
+# %% ../nbs/007_recipe_commands.ipynb #2a552a30
 def train_command(
     args: argparse.Namespace,  # of `hypvl train`
 ) -> int:  # exit code
@@ -345,32 +380,34 @@ def train_command(
     check_training(args)
     for plugin in args.plugin:
         load_plugin(plugin)
-    from hypvl.config import save_config
-    from hypvl.papers.parallel_runs import run_summary
-    from hypvl.papers.runs import Run, check_recipe, prepare_data, run
-    from hypvl.training.launch import LaunchError, finished
-
     with whole_names(args.settings):
         recipe, launching = _recipe(args), read_launching(args)
+    if args.fields:
+        for line in field_lines(recipe):
+            say(line)
+        return 0
     if args.write is not None:
+        from hypvl.config import save_config
+
         args.write.parent.mkdir(parents=True, exist_ok=True)
         say(f"recipe      {save_config(recipe, args.write)}; hypvl train {args.write} trains it")
         return 0
     out = args.out or default_out(args.recipe, recipe.preset)
+    return _train(recipe, out, args, launching)
+
+
+def _train(recipe: "Recipe", out: Path, args: argparse.Namespace, launching: dict[str, Any]) -> int:
+    "Prepare data, train and evaluate; a line for each stage."
+    from hypvl.papers.runs import run
+    from hypvl.training.launch import LaunchError, finished
+
     folder = out / "runs" / recipe.hash
     steps = f"{recipe.train.steps:,} steps of {recipe.train.batch_size:,} samples"
     say(f"recipe      {recipe.name}, preset {recipe.preset}, seed {recipe.train.seed}: {steps}")
     if finished(folder):
         say(f"training    found finished in {folder}")
     else:
-        with whole_names(args.settings):
-            check_recipe(recipe)
-        start = time.perf_counter()
-        found = prepare_data(recipe, out, progress=not args.quiet)
-        for paths in {paths.suite: paths for paths in found}.values():
-            if (paths.suite / "world.json").is_file():
-                say(f"tests       {paths.suite}; evaluate --suite world --data_root reads them")
-        say(f"data        ready after {time.perf_counter() - start:.0f} s in {out / 'data'}")
+        _prepare(recipe, out, args)
         begun = "goes on" if (folder / "checkpoints").is_dir() else "begins"
         say(f"training    {begun} in {folder}, then {', '.join(recipe.probes) or 'no evaluation'}")
         try:
@@ -378,16 +415,38 @@ def train_command(
         except LaunchError as error:
             print(f"hypvl train: error: {error}", file=sys.stderr)
             return 1
-    made = Run(recipe, folder)
     if not finished(folder):
         say("training    is submitted; the same command finds it when it is done")
         return 0
+    _say_scores(recipe, folder, args.plugin)
+    return 0
+
+# %% ../nbs/007_recipe_commands.ipynb #e71f8a4f
+def _prepare(recipe: "Recipe", out: Path, args: argparse.Namespace) -> None:
+    "Check a recipe and make its data."
+    from hypvl.papers.runs import check_recipe, prepare_data
+
+    with whole_names(args.settings):
+        check_recipe(recipe)
+    start = time.perf_counter()
+    found = prepare_data(recipe, out, progress=not args.quiet)
+    for paths in {paths.suite: paths for paths in found}.values():
+        if (paths.suite / "world.json").is_file():
+            say(f"tests       {paths.suite}; evaluate --suite world --data_root reads them")
+    say(f"data        ready after {time.perf_counter() - start:.0f} s in {out / 'data'}")
+
+
+def _say_scores(recipe: "Recipe", folder: Path, plugins: list[str]) -> None:
+    "Print what a finished run has learned, and where its model is."
+    from hypvl.papers.parallel_runs import run_summary
+    from hypvl.papers.runs import Run
+
+    made = Run(recipe, folder)
     say(f"done        {run_summary(made)}")
     for line in score_lines(made.frames().get("results")):
         say(f"            {line}")
-    needed = "".join(f" --plugin {plugin}" for plugin in args.plugin)
+    needed = "".join(f" --plugin {plugin}" for plugin in plugins)
     say(f"model       {folder / 'model'}; hypvl info {folder}{needed} says what it is")
-    return 0
 
 # %% ../nbs/007_recipe_commands.ipynb #48bad3ba
 def check_plan(
@@ -415,11 +474,10 @@ def plan_command(
     for plugin in args.plugin:
         load_plugin(plugin)
     from hypvl.papers.study import find_paper
-    from hypvl.papers.training_plan import PlanSetting, plan_json, plan_lines, plan_paper
+    from hypvl.papers.training_plan import PlanSetting, plan_lines, plan_paper
 
     speed = (args.samples_per_second, args.teraflops)
-    more = (args.price_per_hour, args.device_gib)
-    setting = PlanSetting(args.devices, args.scaling_efficiency, *speed, *more)
+    setting = PlanSetting(args.devices, args.scaling_efficiency, *speed, args.device_gib)
     plan = plan_paper(
         find_paper(args.paper),
         setting,
@@ -433,7 +491,7 @@ def plan_command(
         tell=lambda line: print(line, file=sys.stderr, flush=True),
     )
     if args.json:
-        say(json.dumps(plan_json(plan), indent=1, ensure_ascii=False))
+        say(plan.to_json(orient="records", indent=1, force_ascii=False))
         return 0
     for line in plan_lines(plan):
         say(line)
@@ -491,6 +549,7 @@ def list_command(
         for name, words in shown.items():
             say(f"{name:8} {', '.join(word for word in words if args.contains in word)}")
         say("recipes  hypvl list recipes; of one paper: hypvl list recipes --paper NAME")
+        say("fields   hypvl train PAPER:RECIPE --fields")
         return 0
     broken = False
     if args.what == "recipes":

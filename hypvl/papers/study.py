@@ -35,7 +35,6 @@ from hypvl.papers.provenance import (
     provenance_frame,
     save_provenance,
 )
-from .recipes import Recipe
 from hypvl.papers.reference import (
     BASELINES,
     MODEL_COLUMNS,
@@ -46,6 +45,7 @@ from hypvl.papers.reference import (
 )
 from .runs import PROBES, Probe, Run, gather, joined, paper_packages, without_categories
 from .tables import Table, as_markdown, fold, paper_table, save, score_summary
+from ..training.recipe import Recipe
 
 # %% ../../nbs/papers/800_study.ipynb #573229b6
 @dataclass(frozen=True)
@@ -236,14 +236,9 @@ def write_rows(
 # %% ../../nbs/papers/800_study.ipynb #9bdf312b
 def data_overrides(paper: Paper, parameters: RunParameters) -> dict[str, str]:
     "Settings of every recipe that follow from the folders of the parameters."
-    if parameters.sprites and parameters.data_root:
-        raise ValueError(
-            f"sprites: photographs for the synthetic dataset, got {parameters.sprites!r} with "
-            f"data_root={parameters.data_root!r}, which are other data"
-        )
     if parameters.data_root:
         return {"data.kind": paper.real_data, "data.root": parameters.data_root}
-    return {"data.sprites": parameters.sprites} if parameters.sprites else {}
+    return {}
 
 # %% ../../nbs/papers/800_study.ipynb #d39c399f
 class StudyPlan:

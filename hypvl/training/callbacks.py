@@ -368,9 +368,9 @@ def diverged_term(trainer) -> str:
     objective, step = trainer.objective, trainer.step
     table = diagnose(trainer.model, objective, trainer.batches, trainer.feed.kinds, step)
     term = find_nonfinite_loss(table)
-    if term == "loss" and math.isfinite(trainer.loss) and objective.rows:
+    if term == "loss" and math.isfinite(trainer.loss) and objective.terms:
         logs = trainer.result.logs
-        return max(objective.rows, key=lambda row: abs(row.weight * float(logs[row.name]))).name
+        return max(objective.terms, key=lambda row: abs(row.weight * float(logs[row.name]))).name
     return term
 
 # %% ../../nbs/training/520_callbacks.ipynb #cb4a87a7

@@ -71,7 +71,6 @@ def check_names(config: Any):
         decay_variant=VARIANTS,
         precision=("no", "bf16", "fp16"),
         best_is=("least", "largest"),
-        keys=("gather", "ring"),
         optimizer=optimizers,
     )
     for name, names in known.items():
@@ -136,7 +135,6 @@ class TrainConfig:
     best: str = _free("val/loss")  # column that decides which weights are kept as the best
     best_is: Literal["least", "largest"] = _free("least")  # its best value
     workers: int = _free(0)  # processes of the loader
-    keys: Literal["gather", "ring"] = _free("gather")  # how keys of other processes come
     peer_timeout: int = _free(600)  # seconds that a process waits for the others before it stops
     progress: bool = _free(True)  # show a bar, and say where the run is written
     tensorboard: bool = _free(True)  # write events

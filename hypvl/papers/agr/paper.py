@@ -43,12 +43,12 @@ from .recipes import SECTIONS, section_recipes, trained_parameters
 from .tables import LAYOUTS, REFERENCE
 from ..figures import Drawing, budget_figure, budget_scores
 from ..parameters import Seeds
-from ..recipes import Recipe
 from ..reference import Rows
 from ..runs import validation_points
 from ..study import Figure, NoFrame, Paper, Study
 from ..tables import in_groups
 from ...search import brute_force, build_index
+from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #f831b91c
 TABLE_SECTIONS = tuple(section for section in SECTIONS if section != "budget")

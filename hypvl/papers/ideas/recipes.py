@@ -18,12 +18,13 @@ from ...losses.terms import LossTerm
 from ..agr.curriculum import Curriculum
 from ..agr.routed_geometry import RoutedConfig, RoutingConfig
 from ..agr.routing_losses import RoutedContrast
+from ..clip_line import recipe as family_recipe
 from ..h2em.recipes import section_recipes as h2em_recipes
-from ..phyclip.recipes import recipe as family_recipe
-from ..recipes import ADAMW, Recipe, at_budget, known_name, with_vocabulary
+from ..recipes import ADAMW, known_name, with_vocabulary
 from ..syntax.recipes import WEIGHT, syntax_recipe
 from ..syntax.syntax_loss import SyntaxConfig, syntax_terms
 from ..visual_hierarchies.recipes import hierarchy_recipe
+from ...training.recipe import Recipe, at_budget
 
 # %% ../../../nbs/papers/ideas/940_recipes.ipynb #f453be37
 def angle_terms(
