@@ -352,6 +352,8 @@ figcaption {text-align: center; margin-top: 6px}
 #status {min-height: 30px} #status .wrong {color: #c92a2a; font-weight: 600}
 .dark #status .wrong {color: #ff8787}
 """
+
+# %% ../../nbs/search/713_explorer_page.ipynb #bdfe0762
 CLICKS = """
 let byKey = false;
 const tell = (target) => {
@@ -577,7 +579,7 @@ def _read_view(explorer: Explorer, address: str) -> tuple[View, str]:
             said = "; ".join(filter(None, [said, f"{name}: there is no {value!r} here"]))
     return view, said
 
-
+# %% ../../nbs/search/713_explorer_page.ipynb #a22314e3
 class _ViewEvents:
     "Events that change how results are shown."
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['LEVELS', 'Progress', 'WHOLE', 'SHOWN', 'Region', 'contained', 'Picture', 'digest', 'item_key', 'Store',
-           'read_annotations', 'Source', 'thumbnail', 'FolderPictures', 'WorldPictures', 'cut_out', 'embed_pictures',
-           'silent', 'Gallery', 'open_gallery', 'gallery_points', 'default_cache']
+           'read_annotations', 'Source', 'thumbnail', 'BoxFiles', 'read_inside', 'FolderPictures', 'WorldPictures',
+           'cut_out', 'embed_pictures', 'silent', 'Gallery', 'open_gallery', 'gallery_points', 'default_cache']
 
 # %% ../../nbs/search/710_gallery.ipynb #a8108115
 import hashlib
@@ -99,6 +99,18 @@ create table if not exists points (model text, item text, point blob, primary ke
 """
 
 
+def _check_store(base, name):
+    "Raise for a database of another layout."
+    (version,) = base.execute("pragma user_version").fetchone()
+    tables = {name for (name,) in base.execute(_TABLE_NAMES)}
+    first = version == 0 and tables <= {"files", "pictures", "points"}  # did not say
+    if version != _STORE_VERSION and not first:
+        raise ValueError(
+            f"cache: {name!r} is of version {version}, this code reads "
+            f"{_STORE_VERSION}; delete it, and it is made anew"
+        )
+
+# %% ../../nbs/search/710_gallery.ipynb #c7fd9641
 class Store:
     "Thumbnails, hashes of files and points, in one SQLite file."
 
@@ -110,21 +122,10 @@ class Store:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with self.open() as base:
-                self._check(base)
+                _check_store(base, self.path.name)
                 base.executescript(_TABLES)
         except sqlite3.DatabaseError as error:
             raise ValueError(f"cache: {self.path.name!r} is no store: {error}") from error
-
-    def _check(self, base):
-        "Raise for a database of another layout."
-        (version,) = base.execute("pragma user_version").fetchone()
-        tables = {name for (name,) in base.execute(_TABLE_NAMES)}
-        first = version == 0 and tables <= {"files", "pictures", "points"}  # did not say
-        if version != _STORE_VERSION and not first:
-            raise ValueError(
-                f"cache: {self.path.name!r} is of version {version}, this code reads "
-                f"{_STORE_VERSION}; delete it, and it is made anew"
-            )
 
     @contextmanager
     def open(self) -> Iterator[sqlite3.Connection]:
@@ -251,6 +252,42 @@ def thumbnail(
 
 _SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
+# %% ../../nbs/search/710_gallery.ipynb #69a5f795
+class BoxFiles:
+    "Boxes of the photographs in a folder, from COCO or LVIS files."
+
+    def __init__(self, paths: Sequence[Path]):
+        self._boxes: dict[str, tuple[Region, ...]] = {}
+        for path in paths:
+            self._boxes |= read_annotations(path)
+        by_name: dict[str, list[str]] = {}
+        for name in self._boxes:
+            by_name.setdefault(Path(name).name, []).append(name)
+        self._known_as = {short: names[0] for short, names in by_name.items() if len(names) == 1}
+
+    def regions(self, name: str) -> tuple[Region, ...]:
+        "The whole photograph and its boxes; without any files the folder's name is the label."
+        boxes = self._boxes.get(name)
+        if boxes is None:
+            boxes = self._boxes.get(self._known_as.get(Path(name).name, ""), ())
+        label = Path(name).parts[-2] if len(Path(name).parts) > 1 and not self._boxes else ""
+        return (Region("scene", label, WHOLE), *boxes)
+
+# %% ../../nbs/search/710_gallery.ipynb #aae9f989
+def read_inside(
+    path: Path,
+    folder: Path,  # resolved
+    bounds: Bounds,
+) -> bytes:
+    "Bytes of a file that lies in the folder, also by its real name."
+    real = path.resolve()
+    if not real.is_relative_to(folder):
+        raise Refused("link: it leads out of the folder", "link")
+    size = real.stat().st_size
+    if size > bounds.most_bytes:
+        raise Refused(f"too large: {size:,} bytes, at most {bounds.most_bytes:,}", "too large")
+    return real.read_bytes()
+
 # %% ../../nbs/search/710_gallery.ipynb #994885ee
 class FolderPictures:
     "Photographs below a folder, with the boxes of an annotations file where there is one."
@@ -270,13 +307,7 @@ class FolderPictures:
         for place in (self.folder, self.folder.parent):
             beside += sorted(place.glob("instances*.json"))
         self.annotations = [Path(annotations)] if annotations is not None else beside
-        self._boxes: dict[str, tuple[Region, ...]] = {}
-        for path in self.annotations:
-            self._boxes |= read_annotations(path)
-        by_name: dict[str, list[str]] = {}
-        for name in self._boxes:
-            by_name.setdefault(Path(name).name, []).append(name)
-        self._known_as = {short: names[0] for short, names in by_name.items() if len(names) == 1}
+        self.boxes = BoxFiles(self.annotations)
 
     def files(self) -> list[Path]:
         "Files that look like pictures, in the order of their names."
@@ -316,14 +347,14 @@ class FolderPictures:
                 faults.append((name, fault))
                 continue
             seen[key] = name
-            pictures.append(Picture(key, name, self._regions(name)))
+            pictures.append(Picture(key, name, self.boxes.regions(name)))
         return pictures, faults
 
     def _look(self, path):
         "A row about a file: path, facts, key, fault, thumbnail."
         facts = _facts(path)
         try:
-            content = self._content(path)
+            content = read_inside(path, self.folder, self.bounds)
             thumb = thumbnail(read_picture(content, self.bounds))
         except Refused as error:
             return str(path), facts, "", str(error), None
@@ -331,28 +362,9 @@ class FolderPictures:
             return str(path), facts, "", f"broken: {error.strerror}", None
         return str(path), facts, digest(content), "", thumb
 
-    def _content(self, path):
-        "Bytes of a file that lies in the folder, also by its real name."
-        real = path.resolve()
-        if not real.is_relative_to(self.folder):
-            raise Refused("link: it leads out of the folder", "link")
-        size = real.stat().st_size
-        if size > self.bounds.most_bytes:
-            raise Refused(
-                f"too large: {size:,} bytes, at most {self.bounds.most_bytes:,}", "too large"
-            )
-        return real.read_bytes()
-
-    def _regions(self, name):
-        boxes = self._boxes.get(name)
-        if boxes is None:
-            boxes = self._boxes.get(self._known_as.get(Path(name).name, ""), ())
-        label = Path(name).parts[-2] if len(Path(name).parts) > 1 and not self._boxes else ""
-        return (Region("scene", label, WHOLE), *boxes)
-
     def load(self, picture: Picture, store: Store) -> Image.Image:
         try:
-            content = self._content(self.folder / picture.name)
+            content = read_inside(self.folder / picture.name, self.folder, self.bounds)
         except OSError as error:
             why = f"{picture.name} cannot be read: {error.strerror}"
             raise Refused(why, "missing") from error
