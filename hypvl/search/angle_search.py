@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Direction', 'TIE', 'COSINE_ERROR', 'SEEDS', 'root_angles', 'may_reach', 'cut_into_shells', 'reach_by_shells',
-           'AngleSearch']
+           'cosines_with', 'AngleSearch']
 
 # %% ../../nbs/search/703_angle_search.ipynb #dba1da11
 from collections.abc import Callable, Sequence
@@ -108,7 +108,7 @@ def reach_by_shells(
         more.append(shell[may_reach(cosines[shell], terms(float(rim)), bound, largest, slack)])
     return _with_rest(measure, rows, angles, more)
 
-
+# %% ../../nbs/search/703_angle_search.ipynb #831e7688
 def _seeds(cosines, norms, shells, count, both):
     "Rows of each shell with the largest cosines (with `both` also the smallest), and at the root."
     found = [np.empty(0, dtype=np.int64)]
@@ -129,6 +129,21 @@ def _with_rest(measure, rows, angles, more):
     if not len(rest):
         return rows, angles
     return np.concatenate([rows, rest]), np.concatenate([angles, measure(rest)])
+
+# %% ../../nbs/search/703_angle_search.ipynb #94012efd
+def cosines_with(
+    table: PointTable,
+    queries: np.ndarray,  # [Q, D]
+    rows: np.ndarray | None = None,  # None: all
+) -> np.ndarray:  # [Q, n], 0 where a point is the root and in other rows
+    "Cosines of queries with points."
+    points, lengths = table["points"], table["lengths"]
+    size = np.linalg.norm(queries.astype(np.float64), axis=1, keepdims=True)
+    unit = (queries / np.maximum(size, 1e-30)).astype(points.dtype, copy=False)
+    found = np.zeros((len(queries), len(points)), np.float32)
+    for block, part in blocks(points, rows):
+        found[:, part] = unit @ block.T / np.maximum(lengths[part], 1e-30)
+    return found
 
 # %% ../../nbs/search/703_angle_search.ipynb #b36c9658
 class AngleSearch:
@@ -164,20 +179,10 @@ class AngleSearch:
         found, step = [], max(1, 2**25 // max(1, self.table.rows))
         for start in range(0, len(queries), step):
             some = queries[start : start + step]
-            cosines = self._cosines(some, rows) if self.has_terms else [None] * len(some)
+            cosines = cosines_with(self.table, some, rows) if self.has_terms else [None] * len(some)
             for query, mine in zip(some, cosines):
                 measured, angles = self._angles(query, mine, rows, largest, k, bound)
                 found.append(Scored(measured, angles if largest else np.pi - angles))
-        return found
-
-    def _cosines(self, queries, rows):
-        "Cosines [Q, n] of queries with points; 0 where a point is the root."
-        points, lengths = self.table["points"], self.table["lengths"]
-        size = np.linalg.norm(queries.astype(np.float64), axis=1, keepdims=True)
-        unit = (queries / np.maximum(size, 1e-30)).astype(points.dtype, copy=False)
-        found = np.zeros((len(queries), len(points)), np.float32)
-        for block, part in blocks(points, rows):
-            found[:, part] = unit @ block.T / np.maximum(lengths[part], 1e-30)
         return found
 
     def _angles(self, query, cosines, rows, largest, k, bound):

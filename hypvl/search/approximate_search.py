@@ -29,7 +29,7 @@ def bound_queries(bounds: torch.Tensor) -> torch.Tensor:
     "(v, 1) for each row."
     return F.pad(bounds, (0, 1), value=1.0)
 
-
+# %% ../../nbs/search/702_approximate_search.ipynb #0f494794
 class BoundSearch(ScoreAll):
     "Search by a lower bound of the distance; each query is certified or not."
 
@@ -81,7 +81,7 @@ class BoundSearch(ScoreAll):
         near = self.scan.above(wide, np.array([least]), rows)[0]
         return Scored(near, self.scorer.scores(query, points, near))
 
-
+# %% ../../nbs/search/702_approximate_search.ipynb #71ef1bf2
 def least_product(
     query: np.ndarray,  # [W + 1], of `bound_queries`
     scores: np.ndarray,  # of some points, at least k
@@ -98,7 +98,7 @@ def _faiss():
         import faiss
     return faiss
 
-
+# %% ../../nbs/search/702_approximate_search.ipynb #99d23738
 class HNSWSearch(ScoreAll):
     "Approximate search: an HNSW graph of the bound vectors; candidates are scored exactly."
 

@@ -53,7 +53,7 @@ def _largest(keys, queries, k, rows):
         found = found.gather(1, order)
     return best, found
 
-
+# %% ../../nbs/search/701_exact_search.ipynb #0efc0e6a
 def largest_products(
     keys: np.ndarray,  # [n, W] float32
     queries: np.ndarray,  # [Q, W] float32
@@ -172,7 +172,7 @@ class VectorScan:
         parts = [block @ narrow for block, _ in blocks(self.rows.array, rows)]
         return np.concatenate(parts).astype(np.float64)
 
-
+# %% ../../nbs/search/701_exact_search.ipynb #eb6671c4
 def make_vectors(
     scorer: Scorer,
     points: np.ndarray,  # [N, D]

@@ -110,7 +110,7 @@ def best_match(
     rows, scores = rows[order], torch.from_numpy(scores[order]).to(dtype)
     return Match(scores, torch.from_numpy(ids[rows]), torch.from_numpy(norms[rows]))
 
-
+# %% ../../nbs/search/705_index.ipynb #45f16cca
 def check_k(k: Any, queries: int, points: int) -> int:
     "k as an int; ValueError where it is none, or where so many hits would exhaust memory."
     try:
@@ -164,7 +164,7 @@ def table_columns(scorer: Scorer, points, ids, labels=None) -> dict[str, np.ndar
         columns["norms"] = scorer.by_block(scorer.geometry.norm, points)
     return columns if labels is None else columns | dict(labels=labels)
 
-
+# %% ../../nbs/search/705_index.ipynb #5d3f3127
 class PointStore:
     "Points of an index, and what its methods of search have computed from them."
 
@@ -234,7 +234,7 @@ def search(store: PointStore, queries: Any, k: int, options: Options) -> Hits:
         found = store.searcher.find(points, queries, k, rows, options.certify)
     return best_hits(found, store.table["ids"], k, _score_dtype(queries, points))
 
-
+# %% ../../nbs/search/705_index.ipynb #9eb0efe5
 def within(store: PointStore, queries: Any, threshold: float, options: Options) -> list[Match]:
     "For each query all points whose score reaches the threshold."
     if not np.isfinite(threshold):

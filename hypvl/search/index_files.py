@@ -65,7 +65,7 @@ def save_index(index: Index, folder: str | Path):
             if _OWN_FILE.fullmatch(path.name) and path.name not in listed | _LOCK:
                 path.unlink()
 
-
+# %% ../../nbs/search/706_index_files.ipynb #424dd6f7
 def _facts(index, files):
     "Content of `index.json`."
     store = index.store
@@ -103,7 +103,7 @@ def _check_facts(facts):
         if kinds != [str, int, str] or not _OWN_FILE.fullmatch(listed[0]):
             raise ValueError(f"file of {name!r} cannot be {listed!r}")
 
-
+# %% ../../nbs/search/706_index_files.ipynb #9a0b689a
 def _check_files(folder, facts):
     "Paths by name; raises where a file is not what was saved."
     paths = {}
@@ -148,7 +148,7 @@ def load_index(
         return load_index(folder, model_or_geometry)  # it was saved anew meanwhile
     return index
 
-
+# %% ../../nbs/search/706_index_files.ipynb #60c6d5aa
 def _restore(store: PointStore, paths, next_id):
     "Fill an empty store with the arrays of a folder."
     arrays = {}
