@@ -1,7 +1,7 @@
 """Several processes that talk through gloo compute what one computes with the whole batch.
 
 The models are the real small towers, words included; every kind of loss term is tried, with 2 and
-with 4 processes, in one piece and in micro-batches. Processes are started once for each number of them.
+with 4 processes, in one piece and in micro-batches. Processes are started once per number of them.
 """
 
 import math
