@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['PROBE_OF', 'InstanceSet', 'open_sets', 'validation_set', 'embed_instances', 'Embedded', 'embed_set',
            'set_missing_root', 'scores_of', 'retrieval_items', 'curve_rows', 'order_frames', 'hit_rows', 'set_frames',
-           'vote_items', 'size_rows', 'instance_frames', 'cosine_frames', 'distance_frames']
+           'vote_items', 'size_rows']
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #59ee805c
 import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -502,9 +503,15 @@ PROBE_OF = {  # what ranks candidates → name of the probe
 
 
 def _measure(
-    by: str, model: nn.Module, data: DataPaths, recipe: Recipe, progress: bool, most: int | None
+    by: str,
+    model: nn.Module,
+    data: DataPaths,
+    recipe: Recipe,
+    out: Path,
+    progress: bool = False,
+    most: int | None = None,  # queries of each direction; None: as in the paper
 ) -> dict[str, pd.DataFrame]:
-    "All frames of a model."
+    "A probe: retrieval of instances, all frames of a model."
     source: Any = recipe.test or recipe.data
     if not isinstance(source, BoxSource):
         kind = source.kind
@@ -537,40 +544,7 @@ def _measure(
     return joined | {"results": summarise(joined["items"], seed)}
 
 
-@register_probe("instances")
-def instance_frames(
-    model: nn.Module,
-    data: DataPaths,
-    recipe: Recipe,
-    out: Path,
-    progress: bool = False,
-    most: int | None = None,  # queries of each direction; None: as in the paper
-) -> dict[str, pd.DataFrame]:
-    "A probe: retrieval by the exterior angle at the query, or by the score of the geometry."
-    return _measure("", model, data, recipe, progress, most)
-
-
-@register_probe("instances_by_cosine")
-def cosine_frames(
-    model: nn.Module,
-    data: DataPaths,
-    recipe: Recipe,
-    out: Path,
-    progress: bool = False,
-    most: int | None = None,
-) -> dict[str, pd.DataFrame]:
-    "A probe: the same by the cosine."
-    return _measure("cosine", model, data, recipe, progress, most)
-
-
-@register_probe("instances_by_distance")
-def distance_frames(
-    model: nn.Module,
-    data: DataPaths,
-    recipe: Recipe,
-    out: Path,
-    progress: bool = False,
-    most: int | None = None,
-) -> dict[str, pd.DataFrame]:
-    "A probe: the same by the distance."
-    return _measure("distance", model, data, recipe, progress, most)
+# by the exterior angle at the query, or by the score of the geometry
+register_probe("instances")(partial(_measure, ""))
+register_probe("instances_by_cosine")(partial(_measure, "cosine"))
+register_probe("instances_by_distance")(partial(_measure, "distance"))
