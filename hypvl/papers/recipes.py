@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
-from ..config import config_hash, override, suggest, with_field_docs
+from ..config import config_hash, override, suggest
 from ..data.sources import DataSource, WorldSource
 from ..data.world.writers import SuiteConfig
 from ..evaluation.suites.prompts import WORLD_TEMPLATES
@@ -23,7 +23,6 @@ from . import PRESETS
 from ..training.loop import TrainConfig
 
 # %% ../../nbs/papers/801_recipes.ipynb #be66c52c
-@with_field_docs
 @dataclass(frozen=True)
 class Recipe:
     "One model, trained and evaluated."
