@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from trials import Trials
 
-from hypvl.evaluation.suites.results import summarise
+from hypvl.evaluation.statistics import summarise
 from hypvl.models import load_model
 from hypvl.papers.provenance import git_state, short_commit
 from hypvl.papers.runs import train

@@ -16,9 +16,9 @@ import argparse
 import torch
 from clock import least_cpu_seconds
 
-from hypvl.losses.rows import Context
+from hypvl.losses.terms import Context
 from hypvl.models.registry import create_model
-from hypvl.papers.phyclip.recipes import recipe
+from hypvl.papers.clip_line import recipe
 
 KINDS = {"image": "image", "text": "text"}
 
@@ -39,7 +39,7 @@ def measure(family: str, options: argparse.Namespace) -> dict[str, float]:
     objective, geometry = made.objective.make(), model.geometry
     widths = [model.encode_image(images[:1]).shape[1], model.encode_text(texts[:1]).shape[1]]
     features = [torch.randn(options.batch, w, generator=generator) / w**0.5 for w in widths]
-    context = Context(step=10**6, kinds=KINDS, rows=tuple(objective.rows))
+    context = Context(step=10**6, kinds=KINDS)
 
     def behind():
         leaves = [x.detach().requires_grad_() for x in features]

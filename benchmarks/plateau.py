@@ -19,7 +19,7 @@ import torch
 from hypvl.evaluation.retrieval import recall_at_k
 from hypvl.evaluation.zero_shot import inference
 from hypvl.models import load_model
-from hypvl.papers.phyclip.recipes import recipe
+from hypvl.papers.clip_line import recipe
 from hypvl.papers.provenance import git_state, short_commit
 from hypvl.papers.recipes import ADAMW
 from hypvl.papers.runs import train

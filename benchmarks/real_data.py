@@ -20,7 +20,8 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.datasets import ImageFolder
 
-from hypvl.data.grit.loader import GritConfig, GritLoader
+from hypvl.data.batches import Loader
+from hypvl.data.grit.shard_dataset import ShardDataset
 from hypvl.data.grit.shards import write_shard
 from hypvl.evaluation.zero_shot import evaluate_zero_shot
 from hypvl.models import from_open_clip
@@ -78,8 +79,8 @@ def bare_shards(folder: Path, tokenizer) -> int:
 
 
 def our_shards(folder: Path, tokenizer) -> int:
-    config = GritConfig(size=224, batch_size=64, mode="epoch")
-    return sum(len(b["image"]) for b in GritLoader(folder, tokenizer, config))
+    dataset = ShardDataset(folder, tokenizer, 224, train=False)
+    return sum(len(b["image"]) for b in Loader(dataset, 64))
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ import torch
 from trials import Trials
 
 from hypvl.models import load_model
-from hypvl.papers.phyclip.recipes import recipe
+from hypvl.papers.clip_line import recipe
 from hypvl.papers.provenance import git_state, short_commit
 from hypvl.papers.runs import train, validation_frames
 

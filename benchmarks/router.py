@@ -27,6 +27,7 @@ FORMS = ("naive", "tiles", "compiled")
 def make_case(batch, form, device, chunk):
     "A router and what it reads."
     import torch
+
     from hypvl.papers.agr.paper import router as module
 
     torch.manual_seed(0)

@@ -38,7 +38,7 @@ BLOCK = 1 << 15
 
 def train_model(cache, steps):
     "Folder of a PHyCLIP with 64 factors, trained on the world, and its data."
-    from hypvl.papers.phyclip.recipes import recipe
+    from hypvl.papers.clip_line import recipe
     from hypvl.papers.runs import train
 
     made = recipe("phyclip", "mini", **{"model.geometry.k": 64, "train.steps": steps})
@@ -53,7 +53,7 @@ def train_model(cache, steps):
 def embed_world(model, cache):
     "Points of the training scenes without repeats, and those of the validation scenes."
     from hypvl.evaluation.zero_shot import inference
-    from hypvl.papers.phyclip.recipes import recipe
+    from hypvl.papers.clip_line import recipe
 
     made = recipe("phyclip", "mini")
     data = made.data.prepare(cache / "data", made.image_size, workers=1)

@@ -21,11 +21,11 @@ import torch
 from clock import least_cpu_seconds
 from torch.nn import functional as F
 
-from hypvl.losses.rows import Context
+from hypvl.losses.terms import Context
 from hypvl.models.registry import create_model
 from hypvl.models.text import TextBlock
 from hypvl.models.towers import ConvBlock, ConvTower
-from hypvl.papers.phyclip.recipes import recipe
+from hypvl.papers.clip_line import recipe
 from hypvl.training.optim import make_optimizer
 
 PARTS = ("reading", "images", "texts", "objective", "optimiser")
@@ -85,9 +85,9 @@ def measure(made, data, changes: dict, repeats: int, optimizer: str = "adamw") -
         found[part] = least_cpu_seconds(lambda: backward(model.embed(batch, streams)), repeats)
     objective = made.objective.make()
     with torch.no_grad():
-        points = model.embed(batch, objective.streams)
+        points = model.embed(batch, objective.inputs)
     points = {name: p.detach().requires_grad_() for name, p in points.items()}
-    context = dict(step=10**6, kinds=loader.kinds, rows=tuple(objective.rows))
+    context = dict(step=10**6, kinds=loader.kinds)
 
     def update():
         loss, _ = objective(points, model.geometry, 10**6, context=Context(**context))

@@ -18,7 +18,8 @@ import numpy as np
 import open_clip
 from real_data import write_photographs
 
-from hypvl.data.grit.loader import GritConfig, GritLoader
+from hypvl.data.batches import Loader
+from hypvl.data.grit.shard_dataset import ShardDataset
 
 SHARD = 1000
 
@@ -45,9 +46,8 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         write_shards(Path(name), max(1, options.samples // SHARD))
-        loader = GritLoader(
-            name, open_clip.get_tokenizer("ViT-B-32"), GritConfig(size=64, batch_size=options.batch)
-        )
+        dataset = ShardDataset(name, open_clip.get_tokenizer("ViT-B-32"), 64)
+        loader = Loader(dataset, options.batch)
         print("| samples | CPU s | MiB in use |\n|---:|---:|---:|", flush=True)
         start, seen, every = time.process_time(), 0, max(1, options.samples // 10)
         for batch in loader:

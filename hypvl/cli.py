@@ -237,19 +237,6 @@ def _add_data_check(parser: argparse.ArgumentParser):
     )
 
 
-def _add_data_export(parser: argparse.ArgumentParser):
-    "Options that say which split is written."
-    parser.add_argument("what", type=choice("tfds-split"), help="tfds-split")
-    group = parser.add_argument_group("what is written")
-    group.add_argument(
-        "--set", required=True, help="Caltech-101, EuroSAT, RESISC45 or CLEVR", metavar="SET"
-    )
-    group.add_argument("--data_root", required=True, type=place, help="folder of data sets")
-    group.add_argument(
-        "--tfds_dir", type=place, help="where tensorflow-datasets keeps its data; default: its own"
-    )
-
-
 COMMANDS = ("train", "plan", "list", "info", "evaluate", "explore", "data")
 
 
@@ -323,7 +310,7 @@ def make_parser() -> argparse.ArgumentParser:
         help="look at what a model finds, in a browser",
         description="Search pictures, objects and parts in a browser; nothing leaves this machine.",
     )
-    about_data = "look at a folder of data sets, or write the file of a split"
+    about_data = "look at a folder of data sets"
     data = commands.add_parser("data", help=about_data, description=_sentence(about_data))
     kinds = data.add_subparsers(dest="kind", metavar="kind", parser_class=Parser, required=True)
     _command(
@@ -334,13 +321,6 @@ def make_parser() -> argparse.ArgumentParser:
         help="what was found where, complete or not, and how to get the rest",
         description="What a folder holds of the published data sets. The exit code is 0 where all "
         "is complete, 3 where something is missing, 1 where something cannot be used.",
-    )
-    _command(
-        kinds,
-        "export",
-        _data_export,
-        _add_data_export,
-        help="write test.csv of a split that tensorflow-datasets defines",
     )
     return parser
 
@@ -532,7 +512,7 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
     "Where the results lie, and the main numbers among them; gives what is missing and what failed."
     import pandas as pd
 
-    from hypvl.evaluation.suites.results import is_part
+    from hypvl.evaluation.statistics import is_part
 
     score = protocol.scores[0]
     for kind, path in files.items():
@@ -599,16 +579,6 @@ def _data_check(args: argparse.Namespace) -> int:
     return FAILED if "unusable" in states else 0 if states <= {"complete"} else MISSING
 
 
-def _data_export(args: argparse.Namespace) -> int:
-    "Run `hypvl data export`."
-    check_folder("data_root", args.data_root)
-    check_folder("tfds_dir", args.tfds_dir)
-    from hypvl.data.benchmarks.tfds_splits import export_split
-
-    say(str(export_split(args.set, args.data_root, args.tfds_dir)))
-    return 0
-
-
 def _explore(args: argparse.Namespace) -> int:
     "Run `hypvl explore`."
     for run in args.runs:
@@ -662,9 +632,9 @@ def main(
             code = args.run(args)
             sys.stdout.flush()
             if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-                from hypvl.training.launch import leave_the_others
+                from hypvl.training.launch import close_process_group
 
-                leave_the_others()
+                close_process_group()
             return code
     except BrokenPipeError:  # who read the output has gone, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

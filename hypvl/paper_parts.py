@@ -20,11 +20,8 @@ PAPER_PARTS = {  # base of a config, or use → name → module
         "routed": f"{_AGR}.routed_geometry",
         "poincare": f"{_VISUAL}.poincare",
     },
-    "Row": {
-        "router_entropy": f"{_AGR}.routing_losses",
-        "router_balance": f"{_AGR}.routing_losses",
-        "member_contrast": f"{_AGR}.routing_losses",
-        "routing_report": f"{_AGR}.routing_losses",
+    "LossTerm": {
+        "routed_contrast": f"{_AGR}.routing_losses",
         "hard_contrast": f"{_H2EM}.composition_losses",
         "taxonomic_entail": f"{_H2EM}.composition_losses",
         "syntax": "hypvl.papers.syntax.syntax_loss",
@@ -38,6 +35,8 @@ PAPER_PARTS = {  # base of a config, or use → name → module
         "redcaps": f"{_AGR}.redcaps_source",
         "boxes": f"{_VISUAL}.box_source",
         "czsl": f"{_H2EM}.composition_source",
+        "parsed_world": "hypvl.papers.syntax.parsed_captions",
+        "parsed_grit": "hypvl.papers.syntax.parsed_captions",
     },
     "evaluation task": {"factors": "hypvl.papers.phyclip.factor_report"},
     "data check": {

@@ -20,8 +20,8 @@ from torch import nn
 
 from ..data.benchmarks.annotations import SUGARCREPE, PairData
 from .blind import BagOfWords, pair_baselines
-from .observer import Truth, ideal_pairs, pairs_hold
-from .suites.results import item_values
+from .oracle import Truth, oracle_pairs, pairs_hold
+from .statistics import item_values
 from .zero_shot import encode_images, encode_texts, inference
 
 # %% ../../nbs/evaluation/604_hard_negatives.ipynb #38ccdd80
@@ -153,15 +153,15 @@ def blind_pairs(
     suite: str,  # for the rows
     score: str,  # score function beside which the rows stand
     bag: BagOfWords | None = None,  # fitted on training captions; None: no rows for it
-    truth: Truth | None = None,  # of the pictures; None: no rows of the ideal observer
+    truth: Truth | None = None,  # of the pictures; None: no rows of the oracle
 ) -> pd.DataFrame:  # item values with `model`
-    "What models that look at no image, and one that sees everything, get on the same pairs."
+    "Item values of the text-only baselines and of the oracle on the same pairs."
     parts = []
     for name, pairs in buckets.items():
         rows = pair_baselines(pairs.positive, pairs.negative, bag)
         if truth is not None and truth.knows(pairs.paths, (*pairs.positive, *pairs.negative)):
             sides = (pairs.positive, pairs.negative)
-            ideal = ideal_pairs(*(pairs_hold(truth, pairs.paths, side) for side in sides))
+            ideal = oracle_pairs(*(pairs_hold(truth, pairs.paths, side) for side in sides))
             rows = pd.concat([rows, ideal], ignore_index=True)
         is_even = rows["item"].isin(np.flatnonzero(equal_words(pairs)))
         even = rows[is_even].assign(metric="accuracy_equal_words")

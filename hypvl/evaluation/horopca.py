@@ -16,8 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ..data.taxonomy import Taxonomy
-from .suites.prompts import fill_templates, grammatical
-from .zero_shot import encode_texts
+from .zero_shot import encode_texts, fill_templates, grammatical
 from ..geometry.lorentz import dist, dist0, exp0, log0, mobius_add, pairwise_dist, to_poincare
 from ..geometry.spaces import Product
 

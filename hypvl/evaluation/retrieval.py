@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from .suites.results import item_values
+from .statistics import item_values
 from .zero_shot import encode_images, encode_texts, inference
 from ..models.dual_encoder import eval_transform
 

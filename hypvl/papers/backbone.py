@@ -26,10 +26,11 @@ from ..evaluation.czsl import evaluate
 from ..evaluation.zero_shot import inference
 from ..models.registry import load_model
 from ..models.shipped import load_shipped, shipped_facts, write_shipped
-from .phyclip.recipes import recipe as family_recipe
+from .clip_line import recipe as family_recipe
 from .provenance import git_state, short_commit
-from .recipes import ADAMW, Recipe, known_name, with_vocabulary
+from .recipes import ADAMW, known_name, with_vocabulary
 from .runs import train, validation_frames
+from ..training.recipe import Recipe
 
 # %% ../../nbs/papers/810_backbone.ipynb #9c62590f
 VARIANTS = {"world": "clip_world", "states": "clip_states"}  # variant -> shipped model

@@ -143,7 +143,8 @@ def _selected(rows: pd.DataFrame, query: str, columns: Sequence[Column]) -> pd.D
             name for name in ast.literal_eval(listed) if name not in set(chosen["model"])
         ]:
             raise NotRun(f"no run of {absent[0]}")
-    return chosen.drop_duplicates(["run", "seed", *_PLACE])
+    same = [name for name in ("run", "seed", "model", "score") if name in chosen]
+    return chosen.drop_duplicates([*same, *_PLACE])  # a run that several sections list
 
 
 def _settings(chosen: pd.DataFrame) -> pd.Series:

@@ -27,7 +27,6 @@ class RunParameters:
     more_seeds: tuple[int, ...] = ()  # of the other sections; none given: the paper's default
     one_seed: tuple[str, ...] = ()  # sections that run the first seed alone; none given: likewise
     data_root: str = ""  # folder of real data; empty: the embedded world
-    sprites: str = ""  # folder of class photographs for the world; empty: drawn sprites
     out: str = ""  # where runs, tables and figures go; empty: runs/<paper>-<preset>
     device: str = "auto"  # auto, cpu or cuda
     launch: str = "inline"  # inline, accelerate, slurm; none: render saved rows, train nothing
@@ -114,7 +113,6 @@ def read_parameters(
             )
         given[name] = value
     parameters = complete(override(RunParameters(), given), sections, seeds)
-    for name in ("data_root", "sprites"):
-        place = getattr(parameters, name)
-        check_folder(name, Path(place) if place else None)
+    root = parameters.data_root
+    check_folder("data_root", Path(root) if root else None)
     return parameters

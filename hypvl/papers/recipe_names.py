@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config import from_dict, override, suggest
-from .recipes import Recipe
 from .runs import paper_packages
 from .study import Paper, find_paper
+from ..training.recipe import Recipe
 
 # %% ../../nbs/papers/812_recipe_names.ipynb #16fd87d2
 def short_name(

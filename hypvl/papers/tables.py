@@ -20,8 +20,7 @@ import numpy as np
 import pandas as pd
 
 from ..config import atomic_path
-from ..evaluation.statistics import Interval, from_intervals
-from ..evaluation.suites.results import is_part
+from ..evaluation.statistics import Interval, from_intervals, is_part
 from hypvl.papers.reference import (
     BASELINES,
     EQUAL_LENGTH,

@@ -14,10 +14,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pandas as pd
-from .study import find_paper
 
 from ..config import write_atomic
 from .runs import paper_packages
+from .study import find_paper
 
 # %% ../../nbs/papers/814_where.ipynb #a5352b2f
 Item = tuple[str, str, str]  # paper, kind, number

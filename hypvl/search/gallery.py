@@ -35,7 +35,7 @@ from ..data.jobs import run_jobs
 from ..data.world.scenes import World, WorldConfig
 from ..evaluation.zero_shot import inference
 from ..pictures import Bounds, Refused, left_behind, read_picture
-from .index import fingerprint
+from .index import model_hash
 
 LEVELS = ("scene", "object", "part")  # from general to specific
 Progress = Callable[[int, int, str], None]  # done, of how many, what is being done
@@ -550,7 +550,7 @@ def gallery_points(
     at_once: int = 64,  # pictures that are opened side by side
 ) -> Float[np.ndarray, "N D"]:  # float32, one a row of `gallery.items`
     "Points of all items; those that the store lacks are made and kept, picture by picture."
-    name, store, keys = fingerprint(model), gallery.store, gallery.items["key"]
+    name, store, keys = model_hash(model), gallery.store, gallery.items["key"]
     known = dict(store.rows("select item, point from points where model = ?", name))
     boxes = gallery.items[["left", "top", "right", "bottom"]].to_numpy()
     of_picture: dict[int, list[tuple]] = {}  # what is missing: keys and boxes

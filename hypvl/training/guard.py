@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['spread', 'whole_norm', 'GuardConfig', 'CollapseWarning', 'CollapseGuard', 'row_gradients', 'TrainingDiverged',
-           'exploded', 'save_replay', 'diagnose', 'culprit', 'replay']
+           'exploded', 'save_replay', 'diagnose', 'find_nonfinite_loss', 'replay']
 
 # %% ../../nbs/training/504_guard.ipynb #8fbf223c
 import json
@@ -75,9 +75,9 @@ def whole_norm(
 class GuardConfig:
     "When to warn and when to stop."
 
-    every: int = 10  # look every so many steps; 0 is off
+    every: int = 10  # steps between inspections; 0 is off
     grace: int = 20  # no warning before this step
-    patience: int = 3  # looks in a row with the same sign before a warning
+    patience: int = 3  # inspections in a row with the same sign before a warning
     spread: float = 0.05  # relative spread below this is a sign
     near: float = 0.02  # contrastive rows within this fraction of chance are a sign
     gradient: float = (
@@ -107,13 +107,13 @@ class CollapseGuard:
         self,
         config: GuardConfig = GuardConfig(),
         rows: Sequence = (),  # rows of the objective, for their values at chance
-        accelerator: Accelerator | None = None,  # whose processes look together
+        accelerator: Accelerator | None = None,  # whose processes are measured together
     ):
         self.config = config
         self.accelerator = accelerator
         self.all_rows = tuple(rows)
         self.rows = [row for row in rows if hasattr(row, "chance")]  # that can be at chance
-        self.counts = dict.fromkeys(_CURES, 0)  # looks in a row with each sign
+        self.counts = dict.fromkeys(_CURES, 0)  # inspections in a row with each sign
         self.largest: dict[str, float] = {}  # norm of a stream's gradient
         self.start: list[float] = []  # the first losses
 
@@ -132,8 +132,8 @@ class CollapseGuard:
         self.largest = dict(state["largest"])
         self.start = list(state["start"])
 
-    def due(self, step: int) -> bool:
-        "Whether to look at this step."
+    def inspects(self, step: int) -> bool:
+        "Whether to inspect this step."
         return bool(self.config.every) and step % self.config.every == 0
 
     def measure(
@@ -219,7 +219,7 @@ def row_gradients(
     geometry: Any,  # what the rows measure with
     context: Callable[[], Any],  # makes a context of the objective, a new one for each row
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
-    accelerator: Accelerator | None = None,  # whose processes look together
+    accelerator: Accelerator | None = None,  # whose processes are measured together
 ) -> dict[str, Tensor]:  # row name → norm of its gradient
     "Norm of the gradient of each row with respect to all points."
     found = {}
@@ -251,7 +251,7 @@ class TrainingDiverged(RuntimeError):
         if path:
             rest = (
                 f"Batch and weights are saved in {path}; "
-                "look at them with hypvl.training.guard.replay"
+                "inspect them with hypvl.training.guard.replay"
             )
         super().__init__(f"step {step}: {reason} in row {row!r}. {rest}")
 
@@ -270,7 +270,7 @@ def exploded(
         return f"loss {loss:.4g} is over {explode:g} times its start"
     return ""
 
-
+# %% ../../nbs/training/504_guard.ipynb #022f6386
 def _is_plain(value):
     "Whether a checkpoint can hold an entry of a batch."
     if type(value) in (list, tuple):
@@ -296,7 +296,7 @@ def save_replay(
 # %% ../../nbs/training/504_guard.ipynb #4e385905
 def diagnose(
     model: nn.Module,  # with `embed` and `geometry`
-    objective,  # with `rows` and `streams`
+    objective,  # with `terms` and `inputs`
     batch: Any,  # one batch, or the micro-batches of one update
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
     step: int = 0,  # updates done, for rows that depend on it
@@ -316,8 +316,8 @@ def diagnose(
     def context():
         return module.context(step)
 
-    gradients = row_gradients(objective.rows, points, model.geometry, context, kinds)
-    for row in objective.rows:
+    gradients = row_gradients(objective.terms, points, model.geometry, context, kinds)
+    for row in objective.terms:
         gradient = gradients[row.name].item()
         with torch.no_grad():
             value = row(points, model.geometry, context()).item()
@@ -325,8 +325,8 @@ def diagnose(
         lines.append(("row", row.name, value, gradient, finite))
     return pd.DataFrame(lines, columns=["kind", "name", "value", "gradient", "finite"])
 
-
-def culprit(
+# %% ../../nbs/training/504_guard.ipynb #3af9bb43
+def find_nonfinite_loss(
     table: pd.DataFrame,  # what `diagnose` returned
 ) -> str:  # a row's name, or 'loss' if every row is finite
     "The first row with a value or gradient that is not finite."

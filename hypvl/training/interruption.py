@@ -18,6 +18,8 @@ import torch
 STOP_SIGNALS = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR2") if hasattr(signal, name)
 )
+
+
 PATIENCE = 2.0  # seconds after which a second Ctrl-C stops at once; an earlier one may be a copy
 
 
@@ -36,7 +38,7 @@ class Interrupted(SystemExit):
     def __str__(self) -> str:
         return self.message or f"exit status {self.code}"
 
-
+# %% ../../nbs/training/513_interruption.ipynb #2abecece
 class StopRequest:
     "Context in which signals that ask for an end are noted, not obeyed."
 

@@ -140,7 +140,7 @@ def average_columns(
         means[name] = math.fsum(values) / len(values) if values else math.nan
     return means
 
-
+# %% ../../nbs/training/501_metrics.ipynb #965d6c8a
 def fetch(
     row: Mapping[str, Any],  # numbers, text, and tensors of one number
     accelerator: Accelerator | None = None,  # averages over its processes

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['describe', 'model_identity', 'objective_identity', 'data_content', 'data_identity', 'differences', 'RunIdentity',
-           'RunState']
+           'position_of_rank', 'RunState']
 
 # %% ../../nbs/training/510_run_state.ipynb #5520bf65
 import copy
@@ -13,7 +13,7 @@ import hashlib
 import json
 import random
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,10 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..config import load_config, save_config, write_atomic
 from hypvl.training.checkpoint import (
-    get_generators,
     load_checkpoint,
     preserve_generators,
     save_best,
     save_checkpoint,
-    set_generators,
 )
 from .config import TrainConfig
 from .feed import Feed, ResumeWarning, set_epoch
@@ -71,7 +69,7 @@ def _described(value: Any) -> dict[str, Any]:
         return describe(value.identity())
     return {"class": type(value).__name__}
 
-
+# %% ../../nbs/training/510_run_state.ipynb #aa511931
 def _without_gradient(model: nn.Module, front: str = "") -> dict[str, bool]:
     "The largest modules without any gradient, and such parameters of others, by name."
     found: dict[str, bool] = {}
@@ -109,17 +107,17 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
     shapes = {name: str(list(p.shape)) for name, p in model.named_parameters()}
     return facts | {"parameters": shapes}
 
-
+# %% ../../nbs/training/510_run_state.ipynb #7c04d066
 def objective_identity(objective: Any) -> dict[str, Any]:
-    "What an objective is: what it says, or its rows and schedules."
+    "What an objective is: what it says, or its loss terms and schedules."
     facts = _described(objective)
     if callable(getattr(objective, "identity", None)):
         return facts
-    rows = {}
-    for i, row in enumerate(getattr(objective, "rows", ())):
-        rows[getattr(row, "name", str(i))] = describe(row)
+    terms = {}
+    for i, term in enumerate(getattr(objective, "terms", ())):
+        terms[getattr(term, "name", str(i))] = describe(term)
     schedules = describe(getattr(objective, "schedules", {}))
-    return facts | {"streams": list(objective.streams), "rows": rows, "schedules": schedules}
+    return facts | {"inputs": list(objective.inputs), "terms": terms, "schedules": schedules}
 
 # %% ../../nbs/training/510_run_state.ipynb #7542ed1a
 def _hash_content(digest: Any, value: Any) -> None:
@@ -155,7 +153,7 @@ def _fixed_generator(value: Any) -> Any:
         return type(value)(0)
     return None
 
-
+# %% ../../nbs/training/510_run_state.ipynb #aa6b0bd1
 def _unused(data: Any) -> Any:
     "A shallow copy of a data set, at the first epoch, with generators of its own."
     twin = copy.copy(data)
@@ -167,7 +165,7 @@ def _unused(data: Any) -> Any:
     return twin
 
 
-def _look(data: Any) -> str:
+def _hash_samples(data: Any) -> str:
     "A hash of some samples, drawn with fixed generators."
     digest, twin, last = hashlib.sha256(), _unused(data), len(data) - 1
     random.seed(0)
@@ -186,12 +184,12 @@ def data_content(
         return None
     with preserve_generators():
         try:
-            found = _look(data)
-            return found if _look(data) == found else None
+            found = _hash_samples(data)
+            return found if _hash_samples(data) == found else None
         except Exception:  # whatever a data set may raise that is not indexed by numbers
             return None
 
-
+# %% ../../nbs/training/510_run_state.ipynb #e2acde2d
 def data_identity(loader: Any) -> dict[str, Any]:
     "What the data are: what the loader says, or its config, data set, length and content."
     facts = _described(loader)
@@ -235,7 +233,7 @@ def _read_facts(path):
     except ValueError as e:
         raise ValueError(f"out: {path} is damaged ({e}); restore it, or take another folder") from e
 
-
+# %% ../../nbs/training/510_run_state.ipynb #955ce293
 class RunIdentity:
     "What a run trains, as its folder keeps it: `config.json` and `run.json`."
 
@@ -249,7 +247,7 @@ class RunIdentity:
     ):
         self.config = config
         facts = dict(
-            kinds=dict(kinds or {}),
+            kinds=describe(kinds or {}),
             model=model_identity(model),
             objective=objective_identity(objective),
             data=data_identity(loader),
@@ -300,6 +298,26 @@ class RunIdentity:
             f"config, model, objective or data: {out} holds a run with {shown}. {ways}"
         )
 
+# %% ../../nbs/training/510_run_state.ipynb #5e9e13e8
+def position_of_rank(
+    feeds: Sequence[Mapping[str, Any]],  # state of each process's feed, from a checkpoint
+    rank: int,  # of this process
+    processes: int,  # that train together now
+) -> Mapping[str, Any]:
+    "The feed's state for a process; of other numbers of processes only where all states agree."
+    if len(feeds) == processes:
+        return feeds[rank]
+    hashes = set()
+    for feed in feeds:
+        _hash_content(digest := hashlib.sha256(), feed)
+        hashes.add(digest.hexdigest())
+    if feeds[0]["loader"] is None or len(hashes) > 1:
+        raise ValueError(
+            f"loader: the checkpoint is of {len(feeds)} processes, now there are {processes}, and "
+            f"the position of this loader depends on that number; resume on {len(feeds)} processes"
+        )
+    return feeds[0]
+
 # %% ../../nbs/training/510_run_state.ipynb #af718d7c
 class RunState:
     "All that the next update depends on: to a checkpoint and back."
@@ -308,19 +326,18 @@ class RunState:
         self,
         model: nn.Module,
         objective: Any,  # a state is kept if it has `state_dict`
-        optimizer: torch.optim.Optimizer,
+        updater: Any,  # with `optimizer` and `ema`, the averaged weights or None
         feed: Feed,
         guard: CollapseGuard,
         accelerator: Accelerator,
-        ema: AveragedModel | None = None,  # averaged weights
     ):
         self.model = model
         self.objective = objective
-        self.optimizer = optimizer
+        self.optimizer = updater.optimizer
         self.feed = feed
         self.guard = guard
         self.accelerator = accelerator
-        self.ema = ema
+        self.ema: AveragedModel | None = updater.ema
         self.step = 0  # updates done
         self.seconds = 0.0  # spent on them
         self.best: float | None = None  # value of the best weights
@@ -335,14 +352,13 @@ class RunState:
 
     def state(self) -> dict[str, Any]:
         "Everything besides weights, of all processes."
-        mine = dict(generators=get_generators(), feed=self.feed.state_dict())
         scaler, objective = self.accelerator.scaler, self.objective
         return dict(
             optimizer=self.optimizer.state_dict(),
             scaler=scaler.state_dict() if scaler is not None else None,
             guard=self.guard.state_dict(),
             objective=objective.state_dict() if hasattr(objective, "state_dict") else None,
-            ranks=gather_object([mine]),
+            feeds=gather_object([self.feed.state_dict()]),
             seconds=self.seconds,
             best=self.best,
             best_of=self.best_of,
@@ -370,16 +386,13 @@ class RunState:
         self,
         path: Path,  # a checkpoint
     ):
-        "Put everything back as it was."
+        "Restore the state of a checkpoint, made on any number of processes."
         checkpoint = load_checkpoint(path)
-        state, processes = checkpoint.state, self.accelerator.num_processes
-        if len(state["ranks"]) != processes:
-            raise ValueError(
-                f"accelerator: the checkpoint {path.name} is of {len(state['ranks'])} processes, "
-                f"now there are {processes}"
-            )
-        mine = state["ranks"][self.accelerator.process_index]
-        self.feed.load_state_dict(mine["feed"])
+        state, accelerator = checkpoint.state, self.accelerator
+        position = position_of_rank(
+            state["feeds"], accelerator.process_index, accelerator.num_processes
+        )
+        self.feed.load_state_dict(position)
         self.model.load_state_dict(checkpoint.weights["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         if self.accelerator.scaler is not None and state["scaler"]:
@@ -391,5 +404,4 @@ class RunState:
             self.objective.load_state_dict(state["objective"])
         self.guard.load_state_dict(state["guard"])
         self.step, self.seconds, self.best = checkpoint.step, state["seconds"], state["best"]
-        self.best_of = tuple(state.get("best_of", ()))
-        set_generators(mine["generators"])
+        self.best_of = tuple(state["best_of"])

@@ -21,8 +21,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ..losses.ring import Ring
-from ..losses.rows import Context
+from ..losses.terms import Context
 from ..streams import join_parts, stream_kind
 
 # %% ../../nbs/training/500_update.ipynb #8828a263
@@ -81,9 +80,9 @@ def _product(points, gradient, kind):
 class Step(nn.Module):
     """A model and its objective as one module: batch in, loss out.
 
-    The model has `embed(batch, streams, kinds)` and `geometry`, the objective has `streams` and is
-    called with (points, geometry, step, context, update). On several processes `gather` brings
-    the keys of the others, with gradient; with a `ring` they come block by block.
+    The model has `embed(batch, streams, kinds)` and `geometry`, the objective has `inputs` and is
+    called with (embeddings, geometry, step, context, update). On several processes `gather`
+    brings the embeddings of the others, with gradient.
 
     A model whose samples meet before the objective also has `embed_rows(batch, streams, kinds)`
     and `join_rows(rows, streams)`, which together do what `embed` does, and `joint`, the modules
@@ -98,48 +97,39 @@ class Step(nn.Module):
         kinds: Mapping[str, str] | None = None,  # name → kind; None: what the names mean
         gather: Callable | None = None,  # local rows → (rows of all processes, own offset)
         processes: int = 1,
-        ring: Ring | None = None,  # keys travel around it and are never gathered
     ):
         super().__init__()
         self.model: Any = model
         self.objective: Any = objective
-        self.kinds = dict(kinds or {})
+        self.kinds = {**getattr(model, "kinds", {}), **(kinds or {})}  # the loader's win
         self.gather = gather
         self.processes = processes
-        self.ring = ring
         self.watched: dict[str, Tensor] = {}
 
     def context(self, step: int) -> Context:
-        "What the rows may know besides points: kinds, step, and how to reach other processes."
-        return Context(
-            step=step,
-            kinds=self.kinds,
-            gather=self.gather,
-            processes=self.processes,
-            ring=self.ring,
-            rows=tuple(getattr(self.objective, "rows", ())),
-        )
+        "What loss terms know besides embeddings: step, kinds, and how to reach other processes."
+        return Context(step, self.kinds, self.gather, self.processes)
 
     def embed(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         "Points of the streams that the objective reads."
-        return self.model.embed(batch, self.objective.streams, self.kinds)
+        return self.model.embed(batch, self.objective.inputs, self.kinds)
 
     def begin_update(self, batches: Sequence[Mapping[str, Any]]):
         "Let the model look at all micro-batches of an update."
         if hasattr(self.model, "begin_update"):
-            self.model.begin_update(batches, self.objective.streams, self.kinds)
+            self.model.begin_update(batches, self.objective.inputs, self.kinds)
 
     def embed_rows(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         "Points of the streams as far as each sample is on its own."
         if not hasattr(self.model, "embed_rows"):
             return self.embed(batch)
-        return self.model.embed_rows(batch, self.objective.streams, self.kinds)
+        return self.model.embed_rows(batch, self.objective.inputs, self.kinds)
 
     def join_rows(self, rows: Mapping[str, Any]) -> dict[str, Any]:
         "Points of the streams, from the rows of all samples of an update."
         if not hasattr(self.model, "join_rows"):
             return dict(rows)
-        return self.model.join_rows(rows, self.objective.streams)
+        return self.model.join_rows(rows, self.objective.inputs)
 
     def head(
         self,

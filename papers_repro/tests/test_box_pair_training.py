@@ -11,13 +11,13 @@ import torch
 from hypvl.models.registry import load_model
 from hypvl.models.shipped import load_shipped
 from hypvl.papers import runs
-from hypvl.papers.recipes import without_steps
 from hypvl.papers.visual_hierarchies.box_files import BoxWorldConfig
 from hypvl.papers.visual_hierarchies.box_source import BoxSource
 from hypvl.papers.visual_hierarchies.box_table import load_boxes
 from hypvl.papers.visual_hierarchies.containment import read_pairs
 from hypvl.papers.visual_hierarchies.recipes import hierarchy_recipe
 from hypvl.training.metrics import read_metrics
+from hypvl.training.recipe import without_steps
 
 TINY = {
     "data.world.train": 24,

@@ -3,12 +3,12 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypvl.papers.study import find_paper
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import DescrStatsW, ttost_paired
 
 from hypvl.papers.claims import SEEDS, claim_test, judge, outcomes, read_claims, t_interval
 from hypvl.papers.runs import paper_packages
+from hypvl.papers.study import find_paper
 
 ROWS = {"phyclip": 79, "syntax": 35, "visual_hierarchies": 76, "h2em": 51, "agr": 49}
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypvl.papers.study import find_paper
 
 import hypvl.geometry
 from hypvl.geometry import cones, fused, lorentz, product
@@ -19,6 +18,7 @@ from hypvl.papers.agr.routed_geometry import RoutedConfig
 from hypvl.papers.agr.routing_losses import RoutedObjective
 from hypvl.papers.h2em.composition_losses import CompositionObjective
 from hypvl.papers.h2em.compositional_model import composition_space
+from hypvl.papers.study import find_paper
 from hypvl.training.update import Step
 
 C = torch.tensor(0.8)
@@ -56,8 +56,8 @@ FUNCTIONS = {
 for space in (Sphere(8), Lorentz(8), Product(2, 4), Product(2, 4, metric="l2"), Euclidean(8)):
     name = space.describe()
     FUNCTIONS[f"lift, {name}"] = lambda x, y, space=space: space.lift(x)
-    FUNCTIONS[f"contrast, {name}"] = lambda x, y, space=space: space.contrast(x, y)
-    FUNCTIONS[f"both, {name}"] = lambda x, y, space=space: sum(space.contrast_both(x, y))
+    FUNCTIONS[f"one way, {name}"] = lambda x, y, space=space: space.contrast_one_way(x, y)
+    FUNCTIONS[f"contrast, {name}"] = lambda x, y, space=space: sum(space.contrast(x, y))
     FUNCTIONS[f"entail, {name}"] = lambda x, y, space=space: space.entail(x, y)
 
 
@@ -128,7 +128,7 @@ def test_an_objective_reads_no_number_on_the_way(name):
     "Tensors without values: whoever reads one fails."
     config, space = OBJECTIVES[name]
     space, objective = space.to("meta").train(), config.make()
-    points = {stream: stand_in(stream, space) for stream in objective.streams}
+    points = {stream: stand_in(stream, space) for stream in objective.inputs}
     loss, _ = objective(points, space)
     assert loss.is_meta
     loss.backward()

@@ -9,7 +9,7 @@ from tiny_training import become_process, free_port
 from torch.utils.data import DataLoader, Dataset
 
 from hypvl.data.world.states import SHAPE_GROUP, STATE_GROUP, StateWorld, pairs_of
-from hypvl.losses.rows import gather_processes
+from hypvl.losses.terms import gather_processes
 from hypvl.models.registry import create_model, load_model
 from hypvl.papers.h2em.attention import AttentionConfig
 from hypvl.papers.h2em.composition_losses import CompositionObjective

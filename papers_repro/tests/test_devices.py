@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypvl.papers.study import find_paper
 from other_device import OnDevice, other_device
 
 from hypvl.models.registry import load_model
 from hypvl.papers.runs import find_probe, train
+from hypvl.papers.study import find_paper
 
 # one for each kind of space, of towers and of data
 MODELS = [

@@ -1,7 +1,7 @@
 """Several processes that talk through gloo compute what one computes with the whole batch.
 
-The models are the real small towers, words included; every kind of row is tried, with 2 and with 4
-processes, in one piece and in micro-batches. Processes are started once for each number of them.
+The models are the real small towers, words included; every kind of loss term is tried, with 2 and
+with 4 processes, in one piece and in micro-batches. Processes are started once for each number of them.
 """
 
 import math
@@ -14,14 +14,14 @@ import torch
 import torch.multiprocessing as mp
 
 from hypvl.geometry.spaces import Euclidean, Lorentz, Product, Sphere
-from hypvl.losses.contrast import Contrast, Index, Same
+from hypvl.losses.contrast import Contrast, ContrastOneWay
 from hypvl.losses.entailment import Entail
+from hypvl.losses.label_contrast import CandidateContrast, LabelContrast
 from hypvl.losses.objective import FamilyObjective, Objective, Schedule
-from hypvl.losses.ring import ProcessRing
-from hypvl.losses.rows import Context, gather_processes
+from hypvl.losses.terms import Context, gather_processes
 from hypvl.models.registry import create_model
 from hypvl.papers.syntax.syntax_loss import Syntax
-from hypvl.training.loop import Validation
+from hypvl.training.callbacks import Validation
 from hypvl.training.metrics import fetch, read_metrics
 from hypvl.training.update import Step, backward, make_accelerator
 
@@ -50,9 +50,7 @@ SETTINGS = dict(
 )
 CONFIG = dict(train=SETTINGS)
 
-AROUND_THE_RING = ("rows mean", "rows sum", "angles", "phyclip official", "phyclip paper")
-
-# --- the cases: tables that between them have every kind of row, every reduction
+# --- the cases: objectives that together have every kind of loss term and every reduction
 
 CAPTIONS = [  # one edge, five edges, ... and from the seventh on none: the last processes have none
     ("two cats chase a dog", [1, 2, 2, 4, 2]),
@@ -82,24 +80,21 @@ def tables():
     rows = {}
     for reduction in ("mean", "sum"):
         rows[f"rows {reduction}"] = [
-            Contrast("image", "text", 1.0, reduction),
-            Contrast("text", "image", 0.7, reduction),
-            Contrast("box_text", "image", 0.6, reduction),
-            Contrast("image+box_image", "text+box_text", 0.5, reduction),
-            Contrast("image", "text", 0.4, reduction, "mask", positives=Same(*GROUPS)),
-            Contrast(
-                "text", "image", 0.3, reduction, "average", positives=Same(*GROUPS, "average")
-            ),
+            Contrast("image", "text", 1.7, reduction),
+            ContrastOneWay("image", "text", 1.0, reduction, "one way"),
+            ContrastOneWay("box_text", "image", 0.6, reduction),
+            Contrast("image+box_image", "text+box_text", 0.5, reduction, "joined"),
+            LabelContrast("image", "text", *GROUPS, "mask", 0.4, reduction, "mask"),
+            LabelContrast("text", "image", *GROUPS, "average", 0.3, reduction, "average"),
             Entail("text", "image", 0.7, 0.2, reduction),
         ]
-    index = Index("target")  # the words of its caption are an image's candidates
-    rows["index"] = [
-        Contrast("image", FINAL, 1.0, "mean", "index mean", positives=index),
-        Contrast("box_image", FINAL, 0.1, "sum", "index sum", positives=index),
+    rows["index"] = [  # the words of its caption are an image's candidates
+        CandidateContrast("image", FINAL, "target", 1.0, "mean", "index mean"),
+        CandidateContrast("box_image", FINAL, "target", 0.1, "sum", "index sum"),
     ]
     rows["angles"] = [
-        Contrast("text", "image", similarity="angle_to_specific"),
-        Contrast("image", "text", 0.5, similarity="angle_to_general"),
+        ContrastOneWay("text", "image", similarity="angle_to_specific"),
+        ContrastOneWay("image", "text", 0.5, similarity="angle_to_general"),
     ]
     rows["syntax"] = [*syntax_table("mean"), *syntax_table("sum"), *syntax_table("per_text")]
     rows["means and sums"] = [
@@ -109,9 +104,7 @@ def tables():
     ]
     rows["a row that rests"] = [Syntax("word", INIT, FINAL, weight=0.0), Contrast("image", "text")]
     found = {name: Objective(table) for name, table in rows.items()}
-    found["delayed"] = Objective(
-        [Contrast("image", "text"), Contrast("text", "image")], {"contrast": Schedule(delay=3)}
-    )
+    found["delayed"] = Objective([Contrast("image", "text")], {"contrast": Schedule(delay=3)})
     for family, variant in (("phyclip", "official"), ("phyclip", "paper"), ("clip", "official")):
         found[f"{family} {variant}"] = FamilyObjective(family, variant=variant).make()
     return found
@@ -151,18 +144,18 @@ def samples(tokenizer, first, last, words=None):
     )
 
 
-def update(accelerator, towers, objective, pieces, steps, ring=None):
+def update(accelerator, towers, objective, pieces, steps):
     """Log and gradients of the last of some updates of the local part of the batch.
 
     Each is made in so many micro-batches.
     """
     rank, processes = accelerator.process_index, accelerator.num_processes
     gather = gather_processes if processes > 1 else None
-    step = Step(towers, objective, KINDS, gather, processes, ring)
+    step = Step(towers, objective, KINDS, gather, processes)
     module = accelerator.prepare(step) if processes > 1 else step
     size = BATCH // processes // pieces
     starts = [rank * BATCH // processes + i * size for i in range(pieces)]
-    words = 7 if "target" in objective.streams else None  # as many candidates everywhere
+    words = 7 if "target" in objective.inputs else None  # as many candidates everywhere
     batches = [samples(towers.tokenizer, start, start + size, words) for start in starts]
     for now in steps:
         towers.zero_grad()
@@ -178,13 +171,10 @@ def updates(accelerator, all_pieces):
         for pieces in all_pieces:
             steps = (0, 1, 5) if name == "delayed" else (0,)  # every row rests in the first two
             found[name, pieces] = update(accelerator, towers, table, pieces, steps)
-        if accelerator.num_processes > 1 and name in AROUND_THE_RING:
-            pieces, ring = all_pieces[-1], ProcessRing()
-            found[name, "ring"] = update(accelerator, towers, table, pieces, steps, ring)
     return found
 
 
-# --- rows alone, in every space, with keys that are gathered and keys that travel
+# --- loss terms alone, in every space
 
 SPACES = dict(
     sphere=Sphere(8),
@@ -196,15 +186,15 @@ SPACES = dict(
 )
 for space in SPACES.values():
     space.double()
-LABELS = Same("labels", "labels")
+LABELS = ("labels", "labels")
 ROWS = dict(
-    one_way=[Contrast("image", "text")],
+    one_way=[ContrastOneWay("image", "text"), ContrastOneWay("text", "image", 0.4, "sum")],
     both_ways=[Contrast("image", "text", 0.7), Contrast("text", "image", 0.4, "sum")],
     joined=[Contrast("image+box_image", "text+box_text")],
-    mask=[Contrast("image", "text", positives=LABELS)],
-    average=[Contrast("image", "text", positives=Same("labels", "labels", "average"))],
-    angles=[Contrast("text", "image", similarity="angle_to_specific", positives=LABELS)],
-    direction=[Contrast("text", "image", similarity="direction")],
+    mask=[LabelContrast("image", "text", *LABELS)],
+    average=[LabelContrast("image", "text", *LABELS, "average")],
+    angles=[LabelContrast("text", "image", *LABELS, similarity="angle_to_specific")],
+    direction=[ContrastOneWay("text", "image", similarity="direction")],
 )
 
 
@@ -216,7 +206,7 @@ def cases():
                 yield space, rows
 
 
-def row_case(space, rows, rank=0, processes=1, ring=None):
+def row_case(space, rows, rank=0, processes=1):
     "Loss of the whole batch, gradient by the local points, and this process's by the parameters."
     geometry, size = SPACES[space], BATCH // processes
     generator = torch.Generator().manual_seed(3)
@@ -229,10 +219,8 @@ def row_case(space, rows, rank=0, processes=1, ring=None):
     labels = torch.arange(BATCH) % 5
     points["labels"] = labels[rank * size : (rank + 1) * size]
     gather = gather_processes if processes > 1 else None
-    if ring is not None:
-        gather = only_labels
     table = Objective(ROWS[rows])
-    context = Context(kinds={"labels": "labels"}, gather=gather, processes=processes, ring=ring)
+    context = Context(kinds={"labels": "labels"}, gather=gather, processes=processes)
     loss, _ = table(points, geometry, context=context)
     trained = [p for p in geometry.parameters() if p.requires_grad]
     grads = torch.autograd.grad(loss, [*leaves, *trained], allow_unused=True)
@@ -240,21 +228,13 @@ def row_case(space, rows, rank=0, processes=1, ring=None):
     return loss.detach(), grads[: len(leaves)], grads[len(leaves) :]
 
 
-def only_labels(x):
-    "Gathering that refuses points."
-    assert x.numel() <= 2 * BATCH and (x.dim() < 2 or x.shape[-1] < 8), "points were gathered"
-    return gather_processes(x)
-
-
 def row_cases(rank, processes):
-    "Every case, gathered and around the ring; losses are averages over processes."
+    "Every case; losses are averages over processes."
     found = {}
     for space, rows in cases():
-        for ring in (None, ProcessRing()):
-            loss, points, parameters = row_case(space, rows, rank, processes, ring)
-            found[space, rows, ring is not None] = gather_processes(loss[None])[0].mean(), points
-            summed = [gather_processes(g[None])[0].sum(0) for g in parameters]
-            found[space, rows, ring is not None] += (summed,)
+        loss, points, parameters = row_case(space, rows, rank, processes)
+        summed = [gather_processes(g[None])[0].sum(0) for g in parameters]
+        found[space, rows] = gather_processes(loss[None])[0].mean(), points, summed
     return found
 
 
@@ -297,8 +277,6 @@ def runs(accelerator, folder):
     "A training run, a run with dropout, and one that dies and is resumed."
     dropped = CONFIG | dict(dropout=0.3)
     found = dict(two=trained(accelerator, folder / "two"))
-    ring = dict(train=SETTINGS | dict(keys="ring"))
-    found["ring"] = trained(accelerator, folder / "ring", ring)
     found["whole"] = trained(accelerator, folder / "whole", dropped)
     found["validated"] = validated(accelerator)
     with pytest.raises(Died):
@@ -306,7 +284,8 @@ def runs(accelerator, folder):
     torch.manual_seed(99)
     found["parts"] = trained(accelerator, folder / "parts", dropped)
     with pytest.raises(Died):
-        trainer(dropped, folder / "dead", accelerator, [die]).fit()
+        trainer(CONFIG, folder / "dead", accelerator, [die]).fit()
+    found["grown"] = trained(accelerator, folder / "alone")  # begun by one process
     return found
 
 
@@ -339,6 +318,8 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ranks(folder):
+    with pytest.raises(Died):
+        trainer(CONFIG, folder / "alone", make_accelerator(device="cpu"), [die]).fit()
     return spawn(2, folder)
 
 
@@ -381,19 +362,18 @@ def test_gradient_and_log_are_those_of_the_whole_batch(name, alone, ranks, four)
 
 
 @pytest.mark.parametrize("space, rows", list(cases()))
-def test_keys_that_travel_give_the_loss_and_gradient_of_the_whole_batch(space, rows, ranks, four):
+def test_terms_give_the_loss_and_gradient_of_the_whole_batch(space, rows, ranks, four):
     loss, points, parameters = row_case(space, rows)
     for processes in (ranks, four):
-        for around in (False, True):
-            found = [rank["rows"][space, rows, around] for rank in processes]
-            for other in found:
-                torch.testing.assert_close(other[0], loss, rtol=1e-5, atol=1e-7)
-            for i, grad in enumerate(points):
-                joined = torch.cat([other[1][i] for other in found])
-                assert (joined - grad).norm() <= 1e-5 * grad.norm() + 1e-7
-            for i, grad in enumerate(parameters):
-                error = (found[0][2][i] - grad).norm()
-                assert error <= 1e-5 * grad.norm() + 1e-6, (i, error)
+        found = [rank["rows"][space, rows] for rank in processes]
+        for other in found:
+            torch.testing.assert_close(other[0], loss, rtol=1e-5, atol=1e-7)
+        for i, grad in enumerate(points):
+            joined = torch.cat([other[1][i] for other in found])
+            assert (joined - grad).norm() <= 1e-5 * grad.norm() + 1e-7
+        for i, grad in enumerate(parameters):
+            error = (found[0][2][i] - grad).norm()
+            assert error <= 1e-5 * grad.norm() + 1e-6, (i, error)
 
 
 def test_training_equals_one_process(ranks, folder, tmp_path):
@@ -401,7 +381,6 @@ def test_training_equals_one_process(ranks, folder, tmp_path):
     for rank in ranks:
         for name, w in one.items():
             torch.testing.assert_close(rank["two"][name], w, rtol=1e-4, atol=1e-6)
-            torch.testing.assert_close(rank["ring"][name], w, rtol=1e-4, atol=1e-6)
     a, b = read_metrics(tmp_path), read_metrics(folder / "two")
     assert set(a) == set(b)
     for column in a.drop(columns=["samples_per_s", "seconds", "guard"]):
@@ -430,6 +409,12 @@ def test_a_resumed_run_is_the_same_bit_for_bit(ranks, folder):
     assert a.equals(b)
 
 
-def test_a_checkpoint_of_two_processes_is_not_continued_by_one(folder, ranks):
-    with pytest.raises(ValueError, match="is of 2 processes, now there are 1"):
-        trained(make_accelerator(device="cpu"), folder / "dead", CONFIG | dict(dropout=0.3))
+def test_a_run_resumes_on_another_number_of_processes(folder, ranks):
+    cpu = make_accelerator(device="cpu")
+    shrunk = trained(cpu, folder / "dead")  # two processes, then one
+    for name, weight in ranks[0]["two"].items():
+        torch.testing.assert_close(shrunk[name], weight, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(ranks[0]["grown"][name], weight, rtol=1e-5, atol=1e-6)
+        assert torch.equal(ranks[0]["grown"][name], ranks[1]["grown"][name])
+    for name in ("dead", "alone"):
+        assert read_metrics(folder / name)["step"].tolist() == list(range(1, 7))

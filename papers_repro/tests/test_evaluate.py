@@ -365,7 +365,7 @@ def test_a_plugin_brings_a_geometry(folder):
 @pytest.mark.full
 def test_a_run_on_real_data_is_evaluated_on_it(folder):
     "A recipe with `data.root` trains on its shards, and its folder decides the suite."
-    from hypvl.papers.phyclip.recipes import recipe
+    from hypvl.papers.clip_line import recipe
     from hypvl.papers.runs import run
 
     small = {

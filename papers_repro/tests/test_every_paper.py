@@ -13,17 +13,17 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 from conftest import ENV
-from hypvl.papers.study import find_paper
 from tiny_training import become_process, free_port
 
 from hypvl.config import config_hash, save_config
-from hypvl.losses.rows import gather_processes
+from hypvl.losses.terms import gather_processes
 from hypvl.models.registry import create_model
 from hypvl.papers import paper_packages
 from hypvl.papers.runs import train
+from hypvl.papers.study import find_paper
 from hypvl.streams import stream_kind
 from hypvl.training.interruption import Interrupted
-from hypvl.training.loop import Trainer
+from hypvl.training.loop import Updater
 from hypvl.training.metrics import fetch, read_metrics
 from hypvl.training.optim import freeze
 from hypvl.training.update import Step, backward, make_accelerator
@@ -36,7 +36,7 @@ def recipes(paper):
     "Recipes of the first section that train, one of each model and table of rows."
     found = {}
     for recipe in paper.recipes(paper.sections[0], preset="smoke", seed=0):
-        rows = [repr(row) for row in recipe.objective.make().rows]
+        rows = [repr(row) for row in recipe.objective.make().terms]
         if recipe.train.steps:
             found.setdefault(config_hash([recipe.model, rows]), recipe)
     return list(found.values())
@@ -75,7 +75,7 @@ def update(recipe, batch, kinds, accelerator, pieces):
     result = backward(module, [part(batch, kinds, s, s + size) for s in starts], now, accelerator)
     grads = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     log = fetch({"loss": result.loss} | result.logs, accelerator)
-    rows = [row.name for row in objective.rows if row.name in log]
+    rows = [row.name for row in objective.terms if row.name in log]
     return {"log": log, "rows": rows, "grads": grads}
 
 
@@ -149,15 +149,15 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(name, tmp_path, mo
     recipe = recipes(find_paper(name))[-1]
     data = recipe.data.prepare(tmp_path / "data", recipe.image_size, progress=False)
     whole = train(recipe, data, tmp_path / "whole", "cpu", progress=False)
-    update = Trainer._update
+    update = Updater.update
 
-    def update_and_stop(trainer):
-        if trainer.step == 1:
+    def update_and_stop(updater, step, total):
+        if step == 1:
             signal.raise_signal(signal.SIGTERM)
-        return update(trainer)
+        return update(updater, step, total)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Trainer, "_update", update_and_stop)
+        patched.setattr(Updater, "update", update_and_stop)
         with pytest.raises(Interrupted):
             train(recipe, data, tmp_path / "parts", "cpu", progress=False)
     stopped = len(read_metrics(tmp_path / "parts"))

@@ -30,7 +30,7 @@ from hypvl.data.benchmarks.annotations import (
 )
 from hypvl.data.grit.prepare import prepare_shard
 from hypvl.data.grit.shards import Faults, read_shard, write_shard
-from hypvl.data.pair_files import read_pairs_csv
+from hypvl.data.pairs import read_pairs_csv
 from hypvl.data.records import parse_json, read_table
 from hypvl.pictures import Refused, read_picture
 

@@ -19,16 +19,17 @@ import pytest
 import torch
 from PIL import Image
 
-from hypvl.data.grit.loader import GritConfig, GritLoader
+from hypvl.data.batches import Loader
 from hypvl.data.grit.prepare import prepare
-from hypvl.data.grit.shards import TooManyFaults, write_shard
+from hypvl.data.grit.shard_dataset import ShardDataset
+from hypvl.data.grit.shards import Faults, TooManyFaults, read_shard, write_shard
 from hypvl.data.jobs import write_once
 from hypvl.geometry.spaces import Lorentz
 from hypvl.models.adapters import find_tower
 from hypvl.models.hub import read_checkpoint
 from hypvl.papers.h2em.metadata import convert_metadata, load_records
+from hypvl.search import build_index, load_index, save_index
 from hypvl.search.gallery import Refused, Store, read_picture
-from hypvl.search.index import build_index, load_index
 from hypvl.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 
 
@@ -68,13 +69,15 @@ def shards(tmp_path):
 # --- shards that vanish in the middle of an epoch
 
 
-@pytest.mark.parametrize("address", ["{}", "pipe:cat {}"])
+def loader(shards, batch_size=1, **settings):
+    "One pass of 32 pixels."
+    return Loader(ShardDataset(shards, tokens, 32, train=False, **settings), batch_size)
+
+
 @pytest.mark.parametrize("vanished", [1, 2])
-def test_a_shard_that_vanishes_costs_its_samples_and_is_named(shards, address, vanished, caplog):
-    settings = dict(size=32, batch_size=4, mode="epoch")
-    names = [address.format(name) for name in shards]
-    loader = GritLoader(names, tokens, GritConfig(max_bad=1.0, **settings))
-    found, batches = [], iter(loader)
+def test_a_shard_that_vanishes_costs_its_samples_and_is_named(shards, vanished, caplog):
+    reading = loader(shards, 4, max_bad=1.0)
+    found, batches = [], iter(reading)
     found += next(batches)["key"]
     shards[vanished].unlink()
     with caplog.at_level(logging.WARNING):
@@ -82,10 +85,21 @@ def test_a_shard_that_vanishes_costs_its_samples_and_is_named(shards, address, v
             found += batch["key"]
     lost = {f"{8 * vanished + j:05d}" for j in range(8)}
     assert set(found) == {f"{i:05d}" for i in range(24)} - lost
-    assert loader.faults == {"broken shard": 1} and shards[vanished].name in caplog.text
-    if address != "{}":  # a command is not looked for beforehand
-        with pytest.raises(TooManyFaults, match="1 x broken shard"):
-            list(GritLoader(names, tokens, GritConfig(**settings)))
+    assert reading.faults == {"broken shard": 8} and shards[vanished].name in caplog.text
+
+
+@pytest.mark.parametrize("vanished", [1, 2])
+def test_a_command_whose_shard_is_missing_costs_its_samples(shards, vanished):
+    names = [f"pipe:cat {name}" for name in shards]
+    shards[vanished].unlink()  # a command is not looked for beforehand
+    faults, found = Faults(), []
+    for name in names:
+        found += [raw["__key__"] for raw in read_shard(name, faults.add)]
+    lost = {f"{8 * vanished + j:05d}" for j in range(8)}
+    assert set(found) == {f"{i:05d}" for i in range(24)} - lost
+    assert faults.counts == {"broken shard": 1} and shards[vanished].name in faults.last
+    with pytest.raises(TooManyFaults, match="1 x broken shard"):
+        faults.check(final=True)
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -96,21 +110,18 @@ class Quiet(SimpleHTTPRequestHandler):
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="webdataset reads addresses by curl")
-def test_shards_come_from_a_server_and_one_that_it_lacks_is_named(shards, tmp_path, caplog):
+def test_shards_come_from_a_server_and_one_that_it_lacks_is_named(shards, tmp_path):
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     names = [f"http://127.0.0.1:{server.server_port}/{shard.name}" for shard in shards]
-    settings = dict(size=32, batch_size=4, mode="epoch")
-    found = [
-        key for batch in GritLoader(names, tokens, GritConfig(**settings)) for key in batch["key"]
-    ]
+    found = [raw["__key__"] for name in names for raw in read_shard(name)]
     assert sorted(found) == [f"{i:05d}" for i in range(24)]
     shards[1].unlink()
-    loader = GritLoader(names, tokens, GritConfig(max_bad=1.0, **settings))
-    with caplog.at_level(logging.WARNING):
-        found = [key for batch in loader for key in batch["key"]]
+    faults, found = Faults(), []
+    for name in names:
+        found += [raw["__key__"] for raw in read_shard(name, faults.add)]
     assert sorted(found) == [f"{i:05d}" for i in (*range(8), *range(16, 24))]
-    assert loader.faults == {"broken shard": 1} and shards[1].name in caplog.text
+    assert faults.counts == {"broken shard": 1} and shards[1].name in faults.last
     server.shutdown()
     server.server_close()
 
@@ -171,9 +182,8 @@ def test_code_in_a_pickle_is_not_run(tmp_path, reader, wrapped, zipped):
 @pytest.mark.parametrize("key", ["../evil", "/evil", "a/../../evil"])
 def test_a_name_that_leads_out_of_the_folder_is_left_out(tmp_path, key, caplog):
     write_shard(tmp_path / "0.tar", [sample(0), sample(1) | {"__key__": key}, sample(2)])
-    settings = GritConfig(size=32, batch_size=1, mode="epoch", max_bad=1.0)
-    loader = GritLoader(tmp_path / "0.tar", tokens, settings)
-    assert [k for batch in loader for k in batch["key"]] == ["00000", "00002"]
+    reading = loader(tmp_path / "0.tar", max_bad=1.0)
+    assert [k for batch in reading for k in batch["key"]] == ["00000", "00002"]
     assert "leads out of the folder" in caplog.text
 
 
@@ -196,10 +206,9 @@ def test_a_picture_that_would_fill_the_memory_is_refused_by_its_header(tmp_path,
     counts = prepare(tmp_path / "raw", tmp_path / "out", progress=False, max_bad=1.0)
     assert counts["samples: kept"] == 1 and counts["faults: broken image"] == 1
     write_shard(tmp_path / "0.tar", [sample(0), sample(1) | {"child.jpg": bomb(side)}])
-    settings = GritConfig(size=32, batch_size=1, mode="epoch", max_bad=1.0)
-    loader = GritLoader(tmp_path / "0.tar", tokens, settings)
-    assert [k for batch in loader for k in batch["key"]] == ["00000"]
-    assert loader.faults == {"broken image": 1}
+    reading = loader(tmp_path / "0.tar", max_bad=1.0)
+    assert [k for batch in reading for k in batch["key"]] == ["00000"]
+    assert reading.faults == {"broken image": 1}
 
 
 # --- preparations side by side, and folders of another version
@@ -248,7 +257,7 @@ def test_a_folder_that_was_made_otherwise_is_refused(tmp_path):
 def test_an_index_of_another_version_is_refused(tmp_path):
     geometry = Lorentz(4)
     points = geometry.lift(torch.randn(20, 4)).detach()
-    build_index(geometry, points).save(tmp_path / "index")
+    save_index(build_index(geometry, points), tmp_path / "index")
     about = json.loads((tmp_path / "index/index.json").read_text())
     (tmp_path / "index/index.json").write_text(json.dumps(about | {"version": 99}))
     with pytest.raises(ValueError, match="is of version 99, this code reads"):

@@ -20,11 +20,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from hypvl.papers.study import find_paper
 from nbdev.test import nbdev_test
 
 from hypvl.cli import make_parser
 from hypvl.papers.parameters import read_parameters
+from hypvl.papers.study import find_paper
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 BLOCK = re.compile(r"(?:^<!-- (\w+): [^\n]*-->\n)?^```(\w*)\n(.*?)^```$", re.S | re.M)

@@ -8,7 +8,7 @@ import pytest
 
 from hypvl.data.grit.prepare import PrepareConfig, prepare
 from hypvl.data.sources import GritSource
-from hypvl.losses.contrast import Contrast
+from hypvl.losses.contrast import ContrastOneWay
 from hypvl.losses.objective import Objective
 from hypvl.models.registry import create_model
 from hypvl.training.loop import TrainConfig, Trainer
@@ -24,7 +24,7 @@ def test_grit_shaped_photographs_train(tmp_path):
     data = source.prepare()
     loader = source.loader(data, model.tokenizer, size=48, batch_size=32)
     pairs = [("image", "text"), ("text", "image"), ("image", "box_text"), ("box_image", "text")]
-    objective = Objective(tuple(Contrast(query, key) for query, key in pairs))
+    objective = Objective(tuple(ContrastOneWay(query, key) for query, key in pairs))
     config = TrainConfig(
         steps=25,
         batch_size=32,

@@ -8,18 +8,16 @@ import torch
 import torch.multiprocessing as mp
 from tiny_training import free_port
 
-from hypvl.geometry.spaces import Lorentz, Product
-from hypvl.models import create_model
-from hypvl.search import build_index, load_shard, save_shards
-from hypvl.search.shards import search_job
-from hypvl.training.launch import launch
+from hypvl.geometry.spaces import Lorentz
+from hypvl.search import build_index, load_shard, save_index, save_shards
+from hypvl.search.sharded_search import take_part
 
 HOWS = (
     {},
     dict(labels=1),
     dict(norms=(0.2, 0.6)),
     dict(by="angle"),
-    dict(by="angle", direction="parents", apex="candidate"),
+    dict(by="angle", direction="parents"),
     dict(certify=True),
 )
 
@@ -63,9 +61,10 @@ def index():
 
 def test_two_processes_find_what_one_finds(index, tmp_path):
     save_shards(index, tmp_path, 2)
-    index.part(1, 2).save(tmp_path / "mixed" / "shard-00001-of-00002")
+    save_index(take_part(index, 1, 2), tmp_path / "mixed" / "shard-00001-of-00002")
     other = Lorentz(6, curvature_init=2.0)
-    build_index(other, torch.zeros(2, 6)).save(tmp_path / "mixed" / "shard-00000-of-00002")
+    other_index = build_index(other, torch.zeros(2, 6))
+    save_index(other_index, tmp_path / "mixed" / "shard-00000-of-00002")
     mp.spawn(worker, args=(tmp_path, free_port()), nprocs=2)
     _, points = space_and_points()
     for rank in range(2):
@@ -79,27 +78,3 @@ def test_two_processes_find_what_one_finds(index, tmp_path):
             assert torch.equal(mine[1], whole.ids)
         message = (tmp_path / f"error{rank}.txt").read_text()
         assert "they are of different models" in message
-
-
-def test_the_launcher_of_training_drives_a_search(tmp_path):
-    model = create_model("phyclip_tiny", seed=0)
-    model.save_pretrained(tmp_path / "model")
-    geometry = model.geometry.requires_grad_(False)
-    assert isinstance(geometry, Product)
-    features = torch.randn(300, geometry.feature_dim, generator=torch.Generator().manual_seed(0))
-    points = geometry.lift(features)
-    index = build_index(model, points)
-    save_shards(index, tmp_path / "shards", 2)
-    np.save(tmp_path / "queries.npy", points[:5].numpy())
-    config = dict(
-        folder=str(tmp_path / "shards"),
-        model=str(tmp_path / "model"),
-        queries=str(tmp_path / "queries.npy"),
-        k=6,
-        how=dict(certify=True),
-    )
-    said = launch(search_job, config, tmp_path / "job", how="accelerate", processes=2, device="cpu")
-    assert (said["points"], said["queries"], said["exact"]) == (300, 5, True)
-    hits = np.load(tmp_path / "job" / "hits.npz")
-    whole = index.search(points[:5], 6, certify=True)
-    assert np.array_equal(hits["ids"], whole.ids.numpy())

@@ -30,6 +30,15 @@ def train(config, out):
         time.sleep(300)
     return {"starts": starts, "restarted": os.environ["RESTARTED"]}
 
+def train_on_nodes(config, out):
+    """Each process leaves its rank; the sum of the ranks needs all of them."""
+    import torch
+    torch.distributed.init_process_group("gloo")
+    total = torch.tensor(float(os.environ["RANK"]))
+    torch.distributed.all_reduce(total)
+    (out / f"rank{os.environ['RANK']}").write_text(os.environ["GROUP_RANK"])
+    return {"world_size": int(os.environ["WORLD_SIZE"]), "sum": total.item()}
+
 def train_together(config, out):
     """One of several processes, which saves when it is asked to stop."""
     rank, stop = os.environ["RANK"], StopRequest()
@@ -49,11 +58,13 @@ TOOLS = {
     "sbatch": """
 cp "$1" {here}/script
 echo RUNNING > {here}/state
-setsid {here}/bin/node 0 > /dev/null 2>&1 &
+nodes=$(sed -n 's/#SBATCH --nodes=//p' "$1")
+test "$nodes" = 2 || nodes=1
+for rank in $(seq 0 $((nodes - 1))); do setsid {here}/bin/node 0 $rank $nodes >/dev/null 2>&1 & done
 echo Submitted batch job 4242""",
     "node": """
-export SLURM_JOB_ID=4242 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0
-export SLURM_NTASKS=1 SLURM_JOB_NUM_NODES=1 SLURM_JOB_NODELIST=localhost RESTARTED=$1
+export SLURM_JOB_ID=4242 SLURM_PROCID=${2:-0} SLURM_LOCALID=0 SLURM_NODEID=${2:-0} RESTARTED=$1
+export SLURM_NTASKS=${3:-1} SLURM_JOB_NUM_NODES=${3:-1} SLURM_JOB_NODELIST=localhost
 sh {here}/script >> {here}/log 2>&1 && echo COMPLETED > {here}/state""",
     "srun": """
 until case "$1" in *bin/python*) true;; *) false;; esac; do shift; done
@@ -103,7 +114,7 @@ def slurm(tmp_path, monkeypatch):
 
 def submit(out, starts, minutes):
     "Hand the job to the stand-in for a cluster; its process when it runs."
-    cluster = Cluster(timeout_min=minutes, gpus=0, cpus=1)
+    cluster = Cluster(timeout_min=minutes, gpus_per_node=0, cpus_per_task=1)
     job = "job_of_a_test:train", {"starts": starts}, out
     assert launch(*job, "slurm", cluster=cluster, wait=False) is None
     wait_until((out / "pid").exists)
@@ -127,7 +138,7 @@ def test_a_job_whose_time_is_over_is_queued_again_and_goes_on(slurm, minutes, re
 @pytest.mark.parametrize("to_all", [True, False])  # of the job, as Slurm signals, or to one
 def test_all_processes_of_a_node_save_before_the_job_is_queued_again(slurm, to_all):
     out = slurm / "run"
-    cluster = Cluster(timeout_min=600, gpus=2, cpus=1)
+    cluster = Cluster(timeout_min=600, gpus_per_node=2, cpus_per_task=1)
     launch("job_of_a_test:train_together", {}, out, "slurm", cluster=cluster, wait=False)
     wait_until(lambda: {"begun0", "begun1"} <= {path.name for path in out.iterdir()})
     worker = psutil.Process(int((out / "begun0").read_text()))
@@ -141,6 +152,19 @@ def test_all_processes_of_a_node_save_before_the_job_is_queued_again(slurm, to_a
     assert (slurm / "asked").read_text() == "requeue 4242\n"
 
 
+def test_processes_of_two_nodes_find_each_other(slurm):
+    out = slurm / "run"
+    cluster = Cluster(nodes=2, gpus_per_node=2, cpus_per_task=1, slurm_partition="a100")
+    launch("job_of_a_test:train_on_nodes", {}, out, "slurm", cluster=cluster, wait=False)
+    lines = (slurm / "script").read_text().splitlines()
+    options = ("nodes=2", "gpus-per-node=2", "ntasks-per-node=1", "partition=a100")
+    assert {f"#SBATCH --{option}" for option in options} <= {*lines}
+    wait_until(lambda: finished(out))
+    assert finished(out)["result"] == {"world_size": 4, "sum": 6.0}
+    wait_until(lambda: len([*out.glob("rank*")]) == 4)
+    assert [(out / f"rank{rank}").read_text() for rank in range(4)] == ["0", "0", "1", "1"]
+
+
 def test_a_job_that_has_died_is_found_by_its_state_and_started_again(slurm):
     out = slurm / "run"
     job, pid = submit(out, starts=2, minutes=600)
@@ -148,7 +172,7 @@ def test_a_job_that_has_died_is_found_by_its_state_and_started_again(slurm):
     os.kill(pid, signal.SIGKILL)
     (slurm / "state").write_text("NODE_FAIL\n")  # as the scheduler says of a node that is lost
     assert submission_state(out) == "NODE_FAIL"
-    cluster = Cluster(timeout_min=600, gpus=0, cpus=1)
+    cluster = Cluster(timeout_min=600, gpus_per_node=0, cpus_per_task=1)
     with pytest.warns(UserWarning, match=r"job 4242 .* \(state NODE_FAIL\); it is started again"):
         launch(*job, "slurm", cluster=cluster, wait=False)
     wait_until(lambda: finished(out))

@@ -166,8 +166,8 @@ def test_ten_signals_at_random_moments_leave_the_uninterrupted_run(server, tmp_p
 def test_a_run_that_is_asked_to_stop_says_where_it_stands(server, tmp_path, whole):
     out = job(tmp_path / "job", dict(step=12, signal="SIGTERM"))
     assert ended(start(server, out)) == 128 + signal.SIGTERM
-    assert words(out)[0].startswith("Interrupted: step 14 of 20: asked to stop. The checkpoint")
-    assert latest_checkpoint(out / "run/checkpoints").name == "step_0000014"
+    assert words(out)[0].startswith("Interrupted: step 13 of 20: asked to stop. The checkpoint")
+    assert latest_checkpoint(out / "run/checkpoints").name == "step_0000013"
     assert not finished(out)
     run_job(out)
     assert_same_run(whole, out)
@@ -182,9 +182,9 @@ def test_ctrl_c_in_a_terminal_loses_no_step(tmp_path, whole):
     command = [sys.executable, "-c", program]
     stopped = subprocess.run(command, env=ENV, capture_output=True, text=True)
     assert stopped.returncode == -signal.SIGINT, stopped.stderr
-    assert "step 14 of 20: asked to stop. The checkpoint of this" in stopped.stderr
+    assert "step 13 of 20: asked to stop. The checkpoint of this" in stopped.stderr
     assert stopped.stderr.splitlines()[-1] == "KeyboardInterrupt"
-    assert latest_checkpoint(out / "run/checkpoints").name == "step_0000014"
+    assert latest_checkpoint(out / "run/checkpoints").name == "step_0000013"
     run_job(out)
     assert_same_run(whole, out)
 
@@ -221,7 +221,7 @@ def test_when_a_process_dies_or_hangs_the_other_stops_in_time(server, tmp_path, 
 def test_all_processes_stop_when_one_is_asked_to(server, tmp_path):
     outs = [job(tmp_path / "a", dict(step=7, signal="SIGTERM", rank=1)), job(tmp_path / "b")]
     assert [ended(process) for process in pair(server, outs[0])] == [143, 143]
-    assert latest_checkpoint(outs[0] / "run/checkpoints").name == "step_0000009"
+    assert latest_checkpoint(outs[0] / "run/checkpoints").name == "step_0000008"
     for out in outs:
         assert [ended(process) for process in pair(server, out)] == [0, 0], words(out)
     assert_same_run(*outs)
@@ -378,7 +378,7 @@ def test_a_checkpoint_of_another_version_is_refused(whole, tmp_path):
     (out / "finished.json").unlink()
     for path in out.glob("run/checkpoints/step_*/meta.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | dict(version=99)))
-    with pytest.raises(CheckpointError, match="is of version 99, this code reads 1"):
+    with pytest.raises(CheckpointError, match="is of version 99, this code reads 2"):
         run_job(out)
 
 
@@ -428,7 +428,7 @@ def test_a_full_disk_does_not_hide_what_went_wrong(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     broken = spoilt_trainer(tmp_path, Spoilt("image", float("nan")))
-    monkeypatch.setattr("hypvl.training.loop.save_replay", full)
+    monkeypatch.setattr("hypvl.training.callbacks.save_replay", full)
     with pytest.raises(TrainingDiverged, match="step 7: loss is nan; .* No space .* Nothing was"):
         broken.fit()
     assert latest_checkpoint(tmp_path / "checkpoints").name == "step_0000005"
@@ -532,7 +532,7 @@ def changed_trainer(out, change, **settings):
         ("", dict(optimizer="sgd"), "optimizer=None, now 'sgd'"),
         ("width", {}, r"model.parameters.text.bias='\[4\]', now None"),
         ("frozen", {}, "model.frozen=None, now"),
-        ("variant", {}, "objective.rows"),
+        ("variant", {}, "objective.terms"),
         ("data", {}, "data.class='Batches', now 'OtherBatches'"),
     ],
 )

@@ -13,11 +13,11 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from hypvl.geometry.spaces import Euclidean, Geometry, Lorentz, Sphere
-from hypvl.losses.contrast import Contrast, Index, Same
 from hypvl.losses.entailment import Entail
+from hypvl.losses.label_contrast import CandidateContrast, LabelContrast
 from hypvl.losses.objective import Objective, Schedule
-from hypvl.losses.rows import Row, read_stream
-from hypvl.streams import KINDS, Kind, register_kind
+from hypvl.losses.terms import LossTerm, read_input
+from hypvl.streams import Kind
 from hypvl.training.config import TrainConfig
 from hypvl.training.loop import Trainer
 
@@ -77,10 +77,9 @@ class TwoViews(nn.Module):
 def test_pictures_without_text(space, tmp_path):
     "Visual hierarchies: angles in both directions, several positives, no text anywhere."
     torch.manual_seed(0)
-    positives = dict(query="label", key="label")
     rows = [
-        Contrast("parent", "child", positives=Same(**positives), similarity="angle_to_specific"),
-        Contrast("child", "parent", positives=Same(**positives), similarity="angle_to_general"),
+        LabelContrast("parent", "child", "label", "label", similarity="angle_to_specific"),
+        LabelContrast("child", "parent", "label", "label", similarity="angle_to_general"),
     ]
     kinds = {"parent": "image", "child": "image", "label": "labels"}
     model = TwoViews(space(8, modalities=("image",)))
@@ -113,17 +112,14 @@ class WithCandidates(nn.Module):
 
 def test_candidates_that_depend_on_the_image(tmp_path):
     "H2EM: cross-entropy over a picture's own candidates, and entailment by a taxonomy."
-    register_kind(Kind("own_candidates", "points [B, T, D]", "text", one_per_sample=False))
-    try:
-        torch.manual_seed(0)
-        kinds = {"candidates": "own_candidates", "root_class": "text", "label": "labels"}
-        rows = [
-            Contrast("image", "candidates", positives=Index("label")),
-            Entail("root_class", "image", weight=0.1),
-        ]
-        metrics = train(WithCandidates(Lorentz(8)), rows, ("image", "text"), kinds, tmp_path)
-    finally:
-        del KINDS["own_candidates"]
+    own = Kind("own_candidates", "points [B, T, D]", "text", one_per_sample=False)
+    torch.manual_seed(0)
+    kinds = {"candidates": own, "root_class": "text", "label": "labels"}
+    rows = [
+        CandidateContrast("image", "candidates", "label"),
+        Entail("root_class", "image", weight=0.1),
+    ]
+    metrics = train(WithCandidates(Lorentz(8)), rows, ("image", "text"), kinds, tmp_path)
     contrast = metrics["contrast/image_candidates"]
     assert contrast.iloc[-1] < 0.3 * contrast.iloc[0]
 
@@ -150,44 +146,42 @@ class Routed(Geometry):
         first, second = features.split(self.width, -1)
         return torch.cat([self.sphere.lift(first, side), self.hyperbolic.lift(second, side)], -1)
 
-    def weights(self, images, texts, memo=None):
-        "Both scores and the weight of the sphere [I, T]; once for all rows of a step."
-        memo = {} if memo is None else memo
-        key = ("router", id(images), id(texts))
-        if key not in memo:
-            self.routed += 1
-            (a, x), (b, y) = (t.split(self.width, -1) for t in (images, texts))
-            scores = torch.stack([self.sphere.score(a, b), self.hyperbolic.score(x, y)], -1)
-            memo[key] = scores, self.router(scores.detach())[..., 0].sigmoid()
-        return memo[key]
-
-    def score(self, queries, keys, side="image", *, kind="paper", memo=None):
-        images, texts = (queries, keys) if side == "image" else (keys, queries)
-        scores, weight = self.weights(images, texts, memo)
+    def weights(self, images, texts):
+        "Routed scores and the weight of the sphere [I, T]."
+        self.routed += 1
+        (a, x), (b, y) = (t.split(self.width, -1) for t in (images, texts))
+        scores = torch.stack([self.sphere.score(a, b), self.hyperbolic.score(x, y)], -1)
+        weight = self.router(scores.detach())[..., 0].sigmoid()
         mixed = scores[..., 1] + self.throttle * weight * (scores[..., 0] - scores[..., 1])
-        return mixed if side == "image" else mixed.mT
+        return mixed, weight
 
-    def contrast(self, queries, keys, offset=0, side="image", memo=None):
-        logits = self.logit_scale.exp() * self.score(queries, keys, side, memo=memo)
-        target = torch.arange(len(queries)) + offset
-        return nn.functional.cross_entropy(logits, target, reduction="none")
+    def score(self, queries, keys, side="image", *, kind="paper"):
+        if side == "image":
+            return self.weights(queries, keys)[0]
+        return self.weights(keys, queries)[0].mT
 
 
 @dataclass(frozen=True)
-class Balance(Row, kind="toy_balance"):
-    "Squared distance of the mean weight from one half."
+class RoutedLoss(LossTerm, kind="toy_routed"):
+    "Both directions, and the squared distance of the mean weight from one half."
 
-    weight: float = 0.1
-    name: str = "router/balance"
-    group: str = "router"
-    streams = ("image", "text")
+    balance: float = 0.1
+    anneal: Schedule = Schedule()
+    weight: float = 1.0
+    name: str = "routed/loss"
+    group: str = "routed"
+    inputs = ("image", "text")
 
-    def __call__(self, points, geometry, context):
-        images = read_stream(points, "image")
-        texts, _ = context.gathered(points, "text")
-        _, weight = geometry.weights(images, texts, context.memo)
+    def __call__(self, embeddings, geometry, context):
+        images = read_input(embeddings, "image")
+        texts, offset = context.gathered(embeddings, "text")
+        scores, weight = geometry.weights(images, texts)
+        logits, pair = geometry.logit_scale.exp() * scores, torch.arange(len(images)) + offset
+        both = [nn.functional.cross_entropy(x, pair) for x in (logits, logits.mT)]
+        factor = self.anneal.factor(context.step)
         context.report("router/weight", weight.mean())
-        return (weight.mean() - 0.5).square()
+        context.report("weight/router", factor)
+        return sum(both) / 2 + factor * self.balance * (weight.mean() - 0.5).square()
 
 
 class TwoTowers(nn.Module):
@@ -211,19 +205,18 @@ class TwoTowers(nn.Module):
         return points
 
 
-def test_a_router_whose_weights_rows_share(tmp_path):
-    "Adaptive routing: three rows, one router pass a step; a curriculum; a schedule that falls."
+def test_a_router_is_evaluated_once_per_step(tmp_path):
+    "Adaptive routing: one term, one router pass a step; a curriculum; a schedule that falls."
     torch.manual_seed(0)
     geometry = Routed(8)
-    rows = [Contrast("image", "text", 0.5), Contrast("text", "image", 0.5), Balance()]
-    schedules = {"router": Schedule(hold=0, fall=10)}
+    rows = [RoutedLoss(anneal=Schedule(hold=0, fall=10))]
     model = TwoTowers(geometry)
     kinds = {"image": "image", "text": "image", "label": "labels"}
     kinds_of_sides = kinds | {"text": "text"}
-    metrics = train(model, rows, ("image", "text"), kinds_of_sides, tmp_path, schedules)
+    metrics = train(model, rows, ("image", "text"), kinds_of_sides, tmp_path)
     assert metrics["loss"].iloc[-1] < 0.8 * metrics["loss"].iloc[0]
     assert geometry.throttle == 1.0
     assert metrics["weight/router"].iloc[[0, 5, -1]].tolist() == [1.0, 0.5, 0.0]
     assert metrics["router/weight"].between(0, 1).all()
-    looks = CONFIG.steps // CONFIG.guard.every  # the guard asks each row for its own gradient
-    assert geometry.routed <= CONFIG.steps + 3 * looks
+    looks = CONFIG.steps // CONFIG.guard.every  # the guard asks each term for its own gradient
+    assert geometry.routed <= CONFIG.steps + looks

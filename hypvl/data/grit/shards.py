@@ -4,22 +4,22 @@
 
 # %% auto #0
 __all__ = ['MAX_MEMBER', 'write_shard', 'TooManyFaults', 'Faults', 'MemberFault', 'StrictHeader', 'tar_members', 'is_remote',
-           'read_shard', 'expected_samples', 'find_shards', 'split_shards']
+           'read_shard', 'expected_samples', 'sample_places', 'read_sample', 'find_shards']
 
 # %% ../../../nbs/data/grit/221_shards.ipynb #9a63283cbaf04dbcab1f6479b197f3a8
+import io
 import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import webdataset as wds
 from webdataset.shardlists import expand_urls
-from webdataset.tariterators import group_by_keys, url_opener
+from webdataset.tariterators import base_plus_ext, group_by_keys, url_opener
 
 from ...config import atomic_path
-from ..planned import check_rank
 from ..records import read_json
 
 # %% ../../../nbs/data/grit/221_shards.ipynb #10185d26023b46108eb7d9f57d49d2b3
@@ -107,6 +107,15 @@ class StrictHeader(tarfile.TarInfo):
             raise tarfile.ReadError(f"cut short, or no tar: {error}") from None
 
 
+def _bad_member(info: tarfile.TarInfo) -> MemberFault | None:
+    "Why a member is left out; an error for one that nobody has, and that takes hours to skip."
+    if not info.isreg() or info.issparse():
+        return MemberFault(f"member {info.name!r} is a link, a device or sparse")
+    if info.size > 64 * MAX_MEMBER:
+        raise _too_large(info.name, info.size)
+    return _too_large(info.name, info.size) if info.size > MAX_MEMBER else None
+
+
 def tar_members(
     stream: BinaryIO,  # of a tar, which need not be seekable
     on_fault: Callable[[MemberFault], object],  # told what is left out
@@ -117,12 +126,8 @@ def tar_members(
         for info in archive:
             if info.isdir():
                 continue
-            if not info.isreg() or info.issparse():
-                on_fault(MemberFault(f"member {info.name!r} is a link, a device or sparse"))
-            elif info.size > 64 * MAX_MEMBER:  # nobody has it, and passing over it takes hours
-                raise _too_large(info.name, info.size)
-            elif info.size > MAX_MEMBER:
-                on_fault(_too_large(info.name, info.size))
+            if fault := _bad_member(info):
+                on_fault(fault)
             else:
                 content = archive.extractfile(info).read()
                 if len(content) < info.size:
@@ -150,22 +155,33 @@ def _leads_out(name: str) -> bool:
     return plain.startswith("/") or (".." in plain and ".." in plain.split("/"))
 
 
-def _records(path: str, on_fault):
-    "webdataset's file records of a shard, those whose name stays inside a folder."
+def _records(stream: BinaryIO, path: str, on_fault, mode: str = "r|*"):
+    "webdataset's file records of a tar, those whose name stays inside a folder."
+    for info, data in tar_members(stream, on_fault, mode):
+        if fault := _bad_name(info.name):
+            on_fault(fault)
+        elif not info.name.startswith("__"):
+            yield dict(fname=info.name, data=data, __url__=path)
+
+
+def _bad_name(name: str) -> MemberFault | None:
+    "What is wrong with the name of a member."
+    if _leads_out(name):
+        return MemberFault(f"member {name!r} leads out of the folder", "unsafe name")
+    if not name.isprintable():
+        return MemberFault(f"member {name!r} has no readable name", "unsafe name")
+    return None
+
+
+def _shard_records(path: str, on_fault):
+    "The records of a whole shard; what breaks it is a fault."
     try:
         if is_remote(path):
             stream = next(iter(url_opener([dict(url=path)])))["stream"]
         else:
             stream = open(path, "rb")
         with stream:
-            for info, data in tar_members(stream, on_fault):
-                name = info.name
-                if _leads_out(name):
-                    on_fault(MemberFault(f"member {name!r} leads out of the folder", "unsafe name"))
-                elif not name.isprintable():
-                    on_fault(MemberFault(f"member {name!r} has no readable name", "unsafe name"))
-                elif not name.startswith("__"):
-                    yield dict(fname=name, data=data, __url__=path)
+            yield from _records(stream, path, on_fault)
     except Exception as error:  # decompressors raise whatever they like on broken data
         on_fault(error)
 
@@ -188,7 +204,7 @@ def read_shard(
         on_fault(kind, str(path), error)
         return True
 
-    yield from group_by_keys(_records(str(path), handler), handler=handler)
+    yield from group_by_keys(_shard_records(str(path), handler), handler=handler)
 
 
 def expected_samples(
@@ -209,6 +225,66 @@ def expected_samples(
     if not isinstance(kept, int) or kept < 0:
         raise ValueError(f"{beside.name}: 'samples: kept' is no number of samples, got {kept!r}")
     return kept
+
+# %% ../../../nbs/data/grit/221_shards.ipynb #818ef319
+def sample_places(
+    path: str | Path,  # local shard, not compressed
+    on_fault: Callable[[str, str, Exception], None],  # as in `read_shard`
+    contents: Sequence[str] = (),  # suffixes of the members to read
+) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    "First byte, byte behind the last one, and members of each sample; most contents are None."
+    key, first, end, members = None, 0, 0, {}
+    try:
+        with tarfile.open(path, "r:", tarinfo=StrictHeader) as archive:
+            for info, suffix, prefix in _named_members(archive, path, on_fault):
+                if prefix != key and members:
+                    yield first, end, members
+                if prefix != key:
+                    key, first, members = prefix, info.offset, {"__key__": prefix}
+                if suffix in members:
+                    fault = ValueError(f"{info.name}: duplicate file name")
+                    on_fault("duplicate member", str(path), fault)
+                    continue
+                members[suffix] = None
+                if suffix in contents:
+                    members[suffix] = archive.extractfile(info).read()
+                end = info.offset_data + -(-info.size // 512) * 512
+    except Exception as error:
+        on_fault(getattr(error, "kind", "broken shard"), str(path), error)
+    if members:
+        yield first, end, members
+
+
+def _named_members(archive, path, on_fault):
+    "Header, suffix and key of the members that a reader may use."
+    length = Path(path).stat().st_size
+    for info in archive:
+        if info.isdir():
+            continue
+        if fault := _bad_member(info) or _bad_name(info.name):
+            on_fault(fault.kind, str(path), fault)
+            continue
+        if info.offset_data + info.size > length:
+            raise _cut(info.name, length - info.offset_data, info.size)
+        prefix, suffix = base_plus_ext(info.name)
+        if prefix is not None and not info.name.startswith("__"):
+            yield info, suffix.lower(), prefix
+
+
+def read_sample(
+    path: str | Path,  # as for `sample_places`, which gave the two numbers
+    first: int,
+    end: int,
+) -> dict[str, bytes | str]:
+    "One sample of a shard, as `read_shard` gives it."
+    with open(path, "rb", buffering=0) as file:
+        file.seek(first)
+        content = file.read(end - first)
+    records = _records(io.BytesIO(content + bytes(1024)), str(path), lambda fault: None, "r|")
+    found = list(group_by_keys(records))
+    if len(found) != 1:
+        raise EOFError(f"{Path(path).name}: {len(found)} samples in bytes {first} to {end}, not 1")
+    return found[0]
 
 # %% ../../../nbs/data/grit/221_shards.ipynb #f6fa52606d8c4a75a9b52967216f8f3f
 def find_shards(
@@ -231,25 +307,3 @@ def find_shards(
         first = f", the first is {missing[0]!r}" if missing else ""
         raise FileNotFoundError(f"shards: {len(missing)} of {len(names)} files are missing{first}")
     return names
-
-
-def split_shards(
-    shards: Sequence[str],
-    rank: int = 0,
-    world_size: int = 1,  # this process among all that train together
-    worker: int = 0,
-    workers: int = 1,  # this reading process among those of the rank
-) -> list[str]:
-    """Every `world_size`-th shard, and every `workers`-th of these.
-
-    A worker may get none, a rank may not.
-    """
-    check_rank(rank, world_size)
-    if not 0 <= worker < workers:
-        raise ValueError(f"worker must be in 0..{workers - 1}, got {worker}")
-    if len(shards) < world_size:
-        raise ValueError(
-            f"{len(shards)} shards cannot be split over world_size={world_size} ranks: write at "
-            "least one shard a rank"
-        )
-    return list(shards)[rank::world_size][worker::workers]

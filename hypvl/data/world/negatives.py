@@ -30,9 +30,9 @@ def plain_world(world: World) -> World:
     if not any(getattr(world.config, name) for name in dials):
         return world
     plain = replace(world.config, **dict.fromkeys(dials, 0.0))
-    own = World(plain, world.sprites).held_out
+    own = World(plain).held_out
     further = [kept for name, kept in world.held_out.items() if name not in own]
-    return World(plain, world.sprites, further).with_draw(world.draw)
+    return World(plain, further).with_draw(world.draw)
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #3e63c422
 def _with_thing(scene: Scene, place: int, **changes) -> Scene:
@@ -71,8 +71,7 @@ def _renamed(world: World, m: Mention, leaf: str, rng: np.random.Generator) -> M
 def sayable(world: World) -> dict[str, tuple[str, ...]]:
     "Attribute → its words, of those that things of this world have and that can be false."
     found = {}
-    for name in world.sprites.attributes:
-        row = ATTRIBUTES[name]
+    for name, row in ATTRIBUTES.items():
         if world.config.odds.get(name, row.odds) > 0 and len(row.words) > 1:
             found[name] = row.words
     return found
@@ -327,7 +326,7 @@ def _can_be(world: World, scene: Scene) -> bool:
 
 @lru_cache(maxsize=16)
 def _nodes_of_names(world: World) -> dict[str, list[str]]:
-    "Name -> the nodes that are called so; photographs of two classes may share a name."
+    "Name -> the nodes that are called so."
     nodes: dict[str, list[str]] = {}
     for node, names in world.words.items():
         for name in {*names}:

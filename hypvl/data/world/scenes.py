@@ -86,7 +86,6 @@ class Thing:
     xy: tuple[float, float]  # centre as fractions of width and height
     diameter: float  # as a fraction of the width
     angle: float  # degrees
-    instance: int  # which photograph, for photographic sprites
     carried_by: int | None = None  # place in the scene of the thing on which it lies
     group: int | None = None  # things of one clump share the number
     deed: tuple[str, int] | None = None  # a verb, and the place of whom it is done to
@@ -251,7 +250,7 @@ class _Looks:
 
     def __post_init__(self):
         config, self.tables = self.world.config, {}
-        for name in self.world.sprites.attributes:
+        for name in ATTRIBUTES:
             if config.odds.get(name, ATTRIBUTES[name].odds):
                 self.tables[name] = self.world.rng(self.split, self.index, name).random((_ROWS, 2))
         self.pose = self.world.rng(self.split, self.index, "pose").random((_ROWS, 3))
@@ -276,13 +275,12 @@ class _Looks:
         attributes = self.attributes(row, self.world.paths[leaf][-1])
         if size:
             attributes["size"] = size
-        how_large, turn, which = self.pose[row]
+        how_large, turn, _ = self.pose[row]
         size = attributes.get("size", "medium")
         diameter = diameter_of(self.world.config, size, how_large)
         edge = 0.42 * diameter  # a little of a thing may lie outside
         xy = tuple(float(np.clip(v, edge, 1 - edge)) for v in xy)
-        angle, instance = 20 * turn - 10, int(which * (1 << 30))
-        return Thing(leaf, attributes, xy, diameter, float(angle), instance)
+        return Thing(leaf, attributes, xy, diameter, float(20 * turn - 10))
 
 # %% ../../../nbs/data/world/215_scenes.ipynb #8a38a542
 def _draw_count(world: "World", rng: np.random.Generator, split: str) -> int:
@@ -560,11 +558,10 @@ class World:
     def __init__(
         self,
         config: WorldConfig = WorldConfig(),
-        sprites=None,  # a source of sprites; default: the drawn ones
         held_out: Sequence[HeldOut] = (),  # further held-out sets, which `train` obeys
     ):
         self.config, self.draw = config, 0
-        self.sprites = sprites if sprites is not None else DrawnSprites(sight=config.sight)
+        self.sprites = DrawnSprites(sight=config.sight)
         self.taxonomy, self.words = self.sprites.taxonomy, self.sprites.words
         self.families = self.sprites.families()
         self.paths, self.genus = {}, {}  # leaf -> (leaf, ..., family), leaf -> below its family
@@ -574,8 +571,6 @@ class World:
                 path = tuple(up[: up.index(family) + 1])
                 self.paths[leaf] = path
                 self.genus[leaf] = path[-2] if len(path) > 1 else path[0]
-        if config.carry and not self.sprites.carriers:
-            raise ValueError(f"carry={config.carry}: no leaf of these sprites can carry another")
         self._further = tuple(predicate.name for predicate in held_out)
         self.held_out: dict[str, HeldOut] = {}
         for predicate in (self._pairs(), self._places(), *held_out):
@@ -671,8 +666,8 @@ class World:
         if leaf is not None and leaf not in self.paths:
             raise ValueError(f"leaf={leaf!r} is not a leaf of this world")
         for name, word in first.items():
-            if name not in self.sprites.attributes:
-                known = ", ".join(self.sprites.attributes)
+            if name not in ATTRIBUTES:
+                known = ", ".join(ATTRIBUTES)
                 raise ValueError(f"{name}={word!r}: things of this world have {known}")
             is_medium = name == "size" and word == "medium"
             if not is_medium and word not in ATTRIBUTES[name].words:
@@ -712,7 +707,7 @@ class World:
         side = self.config.image_size
         for number in _paint_order(scene.things):
             thing = scene.things[number]
-            sprite = self.sprites.sprite(thing.leaf, thing.instance, scene.split)
+            sprite = self.sprites.sprite(thing.leaf)
             canvas.put(number, sprite, thing)
         boxes, found = [], []
         for number, mask, part in _seen(canvas, scene):

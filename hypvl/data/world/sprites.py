@@ -276,8 +276,6 @@ _CARRIERS = {  # genus -> where something stands on it (x, y of its centre), and
 class DrawnSprites:
     "Procedural sprites of the built-in lexicon."
 
-    attributes = tuple(name for name in ATTRIBUTES)  # what can be seen of a drawn thing
-
     def __init__(self, sight: float = 1.0):  # how large marks are; 1 is the default world
         parents, self.words = lexicon()
         self.taxonomy, self.sight = Taxonomy(parents, "thing"), sight
@@ -303,8 +301,8 @@ class DrawnSprites:
             leaves[family].append(leaf)
         return {family: tuple(below) for family, below in leaves.items()}
 
-    def sprite(self, leaf: str, instance: int = 0, split: str = "train") -> Sprite:
-        "The sprite of a leaf; drawn things have one instance for every split."
+    def sprite(self, leaf: str) -> Sprite:
+        "The sprite of a leaf."
         if leaf not in self._looks:
             raise ValueError(f"leaf={leaf!r} is not a leaf of the built-in lexicon")
         if leaf not in self._drawn:

@@ -426,7 +426,7 @@ class StateWorld:
         edge = diameter / 2 + 0.02
         xy = (edge + x * (1 - 2 * edge), edge + y * (1 - 2 * edge))
         attributes = {STATE_GROUP[state]: state}
-        thing = Thing(shape, attributes, xy, float(diameter), float(24 * turn - 12), 0)
+        thing = Thing(shape, attributes, xy, float(diameter), float(24 * turn - 12))
         scene = Scene((thing,), split, index)
         if not self.allows(scene):
             raise ValueError(f"pair={pair}: split {split!r} does not show it")

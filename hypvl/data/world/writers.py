@@ -341,9 +341,7 @@ def _finished_suite(root: Path, world: World, wanted: dict) -> dict | None:
         return None
     found = json.loads((root / "world.json").read_text())
     same_world = from_dict(WorldConfig, found["world"]) == world.config
-    leaves = json.loads(json.dumps(world.families))  # photographs of other classes are others
-    same_world = same_world and found.get("families", leaves) == leaves
-    if not same_world or any(found.get(key) != wanted[key] for key in ("suite", "sprites")):
+    if not same_world or found.get("suite") != wanted["suite"]:
         raise ValueError(
             f"root={root.name!r} holds another world; choose another folder or delete it"
         )
@@ -363,12 +361,7 @@ def write_suite(
     """
     root, world = Path(root), world.with_draw(config.draw)
     suite = {name: value for name, value in asdict(config).items() if value or name != "draw"}
-    facts = {
-        "world": asdict(world.config),
-        "suite": suite,
-        "sprites": type(world.sprites).__name__,
-    }
-    facts = json.loads(json.dumps(facts))
+    facts = json.loads(json.dumps({"world": asdict(world.config), "suite": suite}))
     if found := _finished_suite(root, world, facts):
         return found
     with folder_lock(root):

@@ -23,10 +23,10 @@ from ... import __version__
 from ...config import atomic_path, config_hash, suggest, write_atomic
 from ...data.benchmarks.image_sets import MissingData, say_data_root
 from ..blind import BagOfWords
-from ..observer import read_truth
+from ..oracle import read_truth
+from ..statistics import summarise
 from .features import Share, model_fingerprint
 from .protocols import EvaluationRun, Protocol
-from .results import summarise
 from hypvl.evaluation.suites.tasks import (
     Task,
     data_state,

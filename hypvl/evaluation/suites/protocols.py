@@ -29,19 +29,18 @@ from hypvl.evaluation.blind import (
 )
 from ..hard_negatives import blind_pairs, evaluate_pairs, with_overall
 from ..hierarchy import hierarchical_metrics
-from hypvl.evaluation.observer import (
+from hypvl.evaluation.oracle import (
     Truth,
-    ideal_classes,
-    ideal_hierarchy,
-    ideal_retrieval,
     nodes_hold,
-    texts_likely,
+    oracle_classes,
+    oracle_hierarchy,
+    oracle_retrieval,
+    texts_hold,
 )
 from ..retrieval import evaluate_retrieval
+from ..statistics import item_values
 from .features import PointStore
-from .prompts import WORLD_TEMPLATES
-from .results import item_values
-from ..zero_shot import evaluate_zero_shot
+from ..zero_shot import WORLD_TEMPLATES, evaluate_zero_shot
 
 # %% ../../../nbs/evaluation/suites/633_protocols.ipynb #5dc42be8
 _KNOWN_VALUES = {
@@ -94,7 +93,7 @@ class EvaluationRun:
     root: Path  # the evaluation data
     protocol: Protocol = Protocol()
     bag: BagOfWords | None = None  # fitted on training captions, for the baseline
-    truth: Truth | None = None  # of the pictures, for the ideal observer; None: no such rows
+    truth: Truth | None = None  # of the images, for the rows of the oracle; None: no such rows
     reading: Mapping[str, Any] = field(default_factory=dict)  # settings of `PointStore`
     frames: dict[str, list] = field(default_factory=dict)  # name → data frames
     _stores: dict[str, PointStore] = field(default_factory=dict)
@@ -199,7 +198,7 @@ def add_classification(
     right = None
     if run.truth is not None and isinstance(images, Sequence) and run.truth.knows(images):
         right = nodes_hold(run.truth, images, nodes)
-        ideal = ideal_classes(right, labels, offered)
+        ideal = oracle_classes(right, labels, offered)
         run.add_blind(_with_accuracy(ideal, metric, labels), "zero_shot", dataset)
     if parents is not None:
         _add_hierarchy(run, tree, predictions, labels, names, nodes, parents, offered, right)
@@ -208,7 +207,7 @@ def add_classification(
 def _add_hierarchy(
     run: EvaluationRun, tree: str, predictions, labels, names, nodes, parents, offered, right
 ):
-    "How far predictions are from the truth, for the model, the blind and the ideal observer."
+    "How far predictions are from the truth, for the model, the baselines and the oracle."
 
     def of_indices(predicted, target):
         said, true = [nodes[i] for i in predicted], [nodes[i] for i in target]
@@ -220,7 +219,7 @@ def _add_hierarchy(
     blind = hierarchy_baselines(labels, names, of_indices, run.bag, offered)
     run.add_blind(blind, "hierarchy", tree)
     if right is not None:
-        ideal = ideal_hierarchy(right, labels, of_indices, offered)
+        ideal = oracle_hierarchy(right, labels, of_indices, offered)
         run.add_blind(ideal, "hierarchy", tree)
 
 # %% ../../../nbs/evaluation/suites/633_protocols.ipynb #fdcb3060
@@ -242,8 +241,8 @@ def add_retrieval(
     )
     blind = retrieval_baselines(data.owners, len(data.paths), data.captions, run.bag)
     if run.truth is not None and run.truth.knows(data.paths, data.captions):
-        likely = texts_likely(run.truth, data.paths, data.captions)
-        blind = pd.concat([blind, ideal_retrieval(likely, data.owners)])
+        holds = texts_hold(run.truth, data.paths, data.captions)
+        blind = pd.concat([blind, oracle_retrieval(holds, data.owners)])
     blind = blind.assign(suite="retrieval", dataset=dataset)
     for rows in (items, *(blind.assign(score=score) for score in scores)):
         asks_by_image = ~rows["metric"].str.startswith("t2i")

@@ -36,7 +36,6 @@ from ...data.benchmarks.registry import BENCHMARK_LISTS, BENCHMARKS
 from ...data.benchmarks.wordnet import imagenet_taxonomy
 from ...data.records import read_lines
 from ...data.taxonomy import Taxonomy
-from .prompts import clean_name
 from hypvl.evaluation.suites.protocols import (
     TREE_METRICS,
     EvaluationRun,
@@ -46,6 +45,7 @@ from hypvl.evaluation.suites.protocols import (
     add_sugarcrepe,
     part_of,
 )
+from ..zero_shot import class_name
 from ...paper_parts import import_part
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #f57d3038
@@ -355,7 +355,7 @@ def class_names(
     file: str | Path | None = None,  # `folder<TAB>name` a line, or a name a line in their order
 ) -> list[str]:
     "What the classes of a folder are called in prompts, each in its own way."
-    names = [clean_name(name) for name in classes] if file is None else _read_names(classes, file)
+    names = [class_name(name) for name in classes] if file is None else _read_names(classes, file)
     first: dict[str, str] = {}
     for folder, name in zip(classes, names):
         if not name:
@@ -405,7 +405,7 @@ def _check_list(classes: Sequence[str], file: str, lines: Sequence[str]):
 
 def _check_order(classes: Sequence[str], file: str, names: Sequence[str]):
     "Raise where a name is the word of another folder than the one in its place."
-    words, own = ([clean_name(t).casefold() for t in texts] for texts in (names, classes))
+    words, own = ([class_name(t).casefold() for t in texts] for texts in (names, classes))
     for place, word in enumerate(words):
         if word in own and own[place] != word:
             other = own.index(word)
@@ -583,7 +583,7 @@ def node_names(
             names[node] = name
 
     def name_of(node):
-        return names.get(node) or clean_name(node)
+        return names.get(node) or class_name(node)
 
     return name_of
 

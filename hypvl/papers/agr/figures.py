@@ -72,10 +72,10 @@ def curriculum_figure(
     points = sorted({round(end * n / 400) for n in range(401)})
     for kind in kinds:
         curriculum = Curriculum(kind, steps)
-        entropy = RoutedObjective(steps).make().factors
+        annealing = RoutedObjective(steps).annealing
         for step in points:
             values = {"α": curriculum.alpha(step), "β": curriculum.beta(step)}
-            values[_REWARD] = entropy(step)["entropy"]
+            values[_REWARD] = annealing.factor(step)
             for series, value in values.items():
                 rows.append({"panel": kind, "series": series, "step": step, "value": value})
     data = pd.DataFrame(rows)

@@ -12,11 +12,11 @@ from functools import partial
 
 import numpy as np
 import pandas as pd
-from ..study import Frames, Measure
 
 from .curriculum import BREAKPOINTS, PUBLISHED_STEPS
 from .gate_statistics import dominance, fit_rate
 from .tables import WORLD_TEXTS
+from ..study import Frames, Measure
 
 # %% ../../../nbs/papers/agr/937_measures.ipynb #85300001
 def _per_run(

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from ..study import Figure, NoFrame, Paper, Study
 from IPython.display import Markdown
 from PIL import Image
 
@@ -44,11 +43,12 @@ from .recipes import SECTIONS, section_recipes, trained_parameters
 from .tables import LAYOUTS, REFERENCE
 from ..figures import Drawing, budget_figure, budget_scores
 from ..parameters import Seeds
-from ..recipes import Recipe
 from ..reference import Rows
 from ..runs import validation_points
+from ..study import Figure, NoFrame, Paper, Study
 from ..tables import in_groups
-from ...search import build_index
+from ...search import brute_force, build_index
+from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #f831b91c
 TABLE_SECTIONS = tuple(section for section in SECTIONS if section != "budget")
@@ -442,7 +442,7 @@ def search_depths(
         gate = trained.geometry.parts(points[query]).asking.gate.mean().item()
         for k in best:
             hits = index.search(points[query], k, certify=True)
-            same = hits.ids == index.brute_force(points[query], k).ids
+            same = hits.ids == brute_force(index, points[query], k).ids
             row = {"query": query, "best": k, "among": len(points[key]), "mean gate": gate}
             row |= {"median depth": hits.depth.median().item(), "largest": hits.depth.max().item()}
             row |= {"scored per query": hits.scored / len(points[query])}

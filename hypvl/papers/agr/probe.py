@@ -38,9 +38,9 @@ from hypvl.papers.agr.gate_statistics import (
 from .routed_geometry import Routed
 from .routed_score import difference
 from .synthetic_posts import caption_facts
-from ..recipes import Recipe
 from ..reference import BASELINES, IDEAL
 from ..runs import validation_points
+from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/agr/935_probe.ipynb #738a8729
 VARIANT_LABELS = {  # variant → what stands behind the model's name

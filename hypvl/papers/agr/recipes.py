@@ -21,9 +21,10 @@ from .redcaps_source import RedcapsSource
 from .routed_geometry import RoutedConfig, RoutingConfig
 from .routing_losses import RoutedObjective
 from .synthetic_posts import RedcapsWorldConfig
-from ..recipes import PRESETS, Recipe, known_name, preset_scale, split_overrides
+from ..recipes import PRESETS, known_name, preset_scale
 from ...training.cached import CachedFeatures
 from ...training.config import TrainConfig
+from ...training.recipe import Recipe, split_overrides
 
 # %% ../../../nbs/papers/agr/934_recipes.ipynb #c850eeba
 HELD_OUT = 5_000  # posts of RedCaps on which the best constant is chosen

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 
-from ...config import check_least, config_hash, suggest
+from ...config import check_least, config_hash
+from ...data.batches import Loader
 from ...data.benchmarks.image_sets import lacks
 from ...data.locate import Amount, DataCheck, count_shards, first_folder
 from ...data.sources import DataPaths, DataSource, world_words
 from ...data.world.scenes import World, WorldConfig
 from ...data.world.writers import SuiteConfig, suite_name, write_suite
-from .post_batches import PostLoader, PostReading, held_out_posts
+from .post_batches import PostDataset, PostReading, held_out_posts
 from .redcaps_collection import Posts, collect_posts, source_files
 from .redcaps_posts import picture_path, read_annotations, subreddit_words
 from .synthetic_posts import RedcapsWorldConfig, communities, write_redcaps_world
@@ -100,50 +101,21 @@ class RedcapsSource(DataSource, kind="redcaps"):
         trained[held_out_posts(posts, self.held_out)] = False
         return posts.table["caption"].take(np.flatnonzero(trained)[:limit]).to_pylist()
 
-    def loader(
-        self,
-        data: DataPaths,
-        tokenizer,
-        size: int = 224,
-        batch_size: int = 64,
-        seed: int = 0,
-        split: str = "train",
-        rank: int = 0,
-        world_size: int = 1,
-        workers: int = 0,
-    ) -> PostLoader:
-        "Batches of pictures and captions; see `DataSource.loader` and `PostLoader`."
-        if split not in ("train", "val"):
-            raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
-        return self._posts(
-            data, tokenizer, size, batch_size, seed, split, rank, world_size, workers
-        )
+    def dataset(
+        self, data: DataPaths, tokenizer, size: int = 224, seed: int = 0, split: str = "train"
+    ) -> PostDataset:
+        "Pictures and captions; see `DataSource.dataset` and `PostDataset`."
+        own = split == "val" and data.val != data.train  # a folder of validation posts alone
+        posts, held_out = Posts(data.val if own else data.train), 0 if own else self.held_out
+        return PostDataset(posts, tokenizer, size, self.reading, held_out, seed, split)
 
     def one_pass(
         self, data: DataPaths, tokenizer, size: int, batch_size: int, split: str = "train"
-    ) -> PostLoader:
+    ) -> Loader:
         "Every post of training or held out once, in order; see `DataSource.one_pass`."
         if split == "train":
-            return self._posts(data, tokenizer, size, batch_size, split="train once")
+            return Loader(self.dataset(data, tokenizer, size, split="train once"), batch_size)
         return self.loader(data, tokenizer, size, batch_size, split=split)
-
-    def _posts(
-        self, data, tokenizer, size, batch_size, seed=0, split="", rank=0, world_size=1, workers=0
-    ) -> PostLoader:
-        own = split == "val" and data.val != data.train  # a folder of validation posts alone
-        return PostLoader(
-            Posts(data.val if own else data.train),
-            tokenizer,
-            size,
-            batch_size,
-            self.reading,
-            0 if own else self.held_out,
-            seed,
-            split,
-            rank,
-            world_size,
-            workers,
-        )
 
 # %% ../../../nbs/papers/agr/932_redcaps_source.ipynb #90237534
 _REDCAPS_POSTS = 12_011_121  # annotations of release 1.0

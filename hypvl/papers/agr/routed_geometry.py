@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ...config import check_least, check_type, suggest
+from ...geometry.pairwise import Gather
 from ...geometry.precision import fp32_geometry
-from ...geometry.spaces import Geometry, GeometryConfig, Side, SphereConfig
+from ...geometry.spaces import Geometry, GeometryConfig, Side, SphereConfig, local_logsumexp
 from .clipped import ClippedConfig
 from .curriculum import Curriculum
-from .routed_bound import largest_score
-from .routed_score import Asking, ScoreForm, routed_score
+from .routed_score import Asking, ScoreForm, largest_score, routed_score
 from .router import PairRouter
 
 # %% ../../../nbs/papers/agr/924_routed_geometry.ipynb #4ac9926d
@@ -396,20 +396,8 @@ class Routed(Geometry):
     # --- from points to scores
 
     @fp32_geometry
-    def pairs(
-        self,
-        images: Float[Tensor, "I D"],
-        texts: Float[Tensor, "T D"],
-        memo: dict | None = None,  # of the step; the same images and texts are weighed once
-    ) -> PairMatrices:
+    def pairs(self, images: Float[Tensor, "I D"], texts: Float[Tensor, "T D"]) -> PairMatrices:
         "Both scores and the weight of each pair."
-        memo = {} if memo is None else memo
-        key = ("routed pairs", id(self), id(images), id(texts))
-        if key not in memo:
-            memo[key] = self._weighed(images, texts), (images, texts)  # kept, so that ids stay
-        return memo[key][0]
-
-    def _weighed(self, images, texts):
         image, text = self.parts(images), self.parts(texts)
         correction = self.correction.logits(image.correction, text.correction, "image")
         baseline = self.baseline.logits(image.baseline, text.baseline, "image")
@@ -467,7 +455,6 @@ class Routed(Geometry):
         side: Side = "image",
         *,
         kind: str = "paper",
-        memo: dict | None = None,  # of the step
     ) -> Float[Tensor, "Q K"]:
         """Routed score of each query with each key, or with its own keys, as `side` asks.
 
@@ -484,8 +471,14 @@ class Routed(Geometry):
             return torch.cat(own) if own else queries.new_zeros(keys.shape[:2])
         asking = self.parts(queries).asking
         if side == "image":
-            return self.of_queries(self.pairs(queries, keys, memo), asking)
-        return self.of_queries(self.pairs(keys, queries, memo).of_texts(), asking)
+            return self.of_queries(self.pairs(queries, keys), asking)
+        return self.of_queries(self.pairs(keys, queries).of_texts(), asking)
+
+    def _pairs_by_query(self, queries, keys, side):
+        "Matrices of queries by keys."
+        if side == "image":
+            return self.pairs(queries, keys)
+        return self.pairs(keys, queries).of_texts()
 
     @fp32_geometry
     def contrast(
@@ -494,30 +487,70 @@ class Routed(Geometry):
         keys: Float[Tensor, "K D"],
         offset: int = 0,
         side: Side = "image",
-        memo: dict | None = None,
-    ) -> Float[Tensor, "Q"]:
-        "Cross-entropy of each query against all keys; large matrices by rows, made again backward."
-        pairs = self.pairs(queries, keys, memo) if side == "image" else None
-        if pairs is None:
-            pairs = self.pairs(keys, queries, memo).of_texts()
-        target = torch.arange(len(queries), device=queries.device) + offset
-        asking = self.parts(queries).asking
-        if pairs.correction.numel() <= SMALL_MATRIX:
-            return F.cross_entropy(self.of_queries(pairs, asking), target, reduction="none")
-        rows = max(1, SMALL_MATRIX // len(keys))
-        tensors = [*pairs, asking.gate, asking.calibration, target]
-        pieces = [[None] * len(target) if x is None else x.split(rows) for x in tensors]
-        losses: list[Any] = []
-        for some in zip(*pieces):
-            losses.append(checkpoint(self._row_losses, *some, use_reentrant=False))
-        return torch.cat(losses)
+        gather: Gather | None = None,
+    ) -> tuple[Float[Tensor, "Q"], Float[Tensor, "Q"]]:
+        "Both directions; the router is evaluated once."
+        pairs = self._pairs_by_query(queries, keys, side)
+        return self.contrast_of(pairs, queries, keys, offset, gather)
 
-    def _row_losses(self, correction, baseline, weight, gate, calibration, target):
-        "Cross-entropies of some queries."
-        scores = self.of_queries(
-            PairMatrices(correction, baseline, weight), Asking(gate, calibration)
-        )
-        return F.cross_entropy(scores, target, reduction="none")
+    @fp32_geometry
+    def contrast_of(
+        self,
+        pairs: PairMatrices,  # of queries by keys
+        queries: Float[Tensor, "Q D"],
+        keys: Float[Tensor, "K D"],
+        offset: int = 0,
+        gather: Gather | None = None,
+    ) -> tuple[Float[Tensor, "Q"], Float[Tensor, "Q"]]:
+        "`contrast`, given the matrices of the pairs."
+        count, device = len(queries), queries.device
+        target = torch.arange(count, device=device) + offset
+        of_queries = self._cross_entropy(pairs, self.parts(queries).asking, target)
+        if self.variant == "fusion" and gather is not None:  # standardised over all queries
+            raise ValueError("variant='fusion': train it on one process, got several")
+        target = (torch.arange(len(keys), device=device) - offset).clamp(0, count - 1)
+        total, own = self._log_sums(pairs.of_texts(), self.parts(keys).asking, target)
+        total = local_logsumexp(total, offset, count, gather)
+        return of_queries, total - own[offset : offset + count]
+
+    @fp32_geometry
+    def contrast_one_way(
+        self,
+        queries: Float[Tensor, "Q D"],
+        keys: Float[Tensor, "K D"],
+        offset: int = 0,
+        side: Side = "image",
+    ) -> Float[Tensor, "Q"]:
+        "Cross-entropy of each query against all keys."
+        pairs = self._pairs_by_query(queries, keys, side)
+        target = torch.arange(len(queries), device=queries.device) + offset
+        return self._cross_entropy(pairs, self.parts(queries).asking, target)
+
+    def _cross_entropy(self, pairs, asking, target):
+        total, own = self._log_sums(pairs, asking, target)
+        return total - own
+
+    def _log_sums(self, pairs, asking, target):
+        """Logsumexp of each row of scores, and its score at `target`.
+
+        Large matrices by rows, which are computed again in the backward pass.
+        """
+        tensors = [*pairs, asking.gate, asking.calibration, target]
+        if pairs.correction.numel() <= SMALL_MATRIX:
+            return self._row_log_sums(*tensors)
+        rows = max(1, SMALL_MATRIX // pairs.correction.shape[1])
+        pieces = [[None] * len(target) if x is None else x.split(rows) for x in tensors]
+        found: list[Any] = []
+        for some in zip(*pieces):
+            found.append(checkpoint(self._row_log_sums, *some, use_reentrant=False))
+        totals, scores = zip(*found)
+        return torch.cat(totals), torch.cat(scores)
+
+    def _row_log_sums(self, correction, baseline, weight, gate, calibration, target):
+        "`_log_sums` of some rows."
+        pairs = PairMatrices(correction, baseline, weight)
+        scores = self.of_queries(pairs, Asking(gate, calibration))
+        return scores.logsumexp(1), scores.gather(1, target[:, None])[:, 0]
 
     # --- how large a score can be
 

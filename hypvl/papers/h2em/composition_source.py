@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pandas as pd
 
-from ...config import atomic_path, config_hash, file_hash, suggest, write_atomic
+from ...config import atomic_path, config_hash, file_hash, write_atomic
 from ...data.benchmarks.image_sets import lacks
 from ...data.jobs import folder_lock
 from ...data.locate import Amount, DataCheck
 from ...data.sources import DataPaths, DataSource
 from ...data.world.states import StatesConfig, state_words
-from .composition_batches import CompositionAugmentation, CompositionLoader
+from .composition_batches import CompositionAugmentation, CompositionDataset
 from .metadata import LOST, METADATA, Compositions, read_compositions
 from hypvl.papers.h2em.splits import (
     DATASETS,
@@ -133,33 +133,15 @@ class CzslSource(DataSource, kind="czsl"):
         rows = pd.read_parquet(data.suite / _TABLE)
         return Compositions(read_split(raw, report["name"]), raw, rows, report["skipped"])
 
-    def loader(
-        self,
-        data: DataPaths,
-        tokenizer=None,
-        size: int = 224,
-        batch_size: int = 64,
-        seed: int = 0,
-        split: str = "train",
-        rank: int = 0,
-        world_size: int = 1,
-        workers: int = 0,
-    ) -> CompositionLoader:
-        "Batches of pictures; see `CompositionLoader`. `split` may be 'test'. There are no texts."
-        if split not in PHASES:
-            raise ValueError(f"split={split!r}: unknown.{suggest(split, PHASES)}")
-        return CompositionLoader(
-            self.compositions(data),
-            size,
-            batch_size,
-            self.augmentation if self.augment else None,
-            seed,
-            split,
-            rank,
-            world_size,
-            workers,
-            self.keep_decoded,
-        )
+    splits = PHASES
+
+    def dataset(
+        self, data: DataPaths, tokenizer=None, size: int = 224, seed: int = 0, split: str = "train"
+    ) -> CompositionDataset:
+        "Pictures; see `DataSource.dataset`. `split` may be 'test'. There are no texts."
+        drawn = self.augmentation if self.augment else None
+        rows = self.compositions(data)
+        return CompositionDataset(rows, size, drawn, seed, split, self.keep_decoded)
 
 # %% ../../../nbs/papers/h2em/906_composition_source.ipynb #21ac4439
 _SPLITS_FROM = "split and metadata by utils/download_data.sh of github.com/ExplainableML/czsl"

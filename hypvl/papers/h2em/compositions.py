@@ -32,8 +32,7 @@ from hypvl.evaluation.czsl import (
     feasibility_thresholds,
     search_threshold,
 )
-from ...evaluation.statistics import presence_auc
-from ...evaluation.suites.results import item_values
+from ...evaluation.statistics import item_values, presence_auc
 from ...evaluation.zero_shot import inference
 from ...models.registry import create_model
 from .composition_source import FEASIBILITY, WORD_VECTORS, CzslSource
@@ -48,10 +47,10 @@ from .feasibility import pair_feasibility, read_feasibility, read_word_vectors
 from .primitives import PrimitiveTaxonomy
 from .recipes import composition_recipe, primitive_features, taxonomy_of
 from .splits import DATASETS, CompositionSplit, Pair, clean_name
-from ..recipes import Recipe
 from ..reference import IDEAL
 from ..runs import register_monitor, register_probe
 from ...training.metrics import read_metrics
+from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/h2em/912_compositions.ipynb #43c77234
 SETTINGS = ("closed", "open")

@@ -9,9 +9,9 @@ __all__ = ['MEASURES', 'order_of_lengths', 'steps_of_shared_errors', 'published_
 from functools import partial
 
 import pandas as pd
-from ..study import Frames, Measure
 
 from .compositions import edge_share, published_parameters
+from ..study import Frames, Measure
 
 # %% ../../../nbs/papers/h2em/914_measures.ipynb #85c0910c
 def order_of_lengths(

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from ..study import Figure, NoFrame, Paper, Study
 from PIL import Image
 
 from ...evaluation.statistics import seed_interval
@@ -40,9 +39,11 @@ from .metadata import image_path
 from .recipes import SECTIONS, published_recipes, section_recipes
 from .tables import LAYOUTS, METRICS, REFERENCE, suspected_typos
 from ..parameters import Seeds
-from ..recipes import Recipe, known_name
+from ..recipes import known_name
 from ..reference import BASELINES, Rows
+from ..study import Figure, NoFrame, Paper, Study
 from ..tables import fold
+from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/h2em/916_paper.ipynb #56cbbbcd
 def _first_dataset(study: Study) -> str:

@@ -49,17 +49,10 @@ from hypvl.papers.h2em.splits import (
     read_split,
     split_folders,
 )
-from hypvl.papers.recipes import (
-    PRESETS,
-    Recipe,
-    at_budget,
-    known_name,
-    split_overrides,
-    untrained,
-    without_steps,
-)
+from ..recipes import PRESETS, known_name
 from ...training.config import TrainConfig
 from ...training.optim import Group
+from ...training.recipe import Recipe, at_budget, split_overrides, untrained, without_steps
 
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #ffe548ba
 def split_of(

@@ -17,7 +17,6 @@ from torch.nn import functional as F
 from ...models.interop import OpenClipText, OpenClipVision
 from ...models.text import TextTower
 from ...models.towers import ConvTower, ViTTower
-from ...streams import Kind, register_kind
 
 # %% ../../../nbs/papers/h2em/907_tower_tokens.ipynb #3d291157
 @singledispatch
@@ -56,9 +55,6 @@ def _(tower: OpenClipVision, images):
     visual: Any = tower.visual
     x = visual.ln_post(visual.transformer(visual._embeds(images)))
     return x if visual.proj is None else x @ visual.proj
-
-# %% ../../../nbs/papers/h2em/907_tower_tokens.ipynb #d791eae1
-register_kind(Kind("image_tokens", "[B, N+1, W] of a frozen image tower", "image"))
 
 # %% ../../../nbs/papers/h2em/907_tower_tokens.ipynb #99269feb
 @singledispatch

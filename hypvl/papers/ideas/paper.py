@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from ..study import Figure, Paper, Study
 from matplotlib.lines import Line2D
 
 from ...evaluation.statistics import seed_interval
@@ -19,9 +18,10 @@ from ..figures import Drawing, palette, panels, style
 from .abilities import ABILITIES, ASKED, IDEAS, LAYOUTS, NO_NUMBERS
 from .recipes import MAIN, MODELS, MORE, SECTIONS, section_recipes
 from ..parameters import Seeds
-from ..recipes import Recipe
 from ..reference import BASELINES, Rows
+from ..study import Figure, Paper, Study
 from ..syntax.measures import PARSE_RECOVERY
+from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/ideas/942_paper.ipynb #00238aa2
 _INTERVALS = {  # column interval of the judged claims: colour and label

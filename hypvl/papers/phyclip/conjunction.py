@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import nn
 
-from ...evaluation.suites.prompts import grammatical
-from ...evaluation.zero_shot import encode_texts, inference, score_matrix
+from ...evaluation.zero_shot import encode_texts, grammatical, inference, score_matrix
 
 # %% ../../../nbs/papers/phyclip/822_conjunction.ipynb #a82130c5
 def conjunction_pairs(

@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from ...evaluation.suites.prompts import grammatical
-from ...evaluation.zero_shot import encode_texts
+from ...evaluation.zero_shot import encode_texts, grammatical
 from ...geometry.lorentz import dist
 from ...geometry.spaces import Geometry
 

@@ -24,10 +24,10 @@ from ...data.sources import DataPaths
 from ...data.taxonomy import Taxonomy
 from ...evaluation import traversal
 from ...evaluation.zero_shot import encode_images
+from ..clip_line import NAMES
 from ..figures import Drawing, no_data, panels, style
-from .recipes import NAMES
-from ..recipes import Recipe
 from ..tables import OUR_BLOCK, Table, few_seeds
+from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/phyclip/827_figures.ipynb #6ea00197
 FAMILY_COLOURS = {"clip": "#767676", "meru": "#009E73", "hycoclip": "#CC79A7", "phyclip": "#0072B2"}

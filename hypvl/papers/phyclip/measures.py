@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 import pandas as pd
-from ..study import Frames, Measure
 
 from .factor_norms import dispersion
 from ..reference import BASELINES
+from ..study import Frames, Measure
 
 # %% ../../../nbs/papers/phyclip/826_measures.ipynb #a8130005
 def _per_run(

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from ..study import Figure, Paper, Study
 from IPython.display import Markdown
 
 from ...data.benchmarks.annotations import read_karpathy
 from ...data.taxonomy import Taxonomy
 from ...evaluation.traversal import traversal_measures
+from ..clip_line import WITH_BOXES
 from ..figures import Drawing, budget_figure, budget_scores, training_figure
 from hypvl.papers.phyclip.figures import (
     FAMILY_COLOURS,
@@ -36,11 +36,12 @@ from hypvl.papers.phyclip.pictures import (
     idea_figure,
     retrieval_figure,
 )
-from .recipes import SECTIONS, WITH_BOXES, section_recipes
+from .recipes import SECTIONS, section_recipes
 from .tables import LAYOUTS, METRIC_SIGNS, REFERENCE
 from .traversal_figures import measures_figure, traversal_figure
-from ..recipes import Recipe
 from ..reference import BASELINES, Rows
+from ..study import Figure, Paper, Study
+from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/phyclip/830_paper.ipynb #070b5b8d
 def _idea(study: Study) -> Drawing:

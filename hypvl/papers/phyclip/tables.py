@@ -8,7 +8,7 @@ __all__ = ['REFERENCE', 'SIZES', 'METRIC_SIGNS', 'LAYOUTS']
 # %% ../../../nbs/papers/phyclip/825_tables.ipynb #c817e612
 from collections.abc import Mapping
 
-from .recipes import FAMILIES, model_label
+from ..clip_line import FAMILIES, model_label
 from hypvl.papers.reference import (
     Column,
     Layout,

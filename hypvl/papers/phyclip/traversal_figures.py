@@ -17,9 +17,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ...evaluation.traversal import METRICS, distinct_texts
+from ..clip_line import NAMES
 from ..figures import Drawing, panels, style
 from .figures import FAMILY_COLOURS
-from .recipes import NAMES
 
 # %% ../../../nbs/papers/phyclip/829_traversal_figures.ipynb #34ef481c
 LOOKS = {

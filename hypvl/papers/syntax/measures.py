@@ -8,8 +8,8 @@ __all__ = ['UNTRAINED_TREES', 'PARSER', 'LABELS', 'PARSE_RECOVERY', 'MEASURES', 
 
 # %% ../../../nbs/papers/syntax/848_measures.ipynb #54e27e8f
 import pandas as pd
-from ..study import Measure
 
+from ..study import Measure
 from .parse_recovery import CHAINS
 
 # %% ../../../nbs/papers/syntax/848_measures.ipynb #814cb183

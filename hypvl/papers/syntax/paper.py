@@ -11,13 +11,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
-from ..study import Figure, NoFrame, Paper, Study
 
 from ...data.grit.shards import find_shards
 from ..figures import Drawing
 from ..parameters import Seeds
-from ..recipes import Recipe
 from ..reference import BASELINES, Rows
+from ..study import Figure, NoFrame, Paper, Study
 from hypvl.papers.syntax.figures import (
     loss_figure,
     parse_figure,
@@ -27,8 +26,10 @@ from hypvl.papers.syntax.figures import (
 from .measures import MEASURES
 from .parsers import shard_parses
 from .recipes import SECTIONS, parse_frames, section_recipes
+from .syntax_loss import edge_term
 from .tables import LAYOUTS, REFERENCE
 from ..tables import in_groups
+from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/syntax/850_paper.ipynb #00d1b15c
 TABLE_SECTIONS = LAYOUTS[1].rows.sections  # all but the weights
@@ -134,10 +135,10 @@ def parser_agreement(study: Study) -> pd.DataFrame:
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
     "What the plan says about a run besides its model."
     return {
-        "μ": recipe.objective.syntax.weight,
+        "μ": recipe.columns["mu"],
         "parses": getattr(recipe.data, "parser", "") or recipe.data.parses,
         "text tower": recipe.model.text.attention,
-        "words in context": recipe.objective.syntax.cont,
+        "words in context": edge_term(recipe.objective.more).specific.removeprefix("words@"),
     }
 
 

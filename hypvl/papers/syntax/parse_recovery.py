@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...data.records import Parse
-from ...evaluation.suites.results import item_values
+from ...evaluation.statistics import item_values
 from ...evaluation.zero_shot import inference
 from ...geometry.spaces import Product
 from .word_pieces import DEPS, align, collate_aligned

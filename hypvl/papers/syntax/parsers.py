@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['SOURCES', 'load_parser', 'attachment_score', 'parser_identity', 'sidecar', 'parse_shards', 'ParseFault', 'read_docs',
-           'read_parses', 'sample_parse', 'shard_parses']
+           'read_parses', 'StoredParses', 'sample_parse', 'shard_parses']
 
 # %% ../../../nbs/papers/syntax/842_parsers.ipynb #4126b43e
+import copy
 import hashlib
 import json
 import logging
@@ -317,9 +318,34 @@ def read_parses(
     return {key: Parse.from_doc(doc) for key, doc in read_docs(shard)}
 
 
+class StoredParses:
+    "The parses beside a shard; each is made when it is asked for."
+
+    def __init__(
+        self,
+        shard: str | Path,  # a shard that `parse_shards` has parsed
+    ):
+        from spacy.vocab import Vocab
+
+        self.docs, facts = _read_bin(sidecar(shard))
+        self.places, self.vocab = {key: n for n, key in enumerate(facts["keys"])}, Vocab()
+        for string in self.docs.strings:
+            self.vocab[string]
+
+    def get(self, key: str) -> Parse | None:
+        "The parse of a caption; None where there is none."
+        if key not in self.places:
+            return None
+        one, n = copy.copy(self.docs), self.places[key]
+        one.strings = set()  # are in the vocabulary
+        for name in ("tokens", "spaces", "cats", "span_groups", "flags", "user_data"):
+            setattr(one, name, getattr(one, name)[n : n + 1])
+        return Parse.from_doc(next(one.get_docs(self.vocab)))
+
+
 def sample_parse(
     raw: Mapping[str, Any],  # a sample as `read_shard` gives it
-    stored: Mapping[str, Parse] | None = None,  # what `read_parses` gave; None: gold
+    stored: Mapping[str, Parse] | StoredParses | None = None,  # None: gold, of the sample itself
 ) -> Parse:
     "The parse of the caption of one sample, stored or gold; raises `ParseFault`."
     if stored is not None:

@@ -10,6 +10,7 @@ __all__ = ['SHARE', 'WEIGHT', 'PROBES', 'SECTIONS', 'SHUFFLED', 'syntax_recipe',
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from torch import nn
@@ -20,11 +21,12 @@ from ...data.records import Parse
 from ...data.sources import DataPaths, DataSource, WorldSource
 from ...data.world.captions import caption
 from ...data.world.scenes import WorldConfig
-from ..phyclip.recipes import NAMES, recipe
-from ..recipes import BUDGETS, Recipe, at_budget, known_name, with_vocabulary
+from ..clip_line import NAMES, recipe
+from ..recipes import BUDGETS, known_name, with_vocabulary
 from .parse_recovery import parse_report
 from .parsers import shard_parses
-from .syntax_loss import SyntaxConfig
+from .syntax_loss import SyntaxConfig, edge_term, syntax_terms
+from ...training.recipe import Recipe, at_budget
 
 # %% ../../../nbs/papers/syntax/846_recipes.ipynb #dc08b550
 # of things with a material, of things that do something, of scenes with a deed between two
@@ -44,43 +46,50 @@ def syntax_recipe(
     parser: str = "",  # of 'spacy' in the world: an installed pipeline, or 'small'
     note: str = "",  # what sets it apart
     budget: float = 1.0,  # multiple of the preset's steps
-    **overrides,  # dotted keys of the record, e.g. **{"objective.syntax.cont": "attn_out.1"}
+    **overrides,  # dotted keys of the recipe; `syntax.` sets `SyntaxConfig`, e.g. "syntax.cont"
 ) -> Recipe:
-    "A model of the CLIP line with syntax rows."
+    "A model of the CLIP line with syntax terms, on the schedule of entailment."
     if family == "clip":
         raise ValueError(
-            "family='clip': a sphere has no entailment cones, so it has no syntax rows"
+            "family='clip': a sphere has no entailment cones, so it has no syntax terms"
         )
     if weight < 0:
         raise ValueError(f"weight: 0 or more, got {weight}")
+    of_syntax = {key: value for key, value in overrides.items() if key.startswith("syntax.")}
+    overrides = {key: value for key, value in overrides.items() if key not in of_syntax}
+    of_syntax = {key.removeprefix("syntax."): value for key, value in of_syntax.items()}
+    syntax = override(SyntaxConfig(weight=weight), of_syntax)
     published = preset == "paper"
     boxes, explicit = (not published, False) if boxes is None else (boxes, True)
     made = recipe(family, preset, size="S" if published else "B", boxes=boxes, seed=seed)
-    if published or overrides.get("data.kind", "world") != "world":
-        data = replace(made.data, parses="spacy", parser="en_core_web_sm")
+    kind = overrides.get("data.kind", made.data.kind).removeprefix("parsed_")
+    overrides["data.kind"] = f"parsed_{kind}"
+    data: Any = override(made.data, {"kind": "parsed_world"})
+    if published or kind != "world":
+        data = replace(data, parses="spacy", parser="en_core_web_sm")
     else:
         world = WorldConfig(odds={"material": SHARE, "action": SHARE}, deeds=SHARE)
-        data = replace(made.data, parses=parses, parser=parser, world=world)
-    objective = replace(made.objective, syntax=SyntaxConfig(weight=weight))
+        data = replace(data, parses=parses, parser=parser, world=world)
+    terms, scheduled = tuple(syntax_terms(syntax)), ("entailment", "syntax")
+    objective = replace(made.objective, more=terms, scheduled=scheduled)
     if preset == "smoke":  # twelve steps do not leave the plateau
         objective = replace(objective, delay=2, ramp=4)
     made = override(replace(made, objective=objective, data=data, probes=PROBES), overrides)
     if not published and "model.text.vocabulary" not in overrides:
         made = with_vocabulary(made)
     made = at_budget(made, budget)
-    weight = made.objective.syntax.weight
     name = made.label if explicit else NAMES[family]
-    label = name + (" + syntax" if weight else "") + (f", {note}" if note else "")
+    label = name + (" + syntax" if syntax.weight else "") + (f", {note}" if note else "")
     label = overrides.get("label", label)
-    return replace(made, label=label, columns={**made.columns, "mu": weight})
+    return replace(made, label=label, columns={**made.columns, "mu": syntax.weight})
 
 # %% ../../../nbs/papers/syntax/846_recipes.ipynb #da69c183
 SECTIONS = ("main", "budget", "weights", "layers", "parses", "product", "control")
 _FULL = {"note": "full attention", "model.text.attention": "full"}
 _FIRST = {
     "note": "first attention",
-    "objective.syntax.init": "ln1.1",
-    "objective.syntax.cont": "attn_out.1",
+    "syntax.init": "ln1.1",
+    "syntax.cont": "attn_out.1",
 }
 
 
@@ -154,9 +163,9 @@ def parse_frames(
     told = tested_parses(data, recipe.test or recipe.data, limit)
     if not told:
         return {}
-    syntax = recipe.objective.syntax
     captions, parses = (list(part) for part in zip(*told))
-    frames = parse_report(model, captions, parses, syntax.stream(syntax.cont))
+    words = edge_term(recipe.objective.more).specific
+    frames = parse_report(model, captions, parses, words)
     score = data.train.parent / "parser" / "score.json"
     if frames and score.is_file():  # what a parser reaches that was trained on a few captions
         known = frames["recovery"]

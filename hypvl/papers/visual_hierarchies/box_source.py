@@ -15,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
-from ...config import config_hash, file_stamp, suggest, write_atomic
+from ...config import config_hash, file_stamp, write_atomic
 from ...data.benchmarks.image_sets import lacks
 from ...data.jobs import folder_lock
 from ...data.locate import Amount, DataCheck
 from ...data.sources import DataPaths, DataSource
 from .box_files import BoxWorldConfig, write_box_world
-from .box_pairs import BoxPairLoader, PairConfig
+from .box_pairs import BoxPairDataset, PairConfig
 from .box_table import Boxes, load_boxes, save_boxes
 from .class_tree import ClassTree, class_statistics, class_tree
 from .containment import ContainmentRule, read_pairs, write_pairs
@@ -179,36 +179,16 @@ class BoxSource(DataSource, kind="boxes"):
         scenes = int(pairs.from_scene.sum())
         return counts | {"pairs from scenes": scenes, "pairs of boxes": len(pairs) - scenes}
 
-    def loader(
-        self,
-        data: DataPaths,
-        tokenizer=None,
-        size: int = 224,
-        batch_size: int = 64,
-        seed: int = 0,
-        split: str = "train",
-        rank: int = 0,
-        world_size: int = 1,
-        workers: int = 0,
-    ) -> BoxPairLoader:
-        "Batches of pairs; see `DataSource.loader` and `BoxPairLoader`. There are no texts."
-        if split not in ("train", "val"):
-            raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
-        folder = data.train if split == "train" else data.val
+    def dataset(
+        self, data: DataPaths, tokenizer=None, size: int = 224, seed: int = 0, split: str = "train"
+    ) -> BoxPairDataset:
+        "Pairs of views; see `DataSource.dataset`. There are no texts."
+        train = split == "train"
+        folder = data.train if train else data.val
         boxes = load_boxes(folder)
-        return BoxPairLoader(
-            boxes,
-            read_pairs(boxes, folder, self.rule),
-            size,
-            batch_size,
-            self.pairs,
-            seed,
-            split,
-            rank,
-            world_size,
-            workers,
-            containment=self.rule.containment,
-        )
+        pairs = read_pairs(boxes, folder, self.rule)
+        within = self.rule.containment
+        return BoxPairDataset(boxes, pairs, size, self.pairs, seed, train, within)
 
     def tree(
         self,

@@ -24,10 +24,9 @@ from torch.utils.data import DataLoader
 
 from ...data.benchmarks.image_sets import ImageSet, MissingData
 from ...data.sources import DataPaths
-from ...evaluation.suites.results import summarise
+from ...evaluation.statistics import summarise
 from ...evaluation.zero_shot import encode_images, inference
 from ...geometry.spaces import Geometry
-from ..recipes import Recipe
 from ..runs import register_probe
 from .box_pairs import Views
 from .box_source import BoxSource
@@ -46,13 +45,14 @@ from hypvl.papers.visual_hierarchies.cross_image import (
     scene_labels,
     training_pairs,
 )
-from .instance_scores import DIRECTIONS, likeness
 from hypvl.papers.visual_hierarchies.instance_search import (
     ANGLE_THRESHOLDS,
     COSINE_THRESHOLDS,
+    DIRECTIONS,
     FRACTIONS,
     FRACTIONS_LVIS,
     evaluate_search,
+    likeness,
     precision_recall,
     scores_between,
     search_baselines,
@@ -71,6 +71,7 @@ from hypvl.papers.visual_hierarchies.votes import (
     open_single_class,
     top_indices,
 )
+from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #26360df7
 @dataclass(frozen=True, eq=False)

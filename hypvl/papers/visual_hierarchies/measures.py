@@ -8,9 +8,9 @@ __all__ = ['RECALLS', 'MEASURES', 'curve_precision', 'depth_order']
 # %% ../../../nbs/papers/visual_hierarchies/877_measures.ipynb #a33e0003
 import numpy as np
 import pandas as pd
-from ..study import Frames, Measure
 
 from ..reference import BASELINES, IDEAL
+from ..study import Frames, Measure
 from .tables import LVIS
 
 # %% ../../../nbs/papers/visual_hierarchies/877_measures.ipynb #a33e0006

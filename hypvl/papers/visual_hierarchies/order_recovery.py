@@ -18,10 +18,9 @@ from jaxtyping import Float, Int
 from scipy.stats import rankdata
 from torch import Tensor
 
-from ...evaluation.statistics import Interval
-from ...evaluation.suites.results import item_values
+from ...evaluation.statistics import Interval, item_values
 from ...geometry.spaces import Geometry
-from .instance_scores import likeness
+from .instance_search import likeness
 
 # %% ../../../nbs/papers/visual_hierarchies/873_order_recovery.ipynb #2a7f5e28
 Edges = Collection[tuple[int, int]]  # (general, specific), numbers of instances

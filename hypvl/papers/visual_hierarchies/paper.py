@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from ..study import Figure, NoFrame, Paper, Study
 
 from ..figures import Drawing, budget_figure, budget_scores, training_figure
 from ..parameters import Seeds
-from ..recipes import Recipe
 from ..reference import BASELINES, Rows
+from ..study import Figure, NoFrame, Paper, Study
 from .box_pairs import Views
 from .box_source import BoxSource
 from .box_table import Boxes, load_boxes
@@ -38,6 +37,7 @@ from hypvl.papers.visual_hierarchies.figures import (
 from .measures import MEASURES
 from .recipes import SECTIONS, section_recipes
 from .tables import LAYOUTS, OPEN_IMAGES, REFERENCE
+from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/visual_hierarchies/879_paper.ipynb #6e0b7cac
 def _source(study: Study) -> BoxSource:

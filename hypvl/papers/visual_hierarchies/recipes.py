@@ -12,25 +12,16 @@ from typing import Any
 
 from ...config import override
 from ...geometry.spaces import EuclideanConfig, GeometryConfig, ProductConfig, SphereConfig
-from ...losses.contrast import Contrast, Same
-from ...losses.objective import TableObjective
+from ...losses.label_contrast import LabelContrast
+from ...losses.objective import TermsObjective
 from hypvl.models.image_encoders import (
     ImageEncoderConfig,
     TorchvisionImages,
     open_clip_images,
     shipped_images,
 )
-from ..phyclip.recipes import recipe as family_recipe
-from hypvl.papers.recipes import (
-    BUDGETS,
-    PRESETS,
-    Recipe,
-    at_budget,
-    known_name,
-    split_overrides,
-    untrained,
-    without_steps,
-)
+from ..clip_line import recipe as family_recipe
+from ..recipes import BUDGETS, PRESETS, known_name
 from .box_files import BoxWorldConfig
 from .box_pairs import Augmentation, PairConfig
 from .box_source import BoxSource
@@ -38,34 +29,24 @@ from .instances import PROBE_OF
 from .poincare import PoincareConfig
 from ...training.config import TrainConfig
 from ...training.optim import Group
+from ...training.recipe import Recipe, at_budget, split_overrides, untrained, without_steps
 
 # %% ../../../nbs/papers/visual_hierarchies/874_recipes.ipynb #34e7d012
-def pair_objective() -> TableObjective:
+def pair_objective() -> TermsObjective:
     "The contrast of angles, in both directions (the paper's Eq. 8 and 9)."
-    down = Contrast(
-        "parent",
-        "child",
-        positives=Same("entails", "instance"),
-        similarity="angle_to_specific",
-    )
-    up = Contrast(
-        "child",
-        "parent",
-        positives=Same("instance", "entails"),
-        similarity="angle_to_general",
-    )
-    return TableObjective((down, up))
+    down = LabelContrast("parent", "child", "entails", "instance", similarity="angle_to_specific")
+    up = LabelContrast("child", "parent", "instance", "entails", similarity="angle_to_general")
+    return TermsObjective((down, up))
 
 
-def hcl_objective() -> TableObjective:
+def hcl_objective() -> TermsObjective:
     """HCL's loss: contrast of two views by cosine, and of scene and object by distance.
 
     What is right beside the partner is masked as in `pair_objective`.
     """
-    same = Same("child_row", "child_row")
-    views = Contrast("child", "view", positives=same, similarity="direction")
-    pairs = Contrast("parent", "child", weight=0.1, positives=Same("entails", "instance"))
-    return TableObjective((views, pairs))
+    views = LabelContrast("child", "view", "child_row", "child_row", similarity="direction")
+    pairs = LabelContrast("parent", "child", "entails", "instance", weight=0.1)
+    return TermsObjective((views, pairs))
 
 # %% ../../../nbs/papers/visual_hierarchies/874_recipes.ipynb #704492b2
 WIDTH = 128

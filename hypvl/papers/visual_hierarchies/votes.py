@@ -24,9 +24,8 @@ from ...config import UnknownKey, suggest
 from ...data.benchmarks.image_sets import ImageSet, lacks, open_benchmark
 from ...data.benchmarks.registry import find_benchmark
 from ...data.records import read_lines
-from ...evaluation.suites.results import item_values
-from .instance_scores import likeness
-from .instance_search import MEMORY, top_mask
+from ...evaluation.statistics import item_values
+from .instance_search import MEMORY, likeness, top_mask
 from ...pictures import read_picture
 
 # %% ../../../nbs/papers/visual_hierarchies/872_votes.ipynb #7628c779
