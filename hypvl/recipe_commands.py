@@ -396,9 +396,7 @@ def train_command(
     return _train(recipe, out, args, launching)
 
 
-def _train(
-    recipe: "Recipe", out: Path, args: argparse.Namespace, launching: dict[str, Any]
-) -> int:
+def _train(recipe: "Recipe", out: Path, args: argparse.Namespace, launching: dict[str, Any]) -> int:
     "Prepare data, train and evaluate; a line for each stage."
     from hypvl.papers.runs import run
     from hypvl.training.launch import LaunchError, finished

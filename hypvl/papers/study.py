@@ -35,7 +35,6 @@ from hypvl.papers.provenance import (
     provenance_frame,
     save_provenance,
 )
-from ..training.recipe import Recipe
 from hypvl.papers.reference import (
     BASELINES,
     MODEL_COLUMNS,
@@ -46,6 +45,7 @@ from hypvl.papers.reference import (
 )
 from .runs import PROBES, Probe, Run, gather, joined, paper_packages, without_categories
 from .tables import Table, as_markdown, fold, paper_table, save, score_summary
+from ..training.recipe import Recipe
 
 # %% ../../nbs/papers/800_study.ipynb #573229b6
 @dataclass(frozen=True)

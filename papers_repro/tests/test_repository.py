@@ -157,7 +157,15 @@ def loaded_libraries(body):
 
 
 def test_the_extra_train_is_enough_to_import_all_but_page_and_sliders(root):
-    known = {"hypvl", "torch", "numpy", "jaxtyping", "cattrs", *EXTRAS["train"], *sys.stdlib_module_names}
+    known = {
+        "hypvl",
+        "torch",
+        "numpy",
+        "jaxtyping",
+        "cattrs",
+        *EXTRAS["train"],
+        *sys.stdlib_module_names,
+    }
     known.add("mpmath")  # torch brings it
     more = {"search/explorer_page.py": "explore", "sliders.py": "notebooks"}
     for path in (root / "hypvl").rglob("*.py"):
