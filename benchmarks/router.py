@@ -28,7 +28,7 @@ def make_case(batch, form, device, chunk):
     "A router and what it reads."
     import torch
 
-    from hypvl.papers.agr.paper import router as module
+    from hypvl.papers.agr import router as module
 
     torch.manual_seed(0)
     implementation = "naive" if form == "naive" else "split_chunked"

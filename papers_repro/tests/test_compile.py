@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hypvl.geometry
-from hypvl.geometry import cones, fused, lorentz, product
+from hypvl.geometry import cones, lorentz, pairwise, product
 from hypvl.geometry.spaces import Euclidean, Lorentz, Product, Sphere, SphereConfig
 from hypvl.losses.objective import FamilyObjective
 from hypvl.models.registry import create_model
@@ -46,11 +46,11 @@ FUNCTIONS = {
     "pairwise_product_dist": lambda x, y: product.pairwise_product_dist(
         factors(x), factors(y), c=C
     ),
-    "product_cross_entropy": lambda x, y: fused.product_cross_entropy(
+    "product_cross_entropy": lambda x, y: pairwise.product_cross_entropy(
         factors(x), factors(y), c=C, scale=5.0
     ),
     "product_cross_entropy_both": lambda x, y: sum(
-        fused.product_cross_entropy_both(factors(x), factors(y), c=C, scale=5.0)
+        pairwise.product_cross_entropy_both(factors(x), factors(y), c=C, scale=5.0)
     ),
 }
 for space in (Sphere(8), Lorentz(8), Product(2, 4), Product(2, 4, metric="l2"), Euclidean(8)):
