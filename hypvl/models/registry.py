@@ -34,19 +34,17 @@ from hypvl.models.towers import (
 # %% ../../nbs/models/303_registry.ipynb #0fb7b1ed
 @dataclass(frozen=True)
 class ModelConfig(ModelDescription, kind="towers"):
-    """A dual encoder as data.
-
-    `words` says how states of words reach the geometry ('sentence', 'own' or 'none', see
-    `word_projection`). `family` is a label for people, such as 'meru'; nothing depends on it.
-    `weights` names a trained model, such as 'shipped:clip_world', whose towers a training starts
-    from (see `find_tower`); empty: from random ones.
-    """
+    "A dual encoder as data."
 
     vision: VisionConfig = field(default_factory=ViTConfig)  # the image tower
     text: TextConfig = field(default_factory=TransformerConfig)  # the text tower
     geometry: GeometryConfig = field(default_factory=ProductConfig)  # where the two meet
+    # how states of words reach the geometry: 'sentence', 'own' or 'none', see `word_projection`
     words: str = field(default="sentence", metadata={"hash": "changed"})
+    # a label for people, such as 'meru'; nothing depends on it
     family: str = field(default="", metadata={"hash": False})
+    # a trained model, such as 'shipped:clip_world', whose towers a training starts from, see
+    # `find_tower`; empty: random ones
     weights: str = field(default="", metadata={"hash": "changed"})
 
     def make(self) -> DualEncoder:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from ..config import suggest
+from ..config import suggest, with_field_docs
 from .guard import GuardConfig
 from .optim import VARIANTS, Group, lr_at, make_optimizer, optimizers
 
@@ -89,6 +89,7 @@ def _later(default) -> Any:
     return field(default=default, metadata={"hash": "changed"})
 
 # %% ../../nbs/training/508_config.ipynb #7b81bd68
+@with_field_docs
 @dataclass(frozen=True)
 class TrainConfig:
     """How a model is trained.
@@ -96,15 +97,6 @@ class TrainConfig:
     A number of updates is called steps; what happens every so many steps also happens after the
     last one. `best` names the column of the metrics that decides which weights are kept as
     `checkpoints/best`; a column that nobody writes keeps none.
-
-    batch_size: samples of an update, all processes and micro-batches together; the loader's too.
-    lr: peak rate, reached in `warmup` steps (None: a tenth of `steps`, at most 100) and left along
-        `schedule` for `min_lr`. betas, eps, weight_decay: of AdamW (`optimizer`); `groups` are
-        parameters that are trained differently, `clip_grad` bounds the norm of the gradient.
-    precision: 'no' (float32), 'bf16' or 'fp16'. accumulate: micro-batches of an update, which has
-        the gradient of the whole batch. ema: decay of averaged weights, below 1; 0 is off.
-    log_every, checkpoint_every, validate_every: in steps. keep: checkpoints that stay.
-    workers: processes of the loader. peer_timeout: in seconds. Other fields: see the source.
 
     Raises ValueError that names the field and its value.
     """
@@ -122,7 +114,7 @@ class TrainConfig:
     optimizer: str = _later("adamw")  # 'adamw', 'muon', 'adam', 'sgd', or your own
     groups: tuple[Group, ...] = _later(())  # parameters that are trained differently
     clip_grad: float | None = None  # largest norm of the gradient; None is off, as published
-    precision: Literal["no", "bf16", "fp16"] = "no"
+    precision: Literal["no", "bf16", "fp16"] = "no"  # 'no': float32
     accumulate: int = 1  # micro-batches of an update, with the gradient of the whole batch
     ema: float = 0.0  # decay of the averaged weights; 0 is off
     seed: int = 0  # of the generators of each update, with its step and the rank
