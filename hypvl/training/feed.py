@@ -15,6 +15,7 @@ from torch.utils.data import (
     BatchSampler,
     DataLoader,
     DistributedSampler,
+    IterableDataset,
     RandomSampler,
     SequentialSampler,
 )
@@ -117,7 +118,7 @@ def shard_loader(
         plain = not sampler.replacement and len(sampler) == len(sampler.data_source)
     if not plain or type(loader.batch_sampler) is not BatchSampler:
         what = type(sampler).__name__ if loader.batch_size else type(loader.batch_sampler).__name__
-        if not hasattr(loader.dataset, "__getitem__"):
+        if isinstance(loader.dataset, IterableDataset):
             what = type(loader.dataset).__name__
         raise ValueError(
             f"loader: with {what} each of {processes} processes would read the same samples; give "
