@@ -263,7 +263,7 @@ class BestWeights:
 
 # %% ../../nbs/training/520_callbacks.ipynb #ffaa7b47
 def save_as_model(
-    model: nn.Module,
+    model: Any,  # with `save_pretrained`
     folder: Path,  # replaced as a whole
     step: int,  # updates done
 ):
@@ -395,6 +395,7 @@ class ProgressBar:
         )
 
     def after_step(self, trainer):
+        assert self.bar is not None
         self.bar.set_postfix_str(f"loss {trainer.loss:.4f}", refresh=False)
         self.bar.update()
 

@@ -35,6 +35,7 @@ from .checkpoint import seed_generators
 from .config import TrainConfig
 from .feed import Feed, shard_loader
 from .guard import CollapseGuard
+from .interruption import StopRequest
 from .metrics import read_metrics
 from .optim import freeze, set_lr
 from .run_state import RunState
@@ -151,12 +152,15 @@ class TrainingSetup:
         self.updater = Updater(model, objective, config, accelerator.scaler)
         self.guard = CollapseGuard(config.guard, getattr(objective, "terms", ()), accelerator)
         self.run = RunState(model, objective, self.updater, self.feed, self.guard, accelerator)
+        self.stop_request, self.stopping = StopRequest(), False
         self.begun = False  # model and optimiser may differ from those of a start
         with preserve_modes(self.module):
             self.train_mode()
             check_batch_norms(self.step_module, config.accumulate, processes)
         self.validates = validation is not None
-        held = [Validation(validation, self.step_module, accelerator)] if self.validates else []
+        held = []
+        if validation is not None:
+            held.append(Validation(validation, self.step_module, accelerator))
         others = [callback_of(callback) for callback in callbacks]
         every = (Logging(), *held, *others, BestWeights(), Checkpoints(), ProgressBar())
         self.callbacks = (DivergenceGuard(), *every)
@@ -184,7 +188,8 @@ def share_loss(
     if accelerator.num_processes == 1:
         return *values.tolist(), stop
     values = torch.cat([values, values.new_full((1,), float(stop))])
-    mean_loss, mean_norm, asked = accelerator.reduce(values, "mean").tolist()
+    means: Any = accelerator.reduce(values, "mean")
+    mean_loss, mean_norm, asked = means.tolist()
     return mean_loss, mean_norm, asked > 0
 
 # %% ../../nbs/training/505_loop.ipynb #27ff30ba

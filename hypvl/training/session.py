@@ -174,6 +174,7 @@ def training_session(
         start_run(trainer, resume, steps)
         was_training = trainer.model.training
         trainer.train_mode()
+        trainer.updater.optimizer.zero_grad()  # the model may come with gradients
         try:
             call_hooks(trainer, "before_fit")
             trainer.clock = time.perf_counter()
