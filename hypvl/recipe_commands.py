@@ -113,6 +113,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         "--data_root", type=place, help="folder of real data; default: the embedded world"
     )
     _add_run(parser.add_argument_group("where and how"))
+    add_launch(parser)
 
 
 def _add_run(group) -> None:
@@ -134,7 +135,6 @@ def _add_run(group) -> None:
         help="in this process, in one process per GPU, or as a job of the cluster",
     )
     group.add_argument("--quiet", action="store_true", help="no progress bars")
-    add_launch(parser)
 
 # %% ../nbs/007_recipe_commands.ipynb #aec6b4f6
 def add_list(parser: argparse.ArgumentParser) -> None:

@@ -10,13 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ..config import config_hash
+from ..config import config_hash, with_field_docs
 from ..data.sources import DataSource
 from ..losses.objective import ObjectiveConfig
 from ..models.hub import ModelDescription
 from .config import TrainConfig
 
 # %% ../../nbs/training/514_recipe.ipynb #be66c52c
+@with_field_docs
 @dataclass(frozen=True)
 class Recipe:
     "One model, trained and evaluated."
