@@ -43,7 +43,7 @@ from hypvl.search.explorer_queries import (
     search_records,
     threshold_span,
     to_address,
-    way_to_root,
+    traversal_to_root,
     without_mistakes,
 )
 from hypvl.search.explorer_views import (
@@ -139,7 +139,7 @@ def sample_rows(
 
 
 def paint_picture(gallery: Gallery, session: Session, query: Query | None) -> str:
-    "What asks, with its box."
+    "The query with its box."
     view = session.view
     if query is None:
         return "<p>Nothing is chosen yet. Choose a picture, upload one, or type a text.</p>"
@@ -159,7 +159,7 @@ def paint_picture(gallery: Gallery, session: Session, query: Query | None) -> st
 def shown_lists(searcher: Searcher, view: View, query: Query) -> dict[str, Found]:
     "The hits that a view shows, by title: one list, one a level, or the way to the root."
     if view.show == "way":
-        way = way_to_root(searcher, query)
+        way = traversal_to_root(searcher, query)
         return {"way": Found(way, len(way), 0.0)}
     if view.columns and view.show == "hits":
         return find_by_level(searcher, view, query.point, query.row)
@@ -178,7 +178,7 @@ def _fitting(searcher, view, first=True):
 
 
 def paint_results(searcher: Searcher, view: View, query: Query) -> str:
-    "What one model answers to a view that fits it."
+    "Results of one model for a view that fits it."
     if view.show == "factors":
         return factor_bars(factor_table(searcher, query))
     lists = shown_lists(searcher, view, query)
@@ -205,8 +205,8 @@ def _models_of(view):
 # %% ../../nbs/search/713_explorer_page.ipynb #3a7304a6
 def asked(
     explorer: Explorer, session: Session, progress: Progress = silent
-) -> list[tuple[Searcher, View, Query]]:  # empty: nothing asks yet
-    "The one or two models of a view, each with the view that fits it and its point of what asks."
+) -> list[tuple[Searcher, View, Query]]:  # empty: there is no query yet
+    "The one or two models of a view, each with the view that fits it and the embedded query."
     view, several = session.view, []
     for name in _models_of(view):
         searcher = explorer.searcher(name, progress)
@@ -217,7 +217,7 @@ def asked(
 
 
 def paint(explorer: Explorer, session: Session, progress: Progress) -> tuple[str, str]:
-    "What asks, and the answers of one model or of two."
+    "The query, and the results of one model or of two."
     view, gallery = session.view, explorer.gallery
     several = asked(explorer, session, progress)
     shown = paint_picture(gallery, session, several[0][2] if several else None)
@@ -734,7 +734,7 @@ class _GalleryEvents:
         self.painted = painter.painted
 
     def watch(self):
-        "Says on the button how many files have come or changed."
+        "The button, with the number of new or changed files."
         gallery = self.explorer.gallery
         count = gallery.source.changed(gallery.store)
         said = f"Look at {count:,} new or changed files" if count else "Look for new pictures"
@@ -752,12 +752,12 @@ class _GalleryEvents:
 
 # %% ../../nbs/search/713_explorer_page.ipynb #29d426ef
 def _asking(view):
-    "Whoever has chosen wants results."
+    "What is shown after a choice: results."
     return "hits" if view.show == "pictures" else view.show
 
 
 def _readable(searcher):
-    "What a model with few words can read instead."
+    "Labels that the model can read instead."
     labels, _ = searcher.label_reader.readable()
     return f". It reads, for example: {', '.join(labels[:8])}" if labels else ""
 
@@ -957,7 +957,7 @@ def make_app(
         "/",
         server_name="127.0.0.1",
         max_file_size=UPLOAD.most_bytes,
-        show_error=False,  # of `gr.Error` alone, not of what nobody foresaw
+        show_error=False,  # of `gr.Error` alone, not of unexpected exceptions
         footer_links=[],
         enable_monitoring=False,
         ssr_mode=False,

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['MODES', 'SCORES', 'DIRECTIONS', 'SHOWS', 'SEARCHED', 'View', 'to_address', 'from_address', 'without_mistakes',
            'Found', 'Searcher', 'DiskMaps', 'LabelReader', 'measured', 'find', 'threshold_span', 'find_by_level',
-           'Query', 'query_point', 'item_name', 'way_to_root', 'map_factor', 'disk_map', 'factor_table', 'Explorer',
-           'as_records', 'search_records']
+           'Query', 'query_point', 'item_name', 'traversal_to_root', 'map_factor', 'disk_map', 'factor_table',
+           'Explorer', 'as_records', 'search_records']
 
 # %% ../../nbs/search/711_explorer_queries.ipynb #97cae12e
 import math
@@ -51,10 +51,10 @@ SHOWS = ("hits", "way", "map", "factors", "pictures")
 
 @dataclass(frozen=True)
 class View:
-    "What is asked for, and how it is shown."
+    "State of the explorer: the query, how to search, and how results are shown."
 
-    item: str = ""  # key of the item that asks
-    text: str = ""  # a text that asks; goes before an item
+    item: str = ""  # key of the query item
+    text: str = ""  # query text; takes precedence over an item
     also: str = ""  # second text; each factor takes the one with the larger norm
     box: tuple[float, ...] = ()  # drawn on the picture: left, top, right, bottom as fractions
     mode: str = "nearest"  # the best, or all within the threshold, general before specific
@@ -63,14 +63,14 @@ class View:
     k: int = 12  # how many are shown
     threshold: float | None = None  # largest distance or angle, least cosine; None: of the k-th
     columns: bool = False  # pictures, objects and parts side by side
-    hide_image: bool = False  # nothing of the picture that asks
-    hide_label: bool = False  # nothing with the label of what asks
+    hide_image: bool = False  # nothing of the picture of the query
+    hide_label: bool = False  # nothing with the label of the query
     label: str = ""  # only items with this label
     level: str = ""  # only one of LEVELS
     low: float = 0.0  # least norm
     high: float = float("inf")  # largest norm
     model: str = ""  # '': the first
-    beside: str = ""  # a second model, asked the same
+    beside: str = ""  # a second model, with the same query
     show: str = "hits"  # hits, way to the root, map, factors, or pictures to choose from
     factor: int = -1  # of the map; -1: the one in which the query is farthest out
 
@@ -161,7 +161,7 @@ class Found(NamedTuple):
     threshold: float  # that was used, or the value of the last hit
 
 
-SEARCHED = ("dist", "norm", "search_vectors")  # what a geometry needs to be looked at
+SEARCHED = ("dist", "norm", "search_vectors")  # methods that a geometry needs
 
 # %% ../../nbs/search/711_explorer_queries.ipynb #4a7aaa1f
 class Searcher:
@@ -213,7 +213,7 @@ class Searcher:
 
     @property
     def scores(self) -> tuple[str, ...]:
-        "What this geometry can be asked by."
+        "Scores that this geometry offers."
         return tuple(s for s in SCORES if s != "angle" or "angles" not in self.geometry.lacks())
 
     @property
@@ -313,7 +313,7 @@ def _label_points(model, labels):
 # %% ../../nbs/search/711_explorer_queries.ipynb #ebac7dab
 def measured(
     searcher: Searcher,
-    point: Float[Tensor, "D"],  # what asks
+    point: Float[Tensor, "D"],  # the query
     rows: Sequence[int],  # of the gallery
     direction: str = "parts",
 ) -> pd.DataFrame:  # row, distance[, angle], cosine, norm
@@ -335,7 +335,7 @@ def measured(
 
 
 def _named(view: View, searcher: Searcher) -> set[str]:
-    "Labels that stand as words in the texts of a view."
+    "Labels that occur as words in the texts of a view."
     said = _words(f"{view.text} {view.also}")
     return {label for label in searcher.gallery.labels if _words(label) in said}
 
@@ -387,7 +387,7 @@ def _within(searcher, view, point, rows):
 def find(
     searcher: Searcher,
     view: View,
-    point: Float[Tensor, "D"],  # what asks: `query_point`
+    point: Float[Tensor, "D"],  # the query, of `query_point`
     asked: int | None = None,  # its row, where it is an item
 ) -> Found:
     """The hits of a view.
@@ -436,7 +436,7 @@ def _described(searcher, hits):
 def threshold_span(
     searcher: Searcher,
     view: View,
-    point: Float[Tensor, "D"],  # what asks
+    point: Float[Tensor, "D"],  # the query
     most: int = 5000,  # items that are looked at, drawn at random where there are more
 ) -> tuple[float, float, float]:
     "Thresholds between which a list grows from none to a tenth of the items, and a step."
@@ -459,7 +459,7 @@ def find_by_level(
 
 # %% ../../nbs/search/711_explorer_queries.ipynb #d8fefd79
 class Query(NamedTuple):
-    "What asks."
+    "A query: its embedding, its row in the gallery and its name."
 
     point: Float[Tensor, "D"]
     row: int | None  # of the gallery, where an item asks
@@ -470,7 +470,7 @@ def query_point(
     searcher: Searcher,
     view: View,
     upload: Image.Image | None = None,  # goes before an item, and after a text
-) -> Query | None:  # None: nothing asks yet
+) -> Query | None:  # None: there is no query yet
     "The point of what a view asks with."
     if view.text:
         if not hasattr(searcher.model, "encode_text"):
@@ -508,14 +508,14 @@ def item_name(gallery: Gallery, row: int) -> str:
     return f"{label or 'picture'}, {level} of {name}" if level != "scene" else f"picture {name}"
 
 # %% ../../nbs/search/711_explorer_queries.ipynb #eca83e39
-def way_to_root(
+def traversal_to_root(
     searcher: Searcher,
     query: Query,
-    steps: int = 24,  # points on the way, both ends included
+    steps: int = 24,  # points of the traversal, both ends included
 ) -> pd.DataFrame:  # row, position (0: here, 1: root), norm, distance, word, and what is known
-    """Items that the way from a query to the root passes.
+    """Items that the traversal from a query to the root passes.
 
-    `norm` is the item's own, `distance` lies between it and the point of the way at `position`.
+    `norm` is that of the item; `distance` is from the item to the traversal at `position`.
     """
     start = query.point[None].to(searcher.points.dtype)
     path = path_to_root(start, searcher.geometry, steps, searcher.root)[0].cpu()
@@ -583,7 +583,7 @@ def factor_table(
 
 # %% ../../nbs/search/711_explorer_queries.ipynb #a775ea4e
 class Explorer:
-    "A gallery and the models that look at it."
+    "A gallery and the models that embed it."
 
     def __init__(
         self,
@@ -616,7 +616,7 @@ class Explorer:
             return self._searchers[name]
 
     def renew(self, gallery: Gallery):
-        "Look at other pictures from now on; models stay in memory."
+        "Replace the gallery; models stay in memory."
         with self._lock:
             self.gallery, self._searchers = gallery, {}
 

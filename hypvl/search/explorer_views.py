@@ -61,7 +61,7 @@ SIGNS = {"distance": "d", "angle": "∠", "cosine": "cos", "norm": "norm"}
 # %% ../../nbs/search/712_explorer_views.ipynb #26a439b2
 def cards(
     gallery: Gallery,
-    hits: pd.DataFrame,  # of `find` or `way_to_root`
+    hits: pd.DataFrame,  # of `find` or `traversal_to_root`
     first: str = "",  # the score that comes first
     ends: tuple[str, ...] = (),  # what stands before the first and after the last
 ) -> str:
@@ -119,7 +119,7 @@ _TITLES = {"scene": "pictures", "object": "objects", "part": "parts"}  # as the 
 
 
 def counted(found: Found, view: View) -> str:
-    "How many items there are, in a sentence."
+    "Number of items, in a sentence."
     shown = len(found.hits)
     if not shown:
         return "Nothing is left: loosen the threshold or the filters."
@@ -151,9 +151,9 @@ def disk_svg(
     gallery: Gallery,
     side: int = 520,  # pixels
 ) -> str:
-    """The disk with its rings, the crowd, the hits (which are buttons) and what asks.
+    """The disk with its rings, the crowd, the hits (which are buttons) and the query.
 
-    Where what asks and its hits fill little of it, a second drawing has that part enlarged.
+    Where the query and its hits fill little of it, a second drawing has that part enlarged.
     """
     title = escaped(table.attrs.get("title", "map"))
     places = table.loc[table["kind"] != "crowd", ["x", "y"]].to_numpy()
@@ -227,7 +227,7 @@ def factor_bars(
 def to_csv(
     lists: Sequence[tuple[str, Found]],  # name of a model, what it found
 ) -> str:
-    "Hits as CSV, without what only this process knows."
+    "Hits as CSV, without row numbers of this process."
     tables = []
     for model, found in lists:
         table = found.hits.drop(columns="row")
@@ -239,7 +239,7 @@ def to_csv(
 def to_json(
     lists: Sequence[tuple[str, Found]],  # name of a model, what it found
     view: View,
-    query: str,  # what asked, in words
+    query: str,  # the query in words
 ) -> str:
     "Hits as JSON with the view that found them; an upload is not part of its address."
     made = []
@@ -275,5 +275,5 @@ def to_sheet(
 
 
 def _printable(text):
-    "What the built-in font can draw."
+    "Text in characters that the built-in font has."
     return text.encode("latin-1", "replace").decode("latin-1")

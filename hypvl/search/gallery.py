@@ -478,7 +478,7 @@ def embed_pictures(
 
 # %% ../../nbs/search/710_gallery.ipynb #4e2df537
 def silent(done: int, count: int, what: str):
-    "Progress that nobody looks at."
+    "Progress that is not shown."
 
 # %% ../../nbs/search/710_gallery.ipynb #51562940
 @dataclass(frozen=True)
@@ -522,7 +522,7 @@ class Gallery:
         return [found[key] for key in keys]
 
     def describe(self) -> str:
-        "How much of what."
+        "Number of pictures, objects and parts."
         counts = self.items["level"].value_counts()
         words = {"scene": "pictures", "object": "objects", "part": "parts"}
         parts = [f"{counts[name]:,} {words[name]}" for name in LEVELS if counts.get(name)]
