@@ -10,7 +10,8 @@ import torch
 from hypvl.papers.study import find_paper
 
 import hypvl.geometry
-from hypvl.geometry import cones, fused, lorentz, product
+from hypvl.geometry import cones, lorentz, product
+from hypvl.geometry import pairwise as fused
 from hypvl.geometry.spaces import Euclidean, Lorentz, Product, Sphere, SphereConfig
 from hypvl.losses.objective import FamilyObjective
 from hypvl.models.registry import create_model
