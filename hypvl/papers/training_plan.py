@@ -153,7 +153,7 @@ def measure_update(
         if recipe.keep_tokens:
             loader = KeptTokens(loader, model.tokens)
         feed = Feed(loader, size, 1, accelerator.device)
-        module.kinds, batches = feed.kinds, feed.next()
+        module.kinds, batches = module.kinds | feed.kinds, feed.next()
         update = _an_update(module, batches, recipe, accelerator, optimizer)
         with (
             FlopCounterMode(display=False) as counter,
