@@ -303,6 +303,7 @@ def diagnose(
 ) -> pd.DataFrame:  # a line for each stream and row: kind, name, value, gradient, finite
     "Evaluate a step again, on this process alone, and say what is not finite."
     module = Step(model, objective, kinds)
+    kinds = module.kinds  # those of the model's outputs too
     device = next(model.parameters()).device
     with torch.no_grad():
         batch = [batch] if isinstance(batch, Mapping) else batch
