@@ -71,14 +71,15 @@ def _missing(what: str, library: str, extra: str = "") -> MissingExtra:
 # %% ../nbs/008_extras.ipynb #0a552da7
 LOADED = {  # package below hypvl → libraries of extras that its modules import when loaded
     "data": (
-        *("pandas", "PIL", "tqdm", "filelock", "scipy", "networkx", "pyarrow", "webdataset"),
-        *("torchvision", "open_clip", "wordsegment", "fastcore"),
+        *("pandas", "PIL", "tqdm", "filelock", "scipy", "webdataset"),
+        *("torchvision", "open_clip", "fastcore"),
     ),
-    "evaluation": ("pandas", "PIL", "tqdm", "scipy", "networkx", "safetensors", "torchvision"),
+    "evaluation": ("pandas", "PIL", "tqdm", "scipy", "safetensors", "torchvision"),
     "training": ("pandas", "tqdm", "filelock", "safetensors", "accelerate"),
     "papers": (
         *("pandas", "PIL", "tqdm", "scipy", "networkx", "matplotlib", "seaborn"),
-        *("joblib", "IPython", "open_clip"),
+        *("joblib", "IPython", "open_clip", "torchvision", "pyarrow", "wordsegment"),
+        *("filelock", "webdataset"),
     ),
 }
 
