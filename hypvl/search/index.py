@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Method', 'METHODS', 'By', 'Hits', 'Match', 'best_hits', 'best_match', 'check_k', 'model_hash', 'choose_method',
-           'table_columns', 'PointStore', 'Options', 'search', 'within', 'Index', 'build_index', 'brute_force']
+           'table_columns', 'IndexedEmbeddings', 'Options', 'search', 'within', 'Index', 'build_index', 'brute_force']
 
 # %% ../../nbs/search/705_index.ipynb #8f88c52b
 from collections.abc import Mapping, Sequence
@@ -165,7 +165,7 @@ def table_columns(scorer: Scorer, points, ids, labels=None) -> dict[str, np.ndar
     return columns if labels is None else columns | dict(labels=labels)
 
 # %% ../../nbs/search/705_index.ipynb #5d3f3127
-class PointStore:
+class IndexedEmbeddings:
     "Points of an index, and what its methods of search have computed from them."
 
     def __init__(self, scorer: Scorer, method: Method = "flat", candidates: int = 500):
@@ -221,7 +221,7 @@ class Options:
             raise ValueError(f"by: unknown {self.by!r}.{suggest(self.by, ('score', 'angle'))}")
 
 
-def search(store: PointStore, queries: Any, k: int, options: Options) -> Hits:
+def search(store: IndexedEmbeddings, queries: Any, k: int, options: Options) -> Hits:
     "The k best points of each query."
     queries = check_points(queries, store.scorer.geometry, "queries")
     k, points = check_k(k, len(queries), len(store.table)), store.table["points"]
@@ -235,7 +235,9 @@ def search(store: PointStore, queries: Any, k: int, options: Options) -> Hits:
     return best_hits(found, store.table["ids"], k, _score_dtype(queries, points))
 
 # %% ../../nbs/search/705_index.ipynb #9eb0efe5
-def within(store: PointStore, queries: Any, threshold: float, options: Options) -> list[Match]:
+def within(
+    store: IndexedEmbeddings, queries: Any, threshold: float, options: Options
+) -> list[Match]:
     "For each query all points whose score reaches the threshold."
     if not np.isfinite(threshold):
         raise ValueError(f"threshold must be a finite number, got {threshold}")
@@ -261,7 +263,7 @@ def _score_dtype(queries, points):
 class Index:
     "Points of one geometry, searched by score or by exterior angle; `build_index` makes one."
 
-    def __init__(self, store: PointStore, model_hash: str):
+    def __init__(self, store: IndexedEmbeddings, model_hash: str):
         self.store, self.model_hash = store, model_hash
 
     def __len__(self) -> int:
@@ -329,7 +331,7 @@ def build_index(
     if not isinstance(geometry, Geometry):
         what = type(model_or_geometry).__name__
         raise TypeError(f"model_or_geometry: a model with a geometry is needed, got {what}")
-    store = PointStore(Scorer(geometry, side), method, candidates)
+    store = IndexedEmbeddings(Scorer(geometry, side), method, candidates)
     store.add(embeddings, ids, labels)
     return Index(store, model_hash(model_or_geometry))
 

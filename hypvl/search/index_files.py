@@ -17,7 +17,7 @@ from torch import nn
 from ..config import file_hash, write_atomic
 from ..data.jobs import folder_lock
 from .exact_search import VectorScan
-from .index import METHODS, Index, PointStore, build_index, model_hash
+from .index import METHODS, Index, IndexedEmbeddings, build_index, model_hash
 from .point_table import PointTable
 
 VERSION = 4  # of the folder of an index
@@ -149,7 +149,7 @@ def load_index(
     return index
 
 # %% ../../nbs/search/706_index_files.ipynb #60c6d5aa
-def _restore(store: PointStore, paths, next_id):
+def _restore(store: IndexedEmbeddings, paths, next_id):
     "Fill an empty store with the arrays of a folder."
     arrays = {}
     for name in COLUMNS:

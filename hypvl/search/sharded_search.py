@@ -16,7 +16,7 @@ from accelerate import PartialState
 from accelerate.utils import gather_object, parse_flag_from_env
 from torch import nn
 
-from .index import Hits, Index, Match, PointStore
+from .index import Hits, Index, IndexedEmbeddings, Match
 from .index_files import load_index, save_index
 
 # %% ../../nbs/search/707_sharded_search.ipynb #34efebc6
@@ -59,7 +59,7 @@ def take_part(
     if not 0 <= number < count:
         raise ValueError(f"number must be from 0 to {count - 1}, got {number}")
     whole = index.store
-    store = PointStore(whole.scorer, whole.method, whole.candidates)
+    store = IndexedEmbeddings(whole.scorer, whole.method, whole.candidates)
     store.replace(whole.columns(np.flatnonzero(whole.table["alive"])[number::count]))
     return Index(store, index.model_hash)
 
