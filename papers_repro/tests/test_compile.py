@@ -12,12 +12,13 @@ import hypvl.geometry
 from hypvl.geometry import cones, lorentz, pairwise, product
 from hypvl.geometry.spaces import Euclidean, Lorentz, Product, Sphere, SphereConfig
 from hypvl.losses.objective import FamilyObjective
+from hypvl.losses.terms import Context
 from hypvl.models.registry import create_model
 from hypvl.papers.agr.clipped import ClippedConfig
 from hypvl.papers.agr.routed_geometry import RoutedConfig
 from hypvl.papers.agr.routing_losses import RoutedObjective
 from hypvl.papers.h2em.composition_losses import CompositionObjective
-from hypvl.papers.h2em.compositional_model import composition_space
+from hypvl.papers.h2em.compositional_model import COMPOSITION_KINDS, composition_space
 from hypvl.papers.study import find_paper
 from hypvl.training.update import Step
 
@@ -129,7 +130,7 @@ def test_an_objective_reads_no_number_on_the_way(name):
     config, space = OBJECTIVES[name]
     space, objective = space.to("meta").train(), config.make()
     points = {stream: stand_in(stream, space) for stream in objective.inputs}
-    loss, _ = objective(points, space)
+    loss, _ = objective(points, space, context=Context(kinds=COMPOSITION_KINDS))
     assert loss.is_meta
     loss.backward()
     assert all(x.grad is not None for x in points.values() if x.requires_grad)
