@@ -574,7 +574,7 @@ class Product(Geometry):
     def entail(
         self, general: Float[Tensor, "*B D"], specific: Float[Tensor, "*B D"], eta: float = 1.0
     ) -> Float[Tensor, "*B"]:
-        "Cone violation, mean over factors; `eta` widens the cone."
+        "Cone violation, mean over factors; `eta` multiplies the half-aperture."
         apex, point = self.split(general), self.split(specific)
         how = {"eta": eta, "min_radius": self.min_radius, **self._form}
         return cone_violation(apex, point, **how).mean(-1)

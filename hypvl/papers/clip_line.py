@@ -76,7 +76,7 @@ def recipe(
     variant: str
     | None = None,  # 'official', 'paper'; None: official, in the world boxes with boxes
     seed: int = 0,
-    **overrides,  # dotted keys of the record, e.g. **{"train.steps": 50}
+    **overrides,  # dotted keys of the recipe, e.g. **{"train.steps": 50}
 ) -> Recipe:
     "The recipe of a model at a preset. On the synthetic dataset each seed has its own test set."
     known_name("family", family, FAMILIES)

@@ -87,7 +87,7 @@ def find_recipe(
     name: str,  # PAPER:RECIPE, such as 'phyclip:meru'
     preset: str = "mini",
     seed: int = 0,
-    overrides: Mapping[str, Any] | None = None,  # dotted keys of the record
+    overrides: Mapping[str, Any] | None = None,  # dotted keys of the recipe
 ) -> Recipe:
     "The recipe of a name; small and capital letters are the same."
     front, _, back = name.partition(":")
@@ -116,7 +116,7 @@ def find_recipe(
 # %% ../../nbs/papers/812_recipe_names.ipynb #0bd4664e
 def read_recipe(
     path: str | Path,  # JSON of a recipe, or the `job.json` of a run
-    overrides: Mapping[str, Any] | None = None,  # dotted keys of the record
+    overrides: Mapping[str, Any] | None = None,  # dotted keys of the recipe
 ) -> Recipe:
     "The recipe in a file."
     for paper in paper_packages():  # kinds of models, objectives and data that papers add

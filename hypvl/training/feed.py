@@ -231,7 +231,7 @@ class Feed:
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]):
-        "Go on from a position; the random generators are the caller's to restore, afterwards."
+        "Continue from a position."
         if (state["loader"] is not None) != keeps_position(self.loader):
             had = "with" if state["loader"] is not None else "without"
             raise ValueError(

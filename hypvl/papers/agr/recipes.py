@@ -157,7 +157,7 @@ def agr_recipe(
     preset: str = "mini",  # smoke, mini, gpu or paper
     seed: int = 0,
     budget: float = 1.0,  # multiple of the preset's steps
-    **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}
+    **overrides: Any,  # dotted keys of the recipe, e.g. **{"train.steps": 50}
 ) -> Recipe:
     """A model of the paper, or one that it should be compared with.
 

@@ -303,7 +303,7 @@ def composition_recipe(
     budget: float = 1.0,  # multiple of the preset's steps
     seed: int = 0,
     sizes: str = "",  # of `DATASETS`: its counts under made-up names; empty: those of the data
-    **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}
+    **overrides: Any,  # dotted keys of the recipe, e.g. **{"train.steps": 50}
 ) -> Recipe:
     """A model of the paper or a control; `clip` is the backbone as it is.
 

@@ -90,7 +90,7 @@ def compare_recipe(
     preset: str = "mini",  # smoke, mini or gpu
     seed: int = 0,
     budget: float = 1.0,  # multiple of the preset's steps
-    **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}
+    **overrides: Any,  # dotted keys of the recipe, e.g. **{"train.steps": 50}
 ) -> Recipe:
     "A model of the comparison; each seed has its own test set."
     known_name("name", name, tuple(MODELS))

@@ -186,7 +186,7 @@ def hierarchy_recipe(
     # multiple of the preset's steps; 0: with the head as it begins; None: all of them
     budget: float | None = None,
     seed: int = 0,
-    **overrides: Any,  # dotted keys of the record, e.g. **{"train.steps": 50}
+    **overrides: Any,  # dotted keys of the recipe, e.g. **{"train.steps": 50}
 ) -> Recipe:
     """A model of the paper; `frozen` is the pretrained one, without training.
 
