@@ -222,7 +222,9 @@ def check_data(
 def check_recipe(
     recipe: Recipe,
 ) -> None:
-    """Raise ValueError for what cannot be trained, before any data are made; warn of loss terms that are always 0.
+    """Raise ValueError for what cannot be trained, before any data are made.
+
+    Warns of loss terms that are always 0.
 
     That is a part that cannot be made, more samples at a time than there are, and preset 'paper',
     whose thousands of updates are of real data, on the embedded world.
