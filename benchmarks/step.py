@@ -81,8 +81,8 @@ def measure(made, data, changes: dict, repeats: int, optimizer: str = "adamw") -
     for _ in range(3 * made.data.train // count):
         batch = next(batches)  # until every image that is drawn often is decoded
     found = {"reading": least_cpu_seconds(lambda: next(batches), repeats)}
-    for part, streams in (("images", ("image", "box_image")), ("texts", ("text", "box_text"))):
-        found[part] = least_cpu_seconds(lambda: backward(model.embed(batch, streams)), repeats)
+    for part, inputs in (("images", ("image", "box_image")), ("texts", ("text", "box_text"))):
+        found[part] = least_cpu_seconds(lambda: backward(model.embed(batch, inputs)), repeats)
     objective = made.objective.make()
     with torch.no_grad():
         points = model.embed(batch, objective.inputs)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Whether memory stays flat while samples are streamed from shards in the shuffled, endless order.
 
-    python benchmarks/stream.py --samples 100000
+    python benchmarks/sweep_state.py --samples 100000
 
 One process reads; its resident memory is printed ten times on the way. Shards hold 1,000 samples
 of a picture, two boxes and their texts, 64 px; all are links to one file, which the loader cannot

@@ -115,7 +115,7 @@ class SampleFault(Exception):
 class EpochDataset(Dataset):
     "Base of datasets with one sample per (epoch, index)."
 
-    kinds: Mapping[str, Any] = {}  # entry of a batch → its kind, as in `hypvl.streams`
+    kinds: Mapping[str, Any] = {}  # entry of a batch → its kind, as in `hypvl.inputs`
     train: bool = True  # endless, in another order in each epoch; False: one pass
     shuffle: bool | None = None  # None: in training only
     seed: int = 0  # of the order and of all random draws

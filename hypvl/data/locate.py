@@ -25,7 +25,7 @@ from ..config import suggest
 from .benchmarks.annotations import SUGARCREPE_COUNTS
 from .benchmarks.caption_sets import CAPTION_SETS, open_captions, open_sugarcrepe
 from .benchmarks.checklist import CHECKLIST, open_checklist
-from .benchmarks.image_sets import MissingData, lacks, open_benchmark, say_data_root
+from .benchmarks.image_sets import MissingData, lacks, open_benchmark, with_data_root
 from .benchmarks.registry import BENCHMARKS
 from .grit.shards import Faults, expected_samples, read_shard
 from .records import read_json
@@ -55,7 +55,7 @@ class Amount(NamedTuple):
     published: int  # items that there should be
     where: str  # below the data root
     note: str = ""  # what else there is to say
-    whole: bool = True  # False: incomplete whatever the counts say
+    complete: bool = True  # False: incomplete whatever the counts say
     pictures: tuple[Path, ...] = ()  # files that hold one each
 
 
@@ -195,12 +195,12 @@ def _look(title: str, name: str, look: Callable[[str, Path], Amount], root: Path
         found = look(name, root)
     except MissingData as error:
         said = str(error).partition(": ")[2].replace(repr(error.looked_in), error.looked_in)
-        return FoundSet(title, "missing", 0, 0, "", say_data_root(said, root))
+        return FoundSet(title, "missing", 0, 0, "", with_data_root(said, root))
     except Exception as error:  # whatever a reader trips over is wrong with the data
-        said = say_data_root(f"{type(error).__name__}: {error}", root)
+        said = with_data_root(f"{type(error).__name__}: {error}", root)
         return FoundSet(title, "unusable", 0, 0, "", said)
     state, note = "complete", found.note
-    if not found.whole or found.there < found.published:
+    if not found.complete or found.there < found.published:
         state = "incomplete"
     elif found.published and found.there > found.published:
         state = "different"

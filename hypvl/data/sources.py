@@ -35,7 +35,7 @@ class DataPaths:
     train: Path  # for training
     val: Path  # for validation; may be `train` where there is nothing else
     suite: Path  # for evaluation
-    fingerprint: str  # short name of the content
+    content_hash: str  # short name of the content
 
 
 class DataSource(ByKind):
@@ -102,7 +102,7 @@ class DataSource(ByKind):
         part = data.train if split == "train" else data.val
         return self.loader(replace(data, val=part), tokenizer, size, batch_size, split="val")
 
-    def embedded(self) -> bool:
+    def is_synthetic(self) -> bool:
         "Whether the library draws these data itself."
         return False
 
@@ -219,7 +219,7 @@ class WorldSource(ShardSource, kind="world"):
         "The synthetic dataset of this source."
         return World(self.world)
 
-    def embedded(self) -> bool:
+    def is_synthetic(self) -> bool:
         return True
 
     def words(self) -> tuple[str, ...]:
@@ -241,12 +241,14 @@ class WorldSource(ShardSource, kind="world"):
         suite share all but the evaluation data.
         """
         folder, world = self.folder(root, size), self.make_world()
-        wanted = PrepareConfig(size=size, min_area=self.min_area, subsampling=0, carry=_TRUTH)
+        wanted = PrepareConfig(
+            size=size, min_area=self.min_area, subsampling=0, extra_members=_TRUTH
+        )
         for split, count in (("train", self.train), ("val", self.val)):
             _write_split(world, split, count, folder / split, wanted, workers, progress)
         suite = folder / suite_name(self.suite)
         facts = write_suite(world, suite, self.suite, workers, progress)
-        return DataPaths(folder / "train", folder / "val", suite, facts["fingerprint"])
+        return DataPaths(folder / "train", folder / "val", suite, facts["content_hash"])
 
 # %% ../../nbs/data/203_sources.ipynb #e9ff52b2
 @dataclass(frozen=True)
@@ -264,7 +266,7 @@ class StatesSource(ShardSource, kind="states"):
     def __post_init__(self):
         _check_sizes(self)
 
-    def embedded(self) -> bool:
+    def is_synthetic(self) -> bool:
         return True
 
     def words(self) -> tuple[str, ...]:
@@ -281,7 +283,9 @@ class StatesSource(ShardSource, kind="states"):
             made_of.append(self.form_odds)
         name, draw = config_hash(made_of), partial(state_sample, form_odds=self.form_odds)
         folder, world = Path(root) / name, StateWorld(self.world)
-        wanted = PrepareConfig(size=size, min_area=self.min_area, subsampling=0, carry=_TRUTH)
+        wanted = PrepareConfig(
+            size=size, min_area=self.min_area, subsampling=0, extra_members=_TRUTH
+        )
         for split, drawn, count in (
             ("train", "captions", self.train),
             ("val", "captions_val", self.val),
@@ -314,7 +318,7 @@ class GritSource(ShardSource, kind="grit"):
             index_shards(find_shards(folder), min(workers, os.cpu_count() or 1), progress)
         facts = base / "suite" / "world.json"
         if facts.exists():
-            known = json.loads(facts.read_text())["fingerprint"]
+            known = json.loads(facts.read_text())["content_hash"]
             return DataPaths(base / "grit", val, base / "suite", known)
         content = config_hash([(shard.name, shard.stat().st_size) for shard in shards])
         return DataPaths(base / "grit", val, base, content)

@@ -207,7 +207,7 @@ def train_backbone(
         "commit": short_commit(git_state()),
         "seed": made.train.seed,
         "steps": made.train.steps,
-        "data": config_hash([made.data, data.fingerprint]),
+        "data": config_hash([made.data, data.content_hash]),
         "loss": round(float(history["loss"].tail(5).mean()), 4),
         "versions": {"torch": torch.__version__, "hypvl": hypvl.__version__},
     }

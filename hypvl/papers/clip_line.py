@@ -99,7 +99,7 @@ def recipe(
         objective,
         data,
         replace(train, seed=seed),
-        size=tower,
+        tower=tower,
     )
     made = override(made, variant_fields(family, variant or "official"))
     made = at_budget(override(made, overrides), budget)

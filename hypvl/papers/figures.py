@@ -198,7 +198,7 @@ def _curve_panels(columns: Sequence[str]) -> dict[str, list[str]]:
     return {title: names for title, names in found.items() if names}
 
 
-_CONES = {  # rows of entailment with boxes that are not named by their streams
+_CONES = {  # rows of entailment with boxes that are not named by their inputs
     "box_text_image": "box text → box image",
     "cross_image": "box image → image",
     "cross_text": "box text → text",

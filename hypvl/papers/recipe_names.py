@@ -44,7 +44,7 @@ class NamedRecipe:
 
 def _facts(paper: Paper, recipe: Recipe) -> dict[str, Any]:
     "What may tell two recipes with one label apart."
-    return {**recipe.columns, "size": recipe.size, **paper.describe(recipe)}
+    return {**recipe.columns, "tower": recipe.tower, **paper.describe(recipe)}
 
 
 def _own_name(front: str, facts: Mapping, first: Mapping, taken: Mapping) -> str:

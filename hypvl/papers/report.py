@@ -28,7 +28,7 @@ from ..data.benchmarks.registry import BENCHMARKS
 from ..data.jobs import folder_lock
 from ..data.records import read_lines
 from ..evaluation.suites.evaluate import FAILED, chosen_tasks, evaluate_suite, save_frames
-from ..evaluation.suites.features import Share, model_fingerprint
+from ..evaluation.suites.features import Share, weights_hash
 from ..evaluation.suites.protocols import Protocol
 from ..evaluation.suites.tasks import SUITES, default_suite, world_folder
 from ..models import from_open_clip, load_model, load_official
@@ -330,7 +330,7 @@ def evaluate_checkpoint(
     suite = suite or default_suite(data_root)
     chosen_tasks(data_root, suite, sections, names)  # a fault is said before anything is replaced
     model, out = load_checkpoint(source, family), Path(out)
-    checkpoint = model_fingerprint(model)
+    checkpoint = weights_hash(model)
     commit = short_commit(git_state())
 
     asked = {"checkpoint": checkpoint, "suite": suite, "protocol": to_dict(protocol)}
@@ -343,7 +343,7 @@ def evaluate_checkpoint(
         rows = results.drop(columns="commit", errors="ignore")
         unknown = {name: float("nan") for name in ("low", "high") if name not in rows}
         rows = rows.assign(**unknown)  # nothing was measured
-        found = sorted(set(rows.get("fingerprint", pd.Series(dtype=object)).dropna()))
+        found = sorted(set(rows.get("task_hash", pd.Series(dtype=object)).dropna()))
         facts = dict(commit=commit, data=config_hash(found), checkpoint=checkpoint)
         facts |= dict(seed=protocol.seed, preset=f"suite {suite}", run=checkpoint)
         facts |= dict(model=name or Path(source).stem, family=family_of(model, family))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Monitor', 'MONITORS', 'Probe', 'PROBES', 'JOB', 'make_loader', 'register_monitor', 'train', 'register_probe',
-           'find_probe', 'suite_frames', 'validation_points', 'validation_frames', 'check_data', 'check_recipe',
+           'find_probe', 'suite_frames', 'validation_embeddings', 'validation_frames', 'check_data', 'check_recipe',
            'evaluate', 'train_and_evaluate', 'job', 'Run', 'prepare_data', 'run', 'joined', 'without_categories',
            'gather']
 
@@ -122,7 +122,7 @@ def train(
     out = Path(out)
     accelerator = make_accelerator(recipe.train.precision, device, recipe.train.peer_timeout)
     model = create_model(recipe.model, seed=recipe.train.seed)
-    recipe.model.start(model)
+    recipe.model.initialise(model)
     loader = make_loader(
         recipe, data, model.tokenizer, accelerator.process_index, accelerator.num_processes
     )
@@ -167,7 +167,7 @@ def suite_frames(
     kept = {}
     if not (data.suite / "world.json").exists():
         folder = out / "evaluation"
-        kept = {"done": folder / "tasks", "folder": folder / "points"}
+        kept = {"done": folder / "tasks", "folder": folder / "embeddings"}
     return evaluate_suite(
         model,
         data.suite,
@@ -178,7 +178,7 @@ def suite_frames(
     )
 
 
-def validation_points(
+def validation_embeddings(
     model: nn.Module,
     data: DataPaths,  # of the source that the recipe is tested on
     recipe: Recipe,
@@ -190,8 +190,8 @@ def validation_points(
     with inference(model) as device:
         for batch in scenes:
             inputs = {name: batch[name].to(device) for name in parts}
-            for name, points in model.embed(inputs, tuple(parts)).items():
-                parts[name].append(points.float().cpu())
+            for name, embeddings in model.embed(inputs, tuple(parts)).items():
+                parts[name].append(embeddings.float().cpu())
     return {name: torch.cat(rows) for name, rows in parts.items()}
 
 # %% ../../nbs/papers/802_runs.ipynb #69b8dd91
@@ -200,9 +200,9 @@ def validation_frames(
     model: nn.Module, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "Retrieval on validation scenes."
-    points = validation_points(model, data, recipe)
+    embeddings = validation_embeddings(model, data, recipe)
     with inference(model) as device:
-        texts, images = (points[side].to(device) for side in ("text", "image"))
+        texts, images = (embeddings[side].to(device) for side in ("text", "image"))
         scores = model.geometry.score(texts, images, "text").cpu()
     recall = recall_at_k(scores, range(len(scores)), 5)[5]
     row = {"metric": "t2i_R@5", "value": recall, "n": len(scores)}
@@ -213,7 +213,7 @@ def check_data(
     recipe: Recipe,
 ) -> None:
     "Raise ValueError where preset 'paper' has no real data."
-    if recipe.preset == "paper" and recipe.data.embedded():
+    if recipe.preset == "paper" and recipe.data.is_synthetic():
         raise ValueError(
             f"data_root: preset 'paper' trains on real data, got none for {recipe.name}"
         )
@@ -246,13 +246,13 @@ def check_recipe(
 def _plain(data: DataPaths) -> list[str]:
     "Prepared data as what JSON can hold."
     folders = (data.train, data.val, data.suite)
-    return [*(str(folder.resolve()) for folder in folders), data.fingerprint]
+    return [*(str(folder.resolve()) for folder in folders), data.content_hash]
 
 
 def _paths(plain: Sequence[str]) -> DataPaths:
     "Prepared data of `_plain`."
-    *folders, fingerprint = plain
-    return DataPaths(*(Path(folder) for folder in folders), fingerprint)
+    *folders, content_hash = plain
+    return DataPaths(*(Path(folder) for folder in folders), content_hash)
 
 
 _JOINED = ("items", "results")  # frames that mean the same whatever probe leaves them
@@ -286,9 +286,9 @@ def evaluate(
         found = find_probe(name)(model, measured, recipe.seen_by(name), out, progress)
         frames = _with_frames(frames, found)
     save_frames(frames, out / "frames")
-    prints = dict.fromkeys(one.fingerprint for one in tests)
-    commit, fingerprint = short_commit(git_state()), "+".join(prints)
-    origin = {"commit": commit, "data": fingerprint, "machine": machine(where)}
+    prints = dict.fromkeys(one.content_hash for one in tests)
+    commit, content_hash = short_commit(git_state()), "+".join(prints)
+    origin = {"commit": commit, "data": content_hash, "machine": machine(where)}
     save_provenance({**origin, "versions": versions()}, out)
 
 
@@ -339,7 +339,7 @@ class Run:
             "commit": facts["commit"],
             "data": facts["data"],
             "run": recipe.hash,
-            "size": recipe.size,
+            "tower": recipe.tower,
             **recipe.model.geometry.facts(),
             **recipe.columns,
         }

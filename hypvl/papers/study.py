@@ -142,7 +142,7 @@ def measured_rows(
         place = {"suite": "measure", "dataset": name, "metric": "value"}
         rows = runs.assign(**place).merge(found, on="run")
         parts.append(rows.drop(columns=["permuted", "upper"], errors="ignore"))
-        for column, baseline in (("permuted", "permuted"), ("upper", "ideal")):
+        for column, baseline in (("permuted", "permuted"), ("upper", "oracle")):
             if column in found:
                 bars = rows.assign(model=baseline, value=rows[column])
                 parts.append(bars.drop(columns=["permuted", "upper"], errors="ignore"))
@@ -311,7 +311,7 @@ def run_rows(
     for section, several in recipes.items():
         for recipe in several:
             row = {"section": section, "model": recipe.name, "seed": recipe.train.seed}
-            row |= {"tower": recipe.size, "steps": recipe.train.steps}
+            row |= {"tower": recipe.tower, "steps": recipe.train.steps}
             row |= {"seconds": runs[recipe.hash].seconds, "run": recipe.hash}
             rows.setdefault(recipe.hash, row)
     return pd.DataFrame(rows.values())

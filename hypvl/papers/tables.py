@@ -575,7 +575,7 @@ def _notes(frame: pd.DataFrame, rank_by: Sequence[str]) -> tuple[str, ...]:
     ]
     if frame["suite"].isin(["vl_checklist", "sugarcrepe"]).any():
         notes.append("of two captions with one score half a point: ties count half in every row")
-    if frame["row"].eq(BASELINES["ideal"]).any():
+    if frame["row"].eq(BASELINES["oracle"]).any():
         notes.append("upper bound: sees all and guesses among what is equally true")
     covers = [c for c in ours["interval"].dropna().unique() if c not in ("", "none")]
     if covers:

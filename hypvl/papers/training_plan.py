@@ -169,7 +169,7 @@ def measure_update(
     accelerator = make_accelerator(precision, device)
     description = recipe.model.untrained()
     model: Any = create_model(description, seed=recipe.train.seed)
-    description.start(model)
+    description.initialise(model)
     objective = recipe.objective.make()
     frozen = freeze(model, recipe.train.groups, objective)
     module = Step(model, objective).to(accelerator.device).train()
@@ -246,7 +246,7 @@ def planned_rows(
     `cached`: an update needs more memory than a device has, so its gradients are cached.
     """
     steps, batch = recipe.train.steps, recipe.train.batch_size
-    facts = {"recipe": recipe.name, "tower": recipe.size, "steps": steps, "batch_size": batch}
+    facts = {"recipe": recipe.name, "tower": recipe.tower, "steps": steps, "batch_size": batch}
     rows = []
     for devices in setting.devices:
         share, seconds = batch / devices, 0.0
@@ -332,7 +332,7 @@ def plan_paper(
         for section, seeds, recipe in planned:
             same = _same_update(recipe)
             if recipe.train.steps and setting.samples_per_second is None and same not in costs:
-                tell(f"measuring {recipe.name} ({recipe.size}, {recipe.image_size} pixels)")
+                tell(f"measuring {recipe.name} ({recipe.tower}, {recipe.image_size} pixels)")
                 source, size = recipe.data, recipe.image_size
                 if not data_root:
                     small = paper.recipes(planned[0][0], preset="smoke", seed=0)[0]

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LEVELS', 'Progress', 'WHOLE', 'SHOWN', 'Region', 'contained', 'Picture', 'digest', 'item_key', 'Store',
            'read_annotations', 'Source', 'thumbnail', 'BoxFiles', 'read_inside', 'FolderPictures', 'WorldPictures',
-           'cut_out', 'embed_pictures', 'silent', 'Gallery', 'open_gallery', 'gallery_points', 'default_cache']
+           'cut_out', 'embed_pictures', 'silent', 'Gallery', 'open_gallery', 'gallery_embeddings', 'default_cache']
 
 # %% ../../nbs/search/710_gallery.ipynb #a8108115
 import hashlib
@@ -410,7 +410,7 @@ class WorldPictures:
     def __init__(
         self,
         count: int = 2000,  # scenes
-        config: WorldConfig = WorldConfig(carry=0.4, repeats=0.3),
+        config: WorldConfig = WorldConfig(supports=0.4, repeats=0.3),
         split: str = "train",  # of the world
         min_area: float = 0.01,  # least share of the picture that a box covers
         workers: int | None = None,  # processes that render; None: one a core; 0: this one
@@ -555,7 +555,7 @@ def open_gallery(
     return Gallery(source, store, pictures, items, faults)
 
 # %% ../../nbs/search/710_gallery.ipynb #91d3a8e2
-def gallery_points(
+def gallery_embeddings(
     gallery: Gallery,
     model: nn.Module,  # with `encode_image`, `preprocess` and `geometry`
     progress: Progress = silent,

@@ -34,8 +34,8 @@ from hypvl.training.guard import (
     diagnose,
     exploded,
     find_nonfinite_loss,
-    row_gradients,
     save_replay,
+    term_gradients,
 )
 from .metrics import Metrics, fetch, measure, read_metrics
 from .update import Step, count_samples, generator_state, to_device
@@ -96,13 +96,15 @@ def update_columns(
             return module.context(trainer.step)
 
         geometry, terms = trainer.model.geometry, trainer.guard.all_rows
-        gradients = row_gradients(
-            terms, result.points, geometry, context, module.kinds, trainer.accelerator
+        gradients = term_gradients(
+            terms, result.embeddings, geometry, context, module.kinds, trainer.accelerator
         )
         columns |= {f"grad/{name}": norm for name, norm in gradients.items()}
     row = dict(step=trainer.step) | fetch(columns, trainer.accelerator)
     if inspect:
-        row |= trainer.guard.observe(trainer.step, result.points, result.grads, row, module.kinds)
+        row |= trainer.guard.observe(
+            trainer.step, result.embeddings, result.grads, row, module.kinds
+        )
     return row
 
 # %% ../../nbs/training/520_callbacks.ipynb #33937a11
@@ -217,8 +219,8 @@ class Validation:
             for batch, size in common_batches(self.loader, module.kinds, accelerator):
                 batch = to_device(batch, accelerator.device)
                 with accelerator.autocast():
-                    points = module.embed(batch)
-                loss, logs = module.head(points, step, update=False)
+                    embeddings = module.embed(batch)
+                loss, logs = module.head(embeddings, step, update=False)
                 for name, value in fetch(dict(loss=loss) | logs, accelerator).items():
                     if math.isfinite(value) and not name.startswith("weight/"):
                         sums[name] = sums.get(name, 0.0) + size * value

@@ -87,7 +87,9 @@ class PrepareConfig:
     min_area: int = 32 * 32  # boxes need more pixels than that
     quality: int = 95  # of the JPEG files
     subsampling: int = 2  # of the JPEG colours: 2 halves both sides as usual, 0 keeps them whole
-    carry: tuple[str, ...] = ()  # members that go through unchanged, such as ('parse.json',)
+    extra_members: tuple[
+        str, ...
+    ] = ()  # members that go through unchanged, such as ('parse.json',)
 
     def __post_init__(self):
         for name, low in dict(size=1, min_area=0, quality=1, subsampling=0).items():
@@ -133,7 +135,7 @@ def _jpeg(image, config):
 
 
 def prepare_sample(
-    raw: Mapping[str, bytes | str],  # `__key__`, `jpg`, `json` and what `carry` names
+    raw: Mapping[str, bytes | str],  # `__key__`, `jpg`, `json` and what `extra_members` names
     config: PrepareConfig = PrepareConfig(),
 ) -> tuple[dict[str, bytes | str] | None, Counter]:
     "The training sample, or None where no box is left, and what happened to the boxes."
@@ -150,7 +152,7 @@ def prepare_sample(
     for i, (phrase, corners) in enumerate(boxes):
         out[f"parent{i:03d}.jpg"] = _jpeg(image.crop(corners), config)
         out[f"parent{i:03d}.txt"] = phrase
-    for member in config.carry:
+    for member in config.extra_members:
         if member in raw:
             out[member] = raw[member]
     return out, counts

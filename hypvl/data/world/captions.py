@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..records import Box, Parse, Sample
-from .grammar import Mention, Speaker, compose, linearise, mention
-from .scenes import Rendered, Scene, World, true_deed, true_relation
+from .grammar import CaptionSampler, Mention, compose, linearise, mention
+from .scenes import Rendered, Scene, World, true_action, true_relation
 
 # %% ../../../nbs/data/world/216_captions.ipynb #db4a8d4d
 @dataclass(frozen=True)
@@ -37,20 +37,22 @@ class Caption:
         return self.read()[0].text
 
 # %% ../../../nbs/data/world/216_captions.ipynb #aa0f7089
-def _one_of_each_clump(scene: Scene) -> list[int]:
-    "Places of the things that a caption may name: of a clump the first."
-    clumps, places = set(), []
+def _one_of_each_group(scene: Scene) -> list[int]:
+    "Places of the things that a caption may name: of a group the first."
+    groups, places = set(), []
     for place, thing in enumerate(scene.things):
-        if thing.group is None or thing.group not in clumps:
+        if thing.group is None or thing.group not in groups:
             places.append(place)
-        clumps.add(thing.group)
+        groups.add(thing.group)
     return places
 
 
-def _chosen_order(scene: Scene, rng: np.random.Generator, speaker: Speaker) -> list[int]:
+def _chosen_order(
+    scene: Scene, rng: np.random.Generator, caption_sampler: CaptionSampler
+) -> list[int]:
     "Places of the things that a caption speaks of, in its order."
-    order = [int(place) for place in rng.permutation(_one_of_each_clump(scene))]
-    if rng.random() >= speaker.all_objects and len(order) > 1:
+    order = [int(place) for place in rng.permutation(_one_of_each_group(scene))]
+    if rng.random() >= caption_sampler.all_objects and len(order) > 1:
         order = order[: int(rng.integers(1, len(order)))]
     return order
 
@@ -59,27 +61,29 @@ def caption(
     world: World,
     scene: Scene,
     number: int = 0,  # a scene has as many captions as one likes
-    speaker: Speaker | None = None,  # None: the world's
+    caption_sampler: CaptionSampler | None = None,  # None: the world's
 ) -> Caption:
     "Say something true of a scene."
     rng = world.rng(scene.split, scene.index, f"caption {number}")
-    speaker = (speaker or world.config.speaker).scaled(world.config.talk)
-    order = _chosen_order(scene, rng, speaker)
-    who, whom, verb = true_deed(scene)
-    acts = who in order and whom in order and rng.random() < speaker.deed
+    caption_sampler = (caption_sampler or world.config.caption_sampler).scaled(
+        world.config.caption_detail
+    )
+    order = _chosen_order(scene, rng, caption_sampler)
+    who, whom, verb = true_action(scene)
+    acts = who in order and whom in order and rng.random() < caption_sampler.action
     if acts:
         order = [who, whom, *(place for place in order if place not in (who, whom))]
     said = []
     for place in order:
         thing = scene.things[place]
         facts = world.paths[thing.leaf], thing.attributes, world.words
-        said.append(mention(*facts, rng, speaker, world.taxonomy.root))
+        said.append(mention(*facts, rng, caption_sampler, world.taxonomy.root))
     if acts:
         return Caption(tuple(said), tuple(order), "action", verb)
     relation = None
     if len(order) > 1:
         relation = true_relation(*(scene.things[place] for place in order[:2]))
-    if relation and rng.random() < speaker.relation:
+    if relation and rng.random() < caption_sampler.relation:
         return Caption(tuple(said), tuple(order), "relation", relation)
     template = ("bare", "photo", "there")[int(rng.integers(3))]
     return Caption(tuple(said), tuple(order), template)
@@ -103,9 +107,9 @@ def thing_truths(
                 "xy": [round(v, 4) for v in thing.xy],
                 "box": None,
                 "parts": [],
-                "carried_by": thing.carried_by,
+                "supported_by": thing.supported_by,
                 "group": thing.group,
-                "deed": None if thing.deed is None else list(thing.deed),
+                "action": None if thing.action is None else list(thing.action),
             }
         )
     for seen in rendered.boxes if rendered else ():
@@ -169,8 +173,8 @@ def relations_between(things: Sequence[Mapping[str, Any]], a: int, b: int) -> se
     "What holds between two things: how a stands to b, and what a does to b."
     place = true_relation(_Point(things[a]["xy"]), _Point(things[b]["xy"]))
     found = {place} - {None}
-    if things[a]["deed"] and things[a]["deed"][1] == b:
-        found.add(things[a]["deed"][0])
+    if things[a]["action"] and things[a]["action"][1] == b:
+        found.add(things[a]["action"][0])
     return found
 
 

@@ -265,7 +265,7 @@ def _mark(family: str, body: Layer, which: int, scale: float = 1.0) -> Layer:
     return Layer("mark", mark)
 
 # %% ../../../nbs/data/world/212_sprites.ipynb #8d4bc660
-_CARRIERS = {  # genus -> where something stands on it (x, y of its centre), and how wide
+_SUPPORTS = {  # genus -> where something stands on it (x, y of its centre), and how wide
     "car": (-0.42, -0.46, 0.74),
     "seat": (0.2, -0.5, 0.74),
     "table": (0.0, -0.48, 0.74),
@@ -276,12 +276,12 @@ _CARRIERS = {  # genus -> where something stands on it (x, y of its centre), and
 class DrawnSprites:
     "Procedural sprites of the built-in lexicon."
 
-    def __init__(self, sight: float = 1.0):  # how large marks are; 1 is the default world
+    def __init__(self, object_scale: float = 1.0):  # how large marks are; 1 is the default world
         parents, self.words = lexicon()
-        self.taxonomy, self.sight = Taxonomy(parents, "thing"), sight
+        self.taxonomy, self.object_scale = Taxonomy(parents, "thing"), object_scale
         self._looks = {}  # leaf -> family, genus, mark
         self._drawn: dict[str, Sprite] = {}
-        self.carriers = {}  # leaf -> centre and width of what it carries, in half widths
+        self.supports = {}  # leaf -> centre and width of what it carries, in half widths
         for number, genus in enumerate(_GENUS_PARTS):
             rng = np.random.default_rng(number)
             kinds = self.taxonomy.children(genus)
@@ -291,8 +291,8 @@ class DrawnSprites:
             for leaf in self.taxonomy.descendants(genus):
                 if not self.taxonomy.children(leaf):
                     self._looks[leaf] = parents[genus], genus, int(next(marks))
-                    if genus in _CARRIERS:
-                        self.carriers[leaf] = _CARRIERS[genus]
+                    if genus in _SUPPORTS:
+                        self.supports[leaf] = _SUPPORTS[genus]
 
     def families(self) -> dict[str, tuple[str, ...]]:
         "family -> its leaves."
@@ -312,7 +312,7 @@ class DrawnSprites:
                 for number, (primitives, tone) in enumerate(table[node], 1):
                     name = PARTS[node][0] if number == 1 else f"{PARTS[node][0]} {number}"
                     layers.append(_layer(name, primitives, tone))
-            scale = float(np.clip(self.sight, 0.3, 1.25))
+            scale = float(np.clip(self.object_scale, 0.3, 1.25))
             layers.append(_mark(family, layers[0], mark, scale))
             self._drawn[leaf] = Sprite(tuple(layers), family)
         return self._drawn[leaf]

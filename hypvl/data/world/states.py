@@ -593,9 +593,9 @@ def state_sample(
         "xy": [round(value, 4) for value in scene.things[0].xy],
         "box": [round(value, 4) for value in box.xyxy],
         "parts": [],
-        "carried_by": None,
+        "supported_by": None,
         "group": None,
-        "deed": None,
+        "action": None,
     }
     said = {
         "node": node or "thing",

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['jpeg', 'write_raw_shard', 'write_grit', 'SuiteConfig', 'suite_name', 'clutter_scene', 'write_classes',
-           'write_captions', 'write_vl_checklist', 'write_sugarcrepe', 'write_factors', 'fingerprint', 'write_suite']
+           'write_captions', 'write_vl_checklist', 'write_sugarcrepe', 'write_factors', 'content_hash', 'write_suite']
 
 # %% ../../../nbs/data/world/218_writers.ipynb #510bd863
 import hashlib
@@ -179,7 +179,7 @@ class _Pictures:
 
 # %% ../../../nbs/data/world/218_writers.ipynb #d6d7c719
 def clutter_scene(world: World, index: int, leaf: str) -> Scene:
-    "A large thing, painted last, with smaller ones of other families around it; none does a deed."
+    "A large thing, painted last, with smaller ones of other families around it; none acts."
     world = plain_world(world)
     count = min(3, len(world.families))
     label, *others = world.scene("clutter", index, count=count, leaf=leaf, size="large").things
@@ -190,7 +190,7 @@ def clutter_scene(world: World, index: int, leaf: str) -> Scene:
             del attributes["size"]
             diameter *= np.mean(SIZES["medium"]) / np.mean(SIZES["large"])
         smaller.append(replace(thing, attributes=attributes, diameter=float(diameter)))
-    idle = tuple(replace(thing, deed=None) for thing in (*smaller, label))
+    idle = tuple(replace(thing, action=None) for thing in (*smaller, label))
     return Scene(idle, "clutter", index)
 
 
@@ -317,7 +317,7 @@ _LAYOUT = 3  # of the files; 3 added the truth
 _WRITERS = (write_classes, write_captions, write_vl_checklist, write_sugarcrepe, write_factors)
 
 
-def fingerprint(root: str | Path) -> str:
+def content_hash(root: str | Path) -> str:
     """Twelve hexadecimal digits from the names and contents of all files below `root`.
 
     `world.json`, which holds them, and the files of a lock do not count.
@@ -377,7 +377,7 @@ def write_suite(
             "families": world.families,
             "words": world.words,
             "left_out": results[3] + results[2],
-            "fingerprint": fingerprint(root),
+            "content_hash": content_hash(root),
         }
         _save(root / "world.json", json.dumps(facts, indent=1))
     return json.loads(json.dumps(facts))

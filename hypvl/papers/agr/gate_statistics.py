@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'ABSTRACT_NOUNS', 'LEAST_R2', 'learned_parameters', 'extreme_gates', 'gate_quartiles', 'gates_by',
-           'Correlation', 'p_of_correlation', 'correlate', 'gate_correlations', 'speaks_of', 'hyperbolic_shares',
+           'Correlation', 'p_of_correlation', 'correlate', 'gate_correlations', 'mentions_word', 'hyperbolic_shares',
            'dominance', 'dominance_at', 'Rate', 'fit_rate', 'convergence_rates', 'clipped_share', 'saturated_share',
            'contrast_floor']
 
@@ -198,7 +198,7 @@ ABSTRACT_NOUNS = frozenset(
 _WORD = re.compile(r"[a-z]+")
 
 
-def speaks_of(
+def mentions_word(
     captions: Sequence[str],
     words: Collection[str],  # in lower case; plurals in s are found too
 ) -> Bool[ndarray, "n"]:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TABLE_SECTIONS', 'BUDGET_METRICS', 'FIGURES', 'GROUPS', 'CONVERGING', 'LEAST_FALL', 'PARTS', 'paper', 'queries',
            'correlations', 'gates_of_captions', 'quartiles', 'shares', 'dominances', 'convergences', 'Fall', 'fall_of',
-           'first_to_fall', 'pair_cost', 'search_depths', 'parts_left_out', 'sizes']
+           'first_to_fall', 'pair_cost', 'search_depths', 'leads_over_ablations', 'sizes']
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #c1c343a7
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,7 +44,7 @@ from .tables import LAYOUTS, REFERENCE
 from ..figures import Drawing, budget_figure, budget_scores
 from ..parameters import Seeds
 from ..reference import Rows
-from ..runs import validation_points
+from ..runs import validation_embeddings
 from ..study import Figure, NoFrame, Paper, Study
 from ..tables import in_groups
 from ...search import brute_force, build_index
@@ -234,7 +234,7 @@ GROUPS = {  # column of the gates → its values as the table calls them, abstra
         "object": "objects alone",
         "attribute": "attributes",
         "relation": "a relation",
-        "deed": "an action",
+        "action": "an action",
     },
 }
 
@@ -321,7 +321,7 @@ class Fall(NamedTuple):
     "How far a smoothed loss falls from its start; `half` is NaN where it does not."
 
     half: float  # the first step at which half of the way to the lowest is done
-    start: float
+    first: float
     lowest: float  # while the head is trained; NaN where it never is
     at: float  # the step of the lowest
     end: float
@@ -361,7 +361,7 @@ def _endings(study: Study) -> Iterator[dict[str, Any]]:
             norms = log.get(f"grad_norm/{member}", pd.Series(np.nan, log.index))
             starved = starved_until(log["step"], norms)
             fall = fall_of(log["step"], log[f"members/{member}"], np.nan_to_num(starved))
-            row |= {f"{head} falls": fall.half, f"{head} start": fall.start}
+            row |= {f"{head} falls": fall.half, f"{head} start": fall.first}
             row |= {f"{head} lowest": fall.lowest, f"{head} lowest at": fall.at}
             row |= {f"{head} end": fall.end, f"{head} starved": starved}
         last = log.sort_values("step").tail(_ROWS)
@@ -436,10 +436,10 @@ def search_depths(
     if found is None:
         return Markdown(_NOT_KEPT)
     trained, data, recipe = found
-    points, rows = validation_points(trained, data, recipe), []
+    points, rows = validation_embeddings(trained, data, recipe), []
     for query, key in (("text", "image"), ("image", "text")):
         index = build_index(trained.geometry, points[key], side=query)
-        gate = trained.geometry.parts(points[query]).asking.gate.mean().item()
+        gate = trained.geometry.parts(points[query]).query_weights.gate.mean().item()
         for k in best:
             hits = index.search(points[query], k, certify=True)
             same = hits.ids == brute_force(index, points[query], k).ids
@@ -463,7 +463,7 @@ PARTS = {  # id of a claim on retrieval → what the rival lacks, or has instead
 }
 
 
-def parts_left_out(study: Study) -> pd.DataFrame:  # one row per part; in points
+def leads_over_ablations(study: Study) -> pd.DataFrame:  # one row per part; in points
     "How far AGR leads a model without one of its parts in retrieval, from the table of claims."
     judged = study.judged().set_index("id")
     names = ["effect", "low", "high", "interval", "seeds", "note"]

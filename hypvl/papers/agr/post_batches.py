@@ -135,7 +135,7 @@ class PostDataset(EpochDataset):
         return entries | {"key": list(keys), "subreddit": list(names)}
 
     def identity(self) -> dict[str, Any]:
-        facts = dict(posts=self.posts.fingerprint, held_out=self.held_out, split=self.split)
+        facts = dict(posts=self.posts.content_hash, held_out=self.held_out, split=self.split)
         how = asdict(self.reading)
         del how["keep_decoded"], how["max_bad"]
         return facts | dict(size=self.size) | how

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['VARIANT_LABELS', 'ALONE_LABELS', 'CONSTANTS', 'LEVELS', 'FACTS', 'scored_variants', 'constant_curve', 'score_parts',
-           'routing_facts', 'told_captions', 'text_gates', 'level_rows', 'leaning_captions', 'routed_frames']
+           'routing_facts', 'synthetic_captions', 'text_gates', 'level_rows', 'leaning_captions', 'routed_frames']
 
 # %% ../../../nbs/papers/agr/935_probe.ipynb #5896b329
 from collections.abc import Mapping, Sequence
@@ -32,14 +32,14 @@ from hypvl.papers.agr.gate_statistics import (
     gates_by,
     hyperbolic_shares,
     learned_parameters,
+    mentions_word,
     saturated_share,
-    speaks_of,
 )
 from .routed_geometry import Routed
 from .routed_score import difference
 from .synthetic_posts import caption_facts
-from ..reference import BASELINES, IDEAL
-from ..runs import validation_points
+from ..reference import BASELINES, ORACLE
+from ..runs import validation_embeddings
 from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/agr/935_probe.ipynb #738a8729
@@ -115,8 +115,8 @@ def score_parts(
     "What the score of every pair is made of (Algorithm 1), on the CPU: M = mix, the gate, w, w_E."
     pairs = geometry.pairs(points["image"], points["text"])
     pairs = pairs if side == "image" else pairs.of_texts()
-    asking = geometry.parts(points[side]).asking
-    gate, of_correction, _, stretch = asking.columns()
+    query_weights = geometry.parts(points[side]).query_weights
+    gate, of_correction, _, stretch = query_weights.columns()
     weight = torch.ones_like(pairs.baseline) if pairs.weight is None else pairs.weight
     mix = gate * weight * of_correction
     found = {
@@ -126,7 +126,7 @@ def score_parts(
         "delta": difference(pairs.correction, pairs.baseline, stretch, geometry.form),
         "hyperbolic": pairs.baseline,
         "euclidean": pairs.correction,
-        "score": geometry.of_queries(pairs, asking),
+        "score": geometry.of_queries(pairs, query_weights),
     }
     return {name: part.cpu() for name, part in found.items()}
 
@@ -141,7 +141,7 @@ def routing_facts(
         placed = _placed(points, device)
         scored = score_parts(geometry, placed, "image")
         sides = {side: geometry.parts(part) for side, part in placed.items()}
-        gate_of = {side: found.asking.gate.cpu().numpy() for side, found in sides.items()}
+        gate_of = {side: found.query_weights.gate.cpu().numpy() for side, found in sides.items()}
     shares = hyperbolic_shares(
         pd.DataFrame({name: x.flatten().numpy() for name, x in scored.items()})
     )
@@ -176,7 +176,7 @@ LEVELS = ("family", "genus", "species")  # of names, from abstract to specific
 FACTS = {"level": "names", "depth": "depth", "abstract": "abstract", "kind": "kind"}
 
 
-def told_captions(
+def synthetic_captions(
     suite: Path,  # folder of the test data
 ) -> pd.DataFrame:  # a row a caption that the world made, by its text: the values of `FACTS`
     "What the truth on disk says of the test captions."
@@ -204,9 +204,9 @@ def _texts(suite: Path) -> pd.DataFrame:  # text, level, attribute, names, depth
         captions = read_karpathy(path, suite / "images").captions
         rows += [(caption, "caption") for caption in captions]
     frame = pd.DataFrame(rows, columns=["text", "level"]).drop_duplicates(ignore_index=True)
-    frame = frame.join(told_captions(suite), on="text")
+    frame = frame.join(synthetic_captions(suite), on="text")
     words = {word for known in ATTRIBUTES.values() for word in known.words}
-    return frame.assign(attribute=speaks_of(frame["text"].tolist(), words))
+    return frame.assign(attribute=mentions_word(frame["text"].tolist(), words))
 
 
 def text_gates(
@@ -217,7 +217,7 @@ def text_gates(
     texts = _texts(suite)
     with inference(model) as device:
         points = encode_texts(model, texts["text"].tolist()).to(device)
-        gate = model.geometry.parts(points).asking.gate.cpu()
+        gate = model.geometry.parts(points).query_weights.gate.cpu()
     counted = texts["text"].str.split().str.len()
     return texts.assign(words=counted, gate=gate.numpy())
 
@@ -266,7 +266,7 @@ def routed_frames(
     "Test sets under every score, the best constant, facts of the router, gates of texts."
     frames: dict[str, list[pd.DataFrame]] = {}
     geometry, source = model.geometry, recipe.test or recipe.data
-    points = validation_points(model, data, recipe)
+    points = validation_embeddings(model, data, recipe)
     variants = scored_variants(recipe)
     with_constant = ["constant", *({"held"} & {*variants})]
     curves = {variant: constant_curve(model, points, variant) for variant in with_constant}
@@ -285,7 +285,7 @@ def routed_frames(
             )
         for name in ("results", "items"):
             rows = found[name]
-            known = rows["model"].isin([*BASELINES, IDEAL])
+            known = rows["model"].isin([*BASELINES, ORACLE])
             rows = rows[~known | (place == 0)]
             rows = rows.assign(model=rows["model"].where(known, label))
             frames.setdefault(name, []).append(rows)

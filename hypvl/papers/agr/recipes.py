@@ -196,7 +196,7 @@ def trained_parameters(
 ) -> int:
     "Parameters that the objective of a recipe reaches."
     model: Any = recipe.model.make()
-    recipe.model.start(model)
+    recipe.model.initialise(model)
     objective = recipe.objective
     routing = recipe.model.geometry.routing
     unused = {"context"} if routing.weighting == "query" else set()

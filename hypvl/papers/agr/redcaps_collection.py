@@ -322,7 +322,7 @@ class Posts:
     ):
         self.folder = Path(folder)
         self.report = json.loads((self.folder / "report.json").read_text())
-        self.root, self.fingerprint = Path(self.report["root"]), self.report["content"]
+        self.root, self.content_hash = Path(self.report["root"]), self.report["content"]
         self.table = feather.read_table(str(self.folder / "posts.arrow"), memory_map=True)
 
     def __reduce__(self):

@@ -59,7 +59,7 @@ def pack_posts(
     if shard_size < 1:
         raise ValueError(f"shard_size must be at least 1, got {shard_size}")
     out = Path(out)
-    made_of = [posts.fingerprint, shard_size]
+    made_of = [posts.content_hash, shard_size]
     with folder_lock(out):
         note = out / "made_of.json"
         if note.exists() and json.loads(note.read_text()) != made_of:

@@ -65,13 +65,13 @@ class RedcapsSource(DataSource, kind="redcaps"):
         if self.held_out >= len(posts):
             few = f"only {len(posts)} posts were found; set data.held_out below that"
             raise ValueError(f"held_out={self.held_out}: {few}")
-        known = [posts.fingerprint, self.held_out]
+        known = [posts.content_hash, self.held_out]
         if (suite / "world.json").exists():
-            known.append(json.loads((suite / "world.json").read_text())["fingerprint"])
+            known.append(json.loads((suite / "world.json").read_text())["content_hash"])
         val = posts.folder
         if self.suite.draw and self.held_out and not self.root:
             own = self._held_out_of_draw(folder, workers, progress)
-            known.append(own.fingerprint)
+            known.append(own.content_hash)
             val = own.folder
         return DataPaths(posts.folder, val, suite, config_hash(known))
 
@@ -82,7 +82,7 @@ class RedcapsSource(DataSource, kind="redcaps"):
         write_redcaps_world(place / "redcaps", config, workers, progress, self.suite.draw)
         return collect_posts(place / "redcaps", place / "posts", workers, progress, self.max_bad)
 
-    def embedded(self) -> bool:
+    def is_synthetic(self) -> bool:
         return not self.root
 
     def words(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from ...geometry.precision import fp32_geometry
 from ...geometry.spaces import Geometry, GeometryConfig, Side, SphereConfig, local_logsumexp
 from .clipped import ClippedConfig
 from .curriculum import Curriculum
-from .routed_score import Asking, ScoreForm, largest_score, routed_score
+from .routed_score import QueryWeights, ScoreForm, largest_score, routed_score
 from .router import PairRouter
 
 # %% ../../../nbs/papers/agr/924_routed_geometry.ipynb #4ac9926d
@@ -97,12 +97,12 @@ CALIBRATION_LIMITS = (1.0, 2.0, 2.0)  # most of w_E, s_H and s_E
 
 
 class Parts(NamedTuple):
-    "A point by its parts; `asking` holds its gate and its calibration (w_E, s_H, s_E)."
+    "A point by its parts; `query_weights` holds its gate and its calibration (w_E, s_H, s_E)."
 
     correction: Float[Tensor, "*B D"]
     baseline: Float[Tensor, "*B d"]
     context: Float[Tensor, "*B C"]
-    asking: Asking
+    query_weights: QueryWeights
 
 
 class PairMatrices(NamedTuple):
@@ -370,15 +370,15 @@ class Routed(Geometry):
     def parts(self, points: Float[Tensor, "*B D"]) -> Parts:
         """The coordinates of both members, the context, and what acts where the point asks.
 
-        `asking.gate` [*B] in 0..1; `asking.calibration` [*B, 3] in the order (w_E, s_H, s_E), None
-        where the config leaves it out.
+        `query_weights.gate` [*B] in 0..1; `query_weights.calibration` [*B, 3] in the order
+        (w_E, s_H, s_E), None where the config leaves it out.
         """
         part = self._points_by_name(points)
         gate = part["gate"][..., 0]
         gate = gate if self.config.gated else torch.ones_like(gate)
         calibration = part["calibration"] if self.widths["calibration"] else None
-        asking = Asking(gate, calibration)
-        return Parts(part["correction"], part["baseline"], part["context"], asking)
+        query_weights = QueryWeights(gate, calibration)
+        return Parts(part["correction"], part["baseline"], part["context"], query_weights)
 
     def check_points(self, points: Float[Tensor, "*B D"], name: str = "points"):
         "Raise if these cannot be points: by width, by the members, by what a gate can be."
@@ -424,15 +424,19 @@ class Routed(Geometry):
             found.append(member.logits(getattr(image, name), _stand_in(member, points), "image"))
         return found
 
-    def _held(self, asking: Asking, weight: Tensor | float | None) -> tuple[Asking, Tensor | float]:
+    def _held(
+        self, query_weights: QueryWeights, weight: Tensor | float | None
+    ) -> tuple[QueryWeights, Tensor | float]:
         "What asks, and the weights, with the constant of the variants that have one."
         if self.variant == "constant":  # M, without gate and calibration
-            return Asking(torch.ones_like(asking.gate)), self.constant
+            return QueryWeights(torch.ones_like(query_weights.gate)), self.constant
         if self.variant == "held":
-            asking = asking._replace(gate=torch.full_like(asking.gate, self.constant))
-        return asking, 1.0 if weight is None else weight
+            query_weights = query_weights._replace(
+                gate=torch.full_like(query_weights.gate, self.constant)
+            )
+        return query_weights, 1.0 if weight is None else weight
 
-    def of_queries(self, pairs: PairMatrices, asking: Asking) -> Tensor:
+    def of_queries(self, pairs: PairMatrices, query_weights: QueryWeights) -> Tensor:
         "Scores of queries, given their rows of the matrices."
         correction, baseline, weight = pairs
         if self.variant == "correction":
@@ -444,8 +448,10 @@ class Routed(Geometry):
         if self.variant == "static":
             share = torch.tensor(self.config.mix_logit).sigmoid().item()
             return share * baseline + (1 - share) * correction
-        asking, weight = self._held(asking, weight)
-        return routed_score(correction, baseline, weight, asking, self.alpha, self.beta, self.form)
+        query_weights, weight = self._held(query_weights, weight)
+        return routed_score(
+            correction, baseline, weight, query_weights, self.alpha, self.beta, self.form
+        )
 
     @fp32_geometry
     def score(
@@ -469,10 +475,10 @@ class Routed(Geometry):
         if keys.dim() == 3:
             own = [self.score(q[None], k, side, kind=kind) for q, k in zip(queries, keys)]
             return torch.cat(own) if own else queries.new_zeros(keys.shape[:2])
-        asking = self.parts(queries).asking
+        query_weights = self.parts(queries).query_weights
         if side == "image":
-            return self.of_queries(self.pairs(queries, keys), asking)
-        return self.of_queries(self.pairs(keys, queries).of_texts(), asking)
+            return self.of_queries(self.pairs(queries, keys), query_weights)
+        return self.of_queries(self.pairs(keys, queries).of_texts(), query_weights)
 
     def _pairs_by_query(self, queries, keys, side):
         "Matrices of queries by keys."
@@ -505,11 +511,11 @@ class Routed(Geometry):
         "`contrast`, given the matrices of the pairs."
         count, device = len(queries), queries.device
         target = torch.arange(count, device=device) + offset
-        of_queries = self._cross_entropy(pairs, self.parts(queries).asking, target)
+        of_queries = self._cross_entropy(pairs, self.parts(queries).query_weights, target)
         if self.variant == "fusion" and gather is not None:  # standardised over all queries
             raise ValueError("variant='fusion': train it on one process, got several")
         target = (torch.arange(len(keys), device=device) - offset).clamp(0, count - 1)
-        total, own = self._log_sums(pairs.of_texts(), self.parts(keys).asking, target)
+        total, own = self._log_sums(pairs.of_texts(), self.parts(keys).query_weights, target)
         total = local_logsumexp(total, offset, count, gather)
         return of_queries, total - own[offset : offset + count]
 
@@ -524,18 +530,18 @@ class Routed(Geometry):
         "Cross-entropy of each query against all keys."
         pairs = self._pairs_by_query(queries, keys, side)
         target = torch.arange(len(queries), device=queries.device) + offset
-        return self._cross_entropy(pairs, self.parts(queries).asking, target)
+        return self._cross_entropy(pairs, self.parts(queries).query_weights, target)
 
-    def _cross_entropy(self, pairs, asking, target):
-        total, own = self._log_sums(pairs, asking, target)
+    def _cross_entropy(self, pairs, query_weights, target):
+        total, own = self._log_sums(pairs, query_weights, target)
         return total - own
 
-    def _log_sums(self, pairs, asking, target):
+    def _log_sums(self, pairs, query_weights, target):
         """Logsumexp of each row of scores, and its score at `target`.
 
         Large matrices by rows, which are computed again in the backward pass.
         """
-        tensors = [*pairs, asking.gate, asking.calibration, target]
+        tensors = [*pairs, query_weights.gate, query_weights.calibration, target]
         if pairs.correction.numel() <= SMALL_MATRIX:
             return self._row_log_sums(*tensors)
         rows = max(1, SMALL_MATRIX // pairs.correction.shape[1])
@@ -549,7 +555,7 @@ class Routed(Geometry):
     def _row_log_sums(self, correction, baseline, weight, gate, calibration, target):
         "`_log_sums` of some rows."
         pairs = PairMatrices(correction, baseline, weight)
-        scores = self.of_queries(pairs, Asking(gate, calibration))
+        scores = self.of_queries(pairs, QueryWeights(gate, calibration))
         return scores.logsumexp(1), scores.gather(1, target[:, None])[:, 0]
 
     # --- how large a score can be
@@ -578,8 +584,8 @@ class Routed(Geometry):
         weight = 1.0
         if self.router is not None and self.config.gate_form == "sigmoid_over_T":
             weight = float(1 / self.t_gate)
-        asking, weight = self._held(self.parts(queries).asking, weight)
-        return largest_score(correction, baseline, asking, float(weight), self.form)
+        query_weights, weight = self._held(self.parts(queries).query_weights, weight)
+        return largest_score(correction, baseline, query_weights, float(weight), self.form)
 
     # --- what the baseline knows
 

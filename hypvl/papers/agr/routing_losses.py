@@ -76,8 +76,8 @@ def routing_columns(
     offset: int,  # of the first local text in `pairs`
 ) -> dict[str, Any]:
     "Columns of the log, without `routing/`: what the router does at a step."
-    asking, other = (geometry.parts(x).asking for x in (images, texts))
-    gate, of_correction, of_baseline, stretch = asking.columns()
+    query_weights, other = (geometry.parts(x).query_weights for x in (images, texts))
+    gate, of_correction, of_baseline, stretch = query_weights.columns()
     weight = torch.ones_like(pairs.baseline) if pairs.weight is None else pairs.weight
     correction, baseline = pairs.correction, pairs.baseline
     change = difference(geometry.beta * correction, baseline, stretch, geometry.form)
@@ -97,7 +97,7 @@ def routing_columns(
         "calibration_correction": stretch.mean(),
         "scale_correction": geometry.correction.logit_scale.exp(),
         "scale_baseline": geometry.baseline.logit_scale.exp(),
-        "top1": _first_of_batch(geometry.of_queries(pairs, asking), offset),
+        "top1": _first_of_batch(geometry.of_queries(pairs, query_weights), offset),
         "top1_correction": _first_of_batch(correction, offset),
         "top1_baseline": _first_of_batch(baseline, offset),
     }

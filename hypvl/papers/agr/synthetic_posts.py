@@ -117,7 +117,7 @@ def caption_facts(
     attributes = sum(len(mention["adjectives"]) for mention in mentions)
     kind = "attribute" if attributes else "object"
     if truth["relation"]:
-        kind = "relation" if truth["relation"] in OPPOSITES else "deed"
+        kind = "relation" if truth["relation"] in OPPOSITES else "action"
     return {
         "level": levels[0] if len({*levels}) == 1 else "mixed",
         "depth": float(np.mean([depth[mention["node"]] for mention in mentions])),

@@ -78,10 +78,10 @@ _VARIANTS = ("E only", "H only", "E+H", "Router")
 
 def _printed_models() -> dict[str, dict]:
     "Printed names as regular expressions, with their columns."
-    common = {"boxes": False, "k": 1, "d": 512, "product": "none"}
-    found = {"AGR.*": common | {"model": "AGR", "family": "agr", "size": ""}}
+    common = {"boxes": False, "k": 1, "d": 512, "product_metric": "none"}
+    found = {"AGR.*": common | {"model": "AGR", "family": "agr", "tower": ""}}
     for size in ("ViT-S", "ViT-B"):
-        facts = common | {"size": size}
+        facts = common | {"tower": size}
         for name, family in _MODELS.items():
             found[f"{size} {name}"] = facts | {"model": name, "family": family}
         for variant in _VARIANTS:
@@ -108,14 +108,14 @@ _FIRST = ("CLIP", "CLIP head", "MERU", "MERU head", "AGR")  # the paper's compar
 
 
 def _heading(row: Mapping) -> str:
-    size = str(row["size"])
+    size = str(row["tower"])
     return f"{row['model']}, {size}" if size.startswith("ViT") else row["model"]
 
 
 def _place(row: Mapping) -> tuple:
     name = row["model"]
     first = _FIRST.index(name) if name in _FIRST else len(_FIRST)
-    return str(row["size"]), first, name
+    return str(row["tower"]), first, name
 
 
 _SCORES = ("E only", "H only", "E+H", "best constant", "one gate")
@@ -124,7 +124,7 @@ _MAIN = ("main", "study", "ablation", "product", "towers")
 
 
 def _layout(number: int, title: str, *tasks: str, **more) -> Layout:
-    settings = {"keys": ("model", "size"), "label": _heading, "order": _place}
+    settings = {"keys": ("model", "tower"), "label": _heading, "order": _place}
     settings |= {"scores": {"paper": "each model's own score"}} | more
     columns = tuple(column for task in tasks for column in task_columns(task))
     return Layout(number, title, columns, source="paper (RedCaps)", **settings)
@@ -150,7 +150,7 @@ LAYOUTS = {
         3,
         "One checkpoint under several scores",
         *("t2i", "i2t"),
-        rows=Rows(where={"model": (*_VARIANTS_OF_ONE, "chance", "bag_of_words", "ideal")}),
+        rows=Rows(where={"model": (*_VARIANTS_OF_ONE, "chance", "bag_of_words", "oracle")}),
         caption=_CAPTIONS[3],
     ),
     4: _layout(

@@ -55,7 +55,7 @@ class CzslSource(DataSource, kind="czsl"):
         if self.missing not in ("fail", "skip"):
             raise ValueError(f"missing={self.missing!r}: 'fail' or 'skip' needed")
 
-    def embedded(self) -> bool:
+    def is_synthetic(self) -> bool:
         return not self.root
 
     def words(self) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from torch.nn import functional as F
 from ...config import suggest
 from ...geometry.lorentz import exp0
 from ...geometry.spaces import Geometry, GeometryConfig, ProductConfig, SphereConfig
+from ...inputs import KIND_OF_NAME, Kind, input_kind
 from ...models.adapters import tower_sources
 from ...models.dual_encoder import normalise_pixels
 from ...models.hub import HubModel, read_model_config
@@ -40,7 +41,6 @@ from hypvl.papers.h2em.tower_tokens import (
     read_embeddings,
     token_embeddings,
 )
-from ...streams import KIND_OF_NAME, Kind, stream_kind
 
 # %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #6550dd5f
 Pair = tuple[str, str]  # state, object
@@ -362,7 +362,7 @@ _JOINED = ("image_state", "image_object")  # whose normalisation is over all pic
 class CompositionalEncoder(HubModel):
     """Frozen towers, soft prompts, three views and cross-modal attention (H²EM, section 3.2).
 
-    `embed` gives the streams of the losses, `scores` the scores of any pairs of known primitives,
+    `embed` gives the inputs of the losses, `scores` the scores of any pairs of known primitives,
     `score_chunks` the same for a quarter of a million of them. `tokens` are what may be cached.
     Micro-batches meet in the views of state and object: `embed_rows` leaves them to `join_rows`.
     """
@@ -431,50 +431,50 @@ class CompositionalEncoder(HubModel):
     def embed(
         self,
         batch: Mapping[str, Any],
-        streams: Sequence[str] = ("image", "pair_texts"),
+        inputs: Sequence[str] = ("image", "pair_texts"),
         kinds: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:
-        """The streams of the losses, see the table above.
+        """The inputs of the losses, see the table above.
 
         batch: an entry of kind 'image' or 'image_tokens', and `pair` [B], places in
-            `vocabulary.pairs`, where streams of labels are wanted.
-        streams: names of the wanted entries.
+            `vocabulary.pairs`, where inputs of labels are wanted.
+        inputs: names of the wanted entries.
         kinds: name → kind, as a loader declares them.
         """
-        self._check_streams(streams, batch)
+        self._check_inputs(inputs, batch)
         images = self._image_features(batch, kinds)
         images |= self._parts_of(images["pair"], self.views_of)
-        texts = self._text_features(_paths(streams))
+        texts = self._text_features(_paths(inputs))
         if self.training and not self.scaled:
             self._set_scales(_lengths(images), texts)
-        points = self._points(batch, streams, images, texts)
+        points = self._points(batch, inputs, images, texts)
         for part in self.views_of:
             points[f"image_{part}"] = self._lift(images[part], part)
-        return {name: points[name] if name in points else batch[name] for name in streams}
+        return {name: points[name] if name in points else batch[name] for name in inputs}
 
     def embed_rows(
         self,
         batch: Mapping[str, Any],
-        streams: Sequence[str] = ("image", "pair_texts"),
+        inputs: Sequence[str] = ("image", "pair_texts"),
         kinds: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        "What `embed` gives without the views of state and object, and the stream they start from."
-        self._check_streams(streams, batch)
-        images, texts = self._image_features(batch, kinds), self._text_features(_paths(streams))
-        points = self._points(batch, streams, images, texts)
-        alone = [name for name in streams if name not in _JOINED]
+        "What `embed` gives without the views of state and object, and the input they start from."
+        self._check_inputs(inputs, batch)
+        images, texts = self._image_features(batch, kinds), self._text_features(_paths(inputs))
+        points = self._points(batch, inputs, images, texts)
+        alone = [name for name in inputs if name not in _JOINED]
         rows = {name: points[name] if name in points else batch[name] for name in alone}
         return rows | {"view_features": images["pair"]}
 
     def join_rows(
         self,
         rows: Mapping[str, Any],  # of `embed_rows`, of all samples of an update
-        streams: Sequence[str] = ("image", "pair_texts"),
+        inputs: Sequence[str] = ("image", "pair_texts"),
     ) -> dict[str, Any]:
         "What `embed` would have given for all samples at once."
         features = self._parts_of(rows["view_features"], self.views_of)
         points = {f"image_{part}": self._lift(x, part) for part, x in features.items()}
-        return {name: points[name] if name in points else rows[name] for name in streams}
+        return {name: points[name] if name in points else rows[name] for name in inputs}
 
     @property
     def joint(self) -> tuple[nn.Module, ...]:
@@ -485,7 +485,7 @@ class CompositionalEncoder(HubModel):
     def begin_update(
         self,
         batches: Sequence[Mapping[str, Any]],  # the micro-batches of an update
-        streams: Sequence[str] = ("image", "pair_texts"),
+        inputs: Sequence[str] = ("image", "pair_texts"),
         kinds: Mapping[str, str] | None = None,
     ):
         "Measure the scales on all pictures of the first update in training."
@@ -501,11 +501,11 @@ class CompositionalEncoder(HubModel):
         lengths = _lengths({"pair": whole} | self._parts_of(whole, views))
         for part in patches[0]:
             lengths[part] = torch.cat([found[part] for found in patches])
-        self._set_scales(lengths, self._text_features(_paths(streams)))
+        self._set_scales(lengths, self._text_features(_paths(inputs)))
 
-    def _points(self, batch, streams, images, texts):
-        "All streams but the views of state and object."
-        wanted = set(streams)
+    def _points(self, batch, inputs, images, texts):
+        "All inputs but the views of state and object."
+        wanted = set(inputs)
         whole = self._lift(images["pair"], "pair")
         views = EncodedImages(whole, whole, whole, self._summaries(images))
         points: dict[str, Any] = {"image": whole}
@@ -667,13 +667,13 @@ class CompositionalEncoder(HubModel):
         entries, kinds = {}, {**self.kinds, **(kinds or {})}
         for name in batch:
             try:
-                entries.setdefault(stream_kind(name, kinds).name, name)
+                entries.setdefault(input_kind(name, kinds).name, name)
             except LookupError:
                 continue
         if "image_tokens" in entries:
             name = entries["image_tokens"]
             if self.image_adapters is not None:
-                raise ValueError(f"stream {name!r}: with adapter_dim > 0 pictures are needed")
+                raise ValueError(f"input {name!r}: with adapter_dim > 0 pictures are needed")
             return batch[name].to(self.pixel_mean.dtype)
         if "image" not in entries:
             raise KeyError(f"no pictures in the batch; it has {sorted(batch)}")
@@ -760,11 +760,11 @@ class CompositionalEncoder(HubModel):
     def _labels(self, batch):
         "Numbers of pair, state and object of each picture."
         if "pair" not in batch:
-            raise KeyError(f"stream 'pair' is not in the batch; it has {sorted(batch)}")
+            raise KeyError(f"input 'pair' is not in the batch; it has {sorted(batch)}")
         pair = batch["pair"].long()
         if pair.device.type == "cpu" and not 0 <= pair.min() <= pair.max() < len(self.parts):
             found = f"{pair.min()} to {pair.max()}"
-            raise ValueError(f"stream 'pair': {len(self.parts)} training pairs, labels are {found}")
+            raise ValueError(f"input 'pair': {len(self.parts)} training pairs, labels are {found}")
         state, thing = self.parts[pair].unbind(1)
         return {"pair": pair, "state": state, "object": thing}
 
@@ -801,15 +801,15 @@ class CompositionalEncoder(HubModel):
             points["static_pair"] = lifted["pair"]
         return points
 
-    def _check_streams(self, wanted, batch):
-        "Refuse streams that nobody can make."
+    def _check_inputs(self, wanted, batch):
+        "Refuse inputs that nobody can make."
         names, known = self.config.vocabulary, {**KIND_OF_NAME, **self.kinds}
         for name in wanted:
             if name not in known and name not in batch:
-                raise KeyError(f"stream {name!r} is unknown.{suggest(name, known)}")
+                raise KeyError(f"input {name!r} is unknown.{suggest(name, known)}")
             for kind, parents in (("state", names.state_parents), ("object", names.object_parents)):
                 if name.endswith(f"{kind}_parent") and not parents:
-                    raise LookupError(f"stream {name!r}: the vocabulary has no {kind}_parents")
+                    raise LookupError(f"input {name!r}: the vocabulary has no {kind}_parents")
 
 
 def _lengths(features):
@@ -822,7 +822,7 @@ def _lengths(features):
 
 
 def _paths(wanted):
-    "Paths whose texts some streams need, in the order of `PATHS`."
+    "Paths whose texts some inputs need, in the order of `PATHS`."
     found = set()
     for name in wanted:
         stem = name.removesuffix("_texts").removeprefix("own_").removeprefix("static_")

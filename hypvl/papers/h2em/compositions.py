@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['SETTINGS', 'CHUNK', 'CURVE', 'LEVELS', 'EDGES', 'LEVEL_PAIRS', 'own_candidates', 'plain_candidates', 'phase_logits',
-           'Setting', 'sweep_settings', 'reference_rows', 'answers_of', 'pair_draws', 'sweep_interval', 'own_points',
-           'norm_rows', 'point_rows', 'edge_lengths', 'edge_gaps', 'in_order', 'edge_share', 'level_auroc',
-           'trained_parameters', 'published_parameters', 'Phases', 'feasibility_of', 'composition_frames',
-           'validation_area']
+           'Setting', 'sweep_settings', 'reference_rows', 'predictions_of', 'pair_draws', 'sweep_interval',
+           'own_points', 'norm_rows', 'point_rows', 'edge_lengths', 'edge_gaps', 'in_order', 'edge_share',
+           'level_auroc', 'trained_parameters', 'published_parameters', 'Phases', 'feasibility_of',
+           'composition_frames', 'validation_area']
 
 # %% ../../../nbs/papers/h2em/912_compositions.ipynb #f06ccfb3
 import math
@@ -25,7 +25,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...data.sources import DataPaths
-from ...evaluation.bias_sweep import BestAnswers, sweep
+from ...evaluation.bias_sweep import BestPredictions, sweep
 from hypvl.evaluation.czsl import (
     StreamingSweep,
     evaluate,
@@ -47,7 +47,7 @@ from .feasibility import pair_feasibility, read_feasibility, read_word_vectors
 from .primitives import PrimitiveTaxonomy
 from .recipes import composition_recipe, primitive_features, taxonomy_of
 from .splits import DATASETS, CompositionSplit, Pair, clean_name
-from ..reference import IDEAL
+from ..reference import ORACLE
 from ..runs import register_monitor, register_probe
 from ...training.metrics import read_metrics
 from ...training.recipe import Recipe
@@ -126,7 +126,7 @@ class Setting:
         every = self.split.pairs("open")
         return [every[n] for n in self.columns]
 
-    def stream(self, targets: Sequence[Pair]) -> StreamingSweep:
+    def sweep_state(self, targets: Sequence[Pair]) -> StreamingSweep:
         "Running maxima of the pictures of the phase."
         where: dict[str, Any] = {}
         if self.name == "open" and self.feasibility is not None:
@@ -145,16 +145,16 @@ def sweep_settings(
     targets: Sequence[Pair],  # of the pictures
 ) -> dict[tuple[str, str], StreamingSweep]:  # (name, fusion) → maxima
     "Every setting and every fusion in one pass."
-    streams, columns = {}, {}
+    sweeps, columns = {}, {}
     for (name, fusion), setting in settings.items():
-        streams[name, fusion] = setting.stream(targets)
+        sweeps[name, fusion] = setting.sweep_state(targets)
         columns[name] = torch.from_numpy(setting.columns).to(candidates.parts.device)
     for rows, z, primitives in phase_logits(model, batches, candidates):
         logits = {name: z[:, own] for name, own in columns.items()}
-        for (name, fusion), stream in streams.items():
+        for (name, fusion), sweep_state in sweeps.items():
             parts = candidates.parts[columns[name]]
-            stream.update(fuse_scores(logits[name], primitives, parts, fusion), images=rows)
-    return streams
+            sweep_state.update(fuse_scores(logits[name], primitives, parts, fusion), images=rows)
+    return sweeps
 
 # %% ../../../nbs/papers/h2em/912_compositions.ipynb #b998da99
 def reference_rows(
@@ -164,7 +164,7 @@ def reference_rows(
     seed: int = 0,
     block: int = 2**22,  # scores at a time
 ) -> dict[str, dict[str, float]]:  # row → metric → value
-    "Majority, chance and ideal of a setting."
+    "Majority, chance and oracle of a setting."
     place = {pair: n for n, pair in enumerate(setting.pairs)}
     truth = np.array([place[pair] for pair in targets])
     counts = pd.Series(list(trained)).value_counts()
@@ -172,11 +172,11 @@ def reference_rows(
     rng = np.random.default_rng(seed)
 
     def measured(scores_of, bias_grid="official"):  # of some pictures at a time
-        stream, size = setting.stream(targets), max(1, block // len(place))
+        sweep_state, size = setting.sweep_state(targets), max(1, block // len(place))
         for first in range(0, len(targets), size):
             rows = slice(first, min(first + size, len(targets)))
-            stream.update(scores_of(rows), images=rows)
-        return sweep(stream.best(), bias_grid).measures
+            sweep_state.update(scores_of(rows), images=rows)
+        return sweep(sweep_state.best(), bias_grid).measures
 
     def drawn(rows):
         return rng.random((rows.stop - rows.start, len(place)))
@@ -187,23 +187,23 @@ def reference_rows(
     draws = min(20, math.ceil(20_000 / len(targets)))  # few of many pictures say as much
     chance = pd.DataFrame([measured(drawn) for _ in range(draws)]).mean().to_dict()
     majority = measured(lambda rows: np.tile(frequent, (rows.stop - rows.start, 1)))
-    ideal = measured(known, "exact")  # equal scores have no place on the published grid
-    return {"majority": majority, "chance": chance, IDEAL: ideal}
+    oracle = measured(known, "exact")  # equal scores have no place on the published grid
+    return {"majority": majority, "chance": chance, ORACLE: oracle}
 
 # %% ../../../nbs/papers/h2em/912_compositions.ipynb #a0fbb5f1
 _PARTS = np.arange(3).repeat(2).reshape(3, 2)
 CURVE = ("seen", "unseen", "harmonic_mean", "auc")  # what a sweep measures
 
 
-def answers_of(
+def predictions_of(
     rows: pd.DataFrame,  # target_seen, seen_score, seen_right, unseen_score, unseen_right
-) -> BestAnswers:
+) -> BestPredictions:
     "What a sweep needs, with column 0 for every target."
     seen = np.where(rows["seen_right"], 0, 1)
     unseen = np.where(rows["unseen_right"], 0, 2)
     trained, target = rows["target_seen"].to_numpy(bool), np.zeros(len(rows), np.int64)
     scores = [rows[name].to_numpy(float) for name in ("seen_score", "unseen_score")]
-    return BestAnswers(target, trained, scores[0], seen, scores[1], unseen, _PARTS)
+    return BestPredictions(target, trained, scores[0], seen, scores[1], unseen, _PARTS)
 
 
 def pair_draws(
@@ -222,12 +222,12 @@ def pair_draws(
 
 
 def sweep_interval(
-    rows: pd.DataFrame,  # as for `answers_of`, and target
+    rows: pd.DataFrame,  # as for `predictions_of`, and target
     rng: np.random.Generator,
     draws: int = 200,
 ) -> pd.DataFrame:  # index: metric; columns value, low, high
     "The measures with 95 % limits over pairs."
-    best, found = answers_of(rows), []
+    best, found = predictions_of(rows), []
     for taken in pair_draws(rows["target"].tolist(), best.target_seen, rng, draws):
         measures = sweep(best.take(taken)).measures
         found.append([measures[name] for name in CURVE])
@@ -271,8 +271,8 @@ def own_points(
         for batch in batches:
             images = {"image": batch["image"].to(device)}
             if not first:
-                streams = ("static_state_parent", "static_object_parent")
-                above = model.embed(images, streams, {"image": "image"})
+                sweeps = ("static_state_parent", "static_object_parent")
+                above = model.embed(images, sweeps, {"image": "image"})
             views, own = (
                 model.see(images, {"image": "image"}),
                 parts[first : first + len(batch["row"])],
@@ -386,11 +386,11 @@ def level_auroc(
     return pd.DataFrame(rows, columns=names)
 
 # %% ../../../nbs/papers/h2em/912_compositions.ipynb #f5e07b13
-def _answer_rows(
-    stream: StreamingSweep, setting: Setting, targets: Sequence[Pair], bias: float | None
+def _prediction_rows(
+    sweep_state: StreamingSweep, setting: Setting, targets: Sequence[Pair], bias: float | None
 ) -> pd.DataFrame:
     "A row a picture: what a bootstrap needs, and the answer at a bias."
-    best, pairs = stream.best(), setting.pairs
+    best, pairs = sweep_state.best(), setting.pairs
     rows = {
         "item": np.arange(len(targets)),
         "target": [" ".join(pair) for pair in targets],
@@ -409,13 +409,13 @@ def _answer_rows(
 
 
 def _result_rows(
-    rows: pd.DataFrame, stream: StreamingSweep, seed: int, draws: int
+    rows: pd.DataFrame, sweep_state: StreamingSweep, seed: int, draws: int
 ) -> list[dict[str, Any]]:
     "Measures of one setting and fusion; the four of the curve with limits, where there are draws."
     limits = pd.DataFrame()
     if draws:
         limits = sweep_interval(rows, np.random.default_rng(seed), draws)
-    best, found = stream.best(), []
+    best, found = sweep_state.best(), []
     for metric, value in sweep(best).measures.items():
         row = {"metric": metric, "value": value, "low": np.nan, "high": np.nan}
         if metric in limits.index:
@@ -551,17 +551,17 @@ def composition_frames(
     for _ in phase_logits(model, phases.batches("test"), say(model, closed.pairs)):
         pass
     seconds = time.perf_counter() - begin
-    streams = sweep_settings(model, phases.batches("test"), candidates, settings, targets)
+    sweeps = sweep_settings(model, phases.batches("test"), candidates, settings, targets)
     taxonomy = taxonomy_of(phases.source, towers.backbone)
     image = {"image": known.phase("test").image.to_numpy(), "dataset": dataset}
     frames = {"results": [], "answers": [], "items": []}
-    for (name, way), stream in streams.items():
-        rows = _answer_rows(stream, settings[name, way], targets, bias[name, way])
+    for (name, way), sweep_state in sweeps.items():
+        rows = _prediction_rows(sweep_state, settings[name, way], targets, bias[name, way])
         rows["steps"] = _steps_between(rows, taxonomy)
         place = {"suite": name, "dataset": dataset, "model": None, "n": len(targets)}
         place["score"] = "paper" if way == fusion else way
         draws = 200 if way == fusion else 0
-        found = _result_rows(rows, stream, recipe.train.seed, draws)
+        found = _result_rows(rows, sweep_state, recipe.train.seed, draws)
         frames["results"].append(pd.DataFrame([place | row for row in found]))
         frames["answers"].append(rows.assign(score=place["score"], **image))
         if way == fusion:
@@ -626,10 +626,13 @@ def validation_area(
     phases = Phases(recipe, data)
     known = phases.source.compositions(data)
     setting = Setting("closed", "val", known.split)
-    candidates, stream = model.candidates(setting.pairs), setting.stream(known.pairs("val"))
+    candidates, sweep_state = (
+        model.candidates(setting.pairs),
+        setting.sweep_state(known.pairs("val")),
+    )
     for images, z, primitives in phase_logits(model, phases.batches("val"), candidates):
-        stream.update(fuse_scores(z, primitives, candidates.parts, fusion), images=images)
-    found = sweep(stream.best())
+        sweep_state.update(fuse_scores(z, primitives, candidates.parts, fusion), images=images)
+    found = sweep(sweep_state.best())
     return {"val/auc": found.auc, "val/harmonic_mean": found.harmonic_mean}
 
 

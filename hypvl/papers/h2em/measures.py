@@ -27,7 +27,7 @@ def order_of_lengths(
 
 # %% ../../../nbs/papers/h2em/914_measures.ipynb #2fd815ab
 _COMPARED = ("H2EM", "Troika")
-_PICTURE = ["dataset", "size", "seed", "item"]
+_PICTURE = ["dataset", "tower", "seed", "item"]
 
 
 def steps_of_shared_errors(

@@ -26,13 +26,13 @@ from .compositional_model import FUSIONS
 from .compositions import level_auroc
 from hypvl.papers.h2em.figures import (
     FACTORS,
-    answer_figure,
     cells_of_factorial,
     curve_figure,
     disk_figure,
     factorial_figure,
-    first_answers,
+    first_predictions,
     norm_figure,
+    prediction_figure,
 )
 from .measures import MEASURES
 from .metadata import image_path
@@ -69,7 +69,7 @@ def _answers(study: Study, skip: int, count: int) -> Drawing:
 
     rows = _of_first_seed(study, "answers")
     rows = rows[rows["setting"].eq("closed")]
-    return answer_figure(first_answers(rows, count=count, skip=skip), picture)
+    return prediction_figure(first_predictions(rows, count=count, skip=skip), picture)
 
 
 _LENGTHS = {
@@ -280,7 +280,7 @@ def typos(
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
     "What the plan says about a run besides its model."
     known = recipe.columns
-    names = {"tower": recipe.size, "taxonomy": known.get("taxonomy", "")}
+    names = {"tower": recipe.tower, "taxonomy": known.get("taxonomy", "")}
     return names | {"fusion": known.get("fusion", ""), "budget": known.get("budget", 1.0)}
 
 

@@ -25,7 +25,7 @@ from ...evaluation.zero_shot import encode_texts, inference
 from ...geometry.spaces import Geometry
 from hypvl.papers.phyclip.alignment import (
     Alignment,
-    aspect_answers,
+    aspect_information,
     factor_alignment,
 )
 from hypvl.papers.phyclip.conjunction import (
@@ -209,7 +209,7 @@ def _answers(norms, scenes: Scenes, families: pd.DataFrame, rng, permutations: i
         if kept:
             aspects["colour"] = pd.DataFrame(painted, columns=kept)
             within["colour"] = scenes.counts
-    return aspect_answers(norms, aspects, rng, within, permutations=permutations)
+    return aspect_information(norms, aspects, rng, within, permutations=permutations)
 
 
 def _activating(best: pd.DataFrame, norms, scenes: Scenes, name: Callable, rng) -> pd.DataFrame:
@@ -252,7 +252,7 @@ def _perfect(present: Bool[np.ndarray, "N C"], factors: int) -> Float[np.ndarray
 
 
 def _alignment_rows(aligned: Mapping[str, Alignment], norms: Mapping) -> pd.DataFrame:
-    "A row a kind: of the factors, of an ideal, and of blocks where there are no factors."
+    "A row a kind: of the factors, of an oracle, and of blocks where there are no factors."
     rows = []
     for kind, found in aligned.items():
         facts = {fact: getattr(found, fact) for fact in (*_ALIGNMENT, *_FARTHER_OUT)}
@@ -326,7 +326,7 @@ def factor_report(
         frames["score_shares"] = largest_share(images, texts, geometry)
     frames["prompts"] = prompt_norms(model, named, single, both)
     norms = factor_norms(images, geometry)
-    kinds = {"factors": norms, "ideal": _perfect(present, norms.shape[1])}
+    kinds = {"factors": norms, "oracle": _perfect(present, norms.shape[1])}
     if geometry.factors == 1 and images.shape[-1] % BLOCK == 0 and images.shape[-1] > BLOCK:
         kinds["blocks"] = factor_norms(images, geometry, width=BLOCK)
         series = {"image": images}

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FAMILY_COLOURS', 'SERIES', 'ASPECT_COLOURS', 'norm_quantiles', 'norm_figure', 'alignment_figure', 'first_aspects',
-           'answers_figure', 'ablation_figure', 'traversal_steps']
+           'aspects_figure', 'ablation_figure', 'traversal_steps']
 
 # %% ../../../nbs/papers/phyclip/827_figures.ipynb #c1be4a8a
 from pathlib import Path
@@ -227,7 +227,7 @@ def _draw_answers(axis: Axes, answers: pd.DataFrame) -> None:
     axis.grid(axis="x", visible=False)
 
 
-def answers_figure(
+def aspects_figure(
     answers: pd.DataFrame,  # factor, aspect, question, information, null_high, p [, seed]
 ) -> Drawing:
     "What each factor's norm answers to best: a family, a colour, or how many things there are."
@@ -262,7 +262,7 @@ def _ablation_panel(axis: Axes, cell: pd.DataFrame, title: str) -> None:
     "One metric over k, with its intervals."
     counts = sorted(cell["k"].astype(int).unique())
     for squared, look in _LOOKS.items():
-        part = cell[cell["product"].eq("l2") == squared].sort_values("k")
+        part = cell[cell["product_metric"].eq("l2") == squared].sort_values("k")
         if not len(part):
             continue
         factor = np.where(part["percent"], 100.0, 1.0)

@@ -71,7 +71,7 @@ def norm_dispersion(
         wide = parts.pivot(index="item", columns="factor", values="norm")
         return {"value": dispersion(wide.to_numpy()) / 100}
 
-    perfect = frames["alignment"].query("kind == 'ideal'").drop_duplicates("run")
+    perfect = frames["alignment"].query("kind == 'oracle'").drop_duplicates("run")
     upper = (perfect.set_index("run")["dispersion"] / 100).rename("upper")
     found = _per_run(_factors_or_blocks(frames, "norms", "blocks"), spread)
     return found.merge(upper, left_on="run", right_index=True, how="left")
@@ -87,7 +87,7 @@ def family_alignment(
     def of_run(rows: pd.DataFrame) -> dict[str, float]:
         by_kind = rows.set_index("kind")
         kind = "blocks" if "blocks" in by_kind.index else "factors"
-        own, perfect = by_kind.loc[kind], by_kind.loc["ideal"]
+        own, perfect = by_kind.loc[kind], by_kind.loc["oracle"]
         return {"value": own[value], "permuted": own[permuted], "upper": perfect[value]}
 
     return _per_run(frames["alignment"], of_run)

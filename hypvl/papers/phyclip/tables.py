@@ -27,7 +27,7 @@ _TREE_METRICS = {
     "P_H": "precision",
     "R_H": "recall",
 }
-_ONE_SPACE = {"k": 1, "d": 512, "product": "none"}
+_ONE_SPACE = {"k": 1, "d": 512, "product_metric": "none"}
 REFERENCE = Reference(
     files="phyclip_table{}.csv",
     tables=(1, 2, 3, 4, 6),
@@ -42,16 +42,15 @@ REFERENCE = Reference(
         "CLIP": {"family": "clip", **_ONE_SPACE},
         "MERU": {"family": "meru", **_ONE_SPACE},
         "HyCoCLIP": {"family": "hycoclip", **_ONE_SPACE},
-        "PHyCLIP": {"family": "phyclip", "k": 64, "d": 8, "product": "l1"},
-        "k=1,.*": {"family": "hycoclip", "product": "none"},
+        "PHyCLIP": {"family": "phyclip", "k": 64, "d": 8, "product_metric": "l1"},
+        "k=1,.*": {"family": "hycoclip", "product_metric": "none"},
         "k=.*": {"family": "phyclip"},
     },
     columns={
         "w_boxes": "boxes",
-        "backbone": "size",
+        "backbone": "tower",
         "k": "k",
         "d": "d",
-        "product_metric": "product",
     },
 )
 
@@ -80,20 +79,20 @@ def _model_place(row: Mapping) -> tuple:
 
 
 def _shape_heading(row: Mapping) -> str:
-    return f"k={row['k']}, d={row['d']}, {METRIC_SIGNS.get(row['product'], '–')}"
+    return f"k={row['k']}, d={row['d']}, {METRIC_SIGNS.get(row['product_metric'], '–')}"
 
 
 def _shape_place(row: Mapping) -> tuple:
-    return row["k"], str(row["product"])
+    return row["k"], str(row["product_metric"])
 
 
 def _size_heading(row: Mapping) -> str:
-    return f"{row['size']} {_model_heading(row)}"
+    return f"{row['tower']} {_model_heading(row)}"
 
 
 def _size_place(row: Mapping) -> tuple:
-    known = row["size"] in SIZES
-    return SIZES.index(row["size"]) if known else len(SIZES), *_model_place(row)
+    known = row["tower"] in SIZES
+    return SIZES.index(row["tower"]) if known else len(SIZES), *_model_place(row)
 
 # %% ../../../nbs/papers/phyclip/825_tables.ipynb #375f1586
 def _columns(*tasks: str) -> tuple[Column, ...]:
@@ -152,7 +151,7 @@ LAYOUTS = {
         4,
         "Ablation study",
         _ablation_columns(),
-        keys=("k", "d", "product"),
+        keys=("k", "d", "product_metric"),
         label=_shape_heading,
         order=_shape_place,
         source="paper (ViT-B/16, GRIT)",
@@ -167,12 +166,12 @@ LAYOUTS = {
         6,
         "Results with different model sizes",
         _columns("hierarchy", "vl_checklist"),
-        keys=("size", "family", "boxes"),
+        keys=("tower", "family", "boxes"),
         beside_few=True,
         label=_size_heading,
         order=_size_place,
         source="paper (GRIT)",
-        rank_by=("size",),
+        rank_by=("tower",),
         rows=Rows(sections=("sizes", "main")),
         caption=(
             "Image towers of three sizes. On the synthetic dataset all four models are trained "

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CHAINS', 'PointsAndHeads', 'LabelledCaption', 'cone_margins', 'decode_tree', 'chain_tree', 'shuffled_tree',
-           'cone_tree', 'recovery', 'edge_table', 'word_points', 'parse_report']
+           'cone_tree', 'recovery', 'edge_table', 'word_embeddings', 'parse_report']
 
 # %% ../../../nbs/papers/syntax/845_parse_recovery.ipynb #38a38b81
 import copy
@@ -201,11 +201,11 @@ def edge_table(
 
 # %% ../../../nbs/papers/syntax/845_parse_recovery.ipynb #233b9770
 @torch.no_grad()
-def word_points(
+def word_embeddings(
     model: nn.Module,  # a `DualEncoder`
     texts: Sequence[str],  # raw captions
     parses: Sequence[Parse],  # of the cleaned captions
-    stream: str = "words@final",  # which states, see the notebook *words*
+    input_name: str = "words@final",  # which states, see the notebook *words*
     batch_size: int = 256,  # captions in one pass
 ) -> list[tuple[Float[Tensor, "N D"], list[int], list[str]]]:
     """Points, heads and dependency labels of each caption's words.
@@ -222,7 +222,7 @@ def word_points(
         part = rows[start : start + batch_size]
         with inference(model) as device:
             batch = {name: entry.to(device) for name, entry in collate_aligned(part).items()}
-            points = model.embed(batch, (stream,))[stream].float().cpu()
+            points = model.embed(batch, (input_name,))[input_name].float().cpu()
         for row, of_caption in zip(part, points):
             heads, labels = row.head.tolist(), [DEPS[label] for label in row.dep]
             found.append((of_caption[: len(heads)], heads, labels))
@@ -233,13 +233,13 @@ def parse_report(
     model: nn.Module,  # a `DualEncoder` with cones
     texts: Sequence[str],  # raw captions, none of them seen in training
     parses: Sequence[Parse],  # gold, of the cleaned captions
-    stream: str = "words@final",  # which states
+    input_name: str = "words@final",  # which states
     seed: int = 0,  # of random trees and control pairs
 ) -> dict[str, pd.DataFrame]:
     "Do the cones of a model know the parse? Frames `recovery` and `edges`; none without cones."
     if not model.geometry.has_cones:
         return {}
-    captions = word_points(model, texts, parses, stream)
+    captions = word_embeddings(model, texts, parses, input_name)
     geometry = copy.deepcopy(model.geometry).cpu()
     unlabelled = [(points, heads) for points, heads, _ in captions]
     return {

@@ -34,7 +34,7 @@ from hypvl.papers.syntax.parsers import (
     shard_parses,
     sidecar,
 )
-from .word_pieces import TreeStreams
+from .word_pieces import TreeInputs
 
 # %% ../../../nbs/papers/syntax/843_parsed_captions.ipynb #decf1c3c
 _MODEL = {
@@ -115,7 +115,7 @@ class TreeShards(ShardDataset):
                 "`hypvl.papers.syntax.parsers.parse_shards`"
             )
         self.parses, self.drop, self.shuffled = parses, drop, shuffled
-        self.trees = TreeStreams(drop, seed if shuffled else None)
+        self.trees = TreeInputs(drop, seed if shuffled else None)
 
     def members(self, raw: dict[str, Any], index: int, where: str) -> dict[str, Any]:
         if "tree" not in raw:

@@ -29,7 +29,7 @@ from .syntax_loss import SyntaxConfig, edge_term, syntax_terms
 from ...training.recipe import Recipe, at_budget
 
 # %% ../../../nbs/papers/syntax/846_recipes.ipynb #dc08b550
-# of things with a material, of things that do something, of scenes with a deed between two
+# of things with a material, of things that do something, of scenes with a action between two
 SHARE = 0.4
 # μ, not printed in the paper: that of MERU's entailment. Recall on validation scenes falls with it
 WEIGHT = 0.2
@@ -68,7 +68,7 @@ def syntax_recipe(
     if published or kind != "world":
         data = replace(data, parses="spacy", parser="en_core_web_sm")
     else:
-        world = WorldConfig(odds={"material": SHARE, "action": SHARE}, deeds=SHARE)
+        world = WorldConfig(odds={"material": SHARE, "action": SHARE}, actions=SHARE)
         data = replace(data, parses=parses, parser=parser, world=world)
     terms, scheduled = tuple(syntax_terms(syntax)), ("entailment", "syntax")
     objective = replace(made.objective, more=terms, scheduled=scheduled)

@@ -164,7 +164,7 @@ class SyntaxConfig:
     )  # weight of a third term, in which a word without context entails its caption
     label_weights: tuple[float, ...] = ()  # of edges, by the number of their dependency label
 
-    def stream(
+    def word_input(
         self,
         state: str,  # of the text tower
     ) -> str:  # name of the input, with the pooling
@@ -176,7 +176,7 @@ def syntax_terms(
     config: SyntaxConfig,  # which states, pooling and weights
 ) -> list[Syntax]:  # of edges and of words, in this order
     "The loss terms that a config describes."
-    init, cont = config.stream(config.init), config.stream(config.cont)
+    init, cont = config.word_input(config.init), config.word_input(config.cont)
     shared: dict[str, Any] = dict(eta=config.eta, reduce=config.reduce, detach=config.detach)
     labels = tuple(config.label_weights)
     edge = Syntax("edge", cont, cont, weight=config.weight * config.edges, **shared)

@@ -29,7 +29,7 @@ _RECALLS = {
     "image_to_text_recall@10": "i2t_R@10",
     "Flickr30k": "Flickr30K",
 }
-_MERU = {"family": "meru", "boxes": False, "k": 1, "d": 512, "product": "none"}
+_MERU = {"family": "meru", "boxes": False, "k": 1, "d": 512, "product_metric": "none"}
 REFERENCE = Reference(
     files="syntax_table{}.csv",
     tables=(1, 2, 3),
@@ -39,7 +39,7 @@ REFERENCE = Reference(
         Rule({"metric": r"recall@\d+"}, "retrieval", metric="{direction}_{metric}", names=_RECALLS),
     ),
     models={"MERU": _MERU | {"model": "MERU"}, "Ours": _MERU | {"model": "MERU + syntax"}},
-    columns={"backbone": "size"},
+    columns={"backbone": "tower"},
 )
 
 # %% ../../../nbs/papers/syntax/847_tables.ipynb #2bfa29ee

@@ -25,7 +25,7 @@ from ...data.world.sprites import PARTS
 from ...data.world.writers import jpeg
 
 # %% ../../../nbs/papers/visual_hierarchies/867_box_files.ipynb #8b341355
-BOX_WORLD = WorldConfig(image_size=96, carry=0.6, groups=0.2, repeats=0.3)
+BOX_WORLD = WorldConfig(image_size=96, supports=0.6, groups=0.2, repeats=0.3)
 
 
 @dataclass(frozen=True)

@@ -379,7 +379,7 @@ class BoxPairDataset(EpochDataset):
     def identity(self) -> dict[str, Any]:
         config = to_dict(self.config)
         del config["keep_decoded"]
-        facts = dict(boxes=self.boxes.fingerprint, pairs=len(self), config=config)
+        facts = dict(boxes=self.boxes.content_hash, pairs=len(self), config=config)
         return facts | dict(size=self.size, containment=self.sets.containment)
 
     def __getitem__(self, visit: tuple[Any, ...]) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class BoxSource(DataSource, kind="boxes"):
             made_of = [str(Path(self.root).resolve()), facts, _picture_names(files), self.rule]
         return Path(root) / f"boxes-{config_hash(made_of)}"
 
-    def embedded(self) -> bool:
+    def is_synthetic(self) -> bool:
         return not self.root
 
     def prepare(

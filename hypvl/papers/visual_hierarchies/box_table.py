@@ -87,7 +87,7 @@ class Boxes:
         return replace(self, **columns)
 
     @cached_property
-    def fingerprint(self) -> str:
+    def content_hash(self) -> str:
         "Short name of the content: boxes, flags and files."
         columns = self.image, self.label, self.xyxy, self.group, self.images
         return config_hash([_digest(column) for column in columns])

@@ -168,7 +168,7 @@ _MADE_OF = b"hypvl.pairs"  # key of the metadata of a part
 
 def _mark(boxes: Boxes, rule: ContainmentRule) -> bytes:
     "What a part was made of."
-    return config_hash([to_dict(rule), boxes.fingerprint]).encode()
+    return config_hash([to_dict(rule), boxes.content_hash]).encode()
 
 
 def pairs_folder(boxes: Boxes, rule: ContainmentRule, folder: str | Path) -> Path:
@@ -213,7 +213,7 @@ def write_pairs(
             parts.append(path.name)
             if not _is_of(path, mark):
                 _write_part(boxes, rule, (first, last), path)
-        facts = {"rule": to_dict(rule), "boxes": boxes.fingerprint, "parts": parts}
+        facts = {"rule": to_dict(rule), "boxes": boxes.content_hash, "parts": parts}
         write_atomic(out / "pairs.json", json.dumps(facts))
     return out
 

@@ -26,7 +26,7 @@ from matplotlib.patheffects import withStroke
 from ...evaluation.statistics import ScoredItems, estimate
 from ...geometry import lorentz
 from ..figures import Drawing, groups_of, items_by_seeds, palette, panels, style
-from ..reference import BASELINES, IDEAL
+from ..reference import BASELINES, ORACLE
 from .box_pairs import Views, pixel_box
 from .box_table import SCENE, Boxes
 from .class_tree import ClassTree
@@ -557,7 +557,7 @@ _BARS = {  # baselines that are drawn as lines: name, dash and colour
     "chance": ("permuted", ":", ".55"),
     "scene_known": (BASELINES["scene_known"], "-.", "#D55E00"),
     "crop_area": (BASELINES["crop_area"], "--", "#D55E00"),
-    IDEAL: (BASELINES[IDEAL], "--", ".2"),
+    ORACLE: (BASELINES[ORACLE], "--", ".2"),
 }
 
 

@@ -310,7 +310,7 @@ def evaluate_search(
 # %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #3b80b728
 @dataclass(frozen=True)
 class _Knowing:
-    "Closed forms of `chance` and `ideal`, for a block of queries."
+    "Closed forms of `chance` and `oracle`, for a block of queries."
 
     search: Search
     tops: Sequence[int]
@@ -325,17 +325,17 @@ class _Knowing:
         left, right = search.candidates_left(part), search.right(part).sum(1).numpy()
         left = np.maximum(left, 1)  # where none is left, none is right
         nan = np.where(right > 0, 1.0, np.nan)
-        chance, ideal = {}, {}
+        chance, oracle = {}, {}
         for k in self.tops:
             length = np.minimum(k, left)
             chance[f"same_class@{k}"] = nan * right / left
             ideal[f"same_class@{k}"] = nan * np.minimum(right, length) / length
         if search.hierarchy is not None:
             for fraction in self.fractions:
-                self._hierarchical(fraction, part, left, chance, ideal)
-        return {"chance": chance, "ideal": ideal}
+                self._hierarchical(fraction, part, left, chance, oracle)
+        return {"chance": chance, "oracle": ideal}
 
-    def _hierarchical(self, fraction, part, left, chance, ideal):
+    def _hierarchical(self, fraction, part, left, chance, oracle):
         search, at = self.search, _at(fraction)
         right = search.right(part, hierarchical=True).sum(1).numpy()
         length = np.minimum(list_length(fraction, len(search.candidates)), left)
@@ -351,7 +351,7 @@ class _Knowing:
         rest = outside.sum(1, keepdims=True)
         best = best + outside * (length[:, None] - hits) / np.maximum(rest, 1)
         moved, variation = transport_distances(best, pool, wanted, self.order)
-        ideal |= {f"transport{at}": moved, f"variation{at}": variation}
+        oracle |= {f"transport{at}": moved, f"variation{at}": variation}
         drawn = self._drawn(pool, length, wanted, part)
         chance |= {f"transport{at}": drawn[0], f"variation{at}": drawn[1]}
 
@@ -410,7 +410,7 @@ def search_baselines(
     rows = max(1, int(memory) // (BYTES_A_PAIR * max(len(search.candidates), draws * 100)))
     starts = range(0, queries, rows)
     blocks = [knowing.values(slice(a, min(a + rows, queries))) for a in starts]
-    for model in ("chance", "ideal"):
+    for model in ("chance", "oracle"):
         metrics = blocks[0][model]
         values = {
             name: np.concatenate([block[model][name] for block in blocks]) for name in metrics

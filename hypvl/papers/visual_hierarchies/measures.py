@@ -9,7 +9,7 @@ __all__ = ['RECALLS', 'MEASURES', 'curve_precision', 'depth_order']
 import numpy as np
 import pandas as pd
 
-from ..reference import BASELINES, IDEAL
+from ..reference import BASELINES, ORACLE
 from ..study import Frames, Measure
 from .tables import LVIS
 
@@ -41,7 +41,7 @@ def depth_order(
     rows = frames["results"]
     here = rows["suite"].eq("order") & rows["metric"].eq("depth_correlation")
     rows = rows[here & rows["dataset"].ne(LVIS) & rows["score"].eq("paper")]
-    names = {name: "other" for name in BASELINES} | {"chance": "permuted", IDEAL: "upper"}
+    names = {name: "other" for name in BASELINES} | {"chance": "permuted", ORACLE: "upper"}
     column = rows["model"].map(lambda model: names.get(model, "value"))
     wide = rows.assign(column=column).pivot_table(index="run", columns="column", values="value")
     return wide.reindex(columns=["value", "permuted", "upper"]).dropna().reset_index()

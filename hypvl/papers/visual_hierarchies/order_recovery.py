@@ -205,7 +205,7 @@ def order_recovery(
         truth = np.zeros((n, n))
         for edge in asked[""].edges:
             truth[edge] = 1
-        views = {None: [(scores, radii)], "chance": [], "ideal": [(truth, asked[""].depth)]}
+        views = {None: [(scores, radii)], "chance": [], "oracle": [(truth, asked[""].depth)]}
         for _ in range(draws):
             who = rng.permutation(n)
             views["chance"].append((scores[np.ix_(who, who)], radii[who]))

@@ -161,7 +161,7 @@ REFERENCE = Reference(
         Rule({"metric": r".*_n"}, "single_class", "{dataset}", "images", False, _NAMES),
     ),
     models={printed: _columns_of(name) for printed, name in _MODELS.items()},
-    columns={"backbone": "size"},
+    columns={"backbone": "tower"},
     printed="{model}/{dist_func}/{group}/{metric}",
 )
 
