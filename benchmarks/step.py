@@ -5,8 +5,8 @@
 
 `before` switches every saving off; each further row switches one more on, the last is the recipe
 as it stands, with the optimiser that needs fewer steps. One thread, CPU time of this process, best
-of `--repeats` updates on a few hundred scenes of the embedded world. The two variables, which the
-Makefile sets too, keep glibc from giving large tensors back to the system and asking for them
+of `--repeats` updates on a few hundred scenes of the synthetic dataset. The two variables, which
+the Makefile sets too, keep glibc from giving large tensors back to the system and asking for them
 again at each step.
 """
 

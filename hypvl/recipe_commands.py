@@ -110,7 +110,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         "may be given several times; --fields lists all keys",
     )
     group.add_argument(
-        "--data_root", type=place, help="folder of real data; default: the embedded world"
+        "--data_root", type=place, help="folder of real data; default: the synthetic dataset"
     )
     _add_run(parser.add_argument_group("where and how"))
     add_launch(parser)

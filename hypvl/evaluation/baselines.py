@@ -82,7 +82,7 @@ def pair_baselines(
     negative: Sequence[str],  # false captions
     bag: BagOfWords | None = None,  # None: no row for it
 ) -> pd.DataFrame:  # columns model, metric, item, value
-    "Blind accuracy on hard negatives, pair by pair."
+    "Accuracy of text-only baselines on hard negatives, per pair."
     if len(positive) != len(negative):
         raise ValueError(f"negative: expected {len(positive)} captions, got {len(negative)}")
     longer = 0.5 + np.sign(_word_counts(positive) - _word_counts(negative)) / 2
@@ -121,7 +121,7 @@ def class_preferences(
     names: Sequence[str],  # class names
     bag: BagOfWords | None = None,  # None: no entry for it
 ) -> dict[str, Float[np.ndarray, "C"]]:  # model → preference
-    "What the blind models say about classes, whatever the image."
+    "What text-only baselines say about classes, whatever the image."
     preferences = {"majority": np.bincount(np.asarray(targets), minlength=len(names)).astype(float)}
     if bag is not None:
         preferences["bag_of_words"] = bag(names, per_word=True)
@@ -134,7 +134,7 @@ def class_baselines(
     bag: BagOfWords | None = None,  # None: no row for it
     offered: Offered = None,  # classes offered to the images of each class
 ) -> pd.DataFrame:  # columns model, metric, item, value
-    "Blind zero-shot classification, image by image; metrics as in `classification_values`."
+    "Text-only baselines of zero-shot classification; metrics as in `classification_values`."
     choices = np.full(len(targets), len(names))
     if offered is not None:
         choices = offered.sum(1)[np.asarray(targets)]
@@ -162,7 +162,7 @@ def hierarchy_baselines(
     bag: BagOfWords | None = None,  # None: no row for it
     offered: Offered = None,  # classes offered to the images of each class
 ) -> pd.DataFrame:  # columns model, metric, item, value
-    "Blind hierarchical metrics, image by image."
+    "Hierarchical metrics of text-only baselines, per image."
     classes = np.arange(len(names))
     if offered is None:
         offered = np.ones((len(names), len(names)), bool)
@@ -207,7 +207,7 @@ def retrieval_baselines(
     bag: BagOfWords | None = None,  # None: no row for it
     ks: Sequence[int] = (1, 5, 10),  # lengths of the lists
 ) -> pd.DataFrame:  # columns model, metric, item, value
-    "Blind recall at K in both directions, query by query."
+    "Recall at K of text-only baselines in both directions, per query."
     owner = np.asarray(owner)
     captions_of_image = np.bincount(owner, minlength=images)
     one_each = np.ones(len(owner), int)

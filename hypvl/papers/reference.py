@@ -65,13 +65,13 @@ def register_task(
     TASKS[task] = tuple(columns)
 
 
-WORLD_SETS: set[str] = set()  # test sets of the embedded world
+WORLD_SETS: set[str] = set()  # test sets of the synthetic dataset
 
 
 def register_world_sets(
     *names: str,  # of test sets
 ) -> None:
-    "Make test sets of the embedded world known."
+    "Make test sets of the synthetic dataset known."
     WORLD_SETS.update(names)
 
 
@@ -111,7 +111,7 @@ _SUGARCREPE = {
     "add": ("obj", "att"),
     "": ("overall",),
 }
-EQUAL_LENGTH = ("add_obj_equal", "add_att_equal")  # kinds that only the embedded world has
+EQUAL_LENGTH = ("add_obj_equal", "add_att_equal")  # kinds that only the synthetic dataset has
 
 
 def _classification() -> list[Column]:

@@ -227,7 +227,7 @@ def check_recipe(
     Warns of loss terms that are always 0.
 
     That is a part that cannot be made, more samples at a time than there are, and preset 'paper',
-    whose thousands of updates are of real data, on the embedded world.
+    whose thousands of updates are of real data, on the synthetic dataset.
     """
     check_data(recipe)
     for name in recipe.probes:

@@ -405,7 +405,7 @@ def _scene_key(config, split, index):
 
 # %% ../../nbs/search/710_gallery.ipynb #04f651d7
 class WorldPictures:
-    "Scenes of the embedded world with their objects and parts."
+    "Scenes of the synthetic dataset with their objects and parts."
 
     def __init__(
         self,
@@ -419,7 +419,7 @@ class WorldPictures:
             raise ValueError(f"count must be at least 1, got {count}")
         self.count, self.config, self.split, self.min_area = count, config, split, min_area
         self.workers = (os.cpu_count() or 1) if workers is None else workers
-        self.title = f"the embedded world, {count:,} scenes"
+        self.title = f"the synthetic dataset, {count:,} scenes"
 
     def scan(self, store: Store, progress: Progress) -> tuple[list[Picture], list[tuple]]:
         keys = [_scene_key(self.config, self.split, i) for i in range(self.count)]

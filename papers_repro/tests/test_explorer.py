@@ -64,7 +64,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    "The embedded world, seen by the shipped model and by a product that has learnt nothing."
+    "The synthetic dataset, seen by the shipped model and by a product that has learnt nothing."
     store = Store(tmp_path_factory.mktemp("cache") / "explorer.sqlite")
     gallery = open_gallery(WorldPictures(30, workers=0), store)
     models = {"clip_world": partial(create_model, "clip_world", pretrained=True)}

@@ -26,10 +26,10 @@ from .scenes import Scene, Thing, World, diameter_of, true_action, true_relation
 @lru_cache(maxsize=16)
 def plain_world(world: World) -> World:
     "The same world without repetitions, groups and supports."
-    dials = ("repeats", "groups", "supports")
-    if not any(getattr(world.config, name) for name in dials):
+    asked = ("repeats", "groups", "supports")
+    if not any(getattr(world.config, name) for name in asked):
         return world
-    plain = replace(world.config, **dict.fromkeys(dials, 0.0))
+    plain = replace(world.config, **dict.fromkeys(asked, 0.0))
     own = World(plain).held_out
     further = [kept for name, kept in world.held_out.items() if name not in own]
     return World(plain, further).with_draw(world.draw)

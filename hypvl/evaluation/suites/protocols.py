@@ -261,7 +261,7 @@ def _add_pairs(
     transform: str,
     average: tuple | None,  # data sets, name and kind of an average; None: none
 ):
-    "Pairs by bucket, the blind beside them, and an average over buckets."
+    "Pairs by bucket, the text-only baselines beside them, and an average over buckets."
     scores = run.protocol.scores
     items, pairs = evaluate_pairs(
         run.model, buckets, suite=suite, scores=scores, image_points=run.points(transform)

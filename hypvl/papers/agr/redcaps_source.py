@@ -28,9 +28,9 @@ from .synthetic_posts import RedcapsWorldConfig, communities, write_redcaps_worl
 # %% ../../../nbs/papers/agr/932_redcaps_source.ipynb #27432423
 @dataclass(frozen=True)
 class RedcapsSource(DataSource, kind="redcaps"):
-    "Posts with pictures: of the embedded world, or of RedCaps."
+    "Posts with pictures: of the synthetic dataset, or of RedCaps."
 
-    root: str = ""  # folder with redcaps/ and the benchmarks; empty: the embedded world
+    root: str = ""  # folder with redcaps/ and the benchmarks; empty: the synthetic dataset
     world: RedcapsWorldConfig = RedcapsWorldConfig()
     suite: SuiteConfig = SuiteConfig()  # evaluation data of the world
     held_out: int = 0  # posts kept from training, for validation

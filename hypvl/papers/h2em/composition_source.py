@@ -40,9 +40,9 @@ FEASIBILITY = ("feasibility.pt", "feasibility.npy", "feasibility.npz")  # one of
 
 @dataclass(frozen=True)
 class CzslSource(DataSource, kind="czsl"):
-    "Pictures of states and objects: of the embedded world, or of a published split."
+    "Pictures of states and objects: of the synthetic dataset, or of a published split."
 
-    root: str = ""  # folder of one data set; empty: the embedded world
+    root: str = ""  # folder of one data set; empty: the synthetic dataset
     name: str = ""  # 'mit-states', 'ut-zappos' or 'cgqa'; the folder's where empty
     world: StatesConfig = StatesConfig()
     missing: str = "fail"  # 'skip': go on without pictures that are not there

@@ -207,15 +207,15 @@ DIFFICULTY = ("object_scale", "caption_detail")  # difficulty parameters, as the
 
 def recipe_trials(
     study: Study,
-    dials: bool = False,  # settings of the synthetic dataset instead of those of the recipe
+    difficulty: bool = False,  # settings of the synthetic dataset instead of those of the recipe
 ) -> pd.DataFrame:
     "Settings of the trials, the best first: recall on validation scenes, contrastive loss, cost."
     path = study.reference_folder.parent / "trials" / "phyclip.csv"
     rows = pd.read_csv(path)
     turned = rows["setting"].str.startswith(DIFFICULTY)
-    shown = rows[turned | rows["setting"].eq("recipe")] if dials else rows[~turned]
+    shown = rows[turned | rows["setting"].eq("recipe")] if difficulty else rows[~turned]
     shown = shown.assign(**{"recall@5": 100 * shown["recall@5"]})
-    if not dials:
+    if not difficulty:
         shown = shown.sort_values("recall@5", ascending=False)
     columns = ["steps", "samples", "contrast", "recall@5", "CPU seconds"]
     return shown.set_index("setting")[columns].round(

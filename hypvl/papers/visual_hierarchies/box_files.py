@@ -205,7 +205,7 @@ def lvis_json(world: World, scenes: list[tuple[str, list[dict]]]) -> dict:
                 "synset": f"{words[0]}.n.01",
                 "name": words[0],
                 "synonyms": words,
-                "def": f"a {name} of the embedded world",
+                "def": f"a {name} of the synthetic dataset",
                 "frequency": "r" if seen <= 10 else "c" if seen <= 100 else "f",
                 "image_count": seen,
                 "instance_count": boxes_of[name],
@@ -222,7 +222,7 @@ def lvis_json(world: World, scenes: list[tuple[str, list[dict]]]) -> dict:
             box = {k: entry[k] for k in ("bbox", "area", "segmentation")}
             ids = {"id": len(annotations) + 1, "image_id": number}
             annotations.append(ids | {"category_id": category[entry["name"]]} | box)
-    info = {"description": "the embedded world in the layout of LVIS v1.0", "version": "1.0"}
+    info = {"description": "the synthetic dataset in the layout of LVIS v1.0", "version": "1.0"}
     licenses = [{"id": 1, "name": "none", "url": ""}]
     made = {"info": info, "licenses": licenses, "images": images}
     return made | {"annotations": annotations, "categories": categories}

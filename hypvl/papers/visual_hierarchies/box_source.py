@@ -94,9 +94,9 @@ def read_boxes(
 # %% ../../../nbs/papers/visual_hierarchies/868_box_source.ipynb #92f3ac8b
 @dataclass(frozen=True)
 class BoxSource(DataSource, kind="boxes"):
-    "Pairs of a whole and what lies in it: of the embedded world, or of Open Images."
+    "Pairs of a whole and what lies in it: of the synthetic dataset, or of Open Images."
 
-    root: str = ""  # folder with open_images/ and lvis/; empty: the embedded world
+    root: str = ""  # folder with open_images/ and lvis/; empty: the synthetic dataset
     world: BoxWorldConfig = BoxWorldConfig()
     rule: ContainmentRule = ContainmentRule()
     pairs: PairConfig = PairConfig()  # which pairs are trained on, and how
@@ -124,7 +124,7 @@ class BoxSource(DataSource, kind="boxes"):
         `read_pairs`; `report.json` counts boxes, pairs and what was left out. `size` does not
         matter: pictures are read as they are. Of several processes one writes, the others wait.
         An interrupted call goes on with the first table or part of pairs that is missing; the
-        embedded world is drawn from its beginning until it was finished once. Another draw of it
+        synthetic dataset is drawn from its beginning until it was finished once. Another draw of it
         than 0 has a suite of its own, with the same tables of training and validation.
         """
         folder, draw = self.folder(root), 0 if self.root else self.world.draw

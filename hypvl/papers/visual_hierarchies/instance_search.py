@@ -329,11 +329,11 @@ class _Knowing:
         for k in self.tops:
             length = np.minimum(k, left)
             chance[f"same_class@{k}"] = nan * right / left
-            ideal[f"same_class@{k}"] = nan * np.minimum(right, length) / length
+            oracle[f"same_class@{k}"] = nan * np.minimum(right, length) / length
         if search.hierarchy is not None:
             for fraction in self.fractions:
                 self._hierarchical(fraction, part, left, chance, oracle)
-        return {"chance": chance, "oracle": ideal}
+        return {"chance": chance, "oracle": oracle}
 
     def _hierarchical(self, fraction, part, left, chance, oracle):
         search, at = self.search, _at(fraction)
@@ -341,7 +341,7 @@ class _Knowing:
         length = np.minimum(list_length(fraction, len(search.candidates)), left)
         nan = np.where(right > 0, 1.0, np.nan)
         chance[f"recall{at}"] = nan * length / left
-        ideal[f"recall{at}"] = nan * np.minimum(right, length) / np.maximum(right, 1)
+        oracle[f"recall{at}"] = nan * np.minimum(right, length) / np.maximum(right, 1)
         if search.candidates.ndim != 1:
             return
         pool, wanted = search.pool(part), search.wanted(part, hierarchical=True)
@@ -400,7 +400,7 @@ def search_baselines(
     draws: int = 20,  # random lists for the transport of `chance`
     seed: int = 0,  # of the draws
     memory: int = MEMORY,  # bytes for a block
-) -> pd.DataFrame:  # item values of models chance, label_frequency, nearest_to_root and ideal
+) -> pd.DataFrame:  # item values of models chance, label_frequency, nearest_to_root and oracle
     "What the metrics are worth: rows that do not look at pictures, and the best there can be."
     names = direction, dataset, score_name
     queries, frames = len(search.queries), []

@@ -133,7 +133,7 @@ class Contained:
     scene: int | None = None  # which instance is the whole picture; None: none is
 
 
-def _blind_views(image: Contained) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _baseline_views(image: Contained) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     "Scores and radii of what looks at no picture."
     n, found = len(image.points), {}
     if image.scene is not None:
@@ -209,7 +209,7 @@ def order_recovery(
         for _ in range(draws):
             who = rng.permutation(n)
             views["chance"].append((scores[np.ix_(who, who)], radii[who]))
-        for model, view in _blind_views(image).items():
+        for model, view in _baseline_views(image).items():
             views[model] = [view]
         for end, one in asked.items():
             for model, seen in views.items():
