@@ -16,7 +16,6 @@ import pandas as pd
 from IPython.display import Markdown
 from PIL import Image
 
-from ...data.benchmarks.annotations import read_karpathy
 from ...data.sources import DataPaths
 from ...models.registry import load_model
 from .curriculum import Curriculum
@@ -38,7 +37,7 @@ from hypvl.papers.agr.gate_statistics import (
     gate_correlations,
 )
 from .measures import MEASURES
-from .probe import leaning_captions, routed_frames
+from .probe import leaning_captions, routed_frames, test_captions
 from .recipes import SECTIONS, section_recipes, trained_parameters
 from .tables import LAYOUTS, REFERENCE
 from ..figures import Drawing, budget_figure, budget_scores
@@ -117,8 +116,9 @@ def _leaning(study: Study) -> Drawing | Markdown:
     if found is None:
         return Markdown(_NOT_KEPT)
     trained, data, _ = found
-    folder = data.suite / "images"
-    scenes = read_karpathy(min((data.suite / "captions").glob("*.json")), folder)
+    scenes = next(iter(test_captions(data.suite)), None)
+    if scenes is None:
+        return Markdown("*not drawn: no set of captioned test pictures*")
     firsts = [scenes.owners.index(number) for number in range(len(scenes.paths))]
     captions = [scenes.captions[first] for first in firsts]
     places = {path.name: path for path in scenes.paths}

@@ -70,7 +70,7 @@ def _training(preset: str) -> TrainConfig:
 
 def _data(preset: str, published: bool, draw: int) -> RedcapsSource:
     "Posts of a copy, or of the world; `draw` of its test set."
-    if published:
+    if published and preset in ("gpu", "paper"):
         return RedcapsSource(held_out=HELD_OUT)
     known, _ = preset_scale(preset)
     train, held_out, suite = known.train, known.val, known.suite
@@ -78,6 +78,8 @@ def _data(preset: str, published: bool, draw: int) -> RedcapsSource:
         train, held_out, suite = 4_000, 500, _MINI_SUITE
     if preset == "gpu":
         train, held_out = 24_000, 2_000
+    if published:
+        return RedcapsSource(held_out=held_out)
     suite, world = replace(suite, draw=draw), RedcapsWorldConfig(posts=train + held_out)
     return RedcapsSource("", world, suite, held_out, PostReading(subreddit_prefix=0.0))
 
