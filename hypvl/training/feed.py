@@ -72,7 +72,7 @@ def check_loader(
         return
     try:
         samples = len(loader.sampler)  # type: ignore
-    except TypeError:  # of an input nobody knows the length
+    except TypeError:  # of a stream nobody knows the length
         return
     if loader.batch_size != size:
         raise ValueError(f"loader: batches of {loader.batch_size} samples, {size} are needed")

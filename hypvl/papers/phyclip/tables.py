@@ -51,6 +51,7 @@ REFERENCE = Reference(
         "backbone": "tower",
         "k": "k",
         "d": "d",
+        "product_metric": "product_metric",
     },
 )
 
