@@ -31,7 +31,7 @@ _PICTURE = ["dataset", "tower", "seed", "item"]
 
 
 def steps_of_shared_errors(
-    frames: Frames,  # answers: run, model, dataset, size, seed, item, setting, score, right, steps
+    frames: Frames,  # answers: run, model, dataset, tower, seed, item, setting, score, right, steps
 ) -> pd.DataFrame:  # run, value
     "Steps from answer to truth where H²EM and Troika are both wrong, closed world, per run."
     answers = frames["answers"]
