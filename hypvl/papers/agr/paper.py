@@ -69,7 +69,7 @@ def _dynamics(study: Study) -> Drawing:
     return dynamics_figure(_of(study, "history", "AGR"))
 
 
-_HANDCUFFS = ("AGR", "AGR, no LoRA", "AGR, no handcuffs", "AGR, single schedule")
+_FIGURE_5 = ("AGR, curvature from 1", "AGR, no curriculum", "AGR, unconstrained")
 _STUDY = (
     *("AGR", "AGR + own contrast", "AGR, learned temperature"),
     "AGR + own contrast, learned temperature",
@@ -78,7 +78,7 @@ _WITH_ROUTER = ("AGR", "AGR + own contrast", "AGR, single schedule", "AGR, shuff
 
 
 def _failures(study: Study) -> Drawing:
-    return failure_figure(_of(study, "history", *_HANDCUFFS))
+    return failure_figure(_of(study, "history", *_FIGURE_5))
 
 
 def _study(study: Study) -> Drawing:
@@ -131,7 +131,7 @@ BUDGET_METRICS = {  # what is drawn over the budget: suite, data set, metric →
     ("retrieval", "unseen", "t2i_R@5"): "text → image R@5, unseen",
     ("zero_shot", "species", "accuracy"): "species",
 }
-_OVER_BUDGET = (*("AGR", "CLIP head", "MERU head", "late fusion"), *_WITH_ROUTER[1:])
+_OVER_BUDGET = (*("AGR", "CLIP", "MERU", "late fusion, learned temperature"), *_WITH_ROUTER[1:])
 
 
 def _budget(study: Study) -> Drawing:
@@ -146,8 +146,8 @@ _CAPTIONS = {
     "router weight, curvature, inverse temperature, and the share of queries whose partner scores "
     "highest in the batch. Thin lines are seeds; the band is one standard deviation over pairs.",
     "5": "Mean gate, router weight, share of the correction that reaches the score, and curvature "
-    "of AGR and of models without some of its parts, on the synthetic dataset, {seeds}. Thin lines "
-    "are seeds, thick ones their mean.",
+    "of AGR, without the curriculum, and without most of its parts. All start at curvature 1. "
+    "Synthetic dataset, {seeds}. Thin lines are seeds, thick ones their mean.",
     "study": "Losses of either head alone, router weight, gradient norms, gates and inverse "
     "temperature, with and without a contrastive loss of its own for the Euclidean head and with "
     "the hyperbolic temperature fixed or learned. Synthetic dataset, {seeds}.",
@@ -451,7 +451,7 @@ def search_depths(
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #85500017
 PARTS = {  # id of a claim on retrieval → what the rival lacks, or has instead
-    "t2i-clip": "all of it: CLIP head alone",
+    "t2i-clip": "all of it: CLIP",
     "wide-sphere": "all of it: a sphere with as many parameters",
     "gate-alone": "router of pairs",
     "shuffled": "the pair that the router sees",

@@ -9,7 +9,7 @@ __all__ = ['VARIANT_LABELS', 'ALONE_LABELS', 'CONSTANTS', 'LEVELS', 'FACTS', 'QU
 
 # %% ../../../nbs/papers/agr/935_probe.ipynb #5896b329
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ from hypvl.papers.agr.gate_statistics import (
     mentions_word,
     saturated_share,
 )
-from .routed_geometry import Routed
+from .routed_geometry import Routed, RoutedConfig
 from .routed_score import difference
 from .synthetic_posts import caption_facts
 from ..reference import BASELINES, ORACLE
@@ -57,20 +57,24 @@ VARIANT_LABELS = {  # variant → what stands behind the model's name
     "constant": " (best constant)",
     "held": " (one gate)",
 }
-ALONE_LABELS = {"correction": "CLIP head", "baseline": "MERU head", "fusion": "late fusion"}
+ALONE_LABELS = {"correction": "Euclidean head", "baseline": "hyperbolic head"}
+ALONE_LABELS |= {"fusion": "late fusion"}
 
 
 def scored_variants(
     recipe: Recipe,
-) -> dict[str, str]:  # variant → name of the model in tables
+) -> dict[str, str]:  # variant, empty: the model has one score → name of the model in tables
     "The scores that a recipe's model is measured by."
     objective, geometry = recipe.objective, recipe.model.geometry
+    if not isinstance(geometry, RoutedConfig):
+        return {"": recipe.name}
     if geometry.variant != "router":
         return {geometry.variant: recipe.name}
     if not getattr(objective, "routed", True):
-        return ALONE_LABELS
+        learned = ", learned temperature" if recipe.columns["setting"] == "alone learned" else ""
+        return {variant: label + learned for variant, label in ALONE_LABELS.items()}
     known = VARIANT_LABELS
-    if recipe.columns["setting"] not in ("agr", "aux"):
+    if recipe.columns["setting"] not in ("agr", "aux", "learned"):
         known = {"router": "", "constant": known["constant"]}
     return {variant: recipe.name + label for variant, label in known.items()}
 
@@ -322,14 +326,16 @@ def routed_frames(
     "Test sets under every score, the best constant, facts of the router, gates of texts."
     frames: dict[str, list[pd.DataFrame]] = {}
     geometry, source = model.geometry, recipe.test or recipe.data
-    points = validation_embeddings(model, data, recipe)
-    variants = scored_variants(recipe)
-    with_constant = ["constant", *({"held"} & {*variants})]
-    curves = {variant: constant_curve(model, points, variant) for variant in with_constant}
+    variants, curves = scored_variants(recipe), {}
+    if isinstance(geometry, Routed):
+        points = validation_embeddings(model, data, recipe)
+        with_constant = ["constant", *({"held"} & {*variants})]
+        curves = {variant: constant_curve(model, points, variant) for variant in with_constant}
     best = {v: float(c.loc[c["value"].idxmax(), "constant"]) for v, c in curves.items()}
     protocol = Protocol(scores=("paper",), seed=recipe.train.seed)
     for place, (variant, label) in enumerate(variants.items()):
-        with geometry.scored_as(variant, best.get(variant)):
+        scored = geometry.scored_as(variant, best.get(variant)) if variant else nullcontext()
+        with scored:
             found = evaluate_suite(
                 model,
                 data.suite,
@@ -346,6 +352,8 @@ def routed_frames(
             rows = rows.assign(model=rows["model"].where(known, label))
             frames.setdefault(name, []).append(rows)
     joined = {name: pd.concat(parts, ignore_index=True) for name, parts in frames.items()}
+    if not isinstance(geometry, Routed):
+        return joined
     joined["constants"] = curves["constant"]
     if geometry.variant == "router" and getattr(recipe.objective, "routed", True):
         joined["facts"] = routing_facts(model, points)

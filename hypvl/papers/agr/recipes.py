@@ -12,7 +12,8 @@ from typing import Any
 
 from ...config import override
 from ...data.world.writers import SuiteConfig
-from ...geometry.spaces import ProductConfig, SphereConfig
+from ...geometry.spaces import GeometryConfig, ProductConfig, SphereConfig
+from ...losses.objective import FamilyObjective
 from ...models.frozen import frozen_towers
 from .clipped import ClippedConfig
 from .curriculum import Curriculum
@@ -86,22 +87,29 @@ def _data(preset: str, published: bool, draw: int) -> RedcapsSource:
 # %% ../../../nbs/papers/agr/934_recipes.ipynb #98304fb4
 LABELS = {
     "agr": "AGR",
+    "clip": "CLIP",
+    "meru": "MERU",
     "aux": "AGR + own contrast",
     "single": "AGR, single schedule",
     "single aux": "AGR + own contrast, single schedule",
     "learned": "AGR, learned temperature",
     "learned aux": "AGR + own contrast, learned temperature",
     "alone": "two heads",
+    "alone learned": "two heads, learned temperature",
     "shuffled": "AGR, shuffled pairs",
     "query": "AGR, gate alone",
     "wide sphere": "wide sphere",
     "wide hyperbolic": "wide hyperbolic",
+    "wide hyperbolic learned": "wide hyperbolic, learned temperature",
     "no throttle": "AGR, no throttling",
     "no gating": "AGR, no gating",
-    "full": "AGR, no LoRA",
-    "no handcuffs": "AGR, no handcuffs",
+    "from 1": "AGR, curvature from 1",
+    "no curriculum": "AGR, no curriculum",
+    "unconstrained": "AGR, unconstrained",
     "phyclip": "AGR over PHyCLIP",
-    "towers": "AGR, adapters in the tower",
+    "towers": "AGR, trained tower",
+    "towers full": "AGR, trained tower, no LoRA",
+    "towers coupled": "AGR, trained tower, no LoRA decoupling",
 }
 _LEARNED = {"model.geometry.baseline.temperature_mode": "learned"}
 _AUX = {"objective.aux_correction": 1.0}
@@ -110,38 +118,49 @@ _MEMBERS = {**_NO_ROUTER, "objective.routed": False, "model.geometry.routing.wei
 _BOTH = {"objective.aux_correction": 1.0, "objective.aux_baseline": 1.0}
 _OPEN = {"model.geometry.routing.gated": False, "model.geometry.form.bounded": False}
 _ADAPTERS = {"model.lora_rank": 4, "model.lora_layers": ("head",)}
+_FROM_1 = {"model.geometry.baseline.curvature_init": 1.0}
+_NO_CURRICULUM = {**_FROM_1, "model.geometry.curriculum.kind": "none"}
+_ALONE = {**_MEMBERS, **_BOTH}
+_WIDE = {**_MEMBERS, "model.geometry.variant": "baseline", "objective.aux_baseline": 1.0}
+_ADAPTER = "model.geometry.routing.adapter"
+_RIVAL = {"train.weight_decay": 0.2}  # of CLIP and MERU
 SETTINGS: dict[str, dict[str, Any]] = {
     "agr": {},
+    "clip": _RIVAL,
+    "meru": _RIVAL,
     "aux": _AUX,
     "single": {"model.geometry.curriculum.kind": "single"},
     "single aux": {"model.geometry.curriculum.kind": "single", **_AUX},
     "learned": _LEARNED,
     "learned aux": {**_LEARNED, **_AUX},
-    "alone": {**_MEMBERS, **_BOTH},
+    "alone": _ALONE,
+    "alone learned": {**_ALONE, **_LEARNED},
     "shuffled": {"model.geometry.routing.weighting": "shuffled"},
     "query": {**_NO_ROUTER, "model.geometry.routing.weighting": "query"},
     "wide sphere": {**_MEMBERS, "model.geometry.variant": "correction", **_AUX},
-    "wide hyperbolic": {
-        **_MEMBERS,
-        "model.geometry.variant": "baseline",
-        "objective.aux_baseline": 1.0,
-    },
+    "wide hyperbolic": _WIDE,
+    "wide hyperbolic learned": {**_WIDE, **_LEARNED},
     "no throttle": {"model.geometry.curriculum.kind": "no_throttle"},
     "no gating": _OPEN,
-    "full": {"model.geometry.routing.adapter": "full_coupled"},
-    "no handcuffs": {
+    "from 1": _FROM_1,
+    "no curriculum": _NO_CURRICULUM,
+    "unconstrained": {
         **_OPEN,
-        "model.geometry.curriculum.kind": "none",
-        "model.geometry.routing.adapter": "full_coupled",
+        **_NO_CURRICULUM,
+        _ADAPTER: "full",
         "model.geometry.routing.router_detach_scores": False,
     },
     "phyclip": {},
     "towers": _ADAPTERS,
+    "towers full": {**_ADAPTERS, _ADAPTER: "full"},
+    "towers coupled": {**_ADAPTERS, _ADAPTER: "full_coupled"},
 }
 
 
-def _geometry(setting: str, width: int, steps: int) -> RoutedConfig:
+def _geometry(setting: str, width: int, steps: int) -> GeometryConfig:
     "Sphere and hyperbolic space of a width, or what the setting puts in their place."
+    if setting in ("clip", "meru"):
+        return SphereConfig(width) if setting == "clip" else ProductConfig(k=1, d=width)
     sphere, hyperbolic = SphereConfig(width), ClippedConfig(d=width)
     routing = RoutingConfig(lora_rank=min(64, width // 8))
     made = RoutedConfig(sphere, hyperbolic, routing, curriculum=Curriculum(steps=steps))
@@ -149,7 +168,7 @@ def _geometry(setting: str, width: int, steps: int) -> RoutedConfig:
         return replace(made, baseline=ProductConfig(k=8, d=width // 8))
     if setting == "wide sphere":  # an addition with as many parameters as heads and router
         return replace(made, routing=replace(routing, lora_rank=76 * width // 64))
-    if setting == "wide hyperbolic":
+    if setting.startswith("wide hyperbolic"):
         return replace(made, baseline=ClippedConfig(d=9 * width // 5))
     return made
 
@@ -177,16 +196,18 @@ def agr_recipe(
     trunk = TRUNKS["published" if published else "world"]
     model = frozen_towers(trunk, _geometry(setting, width, training.steps))
     objective = RoutedObjective(steps=training.steps)
+    if setting in ("clip", "meru"):
+        objective = FamilyObjective(setting, boxes=False)
     data = _data(preset, published or bool(overrides.get("data.root")), seed)
     made = Recipe("agr", preset, model, objective, data, training, model.vision.kind)
     made = replace(made, probes=("routed",), label=LABELS[setting])
     made = override(made, SETTINGS[setting] | rest)
-    parts = ("correction", "baseline", "gate")  # whose gradients the log tells
-    parts += ("router",) if made.model.geometry.routing.weighting != "query" else ()
-    if "grad_norms" not in of_training:
-        made = replace(made, train=replace(training, grad_norms=parts))
+    if "grad_norms" not in of_training and isinstance(objective, RoutedObjective):
+        parts = ("correction", "baseline", "gate")  # whose gradients the log tells
+        parts += ("router",) if made.model.geometry.routing.weighting != "query" else ()
+        made = replace(made, train=replace(made.train, grad_norms=parts))
     source = made.data  # what the settings of data have made of it
-    if setting != "towers" and not published:
+    if not setting.startswith("towers") and not published:
         shared = override(source, {"suite.draw": 0}) if hasattr(source, "suite") else source
         made = replace(made, data=CachedFeatures(shared, model.weights))  # once for all seeds
     columns = {"setting": setting, "budget": budget, "boxes": False}
@@ -200,11 +221,13 @@ def trained_parameters(
     model: Any = recipe.model.make()
     recipe.model.initialise(model)
     objective = recipe.objective
+    if not isinstance(objective, RoutedObjective):
+        return sum(p.numel() for p in model.parameters() if p.requires_grad)
     routing = recipe.model.geometry.routing
     unused = {"context"} if routing.weighting == "query" else set()
     unused |= set() if routing.gated else {"gate"}
     unused |= set() if routing.calibrated else {"calibration"}
-    if isinstance(objective, RoutedObjective) and not objective.routed:
+    if not objective.routed:
         unused |= {"gate", "calibration"}
         unused |= set() if objective.aux_correction else {"correction"}
         unused |= set() if objective.aux_baseline else {"baseline"}
@@ -218,13 +241,13 @@ def trained_parameters(
 SECTIONS = ("main", "study", "ablation", "product", "towers", "budget")
 _OF_SECTION = {
     "main": (
-        *("agr", "aux", "single", "alone"),
-        *("shuffled", "query", "wide sphere", "wide hyperbolic"),
+        *("agr", "clip", "meru", "aux", "single", "alone", "alone learned"),
+        *("shuffled", "query", "wide sphere", "wide hyperbolic", "wide hyperbolic learned"),
     ),
     "study": ("learned", "learned aux", "single aux"),
-    "ablation": ("no throttle", "no gating", "full", "no handcuffs"),
+    "ablation": ("no throttle", "no gating", "from 1", "no curriculum", "unconstrained"),
     "product": ("phyclip",),
-    "towers": ("towers",),
+    "towers": ("towers", "towers full", "towers coupled"),
 }
 LONGER = 2.0  # the steps of section `budget`, as a share of the others'
 
