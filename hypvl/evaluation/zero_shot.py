@@ -25,6 +25,7 @@ from tqdm import tqdm
 
 from ..config import config_hash, file_stamp
 from .statistics import item_values
+from ..indices import read_indices, read_mask, read_scores
 from ..models.towers import modes_kept
 from ..pictures import read_picture, upright_rgb
 
@@ -255,16 +256,9 @@ def classify(
     targets: Sequence[int] | Int[Tensor, "N"] | Int[np.ndarray, "N"],  # index of the right class
 ) -> pd.DataFrame:  # columns target, predicted, rank
     "What happened to each image."
-    scores, targets = np.asarray(scores, dtype=np.float64), np.asarray(targets, dtype=np.int64)
+    scores = read_scores("scores", scores).cpu().numpy()
     n, classes = scores.shape
-    if targets.shape != (n,):
-        raise ValueError(f"targets: expected {n} indices, got shape {targets.shape}")
-    if n and not 0 <= targets.min() <= targets.max() < classes:
-        raise ValueError(
-            f"targets: expected indices in 0…{classes - 1}, got {targets.min()}…{targets.max()}"
-        )
-    if np.isnan(scores).any():
-        raise ValueError(f"scores: {np.isnan(scores).sum()} of {scores.size} are not a number")
+    targets = read_indices("targets", targets, classes, n)
     of_target = scores[np.arange(n), targets][:, None]
     has_smaller_index = np.arange(classes) < targets[:, None]
     comes_before = (scores > of_target) | ((scores == of_target) & has_smaller_index)
@@ -310,15 +304,16 @@ def evaluate_zero_shot(
     The predictions have columns score, image, target, predicted and rank.
     """
     keys = Pictures(images).names
-    if len(keys) != len(targets):
-        raise ValueError(f"targets: expected {len(keys)} labels, one an image, got {len(targets)}")
+    targets = read_indices("targets", targets, len(names), len(keys))
+    if offered is not None:
+        offered = torch.from_numpy(read_mask("offered", offered, (len(names), len(names))))
+    prototypes = class_prototypes(model, names, templates)  # first: a word may be unknown
     points = image_points(images) if image_points else encode_images(model, images, **reading)
-    prototypes = class_prototypes(model, names, templates)
     items, predictions = [], []
     for kind in scores:
         scored = score_matrix(model, points, prototypes, kind)
         if offered is not None:
-            scored = scored.masked_fill(~torch.as_tensor(offered)[list(targets)], -torch.inf)
+            scored = scored.masked_fill(~offered[targets], -torch.inf)
         found = classify(scored, targets)
         values = classification_values(found)
         items.append(item_values(values, suite="zero_shot", dataset=dataset, score=kind))
