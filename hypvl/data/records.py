@@ -212,9 +212,11 @@ def read_text(path: str | Path) -> str:
 
 
 def read_lines(path: str | Path) -> list[str]:
-    "The lines of a text in UTF-8, ended by line feeds only."
-    lines = read_text(path).removesuffix("\n").split("\n")
-    return [line.removesuffix("\r") for line in lines]
+    "Return the lines of a text in UTF-8, ended by line feeds, without empty ones at its end."
+    lines = [line.removesuffix("\r") for line in read_text(path).split("\n")]
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return lines
 
 
 def read_table(

@@ -8,6 +8,7 @@ __all__ = ['WORLD_TEMPLATES', 'UNCOUNTABLE', 'fill_templates', 'grammatical', 'c
            'class_weights', 'classification_values', 'evaluate_zero_shot']
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #ba3ec811
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -68,11 +69,10 @@ def grammatical(
 def class_name(
     name: str,  # a class or folder name
 ) -> str:  # words separated by single blanks
-    "A readable class name from a folder or class-list entry."
-    head, dot, tail = name.partition(".")
-    if dot and head.isdigit():
-        name = tail
-    return " ".join(name.replace("_", " ").replace(".", " ").replace("/", " ").split())
+    "Return a readable class name from a folder or class-list entry."
+    name = re.sub(r"^\d+\.(?!\d)", "", name)  # the number of a class, as in 001.Albatross
+    name = re.sub(r"(?<!\d)\.|\.(?!\d)", " ", name)  # 3.5 stays a number
+    return " ".join(name.replace("_", " ").replace("/", " ").split())
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #bdf8042d
 @contextmanager

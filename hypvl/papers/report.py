@@ -35,7 +35,14 @@ from ..models import from_open_clip, load_model, load_official
 from ..models.interop import open_clip_config
 from ..models.shipped import SHIPPED, load_shipped
 from .provenance import git_state, save_provenance, short_commit, stamp, versions
-from .reference import MODEL_COLUMNS, Column, Layout, reference_folder, task_columns
+from hypvl.papers.reference import (
+    MODEL_COLUMNS,
+    Column,
+    Layout,
+    check_model_name,
+    reference_folder,
+    task_columns,
+)
 from .runs import paper_packages
 from .study import Paper, find_paper
 from .tables import PUBLISHED, Table, paper_table, save
@@ -320,6 +327,8 @@ def evaluate_checkpoint(
     results of another evaluation, a line says that they are replaced.
     """
     check_out(out)
+    name = Path(source).stem if name is None else name
+    check_model_name(name)
     if suite in (None, "world"):
         world = world_folder(data_root)
         if world is None and suite == "world":
@@ -346,7 +355,7 @@ def evaluate_checkpoint(
         found = sorted(set(rows.get("fingerprint", pd.Series(dtype=object)).dropna()))
         facts = dict(commit=commit, data=config_hash(found), checkpoint=checkpoint)
         facts |= dict(seed=protocol.seed, preset=f"suite {suite}", run=checkpoint)
-        facts |= dict(model=name or Path(source).stem, family=family_of(model, family))
+        facts |= dict(model=name, family=family_of(model, family))
         return stamp(rows, **facts, **model.geometry.facts()).assign(commit=made_at)
 
     def keep_so_far(so_far):

@@ -35,7 +35,7 @@ from ...data.benchmarks.image_sets import open_benchmark
 from ...data.benchmarks.registry import BENCHMARK_LISTS, BENCHMARKS
 from ...data.benchmarks.wordnet import imagenet_taxonomy
 from ...data.records import read_lines
-from ...data.taxonomy import Taxonomy
+from ...data.taxonomy import Taxonomy, read_names
 from hypvl.evaluation.suites.protocols import (
     TREE_METRICS,
     EvaluationRun,
@@ -576,11 +576,7 @@ def node_names(
 ) -> Callable[[str], str]:  # node → name
     "Display names of nodes, from the folder's names.tsv."
     file = root / "names.tsv"
-    names = {}
-    if file.exists():
-        for line in read_lines(file):
-            node, name = line.split("\t", 1)
-            names[node] = name
+    names = read_names(file) if file.exists() else {}
 
     def name_of(node):
         return names.get(node) or class_name(node)
