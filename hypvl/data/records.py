@@ -219,6 +219,19 @@ def read_lines(path: str | Path) -> list[str]:
     return lines
 
 
+def _rows(name: str, text: str, separator: str, quoting: int) -> list[tuple[int, list[str]]]:
+    "Last line and cells of each row of a table."
+    source, rows = io.StringIO(text, newline=""), []
+    reader = csv.reader(source, delimiter=separator, quoting=quoting, strict=True)
+    try:
+        for row in reader:
+            if row:
+                rows.append((reader.line_num, row))
+    except csv.Error as error:
+        raise ValueError(f"{name}, line {reader.line_num}: no CSV ({error})") from error
+    return rows
+
+
 def read_table(
     path: str | Path,  # rows with commas, or what `separator` says, below a row of names
     columns: Sequence[str],  # that are wanted
@@ -227,16 +240,15 @@ def read_table(
     """The columns of a CSV file in UTF-8; whatever is not a whole row is an error that names it.
 
     Python's strict reader: pyarrow takes everything behind an open quote for one cell, and pandas
-    fills short rows.
+    fills short rows. A file with tabs that does not quote its cells is read as it is.
     """
-    name, rows = Path(path).name, []
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), delimiter=separator, strict=True)
+    name, text = Path(path).name, read_text(path)
     try:
-        for row in reader:
-            if row:
-                rows.append((reader.line_num, row))
-    except csv.Error as error:
-        raise ValueError(f"{name}, line {reader.line_num}: no CSV ({error})") from error
+        rows = _rows(name, text, separator, csv.QUOTE_MINIMAL)
+    except ValueError:
+        if separator != "\t":
+            raise
+        rows = _rows(name, text, separator, csv.QUOTE_NONE)
     if not rows:
         raise ValueError(f"{name} is empty, its first row needs the columns {', '.join(columns)}")
     (_, head), *body = rows
