@@ -9,9 +9,7 @@ __all__ = ['DataCheck', 'CHECKSUMS', 'FoundSet', 'Amount', 'first_folder', 'coun
 # %% ../../nbs/data/208_locate.ipynb #424c774d
 import hashlib
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -19,7 +17,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pandas as pd
-from tqdm import tqdm
+from .own_data import unreadable_pictures
 
 from ..config import suggest
 from .benchmarks.annotations import SUGARCREPE_COUNTS
@@ -30,7 +28,7 @@ from .benchmarks.registry import BENCHMARKS
 from .grit.shards import Faults, expected_samples, read_shard
 from .records import read_json
 from ..paper_parts import PAPER_PARTS, import_part
-from ..pictures import ARCHIVE_SUFFIXES, Refused, read_picture
+from ..pictures import ARCHIVE_SUFFIXES
 
 _log = logging.getLogger(__name__)
 
@@ -233,15 +231,6 @@ def check_root(
     return pd.DataFrame(rows, columns=["name", "state", "there", "published", "where", "note"])
 
 
-def _why_broken(path: Path) -> str:
-    "Why a picture cannot be read; empty: it can."
-    try:
-        read_picture(path)
-    except Refused as error:
-        return str(error)
-    return ""
-
-
 def check_pictures(
     data_root: str | Path,
     sets: Sequence[str] | None = None,  # as for `check_root`
@@ -251,12 +240,8 @@ def check_pictures(
     root, paths = Path(data_root).absolute(), {}
     for found in _found_sets(data_root, sets):
         paths |= dict.fromkeys(found.pictures)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        reasons = pool.map(_why_broken, paths)
-        shown = tqdm(reasons, "pictures", len(paths), disable=not progress)
-        broken = [(path, why) for path, why in zip(paths, shown) if why]
     rows = []
-    for path, why in broken:
+    for path, why in unreadable_pictures(list(paths), progress=progress).items():
         inside = path.is_relative_to(root)
         rows.append((path.relative_to(root).as_posix() if inside else str(path), why))
     return pd.DataFrame(rows, columns=["picture", "why"])
