@@ -23,6 +23,7 @@ from hypvl.arguments import (
     SUITE_NAMES,
     add_common,
     check_checkpoint,
+    check_data,
     check_device,
     check_file,
     check_folder,
@@ -110,7 +111,15 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         "may be given several times; --fields lists all keys",
     )
     group.add_argument(
-        "--data_root", type=place, help="folder of real data; default: the embedded world"
+        "--data",
+        type=place,
+        help="pictures and captions of one's own, for recipes of pairs: a folder with dog.jpg and "
+        "dog.txt, a .csv or .tsv with the columns image and caption, or tars",
+    )
+    group.add_argument(
+        "--data_root",
+        type=place,
+        help="folder of real data in the layout of a paper; default: the synthetic dataset",
     )
     _add_run(parser.add_argument_group("where and how"))
     add_launch(parser)
@@ -274,6 +283,7 @@ def check_training(
         check_paper(paper)
     read_settings(args.settings)
     check_folder("data_root", args.data_root)
+    check_data(args.data, args.data_root)
     check_device(args.device)
 
 
@@ -310,6 +320,36 @@ def _recipe(args: argparse.Namespace) -> "Recipe":
         kind = find_paper(args.recipe.partition(":")[0]).real_data
         settings = {"data.kind": kind, "data.root": str(args.data_root)} | settings
     return find_recipe(args.recipe, args.preset or "mini", args.seed or 0, settings)
+
+
+def _own_recipe(args: argparse.Namespace) -> "Recipe":
+    "The recipe that is meant, on data of one's own; settings of `data` are those of its source."
+    from hypvl.config import override
+    from hypvl.data.own_data import PairSource
+    from hypvl.papers.recipe_names import on_pairs
+
+    of_data = [text for text in args.settings if text.startswith("data.")]
+    others = [text for text in args.settings if text not in of_data]
+    recipe = _recipe(argparse.Namespace(**{**vars(args), "settings": others}))
+    settings = read_settings([text.removeprefix("data.") for text in of_data])
+    return on_pairs(recipe, override(PairSource(root=str(args.data.absolute())), settings))
+
+
+def _looked_through(recipe: "Recipe", out: Path, args: argparse.Namespace) -> "Recipe":
+    "The recipe after a look at all data, with a batch in which no picture is twice."
+    from hypvl.data.own_data import read_own, said_of
+    from hypvl.papers.recipe_names import fit_batch
+    from hypvl.papers.runs import prepare_data
+
+    say(f"data        {args.data} is looked through")
+    found = prepare_data(recipe, out, progress=not args.quiet)[-1]
+    say(f"data        {said_of(found.suite)}")
+    pictures = sum(1 for _ in read_own(found.train))
+    if recipe.train.batch_size <= pictures or "train.batch_size" in read_settings(args.settings):
+        return recipe
+    made = fit_batch(recipe, pictures)
+    say(f"data        {pictures:,} pictures to train on: batches of {made.train.batch_size:,}")
+    return made
 
 
 def field_lines(
@@ -381,7 +421,8 @@ def train_command(
     for plugin in args.plugin:
         load_plugin(plugin)
     with whole_names(args.settings):
-        recipe, launching = _recipe(args), read_launching(args)
+        recipe = _recipe(args) if args.data is None else _own_recipe(args)
+        launching = read_launching(args)
     if args.fields:
         for line in field_lines(recipe):
             say(line)
@@ -393,6 +434,8 @@ def train_command(
         say(f"recipe      {save_config(recipe, args.write)}; hypvl train {args.write} trains it")
         return 0
     out = args.out or default_out(args.recipe, recipe.preset)
+    if args.data is not None:
+        recipe = _looked_through(recipe, out, args)
     return _train(recipe, out, args, launching)
 
 

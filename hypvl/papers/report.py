@@ -224,7 +224,11 @@ def _evaluation_of(out: Path) -> dict | None:
     return facts if is_one else None
 
 
-_KEPT = {"tasks": r".+-[0-9a-f]{12}", "points": r"[0-9a-f]{12}"}  # folder → names in it
+_KEPT = {  # folder → names in it
+    "tasks": r".+-[0-9a-f]{12}",
+    "points": r"[0-9a-f]{12}",
+    "data": r"pairs-[0-9a-f]{12}",
+}
 
 
 def check_out(
@@ -232,7 +236,7 @@ def check_out(
 ) -> None:
     """Raise FileExistsError where a folder holds files that no evaluation wrote.
 
-    An evaluation that was killed before it wrote anything else has left `tasks` or `points`.
+    An evaluation that was killed before it wrote more has left `tasks`, `points` or `data`.
     """
     out = Path(out)
     there = sorted(p.name for p in out.iterdir() if not left_behind(p.name)) if out.is_dir() else []

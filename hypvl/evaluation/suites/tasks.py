@@ -31,9 +31,10 @@ from hypvl.data.benchmarks.annotations import (
 )
 from ...data.benchmarks.caption_sets import CAPTION_SETS, open_captions, open_sugarcrepe
 from ...data.benchmarks.checklist import CHECKLIST, OBJECT_COLUMNS, open_checklist
-from ...data.benchmarks.image_sets import open_benchmark
+from ...data.benchmarks.image_sets import lacks, open_benchmark
 from ...data.benchmarks.registry import BENCHMARK_LISTS, BENCHMARKS
 from ...data.benchmarks.wordnet import imagenet_taxonomy
+from ...data.own_data import OWN_PAIRS, own_captions
 from ...data.records import read_lines
 from ...data.taxonomy import Taxonomy, read_names
 from hypvl.evaluation.suites.protocols import (
@@ -296,6 +297,20 @@ def _folder_suite(root: Path) -> list[Task]:
     return [_class_folders_task(root)]
 
 
+def _open_own(run: EvaluationRun):
+    if not (run.root / OWN_PAIRS).is_file():
+        raise lacks(run.root.name, [run.root / OWN_PAIRS], "`hypvl evaluate --data` makes it")
+    return _part(run, own_captions(run.root)[1])
+
+
+def _pairs_suite(root: Path) -> list[Task]:
+    "Retrieval on pictures and captions of one's own, as `PairSource` prepares them."
+    root = Path(root)
+    name = own_captions(root)[0] if (root / OWN_PAIRS).is_file() else root.resolve().name
+    cells = tuple(("retrieval", name, metric) for metric in _RECALLS)
+    return [Task("retrieval", name, _open_own, partial(_add_captions, name), cells)]
+
+
 SUITES: dict[str, Callable[[Path], list[Task]]] = {  # name → tasks on a folder
     "phyclip": _phyclip_suite,
     "syntax": _syntax_suite,
@@ -303,6 +318,7 @@ SUITES: dict[str, Callable[[Path], list[Task]]] = {  # name → tasks on a folde
     "official": _official_suite,
     "world": _world_suite,
     "folder": _folder_suite,
+    "pairs": _pairs_suite,
 }
 
 
@@ -327,7 +343,9 @@ def world_folder(
 def default_suite(
     root: str | Path,  # the data
 ) -> str:
-    "'world' where the folder has its layout, else 'phyclip'."
+    "'world' or 'pairs' where the folder has such a layout, else 'phyclip'."
+    if (Path(root) / OWN_PAIRS).is_file():
+        return "pairs"
     return "world" if _is_world(Path(root)) else "phyclip"
 
 
