@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['device', 'SHIPPED_NAMES', 'MODEL_NAMES', 'SUITE_NAMES', 'PRESETS', 'Parser', 'choice', 'words', 'given', 'place',
-           'count', 'counts', 'positive', 'add_common', 'say', 'load_plugin', 'has_gpu', 'paper_packages',
+           'count', 'counts', 'positive', 'add_common', 'say', 'wait', 'load_plugin', 'has_gpu', 'paper_packages',
            'check_checkpoint', 'check_device', 'check_folder', 'check_file', 'check_data']
 
 # %% ../nbs/006_arguments.ipynb #6dca51cf
@@ -134,6 +134,12 @@ def say(line: str) -> None:
     "A line that is seen at once; of several processes the first one says it."
     if int(os.environ.get("RANK", 0)) == 0:
         print(line, flush=True)
+
+
+def wait(line: str) -> None:
+    "A line about work that takes seconds, beside the output, so that it may be piped away."
+    if int(os.environ.get("RANK", 0)) == 0:
+        print(line, file=sys.stderr, flush=True)
 
 # %% ../nbs/006_arguments.ipynb #e293c934
 @contextmanager

@@ -31,6 +31,7 @@ from hypvl.arguments import (
     load_plugin,
     place,
     say,
+    wait,
     words,
 )
 from .config import suggest
@@ -585,15 +586,19 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
 def _data_check(args: argparse.Namespace) -> int:
     "Run `hypvl data check`."
     check_folder("data_root", args.data_root)
-    from hypvl.data.locate import check_archives, check_pictures, check_root
+    wait(f"hypvl data check: looks at {args.data_root}, set by set; this takes some seconds")
+    import pandas as pd
 
-    table = check_root(args.data_root, args.sets)
-    for row in table.itertuples():
+    from hypvl.data.locate import check_archives, check_pictures, found_sets
+
+    found = []
+    for row in found_sets(args.data_root, args.sets):
+        found.append(row.state)
         amount = f"{row.there:,} of {row.published:,}" if row.published else ""
         say(f"{row.state:10}  {row.name:30} {amount:18} {row.where}".rstrip())
         if row.note:
             say(f"            {row.note.replace('data_root/', f'{args.data_root}/')}")
-    states, counts = set(table["state"]), table["state"].value_counts()
+    states, counts = {*found}, pd.Series(found).value_counts()
     if args.checksums:
         archives = check_archives(args.data_root)
         for row in archives.itertuples():

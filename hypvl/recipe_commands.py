@@ -37,6 +37,7 @@ from hypvl.arguments import (
     place,
     positive,
     say,
+    wait,
     words,
 )
 from .config import suggest
@@ -514,6 +515,7 @@ def plan_command(
 ) -> int:  # exit code
     "Run `hypvl plan`."
     check_plan(args)
+    wait(f"hypvl plan: reads the recipes of {args.paper}; this takes some seconds")
     for plugin in args.plugin:
         load_plugin(plugin)
     from hypvl.papers.study import find_paper
@@ -531,7 +533,7 @@ def plan_command(
         args.batch_size,
         args.updates,
         None if args.device == "auto" else args.device,
-        tell=lambda line: print(line, file=sys.stderr, flush=True),
+        tell=wait,
     )
     if args.json:
         say(plan.to_json(orient="records", indent=1, force_ascii=False))
@@ -554,20 +556,24 @@ def _recipe_lines(paper: str, preset: str) -> list[str]:
     return lines
 
 
-def _readable_recipes(papers: list[str], preset: str) -> tuple[list[str], bool]:
-    "The lines of all papers that can be read, and whether there are others; these are told."
-    lines, broken = [], False
+def _say_recipes(papers: list[str], preset: str, contains: str) -> tuple[int, bool]:
+    "Print the recipes paper by paper; how many, and whether a paper cannot be read."
+    count, broken = 0, False
+    wait(f"hypvl list: reads the recipes of {', '.join(papers)}; this takes some seconds")
     for paper in papers:
         try:
             with extra_named("hypvl list"):
-                lines += _recipe_lines(paper, preset)
+                found = [line for line in _recipe_lines(paper, preset) if contains in line]
+            count += len(found)
+            for line in found:
+                say(line)
         except MissingExtra:
             raise
         except Exception as error:  # whatever the code of an unfinished paper raises
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             print(f"hypvl list: {paper} cannot be read: {reason}", file=sys.stderr)
             broken = True
-    return lines, broken
+    return count, broken
 
 
 def list_command(
@@ -594,14 +600,15 @@ def list_command(
         say("recipes  hypvl list recipes; of one paper: hypvl list recipes --paper NAME")
         say("fields   hypvl train PAPER:RECIPE --fields")
         return 0
-    broken = False
+    count, broken = 0, False
     if args.what == "recipes":
-        shown["recipes"], broken = _readable_recipes(papers, args.preset)
-    found = [line for line in shown[args.what] if args.contains in line]
-    if args.contains and not found:
+        count, broken = _say_recipes(papers, args.preset, args.contains)
+    for line in shown.get(args.what, ()):
+        if args.contains in line:
+            say(line)
+            count += 1
+    if args.contains and not count:
         raise ValueError(f"contains: none of the {args.what} has {args.contains!r} in its line")
-    for line in found:
-        say(line)
     return int(broken)
 
 # %% ../nbs/007_recipe_commands.ipynb #8f9d450b
@@ -610,6 +617,7 @@ def info_command(
 ) -> int:  # exit code
     "Run `hypvl info`."
     check_checkpoint(args.checkpoint)
+    wait(f"hypvl info: reads {args.checkpoint}; this takes some seconds")
     for plugin in args.plugin:
         load_plugin(plugin)
     from hypvl.papers.checkpoint_facts import checkpoint_facts

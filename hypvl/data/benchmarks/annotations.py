@@ -11,14 +11,13 @@ __all__ = ['SUGARCREPE_COUNTS', 'SUGARCREPE', 'FolderData', 'ClassFolders', 'cla
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 
-from torchvision.datasets import ImageFolder
-
+from ..coco import files_of_images, read_coco, required_number, required_text
 from ..records import bad_text, read_json, read_lines
 from ..taxonomy import Taxonomy
 from hypvl.pictures import (
@@ -56,20 +55,30 @@ def _real_place(path: str, real_folder: Callable[[str], str]) -> str:
     return os.path.realpath(path) if is_link else os.path.join(real_folder(folder), name)
 
 
-class ClassFolders(ImageFolder):
-    """torchvision's reader, each file once, without what tools leave behind.
+class ClassFolders:
+    """Pictures in one folder per class, each file once, without what tools leave behind.
 
-    torchvision follows links to folders, so a link to the folder that it lies in would give each
-    picture forty times. Files of other kinds are counted in the log, and so are pictures and
-    archives beside the class folders.
+    `samples` are (path, label) in torchvision's order, `classes` the names of the folders. Links
+    to folders are followed, and a link to the folder that it lies in gives no picture twice. Files
+    of other kinds are counted in the log, as are pictures and archives beside the class folders.
     """
 
-    def __init__(self, root: str | Path, **settings):
+    def __init__(self, root: str | Path):
+        self.root, self.classes = str(root), class_folders(root)
         self.others: list[str] = []
-        super().__init__(str(root), is_valid_file=self._is_image, **settings)
-        self.samples = self.imgs = self._once(self.samples)
-        self.targets = [label for _, label in self.samples]
+        every = []
+        for label, name in enumerate(self.classes):
+            every += [(path, label) for path in self._pictures(name)]
+        self.samples = self._once(every)
         self._tell_others(Path(root))
+
+    def _pictures(self, name: str) -> Iterator[str]:
+        "Pictures below a class folder."
+        for folder, _, files in sorted(os.walk(os.path.join(self.root, name), followlinks=True)):
+            for file in sorted(files):
+                path = os.path.join(folder, file)
+                if self._is_image(path):
+                    yield path
 
     def _tell_others(self, root: Path):
         "Count what is left out, each file once."
@@ -119,10 +128,6 @@ class ClassFolders(ImageFolder):
             _log.warning("%s: %s links lead to pictures that are there already", *facts)
         return list(first.values())
 
-    def find_classes(self, directory) -> tuple[list[str], dict[str, int]]:
-        classes = class_folders(directory)
-        return classes, {name: i for i, name in enumerate(classes)}
-
 
 def class_folders(
     folder: str | Path,  # holds one folder a class
@@ -152,7 +157,7 @@ def read_image_folder(
     "All images below the class folders, whose level is checked."
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"folder: {str(folder)!r} does not exist")
-    found = ClassFolders(folder, allow_empty=True)
+    found = ClassFolders(folder)
     if not found.samples:
         said = f", left out: {counted_by_kind(found.others)}" if found.others else ""
         raise ValueError(f"folder: no image below {str(folder)!r}{said}")
@@ -261,12 +266,16 @@ def _captions(entries, where):
     if twice:
         raise ValueError(f"{where}: {len(twice)} images stand twice, the first is {twice[0]!r}")
     found, missing = _locate({name: places for name, places, _ in entries}, where)
-    paths, captions, owners = [], [], []
+    paths, captions, owners, blank = [], [], [], []
     for name, _, texts in entries:
         if name in found:
-            owners += [len(paths)] * len(texts)
+            said = [text for text in texts if text.strip()]
+            blank += [name] * (len(texts) - len(said))
+            owners += [len(paths)] * len(said)
             paths.append(found[name])
-            captions += texts
+            captions += said
+    if blank:
+        _log.warning("%s: %s captions are blank, the first is of %s", where, len(blank), blank[0])
     return CaptionData(tuple(paths), tuple(captions), tuple(owners), missing)
 
 # %% ../../../nbs/data/benchmarks/242_annotations.ipynb #ed2f0a86
@@ -295,54 +304,40 @@ def read_karpathy(
     return _captions(entries, name)
 
 # %% ../../../nbs/data/benchmarks/242_annotations.ipynb #f8508aee
-def _coco_annotations(data, name):
-    "(where, image id, caption) of each annotation in COCO's layout."
-    numbers = set()
-    for i, entry in enumerate(_value(data, "annotations", list, name)):
-        where = f"{name}, annotations[{i}]"
-        owner = _value(entry, "image_id", int, where)
-        number = str(entry.get("id", i))
-        if number in numbers:
-            raise ValueError(f"{where}: 'id' {number} stands twice")
-        numbers.add(number)
-        yield where, owner, _value(entry, "caption", str, where)
-
-
 def read_coco_texts(
     path: str | Path,  # captions_train2017.json, ...
 ) -> list[str]:
-    "The captions alone, without a look at the images."
-    path = Path(path)
-    return [text for _, _, text in _coco_annotations(read_json(path), path.name)]
+    "Return the captions alone, without a look at the images."
+    file = read_coco(path, ("annotations",))
+    return [required_text(entry, "caption", where) for where, entry in file.numbered()]
 
 
 def read_coco_captions(
     path: str | Path,  # captions_val2017.json, ...
-    image_root: str | Path,  # images are at `file_name` below it
+    image_root: str | Path,  # images are at `file_name` below it, or at its last part
 ) -> CaptionData:
     "Captions in COCO's official layout; images without a caption are left out."
-    name, data = Path(path).name, read_json(path)
-    files, texts = {}, {}
-    for i, e in enumerate(_value(data, "images", list, name)):
-        where = f"{name}, images[{i}]"
-        number = _value(e, "id", int, where)
-        if number in files:
-            raise ValueError(f"{where}: 'id' {number} stands twice")
-        files[number] = _value(e, "file_name", str, where)
-    for where, owner, text in _coco_annotations(data, name):
-        if owner not in files:
+    file = read_coco(path, ("images", "annotations"))
+    places, texts = files_of_images(file), {}
+    for where, entry in file.numbered():
+        owner, text = (
+            required_number(entry, "image_id", where),
+            required_text(entry, "caption", where),
+        )
+        if owner not in places:
             raise ValueError(f"{where}: 'image_id' {owner} is not among the images")
         texts.setdefault(owner, []).append(text)
     entries = []
-    for number, file in files.items():
+    for number, names in places.items():
         if number in texts:
-            place = _image_path(image_root, file, f"{name}, image {number}")
-            entries.append((file, [place], texts[number]))
-    bare = [file for number, file in files.items() if number not in texts]
+            where = f"{file.name}, image {number}"
+            found = [_image_path(image_root, name, where) for name in names]
+            entries.append((names[0], found, texts[number]))
+    bare = [names[0] for number, names in places.items() if number not in texts]
     if bare:
-        facts = (name, len(bare), len(files), bare[0])
+        facts = (file.name, len(bare), len(places), bare[0])
         _log.warning("%s: %s of %s images have no caption, the first is %s", *facts)
-    return _captions(entries, name)
+    return _captions(entries, file.name)
 
 
 def read_flickr_tokens(
