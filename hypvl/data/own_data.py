@@ -25,7 +25,7 @@ from tqdm import tqdm
 from ..config import check_type, config_hash, file_stamp, write_atomic
 from .benchmarks.annotations import CaptionData
 from .grit.crops import check_crop_scale
-from .grit.shards import Faults, read_shard
+from .grit.shards import Faults, picture_member, read_shard
 from .jobs import write_once
 from .pairs import PairDataset, PairFiles, by_picture, find_pairs, text_captions
 from .records import parse_json
@@ -79,7 +79,7 @@ def unpack_pairs(
     for shard in tqdm(shards, "tars unpacked", disable=not progress):
         for raw in read_shard(str(shard), on_fault):
             where = f"{shard.name} sample {raw['__key__']}"
-            suffix = next((name for name in raw if f".{name}" in PICTURE_SUFFIXES), None)
+            suffix = picture_member(raw)
             try:
                 captions = _texts_of(raw)
             except ValueError as error:

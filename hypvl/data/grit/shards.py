@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MAX_MEMBER', 'write_shard', 'TooManyFaults', 'Faults', 'MemberFault', 'StrictHeader', 'tar_members', 'is_remote',
-           'read_shard', 'expected_samples', 'sample_places', 'read_sample', 'find_shards']
+           'read_shard', 'expected_samples', 'picture_member', 'sample_places', 'read_sample', 'find_shards']
 
 # %% ../../../nbs/data/grit/221_shards.ipynb #9a63283cbaf04dbcab1f6479b197f3a8
 import io
@@ -21,6 +21,7 @@ from webdataset.tariterators import base_plus_ext, group_by_keys, url_opener
 
 from ...config import atomic_path
 from ..records import read_json
+from ...pictures import PICTURE_SUFFIXES
 
 # %% ../../../nbs/data/grit/221_shards.ipynb #10185d26023b46108eb7d9f57d49d2b3
 def write_shard(
@@ -225,6 +226,13 @@ def expected_samples(
     if not isinstance(kept, int) or kept < 0:
         raise ValueError(f"{beside.name}: 'samples: kept' is no number of samples, got {kept!r}")
     return kept
+
+
+def picture_member(
+    raw: Mapping[str, Any],  # a sample of a shard
+) -> str | None:  # None: there is none
+    "Return the suffix of the picture of a sample, of any kind that is read."
+    return next((name for name in raw if f".{name}" in PICTURE_SUFFIXES), None)
 
 # %% ../../../nbs/data/grit/221_shards.ipynb #818ef319
 def sample_places(
