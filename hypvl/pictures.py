@@ -29,10 +29,10 @@ class Bounds:
 
     most_bytes: int = 100_000_000
     most_pixels: int = 89_478_485  # from here on Pillow warns of a decompression bomb
-    most_side: int = 65_535  # longest side; a JPEG cannot be longer
-    most_ratio: int = 1_000  # longest to shortest side: resizing the short one enlarges both
     formats: tuple[str, ...] = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
     animated: bool = True  # take the first frame of an animation; False: refuse it
+    most_side: int = 65_535  # longest side; a JPEG cannot be longer
+    most_ratio: int = 1_000  # longest to shortest side: resizing the short one enlarges both
 
 
 class Refused(ValueError):
