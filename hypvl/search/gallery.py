@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float
 from PIL import Image
 from torch import nn
 
-from ..config import config_hash, file_stamp
+from ..config import config_hash, file_stamp, parse_json
 from ..data.jobs import run_jobs
 from ..data.world.scenes import World, WorldConfig
 from ..evaluation.zero_shot import inference
@@ -171,7 +171,7 @@ def read_annotations(
 ) -> dict[str, tuple[Region, ...]]:  # file name as in the JSON → its boxes
     "Boxes of pictures as objects and parts; crowds and small boxes are left out."
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = parse_json(Path(path).read_text(encoding="utf-8"))
         names = {c["id"]: c.get("name", str(c["id"])) for c in content["categories"]}
         images = {image["id"]: image for image in content["images"]}
         boxes: dict[Any, list] = {number: [] for number in images}
