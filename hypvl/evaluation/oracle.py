@@ -20,6 +20,7 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from scipy.special import gammaln
 
+from ..config import parse_json
 from ..data.world.captions import relations_between
 from .blind import MetricFunction, Offered, values_by_item
 from .zero_shot import class_weights
@@ -58,7 +59,7 @@ def read_truth(
         return None
     for place in _FOLDERS:
         for file in sorted(root.glob(f"{place}/truth.json")):
-            for name, entry in json.loads(file.read_text(encoding="utf-8")).items():
+            for name, entry in parse_json(file.read_text(encoding="utf-8")).items():
                 things[file.parent / name] = entry["things"]
                 for said in entry["captions"]:
                     readings.setdefault(said["text"], {})[_reading(said)] = said

@@ -27,8 +27,8 @@ from tqdm import tqdm
 from ..config import config_hash, file_stamp
 from .statistics import item_values
 from ..indices import read_indices, read_mask, read_scores
-from ..models.towers import modes_kept
 from ..pictures import read_picture, upright_rgb
+from ..torch_state import preserve_modes
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #deb92d9a
 WORLD_TEMPLATES = ("a photo of a {}", "a picture of a {}", "one {}")
@@ -84,7 +84,7 @@ def inference(
     Afterwards each part of the model has the mode that it had before.
     """
     first = next(chain(model.parameters(), model.buffers()), None)
-    with modes_kept(model), torch.no_grad():
+    with preserve_modes(model), torch.no_grad():
         model.eval()
         yield first.device if first is not None else torch.device("cpu")
 

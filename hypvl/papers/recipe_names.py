@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..config import from_dict, override, suggest
+from ..config import from_dict, override, parse_json, suggest
 from ..data.own_data import PairSource
 from .recipes import with_vocabulary
 from .runs import paper_packages
@@ -125,8 +125,8 @@ def read_recipe(
         importlib.import_module(f"hypvl.papers.{paper}.paper")
     plain = None
     try:
-        plain = json.loads(Path(path).read_text(encoding="utf-8"))
-    except json.JSONDecodeError as e:
+        plain = parse_json(Path(path).read_text(encoding="utf-8"))
+    except ValueError as e:
         raise ValueError(f"recipe: {Path(path).name!r} is not JSON ({e})") from e
     if not isinstance(plain, dict):
         raise ValueError(

@@ -22,7 +22,7 @@ from open_clip import list_pretrained_tags_by_model
 from torch import nn
 
 from ..arguments import check_checkpoint
-from ..config import config_hash, suggest, to_dict, write_atomic
+from ..config import config_hash, parse_json, suggest, to_dict, write_atomic
 from ..data.benchmarks.annotations import read_coco_texts
 from ..data.benchmarks.registry import BENCHMARKS
 from ..data.jobs import folder_lock
@@ -217,7 +217,7 @@ def _texts_of(path: Path) -> list[str]:
 def _evaluation_of(out: Path) -> dict | None:
     "What the provenance of an evaluation says; None where there is none that can be read."
     try:
-        facts = json.loads((out / "provenance.json").read_text(encoding="utf-8"))
+        facts = parse_json((out / "provenance.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     is_one = isinstance(facts, dict) and {"suite", "protocol", "checkpoint"} <= facts.keys()

@@ -30,11 +30,11 @@ from jaxtyping import Bool, Float
 from PIL import Image
 from torch import nn
 
-from ..config import config_hash, file_stamp
+from ..config import config_hash, file_stamp, parse_json
 from ..data.jobs import run_jobs
 from ..data.world.scenes import World, WorldConfig
 from ..evaluation.zero_shot import inference
-from ..pictures import Bounds, Refused, left_behind, read_picture
+from ..pictures import Bounds, Refused, left_behind, picture_bytes, read_picture
 from .index import model_hash
 
 LEVELS = ("scene", "object", "part")  # from general to specific
@@ -171,7 +171,7 @@ def read_annotations(
 ) -> dict[str, tuple[Region, ...]]:  # file name as in the JSON → its boxes
     "Boxes of pictures as objects and parts; crowds and small boxes are left out."
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = parse_json(Path(path).read_text(encoding="utf-8"))
         names = {c["id"]: c.get("name", str(c["id"])) for c in content["categories"]}
         images = {image["id"]: image for image in content["images"]}
         boxes: dict[Any, list] = {number: [] for number in images}
@@ -283,10 +283,10 @@ def read_inside(
     real = path.resolve()
     if not real.is_relative_to(folder):
         raise Refused("link: it leads out of the folder", "link")
-    size = real.stat().st_size
-    if size > bounds.most_bytes:
-        raise Refused(f"too large: {size:,} bytes, at most {bounds.most_bytes:,}", "too large")
-    return real.read_bytes()
+    try:
+        return picture_bytes(real, bounds)
+    except Refused as error:
+        raise Refused(f"{error.kind}: {error}", error.kind) from None
 
 # %% ../../nbs/search/710_gallery.ipynb #994885ee
 class FolderPictures:
@@ -305,27 +305,26 @@ class FolderPictures:
         self.title = self.folder.name
         beside = []
         for place in (self.folder, self.folder.parent):
-            beside += sorted(place.glob("instances*.json"))
+            beside += sorted(path for path in place.glob("instances*.json") if path.is_file())
         self.annotations = [Path(annotations)] if annotations is not None else beside
         self.boxes = BoxFiles(self.annotations)
 
+    def _walk(self) -> Iterator[str]:
+        "Files that look like pictures, in the order of their names; strings, for speed."
+        for folder, below, names in os.walk(self.folder):  # does not follow links to folders
+            below[:] = sorted(name for name in below if not left_behind(f"{name}/file"))
+            for name in sorted(names):
+                if name.lower().endswith(_SUFFIXES) and not left_behind(name):
+                    yield os.path.join(folder, name)
+
     def files(self) -> list[Path]:
         "Files that look like pictures, in the order of their names."
-        found = []
-        for folder, below, names in os.walk(self.folder):  # does not follow links to folders
-            below.sort()
-            for name in sorted(names):
-                path = Path(folder, name)
-                if name.lower().endswith(_SUFFIXES) and not left_behind(
-                    path.relative_to(self.folder)
-                ):
-                    found.append(path)
-        return found
+        return [Path(path) for path in self._walk()]
 
     def changed(self, store: Store) -> int:
         "How many files the store does not know as they are now."
         known = dict(store.rows("select path, facts from files"))
-        return sum(known.get(str(path)) != _facts(path) for path in self.files())
+        return sum(known.get(path) != _facts(path) for path in self._walk())
 
     def scan(self, store: Store, progress: Progress) -> tuple[list[Picture], list[tuple]]:
         known = {row[0]: row[1:] for row in store.rows("select * from files")}
