@@ -121,7 +121,7 @@ def _add_explorer(parser: argparse.ArgumentParser):
     group.add_argument(
         "--annotations",
         type=place,
-        help="COCO or LVIS JSON with boxes; default: instances*.json in the folder or beside it",
+        help="COCO or LVIS JSON with boxes; default: instances*.json in the folder",
     )
     group.add_argument("--scenes", default=2000, type=int, help="of the embedded world")
     group = parser.add_argument_group("where")

@@ -301,6 +301,8 @@ def evaluate_zero_shot(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Zero-shot classification of images: item values, and predictions.
 
+    Of equal scores the class with the lower index is predicted; two classes with one name always
+    have equal scores, so images of the second one count as errors.
     The predictions have columns score, image, target, predicted and rank.
     """
     keys = Pictures(images).names

@@ -66,11 +66,24 @@ def load_checkpoint(
     if (path / "config.json").is_file() or (path / "meta.json").is_file():
         return load_model(path)
     if path.is_file():
-        return load_official(path, family)
+        return _of_file(path, family)
     check_checkpoint(text)
     below = _models_below(path)
     hint = f"give a model below it: {', '.join(below)}" if below else "save_pretrained writes one"
     raise FileNotFoundError(f"checkpoint: the folder {text!r} has no config.json; {hint}")
+
+
+def _of_file(path: Path, family: str | None) -> nn.Module:
+    "A published file; for one of open_clip the error says how a command takes it."
+    try:
+        return load_official(path, family)
+    except ValueError as error:
+        if "has the layout of open_clip" not in str(error):
+            raise
+        raise ValueError(
+            f"checkpoint: {str(path)!r} has the layout of open_clip, which does not say its model; "
+            f"give the name with it: open_clip:NAME/{path}"
+        ) from error
 
 
 def _models_below(folder: Path) -> list[str]:

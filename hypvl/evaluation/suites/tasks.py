@@ -10,6 +10,7 @@ __all__ = ['Counts', 'SUITES', 'Task', 'data_hash', 'task_hash', 'data_state', '
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -177,12 +178,23 @@ def _whole_benchmark(name: str, run: EvaluationRun, data) -> Counts:
     return {("zero_shot", name, ""): BENCHMARKS[name].n, ("hierarchy", "WordNet", ""): 50_000}
 
 
+def _same_names(name: str, run: EvaluationRun, data) -> list[str]:
+    "Which names several classes share, as CLIP's ImageNet names do."
+    times = Counter(BENCHMARKS[name].classes)
+    twice = [words for words, count in times.items() if count > 1]
+    if not twice:
+        return []
+    said = ", ".join(map(repr, twice))
+    return [f"one name for two classes: {said}; images of the second class count as errors"]
+
+
 def _benchmark_task(name: str) -> Task:
     cells = [("zero_shot", name, "accuracy")]
     if name == "ImageNet":
         cells += [("hierarchy", "WordNet", metric) for metric in TREE_METRICS]
     opened, known = partial(_open_benchmark, name), BENCHMARKS[name]
     facts = dict(source=known.split, whole=partial(_whole_benchmark, name))
+    facts |= dict(notes=partial(_same_names, name))
     texts = (known.templates, known.metric("official"), known.metric("paper"))
     return Task("zero_shot", name, opened, _add_benchmark, tuple(cells), texts=texts, **facts)
 
