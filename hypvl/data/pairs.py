@@ -241,7 +241,7 @@ class PairDataset(EpochDataset):
         columns: tuple[str, str] = ("image", "caption"),  # of a CSV file
         max_bad: float = 0.1,  # largest share of broken samples before it is an error
     ):
-        if not isinstance(size, int) or size < 1:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"size: an integer of 1 or more, got {size!r}")
         if not callable(tokenizer):
             raise TypeError(f"tokenizer: what makes ids of texts, got {tokenizer!r}")

@@ -241,6 +241,8 @@ class ShardDataset(EpochDataset):
         self.crop_scale, self.crop_ratio = crop_scale, crop_ratio
         self.tokens, self.extras, self.keep_decoded = TokenCache(tokenizer), extras, keep_decoded
         names = {name.removesuffix(".json"): "meta" for name in extras}
+        if taken := {*names} & {*self.kinds}:
+            raise ValueError(f"extras: {sorted(taken)} are entries of every batch; rename members")
         self.kinds = {**self.kinds, **names}
         self._kept: dict[int, dict[str, Any]] = {}  # index → members
         self._take_index()
