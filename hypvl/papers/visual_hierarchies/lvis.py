@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from hypvl.data.coco import (
     CocoFile,
     category_name,
@@ -21,7 +22,6 @@ from hypvl.data.coco import (
     required,
     required_number,
 )
-
 from .box_table import Boxes, make_boxes
 
 # %% ../../../nbs/papers/visual_hierarchies/862_lvis.ipynb #5062f037
