@@ -116,14 +116,14 @@ def _add_explorer(parser: argparse.ArgumentParser):
     group.add_argument(
         "--images",
         type=place,
-        help="folder of photographs; default: scenes of the embedded world",
+        help="folder of photographs; default: scenes of the synthetic dataset",
     )
     group.add_argument(
         "--annotations",
         type=place,
         help="COCO or LVIS JSON with boxes; default: instances*.json in the folder",
     )
-    group.add_argument("--scenes", default=2000, type=int, help="of the embedded world")
+    group.add_argument("--scenes", default=2000, type=int, help="of the synthetic dataset")
     group = parser.add_argument_group("where")
     group.add_argument(
         "--cache",

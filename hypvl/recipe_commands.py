@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ACCELERATE', 'SLURM', 'LISTED', 'add_launch', 'read_launching', 'add_train', 'add_list', 'add_plan', 'add_info',
-           'check_paper', 'is_file_name', 'read_settings', 'check_training', 'whole_names', 'field_lines',
+           'check_paper', 'is_file_name', 'read_settings', 'check_training', 'full_setting_names', 'field_lines',
            'default_out', 'score_lines', 'train_command', 'check_plan', 'plan_command', 'list_command', 'info_command']
 
 # %% ../nbs/007_recipe_commands.ipynb #ad854f0b
@@ -289,7 +289,7 @@ def check_training(
 
 
 @contextmanager
-def whole_names(
+def full_setting_names(
     given: list[str],  # KEY=VALUE each
 ) -> Iterator[None]:
     "An error that begins with the last part of one given key begins with all of it."
@@ -421,7 +421,7 @@ def train_command(
     check_training(args)
     for plugin in args.plugin:
         load_plugin(plugin)
-    with whole_names(args.settings):
+    with full_setting_names(args.settings):
         recipe = _recipe(args) if args.data is None else _own_recipe(args)
         launching = read_launching(args)
     if args.fields:
@@ -470,7 +470,7 @@ def _prepare(recipe: "Recipe", out: Path, args: argparse.Namespace) -> None:
     "Check a recipe and make its data."
     from hypvl.papers.runs import check_recipe, prepare_data
 
-    with whole_names(args.settings):
+    with full_setting_names(args.settings):
         check_recipe(recipe)
     start = time.perf_counter()
     found = prepare_data(recipe, out, progress=not args.quiet)

@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int, Num
 
-from .bias_sweep import BestAnswers, CompositionScores, sweep
+from .bias_sweep import BestPredictions, CompositionScores, sweep
 from ..indices import read_indices, read_mask, read_values
 
 # %% ../../nbs/evaluation/651_czsl.ipynb #d86b6a27
@@ -254,7 +254,7 @@ class StreamingSweep:
     def best(
         self,
         threshold: float | None = None,  # one of `thresholds`, where there are several
-    ) -> BestAnswers:
+    ) -> BestPredictions:
         "The best seen and unseen candidates, once all candidates are scored."
         wanted = int((self.group != _EXCLUDED).sum())
         wrong = np.flatnonzero(self._scored != wanted)
@@ -283,7 +283,7 @@ class StreamingSweep:
             better = (new > score) | ((new == score) & (new > -np.inf) & (column < pair))
             score, pair = np.where(better, new, score), np.where(better, column, pair)
         seen = self.seen[self.target]
-        return BestAnswers(
+        return BestPredictions(
             self.target, seen, self._score[_SEEN], self._pair[_SEEN], score, pair, self.parts
         )
 
@@ -306,15 +306,15 @@ def evaluate(
     are excluded. A target that is excluded by feasibility counts as wrong; one that is no
     candidate is an error. `StreamingSweep` is the same for scores that do not fit into memory.
     """
-    stream = StreamingSweep(
+    sweep_state = StreamingSweep(
         targets, pairs, seen_pairs, feasibility, threshold, candidates=candidates
     )
-    if _as_array(scores).shape != (len(stream.target), len(stream.parts)):
+    if _as_array(scores).shape != (len(sweep_state.target), len(sweep_state.parts)):
         shape = tuple(np.shape(scores))
-        wanted = len(stream.target), len(stream.parts)
+        wanted = len(sweep_state.target), len(sweep_state.parts)
         raise ValueError(f"scores: {wanted} needed, images and pairs, got {shape}")
-    stream.update(scores)
-    return sweep(stream.best(), bias_grid, seen_rule)
+    sweep_state.update(scores)
+    return sweep(sweep_state.best(), bias_grid, seen_rule)
 
 # %% ../../nbs/evaluation/651_czsl.ipynb #f67a3a62
 def feasibility_thresholds(
@@ -333,16 +333,16 @@ def feasibility_thresholds(
 
 
 def search_threshold(
-    stream: StreamingSweep,  # of the validation set, made with `thresholds`, all scores taken
+    sweep_state: StreamingSweep,  # of the validation set, made with `thresholds`, all scores taken
     bias_grid: str = "official",
 ) -> tuple[float, pd.DataFrame]:  # the threshold; a row for each: threshold, kept, measures
     "The first threshold with the largest area."
-    if stream.thresholds is None:
-        raise ValueError("stream: made without thresholds")
+    if sweep_state.thresholds is None:
+        raise ValueError("sweep_state: made without thresholds")
     rows = []
-    for number, threshold in enumerate(stream.thresholds):
-        kept = int(((stream.group > number) | (stream.group == _SEEN)).sum())
-        found = sweep(stream.best(threshold), bias_grid)
+    for number, threshold in enumerate(sweep_state.thresholds):
+        kept = int(((sweep_state.group > number) | (sweep_state.group == _SEEN)).sum())
+        found = sweep(sweep_state.best(threshold), bias_grid)
         rows.append({"threshold": float(threshold), "kept": kept, **found.measures})
     table = pd.DataFrame(rows)
     return float(table.threshold[table.auc.argmax()]), table

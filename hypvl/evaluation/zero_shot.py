@@ -94,10 +94,10 @@ class Pictures(Dataset):
 
     def __init__(
         self,
-        images: Any,  # image files, or an image set: `images` (PIL), `keys`, `fingerprint`
+        images: Any,  # image files, or an image set: `images` (PIL), `keys`, `content_hash`
         transform: Callable | None = None,  # PIL image → tensor; None: the picture itself
     ):
-        is_set = hasattr(images, "fingerprint")
+        is_set = hasattr(images, "content_hash")
         self.source = images if is_set else None
         self.files = [] if is_set else [Path(path) for path in images]
         self.names = [str(name) for name in (images.keys if is_set else self.files)]
@@ -133,7 +133,7 @@ class Pictures(Dataset):
         held_by = [_stamp(path) for path in getattr(self.source, "files", ())]
         if len(held_by) != len(self.names):  # many pictures in one file
             held_by = [config_hash(held_by)] * len(self.names)
-        known = self.source.fingerprint
+        known = self.source.content_hash
         return [f"{known}|{name}|{file}" for name, file in zip(self.names, held_by)]
 
 

@@ -314,7 +314,7 @@ class Geometry(nn.Module):
 
     def facts(self) -> dict[str, int | str]:
         "Columns for tables: factors k, dimensions of a factor d, metric of the product or 'none'."
-        return {"k": self.factors, "d": self.dim // self.factors, "product": "none"}
+        return {"k": self.factors, "d": self.dim // self.factors, "product_metric": "none"}
 
 # %% ../../nbs/geometry/105_spaces.ipynb #696d9097
 def _one_type(queries, keys):

@@ -21,7 +21,7 @@ from ..extras import extra_named
 from .contrast import Contrast, ContrastOneWay
 from .entailment import Entail
 from .terms import Context, LossTerm, input_names
-from ..streams import stream_kind
+from ..inputs import input_kind
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,7 +115,7 @@ class Plateau:
 # %% ../../nbs/losses/405_objective.ipynb #e2c135ec
 def _is_embedded(name, kinds):
     try:
-        return stream_kind(name, kinds).embedded
+        return input_kind(name, kinds).embedded
     except LookupError:
         return False
 
@@ -123,10 +123,10 @@ def _is_embedded(name, kinds):
 def check_embeddings(
     embeddings: Mapping[str, Any],  # inputs of a batch
     inputs: Sequence[str],  # that an objective reads
-    geometry,  # whose points they should be
+    geometry,  # whose embeddings they should be
     kinds: Mapping[str, str],  # of inputs, as the loader declares
 ):
-    "Raise for features in place of points, where they can be told apart without a GPU sync."
+    "Raise for features in place of embeddings, where they can be told apart without a GPU sync."
     for expression in inputs:
         for name in input_names(expression):
             x = embeddings.get(name)
@@ -136,7 +136,7 @@ def check_embeddings(
                 row = x[:1].detach()
                 if not torch.equal(geometry.lift(row).to(row.dtype), row):
                     raise ValueError(
-                        f"input {name!r} holds features, not points: encode with normalize=True, "
+                        f"input {name!r} holds features, not embeddings: encode with normalize=True, "
                         "or lift them with geometry.lift"
                     )
             if x.device.type == "cpu" and hasattr(geometry, "check_points"):

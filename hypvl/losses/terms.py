@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ..config import ByKind
 from ..geometry.pairwise import Gather
-from ..streams import pad_axis, stream_kind
+from ..inputs import pad_axis, input_kind
 
 # %% ../../nbs/losses/400_terms.ipynb #02f50490
 def input_names(
@@ -110,7 +110,7 @@ class Context:
 
     def _kind(self, expression):
         "The kind of an expression's first input."
-        return stream_kind(input_names(expression)[0], self.kinds)
+        return input_kind(input_names(expression)[0], self.kinds)
 
     def side(self, expression: str) -> str:
         "The modality of an input: 'image' or 'text'."

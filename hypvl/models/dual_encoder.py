@@ -21,9 +21,9 @@ from ..geometry.spaces import Geometry
 from .hub import HubModel
 from .text import Tokenizer
 from .towers import Tower
-from .words import word_points, word_projection, word_states
+from .words import word_embeddings, word_projection, word_states
 from ..pictures import upright_rgb
-from ..streams import KINDS, WORDS, join_parts, stream_kind
+from ..inputs import KINDS, WORDS, join_parts, input_kind
 from ..torch_state import preserve_modes
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #350c3c82
@@ -114,23 +114,23 @@ class ImageEncoder(HubModel):
     def embed(
         self,
         batch: Mapping[str, Any],
-        streams: Sequence[str] = ("image", "text"),
+        inputs: Sequence[str] = ("image", "text"),
         kinds: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:
         """Points of entries of a batch, one pass a tower.
 
         batch: name → entry; other entries than the wanted ones are ignored.
-        streams: names of the wanted entries; 'words@STATE:POOL' are made from 'text',
+        inputs: names of the wanted entries; 'words@STATE:POOL' are made from 'text',
             'piece_word' and 'head' (see the notebook on words).
         kinds: name → kind, as a loader declares them; names of the CLIP line need none.
 
         Returns name → points [B, D], words [B, N, D], labels as they came, in the order of
-        `streams`. Raises KeyError for a missing entry, LookupError for a name without a kind or
+        `inputs`. Raises KeyError for a missing entry, LookupError for a name without a kind or
         a kind without an encoder, ValueError for an entry of the wrong shape or type.
         """
-        if isinstance(streams, str):
-            raise TypeError(f"streams: a list of names, [{streams!r}], got {streams!r}")
-        missing = [s for s in streams if s not in batch and not s.startswith(WORDS)]
+        if isinstance(inputs, str):
+            raise TypeError(f"inputs: a list of names, [{inputs!r}], got {inputs!r}")
+        missing = [s for s in inputs if s not in batch and not s.startswith(WORDS)]
         if missing:
             hint = ""
             if all(name in ("box_image", "box_text") for name in missing):
@@ -138,23 +138,23 @@ class ImageEncoder(HubModel):
                     "; the objective compares boxes: FamilyObjective(boxes=False) does without, "
                     "or take data with boxes"
                 )
-            raise KeyError(f"streams {missing} are not in the batch; it has {sorted(batch)}{hint}")
+            raise KeyError(f"inputs {missing} are not in the batch; it has {sorted(batch)}{hint}")
         encoders = self.encoders()
         points, passes = {}, {}
-        for name in streams:
-            kind = stream_kind(name, kinds)
+        for name in inputs:
+            kind = input_kind(name, kinds)
             if not kind.embedded:
                 points[name] = batch[name]
             elif kind.name in encoders:
                 passes.setdefault(encoders[kind.name], {})[name] = kind.name
             else:
                 raise LookupError(
-                    f"stream {name!r}: no encoder for kind {kind.name!r}; "
+                    f"input {name!r}: no encoder for kind {kind.name!r}; "
                     f"{type(self).__name__} has {', '.join(encoders)}"
                 )
         for encoder, names in passes.items():
             points |= encoder(batch, names)
-        return {name: points[name] for name in streams}
+        return {name: points[name] for name in inputs}
 
     def encoders(self) -> dict[str, Callable[[Mapping[str, Any], Mapping[str, str]], dict]]:
         """Kind → method that embeds entries of that kind.
@@ -172,10 +172,10 @@ class ImageEncoder(HubModel):
         self, batch: Mapping[str, Any], names: Mapping[str, str]
     ) -> dict[str, Float[Tensor, "B D"]]:
         "Points of several entries of pictures, one pass of the image tower."
-        parts = [self._pixels(batch[name], f"stream {name!r}") for name in names]
+        parts = [self._pixels(batch[name], f"input {name!r}") for name in names]
         sides = {name: tuple(part.shape[2:]) for name, part in zip(names, parts)}
         if len(set(sides.values())) > 1:
-            raise ValueError(f"streams of pictures need one size for a common pass, got {sides}")
+            raise ValueError(f"inputs of pictures need one size for a common pass, got {sides}")
         features = self.image_projection(self.image_tower(torch.cat(parts)))
         return _split(self.geometry.lift(features, "image"), names, parts)
 
@@ -209,7 +209,7 @@ class ImageEncoder(HubModel):
             wanted = isinstance(x, Tensor) and x.is_floating_point() and x.dim() == 2
             if not wanted or x.shape[1] != width:
                 raise ValueError(
-                    f"stream {name!r} must be floats [B, {width}], outputs of the {side} "
+                    f"input {name!r} must be floats [B, {width}], outputs of the {side} "
                     f"tower, got {_what(x)}"
                 )
             parts.append(x.to(self.pixel_mean.dtype))
@@ -416,7 +416,7 @@ class DualEncoder(ImageEncoder):
         if words:
             self._check_words(batch, words)
             texts = texts if "text" in texts else ["text", *texts]
-        parts = [_checked_tokens(batch[name], f"stream {name!r}") for name in texts]
+        parts = [_checked_tokens(batch[name], f"input {name!r}") for name in texts]
         tokens = join_parts(parts, KINDS["text"])
         states = {}
         if words:
@@ -433,7 +433,7 @@ class DualEncoder(ImageEncoder):
             of_text = {name: s.split(sizes)[at][:, :length] for name, s in states.items()}
             project = self.word_projection or self.text_projection
             pieces, count = batch["piece_word"], batch["head"].shape[1]
-            points |= word_points(self.geometry, project, of_text, words, pieces, count)
+            points |= word_embeddings(self.geometry, project, of_text, words, pieces, count)
         return {name: points[name] for name in names}
 
     def embed_text_features(
@@ -465,9 +465,9 @@ class DualEncoder(ImageEncoder):
         for name, entry in batch.items():
             kind = _kind_or_none(name, kinds)
             if kind in ("image", "regions"):
-                pictures.append(self._pixels(entry, f"stream {name!r}"))
+                pictures.append(self._pixels(entry, f"input {name!r}"))
             elif kind == "text":
-                texts.append(_checked_tokens(entry, f"stream {name!r}"))
+                texts.append(_checked_tokens(entry, f"input {name!r}"))
         if pictures:
             _centre(self.image_tower, torch.cat(pictures), max_gain)
         if texts:
@@ -534,16 +534,16 @@ class DualEncoder(ImageEncoder):
         self.geometry.check_rows(points, name)
 
     def _check_words(self, batch, words):
-        "What word streams need of a tower and of a batch."
+        "What word inputs need of a tower and of a batch."
         if not hasattr(self.text_tower, "forward_states"):
             raise TypeError(
-                f"streams {words} need the inner states of the text tower by name, "
+                f"inputs {words} need the inner states of the text tower by name, "
                 f"`forward_states(tokens, want)`; {type(self.text_tower).__name__} lacks it"
             )
         for need in ("text", "piece_word", "head"):
             if need not in batch:
                 raise KeyError(
-                    f"streams {words} need {need!r} in the batch, it has {sorted(batch)}"
+                    f"inputs {words} need {need!r} in the batch, it has {sorted(batch)}"
                 )
 
     def _with_word_projection(self, features):
@@ -651,7 +651,7 @@ def _checked_tokens(tokens, name):
 
 def _kind_or_none(name, kinds):
     try:
-        return stream_kind(name, kinds).name
+        return input_kind(name, kinds).name
     except LookupError:
         return None
 

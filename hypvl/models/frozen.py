@@ -97,17 +97,17 @@ def open_clip_texts(
 class FrozenTowers(ModelConfig, kind="frozen_towers"):
     "The towers of `weights`, which stay as they are, under new heads."
 
-    own_start: bool = True  # heads with a fixed layer of its shape start with the projection
+    keep_projection: bool = True  # heads with a fixed layer of its shape start with the projection
     lora_rank: int = 0  # of low-rank adapters (peft) in the image tower; 0: none
     lora_layers: tuple[str, ...] = ()  # last parts of the names of the layers that get one
 
-    def start(self, model: nn.Module) -> None:
+    def initialise(self, model: nn.Module) -> None:
         "Read the towers from their source, freeze them, and add what is asked for."
         part: Any = model
         if self.weights:
             source = load_source(self.weights)
             read_towers(model, source, name=self.weights)
-            if self.own_start:
+            if self.keep_projection:
                 for side in ("image", "text"):
                     _start_heads(part, side, own_projection(source, side))
         for side in ("image", "text"):
@@ -133,7 +133,7 @@ def _start_heads(model, side, projection):
 def frozen_towers(
     name: str,  # of `SHIPPED`, or 'open_clip:NAME:PRETRAINED', a tag or a file
     geometry: GeometryConfig,
-    **settings,  # own_start, lora_rank, lora_layers of `FrozenTowers`
+    **settings,  # keep_projection, lora_rank, lora_layers of `FrozenTowers`
 ) -> FrozenTowers:
     "The description of a trained model's towers under new heads."
     if name in SHIPPED:

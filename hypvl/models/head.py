@@ -19,7 +19,7 @@ from ..geometry.spaces import GeometryConfig, ProductConfig, Side
 from .dual_encoder import make_projection
 from .hub import HubModel
 from .towers import ModelDescription
-from ..streams import stream_kind
+from ..inputs import input_kind
 
 # %% ../../nbs/models/310_head.ipynb #c5b63ec1
 @dataclass(frozen=True)
@@ -130,21 +130,21 @@ class HyperbolicHead(HubModel):
     def embed(
         self,
         batch: Mapping[str, Any],
-        streams: Sequence[str] = ("image", "text"),
+        inputs: Sequence[str] = ("image", "text"),
         kinds: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:
         """Points of entries of a batch.
 
         batch: name → features [B, width], labels, or anything else.
-        streams: names of the wanted entries.
+        inputs: names of the wanted entries.
         kinds: name → kind. Entries named image and text are features here; others are declared,
             as 'image_features', 'text_features' or 'labels'.
         """
         points = {}
-        for name in streams:
+        for name in inputs:
             if name not in batch:
-                raise KeyError(f"stream {name!r} is not in the batch; it has {sorted(batch)}")
-            kind = stream_kind(name, kinds)
+                raise KeyError(f"input {name!r} is not in the batch; it has {sorted(batch)}")
+            kind = input_kind(name, kinds)
             if not kind.embedded:
                 points[name] = batch[name]
             elif kind.name in ("image", "text", "image_features", "text_features"):
@@ -152,7 +152,7 @@ class HyperbolicHead(HubModel):
                 points[name] = self.encode(batch[name], side)
             else:
                 raise LookupError(
-                    f"stream {name!r}: a head embeds image_features and text_features, "
+                    f"input {name!r}: a head embeds image_features and text_features, "
                     f"not {kind.name!r}"
                 )
         return points

@@ -232,7 +232,7 @@ class HubModel(
 ):
     """Saving, loading and sharing for a model with a `config`, the description that rebuilds it.
 
-    A model has `embed(batch, streams, kinds)`; calling the model is the same.
+    A model has `embed(batch, inputs, kinds)`; calling the model is the same.
     """
 
     config: Any
@@ -241,20 +241,20 @@ class HubModel(
     def embed(
         self,
         batch: Mapping[str, Any],
-        streams: Sequence[str] = ("image", "text"),
+        inputs: Sequence[str] = ("image", "text"),
         kinds: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:
-        "Points of entries of a batch: name → points, in the order of `streams`."
-        raise TypeError(f"{type(self).__name__} lacks embed(batch, streams, kinds)")
+        "Points of entries of a batch: name → points, in the order of `inputs`."
+        raise TypeError(f"{type(self).__name__} lacks embed(batch, inputs, kinds)")
 
     def forward(
         self,
         batch: Mapping[str, Any],
-        streams: Sequence[str] = ("image", "text"),
+        inputs: Sequence[str] = ("image", "text"),
         kinds: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:
         "`embed`: a model that is wrapped for several processes is called, not asked."
-        return self.embed(batch, streams, kinds)
+        return self.embed(batch, inputs, kinds)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         state, towers = self.saved_state()

@@ -223,7 +223,7 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
         projection = nn.Sequential(*layers, head) if layers else head
         return ImageEncoder(tower, geometry, self, projection)
 
-    def start(self, model: nn.Module) -> None:
+    def initialise(self, model: nn.Module) -> None:
         "Read the weights of the source into the tower, and its own projection if that is kept."
         if not self.weights:
             return

@@ -52,7 +52,7 @@ class ModelConfig(ModelDescription, kind="towers"):
         image_tower, text_tower = make_vision_tower(self.vision), make_text_tower(self.text)
         return DualEncoder(image_tower, text_tower, self.geometry.make(), self)
 
-    def start(self, model: nn.Module) -> None:
+    def initialise(self, model: nn.Module) -> None:
         "Read both towers from `weights`; heads and geometry stay as they are."
         if self.weights:
             read_towers(model, self.weights)

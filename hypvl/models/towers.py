@@ -61,7 +61,7 @@ class ModelDescription(ByKind):
         "The model, with random weights from the global generator."
         raise TypeError(f"{type(self).__name__} lacks make(): the model that it describes")
 
-    def start(self, model: nn.Module) -> None:
+    def initialise(self, model: nn.Module) -> None:
         "Read the weights from which a training begins into a model of `make`; none by default."
 
     def untrained(self) -> "ModelDescription":

@@ -39,7 +39,7 @@ from hypvl.search.gallery import (
     Progress,
     cut_out,
     embed_pictures,
-    gallery_points,
+    gallery_embeddings,
     silent,
 )
 from .index import Index, build_index
@@ -198,7 +198,7 @@ class Searcher:
         name: str,  # of the model
         model: nn.Module,
         gallery: Gallery,
-        points: Float[np.ndarray, "N D"] | None = None,  # None: of `gallery_points`
+        points: Float[np.ndarray, "N D"] | None = None,  # None: of `gallery_embeddings`
         progress: Progress = silent,
     ):
         self.name, self.model, self.gallery = name, model, gallery
@@ -210,7 +210,7 @@ class Searcher:
         if points is None and not hasattr(model, "encode_image"):
             kind = type(model).__name__
             raise ValueError(f"run: {name} cannot be looked at: {kind} encodes no pictures")
-        made = gallery_points(gallery, model, progress) if points is None else points
+        made = gallery_embeddings(gallery, model, progress) if points is None else points
         if len(made) != len(gallery.items):
             raise ValueError(f"points must be {len(gallery.items)}, one an item, got {len(made)}")
         self.points = torch.from_numpy(made)

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['LEVELS', 'Progress', 'WHOLE', 'SHOWN', 'Region', 'contained', 'Picture', 'digest', 'item_key', 'Store',
            'read_annotations', 'Source', 'thumbnail', 'BoxFiles', 'read_inside', 'FolderPictures', 'WorldPictures',
-           'cut_out', 'embed_pictures', 'silent', 'Gallery', 'open_gallery', 'gallery_points', 'default_cache']
+           'cut_out', 'embed_pictures', 'silent', 'Gallery', 'open_gallery', 'gallery_embeddings', 'default_cache']
 
 # %% ../../nbs/search/710_gallery.ipynb #a8108115
 import hashlib
@@ -410,12 +410,12 @@ def _scene_key(config, split, index):
 
 # %% ../../nbs/search/710_gallery.ipynb #04f651d7
 class WorldPictures:
-    "Scenes of the embedded world with their objects and parts."
+    "Scenes of the synthetic dataset with their objects and parts."
 
     def __init__(
         self,
         count: int = 2000,  # scenes
-        config: WorldConfig = WorldConfig(carry=0.4, repeats=0.3),
+        config: WorldConfig = WorldConfig(supports=0.4, repeats=0.3),
         split: str = "train",  # of the world
         min_area: float = 0.01,  # least share of the picture that a box covers
         workers: int | None = None,  # processes that render; None: one a core; 0: this one
@@ -424,7 +424,7 @@ class WorldPictures:
             raise ValueError(f"count must be at least 1, got {count}")
         self.count, self.config, self.split, self.min_area = count, config, split, min_area
         self.workers = (os.cpu_count() or 1) if workers is None else workers
-        self.title = f"the embedded world, {count:,} scenes"
+        self.title = f"the synthetic dataset, {count:,} scenes"
 
     def scan(self, store: Store, progress: Progress) -> tuple[list[Picture], list[tuple]]:
         keys = [_scene_key(self.config, self.split, i) for i in range(self.count)]
@@ -560,7 +560,7 @@ def open_gallery(
     return Gallery(source, store, pictures, items, faults)
 
 # %% ../../nbs/search/710_gallery.ipynb #91d3a8e2
-def gallery_points(
+def gallery_embeddings(
     gallery: Gallery,
     model: nn.Module,  # with `encode_image`, `preprocess` and `geometry`
     progress: Progress = silent,

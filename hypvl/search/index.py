@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..config import suggest
-from ..evaluation.suites.features import model_fingerprint
+from ..evaluation.suites.features import weights_hash
 from ..geometry.spaces import Geometry, Side
 from .angle_search import AngleSearch, Direction
 from .approximate_search import BoundSearch, HNSWSearch
@@ -130,7 +130,7 @@ def model_hash(
     model: nn.Module,  # a model, or a geometry
 ) -> str:
     "Hash of parameters, buffers and config of a model, and of the settings of its geometry."
-    return model_fingerprint(model, 16)
+    return weights_hash(model, 16)
 
 
 def choose_method(scorer: Scorer, method: Method, candidates: int) -> ScoreAll:

@@ -21,7 +21,7 @@ from ..data.batches import EpochDataset
 from ..data.jobs import folder_lock
 from ..data.sources import DataPaths, DataSource, WorldSource
 from ..models.frozen import load_source
-from ..streams import stream_kind
+from ..inputs import input_kind
 from ..torch_state import preserve_modes
 
 # %% ../../nbs/training/511_cached.ipynb #320151f5
@@ -80,8 +80,8 @@ class CachedFeatures(DataSource, kind="cached"):
     def samples(self) -> DataSource:
         return self.source.samples()
 
-    def embedded(self) -> bool:
-        return self.source.embedded()
+    def is_synthetic(self) -> bool:
+        return self.source.is_synthetic()
 
     def words(self) -> tuple[str, ...]:
         return self.source.words()
@@ -91,7 +91,7 @@ class CachedFeatures(DataSource, kind="cached"):
     ) -> DataPaths:
         "The source's data, and features of its splits below `root`, made where they are missing."
         base = self.source.prepare(root, size, workers, progress)
-        folder = Path(root) / f"features-{config_hash([base.fingerprint, self, size])}"
+        folder = Path(root) / f"features-{config_hash([base.content_hash, self, size])}"
         with folder_lock(folder):
             splits = ("train", "val")
             if not all((folder / f"{name}.safetensors").exists() for name in splits):
@@ -126,7 +126,7 @@ class KeptTokens:
         name: str = "image_tokens",  # of the entry that takes the place of the pictures
     ):
         given = getattr(loader, "kinds", None) or {}
-        images = [entry for entry in given if stream_kind(entry, given).name == "image"]
+        images = [entry for entry in given if input_kind(entry, given).name == "image"]
         if len(images) != 1 or "row" not in given:
             raise ValueError(
                 f"loader: one entry of kind 'image' and the entry 'row' are needed, got {given}"

@@ -35,7 +35,7 @@ from hypvl.training.guard import (
     diagnose,
     exploded,
     find_nonfinite_loss,
-    row_gradients,
+    term_gradients,
     save_replay,
 )
 from .metrics import Metrics, fetch, measure, read_metrics
@@ -97,13 +97,15 @@ def update_columns(
             return module.context(trainer.step)
 
         geometry, terms = trainer.model.geometry, trainer.guard.all_rows
-        gradients = row_gradients(
-            terms, result.points, geometry, context, module.kinds, trainer.accelerator
+        gradients = term_gradients(
+            terms, result.embeddings, geometry, context, module.kinds, trainer.accelerator
         )
         columns |= {f"grad/{name}": norm for name, norm in gradients.items()}
     row = dict(step=trainer.step) | fetch(columns, trainer.accelerator)
     if inspect:
-        row |= trainer.guard.observe(trainer.step, result.points, result.grads, row, module.kinds)
+        row |= trainer.guard.observe(
+            trainer.step, result.embeddings, result.grads, row, module.kinds
+        )
     return row
 
 # %% ../../nbs/training/520_callbacks.ipynb #33937a11
@@ -207,8 +209,8 @@ class Validation:
             for batch, size in common_batches(self.loader, module.kinds, accelerator):
                 batch = to_device(batch, accelerator.device)
                 with accelerator.autocast():
-                    points = module.embed(batch)
-                loss, logs = module.head(points, step, update=False)
+                    embeddings = module.embed(batch)
+                loss, logs = module.head(embeddings, step, update=False)
                 for name, value in fetch(dict(loss=loss) | logs, accelerator).items():
                     if math.isfinite(value) and not name.startswith("weight/"):
                         sums[name] = sums.get(name, 0.0) + size * value

@@ -196,7 +196,7 @@ def share_loss(
 class Trainer(TrainingSetup):
     """Trains a model in place: `Trainer(model, objective, loader, config, out).fit()`.
 
-    The model has `embed(batch, streams, kinds)` and `geometry`. The objective has `inputs`,
+    The model has `embed(batch, inputs, kinds)` and `geometry`. The objective has `inputs`,
     `terms`, and is called with (embeddings, geometry, step, context, update). The loader gives
     mappings from names to entries, whose kinds follow from `kinds`, `loader.kinds`, or their names.
     """

@@ -20,7 +20,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 
 from ..config import write_atomic
-from .update import Result, sample_streams
+from .update import Result, sample_inputs
 
 # %% ../../nbs/training/501_metrics.ipynb #9a5f9248
 def read_metrics(
@@ -124,8 +124,8 @@ def measure(
         row |= dict(curvature=c.mean(), curvature_min=c.min(), curvature_max=c.max())
     lacks = geometry.lacks() if hasattr(geometry, "lacks") else []
     if hasattr(geometry, "norm") and "norm" not in lacks:
-        for stream in sample_streams(result.points, kinds):
-            row[f"norm/{stream}"] = geometry.norm(result.points[stream]).float().mean()
+        for name in sample_inputs(result.embeddings, kinds):
+            row[f"norm/{name}"] = geometry.norm(result.embeddings[name]).float().mean()
     return row
 
 

@@ -28,7 +28,7 @@ class Recipe:
     objective: ObjectiveConfig
     data: DataSource
     train: TrainConfig
-    size: str = "tiny"  # what the tables call the image tower
+    tower: str = "tiny"  # what the tables call the image tower
     # what is measured after training, by name
     probes: tuple[str, ...] = field(default=("suite",), metadata={"hash": "changed"})
     # what is prepared for the probes; None: the data of the training

@@ -21,11 +21,11 @@ from torch import nn
 
 from ... import __version__
 from ...config import atomic_path, config_hash, suggest, write_atomic
-from ...data.benchmarks.image_sets import MissingData, say_data_root
-from ..blind import BagOfWords
+from ...data.benchmarks.image_sets import MissingData, with_data_root
+from ..baselines import BagOfWords
 from ..oracle import read_truth
 from ..statistics import summarise
-from .features import Share, model_fingerprint
+from .features import Share, weights_hash
 from .protocols import EvaluationRun, Protocol
 from hypvl.evaluation.suites.tasks import (
     Task,
@@ -100,7 +100,7 @@ FAILED = "failed: "  # in front of the reason where the data are there and canno
 def _with_whole(results: pd.DataFrame, task: Task, run: EvaluationRun, data) -> pd.DataFrame:
     "Rows with the items of the published protocol, its split, and the limit that was asked for."
     limit = float("nan") if run.protocol.limit is None else float(run.protocol.limit)
-    expected = expected_counts(results, task.whole(run, data))
+    expected = expected_counts(results, task.full_counts(run, data))
     return results.assign(expected_n=expected, source=task.source, limit=limit)
 
 
@@ -112,7 +112,7 @@ def gap_rows(
     cells: Sequence[tuple[str, str, str]] | None = None,  # None: all of the task
 ) -> pd.DataFrame:  # columns `GAP_COLUMNS`
     "Rows without a value that say why."
-    reason = say_data_root(str(error), root)
+    reason = with_data_root(str(error), root)
     if not isinstance(error, MissingData):
         reason = FAILED + reason
     rows = []
@@ -197,12 +197,12 @@ def _done(task: Task, run: EvaluationRun, finished: _FinishedTasks, commit: str,
     data = _opened(task, run)
     for line in task.notes(run, data):
         say(f"  {line}")
-    fingerprint = task_hash(task, data, run.root)
-    place = finished.place(task, fingerprint, data_state(data))
+    hashed = task_hash(task, data, run.root)
+    place = finished.place(task, hashed, data_state(data))
     kept = None if place is None else _load_whole(place)
     if kept is not None:
         return kept, True
-    facts = {"fingerprint": fingerprint} | ({"commit": commit} if commit else {})
+    facts = {"task_hash": hashed} | ({"commit": commit} if commit else {})
     frames = _scored(task, run, data, facts)
     finished.keep(place, frames)
     if place is not None and finished.writes:
@@ -253,7 +253,7 @@ def evaluate_suite(
     on_fault='gap', on a single process, such rows whose reason begins with `FAILED`.
 
     Returned are frames by name: `results` (suite, dataset, metric, score, model, value, n, low,
-    high, reason, expected_n, source, limit, fingerprint; `model` is empty for the evaluated model,
+    high, reason, expected_n, source, limit, task_hash; `model` is empty for the evaluated model,
     `expected_n` for what nobody has counted, `limit` where none was asked for), `items` (the values
     behind them), `predictions`, `pairs`, and the frames of `factor_report`, among them `lacking`:
     what could not be measured because of the model's geometry.
@@ -281,7 +281,7 @@ def evaluate_suite(
         truth is not None,
         None if bag is None else sorted(bag.counts.items()),
     ]
-    same.append(None if done is None else model_fingerprint(model))
+    same.append(None if done is None else weights_hash(model))
     share = reading.get("share", Share())
     finished = _FinishedTasks(None if done is None else Path(done), same, writes=share.rank == 0)
     parts = []

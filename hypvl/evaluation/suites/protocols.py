@@ -20,14 +20,14 @@ from torch.utils.data import Subset
 
 from ...config import suggest
 from ...data.benchmarks.annotations import SUGARCREPE, CaptionData, FolderData, PairData
-from hypvl.evaluation.blind import (
+from hypvl.evaluation.baselines import (
     BagOfWords,
     Offered,
     class_baselines,
     hierarchy_baselines,
     retrieval_baselines,
 )
-from ..hard_negatives import blind_pairs, evaluate_pairs, with_overall
+from ..hard_negatives import baseline_pairs, evaluate_pairs, with_overall
 from ..hierarchy import hierarchical_metrics
 from hypvl.evaluation.oracle import (
     Truth,
@@ -129,7 +129,7 @@ class EvaluationRun:
         names = dict(suite=suite, dataset=dataset, score=score, model=model)
         self.add("items", item_values(values, **names))
 
-    def add_blind(self, rows: pd.DataFrame, suite: str, dataset: str) -> None:
+    def add_baselines(self, rows: pd.DataFrame, suite: str, dataset: str) -> None:
         "Baseline rows (model, metric, item, value) stand beside every score."
         rows = rows.assign(suite=suite, dataset=dataset)
         for score in self.protocol.scores:
@@ -191,15 +191,15 @@ def add_classification(
     for side in ("target", "predicted"):
         predictions[side] = [nodes[i] for i in predictions[side]]
     predictions = predictions.assign(dataset=dataset)
-    blind = class_baselines(labels, names, run.bag, offered)
+    baselines = class_baselines(labels, names, run.bag, offered)
     run.add("items", _with_accuracy(items, metric, labels))
     run.add("predictions", predictions)
-    run.add_blind(_with_accuracy(blind, metric, labels), "zero_shot", dataset)
+    run.add_baselines(_with_accuracy(baselines, metric, labels), "zero_shot", dataset)
     right = None
-    if run.truth is not None and isinstance(images, Sequence) and run.truth.knows(images):
+    if run.truth is not None and isinstance(images, Sequence) and run.truth.covers(images):
         right = nodes_hold(run.truth, images, nodes)
-        ideal = oracle_classes(right, labels, offered)
-        run.add_blind(_with_accuracy(ideal, metric, labels), "zero_shot", dataset)
+        oracle = oracle_classes(right, labels, offered)
+        run.add_baselines(_with_accuracy(oracle, metric, labels), "zero_shot", dataset)
     if parents is not None:
         _add_hierarchy(run, tree, predictions, labels, names, nodes, parents, offered, right)
 
@@ -216,11 +216,11 @@ def _add_hierarchy(
     for score, part in predictions.groupby("score", sort=False):
         values = _tree_metrics(parents, part["predicted"], part["target"])
         run.add_items(values, "hierarchy", tree, score)
-    blind = hierarchy_baselines(labels, names, of_indices, run.bag, offered)
-    run.add_blind(blind, "hierarchy", tree)
+    baselines = hierarchy_baselines(labels, names, of_indices, run.bag, offered)
+    run.add_baselines(baselines, "hierarchy", tree)
     if right is not None:
-        ideal = oracle_hierarchy(right, labels, of_indices, offered)
-        run.add_blind(ideal, "hierarchy", tree)
+        oracle = oracle_hierarchy(right, labels, of_indices, offered)
+        run.add_baselines(oracle, "hierarchy", tree)
 
 # %% ../../../nbs/evaluation/suites/633_protocols.ipynb #fdcb3060
 def add_retrieval(
@@ -239,12 +239,12 @@ def add_retrieval(
         scores=scores,
         image_points=run.points("squeeze"),
     )
-    blind = retrieval_baselines(data.owners, len(data.paths), data.captions, run.bag)
-    if run.truth is not None and run.truth.knows(data.paths, data.captions):
+    baselines = retrieval_baselines(data.owners, len(data.paths), data.captions, run.bag)
+    if run.truth is not None and run.truth.covers(data.paths, data.captions):
         holds = texts_hold(run.truth, data.paths, data.captions)
-        blind = pd.concat([blind, oracle_retrieval(holds, data.owners)])
-    blind = blind.assign(suite="retrieval", dataset=dataset)
-    for rows in (items, *(blind.assign(score=score) for score in scores)):
+        baselines = pd.concat([baselines, oracle_retrieval(holds, data.owners)])
+    baselines = baselines.assign(suite="retrieval", dataset=dataset)
+    for rows in (items, *(baselines.assign(score=score) for score in scores)):
         asks_by_image = ~rows["metric"].str.startswith("t2i")
         cluster = rows["item"].where(asks_by_image, rows["item"].map(owners)).astype(int)
         run.add("items", rows.assign(cluster=cluster))
@@ -261,7 +261,7 @@ def _add_pairs(
     transform: str,
     average: tuple | None,  # data sets, name and kind of an average; None: none
 ):
-    "Pairs by bucket, the blind beside them, and an average over buckets."
+    "Pairs by bucket, the text-only baselines beside them, and an average over buckets."
     scores = run.protocol.scores
     items, pairs = evaluate_pairs(
         run.model, buckets, suite=suite, scores=scores, image_points=run.points(transform)
@@ -270,7 +270,7 @@ def _add_pairs(
     parts = [items]
     for score in scores:
         names = dict(suite=suite, score=score)
-        parts.append(blind_pairs(filled, **names, bag=run.bag, truth=run.truth))
+        parts.append(baseline_pairs(filled, **names, bag=run.bag, truth=run.truth))
     rows = pd.concat(parts, ignore_index=True)
     run.add("items", rows if average is None else with_overall(rows, *average))
     run.add("pairs", pairs.assign(suite=suite))

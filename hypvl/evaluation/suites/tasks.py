@@ -77,7 +77,7 @@ class Task:
     source: str = ""  # split or file that is evaluated, in the publisher's words
     # what it was opened as (None: it is not there) → items of the published protocol, by suite,
     # data set and the beginning of a metric
-    whole: Callable[[EvaluationRun, Any], Counts] = _unknown
+    full_counts: Callable[[EvaluationRun, Any], Counts] = _unknown
     texts: tuple = ()  # prompts and names that decide the numbers, beside the data
     # lines about what was opened, said before anything is computed
     notes: Callable[[EvaluationRun, Any], Sequence[str]] = _nothing_to_say
@@ -95,9 +95,9 @@ def data_hash(
     "Twelve digits that name the data of a task."
     if isinstance(data, Mapping):
         return config_hash({str(name): data_hash(part, root) for name, part in data.items()})
-    if hasattr(data, "fingerprint"):
+    if hasattr(data, "content_hash"):
         keys = [str(key) for key in data.keys]
-        return config_hash([data.fingerprint, keys, list(data.labels), list(data.classes)])
+        return config_hash([data.content_hash, keys, list(data.labels), list(data.classes)])
     files = []
     for path in map(Path, data.paths):
         inside = path.is_relative_to(root)
@@ -193,7 +193,7 @@ def _benchmark_task(name: str) -> Task:
     if name == "ImageNet":
         cells += [("hierarchy", "WordNet", metric) for metric in TREE_METRICS]
     opened, known = partial(_open_benchmark, name), BENCHMARKS[name]
-    facts = dict(source=known.split, whole=partial(_whole_benchmark, name))
+    facts = dict(source=known.split, full_counts=partial(_whole_benchmark, name))
     facts |= dict(notes=partial(_same_names, name))
     texts = (known.templates, known.metric("official"), known.metric("paper"))
     return Task("zero_shot", name, opened, _add_benchmark, tuple(cells), texts=texts, **facts)
@@ -215,7 +215,7 @@ def _caption_task(name: str, source: str | None = None) -> Task:
     cells = tuple(("retrieval", name, metric) for metric in _RECALLS)
     known = CAPTION_SETS[source or name]
     opened = partial(_open_captions, source or name)
-    facts = dict(source=known.split, whole=partial(_whole_captions, name, source or name))
+    facts = dict(source=known.split, full_counts=partial(_whole_captions, name, source or name))
     return Task("retrieval", name, opened, partial(_add_captions, name), cells, **facts)
 
 
@@ -239,7 +239,7 @@ def _add_column(column: str, run: EvaluationRun, data):
 def _checklist_task(column: str) -> Task:
     cells = (("vl_checklist", column, "accuracy"),)
     opened, added = partial(_open_column, column), partial(_add_column, column)
-    facts = dict(source=CHECKLIST[column][0].path, whole=partial(_whole_column, column))
+    facts = dict(source=CHECKLIST[column][0].path, full_counts=partial(_whole_column, column))
     return Task("vl_checklist", column, opened, added, cells, **facts)
 
 
@@ -262,7 +262,7 @@ def _open_crepe(run: EvaluationRun):
 
 def _sugarcrepe_task() -> Task:
     cells = tuple(("sugarcrepe", kind, "accuracy") for kind in (*SUGARCREPE, "overall"))
-    facts = dict(source="val2017", whole=_whole_crepe)
+    facts = dict(source="val2017", full_counts=_whole_crepe)
     return Task("sugarcrepe", "SugarCrepe", _open_crepe, add_sugarcrepe, cells, **facts)
 
 
@@ -512,7 +512,7 @@ def _class_folders_task(root: Path, names: str | Path | None = None) -> Task:
     name = root.resolve().name
     cells = (("zero_shot", name, "accuracy"),)
     added, notes = partial(_add_classes, names), partial(_class_notes, names)
-    facts = dict(texts=texts, notes=notes, whole=partial(_whole_folder, name))
+    facts = dict(texts=texts, notes=notes, full_counts=partial(_whole_folder, name))
     return Task("zero_shot", name, _open_classes, added, cells, **facts)
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #7508806f
@@ -584,7 +584,7 @@ def _world(root: Path) -> list[Task]:
         if path.is_dir():
             name = path.name
             opened, added = partial(_open_folder, path), partial(_add_folder, name)
-            facts = dict(beside=_NODES, whole=partial(_whole_folder, name))
+            facts = dict(beside=_NODES, full_counts=partial(_whole_folder, name))
             tasks.append(Task("zero_shot", name, opened, added, **facts))
     for path in sorted((root / "captions").glob("*.json")):
         opened, added = partial(_open_world_captions, path), partial(_add_captions, path.stem)
