@@ -16,12 +16,12 @@ from conftest import ENV
 from tiny_training import become_process, free_port
 
 from hypvl.config import config_hash, save_config
+from hypvl.inputs import input_kind
 from hypvl.losses.terms import gather_processes
 from hypvl.models.registry import create_model
 from hypvl.papers import paper_packages
 from hypvl.papers.runs import train
 from hypvl.papers.study import find_paper
-from hypvl.inputs import input_kind
 from hypvl.training.interruption import Interrupted
 from hypvl.training.loop import Updater
 from hypvl.training.metrics import fetch, read_metrics

@@ -13,11 +13,11 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from hypvl.geometry.spaces import Euclidean, Geometry, Lorentz, Sphere
+from hypvl.inputs import Kind
 from hypvl.losses.entailment import Entail
 from hypvl.losses.label_contrast import CandidateContrast, LabelContrast
 from hypvl.losses.objective import Objective, Schedule
 from hypvl.losses.terms import LossTerm, read_input
-from hypvl.inputs import Kind
 from hypvl.training.config import TrainConfig
 from hypvl.training.loop import Trainer
 
