@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['device', 'SHIPPED_NAMES', 'MODEL_NAMES', 'SUITE_NAMES', 'PRESETS', 'Parser', 'choice', 'words', 'given', 'place',
-           'count', 'counts', 'positive', 'add_common', 'say', 'load_plugin', 'has_gpu', 'paper_packages',
-           'check_checkpoint', 'check_device', 'check_folder', 'check_file']
+           'count', 'counts', 'positive', 'add_common', 'say', 'wait', 'load_plugin', 'has_gpu', 'paper_packages',
+           'check_checkpoint', 'check_device', 'check_folder', 'check_file', 'check_data']
 
 # %% ../nbs/006_arguments.ipynb #6dca51cf
 import argparse
@@ -135,6 +135,12 @@ def say(line: str) -> None:
     if int(os.environ.get("RANK", 0)) == 0:
         print(line, flush=True)
 
+
+def wait(line: str) -> None:
+    "A line about work that takes seconds, beside the output, so that it may be piped away."
+    if int(os.environ.get("RANK", 0)) == 0:
+        print(line, file=sys.stderr, flush=True)
+
 # %% ../nbs/006_arguments.ipynb #e293c934
 @contextmanager
 def _folder_on_path(folder: Path):
@@ -210,7 +216,8 @@ SHIPPED_NAMES = ("clip_world", "clip_states")  # of models in the package
 _SIZES = ("vit_small_16", "vit_base_16", "vit_large_16", "tiny_s", "tiny", "tiny_l", "tiny_vit")
 _FAMILIES = ("clip", "meru", "hycoclip", "phyclip")
 MODEL_NAMES = tuple(f"{family}_{size}" for family in _FAMILIES for size in _SIZES) + SHIPPED_NAMES
-SUITE_NAMES = ("phyclip", "syntax", "agr", "official", "world", "folder")  # of `hypvl evaluate`
+# of `hypvl evaluate`
+SUITE_NAMES = ("phyclip", "syntax", "agr", "official", "world", "folder", "pairs")
 PRESETS = ("smoke", "mini", "gpu", "paper")  # of every recipe
 
 
@@ -279,3 +286,16 @@ def check_file(
     "Raise FileNotFoundError where a file is not there."
     if file is not None and not file.is_file():
         raise FileNotFoundError(f"{name}: no file {str(file)!r}")
+
+
+def check_data(
+    data: Path | None,  # of `--data`; None: it was not given
+    data_root: Path | None,  # of `--data_root`
+) -> None:
+    "Raise where data of one's own are not there, or given beside a folder of published ones."
+    if data is None:
+        return
+    if data_root is not None:
+        raise ValueError(f"data_root: give either data or data_root, got {str(data_root)!r} too")
+    if not data.exists():
+        raise FileNotFoundError(f"data: no file or folder {str(data)!r}")

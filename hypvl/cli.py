@@ -20,6 +20,7 @@ from hypvl.arguments import (
     Parser,
     add_common,
     check_checkpoint,
+    check_data,
     check_device,
     check_file,
     check_folder,
@@ -30,6 +31,7 @@ from hypvl.arguments import (
     load_plugin,
     place,
     say,
+    wait,
     words,
 )
 from .config import suggest
@@ -47,6 +49,8 @@ from hypvl.recipe_commands import (
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from hypvl.evaluation.suites.features import Share
 
 # %% ../nbs/001_cli.ipynb #08b67757
 def _add_places(parser: argparse.ArgumentParser):
@@ -68,8 +72,13 @@ def _add_places(parser: argparse.ArgumentParser):
         "--name", help="of the model in the tables; default: name of its file or folder"
     )
     group.add_argument(
+        "--data",
+        type=place,
+        help="pictures of one's own: a folder, .csv, .tsv or tars with captions gives retrieval, "
+        "a folder with one folder per class zero-shot accuracy",
+    )
+    group.add_argument(
         "--data_root",
-        required=True,
         type=place,
         help="folder with imagenet/, coco/, flickr30k/, visual_genome/, vl_checklist/, "
         "sugarcrepe/ ...; or with sets of one's own, zero_shot/NAME/CLASS/*.jpg",
@@ -112,7 +121,7 @@ def _add_explorer(parser: argparse.ArgumentParser):
     group.add_argument(
         "--annotations",
         type=place,
-        help="COCO or LVIS JSON with boxes; default: instances*.json in the folder or beside it",
+        help="COCO or LVIS JSON with boxes; default: instances*.json in the folder",
     )
     group.add_argument("--scenes", default=2000, type=int, help="of the synthetic dataset")
     group = parser.add_argument_group("where")
@@ -330,19 +339,27 @@ def check_places(
 ) -> None:
     "Raise what can be said about paths and device before anything heavy is imported."
     check_checkpoint(args.checkpoint)
+    check_data(args.data, args.data_root)
+    if args.data is None and args.data_root is None:
+        raise ValueError("data: --data or --data_root is needed, got neither")
+    if args.data is not None and args.suite is not None:
+        raise ValueError(f"suite: the data say it, got {args.suite!r}; leave it out")
     check_folder("data_root", args.data_root)
     check_file("captions", args.captions)
     check_file("names", args.names)
     check_folder("reference", args.reference)
     check_device(args.device)
-    out, root = Path(args.out), Path(args.data_root)
-    if not any(root.iterdir()):
+    out, root = Path(args.out), Path(args.data_root or args.data)
+    if root.is_dir() and not any(root.iterdir()):
         look = f"`hypvl data check --data_root {root}` lists what is looked for"
-        raise FileNotFoundError(f"data_root: {str(root)!r} is empty; {look}")
+        name = "data" if args.data_root is None else "data_root"
+        raise FileNotFoundError(f"{name}: {str(root)!r} is empty; {look}")
     if out.exists() and not out.is_dir():
         raise ValueError(f"out: {str(out)!r} is a file, a folder is needed")
-    if args.suite == "folder" and out.resolve().is_relative_to(root.resolve()):
-        raise ValueError(f"out: {str(out)!r} lies in data_root, where it would count as a class")
+    inside = root.is_dir() and out.resolve().is_relative_to(root.resolve())
+    if inside and (args.suite == "folder" or args.data is not None):
+        name = "data_root" if args.data is None else "data"
+        raise ValueError(f"out: {str(out)!r} lies in {name}, where it would count as a class")
     for name, least in (("batch_size", 1), ("workers", 0), ("seed", 0)):
         if getattr(args, name) < least:
             raise ValueError(f"{name}: at least {least}, got {getattr(args, name)}")
@@ -469,6 +486,19 @@ def _silent(line: str):
     "Other processes than the first say nothing."
 
 
+def _own_data(args: argparse.Namespace, share: "Share") -> tuple[Path, str]:
+    "Where data of one's own lie after a look at all of them, and the suite that measures them."
+    from hypvl.data.own_data import PairSource, has_captions, said_of
+
+    if not has_captions(args.data):
+        return args.data, "folder"
+    source = PairSource(root=str(args.data.absolute()), held_out=1.0)
+    shown = not args.quiet and share.rank == 0
+    found = source.prepare(args.out / "data", 0, max(1, args.workers), shown)
+    (say if share.rank == 0 else _silent)(said_of(found.suite))
+    return found.suite, "pairs"
+
+
 def _evaluate(args: argparse.Namespace) -> int:
     "Run `hypvl evaluate`."
     check_places(args)
@@ -478,6 +508,8 @@ def _evaluate(args: argparse.Namespace) -> int:
     from hypvl.papers.report import evaluate_checkpoint
 
     device, share = _processes(args.device)
+    if args.data is not None:
+        args.data_root, args.suite = _own_data(args, share)
     protocol = Protocol(**{name: getattr(args, name) for name in _PROTOCOL})
     name = args.name or model_name(args.checkpoint)
     files = evaluate_checkpoint(
@@ -554,15 +586,19 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
 def _data_check(args: argparse.Namespace) -> int:
     "Run `hypvl data check`."
     check_folder("data_root", args.data_root)
-    from hypvl.data.locate import check_archives, check_pictures, check_root
+    wait(f"hypvl data check: looks at {args.data_root}, set by set; this takes some seconds")
+    import pandas as pd
 
-    table = check_root(args.data_root, args.sets)
-    for row in table.itertuples():
+    from hypvl.data.locate import check_archives, check_pictures, found_sets
+
+    found = []
+    for row in found_sets(args.data_root, args.sets):
+        found.append(row.state)
         amount = f"{row.there:,} of {row.published:,}" if row.published else ""
         say(f"{row.state:10}  {row.name:30} {amount:18} {row.where}".rstrip())
         if row.note:
             say(f"            {row.note.replace('data_root/', f'{args.data_root}/')}")
-    states, counts = set(table["state"]), table["state"].value_counts()
+    states, counts = {*found}, pd.Series(found).value_counts()
     if args.checksums:
         archives = check_archives(args.data_root)
         for row in archives.itertuples():

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Config', 'suggest', 'check_type', 'check_least', 'field_docs', 'with_field_docs', 'Registry', 'ByKind', 'UnknownKey',
            'to_dict', 'from_dict', 'override', 'describe_fields', 'atomic_path', 'write_atomic', 'file_stamp',
-           'save_config', 'load_config', 'file_hash', 'config_hash']
+           'parse_json', 'save_config', 'load_config', 'file_hash', 'config_hash']
 
 # %% ../nbs/000_config.ipynb #bea75a6d
 import ast
@@ -22,6 +22,7 @@ import textwrap
 import tokenize
 import types
 import typing
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -614,6 +615,24 @@ def file_stamp(
     facts = os.stat(path)
     return facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns
 
+# %% ../nbs/000_config.ipynb #04326787
+def _once(pairs):
+    "A JSON object, whose keys must differ."
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        twice = next(key for key, count in counts.items() if count > 1)
+        raise ValueError(f"key {twice!r} stands twice in an object")
+    return made
+
+
+def parse_json(content: str | bytes) -> Any:
+    "What JSON says; whatever is wrong with it is a ValueError."
+    try:
+        return json.loads(content, object_pairs_hook=_once)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
 
 def save_config(
     cfg: Any,  # a dataclass instance
@@ -629,9 +648,10 @@ def load_config(
 ) -> Config:
     "Load what `save_config` wrote."
     try:
-        return from_dict(cls, json.loads(Path(path).read_text(encoding="utf-8")))
-    except json.JSONDecodeError as e:
+        plain = parse_json(Path(path).read_text(encoding="utf-8"))
+    except ValueError as e:
         raise ValueError(f"path: {Path(path).name!r} is not JSON ({e})") from e
+    return from_dict(cls, plain)
 
 
 def file_hash(

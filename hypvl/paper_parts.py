@@ -37,6 +37,7 @@ PAPER_PARTS = {  # base of a config, or use → name → module
         "czsl": f"{_H2EM}.composition_source",
         "parsed_world": "hypvl.papers.syntax.parsed_captions",
         "parsed_grit": "hypvl.papers.syntax.parsed_captions",
+        "pairs": "hypvl.data.own_data",  # of no paper: pictures and captions of one's own
     },
     "evaluation task": {"factors": "hypvl.papers.phyclip.factor_report"},
     "data check": {

@@ -23,6 +23,7 @@ from hypvl.arguments import (
     SUITE_NAMES,
     add_common,
     check_checkpoint,
+    check_data,
     check_device,
     check_file,
     check_folder,
@@ -36,6 +37,7 @@ from hypvl.arguments import (
     place,
     positive,
     say,
+    wait,
     words,
 )
 from .config import suggest
@@ -110,7 +112,15 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         "may be given several times; --fields lists all keys",
     )
     group.add_argument(
-        "--data_root", type=place, help="folder of real data; default: the synthetic dataset"
+        "--data",
+        type=place,
+        help="pictures and captions of one's own, for recipes of pairs: a folder with dog.jpg and "
+        "dog.txt, a .csv or .tsv with the columns image and caption, or tars",
+    )
+    group.add_argument(
+        "--data_root",
+        type=place,
+        help="folder of real data in the layout of a paper; default: the synthetic dataset",
     )
     _add_run(parser.add_argument_group("where and how"))
     add_launch(parser)
@@ -274,6 +284,7 @@ def check_training(
         check_paper(paper)
     read_settings(args.settings)
     check_folder("data_root", args.data_root)
+    check_data(args.data, args.data_root)
     check_device(args.device)
 
 
@@ -310,6 +321,36 @@ def _recipe(args: argparse.Namespace) -> "Recipe":
         kind = find_paper(args.recipe.partition(":")[0]).real_data
         settings = {"data.kind": kind, "data.root": str(args.data_root)} | settings
     return find_recipe(args.recipe, args.preset or "mini", args.seed or 0, settings)
+
+
+def _own_recipe(args: argparse.Namespace) -> "Recipe":
+    "The recipe that is meant, on data of one's own; settings of `data` are those of its source."
+    from hypvl.config import override
+    from hypvl.data.own_data import PairSource
+    from hypvl.papers.recipe_names import on_pairs
+
+    of_data = [text for text in args.settings if text.startswith("data.")]
+    others = [text for text in args.settings if text not in of_data]
+    recipe = _recipe(argparse.Namespace(**{**vars(args), "settings": others}))
+    settings = read_settings([text.removeprefix("data.") for text in of_data])
+    return on_pairs(recipe, override(PairSource(root=str(args.data.absolute())), settings))
+
+
+def _looked_through(recipe: "Recipe", out: Path, args: argparse.Namespace) -> "Recipe":
+    "The recipe after a look at all data, with a batch in which no picture is twice."
+    from hypvl.data.own_data import read_own, said_of
+    from hypvl.papers.recipe_names import fit_batch
+    from hypvl.papers.runs import prepare_data
+
+    say(f"data        {args.data} is looked through")
+    found = prepare_data(recipe, out, progress=not args.quiet)[-1]
+    say(f"data        {said_of(found.suite)}")
+    pictures = sum(1 for _ in read_own(found.train))
+    if recipe.train.batch_size <= pictures or "train.batch_size" in read_settings(args.settings):
+        return recipe
+    made = fit_batch(recipe, pictures)
+    say(f"data        {pictures:,} pictures to train on: batches of {made.train.batch_size:,}")
+    return made
 
 
 def field_lines(
@@ -381,7 +422,8 @@ def train_command(
     for plugin in args.plugin:
         load_plugin(plugin)
     with full_setting_names(args.settings):
-        recipe, launching = _recipe(args), read_launching(args)
+        recipe = _recipe(args) if args.data is None else _own_recipe(args)
+        launching = read_launching(args)
     if args.fields:
         for line in field_lines(recipe):
             say(line)
@@ -393,6 +435,8 @@ def train_command(
         say(f"recipe      {save_config(recipe, args.write)}; hypvl train {args.write} trains it")
         return 0
     out = args.out or default_out(args.recipe, recipe.preset)
+    if args.data is not None:
+        recipe = _looked_through(recipe, out, args)
     return _train(recipe, out, args, launching)
 
 
@@ -471,6 +515,7 @@ def plan_command(
 ) -> int:  # exit code
     "Run `hypvl plan`."
     check_plan(args)
+    wait(f"hypvl plan: reads the recipes of {args.paper}; this takes some seconds")
     for plugin in args.plugin:
         load_plugin(plugin)
     from hypvl.papers.study import find_paper
@@ -488,7 +533,7 @@ def plan_command(
         args.batch_size,
         args.updates,
         None if args.device == "auto" else args.device,
-        tell=lambda line: print(line, file=sys.stderr, flush=True),
+        tell=wait,
     )
     if args.json:
         say(plan.to_json(orient="records", indent=1, force_ascii=False))
@@ -511,20 +556,24 @@ def _recipe_lines(paper: str, preset: str) -> list[str]:
     return lines
 
 
-def _readable_recipes(papers: list[str], preset: str) -> tuple[list[str], bool]:
-    "The lines of all papers that can be read, and whether there are others; these are told."
-    lines, broken = [], False
+def _say_recipes(papers: list[str], preset: str, contains: str) -> tuple[int, bool]:
+    "Print the recipes paper by paper; how many, and whether a paper cannot be read."
+    count, broken = 0, False
+    wait(f"hypvl list: reads the recipes of {', '.join(papers)}; this takes some seconds")
     for paper in papers:
         try:
             with extra_named("hypvl list"):
-                lines += _recipe_lines(paper, preset)
+                found = [line for line in _recipe_lines(paper, preset) if contains in line]
+            count += len(found)
+            for line in found:
+                say(line)
         except MissingExtra:
             raise
         except Exception as error:  # whatever the code of an unfinished paper raises
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             print(f"hypvl list: {paper} cannot be read: {reason}", file=sys.stderr)
             broken = True
-    return lines, broken
+    return count, broken
 
 
 def list_command(
@@ -551,14 +600,15 @@ def list_command(
         say("recipes  hypvl list recipes; of one paper: hypvl list recipes --paper NAME")
         say("fields   hypvl train PAPER:RECIPE --fields")
         return 0
-    broken = False
+    count, broken = 0, False
     if args.what == "recipes":
-        shown["recipes"], broken = _readable_recipes(papers, args.preset)
-    found = [line for line in shown[args.what] if args.contains in line]
-    if args.contains and not found:
+        count, broken = _say_recipes(papers, args.preset, args.contains)
+    for line in shown.get(args.what, ()):
+        if args.contains in line:
+            say(line)
+            count += 1
+    if args.contains and not count:
         raise ValueError(f"contains: none of the {args.what} has {args.contains!r} in its line")
-    for line in found:
-        say(line)
     return int(broken)
 
 # %% ../nbs/007_recipe_commands.ipynb #8f9d450b
@@ -567,6 +617,7 @@ def info_command(
 ) -> int:  # exit code
     "Run `hypvl info`."
     check_checkpoint(args.checkpoint)
+    wait(f"hypvl info: reads {args.checkpoint}; this takes some seconds")
     for plugin in args.plugin:
         load_plugin(plugin)
     from hypvl.papers.checkpoint_facts import checkpoint_facts

@@ -62,7 +62,7 @@ class BatchSampler(Sampler[list[Visit]]):
         mix: int = 64,
         joint: Callable[[list[Visit]], list[Visit]] | None = None,  # sees the global batch
     ):
-        if not isinstance(batch_size, int) or batch_size < 1:
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
             raise ValueError(f"batch_size: an integer of 1 or more, got {batch_size!r}")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must be in 0..{world_size - 1}, got {rank}")

@@ -256,11 +256,12 @@ def read_names(
 ) -> dict[str, str]:
     "Display names of nodes."
     names = {}
-    lines = read_lines(path)
-    for i, line in enumerate((line for line in lines if line.strip()), 1):
+    for i, line in enumerate(read_lines(path), 1):
         row = line.split("\t")
+        if not line.strip():
+            continue
         if len(row) != 2:
-            raise ValueError(f"{Path(path).name}, row {i}: `node<TAB>name` needed, got {row}")
+            raise ValueError(f"{Path(path).name}, line {i}: `node<TAB>name` needed, got {row}")
         names[row[0]] = row[1]
     return names
 

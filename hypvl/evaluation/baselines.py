@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, Int
 from scipy.special import gammaln
 
 from .zero_shot import class_weights
+from ..indices import read_indices, read_lengths, read_mask
 
 # %% ../../nbs/evaluation/605_baselines.ipynb #0055829a
 def values_by_item(values: Mapping[tuple[str, str], Sequence[float]]) -> pd.DataFrame:
@@ -113,7 +114,7 @@ def constant_ranks(
     if offered is not None:
         comes_before = rank_of_class[None, :] < rank_of_class[:, None]
         rank_of_class = (comes_before & offered).sum(1)
-    return rank_of_class[np.asarray(targets)]
+    return rank_of_class[read_indices("targets", targets, len(order))]
 
 # %% ../../nbs/evaluation/605_baselines.ipynb #24bf665b
 def class_preferences(
@@ -122,7 +123,8 @@ def class_preferences(
     bag: BagOfWords | None = None,  # None: no entry for it
 ) -> dict[str, Float[np.ndarray, "C"]]:  # model → preference
     "What text-only baselines say about classes, whatever the image."
-    preferences = {"majority": np.bincount(np.asarray(targets), minlength=len(names)).astype(float)}
+    targets = read_indices("targets", targets, len(names))
+    preferences = {"majority": np.bincount(targets, minlength=len(names)).astype(float)}
     if bag is not None:
         preferences["bag_of_words"] = bag(names, per_word=True)
     return preferences
@@ -135,9 +137,11 @@ def class_baselines(
     offered: Offered = None,  # classes offered to the images of each class
 ) -> pd.DataFrame:  # columns model, metric, item, value
     "Text-only baselines of zero-shot classification; metrics as in `classification_values`."
+    targets = read_indices("targets", targets, len(names))
     choices = np.full(len(targets), len(names))
     if offered is not None:
-        choices = offered.sum(1)[np.asarray(targets)]
+        offered = read_mask("offered", offered, (len(names), len(names)))
+        choices = offered.sum(1)[targets]
     weights, values = class_weights(targets), {}
     values["chance", "accuracy"] = weights / choices
     values["chance", "accuracy_micro"] = 1 / choices
@@ -163,10 +167,10 @@ def hierarchy_baselines(
     offered: Offered = None,  # classes offered to the images of each class
 ) -> pd.DataFrame:  # columns model, metric, item, value
     "Hierarchical metrics of text-only baselines, per image."
-    classes = np.arange(len(names))
-    if offered is None:
-        offered = np.ones((len(names), len(names)), bool)
-    present, row_of_item = np.unique(np.asarray(targets), return_inverse=True)
+    classes, targets = np.arange(len(names)), read_indices("targets", targets, len(names))
+    every = np.ones((len(names), len(names)), bool)
+    offered = every if offered is None else read_mask("offered", offered, every.shape)
+    present, row_of_item = np.unique(targets, return_inverse=True)
     all_said = np.tile(classes, len(present))
     all_pairs = metrics(all_said, np.repeat(present, len(classes)))
     values = {}
@@ -175,8 +179,8 @@ def hierarchy_baselines(
         mean = (table * offered[present]).sum(1) / offered[present].sum(1)
         values["chance", metric] = mean[row_of_item]
     for model, preference in class_preferences(targets, names, bag).items():
-        said = np.where(offered, preference, -np.inf).argmax(1)[np.asarray(targets)]
-        for metric, numbers in metrics(said, np.asarray(targets)).items():
+        said = np.where(offered, preference, -np.inf).argmax(1)[targets]
+        for metric, numbers in metrics(said, targets).items():
             values[model, metric] = numbers
     return values_by_item(values)
 
@@ -208,7 +212,7 @@ def retrieval_baselines(
     ks: Sequence[int] = (1, 5, 10),  # lengths of the lists
 ) -> pd.DataFrame:  # columns model, metric, item, value
     "Recall at K of text-only baselines in both directions, per query."
-    owner = np.asarray(owner)
+    owner, ks = read_indices("owner", owner, images), read_lengths(ks)
     captions_of_image = np.bincount(owner, minlength=images)
     one_each = np.ones(len(owner), int)
     values = {}

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Num
 
 from .bias_sweep import BestPredictions, CompositionScores, sweep
+from ..indices import read_indices, read_mask, read_values
 
 # %% ../../nbs/evaluation/651_czsl.ipynb #d86b6a27
 PairList = Sequence[tuple] | Int[np.ndarray, "P 2"]  # names or numbers of state and object
@@ -23,10 +24,8 @@ _BLOCK = 2**18  # scores that are looked at together: they stay in a cache
 
 def _in_order(name: str, given: Any) -> Any:
     "A list or array; what pandas holds by its place, not by its index."
-    if isinstance(given, torch.Tensor):
-        return given.cpu().numpy()
-    if isinstance(given, pd.Series | pd.Index | pd.DataFrame):
-        return given.to_numpy()
+    if isinstance(given, torch.Tensor | pd.Series | pd.Index | pd.DataFrame):
+        return read_values(name, given)
     if isinstance(given, np.ndarray) or (
         isinstance(given, Sequence) and not isinstance(given, str)
     ):
@@ -48,14 +47,8 @@ def _parts(pairs: PairList) -> Int[np.ndarray, "P 2"]:
 def _columns(name: str, given: Any, pairs: PairList) -> Int[np.ndarray, "N"]:
     "Columns, as they are or of pairs."
     given = _in_order(name, given)
-    flat = np.asarray(given) if not len(given) or np.ndim(given[0]) == 0 else None
-    if flat is not None and (np.issubdtype(flat.dtype, np.integer) or not len(flat)):
-        outside = flat[(flat < 0) | (flat >= len(pairs))]
-        if len(outside):
-            raise ValueError(f"{name}: column {outside[0]} is outside 0 ... {len(pairs) - 1}")
-        return flat.astype(np.int64)
-    if flat is not None:
-        raise ValueError(f"{name}: columns or pairs needed, got {given[0]!r}")
+    if not len(given) or np.ndim(given[0]) == 0:
+        return read_indices(name, given, len(pairs))
     place = {tuple(pair): n for n, pair in enumerate(np.asarray(pairs).tolist())}
     found = []
     for pair in np.asarray(given).tolist():
@@ -67,16 +60,14 @@ def _columns(name: str, given: Any, pairs: PairList) -> Int[np.ndarray, "N"]:
 
 def _flags(name: str, given: Any, count: int) -> Bool[np.ndarray, "P"]:
     "A flag a pair."
-    flags = np.asarray(given)
-    if flags.dtype != bool or flags.shape != (count,):
-        raise ValueError(f"{name}: {count} flags needed, got {flags.dtype} {flags.shape}")
-    return flags
+    return read_mask(name, given, (count,))
 
 
 def _trained_on(given: Any, pairs: PairList) -> Bool[np.ndarray, "P"]:
     "A flag a pair, from flags, columns or pairs."
     given, count = _in_order("seen_pairs", given), len(pairs)
-    flat = np.asarray(given) if not len(given) or np.ndim(given[0]) == 0 else np.empty(0)
+    is_flat = not len(given) or np.ndim(given[0]) == 0
+    flat = read_values("seen_pairs", given) if is_flat else np.empty(0)
     if flat.dtype == bool:
         return _flags("seen_pairs", flat, count)
     if len(flat) == count > 1 and np.isin(flat, (0, 1)).all():
@@ -142,12 +133,10 @@ def _group_of_columns(
 # %% ../../nbs/evaluation/651_czsl.ipynb #340603f1
 def _as_array(scores: Any) -> Num[np.ndarray, "N P"]:
     "Scores as NumPy holds them; half precision of torch becomes float32, which is exact."
-    if isinstance(scores, torch.Tensor):
-        scores = scores.detach()
-        scores = (scores.float() if scores.dtype == torch.bfloat16 else scores).cpu().numpy()
-    scores = np.asarray(scores)
-    if scores.ndim != 2:
-        raise ValueError(f"scores: [images, pairs] needed, got {scores.shape}")
+    scores = read_values("scores", scores)
+    if scores.ndim != 2 or scores.dtype.kind not in "iuf":
+        found = f"{scores.dtype} {scores.shape}"
+        raise ValueError(f"scores: numbers [images, pairs] needed, got {found}")
     return scores
 
 

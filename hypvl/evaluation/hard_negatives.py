@@ -58,10 +58,10 @@ def score_pairs(
     columns = {"image": pairs.paths, "positive": pairs.positive, "negative": pairs.negative}
     frame = pd.DataFrame(columns)
     which, files = pd.factorize(frame["image"])
+    texts = [*dict.fromkeys([*frame["positive"], *frame["negative"]])]
+    text_points = encode_texts(model, texts)  # first: a word may be unknown to the model
     points = image_points or partial(encode_images, model, **reading)
     images = points(list(files))[which]
-    texts = [*dict.fromkeys([*frame["positive"], *frame["negative"]])]
-    text_points = encode_texts(model, texts)
     place = {text: i for i, text in enumerate(texts)}
     positive = text_points[frame["positive"].map(place).tolist()]
     negative = text_points[frame["negative"].map(place).tolist()]

@@ -20,9 +20,11 @@ import pandas as pd
 from jaxtyping import Bool, Float, Int
 from scipy.special import gammaln
 
+from ..config import parse_json
 from ..data.world.captions import relations_between
 from .baselines import MetricFunction, Offered, values_by_item
 from .zero_shot import class_weights
+from ..indices import read_indices, read_lengths, read_mask
 
 # %% ../../nbs/evaluation/606_oracle.ipynb #b84d4a98
 _FOLDERS = ("zero_shot/*", "images/*", "vl_checklist/images/vg", "sugarcrepe/images")
@@ -57,7 +59,7 @@ def read_truth(
         return None
     for place in _FOLDERS:
         for file in sorted(root.glob(f"{place}/truth.json")):
-            for name, entry in json.loads(file.read_text(encoding="utf-8")).items():
+            for name, entry in parse_json(file.read_text(encoding="utf-8")).items():
                 things[file.parent / name] = entry["things"]
                 for said in entry["captions"]:
                     readings.setdefault(said["text"], {})[_reading(said)] = said
@@ -71,6 +73,7 @@ def expected_recall(
     k: int,  # length of the list
 ) -> Float[np.ndarray, "Q"]:
     "Probability that a relevant item is among the K best, with ties broken at random."
+    relevant = read_mask("relevant", relevant, np.shape(scores))
     best = np.where(relevant, scores, -np.inf).max(1, keepdims=True)
     ties = scores == best
     places = k - (scores > best).sum(1)
@@ -148,8 +151,10 @@ def oracle_retrieval(
 
     Among the captions that are true of an image, one that is true of fewer images comes first.
     """
+    holds, ks = read_mask("holds", holds, (None, None)), read_lengths(ks)
     scores = holds / holds.sum(0)
-    own = np.asarray(owners) == np.arange(len(holds))[:, None]
+    owner = read_indices("owners", owners, *holds.shape)
+    own = owner == np.arange(len(holds))[:, None]
     has_captions, values = own.any(1), {}
     for k in ks:
         values["oracle", f"t2i_R@{k}"] = expected_recall(scores.T, own.T, k)
@@ -160,7 +165,7 @@ def oracle_retrieval(
 
 # %% ../../nbs/evaluation/606_oracle.ipynb #a9f1778f
 def _offered(right, targets, offered: Offered) -> Bool[np.ndarray, "N C"]:
-    return right if offered is None else right & offered[np.asarray(targets)]
+    return right if offered is None else right & offered[targets]
 
 
 def oracle_classes(
@@ -169,7 +174,8 @@ def oracle_classes(
     offered: Offered = None,  # classes offered to the images of each class
 ) -> pd.DataFrame:  # columns model, metric, item, value
     "Zero-shot classification; metrics as in `classification_values`."
-    targets = np.asarray(targets)
+    right = read_mask("right", right, (None, None))
+    targets = read_indices("targets", targets, right.shape[1], len(right))
     scores = _offered(right, targets, offered).astype(float)
     if offered is not None:
         scores -= ~offered[targets]
@@ -190,7 +196,8 @@ def oracle_hierarchy(
     offered: Offered = None,  # classes offered to the images of each class
 ) -> pd.DataFrame:  # columns model, metric, item, value
     "Hierarchical metrics, the mean over all classes that are true of an image."
-    targets = np.asarray(targets)
+    right = read_mask("right", right, (None, None))
+    targets = read_indices("targets", targets, right.shape[1], len(right))
     choices = _offered(right, targets, offered)
     if not choices.any(1).all():
         row = int((~choices.any(1)).argmax())

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from .statistics import item_values
 from .zero_shot import encode_images, encode_texts, inference
+from ..indices import read_indices, read_lengths, read_mask, read_scores, read_values
 from ..models.dual_encoder import eval_transform
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #c1ae49fe
@@ -26,21 +27,27 @@ Relevant = (
     Bool[Tensor, "Q N"]
     | Bool[np.ndarray, "Q N"]
     | Int[Tensor, "Q"]
+    | Sequence[Sequence[bool]]
     | Sequence[Sequence[int]]
     | Sequence[int]
 )
 
 
-def _mask_of_indices(relevant, n: int) -> Bool[Tensor, "Q N"]:
-    "A mask from one index, or several, a query."
-    mask = torch.zeros(len(relevant), n, dtype=torch.bool)
-    for query, items in enumerate(relevant):
-        items = np.atleast_1d([*items] if np.iterable(items) else int(items)).astype(int)
-        if len(items) and not 0 <= items.min() <= items.max() < n:
-            raise ValueError(
-                f"relevant: indices of query {query} must be in 0..{n - 1}, got {items.tolist()}"
-            )
-        mask[query, items] = True
+def _mask_of_rows(rows: list, n: int) -> Bool[np.ndarray, "Q N"]:
+    "A mask from flags, or from the indices of each query."
+    rows = [sorted(row) if isinstance(row, (set, frozenset)) else row for row in rows]
+    rows = [row if np.iterable(row) else [row] for row in rows]
+    values = [read_values(f"relevant: query {query}", row) for query, row in enumerate(rows)]
+    if all(row.dtype == bool for row in values):
+        return read_mask("relevant", values, (None, n))
+    if n > 1 and all(len(row) == n and np.isin(row, (0, 1)).all() for row in values):
+        raise ValueError(
+            f"relevant: {n} numbers per query, each 0 or 1, may be indices or flags: "
+            "give flags as bool"
+        )
+    mask = np.zeros((len(rows), n), dtype=bool)
+    for query, row in enumerate(values):
+        mask[query, read_indices(f"relevant: query {query}", row, n)] = True
     return mask
 
 
@@ -48,14 +55,15 @@ def relevant_matrix(
     relevant: Relevant,  # mask, index sets, or one index a query
     n: int,  # number of items
 ) -> Bool[Tensor, "Q N"]:
-    "Which items are relevant to which query."
-    is_mask = len(getattr(relevant, "shape", ())) == 2
-    mask = torch.as_tensor(relevant) if is_mask else _mask_of_indices(relevant, n)
-    if mask.dtype != torch.bool or mask.shape[1] != n:
-        raise ValueError(
-            f"relevant: a boolean array with {n} columns needed, "
-            f"got {mask.dtype} {tuple(mask.shape)}"
-        )
+    "Return which items are relevant to which query."
+    if isinstance(relevant, Tensor) and relevant.dtype == torch.bool and relevant.shape[1:] == (n,):
+        mask = relevant
+    elif len(getattr(relevant, "shape", ())) == 2:
+        mask = torch.from_numpy(read_mask("relevant", relevant, (None, n)))
+    elif np.iterable(relevant) and any(map(np.iterable, relevant)):
+        mask = torch.from_numpy(_mask_of_rows([*relevant], n))
+    else:
+        mask = torch.from_numpy(read_indices("relevant", relevant, n))[:, None] == torch.arange(n)
     without = (~mask.any(1)).nonzero().flatten().tolist()
     if without:
         raise ValueError(
@@ -70,18 +78,14 @@ def first_hit_rank(
     relevant: Relevant,  # mask, index sets, or one index a query
 ) -> Int[Tensor, "Q"]:  # 0 where a relevant item comes first
     "Rank of the best relevant item of each query; ties by index."
-    scores = torch.as_tensor(scores)
-    if scores.ndim != 2:
-        raise ValueError(f"scores: queries by items needed, got shape {tuple(scores.shape)}")
-    holes = int(scores.isnan().sum())
-    if holes:
-        raise ValueError(f"scores: {holes} of {scores.numel()} are not a number")
+    scores = read_scores("scores", scores)
     mask = relevant_matrix(relevant, scores.shape[1]).to(scores.device)
     if len(mask) != len(scores):
         raise ValueError(
             f"relevant: one entry a query needed, got {len(mask)} for {len(scores)} queries"
         )
-    best = scores.masked_fill(~mask, -torch.inf).amax(1, keepdim=True)
+    least = -torch.inf if scores.is_floating_point() else torch.iinfo(scores.dtype).min
+    best = scores.masked_fill(~mask, least).amax(1, keepdim=True)
     is_best_hit = mask & (scores == best)
     first = is_best_hit.int().argmax(1, keepdim=True)
     has_smaller_index = torch.arange(scores.shape[1], device=scores.device) < first
@@ -95,11 +99,11 @@ def recall_at_k(
     ks: int | Sequence[int] = (1, 5, 10),  # lengths of the list
 ) -> dict[int, float]:  # K -> share of queries, 0 to 1
     "Share of queries with a relevant item among the K best."
-    ks = [ks] if isinstance(ks, (int, np.integer)) else [*ks]
-    if not ks or min(ks) < 1:
-        raise ValueError(f"ks: positive lengths needed, got {ks}")
+    ks = read_lengths(ks)
     rank = first_hit_rank(scores, relevant)
-    return {int(k): (rank < k).double().mean().item() for k in ks}
+    if not len(rank):
+        raise ValueError("scores: at least one query needed, got none")
+    return {k: (rank < k).double().mean().item() for k in ks}
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #a67c6d23
 def chunked_ranks(
@@ -119,20 +123,6 @@ def chunked_ranks(
     return np.concatenate(ranks)
 
 
-def _checked_owners(owners, captions: int, images: int) -> Int[Tensor, "T"]:
-    "One index of an image a caption."
-    owners = torch.as_tensor(owners)
-    if owners.shape != (captions,):
-        raise ValueError(
-            f"owners: one image a caption needed, got shape {tuple(owners.shape)} "
-            f"for {captions} captions"
-        )
-    low, high = int(owners.min()), int(owners.max())
-    if not 0 <= low <= high < images:
-        raise ValueError(f"owners: indices of {images} images needed, got {low}..{high}")
-    return owners
-
-
 def retrieval_ranks(
     model: nn.Module,  # its `geometry` compares
     image_points: Float[Tensor, "N D"],
@@ -142,7 +132,7 @@ def retrieval_ranks(
     chunk: int = 256,  # queries compared at once
 ) -> dict[str, Int[np.ndarray, "_"]]:
     "Ranks of the first hits: 't2i', one a caption, and 'i2t', one an image that has captions."
-    owner = _checked_owners(owners, len(text_points), len(image_points))
+    owner = torch.from_numpy(read_indices("owners", owners, len(image_points), len(text_points)))
     asked = owner.unique()  # images without a caption are distractors, not queries
     with inference(model) as device:
         images, texts = image_points.to(device), text_points.to(device)
@@ -181,17 +171,14 @@ def evaluate_retrieval(
     **reading,  # batch_size, transform, progress, workers of `encode_images`
 ) -> pd.DataFrame:  # item values of metrics t2i_R@K and i2t_R@K
     "Retrieval in both directions, query by query."
-    if len(captions) != len(owners):
-        raise ValueError(
-            f"owners: one image a caption needed, got {len(owners)} for {len(captions)} captions"
-        )
+    owners, ks = read_indices("owners", owners, len(paths), len(captions)), read_lengths(ks)
+    texts = encode_texts(model, captions)  # first: a word may be unknown to the model
     if image_points is None:
         size = model.image_tower.config.image_size
         reading.setdefault("transform", eval_transform(size, "squeeze"))
         images = encode_images(model, paths, **reading)
     else:
         images = image_points(paths)
-    texts = encode_texts(model, captions)
     items = {"t2i": range(len(captions)), "i2t": np.unique(owners)}
     frames = []
     for kind in scores:

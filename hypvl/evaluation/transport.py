@@ -11,6 +11,8 @@ from collections.abc import Hashable, Mapping, Sequence
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from ..indices import read_indices, read_values
+
 # %% ../../nbs/evaluation/640_transport.ipynb #9e0e3114
 Labels = Mapping[Hashable, float] | Sequence[float] | Float[np.ndarray, "m+1"]
 
@@ -105,7 +107,7 @@ def transport_distances(
         if not (counts >= 0).all():
             raise ValueError(f"{name}: counts >= 0 needed, got {counts[~(counts >= 0)][0]}")
     if order is not None:
-        places = np.asarray(order)
+        places = read_indices("order", order, right.shape[1])
         if not np.array_equal(np.sort(places), np.arange(right.shape[1])):
             raise ValueError(f"order: each of {right.shape[1]} classes once, got {places.tolist()}")
         retrieved, pool, right = retrieved[:, places], pool[:, places], right[:, places]
@@ -134,7 +136,7 @@ def class_order(
     if kind == "index":
         return classes
     if kind == "frequency":
-        return np.argsort(-np.asarray(pool), kind="stable")
+        return np.argsort(-read_values("pool", pool).astype(float), kind="stable")
     if kind != "tree":
         raise ValueError(f"kind: 'index', 'frequency' or 'tree', got {kind!r}")
     if right is None:

@@ -8,6 +8,7 @@ __all__ = ['WORLD_TEMPLATES', 'UNCOUNTABLE', 'fill_templates', 'grammatical', 'c
            'class_weights', 'classification_values', 'evaluate_zero_shot']
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #ba3ec811
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
@@ -25,8 +26,9 @@ from tqdm import tqdm
 
 from ..config import config_hash, file_stamp
 from .statistics import item_values
-from ..models.towers import modes_kept
+from ..indices import read_indices, read_mask, read_scores
 from ..pictures import read_picture, upright_rgb
+from ..torch_state import preserve_modes
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #deb92d9a
 WORLD_TEMPLATES = ("a photo of a {}", "a picture of a {}", "one {}")
@@ -67,11 +69,10 @@ def grammatical(
 def class_name(
     name: str,  # a class or folder name
 ) -> str:  # words separated by single blanks
-    "A readable class name from a folder or class-list entry."
-    head, dot, tail = name.partition(".")
-    if dot and head.isdigit():
-        name = tail
-    return " ".join(name.replace("_", " ").replace(".", " ").replace("/", " ").split())
+    "Return a readable class name from a folder or class-list entry."
+    name = re.sub(r"^\d+\.(?!\d)", "", name)  # the number of a class, as in 001.Albatross
+    name = re.sub(r"(?<!\d)\.|\.(?!\d)", " ", name)  # 3.5 stays a number
+    return " ".join(name.replace("_", " ").replace("/", " ").split())
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #bdf8042d
 @contextmanager
@@ -83,7 +84,7 @@ def inference(
     Afterwards each part of the model has the mode that it had before.
     """
     first = next(chain(model.parameters(), model.buffers()), None)
-    with modes_kept(model), torch.no_grad():
+    with preserve_modes(model), torch.no_grad():
         model.eval()
         yield first.device if first is not None else torch.device("cpu")
 
@@ -255,16 +256,9 @@ def classify(
     targets: Sequence[int] | Int[Tensor, "N"] | Int[np.ndarray, "N"],  # index of the right class
 ) -> pd.DataFrame:  # columns target, predicted, rank
     "What happened to each image."
-    scores, targets = np.asarray(scores, dtype=np.float64), np.asarray(targets, dtype=np.int64)
+    scores = read_scores("scores", scores).cpu().numpy()
     n, classes = scores.shape
-    if targets.shape != (n,):
-        raise ValueError(f"targets: expected {n} indices, got shape {targets.shape}")
-    if n and not 0 <= targets.min() <= targets.max() < classes:
-        raise ValueError(
-            f"targets: expected indices in 0…{classes - 1}, got {targets.min()}…{targets.max()}"
-        )
-    if np.isnan(scores).any():
-        raise ValueError(f"scores: {np.isnan(scores).sum()} of {scores.size} are not a number")
+    targets = read_indices("targets", targets, classes, n)
     of_target = scores[np.arange(n), targets][:, None]
     has_smaller_index = np.arange(classes) < targets[:, None]
     comes_before = (scores > of_target) | ((scores == of_target) & has_smaller_index)
@@ -307,18 +301,21 @@ def evaluate_zero_shot(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Zero-shot classification of images: item values, and predictions.
 
+    Of equal scores the class with the lower index is predicted; two classes with one name always
+    have equal scores, so images of the second one count as errors.
     The predictions have columns score, image, target, predicted and rank.
     """
     keys = Pictures(images).names
-    if len(keys) != len(targets):
-        raise ValueError(f"targets: expected {len(keys)} labels, one an image, got {len(targets)}")
+    targets = read_indices("targets", targets, len(names), len(keys))
+    if offered is not None:
+        offered = torch.from_numpy(read_mask("offered", offered, (len(names), len(names))))
+    prototypes = class_prototypes(model, names, templates)  # first: a word may be unknown
     points = image_points(images) if image_points else encode_images(model, images, **reading)
-    prototypes = class_prototypes(model, names, templates)
     items, predictions = [], []
     for kind in scores:
         scored = score_matrix(model, points, prototypes, kind)
         if offered is not None:
-            scored = scored.masked_fill(~torch.as_tensor(offered)[list(targets)], -torch.inf)
+            scored = scored.masked_fill(~offered[targets], -torch.inf)
         found = classify(scored, targets)
         values = classification_values(found)
         items.append(item_values(values, suite="zero_shot", dataset=dataset, score=kind))

@@ -364,6 +364,13 @@ class Sphere(Geometry):
         return queries @ keys.mT
 
     @fp32_geometry
+    def logits(
+        self, queries: Float[Tensor, "Q D"], keys: Float[Tensor, "K D"], side: Side = "image"
+    ) -> Float[Tensor, "Q K"]:
+        "Cosines over temperature; queries are scaled, which are fewer numbers than the cosines."
+        return self.score(self.logit_scale.exp() * queries, keys, side)
+
+    @fp32_geometry
     def dist(self, a: Float[Tensor, "*B D"], b: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
         "Angle between unit vectors, in radians."
         return 2 * torch.atan2((a - b).norm(dim=-1), (a + b).norm(dim=-1))

@@ -135,8 +135,8 @@ def similarity_logits(
     if similarity == "score":
         return geometry.logits(queries, keys, side)
     if similarity == "direction":
-        cosine = F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).mT
-        return geometry.logit_scale.exp() * cosine
+        scaled = geometry.logit_scale.exp() * F.normalize(queries, dim=-1)
+        return scaled @ F.normalize(keys, dim=-1).mT
     angles = geometry.angles(queries, keys)
     if similarity == "angle_to_specific":
         angles = math.pi - angles

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..config import Registry, suggest
+from ..torch_state import load_plain
 
 # %% ../../nbs/models/309_adapters.ipynb #e07fc6f1
 def _adapter_layers(tower: nn.Module) -> dict[str, nn.Module]:
@@ -117,7 +118,7 @@ def read_towers(
 
 def _pickled(path):
     "The state dict of a file of torch.save; only tensors and containers are read."
-    content = torch.load(path, map_location="cpu", weights_only=True)
+    content = load_plain(path)
     for key in ("state_dict", "model"):
         content = content.get(key, content)
     return content

@@ -21,9 +21,10 @@ from ..geometry.spaces import Geometry
 from ..inputs import KINDS, WORDS, input_kind, join_parts
 from .hub import HubModel
 from .text import Tokenizer
-from .towers import Tower, modes_kept
+from .towers import Tower
 from .words import word_embeddings, word_projection, word_states
 from ..pictures import upright_rgb
+from ..torch_state import preserve_modes
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #350c3c82
 def eval_transform(
@@ -388,7 +389,7 @@ class DualEncoder(ImageEncoder):
         pictures = self._preprocessed(images)
         texts = [text.replace("{}", label) for label in labels for text in templates]
         tokens = self.tokenizer(texts)
-        with modes_kept(self):
+        with preserve_modes(self):
             self.eval()
             image_points = self.encode_image(pictures.to(device), normalize=True)
             features = self.encode_text(tokens.to(device))
@@ -669,7 +670,7 @@ def _centre(tower, inputs, max_gain):
     norm = tower.final_norm
     norm.weight.fill_(1)
     norm.bias.zero_()
-    with modes_kept(tower):
+    with preserve_modes(tower):
         features = tower.train()(inputs).float()
     norm.weight.copy_((1 / features.std(dim=0)).clamp(max=max_gain))
     norm.bias.copy_(-features.mean(dim=0) * norm.weight)
@@ -704,7 +705,7 @@ def _tower_rows(tower, inputs):
         last = child[-1] if isinstance(child, (nn.ModuleList, nn.Sequential)) else child
         hooks.append(last.register_forward_hook(note(name, _size(child))))
     try:
-        with modes_kept(tower):
+        with preserve_modes(tower):
             out = tower.eval()(inputs)
     finally:
         for hook in hooks:

@@ -21,9 +21,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..config import atomic_path, from_dict, suggest, to_dict, write_atomic
+from ..config import atomic_path, from_dict, parse_json, suggest, to_dict, write_atomic
 from .adapters import AdaptableTowers
 from .towers import ModelDescription
+from ..torch_state import load_plain
 
 # %% ../../nbs/models/307_hub.ipynb #f10d838a
 def save_model_config(
@@ -45,8 +46,8 @@ def read_model_config(
 ) -> tuple[ModelDescription, dict[str, Any]]:
     "The description, and what is to be known of frozen and adapted towers."
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
-    except json.JSONDecodeError as e:
+        data = parse_json(Path(path).read_text(encoding="utf-8"))
+    except ValueError as e:
         raise ValueError(f"path: {Path(path).name!r} is not JSON ({e})") from e
     if not isinstance(data, dict):
         kind = type(data).__name__
@@ -103,7 +104,7 @@ def read_checkpoint(
 ) -> Any:
     "What a checkpoint file holds, on the CPU; only tensors, numbers and containers are read."
     with explain_refusal(path):
-        return torch.load(Path(path), map_location="cpu", weights_only=True)
+        return load_plain(path)
 
 # %% ../../nbs/models/307_hub.ipynb #27601d6a
 def model_facts(

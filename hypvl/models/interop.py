@@ -25,7 +25,8 @@ from .adapters import tower_sources
 from .dual_encoder import DualEncoder
 from .hub import explain_refusal
 from .text import marks_as_text
-from .towers import ModelDescription, modes_kept
+from .towers import ModelDescription
+from ..torch_state import check_uncompressed, preserve_modes
 
 # %% ../../nbs/models/306_interop.ipynb #af854123
 @dataclass(frozen=True)
@@ -281,7 +282,7 @@ def _width(module, side):
     "Width of the features of an image tower, from one black picture."
     like = next(module.visual.parameters())
     black = like.new_zeros(1, 3, side, side)
-    with modes_kept(module.visual):
+    with preserve_modes(module.visual):
         return _feature(module.visual.eval()(black)).shape[1]
 
 # %% ../../nbs/models/306_interop.ipynb #fe185ee6
@@ -368,6 +369,7 @@ def _module(source, config, pretrained) -> Any:
         )
     module: Any = random_module(config.model_cfg)
     with explain_refusal(path):
+        check_uncompressed(path)
         open_clip.load_checkpoint(module, str(path))
     return module
 

@@ -6,12 +6,12 @@
 __all__ = ['run_folder', 'uses_of', 'checkpoint_facts']
 
 # %% ../../nbs/papers/813_checkpoint_facts.ipynb #5daeed6a
-import json
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from ..data.records import read_json
 from ..models.hub import model_facts
 from ..models.shipped import SHIPPED, shipped_facts
 from .report import load_checkpoint
@@ -19,7 +19,10 @@ from .report import load_checkpoint
 # %% ../../nbs/papers/813_checkpoint_facts.ipynb #f4f811c6
 def _read(path: Path) -> dict[str, Any]:
     "A JSON object; an empty one where there is no such file."
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    facts = read_json(path) if path.is_file() else {}
+    if not isinstance(facts, dict):
+        raise ValueError(f"{path.name} holds no JSON object, but a {type(facts).__name__}")
+    return facts
 
 
 def run_folder(

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TASKS', 'WORLD_SETS', 'EQUAL_LENGTH', 'MODEL_COLUMNS', 'BASELINES', 'ORACLE', 'OF_A_MODEL', 'NEEDED', 'PAIR_SUITES',
            'Column', 'register_task', 'register_world_sets', 'task_columns', 'Rows', 'Layout', 'pick_columns', 'Rule',
-           'Reference', 'as_results', 'column_bounds', 'reference_folder']
+           'Reference', 'check_model_name', 'as_results', 'column_bounds', 'reference_folder']
 
 # %% ../../nbs/papers/806_reference.ipynb #4e989b0d
 import re
@@ -317,6 +317,21 @@ BASELINES = {
     "permuted": "permuted labels",
     "oracle": "upper bound",
 }
+
+
+def check_model_name(
+    name: str,  # of a model or recipe
+    argument: str = "name",  # that gave it, for the message
+) -> None:
+    "Raise ValueError where a model is called as a baseline is: their rows would be one."
+    taken = {word.casefold() for pair in BASELINES.items() for word in pair}
+    if name.strip().casefold() in taken:
+        raise ValueError(
+            f"{argument}: {name!r} is the name of a baseline in results and tables; "
+            "give the model another name"
+        )
+
+
 ORACLE = "oracle"  # rows of a model that knows the truth: the upper bound
 OF_A_MODEL = ("nearest_to_root",)  # baselines that are another one for each model
 NEEDED = ("family", "seed", "suite", "dataset", "metric", "value")

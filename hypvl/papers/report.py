@@ -22,7 +22,7 @@ from open_clip import list_pretrained_tags_by_model
 from torch import nn
 
 from ..arguments import check_checkpoint
-from ..config import config_hash, suggest, to_dict, write_atomic
+from ..config import config_hash, parse_json, suggest, to_dict, write_atomic
 from ..data.benchmarks.annotations import read_coco_texts
 from ..data.benchmarks.registry import BENCHMARKS
 from ..data.jobs import folder_lock
@@ -35,7 +35,14 @@ from ..models import from_open_clip, load_model, load_official
 from ..models.interop import open_clip_config
 from ..models.shipped import SHIPPED, load_shipped
 from .provenance import git_state, save_provenance, short_commit, stamp, versions
-from .reference import MODEL_COLUMNS, Column, Layout, reference_folder, task_columns
+from hypvl.papers.reference import (
+    MODEL_COLUMNS,
+    Column,
+    Layout,
+    check_model_name,
+    reference_folder,
+    task_columns,
+)
 from .runs import paper_packages
 from .study import Paper, find_paper
 from .tables import PUBLISHED, Table, paper_table, save
@@ -59,11 +66,24 @@ def load_checkpoint(
     if (path / "config.json").is_file() or (path / "meta.json").is_file():
         return load_model(path)
     if path.is_file():
-        return load_official(path, family)
+        return _of_file(path, family)
     check_checkpoint(text)
     below = _models_below(path)
     hint = f"give a model below it: {', '.join(below)}" if below else "save_pretrained writes one"
     raise FileNotFoundError(f"checkpoint: the folder {text!r} has no config.json; {hint}")
+
+
+def _of_file(path: Path, family: str | None) -> nn.Module:
+    "A published file; for one of open_clip the error says how a command takes it."
+    try:
+        return load_official(path, family)
+    except ValueError as error:
+        if "has the layout of open_clip" not in str(error):
+            raise
+        raise ValueError(
+            f"checkpoint: {str(path)!r} has the layout of open_clip, which does not say its model; "
+            f"give the name with it: open_clip:NAME/{path}"
+        ) from error
 
 
 def _models_below(folder: Path) -> list[str]:
@@ -210,14 +230,18 @@ def _texts_of(path: Path) -> list[str]:
 def _evaluation_of(out: Path) -> dict | None:
     "What the provenance of an evaluation says; None where there is none that can be read."
     try:
-        facts = json.loads((out / "provenance.json").read_text(encoding="utf-8"))
+        facts = parse_json((out / "provenance.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     is_one = isinstance(facts, dict) and {"suite", "protocol", "checkpoint"} <= facts.keys()
     return facts if is_one else None
 
 
-_KEPT = {"tasks": r".+-[0-9a-f]{12}", "points": r"[0-9a-f]{12}"}  # folder → names in it
+_KEPT = {  # folder → names in it
+    "tasks": r".+-[0-9a-f]{12}",
+    "points": r"[0-9a-f]{12}",
+    "data": r"pairs-[0-9a-f]{12}",
+}
 
 
 def check_out(
@@ -225,7 +249,7 @@ def check_out(
 ) -> None:
     """Raise FileExistsError where a folder holds files that no evaluation wrote.
 
-    An evaluation that was killed before it wrote anything else has left `tasks` or `points`.
+    An evaluation that was killed before it wrote more has left `tasks`, `points` or `data`.
     """
     out = Path(out)
     there = sorted(p.name for p in out.iterdir() if not left_behind(p.name)) if out.is_dir() else []
@@ -320,6 +344,8 @@ def evaluate_checkpoint(
     results of another evaluation, a line says that they are replaced.
     """
     check_out(out)
+    name = Path(source).stem if name is None else name
+    check_model_name(name)
     if suite in (None, "world"):
         world = world_folder(data_root)
         if world is None and suite == "world":
@@ -346,7 +372,7 @@ def evaluate_checkpoint(
         found = sorted(set(rows.get("task_hash", pd.Series(dtype=object)).dropna()))
         facts = dict(commit=commit, data=config_hash(found), checkpoint=checkpoint)
         facts |= dict(seed=protocol.seed, preset=f"suite {suite}", run=checkpoint)
-        facts |= dict(model=name or Path(source).stem, family=family_of(model, family))
+        facts |= dict(model=name, family=family_of(model, family))
         return stamp(rows, **facts, **model.geometry.facts()).assign(commit=made_at)
 
     def keep_so_far(so_far):

@@ -40,6 +40,7 @@ from hypvl.papers.provenance import (
     stamp,
     versions,
 )
+from .reference import check_model_name
 from ..training.cached import KeptTokens
 from ..training.launch import begin_job, finish_job, finished, launch, resolve
 from ..training.loop import Trainer
@@ -230,6 +231,7 @@ def check_recipe(
     whose thousands of updates are of real data, on the synthetic dataset.
     """
     check_data(recipe)
+    check_model_name(recipe.name, "label")
     for name in recipe.probes:
         find_probe(name)
     if recipe.monitor:

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from IPython.display import Markdown
-from PIL import Image
 
 from ..config import suggest, write_atomic
 from ..data.sources import DataPaths
@@ -45,6 +44,7 @@ from hypvl.papers.reference import (
 )
 from .runs import PROBES, Probe, Run, gather, joined, paper_packages, without_categories
 from .tables import Table, as_markdown, fold, paper_table, save, score_summary
+from ..pictures import read_picture
 from ..training.recipe import Recipe
 
 # %% ../../nbs/papers/800_study.ipynb #573229b6
@@ -504,7 +504,7 @@ class Study(StudyRows):
 
     def image(self, name: str | Path) -> np.ndarray:
         "An image of the suite, as [H, W, 3], by its path below the suite."
-        return np.asarray(Image.open(self.data.suite / name).convert("RGB"))
+        return np.asarray(read_picture(self.data.suite / name))
 
     def show(
         self,

@@ -309,6 +309,13 @@ def _planned(
     return found
 
 # %% ../../nbs/papers/815_training_plan.ipynb #d0c1d16d
+def _progress(recipe: Recipe, done: int, count: int, seconds: float) -> str:
+    "A line before a measurement: which of how many, and how long all others will take."
+    line = f"measuring {done + 1} of {count}: {recipe.name} ({recipe.tower}, "
+    left = f"; about {seconds / done * (count - done):.0f} s left" if done else ""
+    return f"{line}{recipe.image_size} pixels){left}"
+
+
 def plan_paper(
     paper: Paper,
     setting: PlanSetting,
@@ -328,11 +335,14 @@ def plan_paper(
         raise ValueError(f"devices: an update has {smallest} samples, got {min(setting.devices)}")
     costs: dict[str, UpdateCost] = {}
     rows: list[dict[str, Any]] = []
+    kinds = [_same_update(recipe) for *_, recipe in planned]
+    measured = setting.samples_per_second is None
+    wanted = {kind for kind, (*_, made) in zip(kinds, planned) if made.train.steps and measured}
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        for section, seeds, recipe in planned:
-            same = _same_update(recipe)
-            if recipe.train.steps and setting.samples_per_second is None and same not in costs:
-                tell(f"measuring {recipe.name} ({recipe.tower}, {recipe.image_size} pixels)")
+        for same, (section, seeds, recipe) in zip(kinds, planned):
+            if same in wanted and same not in costs:
+                tell(_progress(recipe, len(costs), len(wanted), time.monotonic() - start))
                 source, size = recipe.data, recipe.image_size
                 if not data_root:
                     small = paper.recipes(planned[0][0], preset="smoke", seed=0)[0]

@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['UPLOAD', 'CSS', 'CLICKS', 'DRAWS', 'ADDRESS', 'BACK', 'SAVE', 'Session', 'read_upload', 'sample_rows',
            'paint_picture', 'shown_lists', 'paint_results', 'asked', 'paint', 'export', 'answer', 'UploadsOnly',
-           'make_page', 'OwnSourcesOnly', 'make_app', 'run_models', 'check_port', 'explore']
+           'make_page', 'OwnSourcesOnly', 'OwnPagesOnly', 'make_app', 'run_models', 'check_port', 'explore']
 
 # %% ../../nbs/search/713_explorer_page.ipynb #de5caffd
 import base64
 import io
 import socket
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 from PIL import Image
@@ -79,7 +81,9 @@ with extra_named("hypvl.search.explorer_page", "explore"):
     from fastapi import FastAPI
     from gradio.utils import get_upload_folder
     from gradio_client.utils import is_file_obj, traverse
+    from starlette.datastructures import Headers
     from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.responses import PlainTextResponse
 
 # %% ../../nbs/search/713_explorer_page.ipynb #02ce3bfc
 @dataclass
@@ -596,14 +600,14 @@ class _ViewEvents:
         changes: dict[str, Any] = {name: value}
         if name in ("score", "mode", "model", "direction"):
             changes["threshold"] = None
-        elif name == "threshold":
-            changes["threshold"] = float(f"{value:.6g}")
         if name in ("low", "high"):
             value = value or 0
             changes[name] = float("inf") if name == "high" and not value else value
         said = ""
         try:
             view = replace(session.view, **changes)
+            if name == "threshold":
+                view = replace(view, threshold=float(f"{value:.6g}"))
             if view.also and not all(self.explorer.searcher(n).composes for n in _models_of(view)):
                 said = f"“{view.also}” is left out: not every model here can join two texts"
                 view = replace(view, also="")
@@ -726,18 +730,29 @@ class _BoxEvents:
         return self.painted(session.go(view, session.upload), _reported(progress))
 
 # %% ../../nbs/search/713_explorer_page.ipynb #89b29b9d
+_WATCH = 60  # seconds between two looks of a tab at the folder
+
+
 class _GalleryEvents:
     "Events that read the pictures again."
 
     def __init__(self, painter: _Painter):
         self.painter, self.explorer = painter, painter.explorer
         self.painted = painter.painted
+        self._lock, self._changed, self._again = threading.Lock(), 0, 0.0
 
     def watch(self):
         "The button, with the number of new or changed files."
         gallery = self.explorer.gallery
-        count = gallery.source.changed(gallery.store)
-        said = f"Look at {count:,} new or changed files" if count else "Look for new pictures"
+        with self._lock:  # one look for all tabs
+            began = time.monotonic()
+            if began >= self._again:
+                self._changed = gallery.source.changed(gallery.store)
+                took = time.monotonic() - began
+                self._again = began + max(_WATCH - 5, 100 * took)  # at most 1 % of the time
+        said, count = "Look for new pictures", self._changed
+        if count:
+            said = f"Look at {count:,} new or changed files"
         return gr.update(value=said, variant="primary" if count else "secondary")
 
     def renew(self, session, progress=gr.Progress()):
@@ -745,6 +760,7 @@ class _GalleryEvents:
         old = self.explorer.gallery
         gallery = open_gallery(old.source, old.store, _reported(progress))
         self.explorer.renew(gallery)
+        self._again = 0.0
         lost = session.view.item and session.view.item not in gallery.rows
         session = Session() if lost else session
         said = "" if len(gallery.items) != len(old.items) else "no new pictures"
@@ -763,7 +779,8 @@ def _readable(searcher):
 
 
 def _headline(gallery):
-    return f"# {escaped(gallery.source.title)}\n{escaped(gallery.describe())}"
+    "The name of the folder and what it holds; as HTML, because Markdown would follow its links."
+    return f"<h1>{escaped(gallery.source.title)}</h1><p>{escaped(gallery.describe())}</p>"
 
 # %% ../../nbs/search/713_explorer_page.ipynb #ec6d7bcb
 class UploadsOnly(gr.Blocks):
@@ -791,7 +808,7 @@ def _lay_out(explorer: Explorer, painter: _Painter) -> SimpleNamespace:
     at = SimpleNamespace(session=gr.State(Session()), address=gr.Textbox(visible=False))
     at.file = gr.JSON(visible=False)
     with gr.Row():
-        at.headline = gr.Markdown(_headline(explorer.gallery))
+        at.headline = gr.HTML(_headline(explorer.gallery))
     with gr.Row(elem_id="layout"):
         with gr.Column(elem_id="asks"):
             _query_column(at)
@@ -862,7 +879,7 @@ def _connect(page: gr.Blocks, explorer: Explorer, painter: _Painter, at: SimpleN
     files = _GalleryEvents(painter)
     if isinstance(explorer.gallery.source, FolderPictures):
         quiet = dict(api_visibility="private", show_progress="hidden")
-        gr.Timer(60).tick(files.watch, None, at.renew, **quiet)
+        gr.Timer(_WATCH).tick(files.watch, None, at.renew, **quiet)
     at.renew.click(files.renew, at.session, [*outputs, at.headline], **how)
 
 
@@ -938,6 +955,29 @@ class OwnSourcesOnly:
 
         await self.app(scope, receive, send_with_policy)
 
+
+class OwnPagesOnly:
+    """Refuses uploads and events that another site's page sends; programs send no such headers.
+
+    Browsers say in `Sec-Fetch-Site` (to this machine and over https) or in `Origin` who asks.
+    """
+
+    def __init__(self, app: Any):
+        self.app = app
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "http" and scope["method"] not in ("GET", "HEAD", "OPTIONS"):
+            headers = Headers(scope=scope)
+            site, origin = headers.get("sec-fetch-site"), headers.get("origin")
+            own = site in ("same-origin", "none")
+            if site is None:
+                own = origin is None or urlsplit(origin).netloc == headers.get("host")
+            if not own:
+                said = "another site may not send anything; open the page itself"
+                await PlainTextResponse(said, 403)(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
 # %% ../../nbs/search/713_explorer_page.ipynb #fcc1bd2d
 def make_app(
     explorer: Explorer,
@@ -946,6 +986,7 @@ def make_app(
     "The page as an ASGI application."
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*hosts])
+    app.add_middleware(OwnPagesOnly)
     app.add_middleware(OwnSourcesOnly)
     fonts = ["system-ui", "sans-serif"]
     theme = gr.themes.Default(font=fonts, font_mono=["ui-monospace", "monospace"])
@@ -1043,4 +1084,10 @@ def explore(
     say(f"http://{shown}:{port}  (Ctrl-C ends it)")
     here = ("127.0.0.1", "localhost")
     hosts = here if host in here else ("*",)
+    if host not in here:
+        say(
+            f"host: {host}: there is no password. Everybody who reaches port {port} of this "
+            "machine sees the pictures and can search with their own. Without --host, only this "
+            "machine is answered; `ssh -L` brings the page to another one."
+        )
     uvicorn.run(make_app(explorer, hosts), host=host, port=port, log_level="warning")

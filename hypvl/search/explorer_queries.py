@@ -11,10 +11,12 @@ __all__ = ['MODES', 'SCORES', 'DIRECTIONS', 'SHOWS', 'SEARCHED', 'View', 'to_add
 # %% ../../nbs/search/711_explorer_queries.ipynb #97cae12e
 import math
 import re
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from numbers import Real
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
@@ -49,6 +51,21 @@ DIRECTIONS = ("parts", "wholes")
 SHOWS = ("hits", "way", "map", "factors", "pictures")
 
 
+def _is_number(value: Any) -> bool:
+    "Whether a value, which programs choose freely, is a number and not NaN."
+    return isinstance(value, Real) and not isinstance(value, bool) and value == value
+
+
+def _check_texts(view):
+    "Raise for a field of a view that must be a text and is none."
+    for name in ("item", "text", "also", "label", "model", "beside"):
+        value = getattr(view, name)
+        if not isinstance(value, str):
+            raise ValueError(f"{name} must be a text, got {value!r}")
+    if max(map(len, (view.text, view.also))) > 300:
+        raise ValueError("text must have at most 300 characters")
+
+
 @dataclass(frozen=True)
 class View:
     "State of the explorer: the query, how to search, and how results are shown."
@@ -75,6 +92,7 @@ class View:
     factor: int = -1  # of the map; -1: the one in which the query is farthest out
 
     def __post_init__(self):
+        _check_texts(self)
         for name, known in (
             ("mode", MODES),
             ("score", SCORES),
@@ -88,15 +106,19 @@ class View:
         if type(self.k) is not int or not 1 <= self.k <= 200:
             raise ValueError(f"k must be a whole number from 1 to 200, got {self.k!r}")
         if self.box:
-            inside = len(self.box) == 4 and all(0 <= value <= 1 for value in self.box)
-            if not inside or self.box[0] >= self.box[2] or self.box[1] >= self.box[3]:
+            inside = all(_is_number(value) and 0 <= value <= 1 for value in self.box)
+            if (
+                not inside
+                or len(self.box) != 4
+                or self.box[0] >= self.box[2]
+                or self.box[1] >= self.box[3]
+            ):
                 raise ValueError(f"box must be 0 ≤ left < right ≤ 1 and so down, got {self.box}")
-        if not self.low <= self.high:
-            raise ValueError(f"low must be at most high, got {self.low} and {self.high}")
-        if self.threshold is not None and not np.isfinite(self.threshold):
-            raise ValueError(f"threshold must be a finite number, got {self.threshold}")
-        if max(map(len, (self.text, self.also))) > 300:
-            raise ValueError("text must have at most 300 characters")
+        if not (_is_number(self.low) and _is_number(self.high) and self.low <= self.high):
+            raise ValueError(f"low must be at most high, got {self.low!r} and {self.high!r}")
+        limit = self.threshold
+        if limit is not None and not (_is_number(limit) and abs(limit) <= sys.float_info.max):
+            raise ValueError(f"threshold must be a finite number, got {limit!r}")
 
 # %% ../../nbs/search/711_explorer_queries.ipynb #1f5f20a3
 _TYPES = {"columns": bool, "hide_image": bool, "hide_label": bool, "k": int, "factor": int}

@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 from PIL import Image, ImageDraw
 
 from hypvl.search.explorer_queries import (
@@ -224,6 +225,11 @@ def factor_bars(
     return f'<table class="factors">{head}{"".join(made)}</table>'
 
 # %% ../../nbs/search/712_explorer_views.ipynb #575991d4
+def _plain_cell(text: object) -> str:
+    "A cell that no spreadsheet takes for a formula: an apostrophe stands before =, +, - and @."
+    return f"'{text}" if str(text).startswith(("=", "+", "-", "@", "\t", "\r")) else str(text)
+
+
 def to_csv(
     lists: Sequence[tuple[str, Found]],  # name of a model, what it found
 ) -> str:
@@ -233,7 +239,11 @@ def to_csv(
         table = found.hits.drop(columns="row")
         table.insert(0, "model", model)
         tables.append(table)
-    return pd.concat(tables).to_csv(index=False)
+    whole = pd.concat(tables)
+    for name in whole:
+        if not is_numeric_dtype(whole[name]):
+            whole[name] = whole[name].fillna("").map(_plain_cell)
+    return whole.to_csv(index=False)
 
 
 def to_json(

@@ -31,10 +31,18 @@ from PIL import Image
 from torch import nn
 
 from ..config import config_hash, file_stamp
+from ..data.coco import category_name, files_of_images, read_coco, required_number
 from ..data.jobs import run_jobs
 from ..data.world.scenes import World, WorldConfig
 from ..evaluation.zero_shot import inference
-from ..pictures import Bounds, Refused, left_behind, read_picture
+from hypvl.pictures import (
+    PICTURE_SUFFIXES,
+    Bounds,
+    Refused,
+    left_behind,
+    picture_bytes,
+    read_picture,
+)
 from .index import model_hash
 
 LEVELS = ("scene", "object", "part")  # from general to specific
@@ -171,18 +179,21 @@ def read_annotations(
 ) -> dict[str, tuple[Region, ...]]:  # file name as in the JSON → its boxes
     "Boxes of pictures as objects and parts; crowds and small boxes are left out."
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        names = {c["id"]: c.get("name", str(c["id"])) for c in content["categories"]}
-        images = {image["id"]: image for image in content["images"]}
-        boxes: dict[Any, list] = {number: [] for number in images}
-        for row in content["annotations"]:
-            if not row.get("iscrowd") and row["image_id"] in boxes:
-                label = names[row["category_id"]]
-                boxes[row["image_id"]].append((_numbers(row, "bbox"), label))
+        file = read_coco(path)
+        places, labels = files_of_images(file), {}
+        for number, category in file.categories.items():
+            labels[number] = category_name(category, f"category {number}")
+        boxes: dict[int, list] = {number: [] for number in file.images}
+        for where, row in file.numbered():
+            owner, kind = (required_number(row, key, where) for key in ("image_id", "category_id"))
+            if kind not in labels:
+                raise ValueError(f"{where}: category {kind} is not listed")
+            if not row.get("iscrowd") and owner in boxes:
+                boxes[owner].append((_numbers(row, "bbox"), labels[kind]))
         found = {}
-        for number, image in images.items():
-            name = image.get("file_name") or "/".join(image["coco_url"].split("/")[-2:])
+        for number, image in file.images.items():
             size = _numbers(image, "width", "height")
+            name = image.get("file_name") or places[number][0]
             found[name] = _as_regions(boxes[number], np.tile(size, 2), min_area)
         return found
     except (KeyError, TypeError, ValueError) as error:
@@ -214,7 +225,7 @@ def _as_regions(boxes, size, min_area):
     regions = []
     for i in np.argsort(-areas, kind="stable"):
         if areas[i] >= min_area:
-            label = boxes[i][1].replace("_", " ")
+            label = boxes[i][1]
             level = "part" if is_part[i] else "object"
             regions.append(Region(level, label, tuple(corners[i].tolist())))
     return tuple(regions)
@@ -249,9 +260,6 @@ def thumbnail(
     image.save(buffer, kind, **how)
     return buffer.getvalue()
 
-
-_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
-
 # %% ../../nbs/search/710_gallery.ipynb #69a5f795
 class BoxFiles:
     "Boxes of the photographs in a folder, from COCO or LVIS files."
@@ -283,10 +291,10 @@ def read_inside(
     real = path.resolve()
     if not real.is_relative_to(folder):
         raise Refused("link: it leads out of the folder", "link")
-    size = real.stat().st_size
-    if size > bounds.most_bytes:
-        raise Refused(f"too large: {size:,} bytes, at most {bounds.most_bytes:,}", "too large")
-    return real.read_bytes()
+    try:
+        return picture_bytes(real, bounds)
+    except Refused as error:
+        raise Refused(f"{error.kind}: {error}", error.kind) from None
 
 # %% ../../nbs/search/710_gallery.ipynb #994885ee
 class FolderPictures:
@@ -295,7 +303,7 @@ class FolderPictures:
     def __init__(
         self,
         folder: str | Path,
-        annotations: str | Path | None = None,  # None: `instances*.json` in the folder or beside it
+        annotations: str | Path | None = None,  # None: `instances*.json` in the folder
         bounds: Bounds = SHOWN,
     ):
         self.folder = Path(folder)
@@ -303,29 +311,26 @@ class FolderPictures:
             raise FileNotFoundError(f"images: {str(folder)!r} is no folder")
         self.folder, self.bounds = self.folder.resolve(), bounds
         self.title = self.folder.name
-        beside = []
-        for place in (self.folder, self.folder.parent):
-            beside += sorted(place.glob("instances*.json"))
-        self.annotations = [Path(annotations)] if annotations is not None else beside
+        own = sorted(path for path in self.folder.glob("instances*.json") if path.is_file())
+        self.annotations = [Path(annotations)] if annotations is not None else own
         self.boxes = BoxFiles(self.annotations)
+
+    def _walk(self) -> Iterator[str]:
+        "Files that look like pictures, in the order of their names; strings, for speed."
+        for folder, below, names in os.walk(self.folder):  # does not follow links to folders
+            below[:] = sorted(name for name in below if not left_behind(f"{name}/file"))
+            for name in sorted(names):
+                if name.lower().endswith(PICTURE_SUFFIXES) and not left_behind(name):
+                    yield os.path.join(folder, name)
 
     def files(self) -> list[Path]:
         "Files that look like pictures, in the order of their names."
-        found = []
-        for folder, below, names in os.walk(self.folder):  # does not follow links to folders
-            below.sort()
-            for name in sorted(names):
-                path = Path(folder, name)
-                if name.lower().endswith(_SUFFIXES) and not left_behind(
-                    path.relative_to(self.folder)
-                ):
-                    found.append(path)
-        return found
+        return [Path(path) for path in self._walk()]
 
     def changed(self, store: Store) -> int:
         "How many files the store does not know as they are now."
         known = dict(store.rows("select path, facts from files"))
-        return sum(known.get(str(path)) != _facts(path) for path in self.files())
+        return sum(known.get(path) != _facts(path) for path in self._walk())
 
     def scan(self, store: Store, progress: Progress) -> tuple[list[Picture], list[tuple]]:
         known = {row[0]: row[1:] for row in store.rows("select * from files")}

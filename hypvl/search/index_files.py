@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from torch import nn
 
-from ..config import file_hash, write_atomic
+from ..config import file_hash, parse_json, write_atomic
 from ..data.jobs import folder_lock
 from .exact_search import VectorScan
 from .index import METHODS, Index, IndexedEmbeddings, build_index, model_hash
@@ -81,7 +81,7 @@ _TYPES |= {"candidates": int, "next_id": int, "files": dict}
 def _read_facts(file):
     "Content of `index.json`, checked."
     try:
-        facts = json.loads(file.read_text())
+        facts = parse_json(file.read_text())
         version = facts["version"]
         if version == VERSION:
             _check_facts(facts)

@@ -22,7 +22,7 @@ from ..data.jobs import folder_lock
 from ..data.sources import DataPaths, DataSource, WorldSource
 from ..inputs import input_kind
 from ..models.frozen import load_source
-from ..models.towers import modes_kept
+from ..torch_state import preserve_modes
 
 # %% ../../nbs/training/511_cached.ipynb #320151f5
 @torch.no_grad()
@@ -32,7 +32,7 @@ def tower_features(
 ) -> dict[str, Float[Tensor, "N W"]]:
     "Outputs of both towers, in the order of the batches."
     device, parts = model.pixel_mean.device, {"image": [], "text": []}
-    with modes_kept(model):
+    with preserve_modes(model):
         model.eval()
         for batch in batches:
             for side, rows in parts.items():

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['HOOKS', 'MODEL_OUTDATED', 'LEAST_LOSS_SCALE', 'is_due', 'OnRow', 'callback_of', 'call_hooks', 'update_columns',
-           'Logging', 'preserve_modes', 'common_batches', 'Validation', 'BestWeights', 'save_as_model', 'Checkpoints',
-           'DivergenceGuard', 'diverged_term', 'ProgressBar']
+           'Logging', 'common_batches', 'Validation', 'BestWeights', 'save_as_model', 'Checkpoints', 'DivergenceGuard',
+           'diverged_term', 'ProgressBar']
 
 # %% ../../nbs/training/520_callbacks.ipynb #f342153a
 import errno
@@ -14,8 +14,8 @@ import os
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from torch import nn
 from tqdm.std import tqdm
 
 from ..config import suggest
+from ..torch_state import preserve_modes
 from .checkpoint import CheckpointError, get_generators, preserve_generators
 from .config import TrainConfig
 from hypvl.training.guard import (
@@ -154,17 +155,6 @@ class Logging:
             self.metrics.close()
 
 # %% ../../nbs/training/520_callbacks.ipynb #21301f6e
-@contextmanager
-def preserve_modes(module: nn.Module) -> Iterator[None]:
-    "Leave each part in training or evaluation mode as it was found."
-    modes = {part: part.training for part in module.modules()}
-    try:
-        yield
-    finally:
-        for part, training in modes.items():
-            part.training = training
-
-
 def common_batches(
     loader: Iterable[Mapping[str, Any]],
     kinds: Mapping[str, str],  # name → kind of entry

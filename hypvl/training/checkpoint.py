@@ -28,6 +28,9 @@ import torch
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
+from ..config import parse_json
+from ..torch_state import load_plain
+
 # %% ../../nbs/training/503_checkpoint.ipynb #1f544da5
 def get_generators() -> dict:  # plain data for `set_generators`
     "States of the global generators of python, numpy, torch and all GPUs."
@@ -135,7 +138,7 @@ def _write(path, data):
 def _is_whole(path):
     "Whether all files of a checkpoint have the size that they were written with."
     try:
-        sizes = json.loads((path / "meta.json").read_text())["sizes"]
+        sizes = parse_json((path / "meta.json").read_text())["sizes"]
     except (OSError, ValueError, KeyError, TypeError):
         return False
     if not isinstance(sizes, dict) or "state.pt" not in sizes:
@@ -313,7 +316,7 @@ def load_checkpoint(
         raise CheckpointError(
             errno.EIO, "the checkpoint is damaged: a file is missing or cut short", str(path)
         )
-    meta = json.loads((path / "meta.json").read_text())
+    meta = parse_json((path / "meta.json").read_text())
     version = meta.get("version", 1)  # the first layout did not say
     if version != VERSION:
         what = f"is of version {version}, this code reads {VERSION}"
@@ -323,7 +326,7 @@ def load_checkpoint(
         for name in meta["sizes"]:
             if name.endswith(".safetensors"):
                 weights[name.removesuffix(".safetensors")] = load_file(path / name)
-        state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+        state = load_plain(path / "state.pt")
     except Exception as error:  # whatever a reader may make of changed bytes
         what = "the checkpoint is damaged, or holds more than tensors and plain values"
         raise CheckpointError(errno.EIO, what, str(path)) from error
@@ -358,4 +361,4 @@ def load_weights(
         known = ", ".join(sorted(p.stem for p in path.glob("*.safetensors")))
         raise ValueError(f"name: {path.name} has no weights {name!r}, only {known}")
     model.load_state_dict(load_file(path / f"{name}.safetensors"))
-    return json.loads((path / "meta.json").read_text())["step"]
+    return parse_json((path / "meta.json").read_text())["step"]

@@ -22,6 +22,7 @@ from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from ..torch_state import load_plain
 from hypvl.training.checkpoint import (
     get_generators,
     preserve_generators,
@@ -347,7 +348,7 @@ def replay(
 ) -> pd.DataFrame:  # see `diagnose`
     "Evaluate the step that diverged again, with its weights, batch and generators."
     path = Path(path)
-    state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
+    state = load_plain(path / "state.pt")
     step = json.loads((path / "meta.json").read_text())["step"]
     model.load_state_dict(load_file(path / "model.safetensors"))
     with preserve_generators():

@@ -24,7 +24,7 @@ from accelerate.utils import gather_object
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
-from ..config import load_config, save_config, write_atomic
+from ..config import load_config, parse_json, save_config, write_atomic
 from hypvl.training.checkpoint import (
     load_checkpoint,
     preserve_generators,
@@ -229,7 +229,7 @@ def differences(
 def _read_facts(path):
     "The facts of a run, as its folder keeps them."
     try:
-        return json.loads(path.read_text())
+        return parse_json(path.read_text())
     except ValueError as e:
         raise ValueError(f"out: {path} is damaged ({e}); restore it, or take another folder") from e
 

@@ -9,6 +9,7 @@ import sqlite3
 import struct
 import threading
 import time
+import zipfile
 import zlib
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -19,18 +20,22 @@ import pytest
 import torch
 from PIL import Image
 
+from hypvl.config import load_config
 from hypvl.data.batches import Loader
 from hypvl.data.grit.prepare import prepare
 from hypvl.data.grit.shard_dataset import ShardDataset
 from hypvl.data.grit.shards import Faults, TooManyFaults, read_shard, write_shard
 from hypvl.data.jobs import write_once
+from hypvl.data.records import read_json
 from hypvl.geometry.spaces import Lorentz
 from hypvl.models.adapters import find_tower
-from hypvl.models.hub import read_checkpoint
+from hypvl.models.hub import read_checkpoint, read_model_config
 from hypvl.papers.h2em.metadata import convert_metadata, load_records
+from hypvl.papers.recipe_names import read_recipe
 from hypvl.search import build_index, load_index, save_index
-from hypvl.search.gallery import Refused, Store, read_picture
+from hypvl.search.gallery import Refused, Store, read_annotations, read_picture
 from hypvl.training.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
+from hypvl.training.config import TrainConfig
 
 
 def jpeg(side=40):
@@ -174,6 +179,55 @@ def test_code_in_a_pickle_is_not_run(tmp_path, reader, wrapped, zipped):
     words = str(e.value)
     said = ("mkdir", "tensor", "may hold code", "Weights only", "weights_only")
     assert any(one in words for one in said), words
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_an_archive_that_is_compressed_is_refused(tmp_path, reader):
+    path = tmp_path / "bomb.pt"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("archive/data.pkl", b"\x80\x02" + b"]" * 2**22 + b".")
+        archive.writestr("archive/version", b"3\n")
+    with pytest.raises(Exception) as e:
+        READERS[reader](path)
+    words, error = "", e.value
+    while error is not None:
+        words, error = words + str(error), error.__cause__ or error.__context__
+    assert "is compressed: " in words, words
+
+
+def read_index(path):
+    "An index whose facts are the file."
+    folder = path.parent / "index"
+    folder.mkdir()
+    shutil.copy(path, folder / "index.json")
+    return load_index(folder, Lorentz(4))
+
+
+def read_meta(path):
+    "A checkpoint whose facts are the file."
+    folder = save_checkpoint(path.parent / "checkpoints", 1, {"model": {"w": torch.ones(1)}}, {})
+    shutil.copy(path, folder / "meta.json")
+    return load_checkpoint(folder)
+
+
+JSON_READERS = {
+    "config": lambda path: load_config(TrainConfig, path),
+    "description of a model": read_model_config,
+    "boxes of a gallery": read_annotations,
+    "recipe": read_recipe,
+    "records": read_json,
+    "index": read_index,
+    "checkpoint": read_meta,
+}
+
+
+@pytest.mark.parametrize("reader", JSON_READERS)
+@pytest.mark.parametrize("signs", ["[]", ('{"a":', "}")])
+def test_deeply_nested_json_is_an_error_that_names_the_file(tmp_path, reader, signs):
+    path = tmp_path / "deep.json"
+    path.write_text(signs[0] * 100_000 + ("1" if len(signs[0]) > 1 else "") + signs[1] * 100_000)
+    with pytest.raises((ValueError, OSError), match="deep.json|index.json|checkpoint is damaged"):
+        JSON_READERS[reader](path)
 
 
 # --- names that lead out of a folder, pictures that fill the memory

@@ -17,6 +17,7 @@ from typing import Any
 
 from ...config import suggest
 from hypvl.data.benchmarks.annotations import (
+    OVERALL,
     SUGARCREPE,
     SUGARCREPE_COUNTS,
     CaptionData,
@@ -192,6 +193,9 @@ def _read_kinds(texts: Path, images: Path) -> dict[str, PairData]:
         _log.warning("SugarCrepe: %s", error)
     for path in sorted(texts.glob("*.json")):
         if path.stem in SUGARCREPE:
+            continue
+        if path.stem == OVERALL:
+            _log.warning("SugarCrepe: %s is left out: its name is that of the average", path.name)
             continue
         try:
             pairs[path.stem] = read_sugarcrepe(path, images)

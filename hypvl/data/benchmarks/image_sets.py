@@ -15,7 +15,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-import torchvision.datasets
 from torch.utils.data import Dataset
 
 from ...config import write_atomic
@@ -199,6 +198,8 @@ def _pcam_labels(data):
 
 def _read_torchvision(b, folder):
     "Items of torchvision's class: paths or the data set, and names of classes."
+    import torchvision.datasets
+
     data = getattr(torchvision.datasets, b.reader)(folder.parent, **dict(b.options))
     pairs = _have(data, "_samples", "samples")
     if pairs:
@@ -265,7 +266,7 @@ def _read_folders(b, folder):
     if not found:
         names = [place.relative_to(folder.parent).as_posix() for place in places]
         raise FileNotFoundError(" or ".join(f"{name}/<class>/*" for name in names))
-    data = ClassFolders(str(found[0]), allow_empty=True)
+    data = ClassFolders(found[0])
     where = f"below {found[0].relative_to(folder.parent).as_posix()}"
     _count(b, data.classes, where)
     indices = class_indices(b, data.classes)

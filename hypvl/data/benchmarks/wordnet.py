@@ -27,10 +27,18 @@ class Nouns:
     names: Mapping[str, str] = field(default_factory=dict)  # wnid -> first word, where known
 
 
+_MOST_BYTES = 2**28  # of a file, when it is decompressed
+
+
 def _lines(path):
     "Lines of a text file or of a gzipped one."
     path = Path(path)
-    text = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        text = file.read(_MOST_BYTES + 1)
+    if len(text) > _MOST_BYTES:
+        raise ValueError(
+            f"{path.name} holds more than {_MOST_BYTES:,} bytes; WordNet has 16 million"
+        )
     return text.decode("utf-8").splitlines()
 
 

@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import re
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,7 +20,14 @@ from pathlib import Path
 from PIL import Image
 
 from ...config import atomic_path, file_stamp
-from .shards import Faults, find_shards, is_remote, read_shard, write_shard
+from hypvl.data.grit.shards import (
+    Faults,
+    find_shards,
+    is_remote,
+    picture_member,
+    read_shard,
+    write_shard,
+)
 from ..jobs import folder_lock, run_jobs
 from ..records import bad_text, parse_json, read_json, square_pad
 from ...pictures import Refused, read_picture
@@ -107,9 +115,10 @@ class _Fault(Exception):
 
 def _decode(raw):
     "The picture and the description of a raw sample."
-    if "json" not in raw or "jpg" not in raw:
+    picture = picture_member(raw)
+    if "json" not in raw or picture is None:
         members = sorted(k for k in raw if not k.startswith("__"))
-        raise _Fault("missing member", f"has {members}, needs jpg and json")
+        raise _Fault("missing member", f"has {members}, needs a picture and json")
     try:
         meta = parse_json(raw["json"])
     except ValueError as error:
@@ -121,7 +130,7 @@ def _decode(raw):
     if fault:
         raise _Fault("broken text", fault)
     try:
-        return read_picture(raw["jpg"]), meta
+        return read_picture(raw[picture]), meta
     except Refused as error:
         raise _Fault("broken image", error)
 
@@ -135,7 +144,7 @@ def _jpeg(image, config):
 
 
 def prepare_sample(
-    raw: Mapping[str, bytes | str],  # `__key__`, `jpg`, `json` and what `extra_members` names
+    raw: Mapping[str, bytes | str],  # `__key__`, a picture, `json` and what `extra_members` names
     config: PrepareConfig = PrepareConfig(),
 ) -> tuple[dict[str, bytes | str] | None, Counter]:
     "The training sample, or None where no box is left, and what happened to the boxes."
@@ -180,6 +189,19 @@ def _stamp(path: str) -> list[int] | None:
     return list(file_stamp(path))
 
 
+def _is_another(found: Mapping, path: str, stamp: list[int] | None) -> bool:
+    "Whether a finished shard was made of a file of the same name in another folder."
+    known = found.get("path")
+    if known is None or known == _place(path):
+        return False
+    return stamp is None or found.get("stamp", [])[:2] != stamp[:2]  # else it was moved
+
+
+def _place(path: str) -> str:
+    "The address of a raw shard."
+    return path if is_remote(path) else str(Path(path).absolute())
+
+
 def prepare_shard(
     path: str,  # raw shard
     out: str | Path,  # training shard; statistics go beside it with the suffix .json
@@ -197,7 +219,12 @@ def prepare_shard(
                     f"{name} of the finished shard {out.name} is {found.get(name)}, got {value}: "
                     "choose another folder or delete it"
                 )
-        if found.get("stamp") == stamp:
+        if _is_another(found, path, stamp):
+            raise ValueError(
+                f"source of the finished shard {out.name} is {found['path']}, got {_place(path)}: "
+                "choose another folder or delete it"
+            )
+        if found.get("stamp") == stamp or (stamp and found.get("path") != _place(path)):
             return found["counts"], []
         lines.append(f"{Path(path).name} has changed since {out.name} was written: prepared again")
     stats, faults = Counter(), Faults()
@@ -206,7 +233,8 @@ def prepare_shard(
         stats[f"faults: {kind}"] = count
     counts = dict(sorted((+stats).items()))
     with atomic_path(beside) as part:
-        part.write_text(json.dumps(wanted | {"stamp": stamp, "counts": counts}, indent=1))
+        facts = {"path": _place(path), "stamp": stamp, "counts": counts}
+        part.write_text(json.dumps(wanted | facts, indent=1))
     return counts, lines + faults.lines
 
 # %% ../../../nbs/data/grit/222_prepare.ipynb #7895af9c
@@ -221,17 +249,42 @@ def _output_names(shards):
     return [f"{n:05d}.tar" for n in numbers]
 
 
+_BROKEN, _LOST = "faults: broken shard", "samples: lost with broken shards"
+
+
+def _lost_samples(parts: Sequence[Mapping[str, int]]) -> int:
+    "Samples that cut shards have lost: what they lack of the median of the whole ones."
+    whole = [part.get("samples: raw", 0) for part in parts if _BROKEN not in part]
+    lost = 0
+    for part in parts:
+        if _BROKEN in part:
+            there = part.get("samples: raw", 0)  # without a whole shard: as many again
+            lost += max(1, round(statistics.median(whole)) - there if whole else there)
+    return lost
+
+
 def _check_faults(counts, max_bad):
     "Raise if too many samples are broken."
     prefix = "faults: "
     faults = Faults(max_bad, seen=sum(counts.get(f"samples: {k}", 0) for k in _WHOLE))
     for name, count in counts.items():
+        count = counts[_LOST] if name == _BROKEN else count
         if name.startswith(prefix):
             faults.add(name.removeprefix(prefix), "the counts of the preparation", count, count)
     faults.check(final=True)
 
 
 _WHOLE = ("kept", "no box left")  # what became of samples that could be read
+
+
+def _refuse_others(out: Path, names: Sequence[str]) -> None:
+    "Raise where a folder holds training shards that no raw shard of this call makes."
+    others = sorted({path.name for path in out.glob("*.tar")} - {*names})
+    if others:
+        raise ValueError(
+            f"out: {out.name!r} holds {len(others)} tars of no shard given, the first is "
+            f"{others[0]}; delete them, give their shards too, or choose another folder"
+        )
 
 
 def prepare(
@@ -246,16 +299,22 @@ def prepare(
 
     Finished shards are kept, and a folder that another process is filling is waited for.
     Raises TooManyFaults, and writes no `counts.json`, where more than `max_bad` of the samples are
-    broken.
+    broken, those counted that a cut shard has lost. Raises ValueError where the folder holds tars
+    of other shards, which a training would read.
     """
     shards, out = find_shards(shards), Path(out)
-    jobs = [(path, out / name, config) for path, name in zip(shards, _output_names(shards))]
-    total = Counter()
+    names = _output_names(shards)
+    jobs = [(path, out / name, config) for path, name in zip(shards, names)]
+    total, parts = Counter(), []
     with folder_lock(out):
+        _refuse_others(out, names)
         for counts, lines in run_jobs(prepare_shard, jobs, workers, "shards", progress, "fork"):
             total.update(counts)
+            parts.append(counts)
             for line in lines:
                 _log.warning("%s", line)
+        if lost := _lost_samples(parts):
+            total[_LOST] = lost
         total = dict(sorted(total.items()))
         _check_faults(total, max_bad)
         with atomic_path(out / "counts.json") as part:

@@ -40,6 +40,7 @@ from ..records import TokenCache, parse_json, square_pad
 from ...pictures import Refused, read_picture
 
 _log = logging.getLogger(__name__)
+from ...torch_state import check_uncompressed
 
 # %% ../../../nbs/data/grit/223_shard_dataset.ipynb #7da63a04
 def _count_boxes(raw) -> int:
@@ -88,6 +89,7 @@ def _read_index(folder: Path) -> dict[str, tuple]:
     "Shard → its stamp, rows, number of samples and faults; nothing where no index is readable."
     found: dict[str, tuple] = {}
     try:
+        check_uncompressed(folder / _INDEX)
         with np.load(folder / _INDEX, allow_pickle=False) as kept:
             faults, ends = json.loads(str(kept["faults"])), kept["ends"].tolist()
             columns = kept["names"].tolist(), kept["stamps"].tolist(), kept["totals"].tolist()
@@ -239,6 +241,8 @@ class ShardDataset(EpochDataset):
         self.crop_scale, self.crop_ratio = crop_scale, crop_ratio
         self.tokens, self.extras, self.keep_decoded = TokenCache(tokenizer), extras, keep_decoded
         names = {name.removesuffix(".json"): "meta" for name in extras}
+        if taken := {*names} & {*self.kinds}:
+            raise ValueError(f"extras: {sorted(taken)} are entries of every batch; rename members")
         self.kinds = {**self.kinds, **names}
         self._kept: dict[int, dict[str, Any]] = {}  # index → members
         self._take_index()

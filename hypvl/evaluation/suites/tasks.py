@@ -10,6 +10,7 @@ __all__ = ['Counts', 'SUITES', 'Task', 'data_hash', 'task_hash', 'data_state', '
 import json
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -31,11 +32,12 @@ from hypvl.data.benchmarks.annotations import (
 )
 from ...data.benchmarks.caption_sets import CAPTION_SETS, open_captions, open_sugarcrepe
 from ...data.benchmarks.checklist import CHECKLIST, OBJECT_COLUMNS, open_checklist
-from ...data.benchmarks.image_sets import open_benchmark
+from ...data.benchmarks.image_sets import lacks, open_benchmark
 from ...data.benchmarks.registry import BENCHMARK_LISTS, BENCHMARKS
 from ...data.benchmarks.wordnet import imagenet_taxonomy
+from ...data.own_data import OWN_PAIRS, own_captions
 from ...data.records import read_lines
-from ...data.taxonomy import Taxonomy
+from ...data.taxonomy import Taxonomy, read_names
 from hypvl.evaluation.suites.protocols import (
     TREE_METRICS,
     EvaluationRun,
@@ -176,12 +178,23 @@ def _whole_benchmark(name: str, run: EvaluationRun, data) -> Counts:
     return {("zero_shot", name, ""): BENCHMARKS[name].n, ("hierarchy", "WordNet", ""): 50_000}
 
 
+def _same_names(name: str, run: EvaluationRun, data) -> list[str]:
+    "Which names several classes share, as CLIP's ImageNet names do."
+    times = Counter(BENCHMARKS[name].classes)
+    twice = [words for words, count in times.items() if count > 1]
+    if not twice:
+        return []
+    said = ", ".join(map(repr, twice))
+    return [f"one name for two classes: {said}; images of the second class count as errors"]
+
+
 def _benchmark_task(name: str) -> Task:
     cells = [("zero_shot", name, "accuracy")]
     if name == "ImageNet":
         cells += [("hierarchy", "WordNet", metric) for metric in TREE_METRICS]
     opened, known = partial(_open_benchmark, name), BENCHMARKS[name]
     facts = dict(source=known.split, full_counts=partial(_whole_benchmark, name))
+    facts |= dict(notes=partial(_same_names, name))
     texts = (known.templates, known.metric("official"), known.metric("paper"))
     return Task("zero_shot", name, opened, _add_benchmark, tuple(cells), texts=texts, **facts)
 
@@ -296,6 +309,20 @@ def _folder_suite(root: Path) -> list[Task]:
     return [_class_folders_task(root)]
 
 
+def _open_own(run: EvaluationRun):
+    if not (run.root / OWN_PAIRS).is_file():
+        raise lacks(run.root.name, [run.root / OWN_PAIRS], "`hypvl evaluate --data` makes it")
+    return _part(run, own_captions(run.root)[1])
+
+
+def _pairs_suite(root: Path) -> list[Task]:
+    "Retrieval on pictures and captions of one's own, as `PairSource` prepares them."
+    root = Path(root)
+    name = own_captions(root)[0] if (root / OWN_PAIRS).is_file() else root.resolve().name
+    cells = tuple(("retrieval", name, metric) for metric in _RECALLS)
+    return [Task("retrieval", name, _open_own, partial(_add_captions, name), cells)]
+
+
 SUITES: dict[str, Callable[[Path], list[Task]]] = {  # name → tasks on a folder
     "phyclip": _phyclip_suite,
     "syntax": _syntax_suite,
@@ -303,6 +330,7 @@ SUITES: dict[str, Callable[[Path], list[Task]]] = {  # name → tasks on a folde
     "official": _official_suite,
     "world": _world_suite,
     "folder": _folder_suite,
+    "pairs": _pairs_suite,
 }
 
 
@@ -327,7 +355,9 @@ def world_folder(
 def default_suite(
     root: str | Path,  # the data
 ) -> str:
-    "'world' where the folder has its layout, else 'phyclip'."
+    "'world' or 'pairs' where the folder has such a layout, else 'phyclip'."
+    if (Path(root) / OWN_PAIRS).is_file():
+        return "pairs"
     return "world" if _is_world(Path(root)) else "phyclip"
 
 
@@ -576,11 +606,7 @@ def node_names(
 ) -> Callable[[str], str]:  # node → name
     "Display names of nodes, from the folder's names.tsv."
     file = root / "names.tsv"
-    names = {}
-    if file.exists():
-        for line in read_lines(file):
-            node, name = line.split("\t", 1)
-            names[node] = name
+    names = read_names(file) if file.exists() else {}
 
     def name_of(node):
         return names.get(node) or class_name(node)

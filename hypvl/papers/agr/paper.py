@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from IPython.display import Markdown
-from PIL import Image
 
 from ...data.sources import DataPaths
 from ...models.registry import load_model
@@ -46,6 +45,7 @@ from ..reference import Rows
 from ..runs import validation_embeddings
 from ..study import Figure, NoFrame, Paper, Study
 from ..tables import in_groups
+from ...pictures import read_picture
 from ...search import brute_force, build_index
 from ...training.recipe import Recipe
 
@@ -123,7 +123,7 @@ def _leaning(study: Study) -> Drawing | Markdown:
     captions = [scenes.captions[first] for first in firsts]
     places = {path.name: path for path in scenes.paths}
     cases = leaning_captions(trained, scenes.paths, captions, range(len(scenes.paths)))
-    return leaning_figure(cases, lambda name: Image.open(places[name]))
+    return leaning_figure(cases, lambda name: read_picture(places[name]))
 
 
 BUDGET_METRICS = {  # what is drawn over the budget: suite, data set, metric → title

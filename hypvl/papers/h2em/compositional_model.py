@@ -32,7 +32,7 @@ from ...models.hub import HubModel, read_model_config
 from ...models.interop import open_clip_config
 from ...models.registry import load_model
 from ...models.shipped import SHIPPED, load_shipped, shipped_config
-from ...models.towers import ModelDescription, modes_kept
+from ...models.towers import ModelDescription
 from .attention import AttentionConfig, CrossModalAttention, Summaries
 from .splits import clean_name
 from hypvl.papers.h2em.tower_tokens import (
@@ -41,6 +41,7 @@ from hypvl.papers.h2em.tower_tokens import (
     read_embeddings,
     token_embeddings,
 )
+from ...torch_state import preserve_modes
 
 # %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #6550dd5f
 Pair = tuple[str, str]  # state, object
@@ -529,7 +530,7 @@ class CompositionalEncoder(HubModel):
         kinds: Mapping[str, str] | None = None,
     ) -> EncodedImages:
         "Pictures in evaluation mode, for any number of candidates."
-        with modes_kept(self):
+        with preserve_modes(self):
             self.eval()
             images = self._image_features(batch, kinds)
             return self._views(images | self._parts_of(images["pair"], self.views_of))
@@ -558,7 +559,7 @@ class CompositionalEncoder(HubModel):
                 )
         else:
             parts = self.config.vocabulary.parts(pairs).to(self.parts.device)
-        with modes_kept(self):
+        with preserve_modes(self):
             self.eval()
             single = self._text_features(["state", "object"])
             some = [self._text_features(["pair"], rows)["pair"] for rows in parts.split(chunk)]

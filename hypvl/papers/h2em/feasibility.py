@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 
 from .splits import CompositionSplit, clean_name
+from ...torch_state import load_plain
 
 # %% ../../../nbs/papers/h2em/903_feasibility.ipynb #63046e46
 def _cosines(name: str, features, count: int) -> Float[np.ndarray, "n n"]:
@@ -111,14 +112,14 @@ def check_feasibility(
     return values
 
 
-def _load_plain(path: Path):
+def _read_arrays(path: Path):
     "What a file holds, read to its end: an array, a tensor, or several by name."
     if path.suffix == ".npy":
         return np.load(path, allow_pickle=False)
     if path.suffix == ".npz":
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    return torch.load(path, map_location="cpu", weights_only=True)
+    return load_plain(path)
 
 
 def read_feasibility(
@@ -131,7 +132,7 @@ def read_feasibility(
     if not path.is_file():
         raise FileNotFoundError(f"path: {path} is no file")
     try:
-        content = _load_plain(path)
+        content = _read_arrays(path)
     except Exception:  # torch's own words advise to run what the file holds
         raise ValueError(
             f"{path.name} is not loaded: it may hold code, is damaged, or holds no numbers"

@@ -17,13 +17,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pandas as pd
-import torch
 
 from ...config import atomic_path, write_atomic
 from ...data.records import read_json
 from .splits import PHASES, CompositionSplit
 
 _log = logging.getLogger(__name__)
+from ...torch_state import check_uncompressed, load_plain
 
 # %% ../../../nbs/papers/h2em/901_metadata.ipynb #e69c019b
 METADATA = "metadata_compositional-split-natural"
@@ -43,6 +43,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 def _plain_records(path: Path) -> Any:
     "The content of a pickle: plain, or as `torch.save` writes it, in either format."
+    check_uncompressed(path)
     data = path.read_bytes()
     if zipfile.is_zipfile(io.BytesIO(data)):
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -93,7 +94,7 @@ def load_records(
             raise ValueError(f"{path.name} is no Parquet file: {error}") from error
     else:
         try:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            content = load_plain(path)
         except FileNotFoundError:
             raise
         except Exception:  # torch's own words advise to run what the file holds

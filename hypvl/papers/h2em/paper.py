@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from PIL import Image
 
 from ...evaluation.statistics import seed_interval
 from hypvl.papers.figures import (
@@ -43,6 +42,7 @@ from ..recipes import known_name
 from ..reference import BASELINES, Rows
 from ..study import Figure, NoFrame, Paper, Study
 from ..tables import fold
+from ...pictures import read_picture
 from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/h2em/916_paper.ipynb #56cbbbcd
@@ -65,7 +65,7 @@ def _answers(study: Study, skip: int, count: int) -> Drawing:
 
     @lru_cache
     def picture(name: str) -> np.ndarray:
-        return np.asarray(Image.open(image_path(root, name)).convert("RGB"))
+        return np.asarray(read_picture(image_path(root, name)))
 
     rows = _of_first_seed(study, "answers")
     rows = rows[rows["setting"].eq("closed")]

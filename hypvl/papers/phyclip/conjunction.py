@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import nn
 
 from ...evaluation.zero_shot import encode_texts, grammatical, inference, score_matrix
+from ...indices import read_mask, read_scores
 
 # %% ../../../nbs/papers/phyclip/822_conjunction.ipynb #a82130c5
 def conjunction_pairs(
@@ -23,7 +24,7 @@ def conjunction_pairs(
     minimum: int = 10,  # images that must hold both
 ) -> list[tuple[int, int]]:  # pairs of columns
     "Pairs of concepts that occur together often enough."
-    counts = np.asarray(present, dtype=float)
+    counts = read_mask("present", present, (None, None)).astype(float)
     together = counts.T @ counts
     pairs = []
     for i, j in combinations(range(len(together)), 2):
@@ -37,10 +38,12 @@ def top_k(
     k: int = 10,  # how many
 ) -> Int[np.ndarray, "Q k"]:  # best first; equal scores in order of index
     "Indices of the best items of every query."
-    scores = np.asarray(scores)
+    scores = read_scores("scores", scores).cpu().numpy()
     if not 1 <= k <= scores.shape[-1]:
         raise ValueError(f"k: expected 1…{scores.shape[-1]}, got {k}")
-    return np.argsort(-scores, axis=-1, kind="stable")[..., :k]
+    reverse = scores[:, ::-1]  # unsigned integers have no opposite
+    order = scores.shape[1] - 1 - np.argsort(reverse, axis=1, kind="stable")
+    return order[:, ::-1][:, :k]
 
 # %% ../../../nbs/papers/phyclip/822_conjunction.ipynb #2892c311
 def _conjunction_queries(model, names: Sequence[tuple[str, str]], single: str, both: str) -> dict:

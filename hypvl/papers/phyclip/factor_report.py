@@ -18,6 +18,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from ...config import parse_json
 from ...data.records import square_pad
 from ...data.taxonomy import Taxonomy
 from ...evaluation.horopca import taxonomy_disks
@@ -76,7 +77,7 @@ def read_scenes(
 ) -> Scenes:
     "The scenes of a file."
     path = Path(path)
-    rows = json.loads(path.read_text(encoding="utf-8"))
+    rows = parse_json(path.read_text(encoding="utf-8"))
     for name, row in rows.items():
         missing = [key for key in ("things", "captions") if not row.get(key)]
         if missing:

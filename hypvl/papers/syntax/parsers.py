@@ -22,7 +22,7 @@ from typing import Any
 from webdataset.tariterators import base_plus_ext
 
 from ...config import atomic_path, suggest
-from ...data.grit.shards import Faults, find_shards, read_shard
+from ...data.grit.shards import Faults, find_shards, is_remote, read_shard
 from ...data.jobs import folder_lock, run_jobs
 from ...data.records import Parse, parse_json
 from .word_pieces import clean_text
@@ -264,7 +264,7 @@ def parse_shards(
             "'gold')`"
         )
     names = find_shards(shards)
-    remote = [n for n in names if "://" in n or n.startswith("pipe:")]
+    remote = [name for name in names if is_remote(name)]
     if remote:
         raise ValueError(f"shards: parses are written beside a local file, got {remote[0]!r}")
     nlp, total = load_parser(name), Counter()

@@ -25,6 +25,7 @@ from ...data.benchmarks.image_sets import ImageSet, lacks, open_benchmark
 from ...data.benchmarks.registry import find_benchmark
 from ...data.records import read_lines
 from ...evaluation.statistics import item_values
+from ...indices import read_integers
 from .instance_search import MEMORY, likeness, top_mask
 from ...pictures import read_picture
 
@@ -51,9 +52,9 @@ def vote(
     for name, points in (("queries", queries), ("candidates", candidates)):
         if not points.isfinite().all():
             raise ValueError(f"{name}: finite numbers needed, got NaN or infinity")
-    labels = np.asarray(labels)
-    if len(labels) != len(candidates) or not len(labels):
-        raise ValueError(f"labels: one a candidate needed, got {len(labels)}, {len(candidates)}")
+    labels = read_integers("labels", labels, len(candidates))
+    if not len(labels):
+        raise ValueError("candidates: one at least needed, got none")
     cosine, rows = likeness("cosine"), max(1, memory // (24 * len(candidates)))
     candidates = candidates.double()
     said = np.empty(len(queries), dtype=int)
@@ -209,9 +210,8 @@ def evaluate_votes(
     memory: int = MEMORY,  # bytes for a block of queries
 ) -> pd.DataFrame:  # item values of metric vote_accuracy, with the models that look at no query
     "Classification by neighbours, image by image."
-    truth, known = np.asarray(query_labels), np.asarray(candidate_labels)
-    if len(truth) != len(queries):
-        raise ValueError(f"query_labels: {len(queries)} needed, got {len(truth)}")
+    truth = read_integers("query_labels", query_labels, len(queries))
+    known = read_integers("candidate_labels", candidate_labels, len(candidates))
     if clusters is not None and len(clusters) != len(queries):
         raise ValueError(f"clusters: {len(queries)} needed, got {len(clusters)}")
     if radii is not None and len(radii) != len(candidates):
