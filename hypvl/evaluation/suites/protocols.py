@@ -267,11 +267,8 @@ def _add_pairs(
         run.model, buckets, suite=suite, scores=scores, image_points=run.points(transform)
     )
     filled = {name: data for name, data in buckets.items() if data.paths}
-    parts = [items]
-    for score in scores:
-        names = dict(suite=suite, score=score)
-        parts.append(blind_pairs(filled, **names, bag=run.bag, truth=run.truth))
-    rows = pd.concat(parts, ignore_index=True)
+    blind = blind_pairs(filled, suite=suite, score="", bag=run.bag, truth=run.truth)
+    rows = pd.concat([items, *(blind.assign(score=score) for score in scores)], ignore_index=True)
     run.add("items", rows if average is None else with_overall(rows, *average))
     run.add("pairs", pairs.assign(suite=suite))
 
