@@ -297,6 +297,7 @@ def evaluate_zero_shot(
     scores: Sequence[str] = ("paper", "official"),  # score functions, side by side
     image_points: Callable | None = None,  # images → points; None: `encode_images` with `reading`
     offered: Bool[np.ndarray, "C C"] | None = None,  # classes offered to the images of a class
+    chunk: int = 512,  # images compared at once
     **reading,  # batch_size, transform, progress, workers of `encode_images`
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Zero-shot classification of images: item values, and predictions.
@@ -313,10 +314,14 @@ def evaluate_zero_shot(
     points = image_points(images) if image_points else encode_images(model, images, **reading)
     items, predictions = [], []
     for kind in scores:
-        scored = score_matrix(model, points, prototypes, kind)
-        if offered is not None:
-            scored = scored.masked_fill(~offered[targets], -torch.inf)
-        found = classify(scored, targets)
+        parts = []
+        for start in range(0, len(points), chunk):  # all N × C scores may not fit the memory
+            some = slice(start, start + chunk)
+            scored = score_matrix(model, points[some], prototypes, kind)
+            if offered is not None:
+                scored = scored.masked_fill(~torch.as_tensor(offered)[targets[some]], -torch.inf)
+            parts.append(classify(scored, targets[some]))
+        found = pd.concat(parts, ignore_index=True)
         values = classification_values(found)
         items.append(item_values(values, suite="zero_shot", dataset=dataset, score=kind))
         predictions.append(found.assign(score=kind, image=keys))

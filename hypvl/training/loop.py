@@ -20,6 +20,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..config import check_type
 from ..losses.terms import gather_processes
+from ..torch_state import preserve_modes
 from hypvl.training.callbacks import (
     BestWeights,
     Checkpoints,
@@ -29,7 +30,6 @@ from hypvl.training.callbacks import (
     Validation,
     call_hooks,
     callback_of,
-    preserve_modes,
 )
 from .checkpoint import seed_generators
 from .config import TrainConfig

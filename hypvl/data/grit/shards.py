@@ -174,12 +174,21 @@ def tar_members(
                 continue
             if fault := _bad_member(info) or sample.add(info):
                 on_fault(fault)
-            elif not sample.too_large:
+            if fault or sample.too_large:
+                _skip(archive, info)
+            else:
                 content = archive.extractfile(info).read()
                 if len(content) < info.size:
                     raise _cut(info.name, len(content), info.size)
                 yield info, content
             archive.members.clear()  # tarfile remembers every header
+
+
+def _skip(archive, info):
+    "Read over a member in large pieces: tarfile's own small ones copy what is decompressed."
+    content = archive.extractfile(info) if info.isreg() and not info.issparse() else None
+    while content is not None and content.read(2**24):
+        pass
 
 
 def _too_large(name, size, most):

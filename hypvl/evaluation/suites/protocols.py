@@ -267,11 +267,10 @@ def _add_pairs(
         run.model, buckets, suite=suite, scores=scores, image_points=run.points(transform)
     )
     filled = {name: data for name, data in buckets.items() if data.paths}
-    parts = [items]
-    for score in scores:
-        names = dict(suite=suite, score=score)
-        parts.append(baseline_pairs(filled, **names, bag=run.bag, truth=run.truth))
-    rows = pd.concat(parts, ignore_index=True)
+    baselines = baseline_pairs(filled, suite=suite, score="", bag=run.bag, truth=run.truth)
+    rows = pd.concat(
+        [items, *(baselines.assign(score=score) for score in scores)], ignore_index=True
+    )
     run.add("items", rows if average is None else with_overall(rows, *average))
     run.add("pairs", pairs.assign(suite=suite))
 
