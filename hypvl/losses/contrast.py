@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from ..geometry.spaces import unit_rows
 from .terms import Context, LossTerm, check_reduction, input_names, read_input
 
 # %% ../../nbs/losses/401_contrast.ipynb #8bbbd7dc
@@ -135,7 +136,7 @@ def similarity_logits(
     if similarity == "score":
         return geometry.logits(queries, keys, side)
     if similarity == "direction":
-        cosine = F.normalize(queries, dim=-1) @ F.normalize(keys, dim=-1).mT
+        cosine = unit_rows(queries) @ unit_rows(keys).mT
         return geometry.logit_scale.exp() * cosine
     angles = geometry.angles(queries, keys)
     if similarity == "angle_to_specific":
