@@ -12,15 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .precision import MAX_SCALED_RADIUS, Curvature, _check, fp32_geometry
+from .precision import _curvature as _wide_curvature
 
 # %% ../../nbs/geometry/101_literal.ipynb #d7cf6436
 def _curvature(c: Curvature, x: Tensor) -> Tensor:
     "`c` as a tensor of the type of `x`."
-    if isinstance(c, Tensor):
-        return c.to(x.device, x.dtype)
-    if not c > 0:
-        raise ValueError(f"c must be a positive curvature magnitude, got {c}")
-    return x.new_full((), c)
+    return _wide_curvature(c, x).to(x.dtype)
 
 
 def _time(x: Tensor, c: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ __all__ = ['Curvature', 'MAX_SCALED_RADIUS', 'RADII', 'SEPARATIONS', 'CURVATURES
 
 # %% ../../nbs/geometry/107_precision.ipynb #dd4fd8b5
 import functools
+import inspect
 import math
 from typing import Callable
 
@@ -38,17 +39,23 @@ def ball_margin(
 def fp32_geometry(
     f: Callable,  # a function of tensors
 ) -> Callable:  # the same function, computed in float32 or better
-    "Run `f` outside autocast, with float16 and bfloat16 tensors raised to float32; float64 stays."
+    """Run `f` outside autocast, with float16 and bfloat16 tensors raised to float32; float64 stays.
 
-    def raised(value):
-        if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
-            return value.float()
-        return value
+    Raises ValueError for a tensor of integers or booleans, which would cut off what is computed.
+    """
+    names = tuple(inspect.signature(f).parameters)
+
+    def raised(name, value):
+        if not isinstance(value, Tensor) or name == "c":
+            return value
+        if not value.is_floating_point():
+            raise ValueError(f"{name} must hold floating-point numbers, got {value.dtype}")
+        return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
 
     @functools.wraps(f)
     def wrapped(*args, **kwargs):
-        args = [raised(value) for value in args]
-        kwargs = {name: raised(value) for name, value in kwargs.items()}
+        args = [raised(name, value) for name, value in zip(names, args)] + [*args[len(names) :]]
+        kwargs = {name: raised(name, value) for name, value in kwargs.items()}
         tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         first = next(tensors, None)
         device = "cpu" if first is None else first.device.type
@@ -68,7 +75,7 @@ def _wide(device: torch.device) -> torch.dtype:
 def _curvature(c: Curvature, x: Tensor) -> Tensor:
     "`c` as a wide tensor beside `x`."
     if isinstance(c, Tensor):
-        if c.device.type == "cpu" and not torch.compiler.is_compiling() and (c <= 0).any():
+        if c.device.type == "cpu" and not torch.compiler.is_compiling() and not (c > 0).all():
             raise ValueError(f"c must be a positive curvature magnitude, got {c.min().item()}")
         return c.to(x.device, _wide(x.device))
     if not c > 0:

@@ -111,7 +111,7 @@ class CheckpointError(OSError):
     "A checkpoint could not be written or read; earlier ones are intact."
 
 
-VERSION = 2  # of the layout of a checkpoint
+VERSION = 3  # of the layout of a checkpoint
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk full, quota, file size limit
