@@ -36,6 +36,7 @@ from hypvl.training.update import (
     sample_streams,
     to_device,
 )
+from ..weights import own_names
 
 # %% ../../nbs/training/504_guard.ipynb #608bf08a
 def _summed(value: Tensor, accelerator: Any) -> Tensor:
@@ -398,7 +399,7 @@ def replay(
     path = Path(path)
     state = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
     step = json.loads((path / "meta.json").read_text())["step"]
-    model.load_state_dict(load_file(path / "model.safetensors"))
+    model.load_state_dict(own_names(load_file(path / "model.safetensors"), model))
     with preserve_generators():
         set_generators(state["generators"])
         return diagnose(model, objective, state["batch"], kinds, step)

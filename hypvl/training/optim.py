@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from ..config import suggest
+from ..weights import plain_name
 
 # %% ../../nbs/training/502_optim.ipynb #24cd647c
 VARIANTS = ("paper", "official")
@@ -65,7 +66,7 @@ def _names_of(parts, kind):
         for prefix, module in part.named_modules():
             for name, p in module.named_parameters(recurse=False):
                 if kind(module, name, p):
-                    names.add(front + f"{prefix}.{name}".lstrip("."))
+                    names.add(front + plain_name(f"{prefix}.{name}".lstrip(".")))
     return names
 
 
@@ -165,7 +166,7 @@ def _all_names(parts):
     found = {}
     for front, part in parts.items():
         for name, p in part.named_parameters(remove_duplicate=False):
-            found[front + name] = p
+            found[front + plain_name(name)] = p
     return found
 
 

@@ -413,7 +413,7 @@ def make_accelerator(
     )
     accelerator = Accelerator(
         mixed_precision=precision,
-        cpu=device == "cpu",
+        cpu=device == "cpu" or not torch.accelerator.is_available(),  # else torchrun's are alone
         kwargs_handlers=[ddp, InitProcessGroupKwargs(timeout=timedelta(seconds=timeout))],
         step_scheduler_with_optimizer=False,
     )

@@ -5,6 +5,8 @@ with 4 processes, in one piece and in micro-batches. Processes are started once 
 """
 
 import math
+import os
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -400,6 +402,25 @@ def test_terms_give_the_loss_and_gradient_of_the_whole_batch(space, rows, ranks,
         for i, grad in enumerate(parameters):
             error = (found[0][2][i] - grad).norm()
             assert error <= 1e-5 * grad.norm() + 1e-6, (i, error)
+
+
+TORCHRUN = """
+from hypvl.training.update import make_accelerator
+accelerator = make_accelerator()
+open(f"{accelerator.process_index} of {accelerator.num_processes}", "w").close()
+accelerator.end_training()
+"""
+
+
+def test_torchrun_without_a_gpu_joins_its_processes(tmp_path):
+    (tmp_path / "join.py").write_text(TORCHRUN)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    command += ["--master_port", str(free_port()), "join.py"]
+    without = {name: value for name, value in os.environ.items() if "ACCELERATE" not in name}
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=without | path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert sorted(p.name for p in tmp_path.glob("* of *")) == ["0 of 2", "1 of 2"]
 
 
 def test_training_equals_one_process(ranks, folder, tmp_path):
