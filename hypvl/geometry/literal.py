@@ -166,5 +166,5 @@ def half_aperture(
     eps: float = 1e-8,  # guard of quotient and asin
 ) -> Float[Tensor, "*B"]:
     "Half-aperture by asin."
-    scaled_norm = x.norm(dim=-1) * _curvature(c, x).sqrt()
+    scaled_norm = _curvature(c, x).sqrt() * x.norm(dim=-1)
     return (2 * min_radius / (scaled_norm + eps)).clamp(min=-1 + eps, max=1 - eps).asin()

@@ -440,5 +440,6 @@ def from_poincare(
     Points on the rim and outside count as next to the rim, 1 - |p|² = `ball_margin`; gradients
     stay finite. Raises ValueError where `c` is not positive.
     """
+    root = _curvature(c, p).sqrt()
     room = (1 - _norm(p).square()).clamp(min=ball_margin(p.dtype))
-    return p * (2 / (_curvature(c, p).sqrt() * room)).to(p.dtype)[..., None]
+    return p * (2 / (root * room)).to(p.dtype)[..., None]

@@ -4,11 +4,10 @@
 
 # %% auto #0
 __all__ = ['Curvature', 'MAX_SCALED_RADIUS', 'RADII', 'SEPARATIONS', 'CURVATURES', 'tiny_norm', 'ball_margin', 'fp32_geometry',
-           'reads_values', 'precise', 'pair_grid', 'run_without_values']
+           'check_floats', 'reads_values', 'precise', 'pair_grid', 'run_without_values']
 
 # %% ../../nbs/geometry/107_precision.ipynb #dd4fd8b5
 import functools
-import inspect
 import math
 from typing import Callable
 
@@ -39,23 +38,17 @@ def ball_margin(
 def fp32_geometry(
     f: Callable,  # a function of tensors
 ) -> Callable:  # the same function, computed in float32 or better
-    """Run `f` outside autocast, with float16 and bfloat16 tensors raised to float32; float64 stays.
+    "Run `f` outside autocast, with float16 and bfloat16 tensors raised to float32; float64 stays."
 
-    Raises ValueError for a tensor of integers or booleans, which would cut off what is computed.
-    """
-    names = tuple(inspect.signature(f).parameters)
-
-    def raised(name, value):
-        if not isinstance(value, Tensor) or name == "c":
-            return value
-        if not value.is_floating_point():
-            raise ValueError(f"{name} must hold floating-point numbers, got {value.dtype}")
-        return value.float() if value.dtype in (torch.float16, torch.bfloat16) else value
+    def raised(value):
+        if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16):
+            return value.float()
+        return value
 
     @functools.wraps(f)
     def wrapped(*args, **kwargs):
-        args = [raised(name, value) for name, value in zip(names, args)] + [*args[len(names) :]]
-        kwargs = {name: raised(name, value) for name, value in kwargs.items()}
+        args = [raised(value) for value in args]
+        kwargs = {name: raised(value) for name, value in kwargs.items()}
         tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
         first = next(tensors, None)
         device = "cpu" if first is None else first.device.type
@@ -72,8 +65,18 @@ def _wide(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def check_floats(
+    x: Tensor,  # what a caller says are points
+    name: str = "points",  # of the argument
+):
+    "Raise for integers and booleans: a result in their type would be cut off."
+    if not x.is_floating_point():
+        raise ValueError(f"{name} must hold floating-point numbers, got {x.dtype}")
+
+
 def _curvature(c: Curvature, x: Tensor) -> Tensor:
     "`c` as a wide tensor beside `x`."
+    check_floats(x)
     if isinstance(c, Tensor):
         if c.device.type == "cpu" and not torch.compiler.is_compiling() and not (c > 0).all():
             raise ValueError(f"c must be a positive curvature magnitude, got {c.min().item()}")
@@ -91,7 +94,9 @@ def reads_values(
 
 
 def _check(x: Tensor, y: Tensor):
-    "Points that are compared have the same number of dimensions."
+    "Points that are compared are floats and have the same number of dimensions."
+    check_floats(x, "x")
+    check_floats(y, "y")
     if x.shape[-1] != y.shape[-1]:
         raise ValueError(f"y must have the last axis of x, {x.shape[-1]}, got {y.shape[-1]}")
 

@@ -31,7 +31,7 @@ from hypvl.geometry.pairwise import (
     product_cross_entropy,
     product_cross_entropy_both,
 )
-from .precision import fp32_geometry
+from .precision import check_floats, fp32_geometry
 from hypvl.geometry.product import (
     pairwise_product_dist,
     pairwise_sum_inner,
@@ -244,6 +244,7 @@ class Geometry(nn.Module):
     ):
         "Raise if these cannot be points of this space."
         check_type(name, points, Tensor)
+        check_floats(points, name)
         if points.shape[-1] != self.dim:
             raise ValueError(f"{name} must have width {self.dim}, got {list(points.shape)}")
 
