@@ -226,7 +226,8 @@ def _angle_tile(x: _Apexes, y: _Apexes, tiny: float) -> _AngleTile:
     sin = t * (4 - t.square()).clamp(min=0).sqrt() / 2
     sin = sin.where(~(sin <= 8 * torch.finfo(t.dtype).eps), 0.0)
     bend = t.square() / 2
-    rise = x.time * y.norm - x.norm * y.time
+    rise = (y.norm - x.norm) * (y.norm + x.norm)  # over the sum: the difference would cancel
+    rise = rise / (x.time * y.norm + x.norm * y.time).clamp(min=tiny)
     across = y.norm * sin
     radial = rise - x.time * y.norm * bend
     back = rise + x.norm * y.time * bend

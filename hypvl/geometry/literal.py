@@ -12,15 +12,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .precision import MAX_SCALED_RADIUS, Curvature, _check, fp32_geometry
+from .precision import _curvature as _wide_curvature
 
 # %% ../../nbs/geometry/101_literal.ipynb #d7cf6436
 def _curvature(c: Curvature, x: Tensor) -> Tensor:
     "`c` as a tensor of the type of `x`."
-    if isinstance(c, Tensor):
-        return c.to(x.device, x.dtype)
-    if not c > 0:
-        raise ValueError(f"c must be a positive curvature magnitude, got {c}")
-    return x.new_full((), c)
+    return _wide_curvature(c, x).to(x.dtype)
 
 
 def _time(x: Tensor, c: Tensor) -> Tensor:
@@ -169,5 +166,5 @@ def half_aperture(
     eps: float = 1e-8,  # guard of quotient and asin
 ) -> Float[Tensor, "*B"]:
     "Half-aperture by asin."
-    scaled_norm = x.norm(dim=-1) * _curvature(c, x).sqrt()
+    scaled_norm = _curvature(c, x).sqrt() * x.norm(dim=-1)
     return (2 * min_radius / (scaled_norm + eps)).clamp(min=-1 + eps, max=1 - eps).asin()

@@ -117,7 +117,7 @@ def exp0(
     if _is_literal(mode):
         return literal.exp0(v, c=c, eps=eps)
     t = _curvature(c, v).sqrt() * _norm(v)
-    away = t > tiny_norm(v.dtype)
+    away = ~(t <= tiny_norm(v.dtype))  # also where c is NaN, on a device that is not asked
     t = t.where(away, 1.0)
     stretch = (t.clamp(max=MAX_SCALED_RADIUS).sinh() / t).where(away, 1.0)
     return v * stretch.to(v.dtype)[..., None]
@@ -138,7 +138,7 @@ def log0(
     if _is_literal(mode):
         return literal.log0(x, c=c, eps=eps)
     t = _curvature(c, x).sqrt() * _norm(x)
-    away = t > tiny_norm(x.dtype)
+    away = ~(t <= tiny_norm(x.dtype))
     t = t.where(away, 1.0)
     shrink = (t.asinh() / t).where(away, 1.0)
     return x * shrink.to(x.dtype)[..., None]
@@ -440,5 +440,6 @@ def from_poincare(
     Points on the rim and outside count as next to the rim, 1 - |p|² = `ball_margin`; gradients
     stay finite. Raises ValueError where `c` is not positive.
     """
+    root = _curvature(c, p).sqrt()
     room = (1 - _norm(p).square()).clamp(min=ball_margin(p.dtype))
-    return p * (2 / (_curvature(c, p).sqrt() * room)).to(p.dtype)[..., None]
+    return p * (2 / (root * room)).to(p.dtype)[..., None]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Curvature', 'MAX_SCALED_RADIUS', 'RADII', 'SEPARATIONS', 'CURVATURES', 'tiny_norm', 'ball_margin', 'fp32_geometry',
-           'reads_values', 'precise', 'pair_grid', 'run_without_values']
+           'check_floats', 'reads_values', 'precise', 'pair_grid', 'run_without_values']
 
 # %% ../../nbs/geometry/107_precision.ipynb #dd4fd8b5
 import functools
@@ -65,10 +65,20 @@ def _wide(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def check_floats(
+    x: Tensor,  # what a caller says are points
+    name: str = "points",  # of the argument
+):
+    "Raise for integers and booleans: a result in their type would be cut off."
+    if not x.is_floating_point():
+        raise ValueError(f"{name} must hold floating-point numbers, got {x.dtype}")
+
+
 def _curvature(c: Curvature, x: Tensor) -> Tensor:
     "`c` as a wide tensor beside `x`."
+    check_floats(x)
     if isinstance(c, Tensor):
-        if c.device.type == "cpu" and not torch.compiler.is_compiling() and (c <= 0).any():
+        if c.device.type == "cpu" and not torch.compiler.is_compiling() and not (c > 0).all():
             raise ValueError(f"c must be a positive curvature magnitude, got {c.min().item()}")
         return c.to(x.device, _wide(x.device))
     if not c > 0:
@@ -84,7 +94,9 @@ def reads_values(
 
 
 def _check(x: Tensor, y: Tensor):
-    "Points that are compared have the same number of dimensions."
+    "Points that are compared are floats and have the same number of dimensions."
+    check_floats(x, "x")
+    check_floats(y, "y")
     if x.shape[-1] != y.shape[-1]:
         raise ValueError(f"y must have the last axis of x, {x.shape[-1]}, got {y.shape[-1]}")
 

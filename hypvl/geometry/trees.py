@@ -72,6 +72,11 @@ def geodesic_square(
     return exp0(radius * corner, c=c)
 
 # %% ../../nbs/geometry/106_trees.ipynb #c1fdca8f
+def _sinh_share(t: Tensor, delta: Tensor) -> Tensor:
+    "sinh(t delta) / sinh(delta) for t in [0, 1], also where both overflow."
+    return ((t - 1) * delta).exp() * (-2 * t * delta).expm1() / (-2 * delta).expm1()
+
+
 def geodesic(
     x: Float[Tensor, "D"],  # start
     y: Float[Tensor, "D"],  # end, different from the start
@@ -80,11 +85,13 @@ def geodesic(
     c: float = 1.0,  # curvature magnitude
 ) -> Float[Tensor, "{steps} D"]:
     "Points at equal distances on the geodesic between two points."
-    delta = math.sqrt(c) * dist(x, y, c=c)
+    wide_x, wide_y = x.double(), y.double()
+    delta = math.sqrt(c) * dist(wide_x, wide_y, c=c)
     if delta == 0:
         raise ValueError("x and y must be different points, got the same twice")
-    t = torch.linspace(0, 1, steps, dtype=x.dtype)[:, None]
-    return (((1 - t) * delta).sinh() * x + (t * delta).sinh() * y) / delta.sinh()
+    t = torch.linspace(0, 1, steps, dtype=torch.float64)[:, None]
+    path = _sinh_share(1 - t, delta) * wide_x + _sinh_share(t, delta) * wide_y
+    return path.to(x.dtype)
 
 # %% ../../nbs/geometry/106_trees.ipynb #0bf3d04c
 def _smooth_spread(log_ratio: Tensor, temperature: float) -> Tensor:
@@ -191,25 +198,41 @@ def _inverse(frames: Tensor) -> Tensor:
     return torch.stack([d, -b, -c, a], -1).unflatten(-1, (2, 2))
 
 
-def sarkar_frames(
-    parents: Sequence[int],  # parent of every node; node 0 is the root
-    tau: float,  # length of an edge in the hyperbolic plane, c = 1
-) -> Float[Tensor, "N N 2 2"]:  # isometries in SL(2, R)
-    "Isometries that carry the frame of one node to that of another in Sarkar's drawing of a tree."
-    if not tau > 0:
-        raise ValueError(f"tau must be > 0, got {tau}")
+def _scaled_frames(
+    parents: Sequence[int], tau: float
+) -> tuple[Float[Tensor, "N N 2 2"], Float[Tensor, "N N"]]:
+    "`sarkar_frames` over their largest entry, and the logarithm of that entry."
+    if not 0 < tau < math.inf:
+        raise ValueError(f"tau must be > 0 and finite, got {tau}")
     children = _children(parents)
-    step = torch.diag(torch.tensor([tau / 2, -tau / 2], dtype=torch.float64).exp())
+    step = torch.tensor([[1.0, 0.0], [0.0, math.exp(-tau)]], dtype=torch.float64)  # over e^(tau/2)
     frames = torch.eye(2, dtype=torch.float64).repeat(len(parents), len(parents), 1, 1)
+    logs = torch.zeros(len(parents), len(parents), dtype=torch.float64)
     for node, parent in _edges(parents):
         has_parent = parent > 0  # then edge 0 leads to the parent, at angle pi
         edges = len(children[parent]) + has_parent
         place = children[parent].index(node) + has_parent
         angle = math.pi * has_parent + 2 * math.pi * place / edges
         to_node = frames[:node, parent] @ (_turn(angle) @ step)
+        largest = to_node.abs().amax((-1, -2))
+        to_node = to_node / largest[:, None, None]
         frames[:node, node] = to_node
         frames[node, :node] = _inverse(to_node)
-    return frames
+        log = logs[:node, parent] + tau / 2 + largest.log()
+        logs[:node, node] = logs[node, :node] = log
+    return frames, logs
+
+
+def sarkar_frames(
+    parents: Sequence[int],  # parent of every node; node 0 is the root
+    tau: float,  # length of an edge in the hyperbolic plane, c = 1
+) -> Float[Tensor, "N N 2 2"]:  # isometries in SL(2, R)
+    """Isometries that carry the frame of one node to that of another in Sarkar's drawing of a tree.
+
+    Infinite between nodes that are more than some 1,400 apart.
+    """
+    frames, logs = _scaled_frames(parents, tau)
+    return frames * logs.exp()[..., None, None]
 
 # %% ../../nbs/geometry/106_trees.ipynb #a8f8d892
 def sarkar_distances(
@@ -217,10 +240,14 @@ def sarkar_distances(
     tau: float,  # length of an edge
 ) -> Float[Tensor, "N N"]:
     "Hyperbolic distances in Sarkar's drawing, accurate for any edge length."
-    first, second = sarkar_frames(parents, tau).unbind(-2)
+    frames, logs = _scaled_frames(parents, tau)
+    first, second = frames.unbind(-2)
     a, b = first.unbind(-1)
     c, d = second.unbind(-1)
-    return 2 * (torch.hypot(a - d, b + c) / 2).asinh()
+    half_sinh = torch.hypot(a - d, b + c) / 2  # over e^log
+    long = logs > 300  # asinh(s) is log(2 s) to the last digit
+    exact = (half_sinh * logs.where(~long, 0).exp()).asinh()
+    return 2 * torch.where(long, logs + (2 * half_sinh).log(), exact)
 
 
 def sarkar_embedding(

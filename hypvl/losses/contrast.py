@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from ..geometry.spaces import unit_rows
 from .terms import Context, LossTerm, check_reduction, input_names, read_input
 
 # %% ../../nbs/losses/401_contrast.ipynb #8bbbd7dc
@@ -135,8 +136,8 @@ def similarity_logits(
     if similarity == "score":
         return geometry.logits(queries, keys, side)
     if similarity == "direction":
-        scaled = geometry.logit_scale.exp() * F.normalize(queries, dim=-1)
-        return scaled @ F.normalize(keys, dim=-1).mT
+        scaled = geometry.logit_scale.exp() * unit_rows(queries)
+        return scaled @ unit_rows(keys).mT
     angles = geometry.angles(queries, keys)
     if similarity == "angle_to_specific":
         angles = math.pi - angles

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ..config import Registry, suggest
 from ..torch_state import load_plain
+from ..weights import file_tensors, load_tensors, plain_model, plain_name
 
 # %% ../../nbs/models/309_adapters.ipynb #e07fc6f1
 def _adapter_layers(tower: nn.Module) -> dict[str, nn.Module]:
@@ -50,7 +51,7 @@ def tower_state(
     for name, tensor in tower.state_dict().items():
         base = base_name(name, wrapped)
         if base is not None:
-            state[base] = tensor.detach()
+            state[plain_name(base)] = tensor.detach()
     return state
 
 
@@ -110,7 +111,8 @@ def read_towers(
     for part in parts:
         tensors = find_tower(found, part)
         try:
-            model.get_submodule(part).load_state_dict(tensors)
+            tower = plain_model(model).get_submodule(part)
+            load_tensors(tower, tensors, f"weights={name or str(source)!r}: {part}")
         except RuntimeError as error:
             said = f"weights={name or str(source)!r}: its {part} is not the one described here"
             raise ValueError(f"{said}: {error}") from None
@@ -282,10 +284,8 @@ class AdaptableTowers(nn.Module):
     def saved_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "Tensors for a file, without frozen towers, and what is to be known of cared-for towers."
         elsewhere = self.frozen_tensors()
-        state = {}
-        for name, tensor in self.state_dict().items():
-            if name not in elsewhere:
-                state[name] = tensor.detach().contiguous()
+        own = self.state_dict()
+        state = file_tensors({name: t for name, t in own.items() if name not in elsewhere})
         notes = {}
         for part, care in self._care.items():
             notes[part] = {}
@@ -328,7 +328,7 @@ class AdaptableTowers(nn.Module):
                 f"from_pretrained(folder, towers={{{part!r}: PLACE}})"
             )
         tower = self._tower(part)
-        tower.load_state_dict(find_tower(source, part))
+        load_tensors(tower, find_tower(source, part), part)
         found = weights_hash(tower_state(tower))
         if found != sha256:
             where = type(source).__name__ if isinstance(source, nn.Module) else repr(str(source))

@@ -85,6 +85,8 @@ class ImageEncoder(HubModel):
             image_projection = make_projection(image_tower, geometry, "image")
         self.image_projection = image_projection
         vision = image_tower.config
+        if not all(std > 0 for std in vision.pixel_std):
+            raise ValueError(f"pixel_std: three numbers above 0, got {vision.pixel_std}")
         self.register_buffer("pixel_mean", torch.tensor(vision.pixel_mean).view(3, 1, 1))
         self.register_buffer("pixel_std", torch.tensor(vision.pixel_std).view(3, 1, 1))
         self.preprocess = eval_transform(vision.image_size)

@@ -25,6 +25,7 @@ from ..config import atomic_path, from_dict, parse_json, suggest, to_dict, write
 from .adapters import AdaptableTowers
 from .towers import ModelDescription
 from ..torch_state import load_plain
+from ..weights import check_values, file_tensors, load_tensors, own_names
 
 # %% ../../nbs/models/307_hub.ipynb #f10d838a
 def save_model_config(
@@ -259,7 +260,7 @@ class HubModel(
     def _save_pretrained(self, save_directory: Path) -> None:
         state, towers = self.saved_state()
         if self.config is None:  # nothing could rebuild the model, so nothing is left out
-            state = {name: t.detach().contiguous() for name, t in self.state_dict().items()}
+            state = file_tensors(self.state_dict())
         else:
             save_model_config(self.config, save_directory / "config.json", towers)
         with atomic_path(save_directory / "model.safetensors") as part:
@@ -279,9 +280,10 @@ class HubModel(
             raise FileNotFoundError(f"no model.safetensors in folder {Path(folder).name!r}")
         with explain_refusal(path):
             weights = load_file(path)
+        check_values(weights, self, f"path: {path.name!r}")
         own = self.state_dict()
-        weights |= {name: own[name] for name in self.frozen_tensors()}
-        self.load_state_dict(weights)
+        elsewhere = {name: own[name] for name in self.frozen_tensors()}
+        self.load_state_dict(own_names(weights, self) | elsewhere)
         return self
 
     @classmethod
@@ -300,7 +302,8 @@ class HubModel(
             model = cls.from_pretrained(_run_of_checkpoint(place), **settings)
             weights = Path(place) / "model.safetensors"
             with explain_refusal(weights):
-                model.load_state_dict(load_file(weights))
+                tensors = load_file(weights)
+            load_tensors(model, tensors, f"path: {weights.name!r}")
             return model
         if is_local(place):
             place = _model_folder(place)

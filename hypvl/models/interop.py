@@ -7,6 +7,7 @@ __all__ = ['OpenClipConfig', 'open_clip_names', 'open_clip_config', 'PixelInput'
            'OpenClipText', 'LazyTokenizer', 'random_module', 'from_open_clip']
 
 # %% ../../nbs/models/306_interop.ipynb #d9f4f617
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from .hub import explain_refusal
 from .text import marks_as_text
 from .towers import ModelDescription
 from ..torch_state import check_uncompressed, preserve_modes
+from ..weights import check_values
 
 # %% ../../nbs/models/306_interop.ipynb #af854123
 @dataclass(frozen=True)
@@ -327,11 +329,24 @@ def from_open_clip(
             return _adopt(model, pretrained, geometry, preprocess)
         config = open_clip_config(model, geometry, preprocess)
         module = _module(_source(model), config, pretrained)
+        if pretrained is not None:
+            _warn_of_losses(module)
         known = getattr(module.visual, "preprocess_cfg", None)  # a pretrained model has its own
         if known:
             pixels = merge_preprocess_dict(known, dict(preprocess or {}))
             config = replace(config, preprocess_cfg=_plain(pixels))
         return _assemble(module, config.preprocess_cfg, geometry, config)
+
+
+def _warn_of_losses(module):
+    "Say what a trained model has and a `DualEncoder` has no use for."
+    bias, lost = getattr(module, "logit_bias", None), []
+    if bias is not None:
+        lost.append(f"logit_bias={bias.item():.4g}, which moves the logits of all pairs alike")
+    if getattr(module, "text_decoder", None) is not None:
+        lost.append("text_decoder, which writes captions")
+    if lost:
+        warnings.warn(f"model: left out are {' and '.join(lost)}", stacklevel=4)
 
 
 def _adopt(module, pretrained, geometry, preprocess):
@@ -350,6 +365,7 @@ def _adopt(module, pretrained, geometry, preprocess):
         "size": visual.image_size,
     }
     pixels = merge_preprocess_dict(merge_preprocess_dict(usual, known), dict(preprocess or {}))
+    _warn_of_losses(module)
     return _assemble(module, pixels, geometry)
 
 # %% ../../nbs/models/306_interop.ipynb #dd05e981
@@ -371,6 +387,7 @@ def _module(source, config, pretrained) -> Any:
     with explain_refusal(path):
         check_uncompressed(path)
         open_clip.load_checkpoint(module, str(path))
+    check_values(module.state_dict(), module, f"pretrained: {path.name!r}")
     return module
 
 

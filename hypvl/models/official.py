@@ -17,11 +17,13 @@ import torch
 from torch import Tensor
 
 from ..config import atomic_path, suggest
+from ..geometry.spaces import Lorentz, Product, Sphere
 from .dual_encoder import DualEncoder
 from .hub import read_checkpoint
 from .registry import ModelConfig, create_model, families, family_geometry
 from .text import TransformerConfig
 from .towers import ViTConfig
+from ..weights import load_tensors
 
 # %% ../../nbs/models/305_official.ipynb #7dc33f4a
 @dataclass(frozen=True)
@@ -72,11 +74,32 @@ def _family(model, family):
         fitting = ["phyclip"]
     if family is None and model.official:
         family = model.official.family
-    if family is None and fitting:
+    if family is None and not fitting:
+        raise ValueError(f"model: no published layout holds {geometry.describe()}")
+    if family is None:
         family = fitting[0]
     if _known(family) not in fitting:
         raise ValueError(f"family: {geometry.describe()} does not fit {family!r}")
     return family
+
+
+def _check_holds(model, family):
+    "Raise for what `load_official` would make of a model otherwise than it is."
+    geometry, k = model.geometry, model.geometry.factors
+    if type(geometry) not in (Sphere, Product, Lorentz):
+        raise ValueError(f"model: no published layout holds a {type(geometry).__name__}")
+    with torch.device("meta"):
+        made = family_geometry(family, k, geometry.dim // k).make()
+    own, read = geometry.settings()[""], made.settings()[""]
+    same = ("scale", "eps") if own.get("mode") == "stable" else ("scale",)
+    lost = {n: x for n, x in own.items() if n != "class" and n not in same and x != read.get(n)}
+    if lost:
+        said = ", ".join(f"{name}={value!r}" for name, value in lost.items())
+        raise ValueError(f"model: the published layout has no place for {said} of its geometry")
+    parts = (*_parts.values(), "geometry.", "pixel_")
+    beside = [name for name in model.state_dict() if not name.startswith(parts)]
+    if beside:
+        raise ValueError(f"model: the published layout has no place for {_short(beside)}")
 
 # %% ../../nbs/models/305_official.ipynb #b0e41c99
 def official_state(
@@ -330,7 +353,8 @@ def load_official(
     mask = state["textual.attn_mask"].bool()
     if not torch.equal(mask, torch.ones_like(mask).triu(1)):
         raise ValueError("tensor 'textual.attn_mask' is not the causal mask")
-    model.to_empty(device="cpu").load_state_dict(_ours(state, model.geometry, family))
+    model.to_empty(device="cpu")
+    load_tensors(model, _ours(state, model.geometry, family), f"path: {name!r}")
     model.get_buffer("text_tower.attn_mask").copy_(mask)
     unused = {"clip": ("root",), "phyclip": tuple(_scalars)}.get(family, ())
     extras = {name: state[name] for name in unused if name in state}
@@ -362,9 +386,13 @@ def export_official(
     path: the .pth file; its folder must exist.
     family: layout; None: that of the file the model came from, or what its geometry suggests.
 
+    Raises ValueError where the layout has no place for the geometry or for a part of the model:
+    `load_official` would make another model. The number of attention heads stands in no file.
+
     The file is a dictionary with the state dict under `model`, and what stood beside it in the
     file that the model came from.
     """
+    _check_holds(model, _family(model, family))
     state = {}
     for name, t in official_state(model, family).items():
         state[name] = t.cpu().contiguous() if t.dim() else t.cpu().clone()

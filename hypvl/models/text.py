@@ -54,7 +54,8 @@ class Tokenizer:
     `tokenizer(texts)` takes a text or a list of texts and gives int64 ids [B, L], right-padded
     with 0 to the longest text of the call. Each row starts with `sot` (49406) and ends with `eot`
     (49407); a text with more than `context_length` ids keeps its first ones and then `eot`.
-    Literal marks inside a text are ordinary characters.
+    Literal marks inside a text are ordinary characters: CLIP's own tokeniser makes 49407 of
+    `<|endoftext|>`, and its model reads nothing behind it.
     """
 
     def __init__(

@@ -31,10 +31,13 @@ from ..torch_state import preserve_modes
 from .checkpoint import CheckpointError, get_generators, preserve_generators
 from .config import TrainConfig
 from hypvl.training.guard import (
+    FIRST,
     TrainingDiverged,
     diagnose,
     exploded,
     find_nonfinite_loss,
+    largest_loss,
+    note_start,
     save_replay,
     term_gradients,
 )
@@ -331,7 +334,14 @@ class DivergenceGuard:
         self.generators = generator_state(trainer.accelerator.device)
 
     def before_update(self, trainer):
-        reason = exploded(trainer.guard, trainer.loss)
+        guard, result, kinds = trainer.guard, trainer.result, trainer.step_module.kinds
+        if len(guard.start.get("loss", [])) < FIRST:
+            values = {t.name: result.logs[t.name] for t in guard.all_rows if t.name in result.logs}
+            values = fetch(values, trainer.accelerator)
+            note_start(guard, values | {"loss": trainer.loss})
+        reason = exploded(
+            guard, trainer.loss, largest_loss(guard, result.embeddings, result.logs, kinds)
+        )
         size, scaler = trainer.grad_size, trainer.accelerator.scaler
         if not reason and not math.isfinite(size):
             if scaler is None or scaler.get_scale() < LEAST_LOSS_SCALE:

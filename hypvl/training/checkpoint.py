@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from ..config import parse_json
 from ..torch_state import load_plain
+from ..weights import file_tensors, load_tensors
 
 # %% ../../nbs/training/503_checkpoint.ipynb #1f544da5
 def get_generators() -> dict:  # plain data for `set_generators`
@@ -98,23 +99,12 @@ def _check_plain(value, where):
             f"{type(value).__name__}; convert it, for example with .tolist()"
         )
 
-
-def _tensors(tensors):
-    "Contiguous copies on the CPU of tensors that share no memory, as safetensors needs them."
-    out, seen = {}, set()
-    for k, t in tensors.items():
-        t = t.detach().cpu().contiguous()
-        address = t.untyped_storage().data_ptr()
-        out[k] = t.clone() if address in seen else t
-        seen.add(address)
-    return out
-
 # %% ../../nbs/training/503_checkpoint.ipynb #5a7010b7
 class CheckpointError(OSError):
     "A checkpoint could not be written or read; earlier ones are intact."
 
 
-VERSION = 2  # of the layout of a checkpoint
+VERSION = 3  # of the layout of a checkpoint
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # disk full, quota, file size limit
@@ -226,7 +216,7 @@ def _pack(step, weights, state):
     _check_plain(state, "state")
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    files = {f"{name}.safetensors": save(_tensors(t)) for name, t in weights.items()}
+    files = {f"{name}.safetensors": save(file_tensors(t)) for name, t in weights.items()}
     files["state.pt"] = buffer.getvalue()
     sizes = {name: len(data) for name, data in files.items()}
     meta = dict(version=VERSION, step=step, sizes=sizes)
@@ -360,5 +350,5 @@ def load_weights(
     if not (path / f"{name}.safetensors").is_file():
         known = ", ".join(sorted(p.stem for p in path.glob("*.safetensors")))
         raise ValueError(f"name: {path.name} has no weights {name!r}, only {known}")
-    model.load_state_dict(load_file(path / f"{name}.safetensors"))
+    load_tensors(model, load_file(path / f"{name}.safetensors"), f"{path.name}, {name}")
     return parse_json((path / "meta.json").read_text())["step"]

@@ -20,32 +20,43 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from ..config import suggest
+from ..weights import plain_name
 
 # %% ../../nbs/training/502_optim.ipynb #24cd647c
 VARIANTS = ("paper", "official")
 _SCALARS = ("log_", "logit_scale", "logit_bias")  # learned logarithms and temperatures
 
 
+_NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _NormBase)  # gains may have several axes
+
+
+def _dimensions(p):
+    "Axes of a parameter; of three and more without the trailing ones of length 1."
+    axes = p.ndim
+    while p.ndim > 2 and axes and p.shape[axes - 1] == 1:
+        axes -= 1
+    return axes
+
+
 def _is_matrix(module, name, p):
     "Whether it is a weight of several inputs and outputs; tables of rows and gains are not."
     if not name.endswith("weight") or isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
         return False
-    if "Norm" in type(module).__name__:
+    if isinstance(module, _NORMS):
         return False
     return p.ndim > 1 and min(p.shape[:2]) > 1
 
 
 def _decays(module, name, p, variant):
     "Whether parameter `name` of `module` decays."
-    if name.startswith(_SCALARS):
-        return variant == "official" and p.numel() > 1
-    in_norm = "Norm" in type(module).__name__
-    gain_or_bias = p.ndim == 0 or (p.ndim == 1 and (in_norm or name.endswith("bias")))
-    if gain_or_bias:
-        return variant == "official" and p.ndim == 1
-    return True
+    if variant == "official":
+        return p.ndim > 0 and not (name.startswith(_SCALARS) and p.numel() == 1)
+    if name.startswith(_SCALARS) or "bias" in name or isinstance(module, _NORMS):
+        return False
+    return _dimensions(p) >= 2
 
 
 def _names_of(parts, kind):
@@ -55,7 +66,7 @@ def _names_of(parts, kind):
         for prefix, module in part.named_modules():
             for name, p in module.named_parameters(recurse=False):
                 if kind(module, name, p):
-                    names.add(front + f"{prefix}.{name}".lstrip("."))
+                    names.add(front + plain_name(f"{prefix}.{name}".lstrip(".")))
     return names
 
 
@@ -77,7 +88,12 @@ def decaying_names(
     parts: Mapping[str, nn.Module],  # what `named_parts` returned
     variant: str = "paper",  # 'paper' or 'official'
 ) -> set[str]:
-    "Names of the parameters that decay: not biases, gains and learned scalars."
+    """Names of the parameters that decay.
+
+    'paper': those of two or more axes that are no bias, norm or learned scalar, the rule of
+    open_clip's `main.py`; beyond two axes trailing ones of length 1 do not count, so a gain
+    [C, 1, 1] is a vector. 'official': all but single scalars.
+    """
     if variant not in VARIANTS:
         raise ValueError(f"variant: unknown {variant!r}.{suggest(variant, VARIANTS)}")
     return _names_of(parts, partial(_decays, variant=variant))
@@ -150,7 +166,7 @@ def _all_names(parts):
     found = {}
     for front, part in parts.items():
         for name, p in part.named_parameters(remove_duplicate=False):
-            found[front + name] = p
+            found[front + plain_name(name)] = p
     return found
 
 

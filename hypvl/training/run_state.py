@@ -34,6 +34,7 @@ from hypvl.training.checkpoint import (
 from .config import TrainConfig
 from .feed import Feed, ResumeWarning, set_epoch
 from .guard import CollapseGuard
+from ..weights import load_tensors, plain_model, plain_name
 
 # %% ../../nbs/training/510_run_state.ipynb #24412d3e
 def _counts(f, value):
@@ -77,6 +78,7 @@ def _without_gradient(model: nn.Module, front: str = "") -> dict[str, bool]:
         if not p.requires_grad:
             found[front + name] = True
     for name, child in model.named_children():
+        child = plain_model(child)
         gradients = [p.requires_grad for p in child.parameters()]
         if gradients and not any(gradients):
             found[front + name] = True
@@ -98,13 +100,14 @@ def _trained_parts(model: nn.Module) -> dict[str, Any]:
 
 def model_identity(model: nn.Module) -> dict[str, Any]:
     "What a model says, its config, or its parameters' shapes; what is frozen, and its adapters."
+    model = plain_model(model)
     facts = _described(model) | _trained_parts(model)
     if callable(getattr(model, "identity", None)):
         return facts
     config = getattr(model, "config", None)
     if dataclasses.is_dataclass(config):
         return facts | {"config": describe(config)}
-    shapes = {name: str(list(p.shape)) for name, p in model.named_parameters()}
+    shapes = {plain_name(name): str(list(p.shape)) for name, p in model.named_parameters()}
     return facts | {"parameters": shapes}
 
 # %% ../../nbs/training/510_run_state.ipynb #7c04d066
@@ -393,12 +396,12 @@ class RunState:
             state["feeds"], accelerator.process_index, accelerator.num_processes
         )
         self.feed.load_state_dict(position)
-        self.model.load_state_dict(checkpoint.weights["model"])
+        load_tensors(self.model, checkpoint.weights["model"], f"{path.name}, model")
         self.optimizer.load_state_dict(state["optimizer"])
         if self.accelerator.scaler is not None and state["scaler"]:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         if self.ema is not None:
-            self.ema.module.load_state_dict(checkpoint.weights["ema"])
+            load_tensors(self.ema.module, checkpoint.weights["ema"], f"{path.name}, ema")
             self.ema.n_averaged.fill_(state["averaged"])
         if state["objective"] is not None:
             self.objective.load_state_dict(state["objective"])

@@ -77,6 +77,32 @@ def _product(embeddings, gradient, kind):
     return (_full(embeddings) * gradient).sum()
 
 
+def _first_inputs(step_module, layers, batch):
+    "What each layer reads first while a batch is embedded: layer → rows."
+    found = {}
+
+    def note(layer, arguments):
+        found.setdefault(layer, arguments[0].flatten(0, -2))
+
+    hooks = [layer.register_forward_pre_hook(note) for layer in layers]
+    step_module.embed_rows(batch)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def _start_layers(step_module, layers, batches):
+    "Start layers from what they read of all micro-batches together."
+    for layer in layers:
+        layer.eval()  # in which none starts from a micro-batch
+    seen = [_first_inputs(step_module, layers, batch) for batch in batches]
+    for layer in layers:
+        layer.train()
+        inputs = [found[layer] for found in seen if layer in found]
+        if inputs:
+            layer.start_from(torch.cat(inputs))
+
+
 class Step(nn.Module):
     """A model and its objective as one module: batch in, loss out.
 
@@ -87,7 +113,8 @@ class Step(nn.Module):
     A model whose samples meet before the objective also has `embed_rows(batch, inputs, kinds)`
     and `join_rows(rows, inputs)`, which together do what `embed` does, and `joint`, the modules
     of the second. One that measures something on its first batch has `begin_update(batches,
-    inputs, kinds)`, which is told the micro-batches of an update before it.
+    inputs, kinds)`, which is told the micro-batches of an update before it. A layer that does so
+    has `started` and `start_from(inputs)`, which gets what it reads first in each of them.
     """
 
     def __init__(
@@ -115,9 +142,13 @@ class Step(nn.Module):
         return self.model.embed(batch, self.objective.inputs, self.kinds)
 
     def begin_update(self, batches: Sequence[Mapping[str, Any]]):
-        "Let the model look at all micro-batches of an update."
+        "Let the model, and layers that start from data, look at all micro-batches of an update."
         if hasattr(self.model, "begin_update"):
             self.model.begin_update(batches, self.objective.inputs, self.kinds)
+        layers = [m for m in self.model.modules() if hasattr(m, "start_from")]
+        layers = [layer for layer in layers if layer.training and not layer.started]
+        if layers:
+            _start_layers(self, layers, batches)
 
     def embed_rows(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         "Points of the inputs as far as each sample is on its own."
@@ -382,7 +413,7 @@ def make_accelerator(
     )
     accelerator = Accelerator(
         mixed_precision=precision,
-        cpu=device == "cpu",
+        cpu=device == "cpu" or not torch.accelerator.is_available(),  # else torchrun's are alone
         kwargs_handlers=[ddp, InitProcessGroupKwargs(timeout=timedelta(seconds=timeout))],
         step_scheduler_with_optimizer=False,
     )

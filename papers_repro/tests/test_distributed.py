@@ -5,6 +5,8 @@ with 4 processes, in one piece and in micro-batches. Processes are started once 
 """
 
 import math
+import os
+import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -20,6 +22,7 @@ from hypvl.losses.label_contrast import CandidateContrast, LabelContrast
 from hypvl.losses.objective import FamilyObjective, Objective, Schedule
 from hypvl.losses.terms import Context, gather_processes
 from hypvl.models.registry import create_model
+from hypvl.papers.agr.clipped import ClippedConfig
 from hypvl.papers.syntax.syntax_loss import Syntax
 from hypvl.training.callbacks import Validation
 from hypvl.training.metrics import fetch, read_metrics
@@ -110,11 +113,11 @@ def tables():
     return found
 
 
-def model():
+def model(**settings):
     "The real towers, narrow, in double precision."
     narrow = {"vision.channels": (4, 8), "vision.blocks": (0, 1), "vision.width": 16}
     narrow |= {"text.width": 16, "text.layers": 2, "text.heads": 2, "text.context_length": 16}
-    settings = {"words": "own"}
+    settings = {"words": "own"} | settings
     return create_model("phyclip_tiny", seed=0, **settings, **narrow).double().eval()
 
 
@@ -171,6 +174,18 @@ def updates(accelerator, all_pieces):
         for pieces in all_pieces:
             steps = (0, 1, 5) if name == "delayed" else (0,)  # every row rests in the first two
             found[name, pieces] = update(accelerator, towers, table, pieces, steps)
+    return found
+
+
+def started(accelerator, all_pieces):
+    "The first update of a model whose heads start from data: its heads, log and gradients."
+    found = {}
+    for pieces in all_pieces:
+        towers = model(geometry=ClippedConfig(k=2, d=4)).train()
+        terms = Objective([Contrast("image", "text"), Entail("text", "image")])
+        found[pieces] = update(accelerator, towers, terms, pieces, (0,))
+        heads = towers.image_projection, towers.text_projection
+        found[pieces]["heads"] = [head.weight.detach().clone() for head in heads]
     return found
 
 
@@ -296,6 +311,7 @@ def worker(rank, processes, port, folder):
     accelerator, folder = make_accelerator(device="cpu"), Path(folder)
     assert accelerator.num_processes == processes
     found = dict(updates=updates(accelerator, (1, 3 if processes == 4 else 2)))
+    found["started"] = started(accelerator, (1, 3))
     found["rows"] = row_cases(rank, processes)
     if processes == 2:
         found |= runs(accelerator, folder)
@@ -361,6 +377,18 @@ def test_gradient_and_log_are_those_of_the_whole_batch(name, alone, ranks, four)
                     check(found, one)
 
 
+def test_heads_that_start_from_data_see_the_whole_batch(ranks, four):
+    cpu = make_accelerator(device="cpu")
+    one = started(cpu, (1, 2, 4))
+    found = [one[2], one[4]]
+    for rank in [*ranks, *four]:
+        found += rank["started"].values()
+    for other in found:
+        check(other, one[1])
+        for head, expected in zip(other["heads"], one[1]["heads"]):
+            torch.testing.assert_close(head, expected, rtol=1e-6, atol=1e-9)
+
+
 @pytest.mark.parametrize("space, rows", list(cases()))
 def test_terms_give_the_loss_and_gradient_of_the_whole_batch(space, rows, ranks, four):
     loss, points, parameters = row_case(space, rows)
@@ -374,6 +402,25 @@ def test_terms_give_the_loss_and_gradient_of_the_whole_batch(space, rows, ranks,
         for i, grad in enumerate(parameters):
             error = (found[0][2][i] - grad).norm()
             assert error <= 1e-5 * grad.norm() + 1e-6, (i, error)
+
+
+TORCHRUN = """
+from hypvl.training.update import make_accelerator
+accelerator = make_accelerator()
+open(f"{accelerator.process_index} of {accelerator.num_processes}", "w").close()
+accelerator.end_training()
+"""
+
+
+def test_torchrun_without_a_gpu_joins_its_processes(tmp_path):
+    (tmp_path / "join.py").write_text(TORCHRUN)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    command += ["--master_port", str(free_port()), "join.py"]
+    without = {name: value for name, value in os.environ.items() if "ACCELERATE" not in name}
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=without | path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert sorted(p.name for p in tmp_path.glob("* of *")) == ["0 of 2", "1 of 2"]
 
 
 def test_training_equals_one_process(ranks, folder, tmp_path):

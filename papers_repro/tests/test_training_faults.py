@@ -378,7 +378,7 @@ def test_a_checkpoint_of_another_version_is_refused(whole, tmp_path):
     (out / "finished.json").unlink()
     for path in out.glob("run/checkpoints/step_*/meta.json"):
         path.write_text(json.dumps(json.loads(path.read_text()) | dict(version=99)))
-    with pytest.raises(CheckpointError, match="is of version 99, this code reads 2"):
+    with pytest.raises(CheckpointError, match="is of version 99, this code reads 3"):
         run_job(out)
 
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.distributed as distributed
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from ...geometry.lorentz import exp0
 from ...geometry.precision import fp32_geometry, tiny_norm
-from ...geometry.spaces import GeometryConfig, Product, Side
+from ...geometry.spaces import GeometryConfig, Product, Side, clamp_trained
+from ...losses.terms import gather_processes
 
 _log = logging.getLogger(__name__)
 
@@ -56,13 +56,15 @@ class StartedLinear(nn.Linear):
         self.register_buffer("started", torch.tensor(False))
 
     @torch.no_grad()
-    def _start(self, x):
-        "Scale the weights, where the batch says by how much."
+    def start_from(
+        self,
+        x: Float[Tensor, "*B W"],  # inputs of this process, as many as of the others
+    ):
+        "Scale the weights, where the inputs of all processes say by how much."
         outputs = super().forward(x).unflatten(-1, (self.factors, -1))
-        found = torch.linalg.vector_norm(outputs.float(), dim=-1).median()
+        lengths, _ = gather_processes(torch.linalg.vector_norm(outputs.float(), dim=-1))
+        found = lengths.median()
         scale = self.median / found
-        if distributed.is_available() and distributed.is_initialized():
-            distributed.broadcast(scale, 0)
         if not (scale.isfinite() and scale > 0):
             what = f"{list(x.shape)} has median length {found.item():g}"
             _log.warning("The batch %s in a factor: weights are scaled by a later one.", what)
@@ -73,7 +75,7 @@ class StartedLinear(nn.Linear):
     def forward(self, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B F"]:
         "Outputs; the first call in training scales the weights before."
         if self.training and not self.started:
-            self._start(x)
+            self.start_from(x)
         return super().forward(x)
 
 # %% ../../../nbs/papers/agr/920_clipped.ipynb #cdf2862e
@@ -124,12 +126,11 @@ class Clipped(Product):
         reach = 2 * self.clip / self.curvature.sqrt()
         return reach.mean() if self.metric == "l1" else reach.square().mean().sqrt()
 
-    @torch.no_grad()
     def clamp_parameters(self):
-        "In place: temperature at least .01, c in its range."
-        self.logit_scale.clamp_(max=math.log(100))
+        "In place, what trains: temperature at least .01, c in its range."
+        clamp_trained(self.logit_scale, most=math.log(100))
         low, high = self.curvature_range
-        self.log_curvature.clamp_(math.log(low), math.log(high))
+        clamp_trained(self.log_curvature, math.log(low), math.log(high))
 
     def describe(self) -> str:
         return f"{super().describe()}, features clipped at {self.clip:g}"

@@ -286,7 +286,6 @@ class Routed(Geometry):
             return T_FLOOR + F.softplus(self.raw_t_gate)
         return self.config.t_gate
 
-    @torch.no_grad()
     def clamp_parameters(self):
         "Those of the members come back into their range, in place."
         self.correction.clamp_parameters()
