@@ -40,11 +40,17 @@ def _logsumexp(d: Tensor, s: Tensor, axis: int) -> Tensor:
     return total.log() - s.double() * least.squeeze(axis)
 
 
-def _softmax(d: Tensor, s: Tensor, lse: Tensor, weight: Tensor) -> Tensor:
-    "exp(-s × distance - lse) × weight for lse and weight that broadcast, float64."
-    centre = torch.where(s == 0, 0, -lse / s.double()).to(d.dtype)  # near the least distance
+def _softmax(d: Tensor, s: Tensor, lse: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """P = exp(-s × distance - lse) × weight, centres, and the sum of P × (centre - distance).
+
+    `lse` and `weight` are float64 and broadcast. A centre is a distance near the least one:
+    differences to it keep their digits in float32.
+    """
+    centre = torch.where(s == 0, 0, -lse / s.double()).to(d.dtype)
     correction = torch.exp(-lse - s.double() * centre.double()) * weight
-    return torch.exp((centre - d).mul_(s)).mul_(correction.to(d.dtype))
+    closer = centre - d
+    p = torch.exp(s * closer).mul_(correction.to(d.dtype))
+    return p, centre.flatten(), closer.mul_(p).sum(dtype=torch.float64)
 
 
 def _row_slices(x: Tensor, y: Tensor, keep: int) -> list[slice]:
@@ -126,15 +132,18 @@ def _gradients(ctx, grad, column_grad):
         column_grad = own_column if gather is None else gather(column_grad)[0].double()
     for rows in _row_slices(x, y, keep):
         d = kept[0] if kept else distances_op(x[rows], y, c, square, share)
-        positive = s.double() * d.diagonal(rows.start + offset)
-        p = _softmax(d, s, lse[rows, None], grad[rows, None])
+        nearest = d.diagonal(rows.start + offset)
+        positive = s.double() * nearest
+        p, centre, closer = _softmax(d, s, lse[rows, None], grad[rows, None])
         own = grad[rows] * torch.expm1(-positive - lse[rows])  # of the diagonal, less 1
+        slope += closer + (grad[rows] * (nearest - centre)).sum()
         if both:
-            p += _softmax(d, s, column, column_grad)
-            local = column[offset : offset + len(x)][rows]
-            own = own + own_column[rows] * torch.expm1(-positive - local)
+            of_columns, centre, closer = _softmax(d, s, column, column_grad)
+            p += of_columns
+            here = slice(rows.start + offset, rows.stop + offset)
+            own = own + own_column[rows] * torch.expm1(-positive - column[here])
+            slope += closer + (own_column[rows] * (nearest - centre[here])).sum()
         p.diagonal(rows.start + offset).copy_(own)
-        slope -= (p * d).sum(dtype=torch.float64)
         total = d if square else None
         for_x[rows], of_y, of_c = gradients_op(x[rows], y, c, p.mul_(-s), total, share)
         for_y += of_y

@@ -171,7 +171,8 @@ def _plain_distances(x, y, c, square, share):
         z = _cosh(wide_x[some, rows], wide_y[some], c[some], x.dtype)[2]
         z = _narrow(z, x.dtype)
         d = _acosh(z)[1]
-        part = torch.tensordot(weights[some].to(d.dtype), d.square() if square else d, 1)
+        part = weights[some, None, None].to(d.dtype) * (d.square() if square else d)
+        part = part.sum(0, dtype=c.dtype)
         parts[rows.start] = parts[rows.start] + part if rows.start in parts else part
     total = torch.cat(list(parts.values())) if parts else x.new_zeros(len(x), len(y))
     return (_root(total) if square else total).to(x.dtype)

@@ -194,28 +194,37 @@ def _cosh(x, y, i, a, b, wide, z):
 
 # %% ../../nbs/geometry/109_product_kernels.ipynb #84d71043
 @_compiled
-def _add_distances(z, out, share, square):
-    "Add the distances, or their squares, times a factor's share."
-    if square:
-        for j in range(len(z)):
-            d = _log1p(z[j] + math.sqrt(z[j] * (z[j] + _f32(2))))
-            out[j] += share * d * d
-    else:
-        for j in range(len(z)):
-            out[j] += share * _log1p(z[j] + math.sqrt(z[j] * (z[j] + _f32(2))))
+def _measure(z, square):
+    "Replace z by distances times the root of c, or by their squares."
+    for j in range(len(z)):
+        d = _log1p(z[j] + math.sqrt(z[j] * (z[j] + _f32(2))))
+        z[j] = d * d if square else d
+
+
+@_compiled
+def _add(total, z, share):
+    "Add numbers times a factor's share, in float64."
+    for j in range(len(z)):
+        total[j] += share * z[j]
 
 
 @_compiled
 def _distance_units(x, y, shares, square, out, first, last):
-    "Units are blocks of 4 ROWS rows."
+    "A unit is a block of 4 ROWS rows."
     wide, z = np.empty(COLUMNS), np.empty(COLUMNS, np.float32)
-    rows = range(4 * ROWS * first, min(4 * ROWS * last, out.shape[0]))
-    for a in range(0, out.shape[1], COLUMNS):
-        b = min(a + COLUMNS, out.shape[1])
-        for f in range(len(x)):
+    total = np.empty((4 * ROWS, COLUMNS))
+    for start in range(4 * ROWS * first, 4 * ROWS * last, 4 * ROWS):
+        rows = range(start, min(start + 4 * ROWS, len(out)))
+        for a in range(0, out.shape[1], COLUMNS):
+            b = min(a + COLUMNS, out.shape[1])
+            total[:] = 0
+            for f in range(len(x)):
+                for i in rows:
+                    _cosh(x[f], y[f], i, a, b, wide, z)
+                    _measure(z[: b - a], square)
+                    _add(total[i - start, : b - a], z[: b - a], shares[f])
             for i in rows:
-                _cosh(x[f], y[f], i, a, b, wide, z)
-                _add_distances(z[: b - a], out[i, a:b], shares[f], square)
+                _convert(total[i - start], out[i, a:b])
 
 # %% ../../nbs/geometry/109_product_kernels.ipynb #7d0b4e55
 @_compiled
@@ -374,7 +383,7 @@ def distances(
     left, right = _side(x, root), _side(y, root)
     if (left[:, 0] > MAX_TIME).any() or (right[:, 0] > MAX_TIME).any():
         return None
-    out, shares = torch.zeros(len(x), len(y)), _shares(root, square, share).float()
+    out, shares = torch.empty(len(x), len(y)), _shares(root, square, share)
     sides = left.numpy(), right.numpy()
     units = -(-len(x) // (4 * ROWS))
     _run(_distance_units, units, *sides, shares.numpy(), square, out.numpy())
