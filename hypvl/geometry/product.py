@@ -122,8 +122,10 @@ def _cosh(
     rows = torch.cat([x_time, -left, -torch.ones_like(x_time)], -1)
     columns = torch.cat([y_time, right, torch.ones_like(y_time)], -1)
     z = rows @ columns.mT
-    limit = _near_share(dtype, z.dtype) * x_time.detach() * y_time.detach().mT
-    near = z.detach() < limit
+    share, (s, t) = _near_share(dtype, z.dtype), (x_time.detach(), y_time.detach())
+    if z.numel() and z.detach().amin() >= share * s.amax() * t.amax():
+        return x_time, y_time.mT, z, None
+    near = z.detach() < share * s * t.mT
     if not near.any():
         return x_time, y_time.mT, z, None
     pairs = max(1, GATHERED // x.shape[2])
@@ -132,9 +134,10 @@ def _cosh(
     return x_time, y_time.mT, z.masked_scatter(near, torch.cat(exact)), places
 
 
-def _acosh(z: Tensor) -> tuple[Tensor, Tensor]:
-    "Root of z (z + 2), which is sinh, and √c × distance."
-    sinh = _root(z * (z + 2))
+def _acosh(z: Tensor, near: Near | None) -> tuple[Tensor, Tensor]:
+    "Root of z (z + 2), which is sinh, and √c × distance; only near pairs can be equal."
+    square = z * (z + 2)
+    sinh = _root(square) if near else square.sqrt()
     return sinh, (z + sinh).log1p()
 
 
@@ -168,9 +171,8 @@ def _plain_distances(x, y, c, square, share):
     wide_x, wide_y, parts = _by_factor(x, c), _by_factor(y, c), {}
     weights = share / (c if square else c.sqrt())
     for rows, some in _tiles(wide_x, wide_y):
-        z = _cosh(wide_x[some, rows], wide_y[some], c[some], x.dtype)[2]
-        z = _narrow(z, x.dtype)
-        d = _acosh(z)[1]
+        z, near = _cosh(wide_x[some, rows], wide_y[some], c[some], x.dtype)[2:]
+        d = _acosh(_narrow(z, x.dtype), near)[1]
         part = weights[some, None, None].to(d.dtype) * (d.square() if square else d)
         part = part.sum(0, dtype=c.dtype)
         parts[rows.start] = parts[rows.start] + part if rows.start in parts else part
@@ -189,7 +191,7 @@ def _plain_gradients(x, y, c, grad, total, share):
         x_time, y_time, z, near = _cosh(x_, y_, c[some], x.dtype)
         radial = (x_time - y_time).square_().div_(2 * x_time).div_(y_time)
         z = _narrow(z, x.dtype)
-        sinh, d = _acosh(z)
+        sinh, d = _acosh(z, near)
         flow = grad[rows].to(d.dtype) if total is None else grad[rows] * d
         weight = (flow / sinh).masked_fill_(sinh == 0, 0)
         for_c[some] += (weight * z).sub_(flow * d, alpha=0.5).sum((1, 2), dtype=c.dtype)

@@ -66,7 +66,7 @@ def _log1p(w):
     return found if w < _f32(3e38) else w
 
 # %% ../../nbs/geometry/109_product_kernels.ipynb #3b65b2db
-COLUMNS = 256  # of a block: its numbers stay in the first cache
+COLUMNS = 384  # of a block: its numbers stay in the first cache
 ROWS = 8  # whose products are added at once
 
 
