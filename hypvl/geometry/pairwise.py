@@ -196,7 +196,7 @@ def product_cross_entropy(
     reduce: str = "mean",  # 'mean' or 'sum' over factors
     offset: int = 0,  # row of y that belongs to the first query
     keep: int = 1 << 23,  # distances held at a time; if these are all, also between the passes
-    form: str = "tiled",  # 'tiled', or 'triton': kernels for a GPU, see `geometry.gpu_kernels`
+    form: str = "tiled",  # numba or torch ('tiled'), or kernels for a GPU ('triton')
 ) -> Float[Tensor, "N"]:
     "Cross-entropy of each row of -scale * distance against column i + offset (PHyCLIP, Eq. 3)."
     how = metric, reduce, offset, False, None, keep, form
