@@ -7,6 +7,7 @@ __all__ = ['Gather', 'product_cross_entropy', 'product_cross_entropy_both']
 
 # %% ../../nbs/geometry/104_pairwise.ipynb #830504d0
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -59,7 +60,7 @@ def _row_slices(x: Tensor, y: Tensor, keep: int) -> list[slice]:
     return [slice(start, min(start + step, len(x))) for start in range(0, len(x), step)]
 
 
-def _differentiable(x, y, c, scale, how, offset, both):
+def _differentiable(x, y, c, scale, how, offset, both) -> tuple[Any, Any]:
     "Losses by operations that have derivatives of any order."
     d = pairwise_product_dist(x, y, c=c, metric=how[0], reduce=how[1]).double()
     logits = -scale * (d - d.detach().amin())  # a softmax is the same for shifted logits
@@ -99,8 +100,8 @@ class _ProductCrossEntropy(torch.autograd.Function):
             if gather is not None:
                 raise RuntimeError(_SECOND)
 
-            def plain(*inputs):
-                rows, columns = _differentiable(*inputs, how, offset, both)
+            def plain(x, y, c, scale):
+                rows, columns = _differentiable(x, y, c, scale, how, offset, both)
                 return (rows, columns) if both else (rows,)
 
             grads = (grad, column_grad) if both else (grad,)
