@@ -75,8 +75,8 @@ def published(images, pairs, seen, targets, feasibility):
         biased += bias * unseen  # in place: indexing would copy the matrix twice more
         return biased.topk(10, dim=1).indices[:, 0]
 
-    unseen_answer = answers(1e3)
-    reachable = (~of_seen & (unseen_answer == target)).nonzero()[:, 0]
+    unseen_prediction = answers(1e3)
+    reachable = (~of_seen & (unseen_prediction == target)).nonzero()[:, 0]
     best_seen = matrix[reachable][:, trained].topk(10, dim=1).values[:, 0]
     own = matrix[reachable, target[reachable]]
     needed = (best_seen - own - OFFSET).sort().values
@@ -85,7 +85,7 @@ def published(images, pairs, seen, targets, feasibility):
         right = answers(bias) == target
         seen_accuracy.append(right[of_seen].float().mean().item())
         unseen_accuracy.append(right[~of_seen].float().mean().item())
-    right = unseen_answer == target
+    right = unseen_prediction == target
     seen_accuracy.append(right[of_seen].float().mean().item())
     unseen_accuracy.append(right[~of_seen].float().mean().item())
     area = float(np.trapezoid(seen_accuracy, unseen_accuracy))
@@ -95,14 +95,14 @@ def published(images, pairs, seen, targets, feasibility):
 def streamed(images, pairs, seen, targets, feasibility):
     "Running maxima."
     start = time.process_time()
-    stream = StreamingSweep(targets, pairs, seen)
+    sweep_state = StreamingSweep(targets, pairs, seen)
     spent = time.process_time() - start
     for first, scores in chunks(images, targets, seen):
         start = time.process_time()
-        stream.update(scores, slice(first, first + scores.shape[1]))
+        sweep_state.update(scores, slice(first, first + scores.shape[1]))
         spent += time.process_time() - start
     start = time.process_time()
-    found = sweep(stream.best())
+    found = sweep(sweep_state.best())
     return spent + time.process_time() - start, found.auc, len(found.curve)
 
 
@@ -110,14 +110,14 @@ def searched(images, pairs, seen, targets, feasibility):
     "Fifty thresholds of feasibility in the same pass."
     start = time.process_time()
     levels = feasibility_thresholds(feasibility, seen)
-    stream = StreamingSweep(targets, pairs, seen, feasibility, thresholds=levels)
+    sweep_state = StreamingSweep(targets, pairs, seen, feasibility, thresholds=levels)
     spent = time.process_time() - start
     for first, scores in chunks(images, targets, seen):
         start = time.process_time()
-        stream.update(scores, slice(first, first + scores.shape[1]))
+        sweep_state.update(scores, slice(first, first + scores.shape[1]))
         spent += time.process_time() - start
     start = time.process_time()
-    _, table = search_threshold(stream)
+    _, table = search_threshold(sweep_state)
     return spent + time.process_time() - start, float(table.auc.max()), len(table)
 
 

@@ -86,8 +86,8 @@ def areas(model, data, recipe) -> dict[str, float]:
     say = plain_candidates if recipe.family == "clip" else own_candidates
     candidates = say(model, known.split.pairs("open"))
     settings = {("closed", way): Setting("closed", "val", known.split) for way in FUSIONS}
-    streams = sweep_settings(model, phases.batches("val"), candidates, settings, known.pairs("val"))
-    found = {way: sweep(streams["closed", way].best()) for way in FUSIONS}
+    inputs = sweep_settings(model, phases.batches("val"), candidates, settings, known.pairs("val"))
+    found = {way: sweep(inputs["closed", way].best()) for way in FUSIONS}
     row = {way: 100 * scores.auc for way, scores in found.items()}
     alone = found["product"]
     row |= {"state": 100 * alone.state_accuracy, "object": 100 * alone.object_accuracy}

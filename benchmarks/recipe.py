@@ -2,7 +2,7 @@
 """What the recipe of preset `mini` was chosen by: one model a setting, judged on validation scenes.
 
 Every setting changes one thing of the recipe; all train for the same number of samples unless the
-setting is about that. The last four turn the dials of the world, `sight` and `talk`. Rows are
+setting is about that. The last four turn the dials of the world, `object_scale` and `caption_detail`. Rows are
 appended to a CSV, which papers_repro/phyclip.ipynb shows from papers_repro/trials/phyclip.csv:
 
     python benchmarks/recipe.py --family clip --samples 64000 --out runs/recipe
@@ -37,10 +37,10 @@ SETTINGS = {  # what is changed, and how
     "wider image tower": {"size": "L"},
     "half of the scenes": {"data.train": 12_000},
     "twice the samples": {"samples": 2},
-    "sight .7": {"data.world.sight": 0.7},
-    "sight 1.4": {"data.world.sight": 1.4},
-    "talk .5": {"data.world.talk": 0.5},
-    "talk 1.5": {"data.world.talk": 1.5},
+    "object_scale .7": {"data.world.object_scale": 0.7},
+    "object_scale 1.4": {"data.world.object_scale": 1.4},
+    "caption_detail .5": {"data.world.caption_detail": 0.5},
+    "caption_detail 1.5": {"data.world.caption_detail": 1.5},
 }
 
 

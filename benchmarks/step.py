@@ -5,7 +5,7 @@
 
 `before` switches every saving off; each further row switches one more on, the last is the recipe
 as it stands, with the optimiser that needs fewer steps. One thread, CPU time of this process, best
-of `--repeats` updates on a few hundred scenes of the embedded world. The two variables, which the
+of `--repeats` updates on a few hundred scenes of the synthetic dataset. The two variables, which the
 Makefile sets too, keep glibc from giving large tensors back to the system and asking for them
 again at each step.
 """
@@ -81,8 +81,8 @@ def measure(made, data, changes: dict, repeats: int, optimizer: str = "adamw") -
     for _ in range(3 * made.data.train // count):
         batch = next(batches)  # until every image that is drawn often is decoded
     found = {"reading": least_cpu_seconds(lambda: next(batches), repeats)}
-    for part, streams in (("images", ("image", "box_image")), ("texts", ("text", "box_text"))):
-        found[part] = least_cpu_seconds(lambda: backward(model.embed(batch, streams)), repeats)
+    for part, inputs in (("images", ("image", "box_image")), ("texts", ("text", "box_text"))):
+        found[part] = least_cpu_seconds(lambda: backward(model.embed(batch, inputs)), repeats)
     objective = made.objective.make()
     with torch.no_grad():
         points = model.embed(batch, objective.inputs)

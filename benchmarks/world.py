@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Scenes a second of the embedded world on one core, drawn and written as raw GRIT.
+"""Scenes a second of the synthetic dataset on one core, drawn and written as raw GRIT.
 
 Drawn means: with caption, boxes and parse.
 

@@ -70,8 +70,8 @@ def syntax_table(reduce):
     "All three terms; words stand first in the table."
     pairs = {"edge": (FINAL, FINAL), "word": (INIT, FINAL), "text": (INIT, "text")}
     rows = []
-    for term, streams in pairs.items():
-        rows.append(Syntax(term, *streams, reduce=reduce, name=f"{term} {reduce}"))
+    for term, inputs in pairs.items():
+        rows.append(Syntax(term, *inputs, reduce=reduce, name=f"{term} {reduce}"))
     return rows
 
 

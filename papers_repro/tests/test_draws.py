@@ -81,7 +81,7 @@ def test_seeds_share_training_data_and_no_test_item(paper, section, out):
     assert kept.items() <= times(out).items()  # nothing is made twice
     for (source, paths), (fresh, drawn) in zip(mine, theirs, strict=True):
         assert paths.train == drawn.train and paths.suite != drawn.suite
-        assert paths.fingerprint != drawn.fingerprint
+        assert paths.content_hash != drawn.content_hash
         one, two = pictures(source, paths), pictures(fresh, drawn)
         assert len(one) == len(two) > 0 and not {*one} & {*two}
         assert len({*one}) == len(one) and len({*two}) == len(two)

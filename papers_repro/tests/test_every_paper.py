@@ -16,12 +16,12 @@ from conftest import ENV
 from tiny_training import become_process, free_port
 
 from hypvl.config import config_hash, save_config
+from hypvl.inputs import input_kind
 from hypvl.losses.terms import gather_processes
 from hypvl.models.registry import create_model
 from hypvl.papers import paper_packages
 from hypvl.papers.runs import train
 from hypvl.papers.study import find_paper
-from hypvl.streams import stream_kind
 from hypvl.training.interruption import Interrupted
 from hypvl.training.loop import Updater
 from hypvl.training.metrics import fetch, read_metrics
@@ -51,7 +51,7 @@ def part(batch, kinds, start, end):
     "Some samples of a batch."
     found = {}
     for name, value in batch.items():
-        found[name] = value if stream_kind(name, kinds).shared else value[start:end]
+        found[name] = value if input_kind(name, kinds).shared else value[start:end]
     return found
 
 
@@ -59,7 +59,7 @@ def update(recipe, batch, kinds, accelerator, pieces):
     "Log and gradients of one update of this process's samples."
     rank, processes = accelerator.process_index, accelerator.num_processes
     model = create_model(recipe.model, seed=0)
-    recipe.model.start(model)
+    recipe.model.initialise(model)
     model.double().eval()  # nothing is drawn
     objective = recipe.objective.make()
     freeze(model, recipe.train.groups, objective)

@@ -64,7 +64,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    "The embedded world, seen by the shipped model and by a product that has learnt nothing."
+    "The synthetic dataset, seen by the shipped model and by a product that has learnt nothing."
     store = Store(tmp_path_factory.mktemp("cache") / "explorer.sqlite")
     gallery = open_gallery(WorldPictures(30, workers=0), store)
     models = {"clip_world": partial(create_model, "clip_world", pretrained=True)}
@@ -324,7 +324,9 @@ def test_the_first_page_offers_only_what_can_be_done(world, tab):
     assert "Draw a box" in tab.inner_text("#asks")
     tab.evaluate("scrollTo(0, document.body.scrollHeight)")  # to the controls below
     tab.wait_for_timeout(300)
-    assert 0 <= tab.locator("#status").bounding_box()["y"] < 200  # what is said stays in sight
+    assert (
+        0 <= tab.locator("#status").bounding_box()["y"] < 200
+    )  # what is said stays in object_scale
 
 
 @pytest.mark.chromium

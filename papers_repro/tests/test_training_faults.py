@@ -388,9 +388,9 @@ def test_a_checkpoint_of_another_version_is_refused(whole, tmp_path):
 class Spoilt(Batches):
     "One number of the eighth batch is not a number."
 
-    def __init__(self, stream, value):
+    def __init__(self, input, value):
         super().__init__(SETTINGS["batch_size"])
-        self.stream, self.value = stream, value
+        self.stream, self.value = input, value
 
     def batch(self, index):
         found = super().batch(index)
@@ -412,9 +412,9 @@ def spoilt_trainer(out, loader=None, model=None, scaler=False, callbacks=()):
 
 @pytest.mark.parametrize("scaler", [False, True])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("stream", ["image", "box_image", "text", "box_text"])
-def test_a_number_of_a_batch_that_is_none_stops_before_the_update(tmp_path, stream, value, scaler):
-    broken = spoilt_trainer(tmp_path, Spoilt(stream, value), scaler=scaler)
+@pytest.mark.parametrize("input", ["image", "box_image", "text", "box_text"])
+def test_a_number_of_a_batch_that_is_none_stops_before_the_update(tmp_path, input, value, scaler):
+    broken = spoilt_trainer(tmp_path, Spoilt(name, value), scaler=scaler)
     with pytest.raises(
         TrainingDiverged, match="step 7: loss is nan .* Batch and weights are saved"
     ):

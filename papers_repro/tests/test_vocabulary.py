@@ -13,11 +13,11 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from hypvl.geometry.spaces import Euclidean, Geometry, Lorentz, Sphere
+from hypvl.inputs import Kind
 from hypvl.losses.entailment import Entail
 from hypvl.losses.label_contrast import CandidateContrast, LabelContrast
 from hypvl.losses.objective import Objective, Schedule
 from hypvl.losses.terms import LossTerm, read_input
-from hypvl.streams import Kind
 from hypvl.training.config import TrainConfig
 from hypvl.training.loop import Trainer
 
@@ -60,15 +60,15 @@ def tower(width):
 
 
 class TwoViews(nn.Module):
-    "One tower for two streams of pictures."
+    "One tower for two inputs of pictures."
 
     def __init__(self, geometry):
         super().__init__()
         self.geometry, self.tower = geometry, tower(geometry.feature_dim)
 
-    def embed(self, batch, streams, kinds=None):
-        found = {s: batch[s] for s in streams if kinds[s] == "labels"}
-        pictures = [s for s in streams if kinds[s] == "image"]
+    def embed(self, batch, inputs, kinds=None):
+        found = {s: batch[s] for s in inputs if kinds[s] == "labels"}
+        pictures = [s for s in inputs if kinds[s] == "image"]
         points = self.geometry.lift(self.tower(torch.cat([batch[s] for s in pictures])))
         return found | dict(zip(pictures, points.chunk(len(pictures))))
 
@@ -98,7 +98,7 @@ class WithCandidates(nn.Module):
         self.classes = nn.Parameter(torch.randn(4, geometry.feature_dim))
         self.refine = nn.Linear(geometry.feature_dim, geometry.feature_dim)
 
-    def embed(self, batch, streams, kinds=None):
+    def embed(self, batch, inputs, kinds=None):
         features = self.tower(batch["image"])
         refined = self.classes + 0.1 * self.refine(features)[:, None]
         points = {
@@ -107,7 +107,7 @@ class WithCandidates(nn.Module):
             "root_class": self.geometry.lift(self.classes.mean(0).expand_as(features), "text"),
             "label": batch["label"],
         }
-        return {s: points[s] for s in streams}
+        return {s: points[s] for s in inputs}
 
 
 def test_candidates_that_depend_on_the_image(tmp_path):
@@ -196,9 +196,9 @@ class TwoTowers(nn.Module):
             heads = {n: geometry.make_head(n, 16, side) for n in geometry.heads}
             self.heads[side] = nn.ModuleDict(heads)
 
-    def embed(self, batch, streams, kinds=None):
+    def embed(self, batch, inputs, kinds=None):
         points = {}
-        for side in streams:
+        for side in inputs:
             features = self.towers[side](batch[side])
             parts = [head(features) for head in self.heads[side].values()]
             points[side] = self.geometry.lift(torch.cat(parts, -1), side)

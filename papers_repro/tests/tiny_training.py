@@ -41,12 +41,12 @@ class Linear2(nn.Module):
         for p in (*self.image.parameters(), *self.text.parameters()):
             nn.init.normal_(p, std=0.4, generator=generator)
 
-    def embed(self, batch, streams, kinds=None):
+    def embed(self, batch, inputs, kinds=None):
         points = {}
-        for stream in streams:
-            side = "image" if "image" in stream else "text"
+        for name in inputs:
+            side = "image" if "image" in name else "text"
             tower = self.image if side == "image" else self.text
-            points[stream] = self.geometry.lift(self.drop(tower(batch[stream])), side)
+            points[name] = self.geometry.lift(self.drop(tower(batch[name])), side)
         return points
 
 
