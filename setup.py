@@ -39,10 +39,11 @@ setup(
     install_requires=cfg["requirements"].split(),
     extras_require={
         "train": listed("train"),
+        "fast": listed("fast"),
         "search": listed("train", "search"),
         "explore": listed("train", "search", "explore"),
         "notebooks": listed("train", "search", "explore", "notebooks"),
-        "dev": listed("train", "search", "explore", "notebooks", "dev"),
+        "dev": listed("train", "fast", "search", "explore", "notebooks", "dev"),
         "site": listed("site"),
     },
     entry_points={"console_scripts": cfg.get("console_scripts", "").split()},

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Curvature', 'MAX_SCALED_RADIUS', 'RADII', 'SEPARATIONS', 'CURVATURES', 'tiny_norm', 'ball_margin', 'fp32_geometry',
-           'check_floats', 'reads_values', 'precise', 'pair_grid', 'run_without_values']
+           'check_floats', 'reads_values', 'is_transformed', 'precise', 'pair_grid', 'run_without_values']
 
 # %% ../../nbs/geometry/107_precision.ipynb #dd4fd8b5
 import functools
@@ -14,7 +14,9 @@ from typing import Callable
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.amp.autocast_mode import is_autocast_available
+from torch.autograd import forward_ad
 
 # %% ../../nbs/geometry/107_precision.ipynb #f902d689
 Curvature = float | Float[Tensor, "..."]
@@ -89,8 +91,21 @@ def _curvature(c: Curvature, x: Tensor) -> Tensor:
 def reads_values(
     x: Tensor,  # points
 ) -> bool:
-    "Whether a number may decide what to do next: a GPU waits, and a compiled graph cannot branch."
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
+    "Whether a number may decide what to do next: a GPU waits, a compiled graph cannot branch."
+    if torch.compiler.is_compiling() or is_functorch_wrapped_tensor(x):
+        return False
+    return x.device.type == "cpu"
+
+
+def is_transformed(
+    *tensors: Tensor,  # arguments of a function
+) -> bool:
+    "Whether `torch.func` or forward differentiation follows one of these."
+    if torch.compiler.is_compiling():
+        return False
+    if any(is_functorch_wrapped_tensor(t) for t in tensors):
+        return True
+    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
 
 def _check(x: Tensor, y: Tensor):

@@ -447,8 +447,8 @@ class Product(Geometry):
     scale: of features before the exponential map, one a factor ('factor', published code) or
     one a modality ('modality', paper). mode: 'stable', or 'literal' with the guard `eps` for
     parity with published code. min_radius: K of the half-aperture, asin(2K / (sqrt(c) |x|)).
-    form: of the stable contrast, 'tiled' (operations of torch) or 'triton' (kernels for a GPU, in
-    float32; tiles where they cannot run, see `geometry.gpu_kernels`).
+    form: of the stable contrast, 'tiled' (loops of numba on a CPU, else operations of torch) or
+    'triton' (kernels for a GPU, in float32; 'tiled' where they cannot run).
     """
 
     has_cones = True
@@ -563,7 +563,7 @@ class Product(Geometry):
         side: Side = "image",
         gather: Gather | None = None,
     ) -> tuple[Float[Tensor, "Q"], Float[Tensor, "Q"]]:
-        "Both directions from one set of distances, tile by tile; literal: by its logits."
+        "Both directions from one set of distances; literal: by its logits."
         if not self._is_fused():
             return super().contrast(queries, keys, offset, side, gather)
         x, y = self.split(queries), self.split(keys)
@@ -576,7 +576,7 @@ class Product(Geometry):
         offset: int = 0,
         side: Side = "image",
     ) -> Float[Tensor, "Q"]:
-        "Cross-entropy of each query against all keys, tile by tile; literal: by its logits."
+        "Cross-entropy of each query against all keys; literal: by its logits."
         if not self._is_fused():
             return super().contrast_one_way(queries, keys, offset, side)
         x, y = self.split(queries), self.split(keys)
