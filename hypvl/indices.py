@@ -55,14 +55,14 @@ def read_values(
     "Return the values as an array of their own kind, in their order; ValueError for anything else."
     if isinstance(given, Tensor):
         return _of_tensor(given)
-    is_column = hasattr(given, "to_numpy")
+    to_numpy = getattr(given, "to_numpy", None)  # of a column of pandas
     if isinstance(given, (str, bytes, Mapping, Set)) or not (
-        is_column or isinstance(given, Iterable)
+        to_numpy or isinstance(given, Iterable)
     ):
         raise ValueError(f"{name}: a list, an array or a tensor needed, got {type(given).__name__}")
     try:
-        if is_column:
-            values = given.to_numpy()
+        if to_numpy:
+            values = to_numpy()
         else:
             values = np.asarray(given) if hasattr(given, "__array__") else _of_list([*given])
     except ValueError as error:

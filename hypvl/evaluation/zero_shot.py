@@ -28,7 +28,7 @@ from ..config import config_hash, file_stamp
 from .statistics import item_values
 from ..indices import read_indices, read_mask, read_scores
 from ..pictures import read_picture, upright_rgb
-from ..torch_state import preserve_modes
+from ..weights import preserve_modes
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #deb92d9a
 WORLD_TEMPLATES = ("a photo of a {}", "a picture of a {}", "one {}")

@@ -17,8 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ..config import Registry, suggest
-from ..torch_state import load_plain
-from ..weights import file_tensors, load_tensors, plain_model, plain_name
+from ..weights import file_tensors, load_plain, load_tensors, plain_model, plain_name
 
 # %% ../../nbs/models/309_adapters.ipynb #e07fc6f1
 def _adapter_layers(tower: nn.Module) -> dict[str, nn.Module]:

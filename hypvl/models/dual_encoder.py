@@ -24,7 +24,7 @@ from .text import Tokenizer
 from .towers import Tower
 from .words import word_embeddings, word_projection, word_states
 from ..pictures import upright_rgb
-from ..torch_state import preserve_modes
+from ..weights import preserve_modes
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #350c3c82
 def eval_transform(

@@ -24,8 +24,7 @@ from torch import Tensor
 from ..config import atomic_path, from_dict, parse_json, suggest, to_dict, write_atomic
 from .adapters import AdaptableTowers
 from .towers import ModelDescription
-from ..torch_state import load_plain
-from ..weights import check_values, file_tensors, load_tensors, own_names
+from ..weights import check_values, file_tensors, load_plain, load_tensors, own_names
 
 # %% ../../nbs/models/307_hub.ipynb #f10d838a
 def save_model_config(

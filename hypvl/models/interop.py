@@ -27,8 +27,7 @@ from .dual_encoder import DualEncoder
 from .hub import explain_refusal
 from .text import marks_as_text
 from .towers import ModelDescription
-from ..torch_state import check_uncompressed, preserve_modes
-from ..weights import check_values
+from ..weights import check_uncompressed, check_values, preserve_modes
 
 # %% ../../nbs/models/306_interop.ipynb #af854123
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ..data.jobs import folder_lock
 from ..data.sources import DataPaths, DataSource, WorldSource
 from ..inputs import input_kind
 from ..models.frozen import load_source
-from ..torch_state import preserve_modes
+from ..weights import preserve_modes
 
 # %% ../../nbs/training/511_cached.ipynb #320151f5
 @torch.no_grad()

@@ -27,7 +27,6 @@ from torch import nn
 from tqdm.std import tqdm
 
 from ..config import suggest
-from ..torch_state import preserve_modes
 from .checkpoint import CheckpointError, get_generators, preserve_generators
 from .config import TrainConfig
 from hypvl.training.guard import (
@@ -43,6 +42,7 @@ from hypvl.training.guard import (
 )
 from .metrics import Metrics, fetch, measure, read_metrics
 from .update import Step, count_samples, generator_state, to_device
+from ..weights import preserve_modes
 
 # %% ../../nbs/training/520_callbacks.ipynb #609ee39d
 def is_due(

@@ -29,8 +29,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..config import parse_json
-from ..torch_state import load_plain
-from ..weights import file_tensors, load_tensors
+from ..weights import file_tensors, load_plain, load_tensors
 
 # %% ../../nbs/training/503_checkpoint.ipynb #1f544da5
 def get_generators() -> dict:  # plain data for `set_generators`

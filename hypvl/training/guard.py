@@ -23,7 +23,6 @@ from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from ..torch_state import load_plain
 from hypvl.training.checkpoint import (
     get_generators,
     preserve_generators,
@@ -37,7 +36,7 @@ from hypvl.training.update import (
     sample_inputs,
     to_device,
 )
-from ..weights import own_names
+from ..weights import load_plain, own_names
 
 # %% ../../nbs/training/504_guard.ipynb #608bf08a
 def _summed(value: Tensor, accelerator: Any) -> Tensor:

@@ -20,7 +20,6 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..config import check_type
 from ..losses.terms import gather_processes
-from ..torch_state import preserve_modes
 from hypvl.training.callbacks import (
     BestWeights,
     Checkpoints,
@@ -41,6 +40,7 @@ from .optim import freeze, set_lr
 from .run_state import RunState
 from .session import training_session
 from .update import Step, backward, check_batch_norms, make_accelerator
+from ..weights import preserve_modes
 
 # %% ../../nbs/training/505_loop.ipynb #03f986df
 def check_parts(objective: Any, config: Any):

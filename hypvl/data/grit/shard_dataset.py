@@ -40,7 +40,7 @@ from ..records import TokenCache, parse_json, square_pad
 from ...pictures import Refused, read_picture
 
 _log = logging.getLogger(__name__)
-from ...torch_state import check_uncompressed
+from ...weights import check_uncompressed
 
 # %% ../../../nbs/data/grit/223_shard_dataset.ipynb #7da63a04
 def _count_boxes(raw) -> int:

@@ -41,7 +41,7 @@ from hypvl.papers.h2em.tower_tokens import (
     read_embeddings,
     token_embeddings,
 )
-from ...torch_state import preserve_modes
+from ...weights import preserve_modes
 
 # %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #6550dd5f
 Pair = tuple[str, str]  # state, object

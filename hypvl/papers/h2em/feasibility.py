@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 
 from .splits import CompositionSplit, clean_name
-from ...torch_state import load_plain
+from ...weights import load_plain
 
 # %% ../../../nbs/papers/h2em/903_feasibility.ipynb #63046e46
 def _cosines(name: str, features, count: int) -> Float[np.ndarray, "n n"]:

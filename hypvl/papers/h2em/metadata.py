@@ -23,7 +23,7 @@ from ...data.records import read_json
 from .splits import PHASES, CompositionSplit
 
 _log = logging.getLogger(__name__)
-from ...torch_state import check_uncompressed, load_plain
+from ...weights import check_uncompressed, load_plain
 
 # %% ../../../nbs/papers/h2em/901_metadata.ipynb #e69c019b
 METADATA = "metadata_compositional-split-natural"
