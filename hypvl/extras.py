@@ -70,10 +70,7 @@ def _missing(what: str, library: str, extra: str = "") -> MissingExtra:
 
 # %% ../nbs/008_extras.ipynb #0a552da7
 LOADED = {  # package below hypvl → libraries of extras that its modules import when loaded
-    "data": (
-        *("pandas", "PIL", "tqdm", "filelock", "scipy", "webdataset"),
-        *("torchvision", "open_clip", "fastcore"),
-    ),
+    "data": ("pandas", "PIL", "tqdm", "filelock", "scipy", "webdataset", "pyarrow", "fastcore"),
     "evaluation": ("pandas", "PIL", "tqdm", "scipy", "safetensors", "torchvision"),
     "training": ("pandas", "tqdm", "filelock", "safetensors", "accelerate"),
     "papers": (

@@ -671,7 +671,7 @@ class Product(Geometry):
         return f"product of {self.factors} hyperbolic spaces, {d} dimensions each, {self.metric}"
 
     def facts(self) -> dict[str, int | str]:
-        return super().facts() | {"product": self.metric if self.factors > 1 else "none"}
+        return super().facts() | {"product_metric": self.metric if self.factors > 1 else "none"}
 
 # %% ../../nbs/geometry/105_spaces.ipynb #975ec6d4
 class Lorentz(Product):
