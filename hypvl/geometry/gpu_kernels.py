@@ -257,7 +257,7 @@ def _sums(points, scale, offset, exchanged=False):
 
 
 class TritonCrossEntropy(torch.autograd.Function):
-    "Of rows and, with `both`, of columns; arguments as the tiled form has them."
+    "Of rows and, with `both`, of columns; arguments as the default form has them."
 
     @staticmethod
     def forward(ctx, x, y, c, scale, how, offset, both, gather):

@@ -177,8 +177,8 @@ def _cross_entropy(x, y, c, scale, metric, reduce, offset, both, gather, keep, f
                 f"got {x.dtype} with d = {x.shape[-1]} on {x.device}"
             )
         return TritonCrossEntropy.apply(x, y, c, scale, how, offset, both, gather)
-    if form not in ("tiled", "triton"):
-        raise ValueError(f"form must be 'tiled' or 'triton', got {form!r}")
+    if form not in ("auto", "triton"):
+        raise ValueError(f"form must be 'auto' or 'triton', got {form!r}")
     if is_transformed(x, y, c, scale):
         if gather is not None:
             raise RuntimeError(_SECOND)
@@ -197,7 +197,7 @@ def product_cross_entropy(
     reduce: str = "mean",  # 'mean' or 'sum' over factors
     offset: int = 0,  # row of y that belongs to the first query
     keep: int = 1 << 23,  # distances held at a time; if these are all, also between the passes
-    form: str = "tiled",  # numba or torch ('tiled'), or kernels for a GPU ('triton')
+    form: str = "auto",  # numba or torch ('auto'), or kernels for a GPU ('triton')
 ) -> Float[Tensor, "N"]:
     "Cross-entropy of each row of -scale * distance against column i + offset (PHyCLIP, Eq. 3)."
     how = metric, reduce, offset, False, None, keep, form
@@ -216,7 +216,7 @@ def product_cross_entropy_both(
     offset: int = 0,
     gather: Gather | None = None,  # brings rows of all processes; None: this one is alone
     keep: int = 1 << 23,
-    form: str = "tiled",
+    form: str = "auto",
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:
     """Cross-entropy of local queries against all keys, and of local keys against all queries.
 

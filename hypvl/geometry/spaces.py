@@ -447,8 +447,8 @@ class Product(Geometry):
     scale: of features before the exponential map, one a factor ('factor', published code) or
     one a modality ('modality', paper). mode: 'stable', or 'literal' with the guard `eps` for
     parity with published code. min_radius: K of the half-aperture, asin(2K / (sqrt(c) |x|)).
-    form: of the stable contrast, 'tiled' (loops of numba on a CPU, else operations of torch) or
-    'triton' (kernels for a GPU, in float32; 'tiled' where they cannot run).
+    form: of the stable contrast, 'auto' (numba on a CPU where it is installed, else torch) or
+    'triton' (kernels for a GPU, in float32; 'auto' where they cannot run).
     """
 
     has_cones = True
@@ -468,7 +468,7 @@ class Product(Geometry):
         learn_curvature: bool = True,  # False keeps the curvature where it is
         temperature: float = 0.07,  # initial temperature
         modalities: tuple[str, ...] = ("image", "text"),  # that have a scale
-        form: str = "tiled",  # of the contrast: 'tiled', or 'triton', kernels for a GPU
+        form: str = "auto",  # of the contrast: 'auto', or 'triton', kernels for a GPU
     ):
         if k < 1 or d < 1:
             raise ValueError(f"k and d must be at least 1, got k={k}, d={d}")
@@ -481,7 +481,7 @@ class Product(Geometry):
         self.metric = _known("metric", metric, ("l1", "l2"))
         self.scale = _known("scale", scale, ("factor", "modality"))
         self.mode = _known("mode", mode, ("stable", "literal"))
-        self._fused_form = _known("form", form, ("tiled", "triton"))  # no answer follows from it
+        self._fused_form = _known("form", form, ("auto", "triton"))  # no answer follows from it
         if form == "triton" and mode == "literal":
             raise ValueError(f"form={form!r} needs mode='stable', the kernels', got mode={mode!r}")
         self.eps, self.min_radius, self.curvature_init = eps, min_radius, curvature_init
@@ -514,7 +514,7 @@ class Product(Geometry):
             "c": self.curvature,
             "scale": self.logit_scale.exp(),
             "metric": self.metric,
-            "form": "triton" if kernels else "tiled",
+            "form": "triton" if kernels else "auto",
         }
 
     def _mean(self, factors):
@@ -855,8 +855,8 @@ class ProductConfig(GeometryConfig, kind="product"):
     learn_curvature: bool = True  # False keeps the curvature where it is
     temperature: float = 0.07  # initial temperature
     modalities: tuple[str, ...] = ("image", "text")  # that have a scale
-    form: Literal["tiled", "triton"] = field(  # of the contrast; 'triton': kernels for a GPU
-        default="tiled", metadata={"hash": "changed"}
+    form: Literal["auto", "triton"] = field(  # of the contrast; 'triton': kernels for a GPU
+        default="auto", metadata={"hash": "changed"}
     )
 
     def __post_init__(self):
