@@ -38,6 +38,7 @@ from hypvl.papers.agr.gate_statistics import (
 from .measures import MEASURES
 from .probe import leaning_captions, routed_frames, test_captions
 from .recipes import SECTIONS, section_recipes, trained_parameters
+from .routed_geometry import RoutedConfig
 from .tables import LAYOUTS, REFERENCE
 from ..figures import Drawing, budget_figure, budget_scores
 from ..parameters import Seeds
@@ -482,9 +483,10 @@ def sizes(study: Study) -> pd.Series:
 # %% ../../../nbs/papers/agr/939_paper.ipynb #8edc7966
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
     "What the plan says about a run besides its model."
-    geometry = recipe.model.geometry
-    return {
-        "trunk": recipe.model.weights,
+    geometry, facts = recipe.model.geometry, {"encoder": recipe.model.weights}
+    if not isinstance(geometry, RoutedConfig):
+        return facts
+    return facts | {
         "curriculum": geometry.curriculum.kind,
         "weighting": geometry.routing.weighting,
         "own contrast": recipe.objective.aux_correction,
