@@ -67,7 +67,7 @@ device = choice("auto", "cpu", "cuda", guess=False)  # 'gpu' looks most like 'cp
 def _between_commas(text: str) -> tuple[str, ...]:
     return tuple(word for part in text.split(",") if (word := part.strip()))
 
-
+# %% ../nbs/006_arguments.ipynb #c70abd20
 def words(text: str) -> tuple[str, ...]:
     "Words between commas, one at least."
     found = _between_commas(text)
@@ -104,7 +104,7 @@ def counts(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"numbers from 1 on, with commas, got {text!r}")
     return tuple(dict.fromkeys(int(word) for word in found))
 
-
+# %% ../nbs/006_arguments.ipynb #de3e31b3
 def positive(text: str) -> float:
     "A number above 0."
     try:
@@ -169,7 +169,7 @@ def _import_file(path: Path) -> ModuleType:
         raise
     return module
 
-
+# %% ../nbs/006_arguments.ipynb #67d17a85
 def load_plugin(
     name: str,  # what `import` takes, or the path of a .py file
 ) -> ModuleType:
@@ -213,11 +213,21 @@ def has_gpu() -> bool:
 
 
 SHIPPED_NAMES = ("clip_world", "clip_states")  # of models in the package
+
+
 _SIZES = ("vit_small_16", "vit_base_16", "vit_large_16", "tiny_s", "tiny", "tiny_l", "tiny_vit")
+
+
 _FAMILIES = ("clip", "meru", "hycoclip", "phyclip")
+
+
 MODEL_NAMES = tuple(f"{family}_{size}" for family in _FAMILIES for size in _SIZES) + SHIPPED_NAMES
+
+
 # of `hypvl evaluate`
 SUITE_NAMES = ("phyclip", "syntax", "agr", "official", "world", "folder", "pairs")
+
+
 PRESETS = ("smoke", "mini", "gpu", "paper")  # of every recipe
 
 
@@ -227,7 +237,7 @@ def paper_packages() -> list[str]:
     folders = loaded.__path__ if loaded else [f"{folder}/papers" for folder in hypvl.__path__]
     return [found.name for found in pkgutil.iter_modules(folders) if found.ispkg]
 
-
+# %% ../nbs/006_arguments.ipynb #deeebaee
 def check_checkpoint(
     source: str,  # as for `evaluate_checkpoint`
     name: str = "checkpoint",  # of the argument
@@ -269,7 +279,7 @@ def check_device(
     if device == "cuda" and not has_gpu():
         raise ValueError("device: cuda was asked for, and no GPU was found")
 
-
+# %% ../nbs/006_arguments.ipynb #d91d1461
 def check_folder(
     name: str,  # of the argument
     folder: Path | None,  # None: it was not given

@@ -177,7 +177,7 @@ def _add_protocol(parser: argparse.ArgumentParser):
         "--seed", default=0, type=int, help="of bootstrap and draws; default %(default)s"
     )
 
-
+# %% ../nbs/001_cli.ipynb #1222fc3d
 def _add_checklist(parser: argparse.ArgumentParser):
     "Options of VL-CheckList, of which several protocols are published."
     group = parser.add_argument_group("VL-CheckList")
@@ -248,7 +248,7 @@ def _add_data_check(parser: argparse.ArgumentParser):
 
 COMMANDS = ("train", "plan", "list", "info", "evaluate", "explore", "data")
 
-
+# %% ../nbs/001_cli.ipynb #e4c483d9
 def _command(commands, name, run, *adders, help, description=""):
     "A command with its options and those that all have, which `run` carries out."
     parser = commands.add_parser(name, help=help, description=description or _sentence(help))
@@ -263,7 +263,7 @@ def _command(commands, name, run, *adders, help, description=""):
 def _sentence(text):
     return f"{text[0].upper()}{text[1:]}."
 
-
+# %% ../nbs/001_cli.ipynb #5f984ead
 def make_parser() -> argparse.ArgumentParser:
     "The parser of the command `hypvl`."
     parser = Parser(prog="hypvl", description="Hyperbolic vision-language learning.")
@@ -498,7 +498,7 @@ def _own_data(args: argparse.Namespace, share: "Share") -> tuple[Path, str]:
     (say if share.rank == 0 else _silent)(said_of(found.suite))
     return found.suite, "pairs"
 
-
+# %% ../nbs/001_cli.ipynb #0a4df59a
 def _evaluate(args: argparse.Namespace) -> int:
     "Run `hypvl evaluate`."
     check_places(args)
@@ -539,7 +539,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 FAILED, MISSING = 1, 3  # exit codes: some data could not be used; some data were not there
 
-
+# %% ../nbs/001_cli.ipynb #f456bf17
 def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[str], list[str]]:
     "Where the results lie, and the main numbers among them; gives what is missing and what failed."
     import pandas as pd
@@ -614,7 +614,7 @@ def _data_check(args: argparse.Namespace) -> int:
     say(", ".join(f"{count} {state}" for state, count in counts.items()))
     return FAILED if "unusable" in states else 0 if states <= {"complete"} else MISSING
 
-
+# %% ../nbs/001_cli.ipynb #761a53e8
 def _explore(args: argparse.Namespace) -> int:
     "Run `hypvl explore`."
     for run in args.runs:
@@ -643,9 +643,11 @@ def _explore(args: argparse.Namespace) -> int:
 
 # %% ../nbs/001_cli.ipynb #95a30782
 STOPPED = 130  # exit code of what Ctrl-C stopped, as a shell has it
+
+
 UNREAD = 141  # of what nobody reads any more, likewise
 
-
+# %% ../nbs/001_cli.ipynb #8f51ec10
 def main(
     arguments: Sequence[str] | None = None,  # None: those of the process
 ) -> int:  # exit code

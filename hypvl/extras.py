@@ -54,7 +54,7 @@ def extra_named(
             raise _missing(what, library, extra) from error
         raise
 
-
+# %% ../nbs/008_extras.ipynb #8752488e
 def _extra_of(library: str) -> str:
     "The extra that brings a library; empty where none does."
     return next((name for name, known in EXTRAS.items() if library in known), "")

@@ -16,6 +16,8 @@ from torch import Tensor
 
 # %% ../nbs/011_indices.ipynb #4044a201
 _FLAGS = {bool, np.bool_}
+
+
 _IN_NUMPY = (torch.float16, torch.float32, torch.float64)  # floats of torch that NumPy has
 
 
@@ -47,7 +49,7 @@ def _as_known(values: np.ndarray) -> np.ndarray:
             pass  # no index is as large
     return values
 
-
+# %% ../nbs/011_indices.ipynb #5fb6a9ca
 def read_values(
     name: str,  # of the argument, for messages
     given: Any,  # a list, an array, a tensor, or a column of pandas
@@ -116,7 +118,7 @@ def read_indices(
         )
     return values
 
-
+# %% ../nbs/011_indices.ipynb #e01a4b85
 def read_lengths(
     ks: Any,  # the K of R@K, one or several
 ) -> list[int]:

@@ -11,8 +11,13 @@ from types import ModuleType
 
 # %% ../nbs/010_paper_parts.ipynb #6e8dde90
 _AGR = "hypvl.papers.agr"
+
+
 _H2EM = "hypvl.papers.h2em"
+
+
 _VISUAL = "hypvl.papers.visual_hierarchies"
+
 
 PAPER_PARTS = {  # base of a config, or use → name → module
     "GeometryConfig": {
@@ -47,7 +52,7 @@ PAPER_PARTS = {  # base of a config, or use → name → module
     },
 }
 
-
+# %% ../nbs/010_paper_parts.ipynb #cd7afa96
 def import_part(
     base: str,  # a key of `PAPER_PARTS`
     name: str,  # of the part

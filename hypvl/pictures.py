@@ -122,7 +122,7 @@ def _open(source, bounds):
             raise Refused(f"{frames} frames, one is wanted", "animated")
         return upright_rgb(image)
 
-
+# %% ../nbs/005_pictures.ipynb #f8dae0b1
 def read_picture(
     source: str | Path | bytes,  # a file, or its content
     bounds: Bounds = Bounds(),

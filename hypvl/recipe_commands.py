@@ -125,7 +125,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     _add_run(parser.add_argument_group("where and how"))
     add_launch(parser)
 
-
+# %% ../nbs/007_recipe_commands.ipynb #66e05551
 def _add_run(group) -> None:
     "Options of `hypvl train` that do not change the recipe."
     group.add_argument(
@@ -335,7 +335,7 @@ def _own_recipe(args: argparse.Namespace) -> "Recipe":
     settings = read_settings([text.removeprefix("data.") for text in of_data])
     return on_pairs(recipe, override(PairSource(root=str(args.data.absolute())), settings))
 
-
+# %% ../nbs/007_recipe_commands.ipynb #c985f1dc
 def _looked_through(recipe: "Recipe", out: Path, args: argparse.Namespace) -> "Recipe":
     "The recipe after a look at all data, with a batch in which no picture is twice."
     from hypvl.data.own_data import read_own, said_of
@@ -439,7 +439,7 @@ def train_command(
         recipe = _looked_through(recipe, out, args)
     return _train(recipe, out, args, launching)
 
-
+# %% ../nbs/007_recipe_commands.ipynb #5e0e669f
 def _train(recipe: "Recipe", out: Path, args: argparse.Namespace, launching: dict[str, Any]) -> int:
     "Prepare data, train and evaluate; a line for each stage."
     from hypvl.papers.runs import run
@@ -509,7 +509,7 @@ def check_plan(
     check_folder("data_root", args.data_root)
     check_device(args.device)
 
-
+# %% ../nbs/007_recipe_commands.ipynb #d6674c78
 def plan_command(
     args: argparse.Namespace,  # of `hypvl plan`
 ) -> int:  # exit code
@@ -575,7 +575,7 @@ def _say_recipes(papers: list[str], preset: str, contains: str) -> tuple[int, bo
             broken = True
     return count, broken
 
-
+# %% ../nbs/007_recipe_commands.ipynb #ae9c5887
 def list_command(
     args: argparse.Namespace,  # of `hypvl list`
 ) -> int:  # exit code

@@ -82,7 +82,7 @@ def own_names(
     own = {plain_name(name): name for name in model.state_dict()}
     return {own.get(plain_name(name), name): tensor for name, tensor in tensors.items()}
 
-
+# %% ../nbs/012_weights.ipynb #0d996ad3
 def load_tensors(
     model: nn.Module,  # is filled in place
     tensors: Mapping[str, Tensor],  # of a file

@@ -45,7 +45,7 @@ def block_shuffle(
 # %% ../../nbs/data/207_batches.ipynb #5d0e3a13
 Visit = tuple[Any, ...]  # epoch and index of a sample; a dataset may append more
 
-
+# %% ../../nbs/data/207_batches.ipynb #2648900e
 class BatchSampler(Sampler[list[Visit]]):
     "Batches of (epoch, index) of one process, from sample `start` of the training on."
 
@@ -147,7 +147,7 @@ class EpochDataset(Dataset):
 
 _SUBSTITUTES = 8  # samples that are tried in a row
 
-
+# %% ../../nbs/data/207_batches.ipynb #372160fe
 class _Reader(Dataset):
     "Samples with the faults that were met; None where there is no sample."
 

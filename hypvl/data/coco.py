@@ -99,7 +99,7 @@ def _by_id(entries: list, what: str) -> dict[int, Any]:
         found[number] = entry
     return found
 
-
+# %% ../../nbs/data/213_coco.ipynb #75c53dd4
 def read_coco(
     path: str | Path,  # captions_val2017.json, instances_val2017.json, lvis_v1_val.json, ...
     lists: Sequence[str] = ("images", "annotations", "categories"),  # that must be there

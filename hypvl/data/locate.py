@@ -73,7 +73,7 @@ def _of_pictures(paths: Sequence[Path], published: int, root: Path) -> Amount:
     note = f"{len(empty):,} pictures are empty" if empty else ""
     return Amount(there, published, first_folder(paths, root), note, not empty, pictures)
 
-
+# %% ../../nbs/data/208_locate.ipynb #a68c7b33
 def _benchmark(name: str, root: Path) -> Amount:
     data, published = open_benchmark(name, root), BENCHMARKS[name].n
     if len(data.files) != len(data):  # many pictures in one file
@@ -139,7 +139,7 @@ _GRIT = (
     "img2dataset, then `hypvl.data.grit.prepare.prepare`"
 )
 
-
+# %% ../../nbs/data/208_locate.ipynb #3c058ec2
 def _grit(name: str, root: Path) -> Amount:
     "Pairs of prepared shards, beside what their preparation has written."
     folder = root / "grit"
@@ -187,7 +187,7 @@ def _quiet():
     finally:
         logging.disable(before)
 
-
+# %% ../../nbs/data/208_locate.ipynb #0e56144a
 def _look(title: str, name: str, look: Callable[[str, Path], Amount], root: Path) -> FoundSet:
     try:
         found = look(name, root)
@@ -226,7 +226,7 @@ def found_sets(
                 found = _look(*row, root)
             yield found
 
-
+# %% ../../nbs/data/208_locate.ipynb #9b3dbeb1
 def check_root(
     data_root: str | Path,
     sets: Sequence[str] | None = None,  # titles, such as 'COCO'; None: all that are known
@@ -293,7 +293,7 @@ def _md5(path: Path) -> str:
 
 _UNCHECKED = ("unchecked", "no checksum of it is known")
 
-
+# %% ../../nbs/data/208_locate.ipynb #6ee39e93
 def _against_published(path: Path, published: str) -> tuple[str, str]:
     "Whether a file has the published MD5, and both sums where it has another."
     found = _md5(path)
@@ -315,7 +315,7 @@ def _against_counts(path: Path, name: str) -> tuple[str, str]:
         return "complete", ""
     return "unusable", broken or f"{there:,} samples, {written:,} were written"
 
-
+# %% ../../nbs/data/208_locate.ipynb #2d060912
 def check_archives(
     data_root: str | Path,
     checksums: Mapping[str, str] = CHECKSUMS,  # end of the path of a file → MD5

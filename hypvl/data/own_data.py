@@ -183,7 +183,7 @@ def read_own(
     for picture, captions in zip(table["picture"], table["captions"]):
         yield Path(picture), tuple(captions)
 
-
+# %% ../../nbs/data/204_own_data.ipynb #55d1ca4e
 @dataclass(frozen=True)
 class PairSource(DataSource, kind="pairs"):
     "Pictures and captions of one's own."

@@ -219,7 +219,7 @@ def _are_files(source: Any) -> bool:
         for item in source
     )
 
-
+# %% ../../nbs/data/205_pairs.ipynb #ff8ac2fd
 class PairDataset(EpochDataset):
     """Pictures with captions: `image` (uint8 [B, 3, S, S]), `text` (ids [B, L]) and `key`.
 

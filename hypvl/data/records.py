@@ -229,7 +229,7 @@ def _rows(name: str, text: str, separator: str, quoting: int) -> list[tuple[int,
         raise ValueError(f"{name}, line {reader.line_num}: no CSV ({error})") from error
     return rows
 
-
+# %% ../../nbs/data/200_records.ipynb #16fff622
 def read_table(
     path: str | Path,  # rows with commas, or what `separator` says, below a row of names
     columns: Sequence[str],  # that are wanted
@@ -274,7 +274,7 @@ def bad_text(
         return f"half a surrogate pair, {text[error.start]!a}, at character {error.start}"
     return ""
 
-
+# %% ../../nbs/data/200_records.ipynb #f2a5fa5c
 def read_json(path: str | Path) -> Any:
     "The content of a JSON file; an error names the file."
     try:

@@ -37,7 +37,7 @@ class DataPaths:
     suite: Path  # for evaluation
     content_hash: str  # short name of the content
 
-
+# %% ../../nbs/data/203_sources.ipynb #51170929
 class DataSource(ByKind):
     "Base of configs that say where training batches and evaluation data come from."
 
@@ -200,7 +200,7 @@ def _check_sizes(source):
     check_least(source, train=1, val=1, min_area=0)
     check_crop_scale(source.crop_scale)
 
-
+# %% ../../nbs/data/203_sources.ipynb #81212268
 @dataclass(frozen=True)
 class WorldSource(ShardSource, kind="world"):
     "The synthetic dataset, as large as asked for."

@@ -233,7 +233,7 @@ def single_parents(
     _log.warning(message, len(passed_over), len(emptied), ", ".join(emptied[:5]) or "none")
     return parents
 
-
+# %% ../../nbs/data/201_taxonomy.ipynb #26cc25e9
 def read_edges(
     path: str | Path,  # is-a file, `parent child` a line
 ) -> list[tuple[str, str]]:

@@ -57,7 +57,11 @@ class BestPredictions:
 
 # %% ../../nbs/evaluation/650_bias_sweep.ipynb #e646187e
 OFFSET = 1e-4  # by which a published bias is below the one that is needed
+
+
 _GRIDS = ("official", "exact")
+
+
 _SEEN_RULES = ("finite", "official")
 
 
@@ -91,7 +95,7 @@ def _curve(best: BestPredictions, bias_grid: str) -> pd.DataFrame:
     bias = np.concatenate([[-np.inf], between, [np.inf]]) if len(steps) else [-np.inf]
     return pd.DataFrame({"bias": bias, "seen": seen, "unseen": unseen})
 
-
+# %% ../../nbs/evaluation/650_bias_sweep.ipynb #eb424abc
 @dataclass(frozen=True, eq=False)
 class CompositionScores:
     "What a sweep found; accuracies and area are in 0 ... 1."
@@ -115,7 +119,7 @@ class CompositionScores:
         names = ("seen", "unseen", "harmonic_mean", "auc", "state_accuracy", "object_accuracy")
         return {name: getattr(self, name) for name in names}
 
-
+# %% ../../nbs/evaluation/650_bias_sweep.ipynb #74965a3b
 def sweep(
     best: BestPredictions,
     bias_grid: str = "official",  # or 'exact'

@@ -19,6 +19,8 @@ from ..indices import read_indices, read_mask, read_values
 
 # %% ../../nbs/evaluation/651_czsl.ipynb #d86b6a27
 PairList = Sequence[tuple] | Int[np.ndarray, "P 2"]  # names or numbers of state and object
+
+
 _BLOCK = 2**18  # scores that are looked at together: they stay in a cache
 
 
@@ -62,7 +64,7 @@ def _flags(name: str, given: Any, count: int) -> Bool[np.ndarray, "P"]:
     "A flag a pair."
     return read_mask(name, given, (count,))
 
-
+# %% ../../nbs/evaluation/651_czsl.ipynb #4aad7aa6
 def _trained_on(given: Any, pairs: PairList) -> Bool[np.ndarray, "P"]:
     "A flag a pair, from flags, columns or pairs."
     given, count = _in_order("seen_pairs", given), len(pairs)
@@ -93,7 +95,7 @@ def _refuse_bounds(name: str, bounds: Float[np.ndarray, "T"]) -> None:
         first = int((np.diff(bounds) < 0).argmax())
         raise ValueError(f"{name}: {bounds[first]:g} before {bounds[first + 1]:g}: not ascending")
 
-
+# %% ../../nbs/evaluation/651_czsl.ipynb #ad898826
 def _group_of_columns(
     seen: Bool[np.ndarray, "P"],
     feasibility: Any,  # None, flags, or numbers
@@ -150,7 +152,7 @@ def _best_of(block, members, others) -> tuple[np.ndarray, np.ndarray]:
     place = block.argmax(1)
     return block[np.arange(len(block)), place], place
 
-
+# %% ../../nbs/evaluation/651_czsl.ipynb #b8430b17
 class StreamingSweep:
     """The best candidates of each image, from scores that come in chunks of images and of pairs.
 

@@ -119,7 +119,7 @@ def _bucket_items(table: pd.DataFrame, pairs: PairData, names: dict) -> list[pd.
         frames.append(item_values({"missing": lost}, **names))
     return frames
 
-
+# %% ../../nbs/evaluation/604_hard_negatives.ipynb #0901a89a
 def evaluate_pairs(
     model: nn.Module,  # any model with the `DualEncoder` interface
     buckets: Mapping[str, PairData],  # name → pairs

@@ -47,7 +47,7 @@ def _paths(parents, nodes):
         row[: len(path)] = [number[node] for node in path]
     return {node: i for i, node in enumerate(paths)}, table
 
-
+# %% ../../nbs/evaluation/603_hierarchy.ipynb #524dc0cc
 def _depths(
     predicted,
     target,

@@ -23,6 +23,8 @@ from ..models.dual_encoder import eval_transform
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #c1ae49fe
 Scores = Float[Tensor, "Q N"] | Float[np.ndarray, "Q N"]
+
+
 Relevant = (
     Bool[Tensor, "Q N"]
     | Bool[np.ndarray, "Q N"]
@@ -50,7 +52,7 @@ def _mask_of_rows(rows: list, n: int) -> Bool[np.ndarray, "Q N"]:
         mask[query, read_indices(f"relevant: query {query}", row, n)] = True
     return mask
 
-
+# %% ../../nbs/evaluation/602_retrieval.ipynb #ed7b7e06
 def relevant_matrix(
     relevant: Relevant,  # mask, index sets, or one index a query
     n: int,  # number of items
@@ -135,7 +137,7 @@ def _parts(count: int, chunk: int) -> list[slice]:
 
 _MOST_KEPT = 2**27  # scores of all pairs that are kept for the second direction
 
-
+# %% ../../nbs/evaluation/602_retrieval.ipynb #8f6e5a46
 def retrieval_ranks(
     model: nn.Module,  # its `geometry` compares
     image_points: Float[Tensor, "N D"],

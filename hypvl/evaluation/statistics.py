@@ -62,7 +62,7 @@ def read_names(
         raise ValueError(f"{name}: {len(gaps)} are missing, the first at place {gaps[0]}")
     return names
 
-
+# %% ../../nbs/evaluation/600_statistics.ipynb #193b3135
 def _checked_level(level: float) -> float:
     "A coverage between 0 and 1."
     if not 0 < level < 1:

@@ -60,7 +60,7 @@ def _aligned(retrieved: Labels, reference: Labels, order) -> tuple[np.ndarray, n
     places = [*labels, len(h) - 1]
     return r[places], h[places]
 
-
+# %% ../../nbs/evaluation/640_transport.ipynb #e83f6e0a
 def ot_distance(
     retrieved: Labels,  # label → count, or counts whose last bin is *other*
     reference: Labels,  # of the hierarchy: label → count, or counts aligned with `retrieved`
@@ -121,7 +121,7 @@ def transport_distances(
     known = np.isfinite(h).all(1) & np.isfinite(r).all(1)
     return np.where(known, moved, np.nan), np.where(known, variation, np.nan)
 
-
+# %% ../../nbs/evaluation/640_transport.ipynb #66bcb1ca
 def class_order(
     kind: str,  # 'index', 'frequency' or 'tree'
     pool: Int[np.ndarray, "C"],  # candidates of each class

@@ -215,7 +215,7 @@ def traverse(
         tables.append(pd.DataFrame(columns))
     return pd.concat(tables, ignore_index=True)
 
-
+# %% ../../nbs/evaluation/608_traversal.ipynb #c8aa0792
 def _given(values) -> np.ndarray:
     "What names the images, as an array; names stay what they are."
     return values if isinstance(values, np.ndarray) else np.asarray(values, dtype=object)

@@ -50,7 +50,7 @@ class _Aperture(Function):
         for_r = -grad * ctx.edge / (s * other_side)
         return for_r.where(~(r <= ctx.edge), 0.0), None
 
-
+# %% ../../nbs/geometry/102_cones.ipynb #8d3f8e3f
 @fp32_geometry
 def half_aperture(
     x: Float[Tensor, "*B D"],  # apexes
@@ -111,7 +111,7 @@ class _Angle(NamedTuple):
     back: Tensor  # R', its counterpart at y
     known: Tensor  # False where x = y or x = 0
 
-
+# %% ../../nbs/geometry/102_cones.ipynb #7f7bd056
 def _angle_parts(x: Tensor, y: Tensor, c: Tensor) -> _Angle:
     "The pieces of the text for x and y [*B, D] and c [*B]."
     tiny = tiny_norm(torch.promote_types(x.dtype, y.dtype))
@@ -163,7 +163,7 @@ class _ExteriorAngle(Function):
             gc = _reduce((flow / (2 * p.c)).squeeze(-1), inputs[2])
         return _reduce(gx, inputs[0]), _reduce(gy, inputs[1]), gc
 
-
+# %% ../../nbs/geometry/102_cones.ipynb #214b87f5
 @fp32_geometry
 def exterior_angle(
     x: Float[Tensor, "*B D"],  # apexes
@@ -219,7 +219,7 @@ class _AngleTile(NamedTuple):
     back: Tensor
     known: Tensor
 
-
+# %% ../../nbs/geometry/102_cones.ipynb #35c92338
 def _angle_tile(x: _Apexes, y: _Apexes, tiny: float) -> _AngleTile:
     "The pieces for apexes x in columns and points y in rows."
     t = torch.cdist(x.unit, y.unit, compute_mode="donot_use_mm_for_euclid_dist")

@@ -77,7 +77,7 @@ def _pair(x, y, nx, ny, xt, yt, root, rows, columns, n, m, f, D: constexpr):
     u = s * s / (2 * (tl.sqrt(1 + s * s) + 1)) + big_x * big_y * square / 4
     return s, square, u, g, a_inverse, b_inverse, by_difference, big_x, big_y, a_time, b_time
 
-
+# %% ../../nbs/geometry/116_gpu_kernels.ipynb #0e404896
 @_compiled
 def _turn(p, q, g, a_inverse, b_inverse, by_difference):
     "One component of the difference of two unit vectors; 0 where one point is the root."
@@ -128,7 +128,7 @@ def _sums_kernel(
     tl.store(sums + rows, highest + tl.log(sum_), mask=rows < n)
     tl.store(hits + rows, hit, mask=rows < n)
 
-
+# %% ../../nbs/geometry/116_gpu_kernels.ipynb #5e2d9b5a
 @_compiled
 def _weights_kernel(
     x, y, nx, ny, xt, yt, root, scale, sums, column_sums, grads, column_grads, weights, slopes,
@@ -161,7 +161,7 @@ def _weights_kernel(
     where = (rows - first)[:, None] * m + columns[None, :]
     tl.store(weights + where, w, mask=inside)
 
-
+# %% ../../nbs/geometry/116_gpu_kernels.ipynb #15556631
 @_compiled
 def _gradient_kernel(
     x, y, nx, ny, xt, yt, root, weights, for_x, for_c, first, last, n, m,
@@ -208,6 +208,8 @@ def _gradient_kernel(
 
 # %% ../../nbs/geometry/116_gpu_kernels.ipynb #802bf25e
 TILE = 64  # queries and keys of a tile
+
+
 STRIP = 4096  # queries whose weights are held at a time
 
 
@@ -243,7 +245,7 @@ class _Points:
         (x, nx, xt), (y, ny, yt) = self.sides[::-1] if exchanged else self.sides
         return (x, y, nx, ny, xt, yt, self.root), x.shape[2], y.shape[2]
 
-
+# %% ../../nbs/geometry/116_gpu_kernels.ipynb #11126475
 def _sums(points, scale, offset, exchanged=False):
     "Logsumexp of every row, and the logit of its key."
     tensors, n, m = points.arguments(exchanged)
@@ -255,7 +257,7 @@ def _sums(points, scale, offset, exchanged=False):
     )  # fmt: skip
     return sums, hits
 
-
+# %% ../../nbs/geometry/116_gpu_kernels.ipynb #31d9f2eb
 class TritonCrossEntropy(torch.autograd.Function):
     "Of rows and, with `both`, of columns; arguments as the default form has them."
 

@@ -156,7 +156,7 @@ def pairwise_exterior_angle(
     y0 = _time(y, row)[..., None, :]
     return _angle(x.norm(dim=-1, keepdim=True), x0, y0, z, eps)
 
-
+# %% ../../nbs/geometry/101_literal.ipynb #e2a755d4
 @fp32_geometry
 def half_aperture(
     x: Float[Tensor, "*B D"],  # apexes

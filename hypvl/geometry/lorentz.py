@@ -77,7 +77,7 @@ def inner(
     y0_square = 1 / c + y.square().sum(-1)
     return ((x * y).sum(-1) - (x0_square * y0_square).sqrt()).to(dtype)
 
-
+# %% ../../nbs/geometry/100_lorentz.ipynb #b464ca6c
 @fp32_geometry
 def pairwise_inner(
     x: Float[Tensor, "*B N D"],  # row points
@@ -143,7 +143,7 @@ def log0(
     shrink = (t.asinh() / t).where(away, 1.0)
     return x * shrink.to(x.dtype)[..., None]
 
-
+# %% ../../nbs/geometry/100_lorentz.ipynb #b9f7cd49
 @fp32_geometry
 def dist0(
     x: Float[Tensor, "*B D"],  # points
@@ -194,7 +194,7 @@ def _haversine(x: Tensor, y: Tensor, c: Tensor, w: Tensor, x_time: Tensor, y_tim
     chord = (_direction(x) - _direction(y)).square().sum(-1, keepdim=True)
     return sinh.square() / (2 * (1 + (1 + sinh.square()).sqrt())) + a * b * chord / 4
 
-
+# %% ../../nbs/geometry/100_lorentz.ipynb #01039c6b
 def _pair(x: Tensor, y: Tensor, c: Tensor) -> _Pair:
     "The quantities of the text for x and y [*B, D] and c [*B]."
     x, y, c = x.to(c.dtype), y.to(c.dtype), c.unsqueeze(-1)
@@ -239,7 +239,7 @@ class _Dist(Function):
             for_c = _reduce((flow / (2 * c)).squeeze(-1), inputs[2])
         return _reduce(scale * to_x, inputs[0]), _reduce(-scale * to_y, inputs[1]), for_c
 
-
+# %% ../../nbs/geometry/100_lorentz.ipynb #c5041311
 @fp32_geometry
 def dist(
     x: Float[Tensor, "*B D"],  # points
@@ -305,7 +305,7 @@ def _asinh_(s: Tensor) -> Tensor:
     tail = torch.hypot(s, s.new_ones(())).add_(1).reciprocal_().mul_(s).mul_(s)
     return s.add_(tail).log1p_()
 
-
+# %% ../../nbs/geometry/100_lorentz.ipynb #a78a2884
 class _PairwiseDist(Function):
     "Saves the points and the distances, and nothing else that grows with N x M."
 
@@ -358,7 +358,7 @@ class _PairwiseDist(Function):
             gc = _reduce((moved_x + moved_y - (grad * d).sum((-1, -2))) / (2 * c), c)
         return _reduce(gx, x), _reduce(gy, y), gc, None, None
 
-
+# %% ../../nbs/geometry/100_lorentz.ipynb #b45b218e
 def _along_the_sheet(lift: Tensor, flow: Tensor) -> Tensor:
     "Gradient in the space components from sums over lifted points."
     return lift[..., :-1] / lift[..., -1:] * flow[..., -1:] - flow[..., :-1]
@@ -428,7 +428,7 @@ def to_poincare(
     time_part = 1 + (1 + (root * _norm(x)).square()).sqrt()
     return x * (root / time_part).to(x.dtype)[..., None]
 
-
+# %% ../../nbs/geometry/100_lorentz.ipynb #9048a35b
 @fp32_geometry
 def from_poincare(
     p: Float[Tensor, "*B D"],  # points of the unit ball

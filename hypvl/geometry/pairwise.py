@@ -114,7 +114,7 @@ _SECOND = (
     "expected gather=None where create_graph=True"
 )
 
-
+# %% ../../nbs/geometry/104_pairwise.ipynb #d7271052
 def _share(x: Tensor, how: tuple[str, str]) -> tuple[bool, float]:
     "Whether squares are added, and the weight of a factor."
     metric, reduce = how
@@ -185,7 +185,7 @@ def _cross_entropy(x, y, c, scale, metric, reduce, offset, both, gather, keep, f
         return _differentiable(x, y, c, scale, how, offset, both)
     return _ProductCrossEntropy.apply(x, y, c, scale, how, offset, both, gather, keep)
 
-
+# %% ../../nbs/geometry/104_pairwise.ipynb #3c2880a0
 @fp32_geometry
 def product_cross_entropy(
     x: Float[Tensor, "N k d"],  # queries, space components of each factor

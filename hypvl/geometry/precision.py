@@ -107,7 +107,7 @@ def is_transformed(
         return True
     return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
-
+# %% ../../nbs/geometry/107_precision.ipynb #1d701f7d
 def _check(x: Tensor, y: Tensor):
     "Points that are compared are floats and have the same number of dimensions."
     check_floats(x, "x")
@@ -148,7 +148,7 @@ def _mp_quantity(quantity: str, x: list, y: list, c):
         return mp.re(mp.acos((y0 - x0 * z) / mp.sqrt(xx * (z * z - 1))))
     raise ValueError(f"quantity must be 'dist' or 'exterior_angle', got {quantity!r}")
 
-
+# %% ../../nbs/geometry/107_precision.ipynb #27644c4a
 def precise(
     quantity: str,  # 'dist' or 'exterior_angle'
     x: Float[Tensor, "*B D"],  # points, or apexes of the angles

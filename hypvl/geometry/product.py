@@ -96,8 +96,14 @@ def _smooth_dist(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
 
 # %% ../../nbs/geometry/103_product.ipynb #7a01d095
 FAR_COSH = 2.0**62  # largest cosh of a distance whose square is a number of float32
+
+
 TILE = 1 << 17  # pairs of a tile on a CPU: their numbers stay in the cache
+
+
 GATHERED = 1 << 22  # coordinates of near pairs taken out at once
+
+
 Near = list[tuple[Tensor, Tensor, Tensor]]  # factors, rows and columns, in parts of that size
 
 
@@ -133,7 +139,7 @@ def _cosh(
     exact = [2 * _pair(x[f, i], y[f, j], c[f]).u[:, 0] for f, i, j in places]
     return x_time, y_time.mT, z.masked_scatter(near, torch.cat(exact)), places
 
-
+# %% ../../nbs/geometry/103_product.ipynb #f48f926e
 def _acosh(z: Tensor, near: Near | None) -> tuple[Tensor, Tensor]:
     "Root of z (z + 2), which is sinh, and √c × distance; only near pairs can be equal."
     square = z * (z + 2)
@@ -219,7 +225,7 @@ def _add_near_gradients(x, y, c, weight, near, for_x, for_y):
         for_y.index_put_((f, j), w * (along / q_time * q - apart), accumulate=True)
         weight[f, i, j] = 0
 
-
+# %% ../../nbs/geometry/103_product.ipynb #360d9bc4
 def graph_of_gradients(
     function: Callable[..., Tensor | tuple[Tensor, ...]],  # a differentiable form
     inputs: tuple[Tensor, ...],  # its arguments

@@ -67,6 +67,8 @@ def _log1p(w):
 
 # %% ../../nbs/geometry/109_product_kernels.ipynb #3b65b2db
 COLUMNS = 384  # of a block: its numbers stay in the first cache
+
+
 ROWS = 8  # whose products are added at once
 
 
@@ -92,7 +94,7 @@ def _more8(z, x1, x2, x3, x4, x5, x6, x7, x8, y1, y2, y3, y4, y5, y6, y7, y8):
         first = x1 * y1[j] + x2 * y2[j] + x3 * y3[j] + x4 * y4[j]
         z[j] -= first + (x5 * y5[j] + x6 * y6[j] + x7 * y7[j] + x8 * y8[j])
 
-
+# %% ../../nbs/geometry/109_product_kernels.ipynb #1873f6c8
 @_compiled
 def _product(x, y, i, a, b, z):
     "z of row i with columns a to b of one factor [1 + width, N], by the inner product."
@@ -160,7 +162,7 @@ def _differences(x, y, i, a, b, z):
         both = 2 + x[0, i] + t[j]
         z[j] *= both * both / (8 * (1 + x[0, i]) * (1 + t[j]))
 
-
+# %% ../../nbs/geometry/109_product_kernels.ipynb #e1daa5a4
 @_compiled
 def _count_near(z, t, limit):
     "How many pairs are near; NaN is not."
@@ -311,7 +313,7 @@ def _gradients_of_factor(x, y, g, square, rows, for_x, for_y):
             _add_sums(x, y, i, a, b, count, w, for_x, for_y)
     return for_c
 
-
+# %% ../../nbs/geometry/109_product_kernels.ipynb #76f7a2eb
 @_compiled
 def _gradient_units(x, y, g, square, for_x, for_y, for_c, first, last):
     "Unit u is factor u % k with part u // k of the rows."
@@ -343,6 +345,8 @@ def _run(kernel: Any, units: int, *arguments):
 
 # %% ../../nbs/geometry/109_product_kernels.ipynb #9e2d0366
 MAX_DIM = 64  # of a factor; above it a matrix product is faster
+
+
 MAX_TIME = 2.0**24  # radius 17: beyond it the difference form loses digits
 
 
@@ -370,7 +374,7 @@ def _shares(root: Tensor, square: bool, share: float) -> Tensor:
     "Weight of each factor in the sum of √c × distances, or of their squares."
     return share / (root.square() if square else root)
 
-
+# %% ../../nbs/geometry/109_product_kernels.ipynb #d68460b8
 def distances(
     x: Float[Tensor, "N k d"],  # row points, float32
     y: Float[Tensor, "M k d"],  # column points, float32

@@ -71,7 +71,7 @@ def _is_plain(value):
         return all(_is_plain(getattr(value, field.name)) for field in fields(value))
     return value is None or isinstance(value, (bool, int, float, str))
 
-
+# %% ../../nbs/geometry/105_spaces.ipynb #35f35652
 class _SumOverProcesses(torch.autograd.Function):
     "Logsumexp over all processes of what each has for every key; returned for the local keys."
 
@@ -99,7 +99,7 @@ def local_logsumexp(
         return partial[offset : offset + count]
     return _SumOverProcesses.apply(partial, offset, count, gather)
 
-
+# %% ../../nbs/geometry/105_spaces.ipynb #f6340569
 class Geometry(nn.Module):
     """The space in which embeddings are compared; a point is a flat tensor [*B, D].
 
@@ -344,7 +344,7 @@ def unit_rows(
     short = length <= 1e-12  # what `F.normalize` would not make as long as 1
     return F.normalize(x.masked_fill(short, 1.0), dim=-1).masked_fill(short, 0.0)
 
-
+# %% ../../nbs/geometry/105_spaces.ipynb #4b5b9fd4
 class Sphere(Geometry):
     "Unit vectors compared by their cosine: CLIP. A row of zeros is a point that is like no other."
 
@@ -824,7 +824,7 @@ class SphereConfig(GeometryConfig, kind="sphere"):
     def make(self) -> Sphere:
         return Sphere(**vars(self))
 
-
+# %% ../../nbs/geometry/105_spaces.ipynb #6a5073a8
 @dataclass(frozen=True)
 class EuclideanConfig(GeometryConfig, kind="euclidean"):
     "Flat space."

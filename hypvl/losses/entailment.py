@@ -25,7 +25,7 @@ def warn_without_cones(
         space = geometry.describe()
         warnings.warn(f"{', '.join(names)}: always 0, for {space} has no cones", stacklevel=3)
 
-
+# %% ../../nbs/losses/402_entailment.ipynb #81d9c0c1
 @dataclass(frozen=True)
 class Entail(LossTerm, kind="entail"):
     """Cone violation of pairs, in radians (PHyCLIP, Eq. 5).

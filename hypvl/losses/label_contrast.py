@@ -33,7 +33,7 @@ def read_labels(
         raise ValueError(f"{term}: {name!r} must be {count} integers, got {found}")
     return labels.long()
 
-
+# %% ../../nbs/losses/404_label_contrast.ipynb #d1888f09
 @dataclass(frozen=True)
 class CandidateContrast(LossTerm, kind="candidate_contrast"):
     "Cross-entropy of each query over candidates, of which a label names the right one."

@@ -147,7 +147,7 @@ def check_embeddings(
             if asks and hasattr(geometry, "check_points"):
                 geometry.check_points(x, f"input {name!r}")
 
-
+# %% ../../nbs/losses/405_objective.ipynb #2f511cee
 def check_terms(
     terms: Sequence[LossTerm],  # of an objective
 ):
@@ -335,7 +335,7 @@ VARIANTS = {
     "paper": {"box_contrast": "boxes", "reduction": "sum", "ent_scale": 1.0},
 }
 
-
+# %% ../../nbs/losses/405_objective.ipynb #1629dc7d
 @dataclass(frozen=True)
 class FamilyObjective(ObjectiveConfig, kind="family"):
     """An objective of the CLIP line; `make()` gives the objective.

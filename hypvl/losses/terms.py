@@ -79,7 +79,7 @@ def check_reduction(
     if reduction not in ("mean", "sum"):
         raise ValueError(f"{term}: reduction must be 'mean' or 'sum', got {reduction!r}")
 
-
+# %% ../../nbs/losses/400_terms.ipynb #6787cec5
 @dataclass
 class Context:
     "The step in which terms are evaluated, and the other processes. One context serves one step."

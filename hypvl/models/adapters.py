@@ -97,7 +97,7 @@ def find_tower(
     inside = {n.removeprefix(f"{part}."): t for n, t in tensors.items() if n.startswith(f"{part}.")}
     return inside or tensors
 
-
+# %% ../../nbs/models/309_adapters.ipynb #cc6e8784
 def read_towers(
     model: nn.Module,  # whose towers are read in place
     source: str | Path | nn.Module,  # as in `find_tower`
@@ -134,7 +134,7 @@ class _Care:
     source: str = ""  # where its weights are found again
     adapter: Any = None  # peft's config
 
-
+# %% ../../nbs/models/309_adapters.ipynb #9422b9e5
 class AdaptableTowers(nn.Module):
     "A model whose towers can be frozen, and adapted by peft."
 
@@ -336,7 +336,7 @@ class AdaptableTowers(nn.Module):
                 f"(SHA-256 {found[:12]}…, expected {sha256[:12]}…)"
             )
 
-
+# %% ../../nbs/models/309_adapters.ipynb #4a2e5fb3
 def _structure(tower):
     "Children of every module, and which parameters have a gradient."
     children = {module: dict(module.named_children()) for module in tower.modules()}

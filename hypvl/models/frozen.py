@@ -129,7 +129,7 @@ def _start_heads(model, side, projection):
             with torch.no_grad():
                 base.weight.copy_(projection)
 
-
+# %% ../../nbs/models/316_frozen.ipynb #f72b2cdd
 def frozen_towers(
     name: str,  # of `SHIPPED`, or 'open_clip:NAME:PRETRAINED', a tag or a file
     geometry: GeometryConfig,

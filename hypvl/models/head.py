@@ -51,7 +51,7 @@ def _what(features):
         return type(features).__name__
     return f"{type(features).__name__} of {features.dtype} {list(features.shape)}"
 
-
+# %% ../../nbs/models/310_head.ipynb #2b8e3651
 class HyperbolicHead(HubModel):
     """Projections from features of any encoder to points of a geometry.
 

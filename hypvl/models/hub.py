@@ -98,7 +98,7 @@ def _reason(error):
     detail = (why[1] if why else "") or type(error).__name__
     return f"is not a readable checkpoint, it may be cut short or damaged ({detail})"
 
-
+# %% ../../nbs/models/307_hub.ipynb #373be31d
 def read_checkpoint(
     path: str | Path,  # written by torch.save
 ) -> Any:
@@ -162,6 +162,7 @@ Made with hypvl. Load it with `hypvl.models.load_model`.
 Pixels in [0, 1] go in; the model subtracts `pixel_mean` and divides by `pixel_std` itself.
 """
 
+
 _download_settings = ("revision", "cache_dir", "force_download", "local_files_only", "token")
 
 
@@ -174,7 +175,7 @@ def is_local(
     parts = place.split("/")
     return len(parts) != 2 or parts[0] in ("", ".", "..", "~") or Path(parts[0]).is_dir()
 
-
+# %% ../../nbs/models/307_hub.ipynb #c4b676d1
 def _model_folder(place):
     "The folder that holds a model: this one, or `model` in the folder of a run."
     folder = Path(place)

@@ -157,8 +157,10 @@ def _moco_head_of_source(path):
     "The same with its head."
     return _Holder(_Tensors(moco_tower(path, head=True)))
 
-
+# %% ../../nbs/models/312_image_encoders.ipynb #9f3f0c7c
 tower_sources["moco"] = _moco_of_source
+
+
 tower_sources["moco_head"] = _moco_head_of_source
 
 # %% ../../nbs/models/312_image_encoders.ipynb #d5f41487
@@ -176,7 +178,7 @@ def _own_projection(source: str) -> Float[Tensor, "own W"] | None:
         return inside.T
     return getattr(getattr(model, "image_projection", None), "weight", None)
 
-
+# %% ../../nbs/models/312_image_encoders.ipynb #b41965f9
 @dataclass(frozen=True)
 class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
     "An image tower, a head and a geometry."
@@ -245,7 +247,7 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
     def untrained(self) -> "ImageEncoderConfig":
         return replace(self, weights="")
 
-
+# %% ../../nbs/models/312_image_encoders.ipynb #82801d49
 class _Width:
     "What `make_projection` asks of a tower."
 

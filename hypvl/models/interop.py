@@ -91,7 +91,7 @@ def open_clip_config(
     space = geometry or SphereConfig(dim=cfg["embed_dim"])
     return OpenClipConfig(cfg, space, pixels, source if needs_name else "")
 
-
+# %% ../../nbs/models/306_interop.ipynb #bfb8c0b5
 def _source(model):
     "What open_clip calls a model; '' for a description."
     if isinstance(model, Path):
@@ -173,7 +173,7 @@ class ClipText(nn.Module):
 
     forward: Callable = open_clip.CLIP.encode_text
 
-
+# %% ../../nbs/models/306_interop.ipynb #4036be19
 class OpenClipText(nn.Module):
     "The text tower of open_clip with its projection; short rows are filled up to its context."
 
@@ -246,7 +246,7 @@ class LazyTokenizer:
             marks_as_text(made)
         return made
 
-
+# %% ../../nbs/models/306_interop.ipynb #ba5a76f1
 def _preprocess(cfg):
     "open_clip's evaluation transform up to a tensor in [0, 1]."
     whole: Any = image_transform_v2(PreprocessCfg(**cfg), is_train=False)
@@ -347,7 +347,7 @@ def _warn_of_losses(module):
     if lost:
         warnings.warn(f"model: left out are {' and '.join(lost)}", stacklevel=4)
 
-
+# %% ../../nbs/models/306_interop.ipynb #5220fc5b
 def _adopt(module, pretrained, geometry, preprocess):
     "A built model; what it was built from is not known."
     if pretrained is not None:

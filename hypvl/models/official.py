@@ -42,11 +42,15 @@ _parts = {
     "visual_proj.": "image_projection.",
     "textual_proj.": "text_projection.",
 }
+
+
 _scalars = {  # of MERU and HyCoCLIP
     "curv": "log_curvature",
     "visual_alpha": "log_scale_image",
     "textual_alpha": "log_scale_text",
 }
+
+
 _lists = {  # of PHyCLIP
     "curvs": "log_curvature",
     "visual_concept_alphas": "log_scale_image",
@@ -59,7 +63,7 @@ def _known(family):
         raise KeyError(f"unknown family {family!r}.{suggest(family, families)}")
     return family
 
-
+# %% ../../nbs/models/305_official.ipynb #e9c36e6e
 def _family(model, family):
     "The family whose layout fits a model: as asked, as in its file, or by its geometry."
     geometry = model.geometry
@@ -236,7 +240,7 @@ def _vision_config(state, heads):
         **pixels,
     )
 
-
+# %% ../../nbs/models/305_official.ipynb #34ee6929
 def _text_config(state, heads):
     vocabulary, width = _shape(state, "textual.token_embed.weight", 2)
     hidden = _shape(state, "textual.resblocks.0.mlp.c_fc.weight", 2)[0]
@@ -282,7 +286,7 @@ def _short(names):
     more = f" and {len(names) - 8} more" if len(names) > 8 else ""
     return f"{names[:8]}{more}"
 
-
+# %% ../../nbs/models/305_official.ipynb #dcde93fe
 def _compare(state, expected, family, name):
     "Raise if names or shapes differ."
     unread = {"root"} if family == "clip" else set()
@@ -323,7 +327,7 @@ def _ours(state, geometry, family):
         ours |= {f"geometry.{new}": state[old][None] for old, new in _scalars.items()}
     return ours
 
-
+# %% ../../nbs/models/305_official.ipynb #0b4214ad
 def load_official(
     path: str | Path,
     family: str | None = None,
@@ -363,7 +367,7 @@ def load_official(
         _set_root(model.geometry, (beside | state).get("root"))
     return model.eval()
 
-
+# %% ../../nbs/models/305_official.ipynb #d820571b
 def _set_root(geometry: Any, root):
     "The root of a sphere from the mean of training features, if the file has one."
     if root is None:

@@ -186,7 +186,7 @@ def create_model(
             torch.manual_seed(seed)
         return config.make()
 
-
+# %% ../../nbs/models/303_registry.ipynb #4f7345e4
 def _with_weights(name, config):
     "The shipped model of a name, in evaluation mode."
     if not isinstance(name, str) or name not in SHIPPED:

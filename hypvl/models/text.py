@@ -202,7 +202,7 @@ class TextBlock(ResidualAttentionBlock):
         a = self.attn(h, h, h, is_causal=mask is not None, **how)[0]
         return a if at is None else a[at]
 
-
+# %% ../../nbs/models/301_text_towers.ipynb #8e4c5b0b
 def _attention_at(attention, h, rows, ends):
     "Output [B, W] of self-attention at one position a row, which looks at itself and before it."
     width, heads = attention.embed_dim, attention.num_heads
@@ -418,7 +418,7 @@ class TextTower(nn.Module):
         feature = x if x.dim() == 2 else x[torch.arange(len(x), device=x.device), ends]
         return feature, {name: states[name] for name in want}
 
-
+# %% ../../nbs/models/301_text_towers.ipynb #f7e922fb
 def _check(config):
     if config.attention not in ("causal", "full"):
         raise ValueError(f"text.attention must be 'causal' or 'full', got {config.attention!r}")

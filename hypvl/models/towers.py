@@ -53,7 +53,7 @@ class VisionConfig(ByKind):
         "The tower, with random weights from the global generator."
         raise TypeError(f"{type(self).__name__} lacks make(): the tower that it describes")
 
-
+# %% ../../nbs/models/300_towers.ipynb #c12c3b0e
 class ModelDescription(ByKind):
     "Base of the descriptions that rebuild a whole model: frozen dataclasses with a `kind`."
 
@@ -116,7 +116,7 @@ class ConvConfig(VisionConfig, kind="conv"):
 def _conv_tiny(*channels):
     return ConvConfig(image_size=48, width=128, channels=channels)
 
-
+# %% ../../nbs/models/300_towers.ipynb #1b7e8b34
 vision_configs: dict[str, VisionConfig] = {
     "vit_small_16": ViTConfig(width=384, heads=12),
     "vit_base_16": ViTConfig(width=768, heads=12),
@@ -153,7 +153,7 @@ def recomputed(
     "Outputs of a part whose activations are not kept, but computed again in the backward pass."
     return checkpoint(block, *inputs, use_reentrant=False)
 
-
+# %% ../../nbs/models/300_towers.ipynb #dec0a337
 class ViTTower(VisionTransformer):
     "Pre-norm vision transformer with frozen sine-cosine positions; the feature is the class token."
 
@@ -222,7 +222,7 @@ class ViTTower(VisionTransformer):
         "Features of normalised images."
         return self.forward_states(images)[0]
 
-
+# %% ../../nbs/models/300_towers.ipynb #5c7172ad
 def _check_states(want, known):
     for name in want:
         if name not in known:

@@ -34,8 +34,14 @@ COLUMNS = (
     *("id", "claim", "source", "kind", "headline", "study", "model", "rivals", "tasks"),
     *("combine", "direction", "equivalence", "paper_effect", "unit"),
 )
+
+
 KINDS = ("primary", "secondary", "by construction")
+
+
 STUDIES = ("photographs", "world")
+
+
 _ALLOWED = {
     "kind": KINDS,
     "headline": ("yes", ""),
@@ -43,7 +49,11 @@ _ALLOWED = {
     "combine": ("mean", "all"),
     "direction": ("better", "not worse"),
 }
+
+
 MOST_PRIMARY, MOST_HEADLINES = 10, 2  # per paper and study
+
+
 _UNTESTED = "not run:"  # in the column tasks, before the reason
 
 
@@ -51,7 +61,7 @@ def claims_folder() -> Path:
     "Folder of the CSV files of claims: in the checkout, or in the package."
     return reference_folder().parent / "claims"
 
-
+# %% ../../nbs/papers/809_claims.ipynb #17604318
 def _check_claims(frame: pd.DataFrame, file: Path) -> None:
     for name, allowed in _ALLOWED.items():
         wrong = frame[~frame[name].isin(allowed)]
@@ -81,7 +91,7 @@ def _check_claims(frame: pd.DataFrame, file: Path) -> None:
         row = lacking.iloc[0]["id"]
         raise ValueError(f"{file.name}: claim {row!r} needs an equivalence bound above 0")
 
-
+# %% ../../nbs/papers/809_claims.ipynb #ef87689a
 def read_claims(
     paper: str,  # name of the paper's subpackage
     study: str = "",  # only its claims; empty: all
@@ -146,7 +156,7 @@ def _selected(rows: pd.DataFrame, query: str, columns: Sequence[Column]) -> pd.D
     same = [name for name in ("run", "seed", "model", "score") if name in chosen]
     return chosen.drop_duplicates([*same, *_PLACE])  # a run that several sections list
 
-
+# %% ../../nbs/papers/809_claims.ipynb #94a9adbe
 def _settings(chosen: pd.DataFrame) -> pd.Series:
     "Which of the selected models a row is of, as a number."
     names = [name for name in MODEL_COLUMNS if name in chosen]
@@ -203,7 +213,7 @@ class Comparison:
     upper: float
     own_items: bool  # whether each seed has test items of its own
 
-
+# %% ../../nbs/papers/809_claims.ipynb #1997f370
 def _compare(
     rows: pd.DataFrame, bars: pd.DataFrame, model: str, rival: str, tasks: Sequence[str], unit: str
 ) -> Comparison:
@@ -254,7 +264,7 @@ def _compare(
         own_items=not (shared.any() and len(seeds) > 1),
     )
 
-
+# %% ../../nbs/papers/809_claims.ipynb #f36e11b5
 def _reason(claim: pd.Series) -> str:
     "Why a claim is not tested at all; empty where it is."
     tasks = claim["tasks"]
@@ -290,7 +300,11 @@ def comparisons(
 
 # %% ../../nbs/papers/809_claims.ipynb #c1a1000f
 SEEDS = 8  # that a primary claim needs
+
+
 LEVEL = 0.05
+
+
 _ROUNDING = 1e-9  # of effects: what differs by less is equal
 
 
@@ -326,7 +340,7 @@ def detectable(
     free = len(effects) - 1
     return float((stats.t.ppf(1 - LEVEL / 2, free) + stats.t.ppf(0.8, free)) * stats.sem(effects))
 
-
+# %% ../../nbs/papers/809_claims.ipynb #8e023d8a
 @dataclass(frozen=True)
 class Tested:
     "What the tests of one claim say, before the number of claims is taken into account."
@@ -407,7 +421,7 @@ def _summary(claim: pd.Series, found: Sequence[Comparison]) -> dict:
         row |= {"low": low, "high": high, "interval": "95 % over seeds"}
     return row
 
-
+# %% ../../nbs/papers/809_claims.ipynb #0dd24298
 def _why_not_judged(found: Sequence[Comparison]) -> str:
     seeds = min(len(one.effects) for one in found)
     if seeds < SEEDS:
@@ -453,7 +467,7 @@ def _found(claim: pd.Series, models: pd.DataFrame, bars: pd.DataFrame) -> list[C
     except Exception as error:  # pandas raises many kinds for a wrong query
         raise ValueError(f"claim {claim['id']!r}: {error}") from error
 
-
+# %% ../../nbs/papers/809_claims.ipynb #c5c3b48e
 def judge(
     claims: pd.DataFrame,  # of `read_claims`, of one paper and study
     results: pd.DataFrame | None,  # rows of the runs; None: nothing was run

@@ -114,7 +114,7 @@ class Drawing:
             ".csv": self.data.to_csv(index=False).encode(),
         }
 
-
+# %% ../../nbs/papers/808_figures.ipynb #fc04eeef
 def _show(png: bytes, caption: str) -> None:
     "Show a picture in a notebook, and below it its caption."
     display({"image/png": png, "text/plain": "Drawing"}, raw=True)
@@ -229,6 +229,8 @@ def smoothed_curves(
 
 # %% ../../nbs/papers/808_figures.ipynb #74fd6067
 STILL = 0.01  # of a value: what moves less is one
+
+
 DWARFED = 6.0  # times the others: what takes the axis for itself
 
 
@@ -271,7 +273,7 @@ def _draw_curves(
         room = 0.06 * (high - low)
         axis.set_ylim(low - room, high + room)
 
-
+# %% ../../nbs/papers/808_figures.ipynb #13876e0d
 def _draw_guessing(axis: Axes, counts: Sequence[int]) -> None:
     "What a contrast costs that cannot tell so many candidates apart."
     for count in counts:
@@ -284,7 +286,7 @@ def _draw_guessing(axis: Axes, counts: Sequence[int]) -> None:
             f"ln {count}", (0.99, level), off, textcoords="offset points", fontsize=7, **where
         )
 
-
+# %% ../../nbs/papers/808_figures.ipynb #96bac4e6
 def training_figure(
     history: pd.DataFrame,  # step, model, seed and the columns of metrics.csv
     smooth: float = 0.03,  # width of the running mean, as a fraction of a run
@@ -386,7 +388,7 @@ def _draw_signs(axis: Axes, signs: pd.DataFrame, rivals: Sequence[str]) -> None:
     axis.set(ylim=(len(rivals) - 0.4, -0.6), yticks=range(len(rivals)))
     axis.grid(visible=False)
 
-
+# %% ../../nbs/papers/808_figures.ipynb #71ec16a9
 def budget_figure(
     # model, seed, budget (multiple of the planned steps), metric (a title), value (0 to 1)
     scores: pd.DataFrame,
@@ -452,7 +454,7 @@ def _claim_row(axis: Axes, y: int, row: pd.Series) -> None:
     if pd.notna(row["paper_effect"]):
         axis.plot(row["paper_effect"], y, "D", color=".3", ms=5, mfc="none")
 
-
+# %% ../../nbs/papers/808_figures.ipynb #4954f620
 def claims_figure(
     judged: pd.DataFrame,  # of `papers.claims.judge`
 ) -> Drawing:

@@ -62,7 +62,7 @@ def _own_name(front: str, facts: Mapping, first: Mapping, taken: Mapping) -> str
         raise ValueError(f"recipes: two are called {name!r} and say nothing that differs")
     return name
 
-
+# %% ../../nbs/papers/812_recipe_names.ipynb #28f24645
 def named_recipes(
     paper: Paper,
     preset: str = "mini",

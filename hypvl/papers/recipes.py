@@ -60,7 +60,7 @@ def known_name(
         raise ValueError(f"{argument}={value!r} is none of {listed}.{hint}")
     return value
 
-
+# %% ../../nbs/papers/801_recipes.ipynb #43c45741
 def preset_scale(
     preset: str,  # smoke, mini, gpu or paper
 ) -> tuple[WorldSource, TrainConfig]:

@@ -90,6 +90,8 @@ _ZERO_SHOT = {
     "Fine-grained": ("Food-101", "CUB", "Cars", "Aircraft", "Pets", "Flowers"),
     "Specialized": ("DTD", "EuroSAT", "RESISC45", "Country211"),
 }
+
+
 _HIERARCHY = (
     ("tie", "TIE↓", "lower", 3),
     ("lca", "LCA↓", "lower", 3),
@@ -97,6 +99,8 @@ _HIERARCHY = (
     ("precision", "P_H↑", "higher", 4),
     ("recall", "R_H↑", "higher", 4),
 )
+
+
 _CHECKLIST = {
     "vl_checklist": {
         "location": ("center", "mid", "margin"),
@@ -105,12 +109,16 @@ _CHECKLIST = {
     "vl_attribute": {"attribute": ("size", "material", "state", "action", "color")},
     "vl_relation": {"relation": ("spatial", "action")},
 }
+
+
 _SUGARCREPE = {
     "replace": ("obj", "att", "rel"),
     "swap": ("obj", "att"),
     "add": ("obj", "att"),
     "": ("overall",),
 }
+
+
 EQUAL_LENGTH = ("add_obj_equal", "add_att_equal")  # kinds that only the synthetic dataset has
 
 
@@ -121,7 +129,7 @@ def _classification() -> list[Column]:
             columns.append(Column("zero_shot", name, "accuracy", "classification", group, name))
     return columns
 
-
+# %% ../../nbs/papers/806_reference.ipynb #1d5d3d31
 def _retrieval(direction: str, heading: str) -> list[Column]:
     columns = []
     for name in ("seen", "unseen", "COCO", "Flickr30K"):
@@ -166,12 +174,24 @@ def _sugarcrepe() -> list[Column]:
 
 
 register_world_sets("species", "genus", "family", "clutter", "seen", "unseen")
+
+# %% ../../nbs/papers/806_reference.ipynb #96bf1895
 register_task("classification", _classification())
+
+
 register_task("t2i", _retrieval("t2i", "Text → image"))
+
+
 register_task("i2t", _retrieval("i2t", "Image → text"))
+
+
 register_task("hierarchy", _hierarchy())
+
+
 for _task in _CHECKLIST:
     register_task(_task, _checklist(_task))
+
+
 register_task("sugarcrepe", _sugarcrepe())
 
 # %% ../../nbs/papers/806_reference.ipynb #88e77216
@@ -245,7 +265,7 @@ class Rule:
             cell[part] = self.names.get(text, text)
         return cell | {"value": row["value"] / (100 if self.percent else 1)}
 
-
+# %% ../../nbs/papers/806_reference.ipynb #0019dcc1
 @dataclass(frozen=True)
 class Reference:
     "How to read the numbers that a paper prints."
@@ -333,8 +353,14 @@ def check_model_name(
 
 
 ORACLE = "oracle"  # rows of a model that knows the truth: the upper bound
+
+
 OF_A_MODEL = ("nearest_to_root",)  # baselines that are another one for each model
+
+
 NEEDED = ("family", "seed", "suite", "dataset", "metric", "value")
+
+# %% ../../nbs/papers/806_reference.ipynb #85a792c4
 _ABSENT = {
     "model": None,
     "boxes": False,

@@ -92,7 +92,7 @@ def _models_below(folder: Path) -> list[str]:
     saved = [file.parent for file in files if (file.parent / "model.safetensors").is_file()]
     return [repr(str(place)) for place in sorted(saved)]
 
-
+# %% ../../nbs/papers/811_report.ipynb #ab24e3ef
 def _from_open_clip(text: str) -> nn.Module:
     "'NAME/TAG', 'NAME/file', 'hf-hub:USER/MODEL' or 'local-dir:FOLDER'; never random weights."
     if ":" in text:
@@ -163,7 +163,7 @@ def _papers() -> Iterator[Paper]:
         if find_spec(f"hypvl.papers.{name}.paper"):
             yield find_paper(name)
 
-
+# %% ../../nbs/papers/811_report.ipynb #75b602ad
 def suite_layouts(
     suite: str,
     folder: Path,  # of the papers' numbers
@@ -236,7 +236,7 @@ def _evaluation_of(out: Path) -> dict | None:
     is_one = isinstance(facts, dict) and {"suite", "protocol", "checkpoint"} <= facts.keys()
     return facts if is_one else None
 
-
+# %% ../../nbs/papers/811_report.ipynb #8613036c
 _KEPT = {  # folder → names in it
     "tasks": r".+-[0-9a-f]{12}",
     "points": r"[0-9a-f]{12}",
@@ -279,7 +279,7 @@ def _remove_others(out: Path, frames: Mapping, tables: Mapping):
         for ending in _TABLE_FILES:
             (out / "tables" / f"{name}{ending}").unlink(missing_ok=True)
 
-
+# %% ../../nbs/papers/811_report.ipynb #c37eef0c
 def _told_again(out: Path, facts: Mapping) -> list[str]:
     "A line that says whose results are replaced, where an evaluation of something else wrote them."
     before, results = _evaluation_of(out), out / "results.csv"

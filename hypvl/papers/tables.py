@@ -75,6 +75,8 @@ def over_seeds(
 
 # %% ../../nbs/papers/807_tables.ipynb #5ac0a475
 FEWEST_SEEDS = 3  # models with fewer are ranked apart
+
+
 SCORES = {
     "paper": "score of the paper (−distance)",
     "official": "score of the published code (sum of inner products)",
@@ -114,7 +116,7 @@ def _grouped(
         groups.setdefault((heading, baseline, row["score"], column), []).append(row)
     return groups
 
-
+# %% ../../nbs/papers/807_tables.ipynb #c2ecb3ff
 def seed_words(
     seeds: Sequence[int | str],  # at least one
 ) -> str:
@@ -152,7 +154,7 @@ def _refuse_mixed_runs(heading: str, score: str, column: Column, rows: list[Mapp
         f"seed {twice[0]['seed']} (runs {runs}): pass one run a seed"
     )
 
-
+# %% ../../nbs/papers/807_tables.ipynb #e997feae
 def _one_a_seed(rows: list[Mapping]) -> list[Mapping]:
     "A row for each seed; what looks at no picture may differ between runs and is their mean."
     by_seed: dict[Any, list[Mapping]] = {}
@@ -210,7 +212,7 @@ def _reason(row: str, column: Column, gaps: Mapping[str, str]) -> str:
     known = [gaps[name] for name in names if name in gaps]
     return known[0] if known else "not in the results"
 
-
+# %% ../../nbs/papers/807_tables.ipynb #6b611b00
 def _missing(
     cells: list[dict],
     layout: Layout,

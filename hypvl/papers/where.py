@@ -21,6 +21,8 @@ from .study import find_paper
 
 # %% ../../nbs/papers/814_where.ipynb #a5352b2f
 Item = tuple[str, str, str]  # paper, kind, number
+
+
 _TAG = re.compile(r"(\w+)/(equation|table|figure|statement)/(.+)")
 
 
@@ -55,7 +57,7 @@ def _tags(path: Path) -> Iterator[tuple[Item, str, bool]]:
                 exported = text.startswith("#| export")
                 yield (paper, kind, number.replace("-", " ")), heading, exported
 
-
+# %% ../../nbs/papers/814_where.ipynb #01f7b58b
 def find_places(
     root: str | Path,  # of the checkout
 ) -> dict[Item, list[Place]]:

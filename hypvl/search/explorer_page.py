@@ -9,27 +9,65 @@ __all__ = ['UPLOAD', 'CSS', 'CLICKS', 'DRAWS', 'ADDRESS', 'BACK', 'SAVE', 'Sessi
 
 # %% ../../nbs/search/713_explorer_page.ipynb #de5caffd
 import base64
+
+
 import io
+
+
 import socket
+
+
 import threading
+
+
 import time
+
+
 from collections.abc import Callable
+
+
 from dataclasses import dataclass, replace
+
+
 from functools import partial
+
+
 from pathlib import Path
+
+
 from types import SimpleNamespace
+
+
 from typing import Any
+
+
 from urllib.parse import urlsplit
 
+
 import numpy as np
+
+
 from PIL import Image
+
+
 from torch import nn
+
+# %% ../../nbs/search/713_explorer_page.ipynb #72b0eda8
 from tqdm import tqdm
 
+
 from ..extras import extra_named
+
+
 from ..models import create_model, load_model, load_official
+
+
 from ..models.shipped import SHIPPED
+
+
 from ..pictures import Bounds, Refused, read_picture
+
+
 from hypvl.search.explorer_queries import (
     SCORES,
     Explorer,
@@ -48,6 +86,8 @@ from hypvl.search.explorer_queries import (
     traversal_to_root,
     without_mistakes,
 )
+
+# %% ../../nbs/search/713_explorer_page.ipynb #bc66d45b
 from hypvl.search.explorer_views import (
     cards,
     columns,
@@ -61,6 +101,8 @@ from hypvl.search.explorer_views import (
     to_json,
     to_sheet,
 )
+
+
 from hypvl.search.gallery import (
     WHOLE,
     FolderPictures,
@@ -74,6 +116,7 @@ from hypvl.search.gallery import (
     silent,
     thumbnail,
 )
+
 
 with extra_named("hypvl.search.explorer_page", "explore"):
     import gradio as gr
@@ -385,6 +428,8 @@ addEventListener('popstate', () => {
   trigger('select', {address: location.search, depth: history.state?.depth ?? 0});
 });
 """
+
+# %% ../../nbs/search/713_explorer_page.ipynb #ed3c6c59
 DRAWS = """
 let from = null, mark = null, old = [];
 const place = (e, frame) => {
@@ -416,6 +461,8 @@ element.addEventListener('pointerup', (e) => {
 });
 element.addEventListener('pointercancel', () => { if (from) restore(); });
 """
+
+
 ADDRESS = """(told) => {
   const [depth, address] = [parseInt(told), told.slice(told.indexOf(' ') + 1)];
   const theme = new URLSearchParams(location.search).get('__theme');
@@ -423,7 +470,11 @@ ADDRESS = """(told) => {
   const how = depth > (history.state?.depth ?? 0) ? 'pushState' : 'replaceState';
   history[how]({depth}, '', location.pathname + (parts ? '?' + parts : ''));
 }"""
+
+
 BACK = "() => { if (history.state?.depth > 0) history.back(); }"
+
+# %% ../../nbs/search/713_explorer_page.ipynb #05d490be
 SAVE = """(file) => {
   if (!file || !file.href) return;
   const link = document.createElement('a');
@@ -842,7 +893,7 @@ def _result_column(at):
     with gr.Row(visible=False) as at.save:
         at.saves = [gr.Button(f"Save {k}", size="sm") for k in ("CSV", "JSON", "PNG")]
 
-
+# %% ../../nbs/search/713_explorer_page.ipynb #7af7a24f
 def _upload_column(at, watched):
     "Upload, a box by numbers, and a button to read a folder again."
     with gr.Accordion("Upload, or a box by numbers", open=False):
@@ -955,7 +1006,7 @@ class OwnSourcesOnly:
 
         await self.app(scope, receive, send_with_policy)
 
-
+# %% ../../nbs/search/713_explorer_page.ipynb #d552d95b
 class OwnPagesOnly:
     """Refuses uploads and events that another site's page sends; programs send no such headers.
 

@@ -46,8 +46,14 @@ from .index import Index, build_index
 
 # %% ../../nbs/search/711_explorer_queries.ipynb #d67191f9
 MODES = ("nearest", "threshold")
+
+
 SCORES = ("distance", "angle", "cosine")
+
+
 DIRECTIONS = ("parts", "wholes")
+
+
 SHOWS = ("hits", "way", "map", "factors", "pictures")
 
 
@@ -65,7 +71,7 @@ def _check_texts(view):
     if max(map(len, (view.text, view.also))) > 300:
         raise ValueError("text must have at most 300 characters")
 
-
+# %% ../../nbs/search/711_explorer_queries.ipynb #69786544
 @dataclass(frozen=True)
 class View:
     "State of the explorer: the query, how to search, and how results are shown."

@@ -364,7 +364,7 @@ class DivergenceGuard:
             path, reason = None, f"{reason}; the batch could not be saved, {error}"
         raise TrainingDiverged(step, term, reason, path)
 
-
+# %% ../../nbs/training/520_callbacks.ipynb #9b56abda
 def diverged_term(trainer) -> str:
     "The first loss term that is not finite, or the largest one."
     objective, step = trainer.objective, trainer.step

@@ -60,7 +60,7 @@ def _own_generators(loader):
             found[id(generator)] = generator
     return list(found.values())
 
-
+# %% ../../nbs/training/509_feed.ipynb #4af99f3d
 def check_loader(
     loader: Any,  # gives batches
     size: int,  # samples that each batch must have

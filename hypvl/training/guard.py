@@ -277,7 +277,7 @@ def _unit(term, embeddings, processes, kinds):
     chance = float(term.chance(embeddings, processes)) if hasattr(term, "chance") else value
     return max(value, chance) if math.isfinite(chance) else value
 
-
+# %% ../../nbs/training/504_guard.ipynb #978d9e14
 def note_start(
     guard: CollapseGuard,
     values: Mapping[str, float],  # the loss, and the values of terms without weight and schedule

@@ -27,6 +27,8 @@ from ..weights import plain_name
 
 # %% ../../nbs/training/502_optim.ipynb #24cd647c
 VARIANTS = ("paper", "official")
+
+
 _SCALARS = ("log_", "logit_scale", "logit_bias")  # learned logarithms and temperatures
 
 
@@ -69,7 +71,7 @@ def _names_of(parts, kind):
                     names.add(front + plain_name(f"{prefix}.{name}".lstrip(".")))
     return names
 
-
+# %% ../../nbs/training/502_optim.ipynb #158c99db
 def named_parts(
     model: nn.Module,  # its names stand as they are
     objective: Any = None,  # if it is a module, its parameters are called objective.NAME
@@ -169,7 +171,7 @@ def _all_names(parts):
             found[front + plain_name(name)] = p
     return found
 
-
+# %% ../../nbs/training/502_optim.ipynb #45ddc1a4
 def freeze(
     model: nn.Module,  # changed in place: frozen parameters no longer require gradients
     groups: Sequence[Group],
@@ -236,7 +238,7 @@ def parameter_groups(
         for decay, scale, ps in (found[key] for key in sorted(found, key=_decaying_first))
     ]
 
-
+# %% ../../nbs/training/502_optim.ipynb #71805071
 def _decaying_first(key):
     pattern, decays = key
     return pattern, not decays
@@ -262,6 +264,8 @@ def group_table(
 
 # %% ../../nbs/training/502_optim.ipynb #8b7d8a8e
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of the quintic a s + b s³ + c s⁵
+
+
 _LEAST_NORM = 1e-7  # a shorter momentum gives a shorter step: it has no direction to speak of
 
 
@@ -288,7 +292,7 @@ def orthogonalized(
         x = a * x + (b * gram + c * gram @ gram) @ x
     return x if wide else x.mT
 
-
+# %% ../../nbs/training/502_optim.ipynb #bf21e0a9
 class Muon(torch.optim.Optimizer):
     """Matrices of layers along their orthogonalised momentum, all else by AdamW.
 
@@ -419,7 +423,7 @@ def set_lr(
     for g in optimizer.param_groups:
         g["lr"] = lr * g.get("lr_scale", 1.0)
 
-
+# %% ../../nbs/training/502_optim.ipynb #05b13967
 def make_optimizer(
     model: nn.Module,  # any module
     lr: float = 5e-4,  # peak learning rate
@@ -494,7 +498,7 @@ def _halved_once(u):
 def _halved_twice(u):
     return 0.5 ** min(2, int(3 * u))
 
-
+# %% ../../nbs/training/502_optim.ipynb #f4e90bd7
 def lr_at(
     step: int,  # updates done so far; past `steps` the last value stays
     *,

@@ -110,7 +110,7 @@ def without_steps(
     "Those that a recipe takes which is not trained."
     return {key: value for key, value in overrides.items() if key != "train.steps"}
 
-
+# %% ../../nbs/training/514_recipe.ipynb #0708292c
 def split_overrides(
     overrides: Mapping[str, Any],  # dotted keys of a recipe
     part: str,  # 'data', 'train', …

@@ -102,7 +102,7 @@ def _start_layers(step_module, layers, batches):
         if inputs:
             layer.start_from(torch.cat(inputs))
 
-
+# %% ../../nbs/training/500_update.ipynb #bbb357e3
 class Step(nn.Module):
     """A model and its objective as one module: batch in, loss out.
 
@@ -333,7 +333,7 @@ def _head_backward(step_module, parts, step):
     result = Result(loss.detach(), logs, _detached(embeddings), found["embeddings"])
     return result, found["rows"], own
 
-
+# %% ../../nbs/training/500_update.ipynb #e14e6d3d
 def _cut(cached, parts, kinds):
     """The cached gradients of each micro-batch.
 
@@ -384,7 +384,7 @@ def _is_elsewhere(asked, current):
         return current == "cpu" and torch.cuda.is_available()
     return asked != current
 
-
+# %% ../../nbs/training/500_update.ipynb #a4fd6fce
 def make_accelerator(
     precision: str = "no",  # 'no', 'bf16' or 'fp16'
     device: str | None = None,  # 'cpu' to stay there; None: the best there is

@@ -234,7 +234,7 @@ def _image_path(root, name, where):
         raise ValueError(f"{where}: {name[:80]!r} is no image below the folder of images")
     return Path(root) / name
 
-
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #391a363b
 def _locate(names, where):
     """{name: existing path} and the missing names, from {name: candidate paths}.
 
@@ -339,7 +339,7 @@ def read_coco_captions(
         _log.warning("%s: %s of %s images have no caption, the first is %s", *facts)
     return _captions(entries, file.name)
 
-
+# %% ../../../nbs/data/benchmarks/242_annotations.ipynb #41925e2a
 def read_flickr_tokens(
     path: str | Path,  # results_20130124.token
     image_root: str | Path,  # holds the images

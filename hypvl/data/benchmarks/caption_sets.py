@@ -68,6 +68,8 @@ _FLICKR = (
     "flickr30k/flickr30k_images/flickr30k_images",
     "flickr30k/images",
 )
+
+# %% ../../../nbs/data/benchmarks/243_caption_sets.ipynb #5b22896a
 CAPTION_SETS: Mapping[str, CaptionSet] = MappingProxyType(
     {
         "COCO": CaptionSet(
@@ -106,6 +108,8 @@ CAPTION_SETS: Mapping[str, CaptionSet] = MappingProxyType(
         ),
     }
 )
+
+
 SUGARCREPE_IMAGES = ("coco/val2017", "coco/images/val2017", "sugarcrepe/images")
 
 # %% ../../../nbs/data/benchmarks/243_caption_sets.ipynb #5122e6d4
@@ -174,7 +178,7 @@ def open_sugarcrepe(
 
 _SUGARCREPE_TEXTS = ("sugarcrepe", "sugarcrepe/data", "sugar-crepe/data", "sugar-crepe")
 
-
+# %% ../../../nbs/data/benchmarks/243_caption_sets.ipynb #af9aa314
 def _read_kinds(texts: Path, images: Path) -> dict[str, PairData]:
     """The published kinds, and other files of the folder that hold pairs.
 

@@ -117,7 +117,7 @@ def _is_phrase(positive: str, negative: str) -> bool:
     "Whether the negative is no bare noun."
     return not is_bare(positive, negative)
 
-
+# %% ../../../nbs/data/benchmarks/244_checklist.ipynb #695375d7
 def open_checklist(
     column: str,  # a name of `CHECKLIST`
     data_root: str | Path,  # see `CHECKLIST_ROOTS` and `IMAGE_ROOTS`

@@ -67,7 +67,7 @@ class ImageSet:
     def __len__(self):
         return len(self.labels)
 
-
+# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #4465b146
 def _content_hash(name, folder, paths):
     "Hash of names and sizes, not of the bytes."
     rows = [name, *(f"{p.relative_to(folder).as_posix()} {p.stat().st_size}" for p in paths)]
@@ -123,7 +123,7 @@ def _check_rows(b, name, rows):
             raise ValueError(f"{where}: {row['file']!r} stands twice")
         seen.add(path)
 
-
+# %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #30730e22
 def _compare_folders(b, name, rows, labels):
     "Raise where an image lies in the folder of another class than its label says."
     others = []

@@ -61,6 +61,8 @@ def _torchvision(name):
 
 
 _TFDS = "and the published split as test.csv beside (columns file, label)"
+
+# %% ../../../nbs/data/benchmarks/240_registry.ipynb #89538d27
 _ROWS = (  # name, images, group, folder, how to get it, what differs from the defaults
     (
         "ImageNet",
@@ -264,7 +266,10 @@ def _registry():
 
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(_registry())
 
+
 _EXTRA = ("MNIST", "CLEVR", "PCAM", "SST2")  # in MERU's list, not in PHyCLIP's
+
+# %% ../../../nbs/data/benchmarks/240_registry.ipynb #ce4d5a6d
 BENCHMARK_LISTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {  # paper -> its data sets, in the order of its table
         "phyclip": tuple(name for name in BENCHMARKS if name not in _EXTRA),
@@ -306,7 +311,7 @@ def find_benchmark(
         raise UnknownKey(f"name: unknown data set {name!r}.{suggest(_plain(name), known)}")
     return known[_plain(name)]
 
-
+# %% ../../../nbs/data/benchmarks/240_registry.ipynb #11f809b6
 def class_indices(
     benchmark: Benchmark,
     names: Sequence[str],  # readable names, or names of folders

@@ -56,7 +56,7 @@ def _synset(line):
             hypernyms.append("n" + offset)
     return "n" + words[0], tuple(hypernyms), words[4].replace("_", " ")
 
-
+# %% ../../../nbs/data/benchmarks/245_wordnet.ipynb #5068ff67
 def read_data_noun(
     path: str | Path,  # data.noun of WordNet, or gzipped
 ) -> Nouns:
@@ -99,11 +99,15 @@ def read_nouns(
 
 # %% ../../../nbs/data/benchmarks/245_wordnet.ipynb #0f614572
 PHYSICAL_ENTITY = "n00001930"
+
+
 MOVED: Mapping[str, str] = {  # synset -> the hypernym that replaces its own
     "n06794110": "n04217882",  # street sign: signboard, not the sign of communication
     "n06874185": "n04217882",  # traffic light: signboard, not the visual signal
     "n13899404": "n04274530",  # ball, above globule and bubble: the artifact sphere, not the shape
 }
+
+
 PREFERRED: Mapping[str, str] = {  # synset -> which of its equally long hypernyms
     "n02887209": "n04359589",  # brace: support, not strengthener
     "n03773504": "n04565375",  # missile: weapon, not rocket
@@ -116,7 +120,7 @@ PREFERRED: Mapping[str, str] = {  # synset -> which of its equally long hypernym
     "n07884567": "n07881800",  # alcohol: beverage, not drug of abuse
 }
 
-
+# %% ../../../nbs/data/benchmarks/245_wordnet.ipynb #caf2b646
 def longest_hypernyms(
     hypernyms: Mapping[str, Sequence[str]],  # wnid -> hypernyms
     leaves: Iterable[str],  # wnids of the classes
@@ -223,7 +227,7 @@ def main(
         write_atomic(given.names, "".join(f"{v}\t{tree.name(v)}\n" for v in tree.nodes))
     print(f"{tree}: {Path(given.out).name}")
 
-
+# %% ../../../nbs/data/benchmarks/245_wordnet.ipynb #a3ba39d2
 @cache
 def imagenet_taxonomy() -> Taxonomy:
     "The tree that comes with the package, with WordNet's words as names."

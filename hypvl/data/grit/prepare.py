@@ -51,7 +51,7 @@ def _rows(meta):
 
 MAX_BOXES = 1000  # of a sample: their members have numbers of three digits
 
-
+# %% ../../../nbs/data/grit/222_prepare.ipynb #8fb199e6
 def select_boxes(
     meta: Mapping,  # `caption`, `noun_chunks` and `ref_exps` of a raw sample
     width: int,  # of the image in pixels
@@ -112,7 +112,7 @@ class _Fault(Exception):
         super().__init__(detail)
         self.kind = kind
 
-
+# %% ../../../nbs/data/grit/222_prepare.ipynb #6b0bdb1a
 def _decode(raw):
     "The picture and the description of a raw sample."
     picture = picture_member(raw)
@@ -201,7 +201,7 @@ def _place(path: str) -> str:
     "The address of a raw shard."
     return path if is_remote(path) else str(Path(path).absolute())
 
-
+# %% ../../../nbs/data/grit/222_prepare.ipynb #da223244
 def prepare_shard(
     path: str,  # raw shard
     out: str | Path,  # training shard; statistics go beside it with the suffix .json
@@ -276,7 +276,7 @@ def _check_faults(counts, max_bad):
 
 _WHOLE = ("kept", "no box left")  # what became of samples that could be read
 
-
+# %% ../../../nbs/data/grit/222_prepare.ipynb #dc5ff649
 def _refuse_others(out: Path, names: Sequence[str]) -> None:
     "Raise where a folder holds training shards that no raw shard of this call makes."
     others = sorted({path.name for path in out.glob("*.tar")} - {*names})

@@ -119,7 +119,7 @@ def _write_index(folder: Path, known: dict[str, tuple]) -> None:
             "the index of %s cannot be kept (%s) and is made anew each time", folder, error
         )
 
-
+# %% ../../../nbs/data/grit/223_shard_dataset.ipynb #569e7998
 def index_shards(
     shards: Sequence[str],  # local shards, as `find_shards` gives them
     workers: int = 1,  # processes
@@ -179,7 +179,7 @@ def _digest(shards: Sequence[str | Path]) -> str:
                 digest.update(file.read(_END))
     return digest.hexdigest()[:8]
 
-
+# %% ../../../nbs/data/grit/223_shard_dataset.ipynb #dff498cf
 def _lost(shard: str, total: int) -> Iterable[tuple]:
     "Faults where the counts beside a shard are of another number of samples."
     name = Path(shard).name

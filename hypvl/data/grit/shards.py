@@ -79,11 +79,23 @@ class Faults:
 
 # %% ../../../nbs/data/grit/221_shards.ipynb #504fb2a444614c0babb325280ed9130a
 MAX_MEMBER = 256 * 2**20  # bytes of one member
+
+
 MAX_SAMPLE = 256 * 2**20  # bytes of a sample, headers included
+
+
 MAX_TEXT = 4 * 2**20  # bytes of a caption or a JSON member, which grows when it is parsed
+
+
 MAX_HEADER = 2**20  # bytes of a name or another header that stands in a member of its own
+
+
 _TEXTS = (".txt", ".json", ".cls", ".caption")
+
+
 _HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+
+
 _HEADERS += (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
 
@@ -95,7 +107,7 @@ class MemberFault(ValueError):
         self.kind = kind
         self.key = key  # of the sample, where all of it is left out
 
-
+# %% ../../../nbs/data/grit/221_shards.ipynb #065940b9
 class StrictHeader(tarfile.TarInfo):
     """A member whose damaged header is an error, where tarfile takes it for the end.
 
@@ -160,7 +172,7 @@ class _SampleSize:
         "Whether the current sample is."
         return self.bytes > MAX_SAMPLE
 
-
+# %% ../../../nbs/data/grit/221_shards.ipynb #678e6674
 def tar_members(
     stream: BinaryIO,  # of a tar, which need not be seekable
     on_fault: Callable[[MemberFault], object],  # told what is left out
@@ -245,7 +257,7 @@ def _shard_records(path: str, on_fault):
     except Exception as error:  # decompressors raise whatever they like on broken data
         on_fault(error)
 
-
+# %% ../../../nbs/data/grit/221_shards.ipynb #ebac7551
 def read_shard(
     path: str,  # local file or any address that webdataset opens
     on_fault: Callable[[str, str, Exception], None] | None = None,
@@ -290,7 +302,7 @@ def expected_samples(
         raise ValueError(f"{beside.name}: 'samples: kept' is no number of samples, got {kept!r}")
     return kept
 
-
+# %% ../../../nbs/data/grit/221_shards.ipynb #2c53f6c8
 def picture_member(
     raw: Mapping[str, Any],  # a sample of a shard
 ) -> str | None:  # None: there is none
@@ -333,7 +345,7 @@ def _fits(key, size, path, on_fault) -> bool:
         on_fault("too large", str(path), fault)
     return size <= MAX_SAMPLE
 
-
+# %% ../../../nbs/data/grit/221_shards.ipynb #ea9e6058
 def _named_members(archive, path, on_fault):
     "Header, suffix and key of the members that a reader may use."
     length = Path(path).stat().st_size

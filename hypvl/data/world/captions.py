@@ -56,7 +56,7 @@ def _chosen_order(
         order = order[: int(rng.integers(1, len(order)))]
     return order
 
-
+# %% ../../../nbs/data/world/216_captions.ipynb #25ac5d10
 def caption(
     world: World,
     scene: Scene,

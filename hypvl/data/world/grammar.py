@@ -222,7 +222,7 @@ def node_odds(
     odds[root] += all_else
     return odds
 
-
+# %% ../../../nbs/data/world/214_grammar.ipynb #9a540a8e
 def mention(
     path: tuple[str, ...],  # leaf ... family, the nodes that may name it
     attributes: Mapping[str, str],  # attribute → word: what is true of it

@@ -137,7 +137,7 @@ def _replace_word(world, scene, c: Caption, i: int, kind: str, rng) -> Edited:
     twin = _given(world, scene, c.objects[i], {kind: new}, rng)
     return c, _with_mention(c, i, adjectives=said), twin
 
-
+# %% ../../../nbs/data/world/217_negatives.ipynb #c5e611df
 def replace_attribute(world: World, scene: Scene, c: Caption, rng: np.random.Generator) -> Edited:
     "One adjective becomes another of its kind."
     spots = []
@@ -196,7 +196,7 @@ def _swaps(scene: Scene, c: Caption) -> list[tuple[int, int]]:
                 pairs.append((i, j))
     return pairs
 
-
+# %% ../../../nbs/data/world/217_negatives.ipynb #d4440ecd
 def swap_attribute(world: World, scene: Scene, c: Caption, rng: np.random.Generator) -> Edited:
     "Two things exchange the looks that are said of them."
     pairs = _swaps(scene, c)
@@ -343,7 +343,7 @@ def _may_be_true(world: World, things: list[dict], said: Caption) -> bool:
             return True
     return False
 
-
+# %% ../../../nbs/data/world/217_negatives.ipynb #052ae968
 def _pair(world: World, scene: Scene, edited: Edited, index: int) -> HardNegative | None:
     "The item with an odd or even number, or None where the edit went wrong."
     if edited is None:
@@ -430,6 +430,8 @@ def _object_pair(world: World, bucket: str, scene: Scene, rng) -> Edited:
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #3174e82f
 _ATTRIBUTES = {row.bucket: name for name, row in ATTRIBUTES.items() if row.bucket}
+
+
 CHECKS = (
     *(f"location_{b}" for b in LOCATIONS),
     *(f"size_{b}" for b in ("large", "medium", "small")),
@@ -466,7 +468,7 @@ def _attribute_pair(world: World, bucket: str, scene: Scene, rng) -> Edited:
     phrase = _phrase(world, scene, place, rng, (kind,))
     return _replace_word(world, scene, phrase, 0, kind, rng)
 
-
+# %% ../../../nbs/data/world/217_negatives.ipynb #ffb740b2
 def _relation_pair(world: World, bucket: str, scene: Scene, rng) -> Edited:
     "Two things in the relation that they have, and in another: its opposite, or another verb."
     if bucket == "relation_action":

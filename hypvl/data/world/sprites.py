@@ -58,7 +58,7 @@ class _Look:
 
 _KEPT = 64  # looks that a sprite remembers
 
-
+# %% ../../../nbs/data/world/212_sprites.ipynb #22222327
 @dataclass(frozen=True, eq=False)
 class Sprite:
     "Layers in the order in which they are painted."
@@ -272,7 +272,7 @@ _SUPPORTS = {  # genus -> where something stands on it (x, y of its centre), and
     "bed": (0.45, -0.45, 0.74),
 }
 
-
+# %% ../../../nbs/data/world/212_sprites.ipynb #2b4c8d7d
 class DrawnSprites:
     "Procedural sprites of the built-in lexicon."
 

@@ -307,7 +307,7 @@ class StatesConfig:
         if self.image_size < 32:
             raise ValueError(f"image_size={self.image_size} is below 32 pixels")
 
-
+# %% ../../../nbs/data/world/225_states.ipynb #ab3d7c7a
 @dataclass(frozen=True)
 class PairSplit:
     "Which pairs are shown when."
@@ -341,7 +341,7 @@ def _enough(train: list[Pair]) -> bool:
     few_states = min(states.count(state) for state in STATE_GROUP)
     return few_states >= 4 and min(shapes.count(shape) for shape in SHAPE_GROUP) >= 5
 
-
+# %% ../../../nbs/data/world/225_states.ipynb #6221afff
 def draw_split(config: StatesConfig = StatesConfig()) -> PairSplit:
     "The split of a seed: drawn until every state and shape has enough training pairs."
     rng = np.random.default_rng(config.seed)
@@ -373,7 +373,7 @@ def draw_split(config: StatesConfig = StatesConfig()) -> PairSplit:
 # %% ../../../nbs/data/world/225_states.ipynb #0a9b6810
 STATE_SPLITS = ("train", "val", "test", "captions", "captions_val")
 
-
+# %% ../../../nbs/data/world/225_states.ipynb #a8c7c316
 class StateWorld:
     "Pictures of one shape in one state, as a function of (seed, split, index)."
 
@@ -614,7 +614,7 @@ def state_sample(
         truth={"things": [thing], "text": parse.text, "mentions": [said], "relation": None},
     )
 
-
+# %% ../../../nbs/data/world/225_states.ipynb #0e8a2dbc
 def state_words() -> tuple[str, ...]:
     "All words of the sentences and of the names, sorted."
     found = {*STATE_GROUP, *SHAPE_GROUP, *STATES, *SHAPES, "thing"}

@@ -210,7 +210,7 @@ def _class_jobs(world: World, config: SuiteConfig):
     for leaf in leaves:
         yield "clutter", leaf, [leaf], config.clutter
 
-
+# %% ../../../nbs/data/world/218_writers.ipynb #6920a44b
 def write_classes(world: World, root: Path, config: SuiteConfig) -> None:
     "Class folders `zero_shot/{species,genus,family,clutter}/<node>/<n>.jpg`."
     index, sets = 0, {}
@@ -347,7 +347,7 @@ def _finished_suite(root: Path, world: World, wanted: dict) -> dict | None:
         )
     return found if found.get("layout") == _LAYOUT else None
 
-
+# %% ../../../nbs/data/world/218_writers.ipynb #ae88d3a5
 def write_suite(
     world: World,
     root: str | Path,

@@ -75,7 +75,7 @@ def _save_whole(frames, folder: Path):
 
 _LIST = "frames.json"  # what a whole folder holds
 
-
+# %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #c261339f
 def _load_whole(folder: Path) -> dict[str, pd.DataFrame] | None:
     "The frames of such a folder; None where it is not there or not whole."
     if not folder.is_dir():
@@ -162,7 +162,7 @@ class _FinishedTasks:
         if place is not None and self.writes:
             _save_whole(frames, place)
 
-
+# %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #7bcb86bf
 def _scored(
     task: Task, run: EvaluationRun, data, facts: Mapping[str, str]
 ) -> dict[str, pd.DataFrame]:
@@ -209,7 +209,7 @@ def _done(task: Task, run: EvaluationRun, finished: _FinishedTasks, commit: str,
         frames = load_frames(place)  # the same types as in a run that finds them finished
     return frames, False
 
-
+# %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #76fbf5fa
 def _gaps(task: Task, error: Exception, run: EvaluationRun) -> pd.DataFrame:
     "`gap_rows` with what there should be."
     rows = gap_rows(task, error, run.root, run.protocol.scores)

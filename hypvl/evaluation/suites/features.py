@@ -73,7 +73,7 @@ def _describe(transform) -> str:
 # %% ../../../nbs/evaluation/suites/632_features.ipynb #f2a0e89a
 _log = logging.getLogger(__name__)
 
-
+# %% ../../../nbs/evaluation/suites/632_features.ipynb #25e06cba
 class _Chunks:
     "Points by identity, in memory or in files."
 

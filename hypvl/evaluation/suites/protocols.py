@@ -203,7 +203,7 @@ def add_classification(
     if parents is not None:
         _add_hierarchy(run, tree, predictions, labels, names, nodes, parents, offered, right)
 
-
+# %% ../../../nbs/evaluation/suites/633_protocols.ipynb #cbcfa7b0
 def _add_hierarchy(
     run: EvaluationRun, tree: str, predictions, labels, names, nodes, parents, offered, right
 ):

@@ -87,7 +87,7 @@ class Task:
         "Section and data set, as the command takes them."
         return f"{self.section}/{self.dataset}"
 
-
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #4c72ea7c
 def data_hash(
     data: Any,  # what a task opened
     root: Path,  # paths count relative to it
@@ -125,7 +125,7 @@ def task_hash(
     texts = [list(part) if isinstance(part, tuple) else part for part in task.texts]
     return config_hash([found, contents, texts]) if contents or texts else found
 
-
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #d28c888b
 def data_state(
     data: Any,  # what a task opened
 ) -> str:
@@ -242,7 +242,7 @@ def _checklist_task(column: str) -> Task:
     facts = dict(source=CHECKLIST[column][0].path, full_counts=partial(_whole_column, column))
     return Task("vl_checklist", column, opened, added, cells, **facts)
 
-
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #750847f4
 def _whole_column(column: str, run: EvaluationRun, data) -> Counts:
     "The first pairs of each file, as many as the protocol takes; all where images are missing."
     if data is None:
@@ -314,7 +314,7 @@ def _open_own(run: EvaluationRun):
         raise lacks(run.root.name, [run.root / OWN_PAIRS], "`hypvl evaluate --data` makes it")
     return _part(run, own_captions(run.root)[1])
 
-
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #bc531f3a
 def _pairs_suite(root: Path) -> list[Task]:
     "Retrieval on pictures and captions of one's own, as `PairSource` prepares them."
     root = Path(root)
@@ -360,7 +360,7 @@ def default_suite(
         return "pairs"
     return "world" if _is_world(Path(root)) else "phyclip"
 
-
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #25e446cf
 def tasks_of(
     root: str | Path,  # the data
     suite: str | None = None,  # a name of `SUITES`; None: `default_suite`
@@ -407,7 +407,7 @@ def _natural(name: str) -> list:
 
 _SEPARATORS = {" ": "a blank", ",": "a comma", ";": "a semicolon", ":": "a colon"}
 
-
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #9a4d4a80
 def _check_list(classes: Sequence[str], file: str, lines: Sequence[str]):
     "Raise where lines without a tab name folders all the same, or their order could be another."
     by_length = sorted(classes, key=len, reverse=True)
@@ -445,7 +445,7 @@ def _check_order(classes: Sequence[str], file: str, names: Sequence[str]):
                 f"{names[other]!r}; write FOLDER<TAB>NAME lines"
             )
 
-
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #c540be08
 def _read_names(classes: Sequence[str], file: str | Path) -> list[str]:
     "The names of a file."
     path = Path(file)
@@ -490,7 +490,7 @@ def _whole_folder(dataset: str, run: EvaluationRun, data) -> Counts:
         return {}
     return {("zero_shot", dataset, ""): len(data.paths) + len(data.unread)}
 
-
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #832c4cf8
 def _add_classes(names: str | Path | None, run: EvaluationRun, data):
     known = class_names(data.classes, names)
     metric = "per_class" if run.protocol.variant == "official" else "top1"
@@ -517,8 +517,14 @@ def _class_folders_task(root: Path, names: str | Path | None = None) -> Task:
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #7508806f
 _SCENES = "images/factors/truth.json"
+
+
 _WORLD = ("world.json", "zero_shot", _SCENES)  # any of them; captions/ is anybody's name
+
+
 _NODES = ("taxonomy.is_a.txt", "names.tsv")  # files that say what the nodes are
+
+
 _TREES = {"species": "species", "clutter": "clutter"}  # zero-shot set → hierarchical data set
 
 
@@ -553,7 +559,7 @@ def _add_folder(dataset: str, run: EvaluationRun, data):
     offered = same_family(run.root, data.classes) if dataset == "clutter" else None
     add_classification(run, dataset, *facts, **tree, offered=offered)
 
-
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #0b506fb8
 def _open_world_captions(path: Path, run: EvaluationRun):
     return _part(run, read_karpathy(path, run.root / "images"))
 

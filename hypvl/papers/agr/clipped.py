@@ -135,7 +135,7 @@ class Clipped(Product):
     def describe(self) -> str:
         return f"{super().describe()}, features clipped at {self.clip:g}"
 
-
+# %% ../../../nbs/papers/agr/920_clipped.ipynb #b5560f96
 @dataclass(frozen=True)
 class ClippedConfig(GeometryConfig, kind="clipped"):
     "Hyperbolic space with clipped features: AGR."

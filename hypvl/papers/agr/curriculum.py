@@ -14,10 +14,14 @@ from ...config import check_least, suggest
 
 # %% ../../../nbs/papers/agr/921_curriculum.ipynb #1ae69a2e
 PUBLISHED_STEPS = 120_000  # of the run that the breakpoints below belong to
+
+
 BREAKPOINTS = {"isolation": 2_500, "shadow": 5_000, "soft launch": 10_000}  # ends of phases
+
+
 CURRICULA = ("four_phase", "single", "none", "no_throttle")
 
-
+# %% ../../../nbs/papers/agr/921_curriculum.ipynb #583a3000
 @dataclass(frozen=True)
 class Curriculum:
     """What acts at a step.

@@ -30,6 +30,8 @@ from hypvl.papers.figures import (
 
 # %% ../../../nbs/papers/agr/938_figures.ipynb #2b3b7aab
 _PHASES = {"isolation": "#f2f2f2", "shadow": "#e3ecf5", "soft launch": "#f9eedd"}
+
+
 _PHASES |= {"adaptive": "#ffffff"}
 
 
@@ -55,13 +57,15 @@ def _phase_key(steps: int) -> str:
 
 
 _REWARD = "reward of entropy, as a share"
+
+
 _LOOKS = {  # α and β may be one line
     "α": {"lw": 4.5, "alpha": 0.45},
     "β": {"ls": "--", "lw": 1.6},
     _REWARD: {"ls": ":", "lw": 1.6},
 }
 
-
+# %% ../../../nbs/papers/agr/938_figures.ipynb #fd6b7618
 def curriculum_figure(
     steps: int = PUBLISHED_STEPS,  # of the run
     kinds: Sequence[str] = ("four_phase", "single"),  # of `Curriculum`
@@ -143,7 +147,11 @@ _DYNAMICS = {  # panel → column of the log, series
         "routing/top1_baseline": "H alone",
     },
 }
+
+# %% ../../../nbs/papers/agr/938_figures.ipynb #b97696e3
 _SERIES = {"routed": "#0072B2", "E alone": "#D55E00", "H alone": "#009E73"}
+
+
 _SERIES |= {"mean": "#0072B2", "of matches": "#CC79A7", "c": "#009E73"}
 
 
@@ -186,7 +194,7 @@ _FAILURES = {
     "curvature": "curvature",
 }
 
-
+# %% ../../../nbs/papers/agr/938_figures.ipynb #01339672
 def failure_figure(
     history: pd.DataFrame,  # rows of metrics.csv of several models
 ) -> Drawing:
@@ -245,7 +253,7 @@ def study_figure(
         figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     return Drawing(figure, data)
 
-
+# %% ../../../nbs/papers/agr/938_figures.ipynb #7d8ef084
 def starved_until(
     steps: Sequence[float] | pd.Series,
     norms: Sequence[float] | pd.Series,  # of gradients at these steps
@@ -301,7 +309,7 @@ def gates_figure(
         axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.02, 0.5))
     return Drawing(figure, data)
 
-
+# %% ../../../nbs/papers/agr/938_figures.ipynb #2d779c3e
 def constants_figure(
     constants: pd.DataFrame,  # model, seed, constant, value: recall on validation scenes
 ) -> Drawing:

@@ -144,7 +144,7 @@ def _numbers(values, name: str) -> Float[ndarray, "n"]:
         raise ValueError(f"{name}: all {len(values)} values are equal, so nothing correlates")
     return values
 
-
+# %% ../../../nbs/papers/agr/933_gate_statistics.ipynb #2031f573
 def correlate(
     values: Sequence[float] | pd.Series,  # gates
     other: Sequence[float] | pd.Series,  # a depth, or a flag as 0 and 1
@@ -269,7 +269,7 @@ def _exponential(rate: float, t, values) -> tuple[float, Float[ndarray, "2"]]:
     found = np.linalg.lstsq(base, values, rcond=None)[0]
     return float(np.square(base @ found - values).sum()), found
 
-
+# %% ../../../nbs/papers/agr/933_gate_statistics.ipynb #0993d8fa
 def fit_rate(
     steps: Sequence[float] | pd.Series,
     losses: Sequence[float] | pd.Series,

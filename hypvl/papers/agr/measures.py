@@ -79,7 +79,7 @@ def share_in_order(
         counts = np.equal.outer(*lengths).astype(float)
     return float(np.average(in_order, weights=counts)) if counts.any() else float("nan")
 
-
+# %% ../../../nbs/papers/agr/937_measures.ipynb #71720b81
 def gate_order(
     frames: Frames,
     abstract: str,  # a group of `texts_of`

@@ -71,10 +71,14 @@ def _dynamics(study: Study) -> Drawing:
 
 
 _FIGURE_5 = ("AGR, curvature from 1", "AGR, no curriculum", "AGR, unconstrained")
+
+
 _STUDY = (
     *("AGR", "AGR + own contrast", "AGR, learned temperature"),
     "AGR + own contrast, learned temperature",
 )
+
+
 _WITH_ROUTER = ("AGR", "AGR + own contrast", "AGR, single schedule", "AGR, shuffled pairs")
 
 
@@ -93,7 +97,7 @@ def _gates(study: Study) -> Drawing:
 def _constants(study: Study) -> Drawing:
     return constants_figure(_of(study, "constants", *_WITH_ROUTER))
 
-
+# %% ../../../nbs/papers/agr/939_paper.ipynb #6d06045a
 _NOT_KEPT = "*not drawn: weights are not kept*"
 
 
@@ -132,9 +136,11 @@ BUDGET_METRICS = {  # what is drawn over the budget: suite, data set, metric →
     ("retrieval", "unseen", "t2i_R@5"): "text → image R@5, unseen",
     ("zero_shot", "species", "accuracy"): "species",
 }
+
+
 _OVER_BUDGET = (*("AGR", "CLIP", "MERU", "late fusion, learned temperature"), *_WITH_ROUTER[1:])
 
-
+# %% ../../../nbs/papers/agr/939_paper.ipynb #ec3b04e1
 def _budget(study: Study) -> Drawing:
     rows = budget_scores(study.rows(Rows("results", ("main", "budget"))), BUDGET_METRICS)
     return budget_figure(rows[rows["model"].isin(_OVER_BUDGET)], "AGR")

@@ -140,7 +140,7 @@ def score_parts(
     }
     return {name: part.cpu() for name, part in found.items()}
 
-
+# %% ../../../nbs/papers/agr/935_probe.ipynb #0b4e4158
 def routing_facts(
     model: Any,  # with a routed geometry
     points: Mapping[str, Tensor],  # of validation scenes
@@ -184,6 +184,8 @@ LEVELS = ("family", "genus", "species")  # of names, from abstract to specific
 
 
 FACTS = {"level": "names", "depth": "depth", "abstract": "abstract", "kind": "kind"}
+
+
 QUERIES = (  # of Table 6, which cuts the two that end in three dots
     *("person", "place", "a man sitting", "large brown dog"),
     "a pepperoni pizza with extra cheese...",
@@ -221,7 +223,7 @@ def synthetic_captions(
     frame = pd.DataFrame.from_dict(rows, orient="index", columns=[*FACTS.values()])
     return frame.rename_axis("text")
 
-
+# %% ../../../nbs/papers/agr/935_probe.ipynb #d519efb6
 def _encodable(model: Any, texts: Sequence[str]) -> list[str]:
     "Those texts whose words a model of few words has."
     found = []
@@ -265,7 +267,7 @@ def query_gates(
         gate = model.geometry.parts(points).query_weights.gate.cpu().numpy()
     return pd.DataFrame({"text": texts, "gate": gate, "hyperbolic percent": 100 * (1 - gate)})
 
-
+# %% ../../../nbs/papers/agr/935_probe.ipynb #d7921673
 def text_gates(
     model: Any,  # with a routed geometry
     suite: Path,  # folder of the test data

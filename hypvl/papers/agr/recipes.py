@@ -29,7 +29,11 @@ from ...training.recipe import Recipe, split_overrides
 
 # %% ../../../nbs/papers/agr/934_recipes.ipynb #c850eeba
 HELD_OUT = 5_000  # posts of RedCaps on which the best constant is chosen
+
+
 TRUNKS = {"world": "clip_world", "published": "open_clip:ViT-B-16-quickgelu:openai"}
+
+
 _MINI_SUITE = SuiteConfig(
     per_species=5,
     per_genus=8,
@@ -68,7 +72,7 @@ def _training(preset: str) -> TrainConfig:
         return replace(training, **many, **more)
     return training
 
-
+# %% ../../../nbs/papers/agr/934_recipes.ipynb #660c30af
 def _data(preset: str, published: bool, draw: int) -> RedcapsSource:
     "Posts of a copy, or of the world; `draw` of its test set."
     if published and preset in ("gpu", "paper"):
@@ -111,19 +115,47 @@ LABELS = {
     "towers full": "AGR, trained tower, no LoRA",
     "towers coupled": "AGR, trained tower, no LoRA decoupling",
 }
+
+
 _LEARNED = {"model.geometry.baseline.temperature_mode": "learned"}
+
+
 _AUX = {"objective.aux_correction": 1.0}
+
+
 _NO_ROUTER = {"objective.entropy": 0.0, "objective.balance": 0.0}
+
+
 _MEMBERS = {**_NO_ROUTER, "objective.routed": False, "model.geometry.routing.weighting": "query"}
+
+
 _BOTH = {"objective.aux_correction": 1.0, "objective.aux_baseline": 1.0}
+
+
 _OPEN = {"model.geometry.routing.gated": False, "model.geometry.form.bounded": False}
+
+# %% ../../../nbs/papers/agr/934_recipes.ipynb #759ad760
 _ADAPTERS = {"model.lora_rank": 4, "model.lora_layers": ("head",)}
+
+
 _FROM_1 = {"model.geometry.baseline.curvature_init": 1.0}
+
+
 _NO_CURRICULUM = {**_FROM_1, "model.geometry.curriculum.kind": "none"}
+
+
 _ALONE = {**_MEMBERS, **_BOTH}
+
+
 _WIDE = {**_MEMBERS, "model.geometry.variant": "baseline", "objective.aux_baseline": 1.0}
+
+
 _ADAPTER = "model.geometry.routing.adapter"
+
+
 _RIVAL = {"train.weight_decay": 0.2}  # of CLIP and MERU
+
+# %% ../../../nbs/papers/agr/934_recipes.ipynb #c835e522
 SETTINGS: dict[str, dict[str, Any]] = {
     "agr": {},
     "clip": _RIVAL,
@@ -156,7 +188,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "towers coupled": {**_ADAPTERS, _ADAPTER: "full_coupled"},
 }
 
-
+# %% ../../../nbs/papers/agr/934_recipes.ipynb #ce6db73e
 def _geometry(setting: str, width: int, steps: int) -> GeometryConfig:
     "Sphere and hyperbolic space of a width, or what the setting puts in their place."
     if setting in ("clip", "meru"):
@@ -172,7 +204,7 @@ def _geometry(setting: str, width: int, steps: int) -> GeometryConfig:
         return replace(made, baseline=ClippedConfig(d=9 * width // 5))
     return made
 
-
+# %% ../../../nbs/papers/agr/934_recipes.ipynb #bd224fe1
 def agr_recipe(
     setting: str = "agr",  # a key of `SETTINGS`
     preset: str = "mini",  # smoke, mini, gpu or paper

@@ -74,7 +74,7 @@ def _checked_row(post: Post, content: bytes, file: str, offset: int) -> PostPict
     decoded_picture(content)
     return PostPicture(*post, file, offset, len(content), _digest(content))
 
-
+# %% ../../../nbs/papers/agr/928_redcaps_collection.ipynb #d565610c
 def annotated_rows(
     posts: list[Post], wrong: list[str], path: Path, root: Path
 ) -> Iterator[PostPicture | Fault]:
@@ -132,7 +132,7 @@ def _described(key: str, content: bytes) -> Post:
         raise PostFault("broken json", f"needs subreddit and caption, has {str(about)[:60]}")
     return Post(key, *texts)
 
-
+# %% ../../../nbs/papers/agr/928_redcaps_collection.ipynb #5c469f38
 def shard_rows(path: Path, root: Path) -> Iterator[PostPicture | Fault]:
     "What became of each post of a shard."
     file, count, broken = path.relative_to(root).as_posix(), 0, []
@@ -233,7 +233,7 @@ def _content(rows: pd.DataFrame) -> str:
         digest.update("\n".join(rows[column].astype(str)).encode() + b"\0")
     return digest.hexdigest()
 
-
+# %% ../../../nbs/papers/agr/928_redcaps_collection.ipynb #c76e4045
 def _check(counts: Counter, kept: int, max_bad: float) -> None:
     "Raise where too much is broken, or nothing is left."
     bad = sum(count for kind, count in counts.items() if kind not in _HARMLESS)
@@ -275,7 +275,7 @@ def _merge(files: list[Path], folder: Path, max_bad: float) -> dict[str, Any]:
         "content": _content(rows),
     }
 
-
+# %% ../../../nbs/papers/agr/928_redcaps_collection.ipynb #b5383c12
 def collect_posts(
     root: str | Path,  # a copy of RedCaps; nothing is written into it
     out: str | Path,  # folder of the table

@@ -43,7 +43,7 @@ def _pack(posts: Posts, first: int, count: int, path: Path, wait: bool) -> bool:
         return False
     return True
 
-
+# %% ../../../nbs/papers/agr/929_redcaps_packing.ipynb #f6f7dc96
 def pack_posts(
     posts: Posts,  # of `collect_posts`
     out: str | Path,  # folder of the shards: ROOT/shards of a copy to be read

@@ -28,6 +28,8 @@ class Post(NamedTuple):
 
 
 _NEEDED = {name: str for name in Post._fields}
+
+
 _KNOWN = _NEEDED | {
     "author": str | None,
     "url": str,
@@ -37,6 +39,8 @@ _KNOWN = _NEEDED | {
     "permalink": str,
     "crosspost_parents": list | None,
 }
+
+
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -61,7 +65,7 @@ def _post(entry: Any, where: str) -> Post:
             raise ValueError(f"{where}: {key!r} is no plain name, got {entry[key][:80]!r}")
     return Post(*(entry[key] for key in Post._fields))
 
-
+# %% ../../../nbs/papers/agr/927_redcaps_posts.ipynb #2394ad6a
 def read_annotations(
     path: str | Path,  # <subreddit>_<year>.json
     wrong: list[str] | None = None,  # gets a line for each annotation that is none; None: an error

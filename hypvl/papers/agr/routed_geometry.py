@@ -65,7 +65,7 @@ class AdaptedHead(nn.Module):
             return self.base(x)
         return self.base(x) + self.scale * (x @ self.down.mT) @ self.up.mT
 
-
+# %% ../../../nbs/papers/agr/924_routed_geometry.ipynb #565b697f
 class DetachedHead(nn.Module):
     "A small network on features that get no gradient from it."
 
@@ -90,9 +90,17 @@ class DetachedHead(nn.Module):
 
 # %% ../../../nbs/papers/agr/924_routed_geometry.ipynb #8b750f24
 VARIANTS = ("router", "correction", "baseline", "static", "constant", "held", "fusion")
+
+
 WEIGHTINGS = ("pair", "shuffled", "query")
+
+
 GATE_FORMS = ("logit_over_T", "sigmoid_over_T")
+
+
 T_FLOOR = 0.5  # of the router's temperature (Eq. 14)
+
+
 CALIBRATION_LIMITS = (1.0, 2.0, 2.0)  # most of w_E, s_H and s_E
 
 
@@ -117,7 +125,7 @@ class PairMatrices(NamedTuple):
         weight = None if self.weight is None else self.weight.mT
         return PairMatrices(self.correction.mT, self.baseline.mT, weight)
 
-
+# %% ../../../nbs/papers/agr/924_routed_geometry.ipynb #51141af2
 @dataclass(frozen=True)
 class RoutingConfig:
     """How pairs are weighed (AGR, Algorithm 1).
@@ -190,7 +198,7 @@ def _standardised(scores):
     deviation = scores.std(-1, correction=0, keepdim=True)
     return (scores - scores.mean(-1, keepdim=True)) / deviation.clamp(min=1e-12)
 
-
+# %% ../../../nbs/papers/agr/924_routed_geometry.ipynb #0bcb8dbd
 class Routed(Geometry):
     "Two geometries, and for each pair how much the first may correct the second."
 
@@ -616,7 +624,7 @@ class Routed(Geometry):
     def facts(self) -> dict[str, int | str]:
         return self.baseline.facts()
 
-
+# %% ../../../nbs/papers/agr/924_routed_geometry.ipynb #bfab65ff
 @dataclass(frozen=True)
 class RoutedConfig(GeometryConfig, kind="routed"):
     """Routing between two geometries: AGR.

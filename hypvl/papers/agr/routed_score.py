@@ -19,6 +19,8 @@ from ...config import suggest
 
 # %% ../../../nbs/papers/agr/923_routed_score.ipynb #b4d19316
 FORMS = ("residual", "interpolation", "interpolation_pure")
+
+
 SOURCES = ("route", "raw")
 
 
@@ -57,7 +59,7 @@ class QueryWeights(NamedTuple):
         of_correction, of_baseline, stretch = self.calibration.split(1, -1)
         return gate, of_correction, of_baseline, stretch
 
-
+# %% ../../../nbs/papers/agr/923_routed_score.ipynb #ef3bb6ee
 def _check_numbers(**given: Tensor | float):
     "Raise for plain numbers that are NaN; what a tensor holds is not looked at."
     if torch.compiler.is_compiling():  # a check would break its graph

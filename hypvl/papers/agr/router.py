@@ -62,7 +62,7 @@ def _moments(e, s, rows: TileSide, columns: TileSide, width: int, eps: float):
     variance = (square + (e - mean).square() + (s - mean).square()) / count
     return mean, (variance + eps).rsqrt()
 
-
+# %% ../../../nbs/papers/agr/922_router.ipynb #9b1636c1
 def _first_layer(e, s, rows: TileSide, columns: TileSide, layers: Layers, width: int, eps: float):
     "The first layer of a tile."
     mean, inverse = _moments(e, s, rows, columns, width, eps)
@@ -113,7 +113,7 @@ class TileGradients(NamedTuple):
     columns: TileSide
     layers: Layers
 
-
+# %% ../../../nbs/papers/agr/922_router.ipynb #d012ca2c
 def tile_gradients(
     flow: Float[Tensor, "R T"],  # gradient by the logits of the tile
     e: Float[Tensor, "R T"],
@@ -215,7 +215,7 @@ def _differentiable_gradients(plan: _Plan, flow: Tensor, wanted: tuple[bool, ...
     found = iter(torch.autograd.grad(torch.cat(parts), asked, flow, create_graph=True))
     return [next(found) if needed else None for needed in wanted]
 
-
+# %% ../../../nbs/papers/agr/922_router.ipynb #9d7bc23b
 class _PairLogits(torch.autograd.Function):
     "Logits of all pairs, tile by tile in both passes."
 
@@ -252,9 +252,11 @@ class _PairLogits(torch.autograd.Function):
 
 # %% ../../../nbs/papers/agr/922_router.ipynb #22266718
 CHUNK_PAIRS = {"cpu": 2**13, "cuda": 2**18}  # pairs of a tile
+
+
 IMPLEMENTATIONS = ("split_chunked", "naive")
 
-
+# %% ../../../nbs/papers/agr/922_router.ipynb #a7962b8a
 class PairRouter(nn.Module):
     """A logit for each pair from two scores and a context of either side.
 
@@ -369,7 +371,7 @@ class PairRouter(nn.Module):
             parts.append(checkpoint(self._naive, *some, text_context, use_reentrant=False))
         return torch.cat(parts)
 
-
+# %% ../../../nbs/papers/agr/922_router.ipynb #66408166
 def _side(context, weights):
     "A side of the first layer."
     mean = context.mean(-1)

@@ -196,7 +196,7 @@ class RoutedContrast(LossTerm, kind="routed_contrast"):
 # %% ../../../nbs/papers/agr/926_routing_losses.ipynb #44ea6432
 ANNEAL_STEPS = 50_000  # of the published run, until the entropy's reward is 0
 
-
+# %% ../../../nbs/papers/agr/926_routing_losses.ipynb #51f15192
 @dataclass(frozen=True)
 class RoutedObjective(ObjectiveConfig, kind="routed"):
     "Contrast of a routed score with the terms of its router (AGR, Eq. 24 and 25)."

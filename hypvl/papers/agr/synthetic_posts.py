@@ -41,9 +41,17 @@ def communities(world: World) -> dict[str, str]:
 
 # %% ../../../nbs/papers/agr/931_synthetic_posts.ipynb #6d5505a1
 YEARS = (2018, 2019, 2020)
+
+
 _FIRST_ID = 36**5  # ids of six digits
+
+
 _SECONDS = 365 * 24 * 3600
+
+
 _DRAW = 10_000_000  # scenes from the first one of a draw to that of the next
+
+
 _BEGIN = {2018: 1_514_764_800, 2019: 1_546_300_800, 2020: 1_577_836_800}  # UTC
 
 
@@ -77,7 +85,7 @@ def community_of(world: World, scene: Scene, rng: np.random.Generator) -> str:
     node = path[1:][int(rng.integers(len(path) - 1))] if len(path) > 1 else path[0]
     return "".join(world.words[node][0].lower().split()) + "pics"
 
-
+# %% ../../../nbs/papers/agr/931_synthetic_posts.ipynb #4c49c5ff
 def annotation(
     world: World,
     index: int,  # of the scene
@@ -134,6 +142,8 @@ def node_depths(world: World) -> dict[str, int]:
 
 # %% ../../../nbs/papers/agr/931_synthetic_posts.ipynb #0e5eb121
 _CHUNK = 200  # posts of one job
+
+
 _INFO = {"url": "https://redcaps.xyz", "version": "v1.0"}
 
 
@@ -153,7 +163,7 @@ def _write_posts(config: WorldConfig, first: int, count: int, total: int, out: P
         found.append((entry, truth | caption_facts(truth, depth) | {"things": things}))
     return found
 
-
+# %% ../../../nbs/papers/agr/931_synthetic_posts.ipynb #10739e21
 def write_redcaps_world(
     out: str | Path,
     config: RedcapsWorldConfig = RedcapsWorldConfig(),
@@ -199,5 +209,5 @@ def read_caption_facts(
             rows[key] = {"caption": truth["text"]} | {name: truth[name] for name in _FACTS}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("image_id").sort_index()
 
-
+# %% ../../../nbs/papers/agr/931_synthetic_posts.ipynb #73b142fb
 _FACTS = ("level", "depth", "abstract", "attributes", "mentions", "kind")

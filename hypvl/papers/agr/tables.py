@@ -22,12 +22,18 @@ from hypvl.papers.reference import (
 
 # %% ../../../nbs/papers/agr/936_tables.ipynb #32459504
 WORLD_CLASSES = ("species", "genus", "family", "clutter")
+
+
 WORLD_TEXTS = {"family": "families", "genus": "genera", "species": "species", "caption": "captions"}
+
+
 QUERIES = (
     *("person", "place", "a man sitting"),
     "a pepperoni pizza with extra cheese...",
     *("large brown dog", "a red 1965 Ford Mustang convertible..."),
 )
+
+
 LEARNED = (
     *("image gate bias", "sigmoid(image gate bias)", "mean image gate"),
     *("text gate bias", "sigmoid(text gate bias)", "mean text gate"),
@@ -56,7 +62,7 @@ def _gates() -> list[Column]:
             columns.append(Column("router", dataset, metric, "gates", heading, label, **how))
     return columns
 
-
+# %% ../../../nbs/papers/agr/936_tables.ipynb #2885a612
 def _learned() -> list[Column]:
     "What gates have learned."
     how = {"percent": False, "better": "neither", "digits": 3}
@@ -64,8 +70,14 @@ def _learned() -> list[Column]:
 
 
 register_world_sets(*WORLD_TEXTS)
+
+
 register_task("routed_classification", _classes())
+
+
 register_task("gates", _gates())
+
+
 register_task("learned", _learned())
 
 # %% ../../../nbs/papers/agr/936_tables.ipynb #bad94efd
@@ -119,7 +131,11 @@ def _place(row: Mapping) -> tuple:
 
 
 _SCORES = ("E only", "H only", "E+H", "best constant", "one gate")
+
+
 _VARIANTS_OF_ONE = ("AGR", *(f"AGR ({score})" for score in _SCORES))
+
+
 _MAIN = ("main", "study", "ablation", "product", "towers")
 
 
@@ -143,7 +159,11 @@ _CAPTIONS = {
     6: "Mean gate of class names by level and of test captions of the synthetic dataset, mean over "
     "seeds, beside the paper's six queries. `hyp. %` is 100 (1 − gate).",
 }
+
+# %% ../../../nbs/papers/agr/936_tables.ipynb #ab9dfc93
 _OF_GATES = {"scores": {"paper": "gates of queries"}}
+
+
 LAYOUTS = {
     2: _layout(2, "Retrieval", "t2i", "i2t", rows=Rows(sections=_MAIN), caption=_CAPTIONS[2]),
     3: _layout(

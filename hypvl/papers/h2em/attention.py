@@ -57,7 +57,7 @@ class Space(nn.Module):
             return x
         return torch.cat([time(x.unflatten(-1, (self.factors, -1)), c=c), x], -1)
 
-
+# %% ../../../nbs/papers/h2em/908_attention.ipynb #903c1e17
 class TimeLinear(nn.Linear):
     """A linear layer that reads time and space components: W [x₀; x] + b (H²EM, Eq. 8 ff.).
 
@@ -154,7 +154,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
 }
 
-
+# %% ../../../nbs/papers/h2em/908_attention.ipynb #d565c1bc
 class AttentionLayer(nn.Module):
     "One layer: texts look at the tokens of pictures, then a two-layer network."
 
@@ -248,7 +248,7 @@ class AttentionLayer(nn.Module):
 # %% ../../../nbs/papers/h2em/908_attention.ipynb #92076871
 Summaries = list[tuple[Tensor, Tensor]]  # of each layer
 
-
+# %% ../../../nbs/papers/h2em/908_attention.ipynb #aefe7bae
 class CrossModalAttention(nn.Module):
     "Texts refined by pictures (H²EM, Eq. 6-8)."
 
@@ -300,7 +300,7 @@ class CrossModalAttention(nn.Module):
             run = _Recomputed(self.refine)
         return torch.cat([run(part, summaries, c) for part in texts.split(chunk, -2)], 1)
 
-
+# %% ../../../nbs/papers/h2em/908_attention.ipynb #7f6d664a
 class _Recomputed:
     "A function whose activations are not kept."
 

@@ -47,7 +47,7 @@ class CompositionAugmentation:
         tilt = v2.RandomPerspective(self.distortion, self.perspective)
         return v2.Compose([flip, tilt, v2.RandomRotation(self.rotation)])
 
-
+# %% ../../../nbs/papers/h2em/904_composition_batches.ipynb #2ccbadf9
 class CompositionViews(Dataset):
     "Pictures of a phase, in the order of the metadata: `views[n]` is uint8 [3, S, S]."
 
@@ -85,7 +85,7 @@ class CompositionViews(Dataset):
 # %% ../../../nbs/papers/h2em/904_composition_batches.ipynb #f5fe5610
 _LABELS = ("state", "object", "pair", "row")
 
-
+# %% ../../../nbs/papers/h2em/904_composition_batches.ipynb #971abef3
 class CompositionDataset(EpochDataset):
     """Pictures `image` uint8 [B, 3, S, S], and `state`, `object`, `pair` and `row` int64 [B].
 

@@ -116,12 +116,16 @@ class HardContrast(LossTerm, kind="hard_contrast"):
 
 # %% ../../../nbs/papers/h2em/910_composition_losses.ipynb #f3c50d79
 IMAGE_EDGES = (("image_state", "image"), ("image_object", "image"))
+
+
 TEXT_EDGES = (
     ("own_state", "own_pair"),
     ("own_object", "own_pair"),
     ("own_state_parent", "own_state"),
     ("own_object_parent", "own_object"),
 )
+
+
 STATIC_EDGES = (
     ("static_state", "static_pair"),
     ("static_object", "static_pair"),
@@ -129,7 +133,7 @@ STATIC_EDGES = (
     ("static_object_parent", "static_objects"),
 )
 
-
+# %% ../../../nbs/papers/h2em/910_composition_losses.ipynb #7c15db1e
 @dataclass(frozen=True)
 class TaxonomicEntail(LossTerm, kind="taxonomic_entail"):
     """Sum of the mean cone violations along edges, in radians (H²EM, Eq. 11-13).

@@ -34,10 +34,14 @@ from .state_files import write_state_world, write_test_draw
 
 # %% ../../../nbs/papers/h2em/906_composition_source.ipynb #78e7ec0d
 _TABLE = "compositions.parquet"
+
+
 TAXONOMY, WORD_VECTORS = "taxonomy.json", "word_vectors.txt"  # beside a folder's data, if any
+
+
 FEASIBILITY = ("feasibility.pt", "feasibility.npy", "feasibility.npz")  # one of them, likewise
 
-
+# %% ../../../nbs/papers/h2em/906_composition_source.ipynb #d74ece6f
 @dataclass(frozen=True)
 class CzslSource(DataSource, kind="czsl"):
     "Pictures of states and objects: of the synthetic dataset, or of a published split."

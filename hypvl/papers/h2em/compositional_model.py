@@ -46,7 +46,7 @@ from ...weights import preserve_modes
 # %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #6550dd5f
 Pair = tuple[str, str]  # state, object
 
-
+# %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #507bf937
 @dataclass(frozen=True)
 class PairVocabulary:
     "States, objects, the pairs to train on, and the categories of the primitives."
@@ -126,7 +126,7 @@ def composition_space(
         modalities=(),
     )
 
-
+# %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #6e9964df
 @dataclass(frozen=True)
 class CompositionalConfig(ModelDescription, kind="compositional"):
     """A compositional model as data (H²EM, section 3.2).
@@ -186,7 +186,7 @@ class CompositionalConfig(ModelDescription, kind="compositional"):
         "Pixels of a picture's side: those of the backbone."
         return backbone_description(self.backbone).image_size
 
-
+# %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #e8d40788
 def backbone_description(
     source: str,  # as for `find_backbone`
 ) -> Any:
@@ -259,7 +259,7 @@ class SoftPrompts(nn.Module):
         context = self.contexts[path].expand(len(words), -1, -1)
         return torch.cat([start, context, words, end], 1)
 
-
+# %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #340c88ae
 @torch.no_grad()
 def _mean_embeddings(tower, tokenizer, texts):
     "Mean of the token embeddings of each text, without marks."
@@ -356,10 +356,14 @@ class EncodedTexts(NamedTuple):
 
 # %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #a99b9bf3
 FUSIONS = ("prob", "logit", "none", "product")
+
+
 _VIEWS = ("pair", "state", "object")
+
+
 _JOINED = ("image_state", "image_object")  # whose normalisation is over all pictures of an update
 
-
+# %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #368d92ac
 class CompositionalEncoder(HubModel):
     """Frozen towers, soft prompts, three views and cross-modal attention (H²EM, section 3.2).
 
@@ -812,7 +816,7 @@ class CompositionalEncoder(HubModel):
                 if name.endswith(f"{kind}_parent") and not parents:
                     raise LookupError(f"input {name!r}: the vocabulary has no {kind}_parents")
 
-
+# %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #b9f53217
 def _lengths(features):
     "Lengths of features, by name, in single precision at least."
     found = {}
@@ -837,7 +841,7 @@ def _paths(wanted):
 def _needs_labels(name):
     return name in _VIEWS or name.startswith("own_")
 
-
+# %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #a82471cd
 def fuse_scores(
     z: Float[Tensor, "B P"] | None,  # logits of pairs; None where they do not count
     primitives: tuple[Float[Tensor, "B S"], Float[Tensor, "B O"]] | None,  # log p(s), log p(o)

@@ -54,6 +54,8 @@ from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/h2em/912_compositions.ipynb #43c77234
 SETTINGS = ("closed", "open")
+
+
 CHUNK = 8192  # pairs at a time
 
 
@@ -83,7 +85,7 @@ def plain_candidates(
     model.geometry.to(place)
     return EncodedTexts(names.parts(pairs).to(place), *points)
 
-
+# %% ../../../nbs/papers/h2em/912_compositions.ipynb #744e34f2
 def phase_logits(
     model: CompositionalEncoder,
     batches: Any,  # a loader of one pass
@@ -136,7 +138,7 @@ class Setting:
                 where["thresholds"] = feasibility_thresholds(self.feasibility, seen)
         return StreamingSweep(list(targets), self.pairs, list(self.split.train), **where)
 
-
+# %% ../../../nbs/papers/h2em/912_compositions.ipynb #a1aee689
 def sweep_settings(
     model: CompositionalEncoder,
     batches: Any,  # a loader of one pass
@@ -246,6 +248,8 @@ LEVELS = {  # what → its level
     "image_object": "visual primitive",
     "image": "visual composition",
 }
+
+
 EDGES = {  # name → general, specific
     "category → state": ("state_parent", "state"),
     "category → object": ("object_parent", "object"),
@@ -255,7 +259,7 @@ EDGES = {  # name → general, specific
     "visual object → composition": ("image_object", "image"),
 }
 
-
+# %% ../../../nbs/papers/h2em/912_compositions.ipynb #48c587db
 @torch.no_grad()
 def own_points(
     model: CompositionalEncoder,
@@ -288,7 +292,7 @@ def own_points(
             first += len(own)
     return {what: torch.cat(parts) for what, parts in found.items()}
 
-
+# %% ../../../nbs/papers/h2em/912_compositions.ipynb #189e2f79
 def norm_rows(
     model: CompositionalEncoder,
     points: Mapping[str, Float[Tensor, "N D"]],  # of `own_points`
@@ -427,7 +431,7 @@ def _result_rows(
         found.append(row | {"low": np.nan, "high": np.nan})
     return found
 
-
+# %% ../../../nbs/papers/h2em/912_compositions.ipynb #3446ab87
 def _right_items(rows: pd.DataFrame, setting: str, dataset: str) -> pd.DataFrame:
     "Items of `accuracy`: whether the answer of each picture is right; its cluster is the pair."
     where = {"suite": setting, "dataset": dataset, "score": "paper"}
@@ -468,7 +472,7 @@ def _costs(model: nn.Module, recipe: Recipe, out: Path, images: int, seconds: fl
         values["train_minutes_per_epoch"] = history["seconds"].max() / 60 * an_epoch
     return [{"metric": m, "value": v, "low": np.nan, "high": np.nan} for m, v in values.items()]
 
-
+# %% ../../../nbs/papers/h2em/912_compositions.ipynb #f4094487
 def _steps_between(rows: pd.DataFrame, taxonomy: PrimitiveTaxonomy) -> list[float]:
     "Steps of the taxonomy from each answer to the truth."
     known: dict[tuple[str, str], int] = {}
@@ -498,7 +502,7 @@ class Phases:
         size, workers = self.recipe.image_size, self.recipe.train.workers
         return self.source.loader(self.data, None, size, 128, split=phase, workers=workers)
 
-
+# %% ../../../nbs/papers/h2em/912_compositions.ipynb #3323ad7c
 def feasibility_of(
     source: CzslSource,
     split: CompositionSplit,
@@ -517,7 +521,7 @@ def feasibility_of(
             return pair_feasibility(split, *(read_word_vectors(vectors, n) for n in names))
     return pair_feasibility(split, *(primitive_features(backbone, n) for n in names))
 
-
+# %% ../../../nbs/papers/h2em/912_compositions.ipynb #c2aac30b
 def composition_frames(
     model: CompositionalEncoder,
     data: DataPaths,
@@ -579,7 +583,7 @@ def composition_frames(
     joined["results"] = joined["results"].astype({"model": object})
     return joined | _space_frames(model, phases, candidates, targets, dataset)
 
-
+# %% ../../../nbs/papers/h2em/912_compositions.ipynb #0633c1a4
 def _space_frames(
     model: CompositionalEncoder,
     phases: Phases,
@@ -611,6 +615,8 @@ def _space_frames(
 
 for _fusion in FUSIONS:
     register_probe(f"compositions_{_fusion}")(partial(composition_frames, fusion=_fusion))
+
+
 register_probe("zero_shot_compositions")(
     partial(composition_frames, fusion="none", say=plain_candidates)
 )

@@ -121,7 +121,7 @@ def _read_arrays(path: Path):
             return {name: archive[name] for name in archive.files}
     return load_plain(path)
 
-
+# %% ../../../nbs/papers/h2em/903_feasibility.ipynb #9a557f2b
 def read_feasibility(
     path: str | Path,  # .npy, .npz or .pt
     split: CompositionSplit,

@@ -56,7 +56,7 @@ def first_predictions(
     counts = {"alone": int((ours & ~theirs).sum()), "rival_alone": int((theirs & ~ours).sum())}
     return pd.concat(found, ignore_index=True).assign(**counts, pictures=len(both))
 
-
+# %% ../../../nbs/papers/h2em/915_figures.ipynb #01c6cf9d
 def prediction_figure(
     rows: pd.DataFrame,  # of `first_predictions`
     image: Callable[[str], np.ndarray],  # name → picture [H, W, 3]
@@ -92,6 +92,8 @@ def prediction_figure(
 
 # %% ../../../nbs/papers/h2em/915_figures.ipynb #26eb6a88
 _SIDES = {"text": ("category", "primitive", "composition")}
+
+
 _SIDES["visual"] = ("visual primitive", "visual composition")
 
 
@@ -101,7 +103,7 @@ def _edge_rows(norms: pd.DataFrame, side: str) -> list[dict]:
     shares, medians = in_order(gaps).mean(), gaps.median()
     return [{"edge": name, "holds": shares[name], "gap": medians[name]} for name in gaps]
 
-
+# %% ../../../nbs/papers/h2em/915_figures.ipynb #5a575502
 def norm_figure(
     norms: pd.DataFrame,  # model, stage, dataset, seed, item, what, level, value
     columns: Mapping[str, tuple[str, str]],  # heading → model, stage
@@ -228,7 +230,7 @@ def _draw_sweeps(axis, curves: pd.DataFrame, colours: Mapping[str, str]) -> None
     beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "frameon": False}
     axis.legend(title="AUC, %", title_fontsize=8, alignment="left", **beside)
 
-
+# %% ../../../nbs/papers/h2em/915_figures.ipynb #2c168662
 def curve_figure(
     answers: pd.DataFrame,  # rows of `predictions_of` with model, seed, setting
     models: Sequence[str],
@@ -270,7 +272,7 @@ def cells_of_factorial(
         rows.append({"model": name, "seed": row.seed, **dict(zip(FACTORS, on)), "value": row.value})
     return pd.DataFrame(rows, columns=["model", "seed", *FACTORS, "value"])
 
-
+# %% ../../../nbs/papers/h2em/915_figures.ipynb #5a3ea82d
 def factorial_figure(
     cells: pd.DataFrame,  # of `cells_of_factorial`
     effects: pd.DataFrame,  # rows of `Study.judged`: id, effect, low, high, interval

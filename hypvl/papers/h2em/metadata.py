@@ -27,7 +27,11 @@ from ...weights import check_uncompressed, load_plain
 
 # %% ../../../nbs/papers/h2em/901_metadata.ipynb #e69c019b
 METADATA = "metadata_compositional-split-natural"
+
+
 LOST = "image is missing"  # a reason why records are skipped
+
+
 _SUFFIXES = (".parquet", ".json", ".t7", ".pt")  # the first that is there is read
 
 
@@ -58,7 +62,7 @@ def _plain_records(path: Path) -> Any:
             found = _PlainUnpickler(stream).load()
     return found
 
-
+# %% ../../../nbs/papers/h2em/901_metadata.ipynb #0e25c712
 def _checked_records(content: Any, name: str) -> list[dict[str, str]]:
     "The records of a file, or an error that names the first bad one."
     if not isinstance(content, list):
@@ -105,7 +109,7 @@ def load_records(
             ) from None
     return _checked_records(content, path.name)
 
-
+# %% ../../../nbs/papers/h2em/901_metadata.ipynb #7d7d1bc8
 def convert_metadata(
     path: str | Path,  # a pickle: .t7, .pt or .pkl
     to: str = "parquet",  # or 'json'
@@ -170,7 +174,7 @@ def _rows_of(
                 raise ValueError(f"{name}: record {place} repeats record {places[row]}: {row}")
     return pd.DataFrame([*places], columns=["image", "state", "object", "phase"]), skipped
 
-
+# %% ../../../nbs/papers/h2em/901_metadata.ipynb #7801b0d0
 def image_path(
     root: str | Path,  # of the data set
     image: str,  # as in the metadata
@@ -196,7 +200,7 @@ def _without_missing(rows: pd.DataFrame, root: Path, missing: str) -> tuple[pd.D
         )
     return rows[there].reset_index(drop=True), len(lost)
 
-
+# %% ../../../nbs/papers/h2em/901_metadata.ipynb #45d0633b
 def read_compositions(
     root: str | Path,  # of one data set
     split: CompositionSplit,

@@ -92,7 +92,7 @@ def _disk(study: Study, side: str) -> Drawing:
 
 _SHOWN = ("CLIP", "CSP", "Troika", "Euclid, linear attention", "hyperbolic", "H2EM")
 
-
+# %% ../../../nbs/papers/h2em/916_paper.ipynb #fd4ebbc1
 def _curves(study: Study) -> Drawing:
     rows = study.frame("answers", score="paper", dataset=_first_dataset(study))
     return curve_figure(rows, [name for name in _SHOWN if rows["model"].eq(name).any()])
@@ -237,7 +237,7 @@ def _of_fusions(study: Study, setting: str, exact: bool = False) -> pd.DataFrame
     fusion = rows["score"].where(~own, rows["fusion"])
     return rows.assign(fusion=fusion, own=own.astype(float), metric=rows["metric"].map(names))
 
-
+# %% ../../../nbs/papers/h2em/916_paper.ipynb #10ea1386
 def edge_losses(
     study: Study,
 ) -> pd.DataFrame:

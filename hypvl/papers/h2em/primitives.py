@@ -28,7 +28,11 @@ from .splits import DATASETS, CompositionSplit, Pair, clean_name
 
 # %% ../../../nbs/papers/h2em/902_primitives.ipynb #69871487
 SOURCES = ("hand", "llm", "wordnet", "cluster", "world")
+
+
 _PARENT = re.compile("[a-z]+")
+
+
 _SHIPPED = {"ut-zappos": "ut_zappos_taxonomy.json"}  # in hypvl/resources
 
 
@@ -57,7 +61,7 @@ def _check_parents(what: str, parents: Any, names: Iterable[str]) -> dict[str, t
         raise ValueError(f"{what}: {'; '.join(said)}")
     return {str(parent): tuple(map(str, children)) for parent, children in parents.items()}
 
-
+# %% ../../../nbs/papers/h2em/902_primitives.ipynb #0515cde0
 @dataclass(frozen=True)
 class PrimitiveTaxonomy:
     "A parent for each state and each object of a data set."
@@ -110,7 +114,7 @@ class PrimitiveTaxonomy:
         content |= {"states": self.states, "objects": self.objects}
         return write_atomic(path, json.dumps(content, indent=1) + "\n")
 
-
+# %% ../../../nbs/papers/h2em/902_primitives.ipynb #6da3bfa9
 def make_taxonomy(
     split: CompositionSplit,
     states: Mapping[str, Sequence[str]],  # parent -> states
@@ -245,7 +249,7 @@ def cluster_primitives(
         found[_parent_name([names[n] for n in central], found)] = tuple(names[n] for n in members)
     return found
 
-
+# %% ../../../nbs/papers/h2em/902_primitives.ipynb #330181c1
 def cluster_taxonomy(
     split: CompositionSplit,
     state_features: Float[np.ndarray, "S w"],  # of `split.states`

@@ -9,22 +9,50 @@ __all__ = ['MAIN_BACKBONES', 'FLAT', 'FAMILIES', 'SPACES', 'ATTENTION', 'SECTION
 
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #d2b5b5e8
 import math
+
+
 import warnings
+
+
 from collections.abc import Mapping
+
+
 from dataclasses import replace
+
+
 from functools import lru_cache
+
+
 from pathlib import Path
+
+
 from typing import Any
 
+
 import numpy as np
+
+
 import torch
 
+
 from ...config import file_stamp, override
+
+
 from ...data.world.states import StatesConfig, StateWorld
+
+
 from ...geometry.spaces import GeometryConfig
+
+
 from .attention import AttentionConfig
+
+
 from .composition_losses import CompositionObjective
+
+
 from .composition_source import TAXONOMY, CzslSource
+
+# %% ../../../nbs/papers/h2em/911_recipes.ipynb #3e310405
 from hypvl.papers.h2em.compositional_model import (
     CompositionalConfig,
     PairVocabulary,
@@ -32,7 +60,11 @@ from hypvl.papers.h2em.compositional_model import (
     composition_space,
     find_backbone,
 )
+
+
 from .metadata import METADATA, read_compositions
+
+
 from hypvl.papers.h2em.primitives import (
     PrimitiveTaxonomy,
     cluster_taxonomy,
@@ -40,6 +72,8 @@ from hypvl.papers.h2em.primitives import (
     read_taxonomy,
     world_taxonomy,
 )
+
+
 from hypvl.papers.h2em.splits import (
     DATASETS,
     PUBLISHED,
@@ -49,9 +83,17 @@ from hypvl.papers.h2em.splits import (
     read_split,
     split_folders,
 )
+
+
 from ..recipes import PRESETS, known_name
+
+
 from ...training.config import TrainConfig
+
+
 from ...training.optim import Group
+
+
 from ...training.recipe import Recipe, at_budget, split_overrides, untrained, without_steps
 
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #ffe548ba
@@ -93,7 +135,7 @@ def training_images(
         return PUBLISHED[split.name]["train_images"]
     return source.world.train_images * len(split.train)
 
-
+# %% ../../../nbs/papers/h2em/911_recipes.ipynb #535a63ac
 @torch.no_grad()
 def primitive_features(
     backbone: str,  # as for `find_backbone`
@@ -129,7 +171,7 @@ def taxonomy_of(
     parts = [primitive_features(backbone, names) for names in (split.states, split.objects)]
     return cluster_taxonomy(split, *parts)
 
-
+# %% ../../../nbs/papers/h2em/911_recipes.ipynb #9cf4c094
 def vocabulary_of(
     split: CompositionSplit,
     taxonomy: PrimitiveTaxonomy,
@@ -189,17 +231,31 @@ _FIELD: dict[str, dict[str, Any]] = {
     "ut-zappos": {"lr": 1e-4, "epochs": 15, "schedule": "halved_twice", "layers": 2},
     "cgqa": {"lr": 1e-4, "epochs": 15, "schedule": "halved_twice", "layers": 2},
 }
+
+
 _DROPOUT = {"mit-states": 0.1}  # of the attention
+
+
 _WORD_DROPOUT = {"world": 0.1, "mit-states": 0.3, "ut-zappos": 0.3}
+
+
 _PRIMITIVES = {"cgqa": 0.1}  # Troika's weight of states and objects, elsewhere 1
+
+
 _BACKBONES = {  # what the tables call it → where it is
     "tiny": "clip_states",
     "ViT-B/32": "open_clip:ViT-B-32-quickgelu:openai",
     "ViT-B/16": "open_clip:ViT-B-16-quickgelu:openai",
     "ViT-L/14": "open_clip:ViT-L-14-quickgelu:openai",
 }
+
+
 MAIN_BACKBONES = ("tiny", "ViT-L/14")  # of all sections but `backbones`, in the world and the paper
+
+
 _SMALL = StatesConfig(train_images=8, test_images=6)
+
+
 _LARGE = StatesConfig(train_images=100, test_images=40)
 
 
@@ -210,7 +266,7 @@ def _source(preset: str, draw: int) -> CzslSource:
     world = {"smoke": _SMALL, "gpu": _LARGE}.get(preset, StatesConfig())
     return CzslSource(world=replace(world, draw=draw), augment=False, keep_decoded=100_000)
 
-
+# %% ../../../nbs/papers/h2em/911_recipes.ipynb #f9b11fb9
 def _training(name: str, images: int, preset: str, seed: int, family: str) -> TrainConfig:
     "Epochs of so many pictures as updates."
     field = _FIELD.get(name, _FIELD["mit-states"])
@@ -291,7 +347,7 @@ def _label(family: str, space: str, entailment: float, hardness: float, attentio
     rest = {"softmax": ", quadratic attention", "none": ", without attention"}
     return " + ".join([start or space, *terms]) + rest.get(attention, "")
 
-
+# %% ../../../nbs/papers/h2em/911_recipes.ipynb #2c0a3621
 def composition_recipe(
     family: str = "h2em",  # of `FAMILIES`
     preset: str = "mini",  # smoke, mini, gpu or paper
@@ -378,12 +434,16 @@ def composition_recipe(
 
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #53a765af
 SECTIONS = ("main", "attention", "factorial", "product", "budget", "sweeps", "backbones")
+
+
 SWEEPS: Mapping[str, tuple[str, tuple[float, ...]]] = {  # printed name → field, values
     "beta1": ("objective.alignment", (0.1, 0.5, 1.5, 2.0)),
     "beta2": ("objective.entailment", (0.01, 0.05, 0.5, 1.0)),
     "w": ("objective.hardness", (5.0, 7.0, 10.0)),
     "beta3": ("objective.primitives", (0.1, 0.3, 0.7, 1.0)),
 }
+
+
 _OFF: tuple[dict[str, float], ...] = (
     {"entailment": 0.0, "hardness": 1.0},
     {"hardness": 1.0},
@@ -399,7 +459,7 @@ def _sweep() -> list[dict[str, Any]]:
         found += [{field: value, "label": f"H2EM, {name} = {value:g}"} for value in values]
     return found
 
-
+# %% ../../../nbs/papers/h2em/911_recipes.ipynb #c233500b
 def _settings(section: str, preset: str) -> list[dict[str, Any]]:
     "What the recipes of a section set."
     without = [{"attention": "none"}, {"attention": "softmax"}]
@@ -436,7 +496,7 @@ def data_roots(
         )
     return found
 
-
+# %% ../../../nbs/papers/h2em/911_recipes.ipynb #fe25ffbd
 def section_recipes(
     section: str,  # one of `SECTIONS`
     preset: str = "mini",

@@ -196,7 +196,7 @@ class CompositionSplit:
             found[f"candidates_{phase}"] = int(self.candidates(phase).sum())
         return found | {"candidates": len(self.states) * len(self.objects)}
 
-
+# %% ../../../nbs/papers/h2em/900_splits.ipynb #81c5a497
 def read_split(
     root: str | Path,  # of one data set
     name: str = "",  # in messages; the folder's where empty

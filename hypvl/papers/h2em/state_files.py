@@ -17,7 +17,11 @@ from ...data.world.writers import jpeg
 
 # %% ../../../nbs/papers/h2em/905_state_files.ipynb #79f5c914
 _PHASES = ("train", "val", "test")
+
+
 _FOLDER = "compositional-split-natural"
+
+
 _CHUNK = 200  # pictures of one job
 
 
@@ -36,7 +40,7 @@ def _write_pictures(config: StatesConfig, split: str, first: int, count: int, ou
         records.append({"image": image, "attr": state, "obj": shape, "set": split})
     return records
 
-
+# %% ../../../nbs/papers/h2em/905_state_files.ipynb #ef7c9544
 def write_state_world(
     out: str | Path,
     config: StatesConfig = StatesConfig(),

@@ -68,8 +68,14 @@ register_task("cost", _cost())
 
 # %% ../../../nbs/papers/h2em/913_tables.ipynb #8645ef8f
 _FILES = "h2em_table{}.csv"
+
+
 _TABLES = (1, 2, 3, 4, "S1", "S2", "S3", "S4", "S5")
+
+
 _WORLDS = {1: "closed", 2: "open"}  # table → its world
+
+
 _FOUR = {"seen", "unseen", "hm", "auc"}
 
 
@@ -86,7 +92,7 @@ def _impossible(frame: pd.DataFrame) -> list[tuple[str, str, str]]:  # model, da
             found.append((model, dataset, why))
     return found
 
-
+# %% ../../../nbs/papers/h2em/913_tables.ipynb #db0b765a
 def _repeated(frames: Mapping[int, pd.DataFrame]) -> list[tuple[int, str, str, str]]:
     "Rows that Tables 1 and 2 have alike, in the one whose other areas are farther away."
     where = {"index": "model", "columns": ["metric", "dataset"], "values": "value"}
@@ -171,13 +177,19 @@ _OURS = (
     *("H2EM without attention", "H2EM, quadratic attention", "H2EM, product space"),
     *("flat", "flat + L_TE", "flat + L_DA", "flat + L_TE + L_DA"),
 )
+
+
 _ORDER = [*MODELS[:-1], *(name for name in _OURS if name not in MODELS[:-1])]
+
+
 _BARS = ("majority", "chance", ORACLE)
 
 
 _DATA = (
     "Our rows are means over seeds (world: the synthetic dataset); the paper's are on its own data."
 )
+
+
 _CAPTIONS = {
     1: "Candidates are the training pairs and those of the test.",
     2: "Candidates are all feasible pairs; thresholds are chosen on validation pictures.",
@@ -199,7 +211,7 @@ def _heading(row: Mapping[str, Any]) -> str:
 def _heading_with_size(row: Mapping[str, Any]) -> str:
     return f"{row['model']}, {row['tower']}"
 
-
+# %% ../../../nbs/papers/h2em/913_tables.ipynb #b9bfb95c
 def _place(row: Mapping[str, Any]) -> tuple:
     "As printed; sweeps by their value."
     name, number = row["model"], 0.0
@@ -244,10 +256,20 @@ def swept(
 
 
 _MAIN = ("CLIP", "CSP", "Troika", "Euclid, linear attention", "H2EM")
+
+# %% ../../../nbs/papers/h2em/913_tables.ipynb #8c8d5d0d
 _PARTS = ("Troika", "Euclid, linear attention", *_OURS[4:8])
+
+
 _HCA = ("H2EM", "H2EM without attention", "H2EM, quadratic attention")
+
+
 _BETAS = (*swept("beta1"), *swept("beta2")[1:])
+
+
 _FACTORS = (*_OURS[4:8], *_OURS[11:], "H2EM, product space")
+
+
 LAYOUTS = {
     1: _layout(1, "Closed world", _MAIN, ("main",), "closed"),
     2: _layout(2, "Open world", _MAIN, ("main",), "open"),

@@ -99,7 +99,7 @@ def _(tower: TextTower, embedded, ends):
         x = block(x, mask, padding, at)[2]
     return tower.ln_final(x)
 
-
+# %% ../../../nbs/papers/h2em/907_tower_tokens.ipynb #b2e17ef6
 @read_embeddings.register
 def _(tower: OpenClipText, embedded, ends):
     text, length = tower.text, embedded.shape[1]
@@ -146,7 +146,7 @@ class Bottleneck(nn.Module):
         extra, self.seen = self(self.seen), None
         return (out[0] + extra, *out[1:]) if isinstance(out, tuple) else out + extra
 
-
+# %% ../../../nbs/papers/h2em/907_tower_tokens.ipynb #82ecf01b
 class Bottlenecks(nn.ModuleList):
     "Two adapters for each block of an image transformer."
 

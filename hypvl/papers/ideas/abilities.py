@@ -66,6 +66,8 @@ IDEAS_AGAIN = {  # the same ideas in one hyperbolic space
 
 # %% ../../../nbs/papers/ideas/941_abilities.ipynb #881a0323
 NO_NUMBERS = Reference(files="", tables=(), rules=(), models={})
+
+
 _ORDER = list(MODELS)
 
 
@@ -91,7 +93,7 @@ def _shown_columns() -> tuple[Column, ...]:
         found += filter(_SHOWN.get(name), ability.columns)
     return tuple(found)
 
-
+# %% ../../../nbs/papers/ideas/941_abilities.ipynb #8d9c0211
 LAYOUTS = {
     1: Layout(
         1,

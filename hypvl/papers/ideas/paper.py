@@ -83,7 +83,7 @@ _TRADES = (
     ("hierarchy", "parts"),
 )
 
-
+# %% ../../../nbs/papers/ideas/942_paper.ipynb #c52dc3c7
 def trades_figure(
     scores: pd.DataFrame,  # of `ability_scores`
 ) -> Drawing:

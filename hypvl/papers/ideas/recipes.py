@@ -64,14 +64,20 @@ MODELS = {
     "HyCoCLIP + syntax": Idea("hycoclip", syntax=True),
     "HyCoCLIP + angles": Idea("hycoclip", angles=True),
 }
+
+
 MORE = ("HyCoCLIP, no cones", "HyCoCLIP + syntax", "HyCoCLIP + angles")  # of section `more`
+
+
 MAIN = tuple(name for name in MODELS if name not in MORE)
 
 
 START = "shipped:clip_world"  # whose towers all models start from
+
+
 _STEPS = {"smoke": 12, "mini": 400, "gpu": 500}  # few: towers are trained
 
-
+# %% ../../../nbs/papers/ideas/940_recipes.ipynb #22e73781
 def _routed(made: Recipe, product: GeometryConfig) -> Recipe:
     "A router between the sphere of a recipe and a product."
     sphere: Any = made.model.geometry
@@ -84,7 +90,7 @@ def _routed(made: Recipe, product: GeometryConfig) -> Recipe:
     model: Any = made.model
     return replace(made, model=replace(model, geometry=space), objective=objective)
 
-
+# %% ../../../nbs/papers/ideas/940_recipes.ipynb #9cf89df5
 def compare_recipe(
     name: str,  # of `MODELS`
     preset: str = "mini",  # smoke, mini or gpu

@@ -205,7 +205,7 @@ def factor_alignment(
         float(np.mean(by_chance_auc)),
     )
 
-
+# %% ../../../nbs/papers/phyclip/821_alignment.ipynb #cf1ded0a
 def _alignment_table(columns: dict, families: Sequence[str], normalised) -> pd.DataFrame:
     "One row a factor and concept, from arrays [k, F]."
     factors = len(normalised)

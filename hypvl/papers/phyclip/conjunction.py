@@ -60,7 +60,7 @@ def _conjunction_queries(model, names: Sequence[tuple[str, str]], single: str, b
         queries["max"] = composed.cpu()
     return queries
 
-
+# %% ../../../nbs/papers/phyclip/822_conjunction.ipynb #cb05bf4a
 def conjunction_retrieval(
     model: nn.Module,  # with `encode_text`, `tokenizer`, `geometry`
     image_points: Float[torch.Tensor, "N D"],  # points of the images

@@ -71,7 +71,7 @@ def _phrase_boxes(things, said) -> tuple[tuple, ...]:
             boxes.append((*box, said["text"][m["start"] : m["end"]]))
     return tuple(boxes)
 
-
+# %% ../../../nbs/papers/phyclip/823_factor_report.ipynb #281b3749
 def read_scenes(
     path: str | Path,  # truth.json; image paths are relative to its folder
 ) -> Scenes:
@@ -222,7 +222,7 @@ def _activating(best: pd.DataFrame, norms, scenes: Scenes, name: Callable, rng) 
             rows.append(dict(factor=factor, concept=name(concept), image=image))
     return pd.DataFrame(rows)
 
-
+# %% ../../../nbs/papers/phyclip/823_factor_report.ipynb #018410ba
 def _disks(model, taxonomy: Taxonomy, name: Callable, best: pd.DataFrame, single: str, seed: int):
     "Frames `terms` and `edges` of two families; none where they hold fewer than three terms."
     two = best[best["concept"].isin(taxonomy.parents)].head(2)

@@ -226,7 +226,7 @@ def _draw_answers(axis: Axes, answers: pd.DataFrame) -> None:
     axis.set_xticks(range(len(factors)), factors)
     axis.grid(axis="x", visible=False)
 
-
+# %% ../../../nbs/papers/phyclip/827_figures.ipynb #0396af9e
 def aspects_figure(
     answers: pd.DataFrame,  # factor, aspect, question, information, null_high, p [, seed]
 ) -> Drawing:
@@ -275,7 +275,7 @@ def _ablation_panel(axis: Axes, cell: pd.DataFrame, title: str) -> None:
     axis.set(title=title, xlabel="k", xticks=range(len(counts)), xticklabels=counts)
     axis.set_ylim(0, 1.1 * axis.dataLim.y1)
 
-
+# %% ../../../nbs/papers/phyclip/827_figures.ipynb #8aea80c1
 def ablation_figure(
     table: Table,  # of Table 4
     score: str = "paper",  # which of our scores

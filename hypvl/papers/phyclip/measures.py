@@ -131,7 +131,7 @@ def pair_lifts(
     growth = ((many - (a + b) / 2) * rest).sum(2) / np.maximum(rest.sum(1), 1)
     return (lifts - growth).mean(0) / peak
 
-
+# %% ../../../nbs/papers/phyclip/826_measures.ipynb #1a653048
 def conjunction_lift(
     frames: Frames,  # 'prompts'; 'block_prompts' where a model has one space
 ) -> pd.DataFrame:

@@ -80,7 +80,7 @@ def _ablation(study: Study) -> Drawing:
 def _norms(study: Study) -> Drawing:
     return norm_figure(study.of_first_seed("norms"))
 
-
+# %% ../../../nbs/papers/phyclip/830_paper.ipynb #f29eba11
 def _conjunction(study: Study) -> Drawing:
     "The pair that images make clearest, and images that activate its two factors."
     prompts = study.of_first_seed("prompts", family="phyclip")
@@ -122,7 +122,7 @@ def _traversals(study: Study) -> Drawing:
     steps = steps[steps["image"].isin(steps["image"].unique()[::32])]
     return traversal_figure(steps, {name: study.image(name) for name in steps["image"].unique()})
 
-
+# %% ../../../nbs/papers/phyclip/830_paper.ipynb #a51b80e3
 def _traversal_measures(study: Study) -> Drawing:
     suite = study.data.suite
     taxonomy = Taxonomy.from_file(suite / "taxonomy.is_a.txt", names=suite / "names.tsv")
@@ -169,8 +169,10 @@ def aspects_by_seed(study: Study) -> pd.DataFrame:
         pd.DataFrame(counts).fillna(0).astype(int).rename_axis("aspect").rename_axis("seed", axis=1)
     )
 
-
+# %% ../../../nbs/papers/phyclip/830_paper.ipynb #1f0f8bff
 _RECALL = {"t2i_R@5": "text → image R@5", "i2t_R@5": "image → text R@5"}
+
+
 _SCORES = {"paper": "−distance", "official": "sum of inner products"}
 
 
@@ -224,6 +226,8 @@ def recipe_trials(
 
 # %% ../../../nbs/papers/phyclip/830_paper.ipynb #adc5c936
 _FIRST = "PHyCLIP on the synthetic dataset, first seed."
+
+# %% ../../../nbs/papers/phyclip/830_paper.ipynb #3d4bb2bd
 FIGURES = {
     "idea": Figure(
         _idea,

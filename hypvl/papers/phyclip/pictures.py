@@ -28,6 +28,8 @@ from ..figures import Drawing, style
 
 # %% ../../../nbs/papers/phyclip/828_pictures.ipynb #0d59c9c4
 COLOUR_A, COLOUR_B, COLOUR_BOTH = "#D55E00", "#0072B2", "#8a3fa0"
+
+
 _IDEAS = {  # concept → (angle in degrees, distance to the origin, what is shown of its cone)
     "animal": (55, 0.7, COLOUR_B),
     "dog": (38, 1.2, COLOUR_B),
@@ -37,8 +39,14 @@ _IDEAS = {  # concept → (angle in degrees, distance to the origin, what is sho
     "vehicle": (235, 0.7, COLOUR_A),
     "car": (240, 1.6, None),
 }
+
+
 _UP = {"animal": "", "vehicle": "", "dog": "animal", "bird": "animal"}
+
+
 _UP |= {"beagle": "dog", "poodle": "dog", "car": "vehicle"}
+
+
 _FACTORS = {  # factor → what is drawn in it: angle in degrees, distance to the origin
     "animals": {"a dog": (60, 1.6), "a car": (200, 0.15), "a dog in a car": (48, 1.7)},
     "vehicles": {"a dog": (20, 0.15), "a car": (240, 1.6), "a dog in a car": (228, 1.7)},
@@ -64,7 +72,7 @@ def in_cone(
     angle = cones.exterior_angle(apex.expand_as(points), points, c=1.0)
     return angle <= cones.half_aperture(apex, c=1.0, min_radius=0.3)
 
-
+# %% ../../../nbs/papers/phyclip/828_pictures.ipynb #205fe31b
 def _disk_axis(axis: Axes, title: str) -> None:
     axis.add_patch(Circle((0, 0), 1, fc="none", ec=".5", lw=1, zorder=3))
     axis.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), aspect="equal", xticks=[], yticks=[])
@@ -102,7 +110,7 @@ def _draw_cones(axis: Axes) -> None:
         above = places[_UP[name]]
         axis.plot(*zip(above, place), color=".6", lw=0.8, zorder=2)
 
-
+# %% ../../../nbs/papers/phyclip/828_pictures.ipynb #e58b9c79
 def idea_figure() -> Drawing:
     "Origin is general, a cone is 'is a', factors are families."
     drawn = [
@@ -202,7 +210,7 @@ def _draw_prompt(axis: Axes, part: pd.DataFrame, colours: Mapping[int, str], usu
     axis.set(xlim=(-0.7, part["factor"].max() + 0.7), ylabel="norm")
     axis.grid(axis="x", visible=False)
 
-
+# %% ../../../nbs/papers/phyclip/828_pictures.ipynb #b1135ed9
 def factor_norm_figure(
     prompts: pd.DataFrame,  # pair, a, b, series, prompt, factor, norm of one model
     pair: object,  # which pair
@@ -284,7 +292,7 @@ def _name_terms(axis: Axes, points: pd.DataFrame, inner: set, name_leaves: bool)
         offset = {"xytext": (2.5 * side, 2.5), "textcoords": "offset points", "ha": ha}
         axis.annotate(term, (x, y), fontsize=size, zorder=3, path_effects=outline, **offset)
 
-
+# %% ../../../nbs/papers/phyclip/828_pictures.ipynb #abbcea92
 def _draw_disk(
     axis: Axes,
     points: pd.DataFrame,
@@ -340,7 +348,7 @@ def _factor_names(terms: pd.DataFrame) -> dict[int, str]:
         return {factor: f"factor {factor}" for factor in factors}
     return {factor: f"factor {factor}, of {group}" for factor, group in zip(factors, groups)}
 
-
+# %% ../../../nbs/papers/phyclip/828_pictures.ipynb #096153c6
 def disk_figure(
     terms: pd.DataFrame,  # factor, term, group, x, y (unit Poincaré disk) [, explained]
     edges: pd.DataFrame,  # child, parent
@@ -384,6 +392,8 @@ HOLDS = {
     1: ("#c79100", "--", "one"),
     0: ("#b3261e", ":", "none"),
 }
+
+
 METHODS = {"conjunctive": "prompt", "max": "factor-wise max"}
 
 
@@ -421,7 +431,7 @@ def _draw_lists(figure, place, rows: list, pictures: Mapping, top: int) -> None:
             axis = figure.add_subplot(grid[i, axis_place], xticks=[], yticks=[])
             _draw_hit(axis, pictures[hit.image], int(hit.holds))
 
-
+# %% ../../../nbs/papers/phyclip/828_pictures.ipynb #cc750aaa
 def _draw_all_pairs(axis: Axes, found: pd.DataFrame) -> None:
     "A mark a pair, a bar for their mean, a line for chance; a row a method."
     rng = np.random.default_rng(0)

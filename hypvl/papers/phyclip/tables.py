@@ -112,6 +112,8 @@ def _ablation_columns() -> tuple[Column, ...]:
 
 
 _TEST_SETS = "synthetic dataset above, the paper's numbers (GRIT, ViT-B/16) below"
+
+
 _MODELS = {
     "keys": ("family", "boxes"),
     "label": _model_heading,
@@ -120,6 +122,8 @@ _MODELS = {
     "expected": True,
     "rows": Rows(sections=("main", "boxes")),
 }
+
+# %% ../../../nbs/papers/phyclip/825_tables.ipynb #dc8f5016
 LAYOUTS = {
     1: Layout(
         1,

@@ -29,8 +29,13 @@ LOOKS = {
     "caption": ("caption", "#BFA44A", "s"),
     "root": ("root", "#222222", "D"),
 }
+
+
 _LINE_HEIGHT, _COLUMN_WIDTH, _LETTERS = 0.155, 2.2, 35  # inches, inches, letters in a line
+
+
 _GAP = 0.045  # inches between two texts
+
 
 Shown = tuple[list[str], object]  # lines of a text, and its row; None for what was left out
 
@@ -51,7 +56,7 @@ def _list_height(items: list[Shown]) -> float:
     "Inches that a list needs."
     return sum(_LINE_HEIGHT * len(lines) + _GAP for lines, _ in items) + 0.04
 
-
+# %% ../../../nbs/papers/phyclip/829_traversal_figures.ipynb #dd1a68b4
 def _draw_list(axis: Axes, items: list[Shown], height: float, total: int) -> None:
     "One list in an axis whose units are inches; a bar is a text's share of `total` steps."
     top, marks = 0.02, []
@@ -109,7 +114,7 @@ def _relation_handles(relations: set) -> list:
             handles.append(Line2D([], [], color=colour, marker=marker, ls="", ms=5, label=label))
     return [*handles, Patch(color=".91", label="share of the steps")]
 
-
+# %% ../../../nbs/papers/phyclip/829_traversal_figures.ipynb #51d4a831
 def traversal_figure(
     steps: pd.DataFrame,  # of `traverse`: family, image, step, text; with relations also relation
     pictures: Mapping[Hashable, np.ndarray] | None = None,  # image → array [H, W, 3]
@@ -186,7 +191,7 @@ def _draw_measure(axis: Axes, rows: pd.DataFrame, families: list[str], factor: i
             across = axis.get_yaxis_transform()
             axis.text(0.5, y, "none", transform=across, ha="center", va="center", color=".4")
 
-
+# %% ../../../nbs/papers/phyclip/829_traversal_figures.ipynb #ae2291ff
 def measures_figure(
     measures: pd.DataFrame,  # of `traversal_measures`: family, metric, value, low, high, n, chance
 ) -> Drawing:

@@ -41,7 +41,7 @@ def _draw_edge(axis: Axes, dependant: int, head: int, label: str) -> None:
     height = 0.3 + 0.25 * abs(head - dependant)
     axis.text((dependant + head) / 2, height, label, bbox=box, **look)
 
-
+# %% ../../../nbs/papers/syntax/849_figures.ipynb #a43b47f6
 def parse_figure(
     parse: Parse,  # of one caption
     drop: Sequence[str] = ("punct",),  # labels of words that are left out
@@ -116,7 +116,11 @@ LINES = {
     "random": ("random tree", "-."),
     "parser": ("a trained parser", "-"),
 }
+
+
 _TREES = {"cones": "#0072B2", "inverted": "#b8d4ea"}
+
+
 _SIDES = {"head to the right": "#D55E00", "head to the left": "#E69F00", "no edge": "#c9c9c9"}
 
 
@@ -150,7 +154,7 @@ def inside_rates(edges: pd.DataFrame) -> pd.DataFrame:  # model, kind, value, lo
         rows.append({"model": model, "kind": kind} | over_seeds(part))
     return pd.DataFrame(rows)
 
-
+# %% ../../../nbs/papers/syntax/849_figures.ipynb #048df5d6
 def _bars(axis: Axes, rates: pd.DataFrame, by: str, colours: dict, models: list) -> None:
     "Bars with intervals, one group per model."
     height = 0.8 / len(colours)

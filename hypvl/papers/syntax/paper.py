@@ -60,22 +60,30 @@ _TERMS = (
     "The two terms of the syntax loss on a validation caption of the synthetic dataset with its "
     "gold parse. Arrows point from the general side to the specific side of a cone."
 )
+
+
 _LOSSES = (
     "Syntax loss over the training steps on the synthetic dataset: the sum of its terms, each "
     "term, and the share of edges whose head lies outside the cone of its dependant. Thick lines "
     "are means, thin lines single seeds ({seeds}; fewer on shuffled parses)."
 )
+
+
 _ATTACHED = (
     "Held-out captions of the synthetic dataset. Left: share of words attached to the right "
     "head by the tree of the cones, read as trained and inverted; lines are trees built without "
     "a model, and a parser. Right: share of edges and of other pairs of words inside the cone. "
     "{seeds} in section main, fewer in others; 95 % intervals over seeds where there are several."
 )
+
+# %% ../../../nbs/papers/syntax/850_paper.ipynb #472843d7
 _BY_WEIGHT = (
     "Text-to-image recall at 5 on validation scenes of the synthetic dataset over the weight μ "
     "of the syntax loss. Weights 0 and 0.2 are those of section main ({seeds}); small dots are "
     "single seeds."
 )
+
+
 FIGURES = {
     "1": Figure(_terms, "figure1_terms", ("data", "recovery"), caption=_TERMS),
     "2": Figure(_losses, "figure2_loss", ("history",), caption=_LOSSES),
@@ -121,7 +129,7 @@ def visible_edges(study: Study) -> pd.DataFrame:
     share = study.frame("history").groupby("model")["syntax/edge_visible_edges"].mean()
     return share.mul(100).round(1).to_frame("head to the right, %")
 
-
+# %% ../../../nbs/papers/syntax/850_paper.ipynb #c44b637d
 def parser_agreement(study: Study) -> pd.DataFrame:
     "Agreement of the parser with gold parses of validation captions, where one was trained."
     study.frame("recovery")  # NoFrame where rows without runs are rendered

@@ -73,7 +73,7 @@ def _least_heads(costs: np.ndarray, root: int) -> np.ndarray:
     heads[opened] = rest[found[-1]]
     return heads
 
-
+# %% ../../../nbs/papers/syntax/845_parse_recovery.ipynb #66c06be5
 def decode_tree(
     costs: Float[np.ndarray, "N N"],  # of taking word j (column) as head of word i (row)
     root_costs: Float[np.ndarray, "N"] | None = None,  # of being the root; None: all alike
@@ -228,7 +228,7 @@ def word_embeddings(
             found.append((of_caption[: len(heads)], heads, labels))
     return found
 
-
+# %% ../../../nbs/papers/syntax/845_parse_recovery.ipynb #d8ec327b
 def parse_report(
     model: nn.Module,  # a `DualEncoder` with cones
     texts: Sequence[str],  # raw captions, none of them seen in training

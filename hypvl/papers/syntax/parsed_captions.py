@@ -86,7 +86,7 @@ def train_parser(
 # %% ../../../nbs/papers/syntax/843_parsed_captions.ipynb #24e43b95
 _stored = lru_cache(maxsize=128)(StoredParses)  # of as many shards as are shuffled together, twice
 
-
+# %% ../../../nbs/papers/syntax/843_parsed_captions.ipynb #8c95c121
 class TreeShards(ShardDataset):
     "Shards with the dependency trees of their captions."
 
@@ -193,7 +193,7 @@ class ParsedWorld(WorldSource, kind="parsed_world"):
     ) -> TreeShards:
         return _tree_shards(self, data, tokenizer, size, seed, split)
 
-
+# %% ../../../nbs/papers/syntax/843_parsed_captions.ipynb #a74a73d1
 @dataclass(frozen=True)
 class ParsedGrit(GritSource, kind="parsed_grit"):
     "Prepared shards of real pictures, with the parses beside them."

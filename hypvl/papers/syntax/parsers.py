@@ -139,7 +139,7 @@ def _read_plain(path, found) -> bool:
             at += 512 + size + -size % 512
     return True
 
-
+# %% ../../../nbs/papers/syntax/842_parsers.ipynb #7e71968e
 def _captions(path, faults):
     "Keys and cleaned captions of a shard in order; counts what is broken."
     found, texts, plain = {}, {}, True
@@ -194,7 +194,7 @@ def _read_bin(path):
             "`hypvl.papers.syntax.parsers.parse_shards` again, which replaces them"
         ) from error
 
-
+# %% ../../../nbs/papers/syntax/842_parsers.ipynb #ba45f289
 def _state(path, facts, overwrite):
     "What becomes of a shard whose parses should have these facts: finished, parsed or replaced."
     if not sidecar(path).exists():
@@ -317,7 +317,7 @@ def read_parses(
     "Key -> parse of each caption."
     return {key: Parse.from_doc(doc) for key, doc in read_docs(shard)}
 
-
+# %% ../../../nbs/papers/syntax/842_parsers.ipynb #e13e23a7
 class StoredParses:
     "The parses beside a shard; each is made when it is asked for."
 
@@ -342,7 +342,7 @@ class StoredParses:
             setattr(one, name, getattr(one, name)[n : n + 1])
         return Parse.from_doc(next(one.get_docs(self.vocab)))
 
-
+# %% ../../../nbs/papers/syntax/842_parsers.ipynb #af8eca5b
 def sample_parse(
     raw: Mapping[str, Any],  # a sample as `read_shard` gives it
     stored: Mapping[str, Parse] | StoredParses | None = None,  # None: gold, of the sample itself

@@ -31,11 +31,15 @@ from ...training.recipe import Recipe, at_budget
 # %% ../../../nbs/papers/syntax/846_recipes.ipynb #dc08b550
 # of things with a material, of things that do something, of scenes with a action between two
 SHARE = 0.4
+
+
 # μ, not printed in the paper: that of MERU's entailment. Recall on validation scenes falls with it
 WEIGHT = 0.2
+
+
 PROBES = ("suite", "parses", "validation")
 
-
+# %% ../../../nbs/papers/syntax/846_recipes.ipynb #67ae4af4
 def syntax_recipe(
     family: str = "meru",  # meru, or any other family with cones
     preset: str = "mini",  # smoke, mini, gpu or paper

@@ -189,7 +189,7 @@ def syntax_terms(
         terms.append(Syntax("text", init, "text", weight=weight, **shared))
     return terms
 
-
+# %% ../../../nbs/papers/syntax/844_syntax_loss.ipynb #366012a2
 def edge_term(
     terms: Iterable[LossTerm],  # of an objective
 ) -> Syntax:

@@ -68,7 +68,7 @@ def novel_leaves(world: World) -> tuple[str, ...]:
     rng = np.random.default_rng([world.config.seed, 226])
     return tuple(sorted(leaves[rng.integers(len(leaves))] for _, leaves in sorted(kin.items())))
 
-
+# %% ../../../nbs/papers/visual_hierarchies/867_box_files.ipynb #1a7d68b5
 def known_world(config: WorldConfig) -> World:
     "The world whose split `train` has no novel species."
     world = World(config)
@@ -79,9 +79,17 @@ COLUMNS = (
     *("ImageID", "Source", "LabelName", "Confidence", "XMin", "XMax", "YMin", "YMax"),
     *("IsOccluded", "IsTruncated", "IsGroupOf", "IsDepiction", "IsInside"),
 )
+
+
 CLICKS = tuple(f"{axis}Click{n}{axis}" for axis in "XY" for n in range(1, 5))
+
+
 CLICKS = tuple(name.replace("YClick", "XClick") for name in CLICKS)  # the file calls both X
+
+
 _FIRST = {"train": 0, "validation": 1_000_000, "test": 2_000_000}  # numbers of their scenes
+
+
 _DRAW = 1_000_000  # test scenes from the first one of a draw to that of the next
 
 
@@ -112,7 +120,7 @@ def box_names(world: World, scene: Scene, rendered: Rendered) -> list[str]:
         found.append(part_name(box.name) if box.name else world.words[leaf][0])
     return found
 
-
+# %% ../../../nbs/papers/visual_hierarchies/867_box_files.ipynb #aa57993d
 def _clicks(mask: np.ndarray) -> list[float]:
     "The four outermost pixels of a mask: all x, then all y."
     rows, columns = np.nonzero(mask)
@@ -186,7 +194,7 @@ def lvis_entries(
     folder = "train2017" if index % 5 == 0 else "val2017"
     return f"{folder}/{index:012d}.jpg", rendered.image, found
 
-
+# %% ../../../nbs/papers/visual_hierarchies/867_box_files.ipynb #04dff4a6
 def lvis_json(world: World, scenes: list[tuple[str, list[dict]]]) -> dict:
     "The whole file, of files of pictures and their boxes."
     images_of, boxes_of = Counter(), Counter()
@@ -233,6 +241,8 @@ _FILES = {
     "validation": "validation-annotations-bbox.csv",
     "test": "test-annotations-bbox.csv",
 }
+
+
 _CHUNK = 100  # scenes of one job
 
 
@@ -258,7 +268,7 @@ def _write_lvis(config: WorldConfig, first: int, count: int, out: Path) -> list:
         found.append((file, entries))
     return found
 
-
+# %% ../../../nbs/papers/visual_hierarchies/867_box_files.ipynb #3f242ea2
 def write_box_world(
     out: str | Path,
     config: BoxWorldConfig = BoxWorldConfig(),
@@ -295,7 +305,7 @@ def write_box_world(
         write_atomic(out / "lvis" / "lvis_v1_val.json", json.dumps(lvis_json(world, scenes)))
     return out
 
-
+# %% ../../../nbs/papers/visual_hierarchies/867_box_files.ipynb #0afc19d9
 def _write_classes(world: World, folder: Path) -> None:
     "Class descriptions and hierarchy of the known species."
     leaves = frozenset(world.paths) - {*novel_leaves(world)}

@@ -43,7 +43,7 @@ def pixel_box(
     high = np.ceil(xyxy[2:] * size - _HUNDREDTH).astype(int).clip(low + 1, size)
     return int(low[0]), int(low[1]), int(high[0]), int(high[1])
 
-
+# %% ../../../nbs/papers/visual_hierarchies/866_box_pairs.ipynb #f2a5046d
 class Views(Dataset):
     "Pixels of instances: `views[n]` is that of the n-th one, uint8 [3, S, S]."
 
@@ -138,11 +138,17 @@ class _Blur(v2.GaussianBlur):
 
 # %% ../../../nbs/papers/visual_hierarchies/866_box_pairs.ipynb #27c10b66
 NEGATIVES = ("label", "sampled", "geometry")
+
+
 PARENTS = ("any", "scene", "union")
+
+
 UNION = -2  # the number of a union of boxes, as −1 is that of a scene
+
+
 MOST_UNITED = 6  # boxes of a union
 
-
+# %% ../../../nbs/papers/visual_hierarchies/866_box_pairs.ipynb #feba3bee
 @dataclass(frozen=True)
 class PairConfig:
     "Which pairs are trained on, and how."
@@ -178,7 +184,7 @@ class PairConfig:
             got = f"got cross_image={self.cross_image}, negatives={self.negatives!r}"
             raise ValueError(f"parents='union' needs cross_image=0, negatives='geometry', {got}")
 
-
+# %% ../../../nbs/papers/visual_hierarchies/866_box_pairs.ipynb #cd6bb057
 class EntailedSets:
     "The integers that say what a parent entails and what a child is."
 
@@ -242,7 +248,7 @@ def _number(draw: str) -> int:
     "The seed of the random numbers that belong to a draw."
     return int.from_bytes(blake2b(draw.encode(), digest_size=7).digest(), "little")
 
-
+# %% ../../../nbs/papers/visual_hierarchies/866_box_pairs.ipynb #b5763172
 class _PairViews:
     "Samples of pairs: two views, and the integers about them."
 
@@ -295,7 +301,7 @@ def _training_pairs(boxes: Boxes, pairs: Pairs, config: PairConfig) -> Pairs:
         found = found.take(np.flatnonzero(found.from_scene))
     return found
 
-
+# %% ../../../nbs/papers/visual_hierarchies/866_box_pairs.ipynb #5592a045
 class BoxPairDataset(EpochDataset):
     """Pairs of views: `parent` and `child`, uint8 [B, 3, S, S], and integers about them.
 

@@ -35,7 +35,11 @@ _CSVS = {
     "validation": ("validation-annotations-bbox.csv",),
     "test": ("test-annotations-bbox.csv",),
 }
+
+
 _DESCRIPTIONS = ("oidv7-class-descriptions-boxable.csv", "class-descriptions-boxable.csv")
+
+
 _LVIS = ("lvis_v1_val.json", "lvis_v0.5_val.json")
 
 
@@ -68,7 +72,7 @@ def _lvis_pictures(file: Path) -> Path:
     beside = any((file.parent / name).is_dir() for name in ("train2017", "val2017"))
     return file.parent if beside else file.parent.parent / "coco"
 
-
+# %% ../../../nbs/papers/visual_hierarchies/868_box_source.ipynb #dff02613
 def _picture_names(files: Mapping[str, Path]) -> str:
     "A hash of the names of the pictures that are there: one that comes or goes changes it."
     digest, folders = hashlib.blake2b(digest_size=8), [files["classes"].parent]
@@ -208,7 +212,11 @@ _OPEN_IMAGES = {  # split → images and boxes, storage.googleapis.com/openimage
     "validation": (41_620, 303_980),
     "test": (125_436, 937_327),
 }
+
+
 _LVIS = {"lvis_v1_val.json": 19_809, "lvis_v0.5_val.json": 5_000}  # file → its images
+
+
 _OBTAIN = {
     "train": "the boxes and class descriptions of storage.googleapis.com/openimages/web/"
     "download_v7.html, and its pictures of images with boxes (train_0 to train_f)",
@@ -242,7 +250,7 @@ def _boxes(split: str, root: Path) -> Amount:
     there = max(there, min(images, there + faults.get("images without boxes", 0)))
     return Amount(there, images, where, note, listed >= rows)
 
-
+# %% ../../../nbs/papers/visual_hierarchies/868_box_source.ipynb #9112b152
 def data_checks() -> Iterator[DataCheck]:
     "Title, name and check of the data sets that visual hierarchies read."
     for split in _OPEN_IMAGES:

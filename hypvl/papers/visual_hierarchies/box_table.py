@@ -24,7 +24,7 @@ from ...data.records import read_json
 # %% ../../../nbs/papers/visual_hierarchies/860_box_table.ipynb #5259174e
 SCENE = -1  # number of the whole picture among the boxes of an image
 
-
+# %% ../../../nbs/papers/visual_hierarchies/860_box_table.ipynb #59db5f46
 @dataclass(frozen=True, eq=False)
 class Boxes:
     "Boxes of many images, a row a box, in the order of their images."
@@ -186,7 +186,7 @@ def load_boxes(
         faults=facts["faults"],
     )
 
-
+# %% ../../../nbs/papers/visual_hierarchies/860_box_table.ipynb #4cde0e35
 def read_parquet(path: str | Path, columns: Sequence[str] | None = None) -> pa.Table:
     "A Parquet file, or an error that names it."
     try:

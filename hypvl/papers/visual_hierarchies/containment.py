@@ -142,7 +142,7 @@ def containment_pairs(
         found.append(Pairs(image, parent + offset, child + offset))
     return Pairs.joined(found)
 
-
+# %% ../../../nbs/papers/visual_hierarchies/863_containment.ipynb #e25bef49
 def _slice(boxes: Boxes, first: int, last: int) -> Boxes:
     "The images first ... last − 1 as a table of their own."
     rows = slice(int(boxes.starts[first]), int(boxes.starts[last]))
@@ -183,7 +183,7 @@ def _is_of(path: Path, mark: bytes) -> bool:
     except (OSError, pa.ArrowInvalid):
         return False
 
-
+# %% ../../../nbs/papers/visual_hierarchies/863_containment.ipynb #238aa4ee
 def write_pairs(
     boxes: Boxes,
     folder: str | Path,  # the folder of the pairs is made below it
@@ -217,7 +217,7 @@ def write_pairs(
         write_atomic(out / "pairs.json", json.dumps(facts))
     return out
 
-
+# %% ../../../nbs/papers/visual_hierarchies/863_containment.ipynb #c506fabe
 def _write_part(boxes: Boxes, rule: ContainmentRule, images: tuple[int, int], path: Path) -> None:
     "The pairs of a range of images."
     both = Pairs.joined([scene_pairs(boxes, images), containment_pairs(boxes, rule, images)])

@@ -131,7 +131,7 @@ def candidates(
         chosen.append(np.sort(rng.choice(every, min(queries, len(every)), replace=False)))
     return Candidates(scenes, rows, *chosen)
 
-
+# %% ../../../nbs/papers/visual_hierarchies/865_cross_image.ipynb #e19b937d
 def scene_labels(boxes: Boxes) -> list[np.ndarray]:
     "Distinct classes of each image, ascending, of all its boxes."
     codes = boxes.image.astype(np.int64) * len(boxes.classes) + boxes.label

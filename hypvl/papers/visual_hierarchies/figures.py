@@ -34,6 +34,8 @@ from .containment import Pairs
 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #c5cea5ea
 _LEVELS = ("scene", "object", "part", "part of a part")
+
+
 _COLOURS = ("#444444", "#0072B2", "#D55E00", "#009E73")  # of the levels
 
 
@@ -75,7 +77,7 @@ def scene_tree(boxes: Boxes, pairs: Pairs, image: int) -> SceneTree:
     graph.add_node(SCENE)
     return SceneTree(boxes, image, nx.transitive_reduction(graph))
 
-
+# %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #77b7bf91
 def richest_scene(
     boxes: Boxes,
     pairs: Pairs,
@@ -144,7 +146,7 @@ def _directions(graph: nx.DiGraph) -> dict[int, float]:
             angle[node] = float(np.mean([angle[child] for child in tree.successors(node)]))
     return angle
 
-
+# %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #be6e4fb4
 def concept_figure(
     tree: SceneTree,
     views: Views,  # of its boxes
@@ -221,7 +223,7 @@ def _in_reading_order(tree: SceneTree) -> list[int]:
     "Nodes depth first, so that siblings stand together."
     return list(nx.dfs_preorder_nodes(tree.graph, SCENE))
 
-
+# %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #eadd3651
 def pair_figure(
     tree: SceneTree,
     cross: Pairs,  # scene → box of another image, of one epoch
@@ -295,7 +297,7 @@ def _draw_triangle(axis: Axes, x, y, line) -> dict[str, float]:
         axis.annotate(name, place, _BESIDE[name], textcoords="offset points", fontsize=9)
     return dict(zip(("beta1", "alpha2"), angles))
 
-
+# %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #529bf121
 def angle_figure(
     x: Sequence[float] = (1.1, -0.3),  # the whole, in the hyperbolic plane
     y: Sequence[float] = (0.9, 2.6),  # a part
@@ -363,7 +365,7 @@ def _draw_result(axis: Axes, crop: np.ndarray, hit) -> None:
     if hit.by == "norm":
         axis.set_xlabel(f"{hit.norm:.2f}", fontsize=6.5, labelpad=1)
 
-
+# %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #77cbaea1
 def retrieval_figure(
     # query, model, rank, norm, file, x1, y1, x2, y2, label, hierarchical
     hits: pd.DataFrame,
@@ -422,7 +424,7 @@ def precision_recall_figure(
         axis.legend(frameon=False, loc="upper right")
     return Drawing(figure, mean.reset_index(drop=True))
 
-
+# %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #e89f921a
 def _name_thresholds(axis: Axes, rows: pd.DataFrame, colour: str, count: int) -> None:
     "Dots with their threshold, evenly along the recall."
     shift = 0.07 * (len(axis.get_legend_handles_labels()[1]) - 1)  # so that they are apart
@@ -479,7 +481,7 @@ def tree_of_edges(
         graph.add_edge(*ends, frequency=edge.frequency)
     return ClassTree(graph, names)
 
-
+# %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #b61a87cf
 def best_roots(tree: ClassTree, count: int = 3) -> list[int]:
     "Classes that nothing contains, those with the deepest and largest trees first."
     graph, roots = tree.graph, []
@@ -553,6 +555,8 @@ _TITLES = {
     "containment_f1_boxes": "edges among boxes alone, F1 in %",
     "depth_correlation_boxes": "depth among boxes alone, Spearman × 100",
 }
+
+
 _BARS = {  # baselines that are drawn as lines: name, dash and colour
     "chance": ("permuted", ":", ".55"),
     "scene_known": (BASELINES["scene_known"], "-.", "#D55E00"),
@@ -574,7 +578,7 @@ def order_means(
         rows.append(names | dict(zip(("value", "low", "high"), map(float, ends))))
     return pd.DataFrame(rows)
 
-
+# %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #737773c3
 def order_figure(
     items: pd.DataFrame,  # as for `order_means`, with baselines and upper bound
 ) -> Drawing:

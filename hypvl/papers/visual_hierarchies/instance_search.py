@@ -28,6 +28,8 @@ from .instance_truth import Search
 
 # %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #95947046
 DIRECTIONS = ("parent_to_child", "child_to_parent")
+
+
 SCORES = {  # name → in words
     "angle": "exterior angle at the query",
     "angle_at_candidate": "exterior angle at the candidate",
@@ -35,9 +37,11 @@ SCORES = {  # name → in words
     "cosine": "cosine of the vectors, which is that of the tangent vectors",
     "nearest_to_root": "minus the candidate's distance from the root",
 }
+
+
 Likeness = Callable[[Float[Tensor, "q D"], Float[Tensor, "N D"]], Float[Tensor, "q N"]]
 
-
+# %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #417a0546
 def likeness(
     name: str,  # one of `SCORES`
     geometry: Geometry | None = None,  # not needed for the cosine
@@ -115,10 +119,20 @@ def _kth_best(scores: Float[Tensor, "q N"], k: int) -> Float[Tensor, "q 1"]:
 
 # %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #ac2edb15
 Measured = Mapping[str, Float[np.ndarray, "q"] | Float[np.ndarray, "q T"]]
+
+
 Measure = Callable[[Float[Tensor, "q N"], slice], Measured]  # scores of a block of queries → values
+
+
 Order = Sequence[int] | Int[np.ndarray, "C"] | None  # classes by position; None: as numbered
+
+
 FRACTIONS = (0.4545, 0.6060, 0.7574)  # K of the paper over its 330,063 candidates
+
+
 FRACTIONS_LVIS = (0.1311, 0.2623, 0.3934)  # and over 76,255
+
+
 TOPS = (5, 10, 50, 100)
 
 
@@ -141,7 +155,7 @@ def _ratio(part: Tensor, whole: Tensor) -> Float[np.ndarray, "q"]:
     "A share; NaN of nothing."
     return (part.double() / whole.double().masked_fill(whole == 0, torch.nan)).cpu().numpy()
 
-
+# %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #41855cb9
 @dataclass(frozen=True)
 class SameClass:
     "Share of the k best with a label of the query."
@@ -161,7 +175,7 @@ class SameClass:
             values[f"same_class@{k}"] = _ratio(row_counts(taken & right), row_counts(taken) * asked)
         return values
 
-
+# %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #e009a7a2
 @dataclass(frozen=True)
 class Hierarchical:
     "Recall, transport and total variation of the best, against the hierarchy of the query."
@@ -204,6 +218,8 @@ class Hierarchical:
 
 # %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #4eecf7b1
 BYTES_A_PAIR = 48  # scores, their parts while they are made, masks and counts
+
+
 MEMORY = 2**28  # bytes for a block
 
 
@@ -233,7 +249,7 @@ def constant_scores(
 
     return score
 
-
+# %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #5cb6f81a
 def measure(
     score: Callable[[slice], Float[Tensor, "q N"]],  # of a block of queries
     search: Search,
@@ -371,7 +387,7 @@ class _Knowing:
         found = [transport_distances(drawn, pool, wanted, self.order) for drawn in lists]
         return np.mean(found, axis=0)
 
-
+# %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #a57f1703
 def label_frequency(
     search: Search,
     hierarchical: bool = False,  # truth by the hierarchy
@@ -386,7 +402,7 @@ def label_frequency(
         total += search.right(slice(start, start + block), hierarchical).sum(0).numpy()
     return total / queries
 
-
+# %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #e03020d6
 def search_baselines(
     search: Search,
     *,
@@ -434,6 +450,8 @@ def search_baselines(
 
 # %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #6fc64475
 ANGLE_THRESHOLDS = np.linspace(0, math.pi, 33)
+
+
 COSINE_THRESHOLDS = np.linspace(0, 1, 33)
 
 
@@ -459,7 +477,7 @@ class Thresholds:
             "recall": _ratio(hits, row_counts(right)[:, None].expand(hits.shape)),
         }
 
-
+# %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #17b89ee0
 def precision_recall(
     score: Callable[[slice], Float[Tensor, "q N"]],  # of a block of queries
     search: Search,

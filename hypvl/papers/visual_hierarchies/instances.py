@@ -9,36 +9,82 @@ __all__ = ['PROBE_OF', 'InstanceSet', 'open_sets', 'validation_set', 'embed_inst
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #59ee805c
 import os
+
+
 import warnings
+
+
 from collections.abc import Iterator
+
+
 from dataclasses import dataclass
+
+
 from functools import partial
+
+
 from pathlib import Path
+
+
 from typing import Any
 
+
 import numpy as np
+
+
 import pandas as pd
+
+
 import torch
+
+
 from jaxtyping import Float
+
+
 from torch import Tensor, nn
+
+
 from torch.utils.data import DataLoader
 
+
 from ...data.benchmarks.image_sets import ImageSet, MissingData
+
+
 from ...data.sources import DataPaths
+
+# %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #27bc2685
 from ...evaluation.statistics import summarise
+
+
 from ...evaluation.zero_shot import encode_images, inference
+
+
 from ...geometry.spaces import Geometry
+
+
 from ..runs import register_probe
+
+
 from .box_pairs import Views
+
+
 from .box_source import BoxSource
+
+
 from .box_table import SCENE, Boxes, load_boxes
+
+
 from hypvl.papers.visual_hierarchies.class_tree import (
     BOUNDS,
     ClassTree,
     class_statistics,
     class_tree,
 )
+
+
 from .containment import Pairs, read_pairs
+
+
 from hypvl.papers.visual_hierarchies.cross_image import (
     PAPER_COUNTS,
     Candidates,
@@ -46,6 +92,8 @@ from hypvl.papers.visual_hierarchies.cross_image import (
     scene_labels,
     training_pairs,
 )
+
+# %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #6ec9dcc5
 from hypvl.papers.visual_hierarchies.instance_search import (
     ANGLE_THRESHOLDS,
     COSINE_THRESHOLDS,
@@ -58,20 +106,30 @@ from hypvl.papers.visual_hierarchies.instance_search import (
     scores_between,
     search_baselines,
 )
+
+
 from .instance_truth import Search, label_matrix
+
+
 from .lvis import novel_classes
+
+
 from hypvl.papers.visual_hierarchies.order_recovery import (
     Contained,
     containment_depth,
     order_recovery,
     pooled_correlation,
 )
+
+
 from hypvl.papers.visual_hierarchies.votes import (
     SINGLE_CLASS,
     evaluate_votes,
     open_single_class,
     top_indices,
 )
+
+
 from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #26360df7
@@ -120,7 +178,7 @@ _SETS = {  # name → folder of its boxes and of those that make its tree, bound
 
 _VALIDATION = ("validation", "train", "open_images", FRACTIONS, 10_000)
 
-
+# %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #275092b4
 def _open_set(
     data: DataPaths, source: BoxSource, name: str, about: tuple, most: int | None
 ) -> InstanceSet:
@@ -194,7 +252,7 @@ class Embedded:
             return self.scenes[chosen.query_images], self.boxes[chosen.rows]
         return self.boxes[chosen.query_rows], self.scenes[chosen.images]
 
-
+# %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #d9846327
 def embed_set(
     model: nn.Module,
     found: InstanceSet,
@@ -262,7 +320,7 @@ def _novel(search: Search, novel: np.ndarray) -> tuple[Search, np.ndarray]:
     images = None if search.query_images is None else search.query_images[keep]
     return Search(asked[keep], search.candidates, None, images, search.candidate_images), keep
 
-
+# %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #d037af34
 def retrieval_items(
     embedded: Embedded,
     geometry: Geometry,
@@ -397,7 +455,7 @@ def hit_rows(
             frames.append(pd.DataFrame(columns).assign(direction=direction))
     return pd.concat(frames, ignore_index=True).assign(dataset=found.name)
 
-
+# %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #6de43a7a
 def set_frames(found: InstanceSet) -> dict[str, pd.DataFrame]:
     "Frames `classes`, `tree` and `sets` of a set; they do not depend on a model."
     boxes, chosen, classes = found.boxes, found.chosen, []
@@ -453,7 +511,7 @@ def _single_class_sets(root: str) -> Iterator[tuple[str, ImageSet, ImageSet]]:
         else:
             yield name, known, asked
 
-
+# %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #a0919ec6
 def vote_items(
     model: nn.Module, data: DataPaths, source: BoxSource, size: int, workers: int = 0
 ) -> pd.DataFrame | None:
@@ -501,7 +559,7 @@ PROBE_OF = {  # what ranks candidates → name of the probe
     "distance": "instances_by_distance",
 }
 
-
+# %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #c82b0aeb
 def _measure(
     by: str,
     model: nn.Module,
@@ -546,5 +604,9 @@ def _measure(
 
 # by the exterior angle at the query, or by the score of the geometry
 register_probe("instances")(partial(_measure, ""))
+
+# %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #6c766428
 register_probe("instances_by_cosine")(partial(_measure, "cosine"))
+
+
 register_probe("instances_by_distance")(partial(_measure, "distance"))

@@ -181,7 +181,7 @@ def read_open_images(
         raise ValueError(f"{path.name}: no box of this file can be used, {dict(found.faults)}")
     return found
 
-
+# %% ../../../nbs/papers/visual_hierarchies/861_open_images.ipynb #a6e6041d
 def _with_files(columns, known, classes, folder, split) -> Boxes:
     "The table, without the images that have no file."
     names, faults, image = [f"{split}/{name}.jpg" for name in known], Counter(), columns["image"]

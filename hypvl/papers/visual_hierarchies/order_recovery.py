@@ -60,7 +60,7 @@ def recovered_edges(
     best = np.lexsort((rng.random(len(i)), -scores[general, specific]))[:count]
     return set(zip(general[best].tolist(), specific[best].tolist()))
 
-
+# %% ../../../nbs/papers/visual_hierarchies/873_order_recovery.ipynb #80259553
 def containment_f1(
     scores: Float[np.ndarray, "n n"],  # of row i as the whole of column j
     edges: Edges,  # the true ones
@@ -102,7 +102,7 @@ def rank_correlation(
         return 0.0
     return float(np.corrcoef(rankdata(radii), rankdata(depths))[0, 1])
 
-
+# %% ../../../nbs/papers/visual_hierarchies/873_order_recovery.ipynb #3549e515
 def pooled_correlation(
     radii: Sequence[float] | Float[np.ndarray, "n"],
     depths: Sequence[int] | Int[np.ndarray, "n"],
@@ -167,7 +167,7 @@ class _Asked:
 
 _METRICS = ("containment_f1", "depth_correlation")
 
-
+# %% ../../../nbs/papers/visual_hierarchies/873_order_recovery.ipynb #0cc5c7b0
 def _asked(image: Contained) -> dict[str, _Asked]:
     "What is asked of an image, by the end of the metrics: the whole, and its boxes alone."
     n = len(image.points)
@@ -180,7 +180,7 @@ def _asked(image: Contained) -> dict[str, _Asked]:
         found["_boxes"] = _Asked(rest, below, containment_depth(n - 1, below))
     return found
 
-
+# %% ../../../nbs/papers/visual_hierarchies/873_order_recovery.ipynb #c31abc98
 def order_recovery(
     images: Iterable[Contained],
     geometry: Geometry,

@@ -82,7 +82,7 @@ def _retrieval(study: Study, first: int, count: int) -> Drawing:
     hits = hits.loc[order.sort_values(kind="stable").index]
     return retrieval_figure(hits[hits["query"].isin(queries)], lru_cache(study.image))
 
-
+# %% ../../../nbs/papers/visual_hierarchies/879_paper.ipynb #1789ab8c
 def _curves(study: Study) -> Drawing:
     where = {"dataset": (OPEN_IMAGES,), "direction": ("parent_to_child",)}
     return precision_recall_figure(study.rows(Rows("curves", ("main", "cross"), where)))
@@ -109,6 +109,8 @@ def _training(study: Study) -> Drawing:
 
 
 _ONE_BUDGET = tuple(section for section in SECTIONS if section != "budget")
+
+
 BUDGET_METRICS = {  # what is drawn over the budget: suite, data set, metric → title
     ("instances", OPEN_IMAGES, "child_to_parent_same_class@10"): "scenes of a box, top 10",
     ("instances", OPEN_IMAGES, "parent_to_child_same_class@10"): "boxes of a scene, top 10",

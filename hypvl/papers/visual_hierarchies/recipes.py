@@ -50,13 +50,21 @@ def hcl_objective() -> TermsObjective:
 
 # %% ../../../nbs/papers/visual_hierarchies/874_recipes.ipynb #704492b2
 WIDTH = 128
+
+
 BACKBONES = {"clip": "CLIP", "moco": "MoCo"}
+
+
 _PUBLISHED = {  # sources of the pretrained weights; `model.weights` names another place
     "clip": "open_clip:ViT-B-16-quickgelu:openai",
     "moco": "moco:moco_v2_800ep_pretrain.pth.tar",
     "hcl": "moco_head:checkpoint_0199.pth.tar",
 }
+
+
 _SHIPPED = {"clip": "clip_world"}
+
+
 GEOMETRIES: dict[str, GeometryConfig] = {
     "euc": EuclideanConfig(dim=WIDTH, modalities=("image",)),
     "hyp": ProductConfig(k=1, d=WIDTH, modalities=("image",)),
@@ -69,6 +77,8 @@ GEOMETRIES: dict[str, GeometryConfig] = {
         temperature=0.2,
     ),
 }
+
+
 FAMILIES = ("frozen", *GEOMETRIES)
 
 
@@ -79,7 +89,7 @@ def _published_hcl(pretrained: bool) -> ImageEncoderConfig:
     weights = _PUBLISHED["hcl"] if pretrained else ""
     return ImageEncoderConfig(vision, ball, "original", weights=weights)
 
-
+# %% ../../../nbs/papers/visual_hierarchies/874_recipes.ipynb #aec61fc5
 def _model(family: str, backbone: str, preset: str, pretrained: bool) -> ImageEncoderConfig:
     "The tower of a backbone with the head of a family."
     if family == "hcl" and preset == "paper":
@@ -174,7 +184,7 @@ def _as_published(family: str = "hyp", unions: str = "", preset: str = "mini", *
     "Whether a model has its weights as they were published, without training."
     return family == "frozen" or bool(unions and preset == "paper")
 
-
+# %% ../../../nbs/papers/visual_hierarchies/874_recipes.ipynb #d7cf60fb
 def hierarchy_recipe(
     family: str = "hyp",  # frozen, euc, hyp or hcl
     preset: str = "mini",  # smoke, mini, gpu or paper
@@ -232,7 +242,7 @@ def hierarchy_recipe(
         label = made.label or {"cosine": "HCL (cos)", "distance": "HCL (dist)"}[unions]
     return replace(made, label=label, columns={**made.columns, **columns})
 
-
+# %% ../../../nbs/papers/visual_hierarchies/874_recipes.ipynb #2496b807
 def _label(family: str, backbone: str, cross_image: bool, pretrained: bool, trained: bool) -> str:
     "Name in tables."
     if family == "frozen":

@@ -24,10 +24,20 @@ from .votes import SINGLE_CLASS
 
 # %% ../../../nbs/papers/visual_hierarchies/876_tables.ipynb #dfa3b013
 OPEN_IMAGES, LVIS = "HierOpenImages", "LVIS"  # the paper's sets; the world writes both
+
+
 NOVEL = "LVIS, novel"  # classes that Open Images has not
+
+
 OWN_SINGLE = ("objects",)  # the world's boxes, a class each
+
+
 DIRECTIONS = {"child_to_parent": "Child to parent", "parent_to_child": "Parent to child"}
+
+
 _LENGTHS = {OPEN_IMAGES: (150_000, 200_000, 250_000), LVIS: (10_000, 20_000, 30_000)}
+
+
 _SHARES = {OPEN_IMAGES: FRACTIONS, LVIS: FRACTIONS_LVIS}
 
 
@@ -56,7 +66,7 @@ _LONG = {  # of long lists: task → metric, heading, and how it is shown
     "variation": ("variation", "Total variation↓", {"better": "lower"}),
 }
 
-
+# %% ../../../nbs/papers/visual_hierarchies/876_tables.ipynb #c4245d15
 def _long_lists(task: str) -> list[Column]:
     "Recall, transport or variation of long lists."
     metric, heading, how = _LONG[task]
@@ -95,13 +105,25 @@ def _order() -> list[Column]:
 
 
 register_world_sets(*OWN_SINGLE)
+
+
 for _direction in DIRECTIONS:
     register_task(_direction, _same_class(_direction))
+
+# %% ../../../nbs/papers/visual_hierarchies/876_tables.ipynb #2bd343b1
 for _task in _LONG:
     register_task(_task, _long_lists(_task))
+
+
 register_task("single_class", _single_class("vote_accuracy", "single_class", digits=1))
+
+
 _size = {"percent": False, "better": "neither", "digits": 0}
+
+
 register_task("set_sizes", _single_class("images", "set_sizes", **_size))
+
+
 register_task("order", _order())
 
 # %% ../../../nbs/papers/visual_hierarchies/876_tables.ipynb #ce8f5ca1
@@ -120,6 +142,8 @@ _MODELS = {  # model/distance/cross-image/metric → name here
     r"nan/.*/query_n": "queries",
     r"nan/.*/candidate_n": "candidates",
 }
+
+
 MODELS = (  # as Tables 1 and 2 order them
     *("CLIP", "CLIP-euc", "CLIP-hyp", "HCL (cos)", "HCL (dist)", "HCL on pairs"),
     *("MoCo", "MoCo-euc", "MoCo-hyp"),
@@ -141,9 +165,11 @@ def _known_names() -> dict[str, str]:
 
 
 _NAMES = _known_names()
+
+
 _FAMILIES = {"CLIP": "clip", "HCL": "hcl", "MoCo": "moco"}
 
-
+# %% ../../../nbs/papers/visual_hierarchies/876_tables.ipynb #cedf028c
 def _columns_of(name: str) -> dict:
     "What the vocabulary says of a model of the paper."
     family = next((f for start, f in _FAMILIES.items() if name.startswith(start)), "")
@@ -151,6 +177,8 @@ def _columns_of(name: str) -> dict:
 
 
 _WITH_DIRECTION = "{direction}_{metric}"
+
+
 REFERENCE = Reference(
     files="visual_hierarchies_table{}.csv",
     tables=(1, 2, 3, 4, 5, 6, 7),
@@ -167,6 +195,8 @@ REFERENCE = Reference(
 
 # %% ../../../nbs/papers/visual_hierarchies/876_tables.ipynb #abb91a15
 UNTRAINED = "CLIP-hyp, untrained head"  # the null of the training
+
+
 _ORDER_OF_ROWS = ("CLIP", UNTRAINED, "CLIP-euc, one image", "CLIP-hyp, one image", *MODELS[1:])
 
 
@@ -199,18 +229,32 @@ _WHO = {
     7: ("main", "cross"),
     "order": ("main", "hcl", "unions", "cross", "scratch", "moco", "others"),
 }
+
+
 SCORES = {
     "paper": "the angle at the query, cosine or distance: as each model was trained",
     "angle_at_candidate": "the angle at the candidate",
 }
+
+
 _OTHER_SCORES = {4: {"paper": "votes of boxes by cosine"}, 5: {"paper": "counts"}}
+
+# %% ../../../nbs/papers/visual_hierarchies/876_tables.ipynb #8e2224b0
 _TEST = "Open Images: test split of the synthetic dataset in its format, or the real one."
+
+
 _SAME = "Share of the best 5 to 100 results that have a class of the query, %; mean over seeds."
+
+
 _LISTS = (
     "Recall (%), transport distance and total variation (%) of lists of 45, 61 and 76 % of all "
     "boxes, against the hierarchy of the query scene; mean over seeds."
 )
+
+
 _PAIRS = "Models named *one image* were trained without pairs of other images."
+
+
 _CAPTIONS = {
     1: f"{_SAME} {_TEST}",
     2: f"{_LISTS} {_TEST}",
@@ -226,7 +270,7 @@ _CAPTIONS = {
     "and seeds. Synthetic dataset in the formats of Open Images and LVIS, or the real ones.",
 }
 
-
+# %% ../../../nbs/papers/visual_hierarchies/876_tables.ipynb #ff9ab638
 def _layout(
     number: int | str, title: str, columns: tuple[Column, ...], frame: str = "results"
 ) -> Layout:
@@ -252,6 +296,8 @@ def _layout(
 
 
 _BOTH = tuple(DIRECTIONS)
+
+
 LAYOUTS = {
     1: _layout(1, "Same-class retrieval", _columns((OPEN_IMAGES,), *_BOTH)),
     2: _layout(2, "Hierarchical retrieval", _columns((OPEN_IMAGES,), *_LONG)),

@@ -103,6 +103,8 @@ _ROWS = (
     _published("Pets", 3_680, 3_669, part="trainval"),
     _published("Flowers", 1_020, 6_149),
 )
+
+
 SINGLE_CLASS: Mapping[str, SingleClass] = MappingProxyType({row.name: row for row in _ROWS})
 
 
@@ -115,7 +117,7 @@ def split_80_20(
     candidates = round(0.8 * images)
     return np.sort(drawn[:candidates]), np.sort(drawn[candidates:])
 
-
+# %% ../../../nbs/papers/visual_hierarchies/872_votes.ipynb #161c954c
 def _subset(images: ImageSet, kept: Int[np.ndarray, "_"]) -> ImageSet:
     "Some images of a set."
     keep = kept.tolist()
@@ -142,7 +144,7 @@ class _Files(Dataset):
 
 _TINY = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 
-
+# %% ../../../nbs/papers/visual_hierarchies/872_votes.ipynb #2a2f1b4f
 def _tiny_imagenet(data_root: Path) -> tuple[ImageSet, ImageSet]:
     "Candidates of train/WNID/images, queries of val with its annotations."
     places = [data_root / name for name in ("tiny-imagenet-200", "tiny_imagenet")]
@@ -174,7 +176,7 @@ def _tiny_imagenet(data_root: Path) -> tuple[ImageSet, ImageSet]:
         sets.append(ImageSet("Tiny-ImageNet", _Files(paths), labels, classes, keys, content))
     return sets[0], sets[1]
 
-
+# %% ../../../nbs/papers/visual_hierarchies/872_votes.ipynb #3a21aa6d
 def open_single_class(
     name: str,  # one of `SINGLE_CLASS`
     data_root: str | Path,  # holds the folders of all data sets
