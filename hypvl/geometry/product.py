@@ -239,9 +239,8 @@ def graph_of_gradients(
     return [next(by_place) if t.requires_grad else None for t in inputs]
 
 # %% ../../nbs/geometry/103_product.ipynb #b251f3c6
-@torch.library.custom_op("hypvl::product_distances", mutates_args=())
-def distances_op(x: Tensor, y: Tensor, c: Tensor, square: bool, share: float) -> Tensor:
-    "Distances [N, M], by loops of numba where they run; opaque to a compiler."
+def _distances(x: Tensor, y: Tensor, c: Tensor, square: bool, share: float) -> Tensor:
+    "Distances [N, M], by loops of numba where they run."
     if product_kernels.can_run(x):
         found = product_kernels.distances(x, y, c, square, share)
         if found is not None:
@@ -249,13 +248,7 @@ def distances_op(x: Tensor, y: Tensor, c: Tensor, square: bool, share: float) ->
     return _plain_distances(x, y, c, square, share)
 
 
-@distances_op.register_fake
-def _(x, y, c, square, share):
-    return x.new_empty(len(x), len(y))
-
-
-@torch.library.custom_op("hypvl::product_gradients", mutates_args=())
-def gradients_op(
+def _gradients(
     x: Tensor, y: Tensor, c: Tensor, grad: Tensor, total: Tensor | None, share: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     "Gradients in x, y and c of distances whose derivative is `grad`; `total` is None for l1."
@@ -266,9 +259,34 @@ def gradients_op(
     return _plain_gradients(x, y, c, grad, total, share)
 
 
-@gradients_op.register_fake
+_compiled_distances = torch.library.custom_op(
+    "hypvl::product_distances", _distances, mutates_args=()
+)
+_compiled_gradients = torch.library.custom_op(
+    "hypvl::product_gradients", _gradients, mutates_args=()
+)
+
+
+@_compiled_distances.register_fake
+def _(x, y, c, square, share):
+    return x.new_empty(len(x), len(y))
+
+
+@_compiled_gradients.register_fake
 def _(x, y, c, grad, total, share):
     return torch.empty_like(x), torch.empty_like(y), torch.empty_like(c)
+
+
+def distances_op(*arguments) -> Tensor:
+    "Return `_distances`; opaque to a compiler, which alone needs the operator."
+    compiling = torch.compiler.is_compiling()
+    return _compiled_distances(*arguments) if compiling else _distances(*arguments)
+
+
+def gradients_op(*arguments) -> tuple[Tensor, Tensor, Tensor]:
+    "Return `_gradients`; opaque to a compiler, which alone needs the operator."
+    compiling = torch.compiler.is_compiling()
+    return _compiled_gradients(*arguments) if compiling else _gradients(*arguments)
 
 # %% ../../nbs/geometry/103_product.ipynb #edcb92df
 class _PairwiseProduct(torch.autograd.Function):
