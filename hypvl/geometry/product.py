@@ -277,16 +277,21 @@ def _(x, y, c, grad, total, share):
     return torch.empty_like(x), torch.empty_like(y), torch.empty_like(c)
 
 
-def distances_op(*arguments) -> Tensor:
-    "Return `_distances`; opaque to a compiler, which alone needs the operator."
-    compiling = torch.compiler.is_compiling()
-    return _compiled_distances(*arguments) if compiling else _distances(*arguments)
+def _without_values(x: Tensor) -> bool:
+    "Whether a compiler traces, or a tensor has a shape alone."
+    return torch.compiler.is_compiling() or x.is_meta
 
 
-def gradients_op(*arguments) -> tuple[Tensor, Tensor, Tensor]:
-    "Return `_gradients`; opaque to a compiler, which alone needs the operator."
-    compiling = torch.compiler.is_compiling()
-    return _compiled_gradients(*arguments) if compiling else _gradients(*arguments)
+def distances_op(x: Tensor, *others) -> Tensor:
+    "Return `_distances`; an opaque operator where there are no values to read."
+    function = _compiled_distances if _without_values(x) else _distances
+    return function(x, *others)
+
+
+def gradients_op(x: Tensor, *others) -> tuple[Tensor, Tensor, Tensor]:
+    "Return `_gradients`; an opaque operator where there are no values to read."
+    function = _compiled_gradients if _without_values(x) else _gradients
+    return function(x, *others)
 
 # %% ../../nbs/geometry/103_product.ipynb #edcb92df
 class _PairwiseProduct(torch.autograd.Function):

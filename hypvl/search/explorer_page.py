@@ -9,65 +9,27 @@ __all__ = ['UPLOAD', 'CSS', 'CLICKS', 'DRAWS', 'ADDRESS', 'BACK', 'SAVE', 'Sessi
 
 # %% ../../nbs/search/713_explorer_page.ipynb #de5caffd
 import base64
-
-
 import io
-
-
 import socket
-
-
 import threading
-
-
 import time
-
-
 from collections.abc import Callable
-
-
 from dataclasses import dataclass, replace
-
-
 from functools import partial
-
-
 from pathlib import Path
-
-
 from types import SimpleNamespace
-
-
 from typing import Any
-
-
 from urllib.parse import urlsplit
 
-
 import numpy as np
-
-
 from PIL import Image
-
-
 from torch import nn
-
-# %% ../../nbs/search/713_explorer_page.ipynb #72b0eda8
 from tqdm import tqdm
 
-
 from ..extras import extra_named
-
-
 from ..models import create_model, load_model, load_official
-
-
 from ..models.shipped import SHIPPED
-
-
 from ..pictures import Bounds, Refused, read_picture
-
-
 from hypvl.search.explorer_queries import (
     SCORES,
     Explorer,
@@ -101,8 +63,6 @@ from hypvl.search.explorer_views import (
     to_json,
     to_sheet,
 )
-
-
 from hypvl.search.gallery import (
     WHOLE,
     FolderPictures,
@@ -116,7 +76,6 @@ from hypvl.search.gallery import (
     silent,
     thumbnail,
 )
-
 
 with extra_named("hypvl.search.explorer_page", "explore"):
     import gradio as gr

@@ -129,7 +129,7 @@ def test_an_objective_reads_no_number_on_the_way(name):
     "Tensors without values: whoever reads one fails."
     config, space = OBJECTIVES[name]
     space, objective = space.to("meta").train(), config.make()
-    points = {input: stand_in(name, space) for name in objective.inputs}
+    points = {name: stand_in(name, space) for name in objective.inputs}
     loss, _ = objective(points, space, context=Context(kinds=COMPOSITION_KINDS))
     assert loss.is_meta
     loss.backward()

@@ -388,14 +388,14 @@ def test_a_checkpoint_of_another_version_is_refused(whole, tmp_path):
 class Spoilt(Batches):
     "One number of the eighth batch is not a number."
 
-    def __init__(self, input, value):
+    def __init__(self, name, value):
         super().__init__(SETTINGS["batch_size"])
-        self.stream, self.value = input, value
+        self.name, self.value = name, value
 
     def batch(self, index):
         found = super().batch(index)
         if index == 7:
-            found[self.stream][3, 2] = self.value
+            found[self.name][3, 2] = self.value
         return found
 
 
@@ -412,8 +412,8 @@ def spoilt_trainer(out, loader=None, model=None, scaler=False, callbacks=()):
 
 @pytest.mark.parametrize("scaler", [False, True])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-@pytest.mark.parametrize("input", ["image", "box_image", "text", "box_text"])
-def test_a_number_of_a_batch_that_is_none_stops_before_the_update(tmp_path, input, value, scaler):
+@pytest.mark.parametrize("name", ["image", "box_image", "text", "box_text"])
+def test_a_number_of_a_batch_that_is_none_stops_before_the_update(tmp_path, name, value, scaler):
     broken = spoilt_trainer(tmp_path, Spoilt(name, value), scaler=scaler)
     with pytest.raises(
         TrainingDiverged, match="step 7: loss is nan .* Batch and weights are saved"

@@ -27,7 +27,7 @@ def free_port():
         return s.getsockname()[1]
 
 
-STREAMS = {"image": 10, "box_image": 10, "text": 7, "box_text": 7}
+INPUTS = {"image": 10, "box_image": 10, "text": 7, "box_text": 7}
 
 
 class Linear2(nn.Module):
@@ -44,7 +44,7 @@ class Linear2(nn.Module):
     def embed(self, batch, inputs, kinds=None):
         points = {}
         for name in inputs:
-            side = "image" if "image" in input else "text"
+            side = "image" if "image" in name else "text"
             tower = self.image if side == "image" else self.text
             points[name] = self.geometry.lift(self.drop(tower(batch[name])), side)
         return points
@@ -62,7 +62,7 @@ class Batches:
 
     def batch(self, index):
         generator = torch.Generator().manual_seed(index)
-        return {s: torch.randn(self.whole, n, generator=generator) for s, n in STREAMS.items()}
+        return {s: torch.randn(self.whole, n, generator=generator) for s, n in INPUTS.items()}
 
     def __iter__(self):
         while True:

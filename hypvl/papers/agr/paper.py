@@ -181,7 +181,7 @@ _LOG = {"needs": ("history",)}
 FIGURES = {
     "3": _figure("3", _phases, "figure3_phases"),
     "4": _figure("4", _dynamics, "figure4_dynamics", **_LOG),
-    "5": _figure("5", _failures, "figure5_failures", **_LOG),
+    "5": _figure("5", _failures, "figure5_failures", section="ablation", **_LOG),
     "study": _figure("study", _study, "study", **_LOG),
     "gates": _figure("gates", _gates, "gates", needs=("gates",)),
     "8 and 9": _figure("8 and 9", _leaning, "tables8_9_captions", needs=("gates", "data")),

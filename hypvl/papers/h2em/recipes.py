@@ -9,50 +9,22 @@ __all__ = ['MAIN_BACKBONES', 'FLAT', 'FAMILIES', 'SPACES', 'ATTENTION', 'SECTION
 
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #d2b5b5e8
 import math
-
-
 import warnings
-
-
 from collections.abc import Mapping
-
-
 from dataclasses import replace
-
-
 from functools import lru_cache
-
-
 from pathlib import Path
-
-
 from typing import Any
 
-
 import numpy as np
-
-
 import torch
 
-
 from ...config import file_stamp, override
-
-
 from ...data.world.states import StatesConfig, StateWorld
-
-
 from ...geometry.spaces import GeometryConfig
-
-
 from .attention import AttentionConfig
-
-
 from .composition_losses import CompositionObjective
-
-
 from .composition_source import TAXONOMY, CzslSource
-
-# %% ../../../nbs/papers/h2em/911_recipes.ipynb #3e310405
 from hypvl.papers.h2em.compositional_model import (
     CompositionalConfig,
     PairVocabulary,
@@ -60,11 +32,7 @@ from hypvl.papers.h2em.compositional_model import (
     composition_space,
     find_backbone,
 )
-
-
 from .metadata import METADATA, read_compositions
-
-
 from hypvl.papers.h2em.primitives import (
     PrimitiveTaxonomy,
     cluster_taxonomy,
@@ -72,8 +40,6 @@ from hypvl.papers.h2em.primitives import (
     read_taxonomy,
     world_taxonomy,
 )
-
-
 from hypvl.papers.h2em.splits import (
     DATASETS,
     PUBLISHED,
@@ -83,17 +49,9 @@ from hypvl.papers.h2em.splits import (
     read_split,
     split_folders,
 )
-
-
 from ..recipes import PRESETS, known_name
-
-
 from ...training.config import TrainConfig
-
-
 from ...training.optim import Group
-
-
 from ...training.recipe import Recipe, at_budget, split_overrides, untrained, without_steps
 
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #ffe548ba

@@ -9,82 +9,36 @@ __all__ = ['PROBE_OF', 'InstanceSet', 'open_sets', 'validation_set', 'embed_inst
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #59ee805c
 import os
-
-
 import warnings
-
-
 from collections.abc import Iterator
-
-
 from dataclasses import dataclass
-
-
 from functools import partial
-
-
 from pathlib import Path
-
-
 from typing import Any
 
-
 import numpy as np
-
-
 import pandas as pd
-
-
 import torch
-
-
 from jaxtyping import Float
-
-
 from torch import Tensor, nn
-
-
 from torch.utils.data import DataLoader
 
-
 from ...data.benchmarks.image_sets import ImageSet, MissingData
-
-
 from ...data.sources import DataPaths
-
-# %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #27bc2685
 from ...evaluation.statistics import summarise
-
-
 from ...evaluation.zero_shot import encode_images, inference
-
-
 from ...geometry.spaces import Geometry
-
-
 from ..runs import register_probe
-
-
 from .box_pairs import Views
-
-
 from .box_source import BoxSource
-
-
 from .box_table import SCENE, Boxes, load_boxes
-
-
 from hypvl.papers.visual_hierarchies.class_tree import (
     BOUNDS,
     ClassTree,
     class_statistics,
     class_tree,
 )
-
-
 from .containment import Pairs, read_pairs
-
-
 from hypvl.papers.visual_hierarchies.cross_image import (
     PAPER_COUNTS,
     Candidates,
@@ -92,8 +46,6 @@ from hypvl.papers.visual_hierarchies.cross_image import (
     scene_labels,
     training_pairs,
 )
-
-# %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #6ec9dcc5
 from hypvl.papers.visual_hierarchies.instance_search import (
     ANGLE_THRESHOLDS,
     COSINE_THRESHOLDS,
@@ -106,30 +58,20 @@ from hypvl.papers.visual_hierarchies.instance_search import (
     scores_between,
     search_baselines,
 )
-
-
 from .instance_truth import Search, label_matrix
-
-
 from .lvis import novel_classes
-
-
 from hypvl.papers.visual_hierarchies.order_recovery import (
     Contained,
     containment_depth,
     order_recovery,
     pooled_correlation,
 )
-
-
 from hypvl.papers.visual_hierarchies.votes import (
     SINGLE_CLASS,
     evaluate_votes,
     open_single_class,
     top_indices,
 )
-
-
 from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #26360df7
