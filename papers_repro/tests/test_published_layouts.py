@@ -1,4 +1,4 @@
-"""Each paper's notebook on a folder of real data in the published layouts, as small as they get.
+"""A paper's notebook on a folder of real data in the published layouts, as small as they get.
 
 The files are written by the package's own writers, without the truth that the synthetic dataset
 has. What needs that truth says so in its cell; everything else is trained, measured and drawn.
@@ -15,10 +15,6 @@ from hypvl.data.world.published import write_data_root
 from hypvl.data.world.scenes import World
 from hypvl.data.world.writers import SuiteConfig
 from hypvl.papers.agr.synthetic_posts import RedcapsWorldConfig, write_redcaps_world
-from hypvl.papers.h2em.recipes import composition_recipe
-from hypvl.papers.h2em.state_files import write_state_world
-from hypvl.papers.visual_hierarchies.box_files import write_box_world
-from hypvl.papers.visual_hierarchies.recipes import hierarchy_recipe
 
 _BENCHMARKS = SuiteConfig(2, 2, 3, 1, retrieval=24, captions=5, checklist=4, crepe=4, factors=20)
 
@@ -38,24 +34,7 @@ def redcaps(root):
     write_redcaps_world(root / "redcaps", RedcapsWorldConfig(posts=400), progress=False)
 
 
-def open_images(root):
-    "Open Images and LVIS."
-    config = hierarchy_recipe(preset="smoke").data.world
-    write_box_world(root, config, progress=False)
-
-
-def compositions(root):
-    "A compositional set in its published split."
-    write_state_world(root, composition_recipe(preset="smoke").data.world, progress=False)
-
-
-LAYOUTS = {
-    "phyclip": grit,
-    "syntax": grit,
-    "agr": redcaps,
-    "visual_hierarchies": open_images,
-    "h2em": compositions,
-}
+LAYOUTS = {"phyclip": grit, "agr": redcaps}
 
 
 @pytest.mark.full
