@@ -38,7 +38,6 @@ from hypvl.training.guard import (
     largest_loss,
     note_start,
     save_replay,
-    term_gradients,
 )
 from .metrics import Metrics, fetch, measure, read_metrics
 from .update import Step, count_samples, generator_state, to_device
@@ -86,7 +85,6 @@ def call_hooks(trainer: Any, hook: str):
 def update_columns(
     trainer: Any,  # after an update
     inspect: bool,  # the collapse guard inspects the embeddings
-    by_term: bool,  # with the gradient of each loss term
 ) -> dict[str, Any]:
     "The columns of an update, averaged over processes."
     module, result = trainer.step_module, trainer.result
@@ -94,16 +92,6 @@ def update_columns(
     columns |= dict(lr=trainer.lr, grad_norm=trainer.grad_norm) | trainer.part_norms
     if trainer.accelerator.scaler is not None:
         columns["loss_scale"] = trainer.accelerator.scaler.get_scale()
-    if by_term:
-
-        def context():
-            return module.context(trainer.step)
-
-        geometry, terms = trainer.model.geometry, trainer.guard.all_rows
-        gradients = term_gradients(
-            terms, result.embeddings, geometry, context, module.kinds, trainer.accelerator
-        )
-        columns |= {f"grad/{name}": norm for name, norm in gradients.items()}
     row = dict(step=trainer.step) | fetch(columns, trainer.accelerator)
     if inspect:
         row |= trainer.guard.observe(
@@ -131,7 +119,7 @@ class Logging:
         write = write or (trainer.validates and is_due(step, config.validate_every, config.steps))
         if not (write or inspect):
             return
-        row = update_columns(trainer, inspect, by_term=inspect and write)
+        row = update_columns(trainer, inspect)
         if write:
             row |= self.time_columns(trainer)
             self.write(trainer, row)

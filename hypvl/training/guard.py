@@ -222,7 +222,6 @@ def term_gradients(
     geometry: Any,  # what the rows measure with
     context: Callable[[], Any],  # makes a context of the objective, a new one for each row
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
-    accelerator: Accelerator | None = None,  # whose processes are measured together
 ) -> dict[str, Tensor]:  # row name → norm of its gradient
     "Norm of the gradient of each row with respect to all embeddings."
     found = {}
@@ -237,7 +236,7 @@ def term_gradients(
             grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
         parts = [g.flatten() for g in grads if g is not None]
         whole = torch.cat(parts) if parts else value.new_zeros(1)
-        found[row.name] = whole_norm(whole, accelerator)
+        found[row.name] = whole_norm(whole)
     return found
 
 # %% ../../nbs/training/504_guard.ipynb #25190da9
