@@ -12,7 +12,7 @@ LOG      := --no-progress-bar --log-level WARNING --stdout-file - --stderr-file 
 export MALLOC_MMAP_THRESHOLD_ := 134217728
 export MALLOC_TRIM_THRESHOLD_ := 1073741824
 
-VARIANT  ?= world
+MODEL    ?= phyclip_world
 
 .PHONY: help phyclip syntax hierarchies h2em agr ideas backbone explore test export where site lab clean
 .DEFAULT_GOAL := help
@@ -46,8 +46,8 @@ phyclip syntax hierarchies h2em agr ideas: .venv/.installed
 		"figures" "$(OUT)/figures" "scores, per row" "$(OUT)/results.csv" \
 		"values, per item" "$(OUT)/items.parquet"
 
-backbone: .venv/.installed  ## train the shipped CLIP of VARIANT=world|states into hypvl/resources; goes on where it stopped
-	OMP_NUM_THREADS=1 nice $(BIN)/python -c "from hypvl.papers.backbone import train_backbone; train_backbone('$(VARIANT)')"
+backbone: .venv/.installed  ## train a shipped model again, MODEL=phyclip_world|clip_world|clip_states; an interrupted training is resumed
+	OMP_NUM_THREADS=1 nice $(BIN)/python -c "from hypvl.papers.backbone import train_backbone; train_backbone('$(MODEL)')"
 
 RUN      ?=
 IMAGES   ?=

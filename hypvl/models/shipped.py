@@ -18,20 +18,16 @@ from .adapters import tower_sources
 from .towers import ModelDescription
 
 # %% ../../nbs/models/311_shipped.ipynb #df4e6de0
-SHIPPED = {"clip_world": "world_clip", "clip_states": "states_clip"}  # model -> its files
+SHIPPED = ("clip_world", "phyclip_world", "clip_states")
 _MOST_BYTES = 3_000_000  # of weights in the package
 
 
-def _file_of(name: str) -> str:
-    "The files' name of a shipped model."
+def _weights_file(name: str, folder: str | Path | None) -> Any:
+    "Path of the weights of a shipped model; its facts lie beside them, as JSON."
     if name not in SHIPPED:
         raise KeyError(f"unknown shipped model {name!r}.{suggest(name, SHIPPED)}")
-    return SHIPPED[name]
-
-
-def _folder(folder: str | Path | None) -> Any:
-    "Where the files of shipped models lie."
-    return Path(folder) if folder else files("hypvl") / "resources"
+    place = Path(folder) if folder else Path(str(files("hypvl"))) / "resources"
+    return place / f"{name}.safetensors"
 
 
 def shipped_facts(
@@ -39,10 +35,10 @@ def shipped_facts(
     folder: str | Path | None = None,  # with the files; None: the package's own
 ) -> dict[str, Any]:
     "What is known of a shipped model: its description, recipe, commit, seed, steps, scores, data."
-    path = _folder(folder) / f"{_file_of(name)}.json"
+    path = _weights_file(name, folder).with_suffix(".json")
     if not path.is_file():
         raise FileNotFoundError(
-            f"{name}: no {path.name} in the package; `make backbone` trains its model"
+            f"{name}: no {path.name} in the package; `make backbone MODEL={name}` trains it"
         )
     return json.loads(path.read_text(encoding="utf-8"))
 
@@ -62,7 +58,7 @@ def write_shipped(
     folder: str | Path | None = None,  # None: into the package
 ) -> Path:
     "Write the two files of a shipped model; returns the one with the weights."
-    file = _file_of(name)
+    weights = _weights_file(name, folder)
     trained = {key for key, _ in model.named_parameters()}
     state = {}
     for key, tensor in model.state_dict().items():
@@ -71,8 +67,6 @@ def write_shipped(
     content = save(state)
     if len(content) > _MOST_BYTES:
         raise ValueError(f"{name}: {len(content):,} bytes of weights, at most {_MOST_BYTES:,}")
-    where = Path(str(_folder(folder)))
-    weights = where / f"{file}.safetensors"
     weights.write_bytes(content)
     known = {"weights": hashlib.sha256(content).hexdigest()[:12], "bytes": len(content)}
     written = {"name": name, **facts, **known, "model": to_dict(model.config)}
@@ -87,12 +81,12 @@ def load_shipped(
 ) -> Any:
     "A shipped model in evaluation mode, its weights in float32."
     facts = shipped_facts(name, folder)
-    path = _folder(folder) / f"{SHIPPED[name]}.safetensors"
+    path = _weights_file(name, folder)
     if not path.is_file():
         raise FileNotFoundError(f"{name}: no {path.name} beside its facts; see `make backbone`")
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest()[:12] != facts["weights"]:
-        raise ValueError(f"{name}: {path.name} is not the file that {SHIPPED[name]}.json describes")
+        raise ValueError(f"{name}: {path.name} is not the file that {name}.json describes")
     with torch.random.fork_rng(devices=[]):
         model = from_dict(ModelDescription, facts["model"]).make()
     model.load_state_dict(load(content))

@@ -13,6 +13,7 @@ from pathlib import Path
 import yaml
 
 from hypvl.extras import EXTRAS
+from hypvl.models.shipped import SHIPPED
 from hypvl.papers.runs import paper_packages
 from hypvl.papers.where import where_page
 
@@ -310,7 +311,7 @@ def test_a_wheel_carries_the_small_models(root):
     done = subprocess.run(call, cwd=root, capture_output=True, text=True, check=True)
     carried, numbers, claims = json.loads(done.stdout.splitlines()[-1])
     carried = {Path(path).name for path in carried}
-    for name in ("world_clip", "states_clip"):
+    for name in SHIPPED:
         assert {f"{name}.json", f"{name}.safetensors"} <= carried
     beside = {path.name for path in (root / "papers_repro" / "reference").glob("*.csv")}
     assert beside and beside <= {Path(path).name for path in numbers}
