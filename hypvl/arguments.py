@@ -212,7 +212,7 @@ def has_gpu() -> bool:
     return driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 < count.value
 
 
-SHIPPED_NAMES = ("clip_world", "phyclip_world", "clip_states")
+SHIPPED_NAMES = ("phyclip_world", "clip_world", "clip_states")
 
 
 _SIZES = ("vit_small_16", "vit_base_16", "vit_large_16", "tiny_s", "tiny", "tiny_l", "tiny_vit")

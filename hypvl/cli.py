@@ -60,7 +60,7 @@ def _add_places(parser: argparse.ArgumentParser):
         "--checkpoint",
         required=True,
         type=given,
-        help="folder of save_pretrained, published .pth file, clip_world, clip_states, "
+        help="folder of save_pretrained, published .pth file, shipped model such as phyclip_world, "
         "open_clip:NAME/TAG or open_clip:NAME/FILE",
     )
     group.add_argument(
@@ -110,8 +110,8 @@ def _add_explorer(parser: argparse.ArgumentParser):
         type=given,
         action="append",
         default=[],
-        help="folder of save_pretrained or of a run, published .pth file, clip_world or "
-        "clip_states; may be given several times; default: both shipped models",
+        help="folder of save_pretrained or of a run, published .pth file or shipped model; may be "
+        "given several times; default: the shipped models, phyclip_world first",
     )
     group.add_argument(
         "--images",

@@ -226,8 +226,8 @@ def add_info(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "checkpoint",
         type=given,
-        help="folder of a run or of save_pretrained, published .pth file, clip_world, "
-        "clip_states, open_clip:NAME/TAG or open_clip:NAME/FILE",
+        help="folder of a run or of save_pretrained, published .pth file, shipped model such as "
+        "phyclip_world, open_clip:NAME/TAG or open_clip:NAME/FILE",
     )
     parser.add_argument(
         "--family",

@@ -18,7 +18,7 @@ from .adapters import tower_sources
 from .towers import ModelDescription
 
 # %% ../../nbs/models/311_shipped.ipynb #df4e6de0
-SHIPPED = ("clip_world", "phyclip_world", "clip_states")
+SHIPPED = ("phyclip_world", "clip_world", "clip_states")
 _MOST_BYTES = 3_000_000  # of weights in the package
 
 
