@@ -17,7 +17,7 @@ EXTRAS = {  # extra → what it brings, as it is imported
         *("torchvision", "open_clip", "timm", "accelerate", "webdataset", "geoopt", "spacy"),
         *("srsly", "scipy", "pandas", "pyarrow", "PIL", "matplotlib", "seaborn", "tqdm"),
         *("tensorboard", "safetensors", "huggingface_hub", "jinja2", "networkx", "h5py", "peft"),
-        *("filelock", "wordsegment", "joblib", "psutil", "regex", "IPython", "fastcore"),
+        *("filelock", "wordsegment", "joblib", "psutil", "regex", "IPython"),
         "submitit",
     ),
     "search": ("faiss",),
@@ -70,7 +70,7 @@ def _missing(what: str, library: str, extra: str = "") -> MissingExtra:
 
 # %% ../nbs/008_extras.ipynb #0a552da7
 LOADED = {  # package below hypvl → libraries of extras that its modules import when loaded
-    "data": ("pandas", "PIL", "tqdm", "filelock", "scipy", "webdataset", "pyarrow", "fastcore"),
+    "data": ("pandas", "PIL", "tqdm", "filelock", "scipy", "webdataset", "pyarrow"),
     "evaluation": ("pandas", "PIL", "tqdm", "scipy", "safetensors", "torchvision"),
     "training": ("pandas", "tqdm", "filelock", "safetensors", "accelerate"),
     "papers": (

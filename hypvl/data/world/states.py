@@ -3,8 +3,8 @@
 # %% auto #0
 __all__ = ['STATES', 'SHAPES', 'STATE_GROUP', 'SHAPE_GROUP', 'Weights', 'Pair', 'STATE_SPLITS', 'FORM_ODDS', 'outline',
            'coloured', 'patterned', 'edged', 'surfaced', 'companion', 'state_attributes', 'StateBlocks', 'StatePairs',
-           'pairs_of', 'StatesConfig', 'PairSplit', 'draw_split', 'StateWorld', 'draw_grid', 'state_caption',
-           'state_sample', 'state_words']
+           'pairs_of', 'StatesConfig', 'PairSplit', 'draw_split', 'StateWorld', 'render_state', 'draw_grid',
+           'state_caption', 'state_sample', 'state_words']
 
 # %% ../../../nbs/data/world/225_states.ipynb #714529af
 from collections.abc import Mapping
@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from fastcore.basics import patch
 from PIL import Image, ImageDraw
 from scipy.ndimage import distance_transform_edt
 
@@ -432,6 +431,10 @@ class StateWorld:
             raise ValueError(f"pair={pair}: split {split!r} does not show it")
         return scene
 
+    def render(self, scene: Scene, masks: bool = False) -> Rendered:
+        "See `render_state`."
+        return render_state(self, scene, masks)
+
     def _pair(self, split, index):
         "The pair of a picture."
         pairs = self.pairs(split)
@@ -471,32 +474,31 @@ def _sprite(world: StateWorld, pair: Pair) -> tuple[Image.Image, Image.Image]:
     return world._sprites[pair]
 
 # %% ../../../nbs/data/world/225_states.ipynb #0f645638
-@patch
-def render(
-    self: StateWorld,
+def render_state(
+    world: StateWorld,
     scene: Scene,
-    masks: bool = False,  # whether the mask of the box comes along
+    masks: bool = False,  # whether the mask of the box is returned, too
 ) -> Rendered:
     "The picture of a scene, with the tight box of its thing."
     (thing,), (pair,) = scene.things, pairs_of(scene)
-    image, side = _ground(self, scene).astype(np.float32), self.config.image_size
+    image, side = _ground(world, scene).astype(np.float32), world.config.image_size
     width = round(MARGIN * thing.diameter * side)
     corner = [round(side * value - width / 2) for value in thing.xy]
     layers = []
-    for layer in _sprite(self, pair):
+    for layer in _sprite(world, pair):
         small = layer.resize((width, width), Image.Resampling.BOX)
         turned = small.rotate(thing.angle, Image.Resampling.BILINEAR)
         whole = Image.new(layer.mode, (side, side))
         whole.paste(turned, corner)
         layers.append(np.asarray(whole, np.float32))
     painted, mask = layers[0], layers[1] > 127
-    brightness = self.rng(scene.split, scene.index, "brightness").uniform(0.8, 1.15)
+    brightness = world.rng(scene.split, scene.index, "brightness").uniform(0.8, 1.15)
     alpha = painted[..., 3:] / 255
     image = (1 - alpha) * image + alpha * np.clip(brightness * painted[..., :3], 0, 255)
-    noise = self.rng(scene.split, scene.index, "noise").standard_normal(
+    noise = world.rng(scene.split, scene.index, "noise").standard_normal(
         (side, side, 1), dtype=np.float32
     )
-    image = np.clip(image + self.config.noise * noise, 0, 255).astype(np.uint8)
+    image = np.clip(image + world.config.noise * noise, 0, 255).astype(np.uint8)
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     first, last = (columns[0], rows[0]), (columns[-1] + 1, rows[-1] + 1)
     box = tuple(float(value / side) for value in (*first, *last))
