@@ -14,7 +14,7 @@ export MALLOC_TRIM_THRESHOLD_ := 1073741824
 
 MODEL    ?= phyclip_world
 
-.PHONY: help phyclip syntax hierarchies h2em agr ideas backbone explore test export where site lab clean
+.PHONY: help phyclip syntax hierarchies h2em agr ideas backbone explore test quick export where site lab clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -22,8 +22,9 @@ help:  ## list the targets
 	@echo "variables: PRESET=smoke|mini|gpu|paper  SECTIONS=main|all  OUT=folder  PYTHON=interpreter"
 
 .venv/.installed: settings.ini setup.py constraints.txt
+	@echo "installing 7 GB of packages into .venv: 3 to 10 minutes, once"
 	"$(PYTHON)" -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	$(BIN)/python -m pip install --progress-bar on --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	@touch $@
 
 phyclip:  ## train CLIP, MERU, HyCoCLIP and PHyCLIP on the synthetic dataset, one seed; render tables, figures and claims
@@ -63,6 +64,18 @@ export: .venv/.installed  ## write hypvl/ and papers_repro/WHERE.md from the not
 
 where: .venv/.installed  ## write papers_repro/WHERE.md: the cell of each equation, table and figure
 	$(BIN)/python -c "from hypvl.papers.where import write_where; write_where()"
+
+BASE     ?= main
+
+quick: .venv/.installed  ## two minutes, before a commit: format, lint, types, clean export, notebooks changed since BASE
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+	@before=$$($(TREE)); $(MAKE) --no-print-directory export && \
+		test "$$before" = "$$($(TREE))" || echo "'make export' has written hypvl/: commit it with the notebooks"
+	@for notebook in $$(git diff --name-only --diff-filter=d $(BASE) -- nbs | grep 'ipynb$$'); do \
+		OMP_NUM_THREADS=1 $(BIN)/nbdev_test --path $$notebook --do_print --pause 0 || exit 1; done
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest papers_repro/tests/test_repository.py papers_repro/tests/test_vocabulary.py -q
 
 test: .venv/.installed  ## formatter, linter, types, clean export, then nbdev_test, pytest and the smoke reproductions
 	$(BIN)/ruff format --check .

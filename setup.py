@@ -29,12 +29,12 @@ setup(
     author=cfg["author"],
     author_email=cfg["author_email"],
     url=cfg["git_url"],
-    license="Apache-2.0",
-    license_files=["LICENSE"],
+    license="Apache-2.0 AND MIT AND LicenseRef-WordNet-3.0",  # code; prompts; names of ImageNet
+    license_files=["LICENSE", "NOTICE", "hypvl/resources/WORDNET-LICENSE"],
     keywords=cfg["keywords"].split(),
     packages=[*find_packages(include=["hypvl", "hypvl.*"]), *BESIDE],
     package_dir=BESIDE,
-    package_data={"hypvl": ["resources/*"], **dict.fromkeys(BESIDE, ["*.csv", "*.md"])},
+    package_data={"hypvl": ["py.typed", "resources/*"], **dict.fromkeys(BESIDE, ["*.csv", "*.md"])},
     python_requires=">=" + cfg["min_python"],
     install_requires=cfg["requirements"].split(),
     extras_require={

@@ -259,7 +259,7 @@ for use in (
 from hypvl.cli import main
 
 assert main(["list", "recipes"]) == 2 and main(["list", "papers"]) == 0
-assert main(["list", "models", "--contains", "clip_world"]) == 0
+assert main(["list", "models", "--contains", "clip_states"]) == 0
 """
 
 
@@ -317,3 +317,33 @@ def test_a_wheel_carries_the_small_models(root):
     assert beside and beside <= {Path(path).name for path in numbers}
     listed = {path.name for path in (root / "papers_repro" / "claims").glob("*.csv")}
     assert listed and listed <= {Path(path).name for path in claims}
+
+
+def test_every_shipped_file_has_its_source_and_licence(root):
+    table = (root / "hypvl" / "resources" / "README.md").read_text()
+    rows = [line for line in table.splitlines() if line.startswith("| `")]
+    assert all(len(row.strip("|").split("|")) == 4 for row in rows)
+    listed = " ".join(row.split("|")[1] for row in rows)
+    shipped = [path for path in (root / "hypvl" / "resources").iterdir() if path.is_file()]
+    assert len(shipped) > 8
+    for path in shipped:
+        names = (path.name, path.stem) if path.stem in SHIPPED else (path.name,)
+        assert path.name == "README.md" or any(f"`{name}`" in listed for name in names), path.name
+    for folder in ("reference", "claims"):
+        assert f"`{folder}/*.csv`" in listed
+    printed = (root / "papers_repro" / "reference" / "README.md").read_text()
+    for path in (root / "papers_repro" / "reference").glob("*.csv"):
+        first = path.name.replace(re.search(r"(\d*)\.csv", path.name)[0], "")
+        assert path.name in printed or first in printed, path.name
+
+
+def test_workflows_name_their_actions_by_hash(root):
+    files = sorted((root / ".github" / "workflows").glob("*.yml"))
+    assert len(files) >= 4
+    for path in files:
+        content = yaml.safe_load(path.read_text())
+        assert content["permissions"] == {"contents": "read"}, path.name
+        used = re.findall(r"uses: (\S+)", path.read_text())
+        assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", name) for name in used), path.name
+        for run in re.findall(r"run: .*(?:\n {10,}.*)*", path.read_text()):
+            assert "${{" not in run, f"{path.name}: pass inputs by environment"
