@@ -8,9 +8,29 @@ __all__ = ['NAMES']
 
 # %% ../nbs/004_api.ipynb #7e9311d5
 from importlib import import_module as _import_module
+from typing import TYPE_CHECKING
 
 from .config import suggest as _suggest
 from .extras import extra_named as _extra_named
+
+# %% ../nbs/004_api.ipynb #492a6d6b
+if TYPE_CHECKING:  # what an editor sees; `NAMES` below says what is loaded
+    from hypvl.data.pairs import PairLoader as PairLoader
+    from hypvl.geometry.spaces import EuclideanConfig as EuclideanConfig
+    from hypvl.geometry.spaces import ProductConfig as ProductConfig
+    from hypvl.geometry.spaces import SphereConfig as SphereConfig
+    from hypvl.losses.contrast import Contrast as Contrast
+    from hypvl.losses.entailment import Entail as Entail
+    from hypvl.losses.objective import FamilyObjective as FamilyObjective
+    from hypvl.losses.objective import Objective as Objective
+    from hypvl.models.head import HyperbolicHead as HyperbolicHead
+    from hypvl.models.interop import from_open_clip as from_open_clip
+    from hypvl.models.official import load_official as load_official
+    from hypvl.models.registry import create_model as create_model
+    from hypvl.models.registry import list_models as list_models
+    from hypvl.models.registry import load_model as load_model
+    from hypvl.training.config import TrainConfig as TrainConfig
+    from hypvl.training.loop import Trainer as Trainer
 
 # %% ../nbs/004_api.ipynb #9ef7f6f3
 __doc__ = """Hyperbolic vision-language learning: geometries, losses, models, training, evaluation.

@@ -9,7 +9,8 @@ __all__ = ['Curvature', 'MAX_SCALED_RADIUS', 'RADII', 'SEPARATIONS', 'CURVATURES
 # %% ../../nbs/geometry/107_precision.ipynb #dd4fd8b5
 import functools
 import math
-from typing import Callable
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -37,9 +38,13 @@ def ball_margin(
     return torch.finfo(dtype).eps
 
 # %% ../../nbs/geometry/107_precision.ipynb #3abb0736
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
 def fp32_geometry(
-    f: Callable,  # a function of tensors
-) -> Callable:  # the same function, computed in float32 or better
+    f: Callable[_P, _R],  # a function of tensors
+) -> Callable[_P, _R]:  # the same function, computed in float32 or better
     "Run `f` outside autocast, with float16 and bfloat16 tensors raised to float32; float64 stays."
 
     def raised(value):
@@ -48,16 +53,16 @@ def fp32_geometry(
         return value
 
     @functools.wraps(f)
-    def wrapped(*args, **kwargs):
-        args = [raised(value) for value in args]
-        kwargs = {name: raised(value) for name, value in kwargs.items()}
-        tensors = (value for value in (*args, *kwargs.values()) if isinstance(value, Tensor))
+    def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        given: Any = [raised(value) for value in args]
+        named: Any = {name: raised(value) for name, value in kwargs.items()}
+        tensors = (value for value in (*given, *named.values()) if isinstance(value, Tensor))
         first = next(tensors, None)
         device = "cpu" if first is None else first.device.type
         if not is_autocast_available(device) or not torch.is_autocast_enabled(device):
-            return f(*args, **kwargs)
+            return f(*given, **named)
         with torch.autocast(device, enabled=False):
-            return f(*args, **kwargs)
+            return f(*given, **named)
 
     return wrapped
 

@@ -347,3 +347,31 @@ def test_workflows_name_their_actions_by_hash(root):
         assert used and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", name) for name in used), path.name
         for run in re.findall(r"run: .*(?:\n {10,}.*)*", path.read_text()):
             assert "${{" not in run, f"{path.name}: pass inputs by environment"
+
+
+USER = """
+import hypvl
+import torch
+from hypvl.geometry.lorentz import dist, exp0
+
+model = hypvl.create_model("phyclip_tiny")
+space = hypvl.ProductConfig(k=8, d=8).make()
+points = exp0(torch.randn(2, 3), c=1.0)
+print(dist(points, points, c=1.0), space.dim)
+dist(points, points)
+hypvl.TrainConfig(steps="many")
+"""
+
+
+def test_a_type_checker_finds_the_two_wrong_arguments_of_a_user(root, tmp_path):
+    (tmp_path / "user.py").write_text(USER)
+    config = {"include": ["user.py"], "typeCheckingMode": "basic", "extraPaths": [str(root)]}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
+    checker = Path(sys.executable).parent / "basedpyright"
+    call = [checker, "--outputjson", "--pythonpath", sys.executable]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
+    found = json.loads(done.stdout)["generalDiagnostics"]
+    lines = USER.splitlines()
+    wrong = [lines[one["range"]["start"]["line"]] for one in found if one["severity"] == "error"]
+    assert wrong == lines[-2:], found
+    assert (root / "hypvl" / "py.typed").is_file()
