@@ -1,9 +1,11 @@
 """Packaging, read from settings.ini so that every fact is stated once."""
 
+import re
 from configparser import ConfigParser
 from pathlib import Path
 
 from setuptools import find_packages, setup
+from setuptools.command.build_py import build_py
 
 here = Path(__file__).parent
 ini = ConfigParser(delimiters=["="])
@@ -17,6 +19,22 @@ def listed(*extras: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def readme() -> str:
+    "README with links that work on the page of a package index, too."
+    text = (here / "README.md").read_text(encoding="utf-8")
+    page, file = f"{cfg['git_url']}/blob/main/", f"{cfg['git_url']}/raw/main/"
+    text = re.sub(r"(!\[[^\]]*\]\()(?!http)", rf"\1{file}", text)
+    return re.sub(r"((?<!!)\[[^\]]*\]\()(?!http|#)", rf"\1{page}", text)
+
+
+class WithoutIndex(build_py):
+    "Leaves out nbdev's index of definitions, which only tools for development read."
+
+    def find_package_modules(self, package, package_dir):
+        found = super().find_package_modules(package, package_dir)
+        return [module for module in found if module[1] != "_modidx"]
+
+
 # the papers' numbers and claims, which lie beside the notebooks
 BESIDE = {f"hypvl.resources.{name}": f"papers_repro/{name}" for name in ("reference", "claims")}
 
@@ -24,7 +42,7 @@ setup(
     name=cfg["lib_name"],
     version=cfg["version"],
     description=cfg["description"],
-    long_description=(here / "README.md").read_text(encoding="utf-8"),
+    long_description=readme(),
     long_description_content_type="text/markdown",
     author=cfg["author"],
     author_email=cfg["author_email"],
@@ -34,6 +52,7 @@ setup(
     keywords=cfg["keywords"].split(),
     packages=[*find_packages(include=["hypvl", "hypvl.*"]), *BESIDE],
     package_dir=BESIDE,
+    cmdclass={"build_py": WithoutIndex},
     package_data={"hypvl": ["py.typed", "resources/*"], **dict.fromkeys(BESIDE, ["*.csv", "*.md"])},
     python_requires=">=" + cfg["min_python"],
     install_requires=cfg["requirements"].split(),
