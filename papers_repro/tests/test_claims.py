@@ -8,7 +8,7 @@ from statsmodels.stats.weightstats import DescrStatsW, ttost_paired
 
 from hypvl.papers.claims import SEEDS, claim_test, judge, outcomes, read_claims, t_interval
 from hypvl.papers.runs import paper_packages
-from hypvl.papers.study import find_paper
+from hypvl.papers.study import find_paper, read_saved
 
 ROWS = {"phyclip": 79, "syntax": 35, "visual_hierarchies": 76, "h2em": 51, "agr": 49}
 
@@ -101,7 +101,7 @@ def test_committed_rows_are_judged_alike_twice(name, tmp_path):
 
 def test_an_effect_of_the_committed_rows_by_hand(tmp_path):
     study = committed("phyclip", tmp_path)
-    results = pd.read_csv(study.saved / "results.csv", low_memory=False)
+    results = pd.concat([one["results"] for one in read_saved(study.saved).values()])
     rows = results[
         results["section"].eq("main")
         & results["suite"].eq("zero_shot")

@@ -375,3 +375,10 @@ def test_a_type_checker_finds_the_two_wrong_arguments_of_a_user(root, tmp_path):
     wrong = [lines[one["range"]["start"]["line"]] for one in found if one["severity"] == "error"]
     assert wrong == lines[-2:], found
     assert (root / "hypvl" / "py.typed").is_file()
+
+
+def test_committed_rows_are_small(root):
+    listed = subprocess.check_output(["git", "ls-files", "papers_repro"], cwd=root, text=True)
+    rows = [root / name for name in listed.splitlines() if name.endswith("results.csv")]
+    large = [path for path in rows if path.is_file() and path.stat().st_size > 1_000_000]
+    assert not large, f"write {large[0]} as results.parquet"
