@@ -61,7 +61,8 @@ class Encoder(nn.Module):
     @torch.no_grad()
     def encode_image(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]:
         "Features of preprocessed pictures, float32."
-        return self._part("image")(pixels).float()
+        part = self._part("image")
+        return part(pixels.contiguous(memory_format=torch.channels_last)).float()
 
     @torch.no_grad()
     def encode_text(self, tokens: Any) -> Float[Tensor, "B W"]:
@@ -84,8 +85,8 @@ class Encoder(nn.Module):
         self._part(side)
         return EncoderInfo(self.name, self.hash, self.width[side], self.pooling.get(side, ""))
 
-    def extra_repr(self) -> str:
-        return f"{self.name!r}, width={self.width}, hash={self.hash!r}"
+    def __repr__(self) -> str:
+        return f"Encoder({self.name!r}, width={self.width}, hash={self.hash!r})"
 
 
 def _width(encoder: Encoder, side: str) -> int:
@@ -189,7 +190,7 @@ def _shipped(name: str, rest: str) -> Encoder:
     "The towers of a model that comes with the package."
     return _of_dual_encoder(name, load_source(name))
 
-# %% ../../nbs/features/350_encoders.ipynb #ff8e8ce6
+# %% ../../nbs/features/350_encoders.ipynb #04efc84b
 def _timm(name: str, rest: str) -> Encoder:
     "An image encoder of timm."
     import timm
@@ -207,7 +208,9 @@ def _timm(name: str, rest: str) -> Encoder:
             raise KeyError(f"encoder {name!r}: timm has no such weights; a file is needed.{hint}")
         with downloads(name, f"a file is given as timm:{model}/FILE"):
             network = timm.create_model(model, pretrained=True, num_classes=0)
-    pooling = {"image": f"pooling of timm: {getattr(network, 'global_pool', '') or 'avg'}"}
+    pool = getattr(network, "global_pool", "")
+    pooling = {"image": f"timm's pooling {getattr(pool, 'pool_type', pool)}".strip()}
+    network = network.to(memory_format=torch.channels_last)  # convolutions are faster so
     return Encoder(name, network, preprocess=TimmPreprocess(network), pooling=pooling)
 
 
