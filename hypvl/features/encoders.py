@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..config import suggest
 from ..data.records import read_json
+from ..extras import MissingExtra
 from .feature_store import EncoderInfo
 from ..models.adapters import weights_hash
 from ..models.frozen import load_source
@@ -338,7 +339,7 @@ def _transformers(name: str, rest: str) -> Encoder:
     text = _TextModel(model, pooling, normalize)
     return Encoder(name, text=text, tokenize=_Tokenizer(tokenizer, longest), pooling=says)
 
-# %% ../../nbs/features/350_encoders.ipynb #932f6a09
+# %% ../../nbs/features/350_encoders.ipynb #803f1245
 _KINDS = {"open_clip": _open_clip, "shipped": _shipped}
 _KINDS |= {"timm": _timm, "transformers": _transformers}
 
@@ -366,7 +367,7 @@ def load_encoder(
     """The frozen encoder of a name.
 
     Raises KeyError or ValueError with a suggestion for an unknown name, FileNotFoundError where
-    weights are missing and cannot be downloaded, ModuleNotFoundError where its library is not
+    weights are missing and cannot be downloaded, `MissingExtra` where its library is not
     installed.
     """
     kind, _, rest = str(name).partition(":")
@@ -374,7 +375,7 @@ def load_encoder(
         try:
             return _KINDS[kind](name, rest)
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
+            raise MissingExtra(
                 f"encoder {name!r} needs {error.name}, which is not installed: "
                 f"pip install {error.name}",
                 name=error.name,
