@@ -209,6 +209,9 @@ class FeatureStore:
         "Write features of images and texts to a store; see `store_arrays` for all arguments."
         return store_arrays(folder, image, text, pairs, **settings)
 
+    def __reduce__(self):
+        return FeatureStore, (self.folder,)  # a copy opens the files again
+
     def __repr__(self) -> str:
         sizes = [f"{name} {list(array.shape)}" for name, array in self._arrays.items()]
         return f"FeatureStore({str(self.folder)!r}: {', '.join(sizes)})"
