@@ -46,6 +46,11 @@ class HeadConfig(ModelDescription, kind="head"):
         settings = {"hidden": self.hidden, "dropout": self.dropout, "encoders": self.encoders}
         return HyperbolicHead(self.width, self.geometry, **settings)
 
+    @property
+    def image_size(self) -> int:
+        "0: a head reads features, its encoder decides about pixels."
+        return 0
+
 
 LOADABLE = ("open_clip", "timm", "transformers")  # kinds of encoders that a file may name
 
@@ -280,9 +285,9 @@ class HyperbolicHead(ImageTextModel):
     @property
     def tokenizer(self) -> Callable[[Sequence[str]], Any]:
         "Texts → tokens, of the text encoder."
-        encoder = self._reader("text").encoder()
 
         def tokenize(texts):
+            encoder = self._reader("text").encoder()
             tokens = encoder.tokenize([texts] if isinstance(texts, str) else list(texts))
             return tokens if isinstance(tokens, Tensor) else _Tokens(tokens)
 
