@@ -7,8 +7,10 @@ __all__ = ['Parse', 'Box', 'Sample', 'square_pad', 'read_text', 'read_lines', 'r
 
 # %% ../../nbs/data/200_records.ipynb #0439e103
 import csv
+import gzip
 import io
 import json
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -202,11 +204,16 @@ def square_pad(
 
 # %% ../../nbs/data/200_records.ipynb #ad66642c
 def read_text(path: str | Path) -> str:
-    "A text in UTF-8; a mark of the byte order in front is left out."
+    "A text in UTF-8, of a .gz file unpacked; a mark of the byte order in front is left out."
+    content, name = Path(path).read_bytes(), Path(path).name
     try:
-        return Path(path).read_bytes().decode("utf-8-sig")
+        if name.endswith(".gz"):
+            content = gzip.decompress(content)
+        return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{Path(path).name} is not UTF-8 ({error})") from error
+        raise ValueError(f"{name} is not UTF-8 ({error})") from error
+    except (EOFError, OSError, zlib.error) as error:
+        raise ValueError(f"{name} is no gzip file, or is cut ({error})") from error
 
 
 def read_lines(path: str | Path) -> list[str]:

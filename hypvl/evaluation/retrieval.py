@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from .statistics import item_values
 from .zero_shot import encode_images, encode_texts, inference
 from ..indices import read_indices, read_lengths, read_mask, read_scores, read_values
-from ..models.dual_encoder import eval_transform
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #c1ae49fe
 Scores = Float[Tensor, "Q N"] | Float[np.ndarray, "Q N"]
@@ -201,8 +200,7 @@ def evaluate_retrieval(
     owners, ks = read_indices("owners", owners, len(paths), len(captions)), read_lengths(ks)
     texts = encode_texts(model, captions)  # first: a word may be unknown to the model
     if image_points is None:
-        size = model.image_tower.config.image_size
-        reading.setdefault("transform", eval_transform(size, "squeeze"))
+        reading.setdefault("transform", model.preprocess_squeeze)
         images = encode_images(model, paths, **reading)
     else:
         images = image_points(paths)

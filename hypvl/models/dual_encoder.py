@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from .image_text import ImageTextModel, lift_or_mark, type_and_shape
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
 from torch import Tensor, nn
@@ -111,7 +112,7 @@ class ImageEncoder(HubModel):
         The interface is open_clip's; projection and lift are those of MERU, section 3.
         """
         features = self.image_projection(self.image_tower(self._pixels(images, "images")))
-        return self._lifted(features, "image", normalize)
+        return lift_or_mark(self.geometry, features, "image", normalize)
 
     def embed(
         self,
@@ -212,7 +213,7 @@ class ImageEncoder(HubModel):
             if not wanted or x.shape[1] != width:
                 raise ValueError(
                     f"input {name!r} must be floats [B, {width}], outputs of the {side} "
-                    f"tower, got {_what(x)}"
+                    f"tower, got {type_and_shape(x)}"
                 )
             parts.append(x.to(self.pixel_mean.dtype))
         return parts
@@ -252,40 +253,8 @@ class ImageEncoder(HubModel):
                 hint = "normalised pictures are not wanted, the model normalises itself"
             raise ValueError(f"{name} must be in [0, 1], got {low:.3g} to {high:.3g}; {hint}")
 
-    def _lifted(self, features, side, normalize):
-        "Points, or features with a mark by which `score` knows them."
-        if normalize:
-            return self.geometry.lift(features, side)
-        if not torch.compiler.is_compiling():
-            features.not_lifted = True
-        return features
 
-
-def _check_labels(labels):
-    "Raise unless names of classes are texts in an order."
-    listed = hasattr(labels, "__getitem__") and not isinstance(labels, (str, Mapping))
-    names = list(labels) if listed and getattr(labels, "ndim", 1) else []
-    if not names or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"labels must be a list of names, got {labels!r}")
-    for place, name in enumerate(names):
-        if not name.strip():
-            raise ValueError(f"labels[{place}] must be a name, got {name!r}")
-
-
-def _as_templates(template):
-    "One text with a place for the name, or several, as a list."
-    several = [template] if isinstance(template, str) else template
-    listed = isinstance(several, (list, tuple)) and len(several) > 0
-    if not listed:
-        raise ValueError(f"template must have {{}} where the name goes, got {template!r}")
-    for place, text in enumerate(several):
-        if not isinstance(text, str) or "{}" not in text:
-            which = "template" if several is not template else f"template[{place}]"
-            raise ValueError(f"{which} must have {{}} where the name goes, got {text!r}")
-    return list(several)
-
-
-class DualEncoder(ImageEncoder):
+class DualEncoder(ImageEncoder, ImageTextModel):
     """An image tower and a text tower that meet on a geometry.
 
     Pixels in [0, 1] go to `encode_image`, ids of `tokenizer` to `encode_text`, and both with
@@ -334,69 +303,7 @@ class DualEncoder(ImageEncoder):
         The interface is open_clip's; projection and lift are those of MERU, section 3.
         """
         features = self.text_projection(self.text_tower(_checked_tokens(tokens, "tokens")))
-        return self._lifted(features, "text", normalize)
-
-    def score(
-        self,
-        image_points: Float[Tensor, "N D"],
-        text_points: Float[Tensor, "M D"],
-        kind: str | None = None,
-    ) -> Float[Tensor, "N M"]:
-        """Scores of all pairs: one number each, higher is closer, without temperature.
-
-        image_points, text_points: of `encode_image` and `encode_text` with normalize=True.
-        kind: 'paper' (minus the distance; the cosine on a sphere) or 'official' (what published
-            evaluation code ranks by: the sum of Lorentz inner products); None leaves the choice
-            to the geometry.
-
-        Raises ValueError for another width, for rows on a sphere whose length is not 1, and for
-        the very tensors that `encode_image` and `encode_text` gave with normalize=False. Features
-        after an operation (torch.cat, an index, .detach(), .to(device)) are scored without an
-        error on hyperbolic and Euclidean geometries, where every vector is some point; the scores
-        mean nothing then.
-        """
-        self._check_points(image_points, "image_points", "image")
-        self._check_points(text_points, "text_points", "text")
-        if kind is None:
-            return self.geometry.score(image_points, text_points)
-        return self.geometry.score(image_points, text_points, kind=kind)
-
-    @torch.no_grad()
-    def classify(
-        self,
-        images: Float[Tensor, "N 3 H W"]
-        | UInt8[Tensor, "N 3 H W"]
-        | Image.Image
-        | Sequence[Image.Image],
-        labels: Sequence[str],
-        template: str | Sequence[str] = "a photo of a {}",
-    ) -> Float[Tensor, "N L"]:
-        """Probability of each label for each image; rows sum to 1.
-
-        images: as for `encode_image`, or one PIL image, or a list of them.
-        labels: names such as 'dog'.
-        template: the text of a label, with {} where the name goes; of several, a label is the
-            one point that `geometry.prototype` makes of its texts, as in the evaluation.
-
-        Raises ValueError for labels without an order (a set), that are no texts or that are blank,
-        for a template without {}, and for words that a model of few words does not read (of pieces
-        without a row in its table; `text_tower.words` has those of one piece).
-
-        The softmax over labels of `geometry.logits`, at the temperature that was learned, in
-        evaluation mode: how CLIP (Radford et al., 2021) classifies without examples.
-        """
-        _check_labels(labels)
-        templates = _as_templates(template)
-        device = self.pixel_mean.device
-        pictures = self._preprocessed(images)
-        texts = [text.replace("{}", label) for label in labels for text in templates]
-        tokens = self.tokenizer(texts)
-        with preserve_modes(self):
-            self.eval()
-            image_points = self.encode_image(pictures.to(device), normalize=True)
-            features = self.encode_text(tokens.to(device))
-            text_points = self.geometry.prototype(features.unflatten(0, (-1, len(templates))))
-        return self.geometry.logits(image_points, text_points).softmax(dim=-1)
+        return lift_or_mark(self.geometry, features, "text", normalize)
 
     def encoders(self) -> dict[str, Callable[[Mapping[str, Any], Mapping[str, str]], dict]]:
         """Kind → method that embeds entries of that kind: pictures, texts, words, kept features.
@@ -508,33 +415,6 @@ class DualEncoder(ImageEncoder):
         table.attrs = pixels
         return table
 
-    def _preprocessed(self, images):
-        "A tensor of pictures, made by `preprocess` of one PIL image or several."
-        if isinstance(images, Tensor):
-            return images
-        pictures = list(images) if isinstance(images, (list, tuple)) else [images]
-        others = [picture for picture in pictures if not isinstance(picture, Image.Image)]
-        if others or not pictures:
-            found = _what(others[0]) if others else "none"
-            inside = "a list with " if isinstance(images, (list, tuple)) else ""
-            hint = "; PIL.Image.open(path) reads a file"
-            raise ValueError(
-                "images must be a tensor [N, 3, H, W], a PIL image or a list of PIL images, "
-                f"got {inside}{found}{hint if found in ('str', 'PosixPath') else ''}"
-            )
-        return torch.stack([self.preprocess(picture) for picture in pictures])
-
-    def _check_points(self, points, name, side):
-        "Refuse what is no point, as far as that can be told."
-        if getattr(points, "not_lifted", False):
-            row = points[:1].detach()
-            if not torch.equal(self.geometry.lift(row, side).to(row.dtype), row):
-                raise ValueError(
-                    f"{name} are features, not points: encode with normalize=True, "
-                    f"or lift them, model.geometry.lift({name}, {side!r})"
-                )
-        self.geometry.check_rows(points, name)
-
     def _check_words(self, batch, words):
         "What word inputs need of a tower and of a batch."
         if not hasattr(self.text_tower, "forward_states"):
@@ -599,13 +479,6 @@ def normalise_pixels(
     return (images.to(mean.dtype) - mean) / std
 
 
-def _what(entry):
-    "What somebody has given, for a message."
-    if isinstance(entry, Tensor):
-        return f"{str(entry.dtype).removeprefix('torch.')} {list(entry.shape)}"
-    return type(entry).__name__
-
-
 def _checked_images(images, name):
     if not isinstance(images, Tensor) or images.dim() != 4 or images.shape[1] != 3:
         hint = ""
@@ -613,14 +486,14 @@ def _checked_images(images, name):
             hint = "; join the first two axes of several pictures a sample, images.flatten(0, 1)"
         if not isinstance(images, Tensor):
             hint = "; torch.stack([model.preprocess(picture), ...]) makes a tensor of PIL pictures"
-        raise ValueError(f"{name} must be [B, 3, H, W], got {_what(images)}{hint}")
+        raise ValueError(f"{name} must be [B, 3, H, W], got {type_and_shape(images)}{hint}")
     if images.dtype != torch.uint8 and not images.is_floating_point():
         raise ValueError(
-            f"{name} must be floats in [0, 1] or bytes (uint8), got {_what(images)}; "
+            f"{name} must be floats in [0, 1] or bytes (uint8), got {type_and_shape(images)}; "
             "integers in 0…255 become bytes by images.to(torch.uint8)"
         )
     if 0 in images.shape[2:]:
-        raise ValueError(f"{name}: no pixels, got {_what(images)}")
+        raise ValueError(f"{name}: no pixels, got {type_and_shape(images)}")
     return images
 
 
@@ -643,9 +516,11 @@ def _checked_tokens(tokens, name):
         hint = ""
         if not isinstance(tokens, Tensor):
             hint = "; model.tokenizer(texts) gives a tensor, torch.tensor(ids) makes one of lists"
-        raise ValueError(f"{name} must be integer ids [B, L], got {_what(tokens)}{hint}")
+        raise ValueError(f"{name} must be integer ids [B, L], got {type_and_shape(tokens)}{hint}")
     if not tokens.shape[1]:
-        raise ValueError(f"{name}: no ids, got {_what(tokens)}; model.tokenizer makes at least two")
+        raise ValueError(
+            f"{name}: no ids, got {type_and_shape(tokens)}; model.tokenizer makes at least two"
+        )
     return tokens.long()
 
 

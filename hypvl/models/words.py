@@ -68,7 +68,7 @@ def midpoint(
     words: int,  # N
 ) -> Float[Tensor, "B N D"]:  # the origin where a word has no piece
     "Lorentz centroid of each word's pieces, factor by factor; float64 inside."
-    if not geometry.has_cones:
+    if not hasattr(geometry, "curvature"):
         raise ValueError(
             f"pool='midpoint' needs a hyperbolic geometry, got {type(geometry).__name__}"
         )

@@ -116,7 +116,7 @@ def family_of(
         return given
     if getattr(model, "official", None):
         return model.official.family
-    return "hyperbolic" if model.geometry.has_cones else "flat"
+    return "hyperbolic" if hasattr(model.geometry, "curvature") else "flat"
 
 # %% ../../nbs/papers/811_report.ipynb #fb3cb76c
 _NO_NUMBERS = pd.DataFrame(columns=["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value"])

@@ -119,7 +119,7 @@ def measure(
     scale = getattr(geometry, "logit_scale", None)
     if isinstance(scale, Tensor):
         row["temperature"] = (-scale.float()).exp()
-    if getattr(geometry, "has_cones", False):
+    if hasattr(geometry, "curvature"):
         c = geometry.curvature.detach().float()
         row |= dict(curvature=c.mean(), curvature_min=c.min(), curvature_max=c.max())
     lacks = geometry.lacks() if hasattr(geometry, "lacks") else []

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['SUGARCREPE_COUNTS', 'SUGARCREPE', 'OVERALL', 'FolderData', 'ClassFolders', 'class_folders', 'read_image_folder',
-           'CaptionData', 'read_karpathy', 'read_coco_texts', 'read_coco_captions', 'read_flickr_tokens', 'PairData',
-           'read_vl_checklist', 'vl_checklist_files', 'read_sugarcrepe']
+           'CaptionData', 'image_below', 'karpathy_images', 'read_karpathy', 'read_coco_texts', 'read_coco_captions',
+           'flickr_texts', 'read_flickr_tokens', 'PairData', 'read_vl_checklist', 'vl_checklist_files',
+           'read_sugarcrepe']
 
 # %% ../../../nbs/data/benchmarks/242_annotations.ipynb #7f56b31a
 import logging
@@ -226,8 +227,12 @@ def _whole(value, where):
     return value
 
 
-def _image_path(root, name, where):
-    "A file below a folder; a name that is none, or leads elsewhere, is an error."
+def image_below(
+    root: str | Path,  # folder of images
+    name: str,  # as an annotation file has it
+    where: str,  # what a message calls the entry
+) -> Path:
+    "Return the file of a name below a folder; ValueError for a name that leads elsewhere."
     parts = PurePosixPath(name.replace("\\", "/")).parts
     too_long = any(len(part.encode()) > 255 for part in parts)
     if not parts or too_long or "\0" in name or name.startswith("/") or ".." in parts:
@@ -279,29 +284,37 @@ def _captions(entries, where):
     return CaptionData(tuple(paths), tuple(captions), tuple(owners), missing)
 
 # %% ../../../nbs/data/benchmarks/242_annotations.ipynb #ed2f0a86
+def karpathy_images(
+    path: str | Path,  # dataset_coco.json, dataset_flickr8k.json, ...
+    image_root: str | Path,  # images are at `filepath/filename` or `filename` below it
+    split: str | Collection[str] | None = None,  # wanted, one or several; None: all
+) -> Iterator[tuple[str, str, list[Path], list[str]]]:
+    "Yield split, name, candidate files and captions of each image in Karpathy's layout."
+    name, wanted = Path(path).name, {split} if isinstance(split, str) else {*(split or ())}
+    images = _value(read_json(path), "images", list, name)
+    known = Counter(_value(e, "split", str, f"{name}, images[{i}]") for i, e in enumerate(images))
+    if wanted - {*known}:
+        raise ValueError(f"split: {name} has {dict(known)}, got {split!r}")
+    for i, e in enumerate(images):
+        if split is not None and e["split"] not in wanted:
+            continue
+        where = f"{name}, images[{i}]"
+        file, sentences = _value(e, "filename", str, where), _value(e, "sentences", list, where)
+        below = _value(e, "filepath", str, where) if "filepath" in e else ""
+        below = f"{below}/{file}".strip("/")
+        places = [image_below(image_root, name, where) for name in (below, file)]
+        texts = [_value(sentence, "raw", str, where) for sentence in sentences]
+        yield e["split"], below, places, texts
+
+
 def read_karpathy(
     path: str | Path,  # dataset_coco.json, dataset_flickr30k.json, ...
     image_root: str | Path,  # images are at `filepath/filename` or `filename` below it
     split: str | Collection[str] = "test",  # or several, such as ('train', 'restval')
 ) -> CaptionData:
     "Captions in Karpathy's layout."
-    name, wanted = Path(path).name, {split} if isinstance(split, str) else {*split}
-    images = _value(read_json(path), "images", list, name)
-    splits = Counter(_value(e, "split", str, f"{name}, images[{i}]") for i, e in enumerate(images))
-    if wanted - {*splits}:
-        raise ValueError(f"split: {name} has {dict(splits)}, got {split!r}")
-    entries = []
-    for i, e in enumerate(images):
-        if e["split"] not in wanted:
-            continue
-        where = f"{name}, images[{i}]"
-        file, sentences = _value(e, "filename", str, where), _value(e, "sentences", list, where)
-        below = _value(e, "filepath", str, where) if "filepath" in e else ""
-        below = f"{below}/{file}".strip("/")
-        places = [_image_path(image_root, name, where) for name in (below, file)]
-        texts = [_value(sentence, "raw", str, where) for sentence in sentences]
-        entries.append((below, places, texts))
-    return _captions(entries, name)
+    entries = [entry for _, *entry in karpathy_images(path, image_root, split)]
+    return _captions(entries, Path(path).name)
 
 # %% ../../../nbs/data/benchmarks/242_annotations.ipynb #f8508aee
 def read_coco_texts(
@@ -331,7 +344,7 @@ def read_coco_captions(
     for number, names in places.items():
         if number in texts:
             where = f"{file.name}, image {number}"
-            found = [_image_path(image_root, name, where) for name in names]
+            found = [image_below(image_root, name, where) for name in names]
             entries.append((names[0], found, texts[number]))
     bare = [names[0] for number, names in places.items() if number not in texts]
     if bare:
@@ -340,12 +353,10 @@ def read_coco_captions(
     return _captions(entries, file.name)
 
 # %% ../../../nbs/data/benchmarks/242_annotations.ipynb #41925e2a
-def read_flickr_tokens(
-    path: str | Path,  # results_20130124.token
-    image_root: str | Path,  # holds the images
-    keep: Iterable[str] | None = None,  # file names of the split; None keeps all
-) -> CaptionData:
-    "Captions in Flickr30K's official layout."
+def flickr_texts(
+    path: str | Path,  # results_20130124.token, Flickr8k.token.txt
+) -> dict[str, list[str]]:  # file of an image → its captions, in the order of the lines
+    "Return the captions of a file with a line `image.jpg#0<TAB>caption` each."
     name, texts = Path(path).name, {}
     for i, line in enumerate(read_lines(path), 1):
         head, tab, text = line.partition("\t")
@@ -355,6 +366,16 @@ def read_flickr_tokens(
                 f"{name}, line {i}: `image.jpg#0<TAB>caption` needed, got {line[:80]!r}"
             )
         texts.setdefault(file, []).append(text.strip())
+    return texts
+
+
+def read_flickr_tokens(
+    path: str | Path,  # results_20130124.token
+    image_root: str | Path,  # holds the images
+    keep: Iterable[str] | None = None,  # file names of the split; None keeps all
+) -> CaptionData:
+    "Captions in Flickr30K's official layout."
+    name, texts = Path(path).name, flickr_texts(path)
     keep = [*texts] if keep is None else [*keep]
     unknown = [f for f in keep if f not in texts]
     if unknown:
@@ -362,7 +383,7 @@ def read_flickr_tokens(
             f"keep: {len(unknown)} of {len(keep)} images are not in {name}, "
             f"the first is {unknown[0]!r}"
         )
-    return _captions([(f, [_image_path(image_root, f, name)], texts[f]) for f in keep], name)
+    return _captions([(f, [image_below(image_root, f, name)], texts[f]) for f in keep], name)
 
 # %% ../../../nbs/data/benchmarks/242_annotations.ipynb #b9bde634
 @dataclass(frozen=True)
@@ -383,7 +404,7 @@ def _pairs(rows, image_root, where, limit):
     for key, file, positive, negative in rows:
         if limit is not None and len(kept) == limit:
             break
-        path = _image_path(image_root, file, f"{where}, entry {key!r}")
+        path = image_below(image_root, file, f"{where}, entry {key!r}")
         if path not in exists:
             exists[path] = path.is_file()
         if exists[path]:

@@ -258,12 +258,13 @@ def evaluate_suite(
     behind them), `predictions`, `pairs`, and the frames of `factor_report`, among them `lacking`:
     what could not be measured because of the model's geometry.
     """
-    for method in ("encode_image", "encode_text"):
+    for method, reads in (("encode_image", "preprocess"), ("encode_text", "tokenizer")):
         if not hasattr(model, method):
             raise ValueError(
                 f"model: a suite shows pictures and texts, {type(model).__name__} lacks {method}; "
                 "wrap it with the encoder that its features come from"
             )
+        getattr(model, reads, None)  # a head without its encoder says so here
     if on_fault not in ("raise", "gap"):
         raise ValueError(f"on_fault: unknown {on_fault!r}.{suggest(on_fault, ('raise', 'gap'))}")
     root = Path(root).absolute()

@@ -20,7 +20,7 @@ from ...data.locate import Amount, DataCheck
 from ...data.sources import DataPaths, DataSource
 from ...data.world.states import StatesConfig, state_words
 from .composition_batches import CompositionAugmentation, CompositionDataset
-from .metadata import LOST, METADATA, Compositions, read_compositions
+from .metadata import LOST, Compositions, metadata_files, read_compositions
 from hypvl.papers.h2em.splits import (
     DATASETS,
     PHASES,
@@ -71,7 +71,7 @@ class CzslSource(DataSource, kind="czsl"):
         made_of = ["czsl", replace(self.world, draw=0)]
         if self.root:
             base = Path(self.root)
-            files = [*base.glob(f"{METADATA}.*"), *base.glob(f"{SPLIT_FOLDER}/*_pairs.txt")]
+            files = [*metadata_files(base), *base.glob(f"{SPLIT_FOLDER}/*_pairs.txt")]
             beside = (base / name for name in (TAXONOMY, WORD_VECTORS, *FEASIBILITY))
             files += [path for path in beside if path.is_file()]
             facts = sorted((path.name, file_hash(path)) for path in files)
