@@ -121,6 +121,7 @@ class Geometry(nn.Module):
         self,
         dim: int,  # width of a point
         temperature: float = 0.07,  # initial temperature, > 0
+        logit_bias: float | None = None,  # initial bias of a sigmoid loss; None: there is none
     ):
         super().__init__()
         if dim < 1:
@@ -129,6 +130,8 @@ class Geometry(nn.Module):
             raise ValueError(f"temperature must be > 0, got {temperature}")
         self.dim = dim
         self.logit_scale = nn.Parameter(torch.tensor(-math.log(temperature)))
+        bias = None if logit_bias is None else nn.Parameter(torch.tensor(float(logit_bias)))
+        self.register_parameter("logit_bias", bias)
 
     @property
     def heads(self) -> dict[str, int]:
@@ -360,8 +363,9 @@ class Sphere(Geometry):
         self,
         dim: int,  # width of a point
         temperature: float = 0.07,  # initial temperature
+        logit_bias: float | None = None,  # initial bias of a sigmoid loss
     ):
-        super().__init__(dim, temperature)
+        super().__init__(dim, temperature, logit_bias)
         self.register_buffer("root", torch.zeros(dim))
 
     @fp32_geometry
@@ -473,6 +477,7 @@ class Product(Geometry):
         temperature: float = 0.07,  # initial temperature
         modalities: tuple[str, ...] = ("image", "text"),  # that have a scale
         form: str = "auto",  # of the contrast: 'auto', or 'triton', kernels for a GPU
+        logit_bias: float | None = None,  # initial bias of a sigmoid loss
     ):
         if k < 1 or d < 1:
             raise ValueError(f"k and d must be at least 1, got k={k}, d={d}")
@@ -480,7 +485,7 @@ class Product(Geometry):
             raise ValueError(f"curvature_init must be > 0, got {curvature_init}")
         if not min_radius > 0:
             raise ValueError(f"min_radius must be > 0, got {min_radius}")
-        super().__init__(k * d, temperature)
+        super().__init__(k * d, temperature, logit_bias)
         self.factors = k
         self.metric = _known("metric", metric, ("l1", "l2"))
         self.scale = _known("scale", scale, ("factor", "modality"))
@@ -718,8 +723,9 @@ class Euclidean(Geometry):
         temperature: float = 0.07,  # initial temperature
         modalities: tuple[str, ...] = ("image", "text"),  # that have a scale
         min_radius: float = 0.1,  # K of the half-aperture
+        logit_bias: float | None = None,  # initial bias of a sigmoid loss
     ):
-        super().__init__(dim, temperature)
+        super().__init__(dim, temperature, logit_bias)
         self.min_radius = min_radius
         self.modalities = tuple(_known("modality", m, ("image", "text")) for m in modalities)
         for modality in self.modalities:
@@ -857,6 +863,9 @@ class SphereConfig(GeometryConfig, kind="sphere"):
 
     dim: int = 512  # width of a point
     temperature: float = 0.07  # initial temperature
+    logit_bias: float | None = field(  # initial bias of a sigmoid loss; None: there is none
+        default=None, metadata={"hash": "changed"}
+    )
 
     def __post_init__(self):
         check_least(self, dim=1)
@@ -873,6 +882,9 @@ class EuclideanConfig(GeometryConfig, kind="euclidean"):
     temperature: float = 0.07  # initial temperature
     modalities: tuple[str, ...] = ("image", "text")  # that have a scale
     min_radius: float = field(default=0.1, metadata={"hash": "changed"})  # K of the half-aperture
+    logit_bias: float | None = field(  # initial bias of a sigmoid loss; None: there is none
+        default=None, metadata={"hash": "changed"}
+    )
 
     def __post_init__(self):
         check_least(self, dim=1)
@@ -898,6 +910,9 @@ class ProductConfig(GeometryConfig, kind="product"):
     modalities: tuple[str, ...] = ("image", "text")  # that have a scale
     form: Literal["auto", "triton"] = field(  # of the contrast; 'triton': kernels for a GPU
         default="auto", metadata={"hash": "changed"}
+    )
+    logit_bias: float | None = field(  # initial bias of a sigmoid loss; None: there is none
+        default=None, metadata={"hash": "changed"}
     )
 
     def __post_init__(self):

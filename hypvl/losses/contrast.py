@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SIMILARITIES', 'Similarity', 'read_pairs', 'chance_of', 'Contrast', 'check_similarity', 'similarity_logits',
-           'ContrastOneWay']
+           'ContrastOneWay', 'SigmoidContrast']
 
 # %% ../../nbs/losses/401_contrast.ipynb #cd8fe204
 import math
@@ -192,3 +192,51 @@ class ContrastOneWay(LossTerm, kind="contrast_one_way"):
     def chance(self, embeddings: Mapping[str, Tensor], processes: int = 1) -> float:
         "Value of the term when all scores are equal."
         return chance_of(embeddings, self.query, self.reduction, processes)
+
+# %% ../../nbs/losses/401_contrast.ipynb #69db49e1
+@dataclass(frozen=True)
+class SigmoidContrast(LossTerm, kind="sigmoid_contrast"):
+    """Sigmoid loss of all pairs, summed over the keys of a query (SigLIP, Eq. 1).
+
+    first, second: inputs, or several joined by '+'; row i of one is the partner of row i of the
+    other. The geometry needs a learned `logit_bias`.
+    """
+
+    first: str  # input expression of the queries: local, never gathered
+    second: str  # input expression of the partners: gathered over processes
+    weight: float = 1.0  # coefficient in the objective
+    reduction: str = "mean"  # over the queries of all processes: 'mean' or 'sum'
+    name: str = ""  # column in the logs; made from the inputs if empty
+    group: str = "contrast"  # terms of a group share a schedule
+
+    def __post_init__(self):
+        if not self.name:
+            object.__setattr__(self, "name", f"sigmoid/{self.first}_{self.second}")
+        check_reduction(self.reduction, self.name)
+        if self.first == self.second:
+            said = "first and second are the same input, so every query would match itself"
+            raise ValueError(f"{self.name}: {said}")
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        "Inputs that the term reads."
+        return input_names(self.first) + input_names(self.second)
+
+    def __call__(
+        self,
+        embeddings: Mapping[str, Tensor],  # inputs [B, D]
+        geometry,  # gives `logits`, and has a `logit_bias`
+        context: Context,  # of the step
+    ) -> Float[Tensor, ""]:
+        "Sum over the keys of each query, not weighted."
+        queries, _ = read_pairs(embeddings, self.first, self.second, self.name)
+        keys, offset = context.gathered(embeddings, self.second, self.name)
+        bias = getattr(geometry, "logit_bias", None)
+        if bias is None:
+            said = "a geometry with a bias is needed, such as SphereConfig(logit_bias=-10)"
+            raise ValueError(f"{self.name}: {said}; got {geometry.describe()}")
+        logits = geometry.logits(queries, keys, context.side(self.first)) + bias
+        partner = torch.zeros_like(logits)
+        partner.diagonal(offset).fill_(1.0)
+        losses = F.binary_cross_entropy_with_logits(logits, partner, reduction="none").sum(1)
+        return context.reduce(losses, self.reduction)
