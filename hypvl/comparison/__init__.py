@@ -9,6 +9,7 @@ __all__ = ['Candidate', 'candidates', 'Comparison', 'compare']
 from ..extras import extra_named
 
 with extra_named("hypvl.comparison"):
-    pass
+    from hypvl.comparison.candidates import Candidate, candidates
+    from hypvl.comparison.selection import Comparison, compare
 
 _all_ = ["Candidate", "candidates", "Comparison", "compare"]

@@ -162,12 +162,14 @@ class Comparison:
         shown["rate"] = [f"{rate:g}" for rate in self.table["rate"]]
         shown["tied"] = ["tied" if tied else "" for tied in self.table["tied"]]
         over = "images, 1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
-        tied = ", ".join(self.table["candidate"][self.table["tied"]])
+        tied = "; ".join(self.table["candidate"][self.table["tied"]])
         if self.winner:
             outcome = f"Best: {self.winner}."
         else:
-            outcome = f"No winner. {self.best} is largest; within {EQUIVALENCE:g} point of it, "
-            outcome += f"or not told apart: {tied}."
+            outcome = (
+                f"No winner. Largest: {self.best}. Within {EQUIVALENCE:g} point of it, or not "
+            )
+            outcome += f"told apart from it: {tied}."
         raw = "" if self.raw is None else f"\nCosine of the features, not trained: {self.raw:.1f}"
         return (
             f"R@5, mean of both directions, % of {self.images[0]:,} validation images; "
@@ -269,7 +271,7 @@ def compare(
     seeds: int = 1,  # trainings of each candidate with its best learning rate
     out: str | Path | None = None,  # folder for report, tables, figure and head; None: none
     steps: int | None = None,  # updates of the longest training; None: see `default_steps`
-    batch_size: int = 256,
+    batch_size: int | None = None,  # None: 256, or a quarter of the training images
     dim: int = 64,  # of flat and hyperbolic spaces
     rates: Sequence[float] = RATES,  # learning rates that each candidate tries
     say: Callable[[str], None] = print,  # told a line per candidate
@@ -286,6 +288,7 @@ def compare(
     if not 1 <= seeds <= images["val"]:
         raise ValueError(f"seeds must be 1 to {images['val']} (validation images), got {seeds}")
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    batch_size = batch_size or min(256, max(8, images["train"] // 4))
     steps = steps or default_steps(images["train"], batch_size)
     setting = TrainingSetting(found, steps, batch_size, tuple(rates), device)
     compared = candidates(dim, boxes=len(found.boxes("train")) > 0)
