@@ -40,6 +40,7 @@ HyperbolicHead                            a hyperbolic space on embeddings that 
 SphereConfig, EuclideanConfig, ProductConfig                           geometries
 Contrast, Entail, Objective, FamilyObjective                           losses
 Trainer, TrainConfig, PairLoader                                       training
+compare                                   which geometry and loss suit your embeddings
 
 Each is loaded when it is asked for, `hypvl.create_model`; its own help says more. Everything else
 is below hypvl.geometry, .data, .losses, .models, .training, .evaluation and .papers.
@@ -62,6 +63,7 @@ NAMES = {
     "Trainer": "training.loop",
     "TrainConfig": "training.config",
     "PairLoader": "data.pairs",
+    "compare": "comparison",
 }  # name → module below hypvl
 
 

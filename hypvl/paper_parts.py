@@ -24,6 +24,7 @@ PAPER_PARTS = {  # base of a config, or use → name → module
         "clipped": f"{_AGR}.clipped",
         "routed": f"{_AGR}.routed_geometry",
         "poincare": f"{_VISUAL}.poincare",
+        "mapped": "hypvl.comparison.mapped_space",
     },
     "LossTerm": {
         "routed_contrast": f"{_AGR}.routing_losses",

@@ -28,9 +28,10 @@ class Candidate:
         return f"{self.geometry_name}, {self.loss_name}"
 
 
-def _family(boxes: bool, entailment: bool) -> FamilyObjective:
+def _family(boxes: bool, entailment: bool) -> TermsObjective:
     "Contrast alone or with entailment, of pairs or of pairs and boxes."
-    return FamilyObjective("hycoclip" if boxes else "meru", boxes, gamma=0.2 * entailment)
+    terms = FamilyObjective("hycoclip" if boxes else "meru", boxes).make().terms
+    return TermsObjective(tuple(t for t in terms if entailment or t.group == "contrast"))
 
 
 def candidates(

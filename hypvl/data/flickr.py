@@ -157,11 +157,13 @@ def _read_sentences(path: Path, on_fault: OnFault) -> list[tuple[str, tuple[Phra
 def _boxes_of_entities(path: Path, on_fault: OnFault) -> dict[str, list[tuple]]:
     "Boxes inside the picture of each entity; a broken file and other boxes are faults."
     found: dict[str, list[tuple]] = {}
+    if not path.is_file():
+        on_fault("missing XML", path.name, f"there is no Annotations/{path.name}")
+        return found
     try:
         boxes = read_entity_boxes(path)
-    except (ValueError, FileNotFoundError) as error:
-        kind = "broken XML" if isinstance(error, ValueError) else "missing XML"
-        on_fault(kind, path.name, str(error))
+    except ValueError as error:
+        on_fault("broken XML", path.name, str(error))
         return found
     for each in boxes:
         fault = box_fault(each.box)

@@ -7,7 +7,7 @@ __all__ = ['FeatureDataset', 'store_source', 'FeatureSource']
 
 # %% ../../nbs/features/353_feature_source.ipynb #5a825da0
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..config import config_hash
 from ..data.batches import EpochDataset, Visit
+from ..data.folds import PARTS
 from ..data.jobs import folder_lock
 from ..data.sources import DataPaths, DataSource
 from .encoders import Encoder, load_encoder
@@ -29,6 +30,7 @@ from hypvl.features.feature_store import (
     read_pairs,
     store_arrays,
 )
+from .store_folds import fold_store
 
 # %% ../../nbs/features/353_feature_source.ipynb #5e921acb
 class FeatureDataset(EpochDataset):
@@ -111,6 +113,8 @@ class FeatureSource(DataSource, kind="features"):
 
     folder: str = ""  # feature store; empty: the features of `source`
     boxes: bool = False  # also boxes and phrases, of images that have them
+    # of eight: its pictures are the test, the next fold's the validation; None: the store's splits
+    fold: int | None = field(default=None, metadata={"hash": "changed"})
     source: DataSource | None = None  # whose samples are encoded where there is no folder
     encoder: str = "shipped:clip_world"  # which reads them, as for `load_encoder`
 
@@ -119,6 +123,8 @@ class FeatureSource(DataSource, kind="features"):
     def __post_init__(self):
         if bool(self.folder) == (self.source is not None):
             raise ValueError("folder: a feature store, or a source to encode, is needed")
+        if self.fold is not None and not 0 <= self.fold < PARTS:
+            raise ValueError(f"fold: 0 to {PARTS - 1} needed, got {self.fold}")
 
     def samples(self) -> DataSource:
         return self.source.samples() if self.source else self
@@ -140,6 +146,9 @@ class FeatureSource(DataSource, kind="features"):
         "The store, or the source's data and below `root` the store of its features."
         if not self.source:
             store = open_features(self.folder)
+            if self.fold is not None:
+                place = Path(root) / f"fold-{self.fold}-{store.hash}"
+                store = fold_store(store, place, self.fold)
             return DataPaths(store.folder, store.folder, store.folder, store.hash)
         base = self.source.prepare(root, size, workers, progress)
         folder = Path(root) / f"features-{config_hash([base.content_hash, self, size])}"

@@ -19,8 +19,10 @@ from hypvl.data.flickr import (
     read_flickr30k_entities,
     read_sentence,
 )
+from hypvl.data.folds import parts_of
 from hypvl.data.hierarcaps import read_expanded_chains, read_hierarcaps
 from hypvl.data.photographs import Photograph, decodable, photographs
+from hypvl.evaluation.hierarcaps import length_oracles, word_counts
 from hypvl.papers.h2em.metadata import read_compositions
 from hypvl.papers.h2em.splits import read_split
 
@@ -235,6 +237,21 @@ def test_hierarcaps_of_the_pack(pack):
     every, faults = read_expanded_chains(pack / "hierarcaps", with_test=True)
     assert len(every) == 23_479 and len({chain.image for chain in every}) == 5000 and not faults
     assert len(read_expanded_chains(pack / "hierarcaps")[0]) == 18_770
+    counts = Counter(parts_of([each.id for each in found]).tolist())
+    assert counts == dict.fromkeys(range(8), 125)
+
+
+@pytest.mark.data
+def test_length_explains_most_of_hierarcaps(pack):
+    "The numbers that the protocol states about caption length."
+    words = word_counts([each.captions for each in read_hierarcaps(pack / "hierarcaps")])
+    assert words.mean(0).round(1).tolist() == [1.3, 1.8, 6.3, 11.7]
+    assert (words[:, 0] == words[:, 1]).sum() == 284
+    table = length_oracles(words)
+    assert table.loc["log length", "tau"].round(2) == 0.91
+    assert table.loc["perfect", "regressed_tau"].round(2) == 0.41
+    assert table.loc["noisy", "tau"].round(1) == 0.7
+    assert table.loc["noisy", "regressed_tau"].round(2) == 0.13
 
 
 @pytest.mark.data
