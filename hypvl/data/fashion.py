@@ -26,8 +26,6 @@ def read_fashion(
         where = f"{path.name}, image {number}"
         if split not in ("train", "val", "test"):
             raise ValueError(f"{where}: set must be train, val or test, got {split!r}")
-        caption = f"{attribute} {thing}".strip()
-        found.append(
-            Photograph(image, image_below(root / "images", image, where), split, [caption])
-        )
+        captions = (f"{attribute} {thing}".strip(),)
+        found.append(Photograph(image, image_below(root / "images", image, where), split, captions))
     return usable(found)

@@ -116,7 +116,7 @@ class EntityBox:
 def _number(node: ElementTree.Element, place: str) -> int:
     "A whole number at a place below a node of an XML."
     text = node.findtext(place)
-    if text is None or not text.strip().lstrip("-").isdigit():
+    if text is None or not re.fullmatch(r"-?[0-9]{1,9}", text.strip()):
         raise ValueError(f"{place}: a whole number needed, got {text!r}")
     return int(text)
 
@@ -146,7 +146,12 @@ def read_entity_boxes(
 def _read_sentences(path: Path, on_fault: OnFault) -> list[tuple[str, tuple[PhraseOf, ...]]]:
     "Captions and phrases of a photograph; captions with open brackets are faults."
     found = []
-    for number, line in enumerate(read_lines(path), 1):
+    try:
+        lines = read_lines(path)
+    except ValueError as error:
+        on_fault("broken sentences", path.name, str(error))
+        return found
+    for number, line in enumerate(lines, 1):
         try:
             found.append(read_sentence(line))
         except ValueError as error:

@@ -215,7 +215,8 @@ def read_own_photographs(
     names = {path: path.relative_to(base).as_posix() for path in texts}
     splits, items = _split_of_names([*names.values()]), []
     for path, name in names.items():
-        captions = (texts[path],) if isinstance(texts[path], str) else texts[path]
+        captions = texts[path]
+        captions = (captions,) if isinstance(captions, str) else captions
         items.append(Photograph(name, path, splits[name], captions))
     return usable(items, found.faults)
 

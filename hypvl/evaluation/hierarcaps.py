@@ -49,11 +49,11 @@ def radius_paths(
         if not values.isfinite().all():
             raise ValueError(f"{name}: finite numbers needed, got {values.isnan().sum()} NaN")
     radii = radii.double()
-    levels = torch.linspace(radii.min().item(), radii.max().item(), steps, dtype=torch.float64)
-    found = []
-    for level in levels.to(radii.device):
-        found.append(scores.masked_fill(radii > level, -torch.inf).argmax(1))
-    return torch.stack(found, 1)
+    ordered, captions = radii.sort()
+    levels = torch.linspace(ordered[0].item(), ordered[-1].item(), steps, dtype=torch.float64)
+    outermost = torch.searchsorted(ordered, levels.to(ordered.device), right=True) - 1
+    best = scores[:, captions].cummax(1).indices  # among the captions up to each radius
+    return captions[best[:, outermost]]
 
 # %% ../../nbs/evaluation/652_hierarcaps.ipynb #390c30b6
 def path_measures(
@@ -110,7 +110,8 @@ def length_residual(
 ) -> Float[np.ndarray, "N T"]:
     "Return radii minus their linear regression on the logarithm of the number of words."
     slope, level = np.polyfit(np.log(words).ravel(), radii.ravel(), 1)
-    return radii - slope * np.log(words) - level
+    left = radii - slope * np.log(words) - level
+    return np.where(np.abs(left) > 1e-9 * radii.std(), left, 0)  # rounding has no order
 
 
 def length_oracles(

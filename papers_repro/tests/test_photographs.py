@@ -126,6 +126,44 @@ def test_a_cut_annotation_is_an_error(data):
             read_entity_boxes(path)
 
 
+def damaged(data, content: bytes) -> bytes:
+    "A file with a stretch of it replaced by other bytes."
+    start = data.draw(st.integers(0, len(content)))
+    end = data.draw(st.integers(start, len(content)))
+    return content[:start] + data.draw(st.binary(max_size=8)) + content[end:]
+
+
+@few
+@given(st.data())
+def test_damaged_annotations_are_counted_or_clear_errors(data):
+    "Whatever the bytes: the photograph keeps its place, or a ValueError or FileNotFoundError."
+    sentence = "[/EN#1/people A man] runs .\nHe [/EN#1/people stops] ."
+    chain = "dog => black dog => a black dog => A black dog runs ."
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        xml = xml_of(30, 20, [(["1"], (1, 1, 9, 9))]).encode()
+        for name, content in (
+            ("Annotations/7.xml", xml),
+            ("Sentences/7.txt", sentence.encode()),
+            ("Flickr8k.token.txt", b"7.jpg#0\tA man runs ."),
+            ("Flickr_8k.trainImages.txt", b"7.jpg\n"),
+            ("Flickr_8k.devImages.txt", b""),
+            ("Flickr_8k.testImages.txt", b""),
+            ("hierarcaps_test.csv", f"id,captions,image_url\n0,{chain},http://a/7.jpg".encode()),
+        ):
+            path = draw(root / "images" / "7.jpg") and root / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(damaged(data, content))
+        one = Photograph("7.jpg", root / "images/7.jpg", captions=["A man ."])
+        for read in (read_flickr8k, read_hierarcaps):
+            try:
+                assert len(read(root)) <= 1
+            except (ValueError, FileNotFoundError) as error:
+                assert str(error)
+        read = read_flickr30k_entities(root, [one])
+        assert len(read) == 1 or read.faults
+
+
 @few
 @given(
     st.lists(
