@@ -35,7 +35,7 @@ from hypvl.papers.h2em.figures import (
 )
 from .measures import MEASURES
 from .metadata import image_path
-from .recipes import SECTIONS, published_recipes, section_recipes
+from .recipes import CHANGES, SECTIONS, published_recipes, section_recipes
 from .tables import LAYOUTS, METRICS, REFERENCE, suspected_typos
 from ..parameters import Seeds
 from ..recipes import known_name
@@ -289,6 +289,7 @@ paper = Paper(
     title="H²EM",
     sections=SECTIONS,
     recipes=section_recipes,
+    changes=CHANGES,
     reference=REFERENCE,
     tables=LAYOUTS,
     figures=FIGURES,

@@ -35,7 +35,7 @@ from hypvl.papers.visual_hierarchies.figures import (
     tree_of_edges,
 )
 from .measures import MEASURES
-from .recipes import SECTIONS, section_recipes
+from .recipes import CHANGES, SECTIONS, section_recipes
 from .tables import LAYOUTS, OPEN_IMAGES, REFERENCE
 from ...training.recipe import Recipe
 
@@ -232,6 +232,7 @@ paper = Paper(
     title="visual hierarchies",
     sections=SECTIONS,
     recipes=section_recipes,
+    changes=CHANGES,
     reference=REFERENCE,
     tables=LAYOUTS,
     figures=FIGURES,
