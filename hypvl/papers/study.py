@@ -24,6 +24,7 @@ from IPython.display import Markdown
 
 from ..config import suggest, write_atomic
 from ..data.sources import DataPaths
+from .audit import audit_table, read_audit
 from .changes import Change, changes_table
 from .claims import judge, read_claims, readable
 from .figures import Drawing, SavedPicture, claims_figure
@@ -291,6 +292,17 @@ class StudyPlan:
         found = changes_table(self.paper.changes, made)
         models = found[["section", "model"]].drop_duplicates()
         return fold(found, f"{len(found)} fields of {len(models)} models")
+
+    def audit(self) -> pd.DataFrame:
+        "Settings of preset 'paper' that differ from the printed ones of each model, with reasons."
+        folder, first = self.reference_folder.parent / "audit", self.paper.sections[0]
+        if self.paper.published is not None:
+            recipes = self.paper.published(first)
+        else:
+            recipes = self.paper.recipes(first, preset="paper")
+        found = audit_table(read_audit(self.paper.name, folder), recipes)
+        found = found[found["match"].eq("no")].drop(columns="match").reset_index(drop=True)
+        return fold(found, f"{len(found)} settings differ", longest=20)
 
     def _repr_html_(self) -> str:
         return f"<p>{self.parameters}</p>" + pd.DataFrame(self.plan()).to_html()
