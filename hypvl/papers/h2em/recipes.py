@@ -334,6 +334,11 @@ def composition_recipe(
     source = _source(preset, 0 if data.get("root") else seed)
     source = override(source, {k: v for k, v in data.items() if k != "kind"})
     towers = rest.pop("model.backbone", _BACKBONES[size])
+    if preset == "paper" and not (sizes or source.root):
+        raise ValueError(
+            f"data.root: preset 'paper' takes epochs, layers and names from a data set; without "
+            f"one set sizes to one of {', '.join(PUBLISHED)}"
+        )
     if sizes:
         split = sized_split(sizes)
         taxonomy = sized_taxonomy(split)
@@ -496,6 +501,8 @@ def section_recipes(
 ) -> list[Recipe]:
     "The recipes of a section, for one seed."
     known_name("section", section, SECTIONS)
+    if preset == "paper" and not overrides.get("data.root"):
+        return published_recipes(section, seed, **overrides)
     made = []
     for root in data_roots(overrides.get("data.root", "")):
         more = overrides | ({"data.root": root} if root else {})
@@ -516,12 +523,15 @@ def section_recipes(
 def published_recipes(
     section: str,  # one of `SECTIONS`
     seed: int = 0,
+    **overrides: Any,  # dotted keys of every recipe
 ) -> list[Recipe]:
     "The recipes of a section at the sizes of each published data set, without its data."
     known_name("section", section, SECTIONS)
     made = []
     for sizes, name in DATASETS.items():
         for settings in _settings(section, "paper"):
-            recipe = composition_recipe(preset="paper", seed=seed, sizes=sizes, **settings)
+            given = without_steps(overrides) if settings.get("family") == "clip" else overrides
+            given = {"preset": "paper", "seed": seed, "sizes": sizes, **settings, **given}
+            recipe = composition_recipe(**given)
             made.append(replace(recipe, label=f"{recipe.name}, {name}"))
     return made
