@@ -64,8 +64,8 @@ def _settings(section: str, preset: str) -> list[dict]:
         counts = (8, 16, 32, 128) if preset == "paper" else (2, 4, 16, 32)
         many = [{"family": "phyclip", "k": k} for k in counts]
         return [*many, {"family": "phyclip", "metric": "l2"}, {"family": "phyclip", "k": 1}]
-    boxes = {"clip": False, "meru": False}  # as in Table 6
-    models = [{"family": family, "boxes": boxes.get(family, True)} for family in FAMILIES]
+    models = [{"family": family} for family in FAMILIES]
+    models += _settings("boxes", preset)  # as in Table 6
     return [{**model, "size": size} for size in ("S", "L") for model in models]
 
 
