@@ -229,7 +229,8 @@ def agr_recipe(
     training = replace(training, seed=seed, steps=max(2, round(budget * training.steps)))
     published = preset == "paper"
     width = 512 if published else 64
-    trunk = TRUNKS["published" if published else "world"]
+    trunk = rest.get("model.weights") or TRUNKS["published" if published else "world"]
+    trunk = trunk.removeprefix("shipped:")  # its configuration has the widths
     model = frozen_towers(trunk, _geometry(setting, width, training.steps))
     objective = RoutedObjective(steps=training.steps)
     if setting in ("clip", "meru"):

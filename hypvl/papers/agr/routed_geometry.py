@@ -66,6 +66,16 @@ class AdaptedHead(nn.Module):
             return self.base(x)
         return self.base(x) + self.scale * (x @ self.down.mT) @ self.up.mT
 
+    @torch.no_grad()
+    def merged(self) -> nn.Linear:
+        "One linear layer without bias that computes the same, for inference."
+        weight = self.base.weight.detach().clone()
+        if self.adapter == "lora":
+            weight += self.scale * self.up @ self.down
+        layer = nn.Linear(*weight.shape[::-1], bias=False, device=weight.device, dtype=weight.dtype)
+        layer.weight.copy_(weight)
+        return layer
+
 # %% ../../../nbs/papers/agr/924_routed_geometry.ipynb #565b697f
 class DetachedHead(nn.Module):
     "A small network on features that get no gradient from it."
