@@ -55,11 +55,11 @@ def part(batch, kinds, start, end):
     return found
 
 
-def update(recipe, batch, kinds, accelerator, pieces, now=None):
+def update(recipe, batch, kinds, accelerator, pieces, now=None, training=False):
     "Log and gradients of one update of this process's samples, the last where none is named."
     rank, processes = accelerator.process_index, accelerator.num_processes
     model = starting_model(recipe)
-    model.double().eval()  # nothing is drawn
+    model.double().train(training)  # nothing is drawn without
     objective = recipe.objective.make()
     freeze(model, recipe.train.groups, objective)
     now = recipe.train.steps - 1 if now is None else now
