@@ -37,10 +37,12 @@ from hypvl.arguments import (
 from .config import suggest
 from .extras import MissingExtra, extra_named
 from hypvl.recipe_commands import (
+    add_gates,
     add_info,
     add_list,
     add_plan,
     add_train,
+    gates_command,
     info_command,
     list_command,
     plan_command,
@@ -286,7 +288,10 @@ def _add_extraction(parser: argparse.ArgumentParser):
     group.add_argument("--out", required=True, type=place, help="folder of the feature store")
 
 
-COMMANDS = ("train", "plan", "list", "info", "evaluate", "explore", "compare", "data", "features")
+COMMANDS = (
+    *("train", "plan", "list", "info", "gates"),
+    *("evaluate", "explore", "compare", "data", "features"),
+)
 
 # %% ../nbs/001_cli.ipynb #e4c483d9
 def _command(commands, name, run, *adders, help, description=""):
@@ -340,6 +345,14 @@ def make_parser() -> argparse.ArgumentParser:
         add_info,
         help="what a checkpoint is, how it came about, what it can be used for",
         description="Geometry, sizes, learned scalars, steps, commit and uses of a checkpoint.",
+    )
+    _command(
+        commands,
+        "gates",
+        gates_command,
+        add_gates,
+        help="how Euclidean AGR treats each query",
+        description="Gate of each text under an AGR checkpoint, and its hyperbolic share.",
     )
     _command(
         commands,

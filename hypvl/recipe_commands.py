@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['ACCELERATE', 'SLURM', 'LISTED', 'add_launch', 'read_launching', 'add_train', 'add_list', 'add_plan', 'add_info',
-           'check_paper', 'is_file_name', 'read_settings', 'check_training', 'full_setting_names', 'field_lines',
-           'default_out', 'score_lines', 'train_command', 'check_plan', 'plan_command', 'list_command', 'info_command']
+           'add_gates', 'check_paper', 'is_file_name', 'read_settings', 'check_training', 'full_setting_names',
+           'field_lines', 'default_out', 'score_lines', 'train_command', 'check_plan', 'plan_command', 'list_command',
+           'info_command', 'gates_command']
 
 # %% ../nbs/007_recipe_commands.ipynb #ad854f0b
 import argparse
@@ -233,6 +234,17 @@ def add_info(parser: argparse.ArgumentParser) -> None:
         "--family",
         type=choice("clip", "meru", "hycoclip", "phyclip"),
         help="of a published file; default: by its layout",
+    )
+
+# %% ../nbs/007_recipe_commands.ipynb #d1335aa1
+def add_gates(parser: argparse.ArgumentParser) -> None:
+    "Options of `hypvl gates`."
+    parser.add_argument("texts", nargs="+", help="queries; quote those of several words")
+    parser.add_argument(
+        "--checkpoint",
+        required=True,
+        type=given,
+        help="folder of a run of AGR or of save_pretrained",
     )
 
 # %% ../nbs/007_recipe_commands.ipynb #e2fe6905
@@ -543,6 +555,9 @@ def plan_command(
     return 0
 
 # %% ../nbs/007_recipe_commands.ipynb #f13e727a
+_VARIANTS = {"official": "as the published code", "paper": "as the paper's text"}
+
+
 def _recipe_lines(paper: str, preset: str) -> list[str]:
     "A line a recipe of a paper."
     from hypvl.papers.recipe_names import named_recipes
@@ -550,9 +565,10 @@ def _recipe_lines(paper: str, preset: str) -> list[str]:
 
     lines = []
     for name, found in named_recipes(find_paper(paper), preset).items():
-        train = found.recipe.train
+        train, variant = found.recipe.train, getattr(found.recipe.objective, "variant", "")
+        label = found.recipe.name + (f" ({_VARIANTS[variant]})" if variant else "")
         amount = f"{train.steps:>9,} x {train.batch_size:<5,}"
-        lines.append(f"{paper + ':' + name:52} {found.section:10} {amount} {found.recipe.name}")
+        lines.append(f"{paper + ':' + name:52} {found.section:10} {amount} {label}")
     return lines
 
 
@@ -624,4 +640,20 @@ def info_command(
 
     for fact, value in checkpoint_facts(args.checkpoint, args.family).items():
         say(f"{fact:22} {value}")
+    return 0
+
+# %% ../nbs/007_recipe_commands.ipynb #706c5722
+def gates_command(
+    args: argparse.Namespace,  # of `hypvl gates`
+) -> int:  # exit code
+    "Run `hypvl gates`."
+    check_checkpoint(args.checkpoint)
+    wait(f"hypvl gates: reads {args.checkpoint}; this takes some seconds")
+    for plugin in args.plugin:
+        load_plugin(plugin)
+    from hypvl.papers.agr.probe import query_gates
+    from hypvl.papers.report import load_checkpoint
+
+    for row in query_gates(load_checkpoint(args.checkpoint), args.texts).itertuples():
+        say(f"{row.gate:.3f} Euclidean, {100 * (1 - row.gate):.0f} % hyperbolic: {row.text}")
     return 0

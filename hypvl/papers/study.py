@@ -24,6 +24,8 @@ from IPython.display import Markdown
 
 from ..config import suggest, write_atomic
 from ..data.sources import DataPaths
+from .audit import audit_table, read_audit
+from .changes import Change, changes_table
 from .claims import judge, read_claims, readable
 from .figures import Drawing, SavedPicture, claims_figure
 from .parallel_runs import run_all
@@ -90,6 +92,7 @@ class Paper:
     reference: Reference  # how its printed numbers are read
     tables: Mapping[Any, Layout]  # by number: 1 or 'S1'
     figures: Mapping[str, Figure]  # by number or name
+    changes: tuple[Change, ...] = ()  # what sets each model apart from another one
     probes: Mapping[str, Probe] = field(default_factory=dict)  # its own, by name
     measures: Mapping[str, Measure] = field(default_factory=dict)  # what `measure:NAME` names
     seeds: Seeds = Seeds()  # where none are given
@@ -288,6 +291,28 @@ class StudyPlan:
         parts = ", ".join(f"{section} {count}" for section, count in counts.items())
         count = len({row["run"] for row in rows})  # one may belong to several seeds
         return fold(pd.DataFrame(rows), f"{count} runs: {parts}")
+
+    def changes(self) -> pd.DataFrame:
+        "In which fields each model differs from the one it is compared with; of the first seed."
+        first = self.parameters.seeds[0]
+        made = {}
+        for section, recipes in self.recipes.items():
+            asked = zip(recipes, self.asked_seeds[section])
+            made[section] = [recipe for recipe, seed in asked if seed == first]
+        found = changes_table(self.paper.changes, made)
+        models = found[["section", "model"]].drop_duplicates()
+        return fold(found, f"{len(found)} fields of {len(models)} models")
+
+    def audit(self) -> pd.DataFrame:
+        "Settings of preset 'paper' that differ from the printed ones of each model, with reasons."
+        folder, first = self.reference_folder.parent / "audit", self.paper.sections[0]
+        if self.paper.published is not None:
+            recipes = self.paper.published(first)
+        else:
+            recipes = self.paper.recipes(first, preset="paper")
+        found = audit_table(read_audit(self.paper.name, folder), recipes)
+        found = found[found["match"].eq("no")].drop(columns="match").reset_index(drop=True)
+        return fold(found, f"{len(found)} settings differ", longest=20)
 
     def _repr_html_(self) -> str:
         return f"<p>{self.parameters}</p>" + pd.DataFrame(self.plan()).to_html()

@@ -20,7 +20,7 @@ from hypvl.inputs import input_kind
 from hypvl.losses.terms import gather_processes
 from hypvl.models.registry import create_model
 from hypvl.papers import paper_packages
-from hypvl.papers.runs import train
+from hypvl.papers.runs import starting_model, train
 from hypvl.papers.study import find_paper
 from hypvl.training.interruption import Interrupted
 from hypvl.training.loop import Updater
@@ -55,15 +55,14 @@ def part(batch, kinds, start, end):
     return found
 
 
-def update(recipe, batch, kinds, accelerator, pieces):
-    "Log and gradients of one update of this process's samples."
+def update(recipe, batch, kinds, accelerator, pieces, now=None, training=False):
+    "Log and gradients of one update of this process's samples, the last where none is named."
     rank, processes = accelerator.process_index, accelerator.num_processes
-    model = create_model(recipe.model, seed=0)
-    recipe.model.initialise(model)
-    model.double().eval()  # nothing is drawn
+    model = starting_model(recipe)
+    model.double().train(training)  # nothing is drawn without
     objective = recipe.objective.make()
     freeze(model, recipe.train.groups, objective)
-    now = recipe.train.steps - 1
+    now = recipe.train.steps - 1 if now is None else now
     begin = getattr(model.geometry, "begin_step", None)
     if begin is not None:
         begin(now)

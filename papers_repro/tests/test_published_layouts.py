@@ -11,10 +11,16 @@ import pytest
 from conftest import papermill
 
 from hypvl.data.sources import WorldSource
+from hypvl.data.world.captions import caption
 from hypvl.data.world.published import write_data_root
 from hypvl.data.world.scenes import World
+from hypvl.data.world.states import StatesConfig
 from hypvl.data.world.writers import SuiteConfig
 from hypvl.papers.agr.synthetic_posts import RedcapsWorldConfig, write_redcaps_world
+from hypvl.papers.h2em.state_files import write_state_world
+from hypvl.papers.syntax.parsed_captions import train_parser
+from hypvl.papers.syntax.parsers import parse_shards
+from hypvl.papers.visual_hierarchies.box_files import BoxWorldConfig, write_box_world
 
 _BENCHMARKS = SuiteConfig(2, 2, 3, 1, retrieval=24, captions=5, checklist=4, crepe=4, factors=20)
 
@@ -34,7 +40,40 @@ def redcaps(root):
     write_redcaps_world(root / "redcaps", RedcapsWorldConfig(posts=400), progress=False)
 
 
-LAYOUTS = {"phyclip": grit, "agr": redcaps}
+def parsed_grit(root):
+    "Shards of GRIT with the parses of a small spaCy pipeline beside them."
+    grit(root)
+    world = World()
+    gold = [caption(world, world.scene("train", i)).read()[0] for i in range(40)]
+    parser = train_parser(gold, root.parent / "parser")
+    for folder in (root / "grit", root / "val"):
+        parse_shards(folder, str(parser), progress=False)
+
+
+def open_images(root):
+    "Open Images and LVIS beside the benchmarks."
+    write_data_root(World(), root, config=_BENCHMARKS)
+    few = BoxWorldConfig(train=100, validation=10, test=30, lvis=24)
+    shutil.copytree(
+        write_box_world(root.parent / "boxes", few, progress=False), root, dirs_exist_ok=True
+    )
+
+
+def compositions(root):
+    "States and objects under the name of UT-Zappos' folder layout."
+    few = StatesConfig(train_images=8, test_images=6)
+    shutil.copytree(
+        write_state_world(root.parent / "states", few, progress=False), root, dirs_exist_ok=True
+    )
+
+
+LAYOUTS = {
+    "phyclip": grit,
+    "agr": redcaps,
+    "syntax": parsed_grit,
+    "visual_hierarchies": open_images,
+    "h2em": compositions,
+}
 
 
 @pytest.mark.full

@@ -37,7 +37,7 @@ from hypvl.papers.agr.gate_statistics import (
 )
 from .measures import MEASURES
 from .probe import leaning_captions, routed_frames, test_captions
-from .recipes import SECTIONS, section_recipes, trained_parameters
+from .recipes import CHANGES, SECTIONS, section_recipes, trained_parameters
 from .routed_geometry import RoutedConfig
 from .tables import LAYOUTS, REFERENCE
 from ..figures import Drawing, budget_figure, budget_scores
@@ -504,6 +504,7 @@ paper = Paper(
     title="AGR",
     sections=SECTIONS,
     recipes=section_recipes,
+    changes=CHANGES,
     reference=REFERENCE,
     tables=LAYOUTS,
     figures=FIGURES,

@@ -262,6 +262,9 @@ def query_gates(
     texts: Sequence[str],
 ) -> pd.DataFrame:  # text, gate, hyperbolic percent
     "Gate of each text, and 100 (1 − gate), as in Table 6."
+    if not isinstance(model.geometry, Routed):
+        described = model.geometry.describe()
+        raise ValueError(f"checkpoint: a routed geometry is needed, got {described}; train an AGR")
     with inference(model) as device:
         points = encode_texts(model, texts).to(device)
         gate = model.geometry.parts(points).query_weights.gate.cpu().numpy()

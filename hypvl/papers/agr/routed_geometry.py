@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
+from zlib import crc32
 
 import torch
 import torch.nn.functional as F
@@ -64,6 +65,16 @@ class AdaptedHead(nn.Module):
         if self.adapter != "lora":
             return self.base(x)
         return self.base(x) + self.scale * (x @ self.down.mT) @ self.up.mT
+
+    @torch.no_grad()
+    def merged(self) -> nn.Linear:
+        "One linear layer without bias that computes the same, for inference."
+        weight = self.base.weight.detach().clone()
+        if self.adapter == "lora":
+            weight += self.scale * self.up @ self.down
+        layer = nn.Linear(*weight.shape[::-1], bias=False, device=weight.device, dtype=weight.dtype)
+        layer.weight.copy_(weight)
+        return layer
 
 # %% ../../../nbs/papers/agr/924_routed_geometry.ipynb #565b697f
 class DetachedHead(nn.Module):
@@ -223,18 +234,31 @@ class Routed(Geometry):
         self.variant, self.constant, self._step = variant, config.constant, 0
         self.widths = widths  # 0 where the config leaves a part out
         self.has_cones = baseline.has_cones
+        self._seed = int(torch.randint(2**31, (), device="cpu"))  # of `_own_draws`
         self.router = None
         if config.weighting != "query":
-            self.router = PairRouter(
-                config.context,
-                dropout=config.dropout,
-                hidden_layernorm=config.hidden_layernorm,
-                implementation=config.implementation,
-                chunk_pairs=config.chunk_pairs,
-            )
+            with self._own_draws("router"):
+                self.router = self._make_router()
         if config.t_gate_learned:
             above = max(config.t_gate - T_FLOOR, 1e-2)
             self.raw_t_gate = nn.Parameter(torch.tensor(math.log(math.expm1(above))))
+
+    @contextmanager
+    def _own_draws(self, name: str) -> Iterator[None]:
+        "Inside the block a part is drawn by itself, so that an ablation does not move the others."
+        with torch.random.fork_rng():
+            torch.manual_seed(self._seed + crc32(name.encode()))
+            yield
+
+    def _make_router(self) -> PairRouter:
+        config = self.config
+        return PairRouter(
+            config.context,
+            dropout=config.dropout,
+            hidden_layernorm=config.hidden_layernorm,
+            implementation=config.implementation,
+            chunk_pairs=config.chunk_pairs,
+        )
 
     def _check_members(self):
         "What the router is asked for can be had."
@@ -317,6 +341,10 @@ class Routed(Geometry):
 
     def make_head(self, name: str, width: int, side: Side) -> nn.Module:
         "The layer from tower features [*B, width] to a head."
+        with self._own_draws(f"{side} {name}"):
+            return self._make_head(name, width, side)
+
+    def _make_head(self, name: str, width: int, side: Side) -> nn.Module:
         config, members = self.config, self._member_heads()
         if name in members:
             member, inner = members[name]

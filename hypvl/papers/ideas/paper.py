@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from ...evaluation.statistics import seed_interval
 from ..figures import Drawing, palette, panels, style
 from .abilities import ABILITIES, ASKED, IDEAS, LAYOUTS, NO_NUMBERS
-from .recipes import MAIN, MODELS, MORE, SECTIONS, section_recipes
+from .recipes import CHANGES, MAIN, MODELS, MORE, SECTIONS, section_recipes
 from ..parameters import Seeds
 from ..reference import BASELINES, Rows
 from ..study import Figure, Paper, Study
@@ -144,6 +144,7 @@ paper = Paper(
     title="the comparison",
     sections=SECTIONS,
     recipes=section_recipes,
+    changes=CHANGES,
     reference=NO_NUMBERS,
     tables=LAYOUTS,
     figures={

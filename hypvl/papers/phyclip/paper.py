@@ -36,7 +36,7 @@ from hypvl.papers.phyclip.pictures import (
     idea_figure,
     retrieval_figure,
 )
-from .recipes import SECTIONS, section_recipes
+from .recipes import CHANGES, SECTIONS, section_recipes
 from .tables import LAYOUTS, METRIC_SIGNS, REFERENCE
 from .traversal_figures import measures_figure, traversal_figure
 from ..reference import BASELINES, Rows
@@ -374,6 +374,7 @@ paper = Paper(
     title="PHyCLIP",
     sections=SECTIONS,
     recipes=section_recipes,
+    changes=CHANGES,
     reference=REFERENCE,
     tables=LAYOUTS,
     figures=FIGURES,

@@ -179,8 +179,8 @@ LAYOUTS = {
         rank_by=("tower",),
         rows=Rows(sections=("sizes", "main")),
         caption=(
-            "Image towers of three sizes. On the synthetic dataset all four models are trained "
-            "with boxes; the paper trains CLIP and MERU at the smallest and largest size without."
+            "Image towers of three sizes. CLIP and MERU are trained with and without boxes; the "
+            "paper trains them at the smallest and largest size without."
         ),
     ),
 }

@@ -25,7 +25,7 @@ from hypvl.papers.syntax.figures import (
 )
 from .measures import MEASURES
 from .parsers import shard_parses
-from .recipes import SECTIONS, parse_frames, section_recipes
+from .recipes import CHANGES, SECTIONS, parse_frames, section_recipes
 from .syntax_loss import edge_term
 from .tables import LAYOUTS, REFERENCE
 from ..tables import in_groups
@@ -157,6 +157,7 @@ paper = Paper(
     title="the syntax paper",
     sections=SECTIONS,
     recipes=section_recipes,
+    changes=CHANGES,
     reference=REFERENCE,
     tables=LAYOUTS,
     figures=FIGURES,

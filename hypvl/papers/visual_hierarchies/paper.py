@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from IPython.display import Markdown
 
 from ..figures import Drawing, budget_figure, budget_scores, training_figure
 from ..parameters import Seeds
@@ -24,6 +25,7 @@ from .containment import Pairs, read_pairs
 from .cross_image import CrossImage
 from hypvl.papers.visual_hierarchies.figures import (
     angle_figure,
+    best_roots,
     class_tree_figure,
     concept_figure,
     frequency_figure,
@@ -35,7 +37,7 @@ from hypvl.papers.visual_hierarchies.figures import (
     tree_of_edges,
 )
 from .measures import MEASURES
-from .recipes import SECTIONS, section_recipes
+from .recipes import CHANGES, SECTIONS, section_recipes
 from .tables import LAYOUTS, OPEN_IMAGES, REFERENCE
 from ...training.recipe import Recipe
 
@@ -88,11 +90,14 @@ def _curves(study: Study) -> Drawing:
     return precision_recall_figure(study.rows(Rows("curves", ("main", "cross"), where)))
 
 
-def _tree(study: Study) -> Drawing:
+def _tree(study: Study) -> Drawing | Markdown:
     edges = study.of_first_seed("tree", dataset=OPEN_IMAGES).drop_duplicates(
         ["general", "specific"]
     )
-    return class_tree_figure(tree_of_edges(edges))
+    tree = tree_of_edges(edges)
+    if not best_roots(tree):  # few pictures
+        return Markdown("*not drawn: no class contains another in enough of these pictures*")
+    return class_tree_figure(tree)
 
 
 def _frequencies(study: Study) -> Drawing:
@@ -232,6 +237,7 @@ paper = Paper(
     title="visual hierarchies",
     sections=SECTIONS,
     recipes=section_recipes,
+    changes=CHANGES,
     reference=REFERENCE,
     tables=LAYOUTS,
     figures=FIGURES,
