@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import plan
 
 from hypvl.papers.study import find_paper
 
@@ -96,20 +97,6 @@ def test_an_outcome_is_noticed(text):
     assert OUTCOME.search(text) and not OUTCOME.search("a part of which 80 % lies within it")
 
 
-def plan(root, name, **given):
-    "Run a reproduction notebook's cells up to its plan, parameters put in where papermill does."
-    namespace = {}
-    for cell in json.loads((root / "papers_repro" / f"{name}.ipynb").read_text())["cells"]:
-        source = "".join(cell["source"])
-        if cell["cell_type"] != "code":
-            continue
-        exec(source, namespace)
-        if "parameters" in cell["metadata"].get("tags", []):
-            namespace |= given
-        if ".plan(globals())" in source:
-            return namespace["study"]
-
-
 @pytest.mark.parametrize(
     "name, wrong, message",
     [
@@ -128,5 +115,5 @@ def test_a_wrong_parameter_is_an_error_before_anything_is_trained(
 ):
     monkeypatch.chdir(root)
     with pytest.raises((ValueError, KeyError, OSError), match=re.escape(message)):
-        plan(root, name, **{"preset": "smoke", "out": str(tmp_path), **wrong}).run()
+        plan(name, **{"preset": "smoke", "out": str(tmp_path), **wrong}).run()
     assert not list(tmp_path.glob("runs/*/metrics.csv"))
