@@ -14,16 +14,16 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from jaxtyping import Int, UInt8
 from PIL import Image
-from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from ..config import parse_json, suggest
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # %% ../../nbs/data/200_records.ipynb #7866b87a
 def _check_parse(p):
@@ -298,14 +298,15 @@ class TokenCache:
 
     def __init__(
         self,
-        tokenizer: Callable[
-            [list[str]], Tensor
-        ],  # texts -> integers [B, any length], padded with 0
+        tokenizer: "Callable[[list[str]], Tensor]",  # texts -> integers [B, L], padded with 0
         limit: int = 200_000,  # texts to remember; the memory is emptied when it is full
     ):
         self.tokenizer, self.limit, self.rows = tokenizer, limit, {}
 
-    def __call__(self, texts: Sequence[str]) -> Int[Tensor, "B L"]:
+    def __call__(self, texts: Sequence[str]) -> "Int[Tensor, 'B L']":
+        import torch  # processes that write pictures begin without it
+        from torch.nn.utils.rnn import pad_sequence
+
         new = [t for t in dict.fromkeys(texts) if t not in self.rows]
         if len(self.rows) + len(new) > self.limit:
             self.rows.clear()

@@ -3,6 +3,7 @@
 The repository, and one smoke reproduction that several tests look at.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -48,17 +49,39 @@ def pytest_collection_modifyitems(config, items):
 
 
 def papermill(
-    notebook: str, out: Path, timeout: int = 600, **parameters
+    notebook: str, out: Path, timeout: int = 600, cores: int | None = 1, **parameters
 ) -> subprocess.CompletedProcess:
-    "Run a reproduction notebook as a user does, from the repository's root."
+    """Run a reproduction notebook as a user does, from the repository's root.
+
+    On one core its runs follow each other in the kernel, so no further process imports everything;
+    with None they go side by side as they do for a user.
+    """
     out.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "papermill", f"papers_repro/{notebook}", str(out / notebook)]
     command += "--no-progress-bar --log-level WARNING --stdout-file - --stderr-file -".split()
     for name, value in {"out": str(out), **parameters}.items():
         command += ["-p", name, str(value)]
+    env = ENV if cores is None else ENV | {"LOKY_MAX_CPU_COUNT": str(cores)}
     return subprocess.run(
-        command, cwd=ROOT, env=ENV, capture_output=True, text=True, timeout=timeout
+        command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout
     )
+
+
+def plan(notebook: str, **parameters):
+    """The study of a reproduction notebook, from its cells up to the plan, run in this process.
+
+    The parameters are put in where papermill does.
+    """
+    namespace = {}
+    for cell in json.loads((ROOT / "papers_repro" / f"{notebook}.ipynb").read_text())["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] != "code":
+            continue
+        exec(source, namespace)
+        if "parameters" in cell["metadata"].get("tags", []):
+            namespace |= parameters
+        if ".plan(globals())" in source:
+            return namespace["study"]
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +93,7 @@ def root() -> Path:
 def smoke(tmp_path_factory) -> Path:
     "The folder of `papermill papers_repro/phyclip.ipynb -p preset smoke`."
     out = tmp_path_factory.mktemp("smoke")
-    done = papermill("phyclip.ipynb", out, preset="smoke")
+    done = papermill("phyclip.ipynb", out, cores=None, preset="smoke")
     assert done.returncode == 0, done.stderr[-4000:]
     (out / "log.txt").write_text(done.stdout)
     return out

@@ -47,9 +47,3 @@ def test_smoke_renders_every_table_figure_and_claim(tmp_path):
     known = measures["dataset"].isin(("gate_order_species", "default_share"))
     permuted = measures[known & measures["model"].eq("permuted")]
     assert len(permuted) == 2 * 5 and permuted["value"].eq(0.5).all()  # five models with gates
-
-
-def test_wrong_section_is_an_error(tmp_path):
-    done = papermill("agr.ipynb", tmp_path, preset="smoke", sections="boxes")
-    said = done.stderr + done.stdout
-    assert done.returncode != 0 and "sections='boxes' is none of all, main, study" in said

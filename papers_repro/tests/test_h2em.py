@@ -89,9 +89,3 @@ def test_gain_over_troika_is_asked_in_one_fusion_too(smoke):
         assert abs(claims.loc[f"H1-{fusion}", "effect"] - gain) < 1e-6
     own_fusions = 100 * (value["prob", "hyperbolic"] - value["logit", "Troika"])
     assert abs(claims.loc["H1", "effect"] - own_fusions) < 1e-6
-
-
-def test_wrong_section_is_an_error(tmp_path):
-    done = papermill("h2em.ipynb", tmp_path, preset="smoke", sections="factorials")
-    said = done.stderr + done.stdout
-    assert done.returncode != 0 and "sections='factorials' is none of all, main" in said

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import plan
 
 from hypvl.papers.study import find_paper
 
@@ -94,3 +95,25 @@ def test_no_outcome_is_typed_into_a_reproduction_notebook(root, name):
 )
 def test_an_outcome_is_noticed(text):
     assert OUTCOME.search(text) and not OUTCOME.search("a part of which 80 % lies within it")
+
+
+@pytest.mark.parametrize(
+    "name, wrong, message",
+    [
+        ("phyclip", {"sedes": 1}, "unknown parameter 'sedes'"),
+        ("phyclip", {"preset": "tiny"}, "preset='tiny' is none of"),
+        ("phyclip", {"data_root": "no/such/folder"}, "data_root: 'no/such/folder' is no folder"),
+        ("phyclip", {"data_root": "."}, "no prepared shards"),
+        ("syntax", {"sections": "ablation"}, "sections='ablation' is none of all, main, budget"),
+        ("agr", {"sections": "boxes"}, "sections='boxes' is none of all, main, study"),
+        ("h2em", {"sections": "factorials"}, "sections='factorials' is none of all, main"),
+        ("visual_hierarchies", {"sections": "moko"}, "sections='moko' is none of all, main, budg"),
+    ],
+)
+def test_a_wrong_parameter_is_an_error_before_anything_is_trained(
+    root, tmp_path, monkeypatch, name, wrong, message
+):
+    monkeypatch.chdir(root)
+    with pytest.raises((ValueError, KeyError, OSError), match=re.escape(message)):
+        plan(name, **{"preset": "smoke", "out": str(tmp_path), **wrong}).run()
+    assert not list(tmp_path.glob("runs/*/metrics.csv"))

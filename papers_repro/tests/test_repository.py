@@ -273,6 +273,12 @@ def test_geometry_and_losses_need_torch_and_little_more(root):
     assert "hypvl list: error: hypvl.papers needs pandas, which is not installed" in done.stderr
 
 
+def test_processes_that_write_the_synthetic_dataset_begin_without_torch(root):
+    "A pool imports its function's module in each process; torch alone takes seconds."
+    code = "import sys, hypvl.data.world.writers as _; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root)
+
+
 def test_readme_names_what_exists(root):
     text = (root / "README.md").read_text()
     for target in re.findall(r"`?make ([a-z0-9]+)", text):

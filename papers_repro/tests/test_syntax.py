@@ -34,11 +34,3 @@ def test_smoke_renders_every_table_figure_and_claim(tmp_path):
         index="seed", columns="model", values="value"
     )
     assert (last["MERU"] != last["MERU + syntax"]).all()  # the rows acted
-
-
-def test_wrong_section_is_an_error(tmp_path):
-    done = papermill("syntax.ipynb", tmp_path, preset="smoke", sections="ablation")
-    assert (
-        done.returncode != 0
-        and "sections='ablation' is none of all, main, budget" in done.stderr + done.stdout
-    )

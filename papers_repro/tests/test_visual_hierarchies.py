@@ -50,9 +50,3 @@ def test_smoke_renders_every_table_figure_and_claim(tmp_path):
     results = pd.read_csv(tmp_path / "results.csv")
     chance = results.query("model == 'chance' and metric == 'parent_to_child_recall@45%'")
     assert (chance["value"] - 0.4545).abs().max() < 0.02
-
-
-def test_wrong_section_is_an_error(tmp_path):
-    done = papermill("visual_hierarchies.ipynb", tmp_path, preset="smoke", sections="moko")
-    said = done.stderr + done.stdout
-    assert done.returncode != 0 and "sections='moko' is none of all, main, budget" in said
