@@ -226,30 +226,36 @@ def _add_hierarchy(
 def add_retrieval(
     run: EvaluationRun,
     dataset: str,  # name for the rows
-    data: CaptionData,
+    images: Any,  # image files, or an image set
+    captions: Sequence[str],
+    owners: Sequence[int],  # index of each caption's image
+    missing: Sequence[str] = (),  # images that were not found
+    transform: str = "squeeze",  # of the images, one of `TRANSFORMS`
 ) -> None:
     "Recall in both directions; captions of one image are a cluster of the bootstrap."
-    scores, owners = run.protocol.scores, pd.Series(data.owners)
+    scores = run.protocol.scores
     items = evaluate_retrieval(
         run.model,
-        data.paths,
-        data.captions,
-        data.owners,
+        images,
+        captions,
+        owners,
         dataset=dataset,
         scores=scores,
-        image_points=run.points("squeeze"),
+        image_points=run.points(transform),
     )
-    baselines = retrieval_baselines(data.owners, len(data.paths), data.captions, run.bag)
-    if run.truth is not None and run.truth.covers(data.paths, data.captions):
-        holds = texts_hold(run.truth, data.paths, data.captions)
-        baselines = pd.concat([baselines, oracle_retrieval(holds, data.owners)])
+    baselines = retrieval_baselines(owners, len(images), captions, run.bag)
+    known = run.truth is not None and isinstance(images, Sequence)
+    if known and run.truth.covers(images, captions):
+        holds = texts_hold(run.truth, images, captions)
+        baselines = pd.concat([baselines, oracle_retrieval(holds, owners)])
     baselines = baselines.assign(suite="retrieval", dataset=dataset)
+    owner_of = pd.Series(owners)
     for rows in (items, *(baselines.assign(score=score) for score in scores)):
         asks_by_image = ~rows["metric"].str.startswith("t2i")
-        cluster = rows["item"].where(asks_by_image, rows["item"].map(owners)).astype(int)
+        cluster = rows["item"].where(asks_by_image, rows["item"].map(owner_of)).astype(int)
         run.add("items", rows.assign(cluster=cluster))
-    if data.missing:
-        lost = np.repeat([0, 1], [len(data.paths), len(data.missing)])
+    if missing:
+        lost = np.repeat([0, 1], [len(images), len(missing)])
         for score in scores:
             run.add_items({"missing": lost}, "retrieval", dataset, score)
 
