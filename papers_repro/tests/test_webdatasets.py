@@ -197,10 +197,13 @@ def test_the_command_says_what_it_needs(model, pictures, tmp_path, capsys):
     lists = dict(classes=NAMES, templates=PROMPTS)
     one = write_wds(tmp_path / "a/wds_one", pictures[:7], range(7), **lists)
     two = write_wds(tmp_path / "b/wds_two", pictures[:7], range(7), **lists)
+    plain = tmp_path / "photos"
+    (plain / "cat").mkdir(parents=True)
+    pictures[9].rename(plain / "cat" / pictures[9].name)
     front = ["evaluate", "--checkpoint", str(model[1]), "--out", str(tmp_path / "out"), "--data"]
     for data, said in (
         ([one, two], "data: sets in one folder are needed, got"),
-        ([one, tmp_path], "data: several only where all are webdataset benchmarks"),
+        ([one, plain], "data: several only where all are webdataset benchmarks"),
         ([one, "--sections", "zero_shot"], "sections: --data names the sets"),
         ([one, tmp_path / "none"], "data: no file or folder"),
     ):
