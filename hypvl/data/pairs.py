@@ -24,7 +24,13 @@ from torch import Tensor
 
 from ..config import suggest
 from .batches import EpochDataset, Loader, SampleFault
-from .downloads import ColumnPairs, ParquetPicture, TarPicture, find_downloads
+from hypvl.data.downloads import (
+    ColumnPairs,
+    ParquetPicture,
+    TarPicture,
+    find_downloads,
+    read_place,
+)
 from .grit.crops import check_crop_scale, random_resized_crop
 from .records import TokenCache, read_table, read_text, square_pad
 from hypvl.pictures import (
@@ -166,7 +172,7 @@ def _pixels(picture: Any, where: str) -> Tensor:
         if isinstance(picture, (str, Path)):
             picture = read_picture(picture)
         if isinstance(picture, (TarPicture, ParquetPicture)):
-            picture = picture.read()
+            picture = read_place(picture)
         if isinstance(picture, Image.Image):
             picture = np.array(upright_rgb(picture))
     except Refused as error:
