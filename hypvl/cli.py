@@ -53,6 +53,11 @@ if TYPE_CHECKING:
     from hypvl.evaluation.suites.features import Share
 
 # %% ../nbs/001_cli.ipynb #08b67757
+def _place_or_address(text: str) -> Path | str:
+    "A path, or an address as it is."
+    return text if text.lower().startswith(("http://", "https://")) else place(text)
+
+
 def _add_places(parser: argparse.ArgumentParser):
     "Options that say what is evaluated, on what, and where the results go."
     group = parser.add_argument_group("model and data")
@@ -73,9 +78,10 @@ def _add_places(parser: argparse.ArgumentParser):
     )
     group.add_argument(
         "--data",
-        type=place,
+        type=_place_or_address,
         nargs="+",
-        help="webdataset benchmarks, wds_cifar100 wds_flickr30k ..., or pictures of one's own: "
+        help="webdataset benchmarks, wds_cifar100 wds_flickr30k ... (folders, or addresses, which "
+        "are downloaded below --out), or pictures of one's own: "
         "a folder, .csv, .tsv or tars with captions gives retrieval, "
         "a folder with one folder per class zero-shot accuracy",
     )
@@ -368,7 +374,10 @@ def check_places(
     "Raise what can be said about paths and device before anything heavy is imported."
     check_checkpoint(args.checkpoint)
     for data in args.data or ():
-        check_data(data, args.data_root)
+        if isinstance(data, Path):
+            check_data(data, args.data_root)
+        elif args.data_root is not None:
+            raise ValueError(f"data_root: give either data or data_root, got {data!r} too")
     if args.data is None and args.data_root is None:
         raise ValueError("data: --data or --data_root is needed, got neither")
     if args.data is not None and args.suite is not None:
@@ -379,7 +388,8 @@ def check_places(
     check_folder("reference", args.reference)
     check_device(args.device)
     for root in args.data or (args.data_root,):
-        _check_out(args, root)
+        if isinstance(root, Path):
+            _check_out(args, root)
     for name, least in (("batch_size", 1), ("workers", 0), ("seed", 0)):
         if getattr(args, name) < least:
             raise ValueError(f"{name}: at least {least}, got {getattr(args, name)}")
@@ -551,8 +561,15 @@ def _wds_data(
 # %% ../nbs/001_cli.ipynb #cba4013c
 def _data_of(args: argparse.Namespace, share: "Share") -> None:
     "Put folder, suite and sections of what `--data` names where `--data_root` has them."
-    from hypvl.data.benchmarks.webdatasets import wds_folders
+    from hypvl.data.benchmarks.webdatasets import fetch_wds, wds_folders
 
+    for i, data in enumerate(args.data):
+        if not isinstance(data, Path):
+            if share.rank == 0:
+                say(f"{data} is downloaded")
+                fetch_wds(data, args.out / "data")
+            share.wait()
+            args.data[i] = fetch_wds(data, args.out / "data")  # finds all there
     sets = [wds_folders(data.absolute()) for data in args.data]
     others = [data for data, found in zip(args.data, sets) if not found]
     if not others:

@@ -5,7 +5,10 @@ Read by the library webdataset, scored by those rules written here once more.
 
 import os
 import tarfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import numpy as np
 import pandas as pd
@@ -231,6 +234,44 @@ def test_exported_folders_are_read_by_others(pictures, tmp_path, capsys):
     assert len(texts) == 8 and {text.splitlines()[1] for text in texts} == {"another"}
     assert main(["data", "export", "--wds", str(tmp_path / "none")]) == 2
     assert "data: one of --data and --data_root is needed" in capsys.readouterr().err
+
+
+class Server(SimpleHTTPRequestHandler):
+    "Serves a folder; the tar of wds_cut promises more than it sends."
+
+    def log_message(self, *_):
+        pass
+
+    def do_GET(self):
+        if not self.path.endswith("wds_cut/test/0.tar"):
+            return super().do_GET()
+        self.send_response(200)
+        self.send_header("Content-Length", "5000")
+        self.end_headers()
+        self.wfile.write(b"too little")
+
+
+def test_an_address_is_downloaded_and_evaluated(model, pictures, tmp_path, capsys):
+    lists = dict(classes=NAMES, templates=PROMPTS)
+    labels = [i % 7 for i in range(14)]
+    for name in ("wds_one", "wds_cut"):
+        write_wds(tmp_path / "web" / name, pictures[:14], labels, **lists)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Server, directory=tmp_path / "web"))
+    Thread(target=server.serve_forever, daemon=True).start()
+    base, out = f"http://127.0.0.1:{server.server_port}", tmp_path / "out"
+    try:
+        values, _ = evaluate(model[1], out, f"{base}/wds_one")
+        assert f"{base}/wds_one is downloaded" in capsys.readouterr().out
+        again, _ = evaluate(model[1], tmp_path / "local", tmp_path / "web/wds_one")
+        assert values == again
+        assert evaluate(model[1], out, f"{base}/wds_one")[0] == values
+        front = ["evaluate", "--checkpoint", str(model[1]), "--out", str(tmp_path / "cut")]
+        assert main([*front, "--data", f"{base}/wds_cut"]) == 2
+        said = capsys.readouterr().err
+        assert "wds_cut/test/0.tar cannot be downloaded: cut short after 10 bytes" in said
+        assert not list((tmp_path / "cut").rglob("*.tar"))
+    finally:
+        server.shutdown()
 
 
 @pytest.mark.data
