@@ -225,7 +225,7 @@ MODEL_NAMES = tuple(f"{family}_{size}" for family in _FAMILIES for size in _SIZE
 
 
 # of `hypvl evaluate`
-SUITE_NAMES = ("phyclip", "syntax", "agr", "official", "world", "folder", "pairs")
+SUITE_NAMES = ("phyclip", "syntax", "agr", "official", "world", "folder", "pairs", "wds")
 
 
 PRESETS = ("smoke", "mini", "gpu", "paper")  # of every recipe

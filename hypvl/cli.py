@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     from hypvl.evaluation.suites.features import Share
 
 # %% ../nbs/001_cli.ipynb #08b67757
+def _place_or_address(text: str) -> Path | str:
+    "A path, or an address as it is."
+    return text if text.lower().startswith(("http://", "https://")) else place(text)
+
+
 def _add_places(parser: argparse.ArgumentParser):
     "Options that say what is evaluated, on what, and where the results go."
     group = parser.add_argument_group("model and data")
@@ -75,8 +80,11 @@ def _add_places(parser: argparse.ArgumentParser):
     )
     group.add_argument(
         "--data",
-        type=place,
-        help="pictures of one's own: a folder, .csv, .tsv or tars with captions gives retrieval, "
+        type=_place_or_address,
+        nargs="+",
+        help="webdataset benchmarks, wds_cifar100 wds_flickr30k ... (folders, or addresses, which "
+        "are downloaded below --out), or pictures of one's own: "
+        "a folder, .csv, .tsv or tars with captions gives retrieval, "
         "a folder with one folder per class zero-shot accuracy",
     )
     group.add_argument(
@@ -287,6 +295,23 @@ def _add_extraction(parser: argparse.ArgumentParser):
     group.add_argument("--text", required=True, type=given, help=names)
     group.add_argument("--out", required=True, type=place, help="folder of the feature store")
 
+# %% ../nbs/001_cli.ipynb #5447b6b9
+def _add_data_export(parser: argparse.ArgumentParser):
+    "Options that say which datasets are written, and where."
+    group = parser.add_argument_group("what is written")
+    group.add_argument("--data_root", type=place, help="folder of data sets")
+    group.add_argument(
+        "--data",
+        type=place,
+        help="pictures of one's own: with captions, or a folder with one folder per class",
+    )
+    group.add_argument("--suite", type=choice(*SUITE_NAMES), help="as for `hypvl evaluate`")
+    group.add_argument(
+        "--sections", type=words, help="only these, with commas: zero_shot, retrieval/COCO, ..."
+    )
+    group.add_argument("--names", type=place, help="of suite folder, as for `hypvl evaluate`")
+    group.add_argument("--wds", required=True, type=place, help="folder of the webdatasets")
+
 
 COMMANDS = (
     *("train", "plan", "list", "info", "gates"),
@@ -381,7 +406,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Train five geometries and three losses on a feature store, with learning "
         "rates tuned for each; one table, one figure, the best head as a checkpoint.",
     )
-    about_data = "look at a folder of data sets"
+    about_data = "look at a folder of data sets, or export them"
     data = commands.add_parser("data", help=about_data, description=_sentence(about_data))
     kinds = data.add_subparsers(dest="kind", metavar="kind", parser_class=Parser, required=True)
     _command(
@@ -392,6 +417,15 @@ def make_parser() -> argparse.ArgumentParser:
         help="what was found where, complete or not, and how to get the rest",
         description="What a folder holds of the published data sets. The exit code is 0 where all "
         "is complete, 3 where something is missing, 1 where something cannot be used.",
+    )
+    _command(
+        kinds,
+        "export",
+        _data_export,
+        _add_data_export,
+        help="write data sets as webdatasets, in the layout of CLIP_benchmark",
+        description="Write classification and retrieval data sets as webdatasets. The exit code is "
+        "0 where all that was asked for is written, 3 where something is missing.",
     )
     about_features = "features of frozen encoders"
     features = commands.add_parser(
@@ -415,7 +449,11 @@ def check_places(
 ) -> None:
     "Raise what can be said about paths and device before anything heavy is imported."
     check_checkpoint(args.checkpoint)
-    check_data(args.data, args.data_root)
+    for data in args.data or ():
+        if isinstance(data, Path):
+            check_data(data, args.data_root)
+        elif args.data_root is not None:
+            raise ValueError(f"data_root: give either data or data_root, got {data!r} too")
     if args.data is None and args.data_root is None:
         raise ValueError("data: --data or --data_root is needed, got neither")
     if args.data is not None and args.suite is not None:
@@ -425,7 +463,17 @@ def check_places(
     check_file("names", args.names)
     check_folder("reference", args.reference)
     check_device(args.device)
-    out, root = Path(args.out), Path(args.data_root or args.data)
+    for root in args.data or (args.data_root,):
+        if isinstance(root, Path):
+            _check_out(args, root)
+    for name, least in (("batch_size", 1), ("workers", 0), ("seed", 0)):
+        if getattr(args, name) < least:
+            raise ValueError(f"{name}: at least {least}, got {getattr(args, name)}")
+
+
+def _check_out(args: argparse.Namespace, root: Path):
+    "Raise where the data are empty, or the results would lie among them."
+    out = Path(args.out)
     if root.is_dir() and not any(root.iterdir()):
         look = f"`hypvl data check --data_root {root}` lists what is looked for"
         name = "data" if args.data_root is None else "data_root"
@@ -436,9 +484,6 @@ def check_places(
     if inside and (args.suite == "folder" or args.data is not None):
         name = "data_root" if args.data is None else "data"
         raise ValueError(f"out: {str(out)!r} lies in {name}, where it would count as a class")
-    for name, least in (("batch_size", 1), ("workers", 0), ("seed", 0)):
-        if getattr(args, name) < least:
-            raise ValueError(f"{name}: at least {least}, got {getattr(args, name)}")
 
 # %% ../nbs/001_cli.ipynb #84cd02fa
 def _processes(device: str):
@@ -562,17 +607,59 @@ def _silent(line: str):
     "Other processes than the first say nothing."
 
 
-def _own_data(args: argparse.Namespace, share: "Share") -> tuple[Path, str]:
+def _own_data(data: Path, prepared: Path, workers: int, shown: bool) -> tuple[Path, str]:
     "Where data of one's own lie after a look at all of them, and the suite that measures them."
     from hypvl.data.own_data import PairSource, has_captions, said_of
 
-    if not has_captions(args.data):
-        return args.data, "folder"
-    source = PairSource(root=str(args.data.absolute()), held_out=1.0)
-    shown = not args.quiet and share.rank == 0
-    found = source.prepare(args.out / "data", 0, max(1, args.workers), shown)
-    (say if share.rank == 0 else _silent)(said_of(found.suite))
+    if not has_captions(data):
+        return data, "folder"
+    source = PairSource(root=str(data.absolute()), held_out=1.0)
+    found = source.prepare(prepared, 0, max(1, workers), shown)
+    say(said_of(found.suite))
     return found.suite, "pairs"
+
+
+def _wds_data(
+    folders: Sequence[Path], sections: Sequence[str] | None
+) -> tuple[Path, str, tuple[str, ...]]:
+    "The folder of webdataset benchmarks, their suite, and the sections that they are."
+    from hypvl.evaluation.suites.tasks import tasks_of
+
+    if sections is not None:
+        raise ValueError(f"sections: --data names the sets, got {sections!r}; leave it out")
+    above = {folder.parent for folder in folders}
+    if len(above) > 1:
+        places = ", ".join(sorted(map(str, above)))
+        raise ValueError(f"data: sets in one folder are needed, got {places}; call once for each")
+    found = [task.name for folder in folders for task in tasks_of(folder, "wds")]
+    return above.pop(), "wds", tuple(found)
+
+# %% ../nbs/001_cli.ipynb #cba4013c
+def _data_of(args: argparse.Namespace, share: "Share") -> None:
+    "Put folder, suite and sections of what `--data` names where `--data_root` has them."
+    from hypvl.data.benchmarks.webdatasets import fetch_wds, wds_folders
+
+    for i, data in enumerate(args.data):
+        if not isinstance(data, Path):
+            if share.rank == 0:
+                say(f"{data} is downloaded")
+                fetch_wds(data, args.out / "data")
+            share.wait()
+            args.data[i] = fetch_wds(data, args.out / "data")  # finds all there
+    sets = [wds_folders(data.absolute()) for data in args.data]
+    others = [data for data, found in zip(args.data, sets) if not found]
+    if not others:
+        folders = [folder for found in sets for folder in found]
+        args.data_root, args.suite, args.sections = _wds_data(folders, args.sections)
+    elif len(args.data) > 1:
+        raise ValueError(
+            f"data: several only where all are webdataset benchmarks (wds_NAME with "
+            f"test/nshards.txt), got {str(others[0])!r}"
+        )
+    else:
+        shown = not args.quiet and share.rank == 0
+        found = _own_data(args.data[0], args.out / "data", args.workers, shown)
+        args.data_root, args.suite = found
 
 # %% ../nbs/001_cli.ipynb #0a4df59a
 def _evaluate(args: argparse.Namespace) -> int:
@@ -585,7 +672,7 @@ def _evaluate(args: argparse.Namespace) -> int:
 
     device, share = _processes(args.device)
     if args.data is not None:
-        args.data_root, args.suite = _own_data(args, share)
+        _data_of(args, share)
     protocol = Protocol(**{name: getattr(args, name) for name in _PROTOCOL})
     name = args.name or model_name(args.checkpoint)
     files = evaluate_checkpoint(
@@ -689,6 +776,31 @@ def _data_check(args: argparse.Namespace) -> int:
         states |= {"unusable"} if len(broken) else set()
     say(", ".join(f"{count} {state}" for state, count in counts.items()))
     return FAILED if "unusable" in states else 0 if states <= {"complete"} else MISSING
+
+# %% ../nbs/001_cli.ipynb #98094d44
+def _data_export(args: argparse.Namespace) -> int:
+    "Run `hypvl data export`."
+    if (args.data is None) == (args.data_root is None):
+        raise ValueError("data: one of --data and --data_root is needed")
+    check_data(args.data, args.data_root)
+    check_folder("data_root", args.data_root)
+    check_file("names", args.names)
+    from tempfile import TemporaryDirectory
+
+    from hypvl.evaluation.suites.export import export_wds
+
+    lines = []
+
+    def tell(line: str):
+        lines.append(line)
+        say(line)
+
+    with TemporaryDirectory() as prepared:
+        root, suite = args.data_root, args.suite
+        if args.data is not None:
+            root, suite = _own_data(args.data, Path(prepared), 1, True)
+        written = export_wds(root, args.wds, suite, args.sections, args.names, tell)
+    return 0 if len(written) == len(lines) else MISSING
 
 # %% ../nbs/001_cli.ipynb #63c026ee
 def _compare(args: argparse.Namespace) -> int:

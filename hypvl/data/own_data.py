@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from ..config import check_type, config_hash, file_stamp, write_atomic
 from .benchmarks.annotations import CaptionData
+from .downloads import Downloads, find_downloads
 from .grit.crops import check_crop_scale
 from .grit.shards import Faults, picture_member, read_shard
 from .jobs import write_once
@@ -156,7 +157,27 @@ def _find(source: Path, columns: Sequence[str], folder: Path, progress: bool) ->
     shards = [path for path in _files_of(source) if path.suffix.lower() == ".tar"]
     if source.is_file() and not shards and source.suffix.lower() not in _TABLES:
         raise ValueError(f"data: a folder, .csv, .tsv or .tar is needed, got {str(source)!r}")
-    return unpack_pairs(shards, folder, progress) if shards else find_pairs(source, columns)
+    if shards:
+        return unpack_pairs(shards, folder, progress)
+    downloads = find_downloads(source) if source.is_dir() else None
+    return _unpack_downloads(downloads, folder) if downloads else find_pairs(source, columns)
+
+
+def _unpack_downloads(downloads: Downloads, folder: Path) -> PairFiles:
+    "Unpack the pictures of img2dataset's Parquet files."
+    _log.warning("%s", downloads.line)
+    pairs, faults = [], [*downloads.faults]
+    for number, (place, captions) in enumerate(downloads.pairs):
+        try:
+            content = place.content()
+        except Refused as error:
+            faults.append(("broken picture", place.file.name, str(error)))
+            continue
+        picture = folder / place.file.stem / f"{number:09d}.{place.column}"
+        picture.parent.mkdir(parents=True, exist_ok=True)
+        picture.write_bytes(content)
+        pairs += [(picture, caption) for caption in captions]
+    return PairFiles(tuple(pairs), tuple(faults))
 
 
 def held_out(
@@ -292,7 +313,7 @@ def has_captions(
         return True
     for path in _files_of(source):
         suffix, above = path.suffix.lower(), path.parent == source
-        if suffix == ".tar" or (above and suffix in (*_TABLES, *PICTURE_SUFFIXES)):
+        if suffix == ".tar" or (above and suffix in (*_TABLES, ".parquet", *PICTURE_SUFFIXES)):
             return True
         if suffix in PICTURE_SUFFIXES and path.with_suffix(".txt").is_file():
             return True

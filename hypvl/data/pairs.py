@@ -21,10 +21,16 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from ..config import suggest
 from .batches import EpochDataset, Loader, SampleFault
+from hypvl.data.downloads import (
+    ColumnPairs,
+    ParquetPicture,
+    TarPicture,
+    find_downloads,
+    read_place,
+)
 from .grit.crops import check_crop_scale, random_resized_crop
 from .records import TokenCache, read_table, read_text, square_pad
 from hypvl.pictures import (
@@ -165,6 +171,8 @@ def _pixels(picture: Any, where: str) -> Tensor:
     try:
         if isinstance(picture, (str, Path)):
             picture = read_picture(picture)
+        if isinstance(picture, (TarPicture, ParquetPicture)):
+            picture = read_place(picture)
         if isinstance(picture, Image.Image):
             picture = np.array(upright_rgb(picture))
     except Refused as error:
@@ -190,7 +198,11 @@ def _digest(source: Any) -> str:
         places = sorted({0, len(source) // 2, len(source) - 1})
     captions = []
     for place in places:
-        item = source[place]
+        try:
+            item = source[place]
+        except SampleFault:
+            captions.append("broken")
+            continue
         pair = isinstance(item, (tuple, list)) and len(item) == 2
         captions.append(str(item[1]) if pair else type(item).__name__)
     return hashlib.sha1("\n".join(captions).encode()).hexdigest()[:8]
@@ -219,6 +231,18 @@ def _are_files(source: Any) -> bool:
         for item in source
     )
 
+# %% ../../nbs/data/205_pairs.ipynb #f4dbc4df
+def _pairs_of(source: Path, columns: Sequence[str]) -> tuple[Sequence, tuple]:
+    "Pairs of a folder, a table or the output of img2dataset, and the faults of the rest."
+    downloads = find_downloads(source) if source.is_dir() else None
+    if downloads is None:
+        found = find_pairs(source, columns)
+        return found.pairs if found.pairs else found.check(), found.faults
+    _log.warning("%s: %s", source.name, downloads.line)
+    if not downloads.pairs:
+        raise ValueError(f"source: no picture with a caption in {str(source)!r}, {downloads.line}")
+    return downloads.pairs, downloads.faults
+
 # %% ../../nbs/data/205_pairs.ipynb #ff8ac2fd
 class PairDataset(EpochDataset):
     """Pictures with captions: `image` (uint8 [B, 3, S, S]), `text` (ids [B, L]) and `key`.
@@ -232,13 +256,14 @@ class PairDataset(EpochDataset):
 
     def __init__(
         self,
-        source: str | Path | Dataset | Sequence,  # folder, .csv, .tsv, or (image, caption) pairs
+        # folder, .csv, .tsv, output of img2dataset, `datasets.Dataset`, or (image, caption) pairs
+        source: Any,
         tokenizer: Callable[[list[str]], Tensor],  # strings → ids [B, L], padded with 0
         size: int,  # side of the images in pixels: model.image_tower.config.image_size
         seed: int = 0,  # of order and crops
         train: bool = True,
         crop_scale: tuple[float, float] = (0.5, 1.0),  # share of the area that a crop keeps
-        columns: tuple[str, str] = ("image", "caption"),  # of a CSV file
+        columns: tuple[str, str] = ("image", "caption"),  # of a CSV file or a dataset
         max_bad: float = 0.1,  # largest share of broken samples before it is an error
     ):
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
@@ -251,9 +276,9 @@ class PairDataset(EpochDataset):
         if not 0 <= max_bad <= 1:
             raise ValueError(f"max_bad: a share, 0 to 1, got {max_bad!r}")
         if isinstance(source, (str, Path)):
-            found = find_pairs(source, columns)
-            source = found.pairs if found.pairs else found.check()
-            self.faults = found.faults
+            source, self.faults = _pairs_of(Path(source), columns)
+        elif hasattr(source, "column_names"):
+            source = ColumnPairs(source, columns)
         if _are_files(source):
             source = by_picture(source)
         if not hasattr(source, "__len__") or not len(source):
@@ -304,7 +329,7 @@ class PairLoader(Loader):
 
     def __init__(
         self,
-        source: str | Path | Dataset | Sequence,
+        source: Any,
         tokenizer: Callable[[list[str]], Tensor],
         size: int,
         batch_size: int = 64,  # samples a batch, of this process

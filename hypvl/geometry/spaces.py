@@ -190,7 +190,11 @@ class Geometry(nn.Module):
     def search_vectors(
         self, points: Float[Tensor, "N D"], side: str, kind: str = "paper"
     ) -> Tensor | None:
-        "Vectors whose inner product ranks like the score, as 'query' or 'key'; None: none do."
+        """Vectors whose inner product ranks like the score, as 'query' or 'key'; None: none do.
+
+        For exact scans only. An approximate inner-product index of a hyperbolic space loses most
+        neighbours; `hypvl.search.database` says what to store there.
+        """
         return None
 
     def bound_vectors(self, points: Float[Tensor, "N D"]) -> Tensor | None:

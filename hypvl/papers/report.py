@@ -240,7 +240,7 @@ def _evaluation_of(out: Path) -> dict | None:
 _KEPT = {  # folder → names in it
     "tasks": r".+-[0-9a-f]{12}",
     "points": r"[0-9a-f]{12}",
-    "data": r"pairs-[0-9a-f]{12}",
+    "data": r"pairs-[0-9a-f]{12}|wds_.+",
 }
 
 

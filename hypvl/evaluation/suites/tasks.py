@@ -34,6 +34,13 @@ from ...data.benchmarks.caption_sets import CAPTION_SETS, open_captions, open_su
 from ...data.benchmarks.checklist import CHECKLIST, OBJECT_COLUMNS, open_checklist
 from ...data.benchmarks.image_sets import lacks, open_benchmark
 from ...data.benchmarks.registry import BENCHMARK_LISTS, BENCHMARKS
+from hypvl.data.benchmarks.webdatasets import (
+    CLASS_NAMES,
+    TEMPLATES,
+    open_wds,
+    wds_folders,
+    wds_type,
+)
 from ...data.benchmarks.wordnet import imagenet_taxonomy
 from ...data.own_data import OWN_PAIRS, own_captions
 from ...data.records import read_lines
@@ -43,6 +50,7 @@ from hypvl.evaluation.suites.protocols import (
     EvaluationRun,
     add_checklist,
     add_classification,
+    add_multilabel,
     add_retrieval,
     add_sugarcrepe,
     part_of,
@@ -207,7 +215,7 @@ def _open_captions(source: str, run: EvaluationRun):
 
 
 def _add_captions(dataset: str, run: EvaluationRun, data):
-    add_retrieval(run, dataset, data)
+    add_retrieval(run, dataset, data.paths, data.captions, data.owners, data.missing)
 
 
 def _caption_task(name: str, source: str | None = None) -> Task:
@@ -314,6 +322,48 @@ def _open_own(run: EvaluationRun):
         raise lacks(run.root.name, [run.root / OWN_PAIRS], "`hypvl evaluate --data` makes it")
     return _part(run, own_captions(run.root)[1])
 
+# %% ../../../nbs/evaluation/suites/634_tasks.ipynb #c5983cd2
+def _open_wds(folder: Path, run: EvaluationRun):
+    return _part(run, open_wds(folder))
+
+
+def _add_wds(run: EvaluationRun, data):
+    if data.kind == "retrieval":
+        add_retrieval(run, data.name, data, *data.pairs, transform="crop")
+        return
+    facts = (data.name, data, data.labels, data.classes, data.templates)
+    if data.kind == "multilabel":
+        add_multilabel(run, *facts)
+        return
+    metric = "per_class" if run.protocol.variant == "official" else "top1"
+    add_classification(run, *facts, metric=metric)
+
+
+def _wds_notes(run: EvaluationRun, data) -> list[str]:
+    "Which names and prompts the files give."
+    if data.kind == "retrieval":
+        captions, _ = data.pairs
+        return [f"{len(data):,} images with {len(captions):,} captions"]
+    names = f"{', '.join(data.classes[:3])}, … {len(data.classes)} in all"
+    prompts = f"{data.templates[0]!r}, … {len(data.templates)} in all"
+    return [f"classes of {CLASS_NAMES}: {names}", f"prompts of {TEMPLATES}: {prompts}"]
+
+
+_WDS_METRICS = {"classification": ("accuracy",), "multilabel": ("mAP",), "retrieval": _RECALLS}
+
+
+def _wds_task(folder: Path) -> Task:
+    kind, name = wds_type(folder), folder.absolute().name
+    section = "retrieval" if kind == "retrieval" else "zero_shot"
+    cells = tuple((section, name, metric) for metric in _WDS_METRICS[kind])
+    lists = "" if kind == "retrieval" else f", names of {CLASS_NAMES}, prompts of {TEMPLATES}"
+    facts = dict(source=f"webdataset, split test{lists}", notes=_wds_notes)
+    return Task(section, name, partial(_open_wds, folder), _add_wds, cells, **facts)
+
+
+def _wds_suite(root: Path) -> list[Task]:
+    return [_wds_task(folder) for folder in wds_folders(root)]
+
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #bc531f3a
 def _pairs_suite(root: Path) -> list[Task]:
     "Retrieval on pictures and captions of one's own, as `PairSource` prepares them."
@@ -331,6 +381,7 @@ SUITES: dict[str, Callable[[Path], list[Task]]] = {  # name → tasks on a folde
     "world": _world_suite,
     "folder": _folder_suite,
     "pairs": _pairs_suite,
+    "wds": _wds_suite,
 }
 
 
@@ -355,9 +406,11 @@ def world_folder(
 def default_suite(
     root: str | Path,  # the data
 ) -> str:
-    "'world' or 'pairs' where the folder has such a layout, else 'phyclip'."
+    "'world', 'pairs' or 'wds' where the folder has such a layout, else 'phyclip'."
     if (Path(root) / OWN_PAIRS).is_file():
         return "pairs"
+    if wds_folders(root):
+        return "wds"
     return "world" if _is_world(Path(root)) else "phyclip"
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #25e446cf
