@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# All measurements on one GPU, under eight minutes: benchmarks/gpu.sh [OUT.json]
+# A trial on a CPU with tiny sizes, in Triton's interpreter: TINY=1 benchmarks/gpu.sh [OUT.json]
+set -euo pipefail
+cd "$(dirname "$0")/.."
+out=${1:-gpu.json}
+python=${PYTHON:-python}
+export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}"
+if [ "${TINY:-0}" = 1 ]; then
+    export TRITON_INTERPRET=1 PYTHONWARNINGS=ignore
+    "$python" benchmarks/gpu.py --tiny --out "$out"
+else
+    timeout 100 "$python" papers_repro/tests/kernel_checks.py cuda || echo "kernel_checks: failed"
+    timeout 370 "$python" benchmarks/gpu.py --out "$out"
+fi
