@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from . import product_kernels
-from .lorentz import _pair, dist, time
+from .lorentz import _pair, _root, dist, time
 from .precision import _wide, fp32_geometry, is_transformed, reads_values
 
 # %% ../../nbs/geometry/103_product.ipynb #11689263
@@ -75,24 +75,10 @@ def product_dist(
     where shapes do not fit, `c` is not positive, or `metric` or `reduce` is unknown.
     """
     x, y, c = check_points(x, y, c, metric, reduce)
-    if is_transformed(x, y, c):
-        d = (_smooth_dist(x, y, c) / c.sqrt()).to(x.dtype)
-    else:
-        d = dist(*torch.broadcast_tensors(x, y), c=c)
+    d = dist(*torch.broadcast_tensors(x, y), c=c)
     if metric == "l1":
         return d.mean(-1) if reduce == "mean" else d.sum(-1)
     return _root(d.square().mean(-1) if reduce == "mean" else d.square().sum(-1))
-
-
-def _root(square: Tensor) -> Tensor:
-    "Square root, with zero gradient at 0."
-    apart = square > 0
-    return torch.where(apart, torch.where(apart, square, 1).sqrt(), square * 0)
-
-
-def _smooth_dist(x: Tensor, y: Tensor, c: Tensor) -> Tensor:
-    "√c × distances by operations that `torch.func` can transform; zero gradient where x = y."
-    return 2 * _root(_pair(x, y, c).u.squeeze(-1)).asinh()
 
 # %% ../../nbs/geometry/103_product.ipynb #7a01d095
 FAR_COSH = 2.0**62  # largest cosh of a distance whose square is a number of float32
