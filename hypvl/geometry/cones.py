@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from . import literal
-from .lorentz import _pair, _tiles
+from .lorentz import _pair, _root, _tiles
 from hypvl.geometry.precision import (
     Curvature,
     _check,
@@ -24,6 +24,7 @@ from hypvl.geometry.precision import (
     _norm,
     _reduce,
     fp32_geometry,
+    is_transformed,
     tiny_norm,
 )
 
@@ -34,7 +35,7 @@ APERTURE_MARGIN = 1e-4  # the slope is that of a scaled norm of at least 2K(1 + 
 class _Aperture(Function):
     @staticmethod
     def forward(r, edge):
-        other_side = ((r - edge).clamp(min=0) * (r + edge)).sqrt()
+        other_side = _root((r - edge).clamp(min=0) * (r + edge))
         return torch.atan2(torch.full_like(r, edge), other_side)
 
     @staticmethod
@@ -75,7 +76,8 @@ def half_aperture(
     edge = 2.0 * min_radius
     inside = r.to(x.dtype) <= edge  # in the type of x, where 0.2 is 2K; not so of NaN
     r = r.where(~inside, 0.0)
-    return _Aperture.apply(r, edge).to(x.dtype)
+    function = _Aperture.forward if is_transformed(x, r) else _Aperture.apply
+    return function(r, edge).to(x.dtype)
 
 # %% ../../nbs/geometry/102_cones.ipynb #c9017610
 def _unit(x: Tensor, n: Tensor) -> Tensor:
@@ -135,8 +137,9 @@ class _ExteriorAngle(Function):
     def forward(x, y, c):
         parts = _angle_parts(x, y, c)
         across = c.unsqueeze(-1).sqrt() * parts.side_length
-        angle = torch.atan2(across, parts.radial + 0.0)  # + 0.0: that of (0, -0.0) would be pi
-        angle = angle.where(parts.known, 0.0).squeeze(-1)
+        radial = parts.radial + 0.0  # the angle of (0, -0.0) would be pi
+        angle = torch.atan2(across.where(parts.known, 0.0), radial.where(parts.known, 1.0))
+        angle = angle.squeeze(-1)
         return angle.to(torch.promote_types(x.dtype, y.dtype))
 
     @staticmethod
@@ -184,7 +187,9 @@ def exterior_angle(
     _check(x, y)
     if _is_literal(mode):
         return literal.exterior_angle(x, y, c=c, eps=eps)
-    return _ExteriorAngle.apply(x, y, _curvature(c, x))
+    c = _curvature(c, x)
+    function = _ExteriorAngle.forward if is_transformed(x, y, c) else _ExteriorAngle.apply
+    return function(x, y, c)
 
 # %% ../../nbs/geometry/102_cones.ipynb #62754645
 class _Apexes(NamedTuple):
@@ -294,7 +299,10 @@ def pairwise_exterior_angle(
     _check(x, y)
     if _is_literal(mode):
         return literal.pairwise_exterior_angle(x, y, c=c, eps=eps)
-    return _PairwiseAngle.apply(x, y, _curvature(c, x))
+    c = _curvature(c, x)
+    if is_transformed(x, y, c):
+        return exterior_angle(x[..., :, None, :], y[..., None, :, :], c=c[..., None, None])
+    return _PairwiseAngle.apply(x, y, c)
 
 # %% ../../nbs/geometry/102_cones.ipynb #d6abdbf2
 def angle_outside_cone(

@@ -26,6 +26,7 @@ from hypvl.geometry.precision import (
     _reduce,
     ball_margin,
     fp32_geometry,
+    is_transformed,
     reads_values,
     tiny_norm,
 )
@@ -206,11 +207,17 @@ def _pair(x: Tensor, y: Tensor, c: Tensor) -> _Pair:
     m = delta - w / (both * (2 + both)) * total
     weight = c * (2 + both).square() / (16 * (1 + x_time) * (1 + y_time))
     u = weight * m.square().sum(-1, keepdim=True)
-    if reads_values(x) and (far := both > FAR).any():
+    if reads_values(u) and (far := both > FAR).any():
         u = _haversine(x, y, c, w, x_time, y_time).where(far, u)
     return _Pair(x, y, c, delta, w, x_time, y_time, m, u)
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #19d64886
+def _root(square: Tensor) -> Tensor:
+    "Square root, with zero gradient at 0."
+    apart = square > 0
+    return torch.where(apart, torch.where(apart, square, 1).sqrt(), square * 0)
+
+
 class _Dist(Function):
     @staticmethod
     def forward(x, y, c):
@@ -261,7 +268,11 @@ def dist(
     _check(x, y)
     if _is_literal(mode):
         return literal.dist(x, y, c=c, eps=eps)
-    return _Dist.apply(x, y, _curvature(c, x))
+    c = _curvature(c, x)
+    if is_transformed(x, y, c):
+        d = 2 * _root(_pair(x, y, c).u.squeeze(-1)).asinh() / c.sqrt()
+        return d.to(torch.promote_types(x.dtype, y.dtype))
+    return _Dist.apply(x, y, c)
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #73a9b7e2
 TILE = 2**17  # pairs worked on at a time on a CPU: their float64 intermediates fit the cache
@@ -388,7 +399,10 @@ def pairwise_dist(
         method = "direct" if x.shape[-1] <= 32 else "gemm"
     if method not in ("direct", "gemm"):
         raise ValueError(f"method must be 'auto', 'direct' or 'gemm', got {method!r}")
-    return _PairwiseDist.apply(x, y, _curvature(c, x), method, reads_values(x))
+    c = _curvature(c, x)
+    if is_transformed(x, y, c):
+        return dist(x[..., :, None, :], y[..., None, :, :], c=c[..., None, None])
+    return _PairwiseDist.apply(x, y, c, method, reads_values(x))
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #2287d7eb
 @fp32_geometry

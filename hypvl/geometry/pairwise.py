@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .gpu_kernels import TritonCrossEntropy, can_run
+from .gpu_kernels import can_run, softmax_gradients, softmax_sums
 from .precision import fp32_geometry, is_transformed
 from hypvl.geometry.product import (
     check_points,
@@ -38,7 +38,7 @@ def _logsumexp(d: Tensor, s: Tensor, axis: int) -> Tensor:
     "Logsumexp of -s × distance along an axis, float64."
     least = d.amin(axis, keepdim=True)
     total = torch.exp((least - d).mul_(s)).sum(axis, dtype=torch.float64)
-    return total.log() - s.double() * least.squeeze(axis)
+    return total.log() - s.double() * least.squeeze(axis).double()
 
 
 def _softmax(d: Tensor, s: Tensor, lse: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -71,31 +71,71 @@ def _differentiable(x, y, c, scale, how, offset, both) -> tuple[Any, Any]:
     return rows, (logits.logsumexp(0)[offset : offset + len(x)] - positive).to(x.dtype)
 
 # %% ../../nbs/geometry/104_pairwise.ipynb #2e10650c
+def _share(x: Tensor, how: tuple[str, str]) -> tuple[bool, float]:
+    "Whether squares are added, and the weight of a factor."
+    metric, reduce = how
+    return metric == "l2", 1 / x.shape[1] if reduce == "mean" else 1.0
+
+
+def _sums(x, y, c, scale, square, share, offset, both, keep) -> list[Tensor]:
+    "Logsumexp of rows and, with `both`, of columns; distances to own keys; kept distances."
+    s, kept = scale.to(x.dtype), []
+    lse, nearest = x.new_empty(len(x), dtype=torch.float64), x.new_empty(len(x))
+    column = lse.new_full((len(y) if both else 0,), -torch.inf)
+    for rows in _row_slices(x, y, keep):
+        d = distances_op(x[rows], y, c, square, share)
+        lse[rows] = _logsumexp(d, s, 1)
+        nearest[rows] = d.diagonal(rows.start + offset)
+        if both:
+            column = torch.logaddexp(column, _logsumexp(d, s, 0))
+        kept = [d] if len(x) * len(y) <= keep else []
+    return [lse, column, nearest, *kept]
+
+
+def _gradients(x, y, c, scale, sums, grad, column_grad, square, share, offset, both, keep):
+    "Gradients in x, y, c and scale; `column_grad` is that of all columns."
+    lse, column, nearest, *kept = sums
+    s, grad, column_grad = scale.to(x.dtype), grad.double(), column_grad.double()
+    for_x, for_y, for_c = torch.empty_like(x), torch.zeros_like(y), torch.zeros_like(c)
+    slope = torch.zeros_like(lse[:1])
+    for rows in _row_slices(x, y, keep):
+        d = kept[0] if kept else distances_op(x[rows], y, c, square, share)
+        own, positive = nearest[rows], s.double() * nearest[rows].double()
+        p, centre, closer = _softmax(d, s, lse[rows, None], grad[rows, None])
+        diagonal = grad[rows] * torch.expm1(-positive - lse[rows])  # P - 1
+        slope += closer + (grad[rows] * (own - centre)).sum()
+        if both:
+            of_columns, centre, closer = _softmax(d, s, column, column_grad)
+            p += of_columns
+            here = slice(rows.start + offset, rows.stop + offset)
+            diagonal += column_grad[here] * torch.expm1(-positive - column[here])
+            slope += closer + (column_grad[here] * (own - centre[here])).sum()
+        p.diagonal(rows.start + offset).copy_(diagonal)
+        total = d if square else None
+        for_x[rows], of_y, of_c = gradients_op(x[rows], y, c, p.mul_(-s), total, share)
+        for_y += of_y
+        for_c += of_c
+    return for_x, for_y, for_c, slope[0].to(scale.dtype)
+
+# %% ../../nbs/geometry/104_pairwise.ipynb #d7271052
 class _ProductCrossEntropy(torch.autograd.Function):
     "Of rows and, with `both`, of columns. Saves points and sums; makes the distances again."
 
     @staticmethod
-    def forward(ctx, x, y, c, scale, how, offset, both, gather, keep):
-        s, share = scale.to(x.dtype), _share(x, how)
-        lse, positive = (x.new_empty(len(x), dtype=torch.float64) for _ in range(2))
-        column = lse.new_full((len(y) if both else 0,), -torch.inf)
-        kept = None
-        for rows in _row_slices(x, y, keep):
-            d = distances_op(x[rows], y, c, *share)
-            lse[rows] = _logsumexp(d, s, 1)
-            positive[rows] = s.double() * d.diagonal(rows.start + offset)
-            if both:
-                column = torch.logaddexp(column, _logsumexp(d, s, 0))
-            kept = d if len(x) * len(y) <= keep else None
+    def forward(ctx, x, y, c, scale, how, offset, both, gather, keep, form):
+        function = softmax_sums if form == "triton" else _sums
+        lse, column, nearest, *kept = function(x, y, c, scale, *_share(x, how), offset, both, keep)
         column = _column_logsumexp(column, gather) if both else column
-        ctx.save_for_backward(x, y, c, scale, lse, column, *([] if kept is None else [kept]))
-        ctx.settings = how, offset, both, gather, keep
-        local = column[offset : offset + len(x)] + positive if both else None
-        return (lse + positive).to(x.dtype), None if local is None else local.to(x.dtype)
+        ctx.save_for_backward(x, y, c, scale, lse, column, nearest, *kept)
+        ctx.settings = how, offset, both, gather, keep, form
+        positive = scale.to(x.dtype).double() * nearest.double()
+        local = (column[offset : offset + len(x)] + positive).to(x.dtype) if both else None
+        return (lse + positive).to(x.dtype), local
 
     @staticmethod
     def backward(ctx, grad, column_grad):
-        how, offset, both, gather, _ = ctx.settings
+        how, offset, both, gather, keep, form = ctx.settings
+        x, y, c, scale, *sums = ctx.saved_tensors
         if torch.is_grad_enabled() and not torch.compiler.is_compiling():
             if gather is not None:
                 raise RuntimeError(_SECOND)
@@ -105,51 +145,19 @@ class _ProductCrossEntropy(torch.autograd.Function):
                 return (rows, columns) if both else (rows,)
 
             grads = (grad, column_grad) if both else (grad,)
-            return *graph_of_gradients(plain, ctx.saved_tensors[:4], grads), *[None] * 5
-        return *_gradients(ctx, grad, column_grad), *[None] * 5
+            return *graph_of_gradients(plain, (x, y, c, scale), grads), *[None] * 6
+        of_all = column_grad if both else grad
+        if both and gather is not None:
+            of_all = gather(column_grad)[0]
+        function = softmax_gradients if form == "triton" else _gradients
+        settings = *_share(x, how), offset, both, keep
+        return *function(x, y, c, scale, sums, grad, of_all, *settings), *[None] * 6
 
 
 _SECOND = (
     "gather: a second derivative of the contrast needs the queries of all processes here; "
     "expected gather=None where create_graph=True"
 )
-
-# %% ../../nbs/geometry/104_pairwise.ipynb #d7271052
-def _share(x: Tensor, how: tuple[str, str]) -> tuple[bool, float]:
-    "Whether squares are added, and the weight of a factor."
-    metric, reduce = how
-    return metric == "l2", 1 / x.shape[1] if reduce == "mean" else 1.0
-
-
-def _gradients(ctx, grad, column_grad):
-    "Gradients in x, y, c and scale."
-    x, y, c, scale, lse, column, *kept = ctx.saved_tensors
-    how, offset, both, gather, keep = ctx.settings
-    s, (square, share) = scale.to(x.dtype), _share(x, how)
-    for_x, for_y, for_c = torch.empty_like(x), torch.zeros_like(y), torch.zeros_like(c)
-    slope, grad = torch.zeros_like(lse[:1]), grad.double()
-    if both:
-        own_column = column_grad.double()
-        column_grad = own_column if gather is None else gather(column_grad)[0].double()
-    for rows in _row_slices(x, y, keep):
-        d = kept[0] if kept else distances_op(x[rows], y, c, square, share)
-        nearest = d.diagonal(rows.start + offset)
-        positive = s.double() * nearest
-        p, centre, closer = _softmax(d, s, lse[rows, None], grad[rows, None])
-        own = grad[rows] * torch.expm1(-positive - lse[rows])  # of the diagonal, less 1
-        slope += closer + (grad[rows] * (nearest - centre)).sum()
-        if both:
-            of_columns, centre, closer = _softmax(d, s, column, column_grad)
-            p += of_columns
-            here = slice(rows.start + offset, rows.stop + offset)
-            own = own + own_column[rows] * torch.expm1(-positive - column[here])
-            slope += closer + (own_column[rows] * (nearest - centre[here])).sum()
-        p.diagonal(rows.start + offset).copy_(own)
-        total = d if square else None
-        for_x[rows], of_y, of_c = gradients_op(x[rows], y, c, p.mul_(-s), total, share)
-        for_y += of_y
-        for_c += of_c
-    return for_x, for_y, for_c, slope[0].to(scale.dtype)
 
 # %% ../../nbs/geometry/104_pairwise.ipynb #de876a47
 def _cross_entropy(x, y, c, scale, metric, reduce, offset, both, gather, keep, form):
@@ -173,17 +181,16 @@ def _cross_entropy(x, y, c, scale, metric, reduce, offset, both, gather, keep, f
     if form == "triton" and len(x):  # without a query there is nothing to run
         if not can_run(x):
             raise ValueError(
-                "form='triton' needs Triton, and float32 points with d = 1, 2, 4, ... 32 on a GPU, "
+                "form='triton' needs Triton, and float32 points with d up to 32 on a GPU, "
                 f"got {x.dtype} with d = {x.shape[-1]} on {x.device}"
             )
-        return TritonCrossEntropy.apply(x, y, c, scale, how, offset, both, gather)
-    if form not in ("auto", "triton"):
+    elif form not in ("auto", "triton"):
         raise ValueError(f"form must be 'auto' or 'triton', got {form!r}")
     if is_transformed(x, y, c, scale):
         if gather is not None:
             raise RuntimeError(_SECOND)
         return _differentiable(x, y, c, scale, how, offset, both)
-    return _ProductCrossEntropy.apply(x, y, c, scale, how, offset, both, gather, keep)
+    return _ProductCrossEntropy.apply(x, y, c, scale, how, offset, both, gather, keep, form)
 
 # %% ../../nbs/geometry/104_pairwise.ipynb #3c2880a0
 @fp32_geometry

@@ -85,7 +85,7 @@ def _curvature(c: Curvature, x: Tensor) -> Tensor:
     "`c` as a wide tensor beside `x`."
     check_floats(x)
     if isinstance(c, Tensor):
-        if c.device.type == "cpu" and not torch.compiler.is_compiling() and not (c > 0).all():
+        if reads_values(c) and not (c > 0).all():
             raise ValueError(f"c must be a positive curvature magnitude, got {c.min().item()}")
         return c.to(x.device, _wide(x.device))
     if not c > 0:

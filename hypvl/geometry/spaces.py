@@ -32,7 +32,7 @@ from hypvl.geometry.pairwise import (
     product_cross_entropy,
     product_cross_entropy_both,
 )
-from .precision import check_floats, fp32_geometry
+from .precision import check_floats, fp32_geometry, is_transformed
 from hypvl.geometry.product import (
     pairwise_product_dist,
     pairwise_sum_inner,
@@ -757,6 +757,8 @@ class Euclidean(Geometry):
         if keys.dim() == 3:
             return -self.dist(queries[:, None].expand_as(keys), keys)
         queries, keys = _one_type(queries, keys)
+        if is_transformed(queries, keys):
+            return -self.dist(queries[:, None], keys)
         return -torch.cdist(queries, keys, compute_mode="donot_use_mm_for_euclid_dist")
 
     @fp32_geometry
