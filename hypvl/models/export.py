@@ -17,6 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from ..config import write_atomic
+from ..extras import MissingExtra
 from .hub import model_facts
 from ..weights import preserve_modes
 
@@ -116,7 +117,7 @@ def export_model(
     folder: is made; gets image_encoder, text_encoder and export.json.
     form: 'torch' (.pt2 of torch.export) or 'onnx', which needs the packages onnx and onnxscript.
 
-    Returns name → path. Raises ValueError for another form, ModuleNotFoundError without the
+    Returns name → path. Raises ValueError for another form, MissingExtra without the
     packages, TypeError for a model without a text tower.
     """
     if form not in _writers:
@@ -125,7 +126,7 @@ def export_model(
         raise TypeError(f"model: a text tower is needed, {type(model).__name__} has none")
     missing = [name for name in ("onnx", "onnxscript") if not find_spec(name)]
     if form == "onnx" and missing:
-        raise ModuleNotFoundError(
+        raise MissingExtra(
             f"form='onnx' needs {' and '.join(missing)}: pip install onnx onnxscript; "
             "form='torch' needs nothing more"
         )
