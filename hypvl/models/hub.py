@@ -16,7 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import ModelCard, PyTorchModelHubMixin, hf_hub_download
+from huggingface_hub import (
+    EvalResult,
+    ModelCard,
+    ModelCardData,
+    PyTorchModelHubMixin,
+    hf_hub_download,
+)
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -158,7 +164,11 @@ Made with hypvl. Load it with `hypvl.models.load_model`.
 | fact | value |
 |---|---|
 {% for name, value in facts.items() %}| {{ name }} | {{ value }} |
-{% endfor %}
+{% endfor %}{% if results %}
+| suite | dataset | metric | value |
+|---|---|---|---|
+{% for row in results %}| {{ row.suite }} | {{ row.dataset }} | {{ row.metric }} | {{ row.value }} |
+{% endfor %}{% endif %}
 Pixels in [0, 1] go in; the model subtracts `pixel_mean` and divides by `pixel_std` itself.
 """
 
@@ -266,9 +276,44 @@ class HubModel(
         with atomic_path(save_directory / "model.safetensors") as part:
             save_file(state, part)
 
-    def generate_model_card(self, *args: Any, **kwargs: Any) -> ModelCard:
-        "The card, with the facts of the weights as they are now."
-        return super().generate_model_card(*args, facts=model_facts(self), **kwargs)
+    def generate_model_card(
+        self,
+        *args: Any,
+        licence: str | None = None,
+        datasets: Sequence[str] = (),
+        results: Sequence[Mapping[str, Any]] = (),
+        title: str = "",
+        **kwargs: Any,
+    ) -> ModelCard:
+        """The card, with the facts of the weights as they are now.
+
+        licence: identifier of the hub, such as 'cc-by-nc-4.0'.
+        datasets: the training data, by their names on the hub.
+        results: scores, mappings with suite, dataset, metric and value, as rows of results.csv.
+        title: the heading, and the model's name beside its scores.
+
+        `push_to_hub(name, model_card_kwargs={...})` and `save_pretrained` pass them on.
+        """
+        rows = [dict(row) for row in results]
+        for row in rows:
+            lacking = {"suite", "dataset", "metric", "value"} - row.keys()
+            if lacking:
+                raise ValueError(f"results: a row lacks {sorted(lacking)}, it has {sorted(row)}")
+        scores = [
+            EvalResult(row["suite"], row["dataset"], row["dataset"], row["metric"], row["value"])
+            for row in rows
+        ]
+        usual = self._hub_mixin_info.model_card_data.to_dict()
+        own = {"license": licence, "datasets": list(datasets) or None}
+        named = {"eval_results": scores, "model_name": title or "model"} if scores else {}
+        return ModelCard.from_template(
+            ModelCardData(**usual | own | named),
+            template_str=self._hub_mixin_info.model_card_template,
+            facts=model_facts(self),
+            results=rows,
+            title=title,
+            **kwargs,
+        )
 
     def load_pretrained(
         self,

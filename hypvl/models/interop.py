@@ -290,8 +290,12 @@ def _width(module, side):
 def random_module(
     model_cfg: Mapping[str, Any],  # of open_clip
 ) -> nn.Module:
-    "The module that open_clip would build, with random weights; nothing is downloaded."
+    """The module that open_clip would build, with random weights; nothing is downloaded.
+
+    `final_layernorm: false` in a tower leaves its last norm out, as EuCLIP's configs say.
+    """
     cfg: dict[str, Any] = _plain(model_cfg)
+    last_norms = [cfg[part].pop("final_layernorm", True) for part in ("vision_cfg", "text_cfg")]
     custom = cfg.pop("custom_text", False) or "hf_model_name" in cfg["text_cfg"]
     if "timm_model_name" in cfg["vision_cfg"]:
         cfg["vision_cfg"]["timm_model_pretrained"] = False
@@ -299,7 +303,12 @@ def random_module(
         cfg["text_cfg"]["hf_model_pretrained"] = False
     if "multimodal_cfg" in cfg:
         return open_clip.CoCa(**cfg)
-    return open_clip.CustomTextCLIP(**cfg) if custom else open_clip.CLIP(**cfg)
+    module: Any = open_clip.CustomTextCLIP(**cfg) if custom else open_clip.CLIP(**cfg)
+    if not last_norms[0]:
+        module.visual.ln_post = nn.Identity()
+    if not last_norms[1]:
+        getattr(module, "text", module).ln_final = nn.Identity()
+    return module
 
 # %% ../../nbs/models/306_interop.ipynb #5e716333
 def from_open_clip(

@@ -16,11 +16,18 @@ import torch
 from torch import nn
 
 from ..config import check_type, override, suggest
+from ..geometry.published_scores import ExteriorAngleConfig, SquaredEuclideanConfig
 from ..geometry.spaces import GeometryConfig, ProductConfig, SphereConfig
 from .adapters import read_towers
 from .dual_encoder import DualEncoder
 from .hub import HubModel
 from .interop import open_clip_config, open_clip_names
+from hypvl.models.published import (
+    fetch_published,
+    find_published,
+    published_checkpoints,
+    published_names,
+)
 from .shipped import SHIPPED, load_shipped, shipped_config
 from .text import TextConfig, TransformerConfig, make_text_tower, text_configs
 from hypvl.models.towers import (
@@ -101,13 +108,13 @@ def list_models(contains: str = "") -> list[str]:
     """Names that `create_model` knows.
 
     contains: only names with this part, such as 'phyclip'; '' lists all models of the four
-        families and the two with weights. 'open_clip:' lists the names of open_clip,
-        'open_clip:RN50' those of them with this part.
+        families, the two with weights and those with published weights. 'open_clip:' lists the
+        names of open_clip, 'open_clip:RN50' those of them with this part.
     """
     if contains.startswith("open_clip:"):
         names = open_clip_names(contains.removeprefix("open_clip:"))
         return [f"open_clip:{name}" for name in names]
-    return [name for name in (*model_configs, *SHIPPED) if contains in name]
+    return [name for name in (*model_configs, *SHIPPED, *published_names()) if contains in name]
 
 # %% ../../nbs/models/303_registry.ipynb #774f9c66
 def model_config(
@@ -147,15 +154,37 @@ def _named(name):
         return open_clip_config(name.removeprefix("open_clip:"))
     if name in SHIPPED:
         return shipped_config(name)
-    if name not in model_configs:
-        raise KeyError(f"unknown model {name!r}.{suggest(name, [*model_configs, *SHIPPED])}")
-    return model_configs[name]
+    if name in model_configs:
+        return model_configs[name]
+    published = [row for row in published_checkpoints() if row.name == name]
+    if published and not published[0].architecture:
+        raise ValueError(f"model {name!r} cannot be built here: {published[0].note}")
+    if not published:
+        known = [*model_configs, *SHIPPED, *published_names()]
+        raise KeyError(f"unknown model {name!r}.{suggest(name, known)}")
+    return _published_config(published[0])
+
+
+def _published_config(row):
+    "The description of the architecture of a published checkpoint."
+    config = _named(row.architecture)
+    dim = config.geometry.dim
+    spaces = {"euclip": SquaredEuclideanConfig(dim), "atmg": ExteriorAngleConfig(dim)}
+    spaces |= {"clip": SphereConfig(dim=dim)}
+    config = replace(config, geometry=spaces.get(row.family, ProductConfig(k=1, d=dim)))
+    if isinstance(config, ModelConfig):
+        return replace(config, family=row.family)
+    if row.family == "euclip":
+        towers = {part: config.model_cfg[part] for part in ("vision_cfg", "text_cfg")}
+        bare = {part: cfg | {"final_layernorm": False} for part, cfg in towers.items()}
+        config = replace(config, model_cfg=config.model_cfg | bare)
+    return config
 
 # %% ../../nbs/models/303_registry.ipynb #ade775d0
 def create_model(
     name_or_config: str | ModelDescription,
     *,
-    pretrained: bool = False,
+    pretrained: bool | str = False,
     seed: int | None = None,
     device: str | torch.device | None = None,
     **overrides: Any,
@@ -164,8 +193,9 @@ def create_model(
 
     name_or_config: a name of `list_models()`, 'open_clip:NAME', or a description such as
         `ModelConfig`.
-    pretrained: True brings weights that come with the library, in evaluation mode; 'clip_world'
-        and 'clip_states' have them.
+    pretrained: a tag such as 'redcaps' downloads a published checkpoint, see
+        `published_checkpoints`; True brings weights that come with the library ('clip_world',
+        'clip_states'), or the only published ones. Both in evaluation mode.
     seed: of the weights; the global generator stays as it was. None: draws from it.
     device: where the model is built; 'meta' costs no memory.
     overrides: dotted fields, such as **{'geometry.k': 16}, or whole towers by their names,
@@ -173,13 +203,15 @@ def create_model(
 
     Returns a `DualEncoder` (or what an own description makes) in training mode. Raises KeyError
     for an unknown name, UnknownKey for an unknown field, each with a suggestion, ValueError for a
-    name without weights, and TypeError where `pretrained` is neither True nor False.
+    name without weights, TypeError where `pretrained` is neither a bool nor a tag, and the errors
+    of `fetch_published`.
     """
-    hint = "; load_model(folder) and from_open_clip(name, tag) read other weights"
-    check_type("pretrained", pretrained, bool, hint)
+    if not isinstance(pretrained, str):
+        hint = "; or a tag, such as 'redcaps'"
+        check_type("pretrained", pretrained, bool, hint)
     config = model_config(name_or_config, **overrides)
     if pretrained:
-        return _with_weights(name_or_config, config).to(device or "cpu")
+        return _with_weights(name_or_config, config, pretrained).to(device or "cpu")
     where = torch.device(device) if device else nullcontext()
     with torch.random.fork_rng(enabled=seed is not None), where:
         if seed is not None:
@@ -187,19 +219,30 @@ def create_model(
         return config.make()
 
 # %% ../../nbs/models/303_registry.ipynb #4f7345e4
-def _with_weights(name, config):
-    "The shipped model of a name, in evaluation mode."
-    if not isinstance(name, str) or name not in SHIPPED:
+def _with_weights(name, config, tag):
+    "The shipped or published model of a name, in evaluation mode."
+    if not isinstance(name, str) or name not in (
+        *SHIPPED,
+        *(r.name for r in published_checkpoints()),
+    ):
         raise ValueError(
-            f"pretrained: no weights come with {name!r}; {', '.join(SHIPPED)} have some; "
+            f"pretrained: no weights come with {name!r}; {', '.join(SHIPPED)} have some, and "
+            f"{len(published_names())} published models, see list_models(); "
             "load_model(folder), load_official(path) and from_open_clip(name, pretrained) read "
             "weights"
         )
-    if config != shipped_config(name):
+    if config != _named(name):
         raise ValueError(
             f"pretrained: the weights of {name!r} fit its own description; leave out the overrides"
         )
-    return load_shipped(name)
+    if name in SHIPPED:
+        if tag is not True:
+            raise KeyError(f"pretrained: {name!r} has one set of weights, say True, got {tag!r}")
+        return load_shipped(name)
+    from hypvl.models.official import load_official  # which needs the names of this module
+
+    row = find_published(name, tag)
+    return load_official(fetch_published(row), row.family)
 
 # %% ../../nbs/models/303_registry.ipynb #ee7a543c
 def load_model(

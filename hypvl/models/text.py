@@ -188,7 +188,7 @@ class TextBlock(ResidualAttentionBlock):
     ) -> tuple[Float[Tensor, "B L W"], Float[Tensor, "B *L W"], Float[Tensor, "B *L W"]]:
         "Input of the attention, output of the attention, and the stream that leaves."
         h = self.ln_1(x)
-        at = None if ends is None else (torch.arange(len(x), device=x.device), ends)
+        at = None if ends is None else (torch.arange(x.shape[0], device=x.device), ends)
         with sdpa_kernel(_attention_forms()):
             a = self._attend(h, mask, padding, at)
         x = (x if at is None else x[at]) + a
@@ -366,6 +366,11 @@ class TextTower(nn.Module):
         feature, states = self._run_in_groups(distinct, want)
         return feature[place], {name: state[place] for name, state in states.items()}
 
+    def one_pass(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B W"]:
+        "`forward` in steps that do not depend on the ids: what an export traces; no checks."
+        rows = tokens if self.vocabulary is None else self.row_of_id[tokens]
+        return self._run(tokens, self.token_embed(rows), ())[0]
+
     def _run_in_groups(self, tokens, want):
         "`forward_states` of rows that are not longer than the context."
         # once for all groups: the gradient of each look-up is as large as the table
@@ -415,7 +420,7 @@ class TextTower(nn.Module):
                 if name in want:
                     states[name] = state
         states["final"] = x = self.ln_final(x)
-        feature = x if x.dim() == 2 else x[torch.arange(len(x), device=x.device), ends]
+        feature = x if x.dim() == 2 else x[torch.arange(x.shape[0], device=x.device), ends]
         return feature, {name: states[name] for name in want}
 
 # %% ../../nbs/models/301_text_towers.ipynb #f7e922fb
