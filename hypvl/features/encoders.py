@@ -349,8 +349,9 @@ def _made_by_function(name: str, module: str, function: str) -> Encoder:
     try:
         made = getattr(import_module(module), function)()
     except (ImportError, AttributeError) as error:
+        hint = suggest(module, _KINDS) if "." not in module else ""
         raise ValueError(
-            f"encoder {name!r}: no function {function!r} of {module}: {error}"
+            f"encoder {name!r}: no function {function!r} of {module}: {error}.{hint}"
         ) from error
     if not isinstance(made, Encoder):
         raise TypeError(
