@@ -101,7 +101,8 @@ def test_command_trains_on_a_store(store, tmp_path, capsys):
     arguments += [*given, "--out", str(tmp_path), "--quiet"]
     assert main([*arguments, "--device", "cpu"]) == 0
     said = capsys.readouterr().out
-    assert "validation" in said and "t2i_R@5" in said
+    assert "MERU, preset smoke, seed 0: 20 steps" in said
+    assert len([*tmp_path.glob("runs/*/frames/validation*")]) == 1
 
 
 def pictures(folder):
