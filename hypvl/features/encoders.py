@@ -14,10 +14,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from PIL import Image
 from torch import Tensor, nn
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.v2.functional import resize
 
 from ..config import suggest
 from ..data.records import read_json
@@ -219,14 +222,21 @@ class TimmPreprocess:
     "The whole picture, squashed to the size of a network of timm and normalised as it says."
 
     def __init__(self, network: nn.Module):
-        from timm.data import create_transform, resolve_data_config
+        from timm.data import resolve_data_config
 
-        settings = resolve_data_config({}, model=network)
-        settings |= {"crop_pct": 1.0, "crop_mode": "squash"}
-        self.steps: Any = create_transform(**settings, is_training=False)
+        facts = resolve_data_config({}, model=network)
+        self.size: list[int] = list(facts["input_size"][-2:])
+        self.way = InterpolationMode(
+            "bilinear" if facts["interpolation"] == "bilinear" else "bicubic"
+        )
+        self.mean, self.deviation = (
+            255 * torch.tensor(facts[name]).view(3, 1, 1) for name in ("mean", "std")
+        )
 
     def __call__(self, picture: Image.Image) -> Float[Tensor, "3 H W"]:
-        return self.steps(upright_rgb(picture))
+        pixels = torch.from_numpy(np.array(upright_rgb(picture))).permute(2, 0, 1)
+        squashed = resize(pixels, self.size, self.way, antialias=True)
+        return squashed.float().sub_(self.mean).div_(self.deviation)
 
 
 def _read_timm(network: nn.Module, path: Path) -> None:
@@ -349,8 +359,9 @@ def _made_by_function(name: str, module: str, function: str) -> Encoder:
     try:
         made = getattr(import_module(module), function)()
     except (ImportError, AttributeError) as error:
+        hint = suggest(module, _KINDS) if "." not in module else ""
         raise ValueError(
-            f"encoder {name!r}: no function {function!r} of {module}: {error}"
+            f"encoder {name!r}: no function {function!r} of {module}: {error}.{hint}"
         ) from error
     if not isinstance(made, Encoder):
         raise TypeError(

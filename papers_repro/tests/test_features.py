@@ -77,25 +77,32 @@ def test_recipe_on_features(store, tmp_path, family, boxes):
         assert head.config.encoders[side].hash == store.encoders[side].hash
 
 
-def test_shuffled_pairs_give_chance(store, tmp_path):
-    pairs = torch.cat([store.pairs(split) for split in ("train", "val")]).numpy()
-    pairs[:, 1] = np.random.default_rng(0).permutation(pairs[:, 1])
-    settings, found = FEW_STEPS | {"objective.boxes": False}, {}
-    for name, rows in {"true": None, "shuffled": pairs}.items():
-        folder = store.folder
-        if rows is not None:
-            splits = np.array(["train"] * len(store.array("image")), dtype=object)
-            splits[store.pairs("val")[:, 0].numpy()] = "val"
-            arrays = store.array("image"), store.array("text")
-            folder = tmp_path / "shuffled"
-            FeatureStore.from_arrays(folder, *arrays, pairs=rows, split=splits.tolist())
+def test_shuffled_pairs_give_chance(tmp_path):
+    rng = np.random.default_rng(0)
+    hidden, images, texts = rng.normal(size=(400, 6)), *rng.normal(size=(2, 6, 16))
+    shuffled = np.stack([np.arange(400), rng.permutation(400)], axis=1)
+    settings = FEW_STEPS | {"train.steps": 80, "objective.boxes": False}
+    found = {}
+    for name, pairs in {"true": None, "shuffled": shuffled}.items():
+        FeatureStore.from_arrays(tmp_path / name, hidden @ images, hidden @ texts, pairs)
         recipe = find_recipe("phyclip:phyclip", "smoke", overrides=settings)
-        recipe = on_features(recipe, folder, hidden=32, dropout=0.0)
-        frames = run(recipe, tmp_path / name, device="cpu", progress=False).frames()
+        recipe = on_features(recipe, tmp_path / name, hidden=0)
+        frames = run(recipe, tmp_path / "runs", device="cpu", progress=False).frames()
         found[name] = frames["validation"]["value"].iloc[0]
-    chance = 100 * 5 / 32  # five of 32 validation images
+    chance = 5 / 40  # five of 40 validation images
     assert found["true"] > 3 * chance
     assert found["shuffled"] < 2.5 * chance
+
+
+def test_command_trains_on_a_store(store, tmp_path, capsys):
+    settings = FEW_STEPS | {"objective.boxes": False}
+    given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    arguments = ["train", "phyclip:meru", "--preset", "smoke", "--data", str(store.folder)]
+    arguments += [*given, "--out", str(tmp_path), "--quiet"]
+    assert main([*arguments, "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "MERU, preset smoke, seed 0: 20 steps" in said
+    assert len([*tmp_path.glob("runs/*/frames/validation*")]) == 1
 
 
 def pictures(folder):
