@@ -174,6 +174,12 @@ def _add_protocol(parser: argparse.ArgumentParser):
         help="at most so many images, captioned images or pairs of a set, to try things out",
     )
     group.add_argument(
+        "--flatten",
+        action="store_true",
+        help="only retrieval, scored by the geodesic, by Euclidean distance of log-map vectors, by "
+        "cosine, and with radii permuted; writes OUT/flattening.csv",
+    )
+    group.add_argument(
         "--seed", default=0, type=int, help="of bootstrap and draws; default %(default)s"
     )
 
@@ -529,6 +535,32 @@ def _own_data(args: argparse.Namespace, share: "Share") -> tuple[Path, str]:
     (say if share.rank == 0 else _silent)(said_of(found.suite))
     return found.suite, "pairs"
 
+# %% ../nbs/001_cli.ipynb #6ddf8f6b
+def _flatten(args: argparse.Namespace, device: str) -> int:
+    "Run `hypvl evaluate --flatten`."
+    import pandas as pd
+
+    from hypvl.evaluation.flattening import flatten_suite
+    from hypvl.papers.report import load_checkpoint
+
+    model = load_checkpoint(args.checkpoint, args.family).to(device)
+    reading = {"batch_size": args.batch_size, "workers": args.workers, "progress": not args.quiet}
+    reading["folder"] = Path(args.out) / "points"
+    how = (args.data_root, args.suite, args.sections, args.limit)
+    found = flatten_suite(model, *how, **reading)
+    for name, (recalls, facts) in found.items():
+        print(f"{name}: recall, %\n{recalls.round(1)}\n\n{facts.round(3)}\n")
+    Path(args.out).mkdir(parents=True, exist_ok=True)
+    path = Path(args.out) / "flattening.csv"
+    pd.concat({name: recalls for name, (recalls, _) in found.items()}, names=["dataset"]).to_csv(
+        path
+    )
+    pd.concat({name: facts for name, (_, facts) in found.items()}, names=["dataset"]).to_csv(
+        path.with_name("flattening_radii.csv")
+    )
+    say(f"{path} and flattening_radii.csv beside it")
+    return 0
+
 # %% ../nbs/001_cli.ipynb #0a4df59a
 def _evaluate(args: argparse.Namespace) -> int:
     "Run `hypvl evaluate`."
@@ -541,6 +573,8 @@ def _evaluate(args: argparse.Namespace) -> int:
     device, share = _processes(args.device)
     if args.data is not None:
         args.data_root, args.suite = _own_data(args, share)
+    if args.flatten:
+        return _flatten(args, device)
     protocol = Protocol(**{name: getattr(args, name) for name in _PROTOCOL})
     name = args.name or model_name(args.checkpoint)
     files = evaluate_checkpoint(
