@@ -274,7 +274,25 @@ def _add_data_check(parser: argparse.ArgumentParser):
     )
 
 
-COMMANDS = ("train", "plan", "list", "info", "evaluate", "explore", "compare", "data")
+def _add_extraction(parser: argparse.ArgumentParser):
+    "Options that say whose features are computed, and with what."
+    group = parser.add_argument_group("data and encoders")
+    group.add_argument(
+        "--data",
+        required=True,
+        type=given,
+        help="photographs with captions: a folder, .csv or .tsv, or flickr8k:FOLDER, "
+        "flickr30k_entities:FOLDER, hierarcaps:FOLDER, ...",
+    )
+    names = "open_clip:NAME/TAG or /FILE, transformers:NAME or FOLDER, package.module:function"
+    group.add_argument(
+        "--image", required=True, type=given, help=f"timm:NAME or timm:NAME/FILE, {names}"
+    )
+    group.add_argument("--text", required=True, type=given, help=names)
+    group.add_argument("--out", required=True, type=place, help="folder of the feature store")
+
+
+COMMANDS = ("train", "plan", "list", "info", "evaluate", "explore", "data", "features", "compare")
 
 # %% ../nbs/001_cli.ipynb #e4c483d9
 def _command(commands, name, run, *adders, help, description=""):
@@ -367,6 +385,20 @@ def make_parser() -> argparse.ArgumentParser:
         help="what was found where, complete or not, and how to get the rest",
         description="What a folder holds of the published data sets. The exit code is 0 where all "
         "is complete, 3 where something is missing, 1 where something cannot be used.",
+    )
+    about_features = "features of frozen encoders"
+    features = commands.add_parser(
+        "features", help=about_features, description=_sentence(about_features)
+    )
+    kinds = features.add_subparsers(dest="kind", metavar="kind", parser_class=Parser, required=True)
+    _command(
+        kinds,
+        "extract",
+        _extract,
+        _add_extraction,
+        _add_machine,
+        help="compute the features of photographs, boxes, captions and phrases once",
+        description="Fill a feature store; the same command goes on where it stopped.",
     )
     return parser
 
@@ -535,7 +567,7 @@ def _own_data(args: argparse.Namespace, share: "Share") -> tuple[Path, str]:
     (say if share.rank == 0 else _silent)(said_of(found.suite))
     return found.suite, "pairs"
 
-# %% ../nbs/001_cli.ipynb #6ddf8f6b
+# %% ../nbs/001_cli.ipynb #42fe1a3a
 def _flatten(args: argparse.Namespace, device: str) -> int:
     "Run `hypvl evaluate --flatten`."
     import pandas as pd
@@ -679,7 +711,28 @@ def _data_check(args: argparse.Namespace) -> int:
     say(", ".join(f"{count} {state}" for state, count in counts.items()))
     return FAILED if "unusable" in states else 0 if states <= {"complete"} else MISSING
 
-# %% ../nbs/001_cli.ipynb #63c026ee
+# %% ../nbs/001_cli.ipynb #16abbe4d
+def _extract(args: argparse.Namespace) -> int:
+    "Run `hypvl features extract`."
+    check_device(args.device)
+    for plugin in args.plugin:
+        load_plugin(plugin)
+    wait("hypvl features extract: loads the encoders")
+    from hypvl.data.photographs import photographs
+    from hypvl.features import extract, load_encoder
+    from hypvl.features.extraction import report_lines
+
+    found = photographs(args.data)
+    image = load_encoder(args.image, functions=True)
+    text = image if args.text == args.image else load_encoder(args.text, functions=True)
+    machine = dict(batch_size=args.batch_size, workers=args.workers, device=args.device)
+    store = extract(found, image, text, args.out, **machine, progress=not args.quiet)
+    for line in report_lines(store):
+        say(line)
+    say(f"store       {args.out}")
+    return 0
+
+# %% ../nbs/001_cli.ipynb #a0443c5e
 def _compare(args: argparse.Namespace) -> int:
     "Run `hypvl compare`."
     check_folder("features", args.features)

@@ -43,6 +43,7 @@ PAPER_PARTS = {  # base of a config, or use → name → module
         "parsed_world": "hypvl.papers.syntax.parsed_captions",
         "parsed_grit": "hypvl.papers.syntax.parsed_captions",
         "pairs": "hypvl.data.own_data",  # of no paper: pictures and captions of one's own
+        "features": "hypvl.features.feature_source",  # of no paper either: a feature store
     },
     "evaluation task": {"factors": "hypvl.papers.phyclip.factor_report"},
     "data check": {

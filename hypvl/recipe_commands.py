@@ -115,7 +115,8 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         "--data",
         type=place,
         help="pictures and captions of one's own, for recipes of pairs: a folder with dog.jpg and "
-        "dog.txt, a .csv or .tsv with the columns image and caption, or tars",
+        "dog.txt, a .csv or .tsv with the columns image and caption, or tars; "
+        "or a feature store, for heads in place of towers",
     )
     group.add_argument(
         "--data_root",
@@ -323,12 +324,19 @@ def _recipe(args: argparse.Namespace) -> "Recipe":
     return find_recipe(args.recipe, args.preset or "mini", args.seed or 0, settings)
 
 
+def _is_store(folder: Path) -> bool:
+    "Whether a folder is a feature store."
+    return (folder / "store.json").is_file()
+
+
 def _own_recipe(args: argparse.Namespace) -> "Recipe":
     "The recipe that is meant, on data of one's own; settings of `data` are those of its source."
     from hypvl.config import override
     from hypvl.data.own_data import PairSource
-    from hypvl.papers.recipe_names import on_pairs
+    from hypvl.papers.recipe_names import on_features, on_pairs
 
+    if _is_store(args.data):
+        return on_features(_recipe(args), args.data)
     of_data = [text for text in args.settings if text.startswith("data.")]
     others = [text for text in args.settings if text not in of_data]
     recipe = _recipe(argparse.Namespace(**{**vars(args), "settings": others}))
@@ -435,7 +443,7 @@ def train_command(
         say(f"recipe      {save_config(recipe, args.write)}; hypvl train {args.write} trains it")
         return 0
     out = args.out or default_out(args.recipe, recipe.preset)
-    if args.data is not None:
+    if args.data is not None and not _is_store(args.data):
         recipe = _looked_through(recipe, out, args)
     return _train(recipe, out, args, launching)
 

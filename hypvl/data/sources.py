@@ -102,6 +102,9 @@ class DataSource(ByKind):
         part = data.train if split == "train" else data.val
         return self.loader(replace(data, val=part), tokenizer, size, batch_size, split="val")
 
+    def start_model(self, model: Any, data: DataPaths) -> None:
+        "Set what an untrained model keeps of its training data, such as their statistics."
+
     def is_synthetic(self) -> bool:
         "Whether the library draws these data itself."
         return False

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from ..config import suggest
 from ..data.records import read_json
+from ..extras import MissingExtra
 from .feature_store import EncoderInfo
 from ..models.adapters import weights_hash
 from ..models.frozen import load_source
@@ -61,7 +62,8 @@ class Encoder(nn.Module):
     @torch.no_grad()
     def encode_image(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]:
         "Features of preprocessed pictures, float32."
-        return self._part("image")(pixels).float()
+        part = self._part("image")
+        return part(pixels.contiguous(memory_format=torch.channels_last)).float()
 
     @torch.no_grad()
     def encode_text(self, tokens: Any) -> Float[Tensor, "B W"]:
@@ -84,8 +86,8 @@ class Encoder(nn.Module):
         self._part(side)
         return EncoderInfo(self.name, self.hash, self.width[side], self.pooling.get(side, ""))
 
-    def extra_repr(self) -> str:
-        return f"{self.name!r}, width={self.width}, hash={self.hash!r}"
+    def __repr__(self) -> str:
+        return f"Encoder({self.name!r}, width={self.width}, hash={self.hash!r})"
 
 
 def _width(encoder: Encoder, side: str) -> int:
@@ -189,7 +191,7 @@ def _shipped(name: str, rest: str) -> Encoder:
     "The towers of a model that comes with the package."
     return _of_dual_encoder(name, load_source(name))
 
-# %% ../../nbs/features/350_encoders.ipynb #ff8e8ce6
+# %% ../../nbs/features/350_encoders.ipynb #04efc84b
 def _timm(name: str, rest: str) -> Encoder:
     "An image encoder of timm."
     import timm
@@ -207,7 +209,9 @@ def _timm(name: str, rest: str) -> Encoder:
             raise KeyError(f"encoder {name!r}: timm has no such weights; a file is needed.{hint}")
         with downloads(name, f"a file is given as timm:{model}/FILE"):
             network = timm.create_model(model, pretrained=True, num_classes=0)
-    pooling = {"image": f"pooling of timm: {getattr(network, 'global_pool', '') or 'avg'}"}
+    pool = getattr(network, "global_pool", "")
+    pooling = {"image": f"timm's pooling {getattr(pool, 'pool_type', pool)}".strip()}
+    network = network.to(memory_format=torch.channels_last)  # convolutions are faster so
     return Encoder(name, network, preprocess=TimmPreprocess(network), pooling=pooling)
 
 
@@ -335,7 +339,7 @@ def _transformers(name: str, rest: str) -> Encoder:
     text = _TextModel(model, pooling, normalize)
     return Encoder(name, text=text, tokenize=_Tokenizer(tokenizer, longest), pooling=says)
 
-# %% ../../nbs/features/350_encoders.ipynb #932f6a09
+# %% ../../nbs/features/350_encoders.ipynb #803f1245
 _KINDS = {"open_clip": _open_clip, "shipped": _shipped}
 _KINDS |= {"timm": _timm, "transformers": _transformers}
 
@@ -345,8 +349,9 @@ def _made_by_function(name: str, module: str, function: str) -> Encoder:
     try:
         made = getattr(import_module(module), function)()
     except (ImportError, AttributeError) as error:
+        hint = suggest(module, _KINDS) if "." not in module else ""
         raise ValueError(
-            f"encoder {name!r}: no function {function!r} of {module}: {error}"
+            f"encoder {name!r}: no function {function!r} of {module}: {error}.{hint}"
         ) from error
     if not isinstance(made, Encoder):
         raise TypeError(
@@ -363,7 +368,7 @@ def load_encoder(
     """The frozen encoder of a name.
 
     Raises KeyError or ValueError with a suggestion for an unknown name, FileNotFoundError where
-    weights are missing and cannot be downloaded, ModuleNotFoundError where its library is not
+    weights are missing and cannot be downloaded, `MissingExtra` where its library is not
     installed.
     """
     kind, _, rest = str(name).partition(":")
@@ -371,7 +376,7 @@ def load_encoder(
         try:
             return _KINDS[kind](name, rest)
         except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
+            raise MissingExtra(
                 f"encoder {name!r} needs {error.name}, which is not installed: "
                 f"pip install {error.name}",
                 name=error.name,

@@ -123,9 +123,10 @@ class EncoderInfo:
 
 
 VERSION = 1  # of the layout on disk
-SPLITS = ("train", "val", "test")
+SPLITS = ("train", "val", "test", "restval")  # restval: in no published list
 ITEM_KINDS = {"image": "image", "box": "image", "caption": "text", "phrase": "text"}  # → modality
-ITEM_COLUMNS = ("id", "kind", "row", "image", "text", "x1", "y1", "x2", "y2", "parent", "split")
+ITEM_COLUMNS = ("id", "kind", "row", "image", "text", "x1", "y1", "x2", "y2", "parent")
+ITEM_COLUMNS += ("caption", "type", "split")
 
 
 class StoreError(ValueError):
@@ -207,6 +208,9 @@ class FeatureStore:
     ) -> "FeatureStore":
         "Write features of images and texts to a store; see `store_arrays` for all arguments."
         return store_arrays(folder, image, text, pairs, **settings)
+
+    def __reduce__(self):
+        return FeatureStore, (self.folder,)  # a copy opens the files again
 
     def __repr__(self) -> str:
         sizes = [f"{name} {list(array.shape)}" for name, array in self._arrays.items()]
@@ -334,26 +338,26 @@ def read_boxes(
     split: str = "train",
 ) -> Int[np.ndarray, "Q 4"]:
     "Rows of image, caption, box and phrase, in the order of the phrases."
-    items = _columns(store, split, "id", "kind", "row", "image", "text", "parent")
-    images, boxes = _of_kind(items, "image"), _of_kind(items, "box")
-    captions, found = _captions_of(items), []
-    image_rows = dict(zip(images["id"].to_pylist(), images["row"].to_pylist()))
-    box_rows = dict(zip(boxes["id"].to_pylist(), boxes["row"].to_pylist()))
-    for phrase in _of_kind(items, "phrase").to_pylist():
-        image, known = phrase["image"], captions.get(phrase["image"], [])
-        if image in image_rows and phrase["parent"] in box_rows and known:
-            with_phrase = [row for row, text in known if phrase["text"] in text]
-            caption = (with_phrase or [known[0][0]])[0]
-            found.append((image_rows[image], caption, box_rows[phrase["parent"]], phrase["row"]))
-    return np.array(found, np.int64).reshape(-1, 4)
+    items = _columns(store, split, "id", "kind", "row", "image", "parent", "caption")
+    images, boxes, captions = (_of_kind(items, kind) for kind in ("image", "box", "caption"))
+    phrases = _of_kind(items, "phrase")
+    places = (
+        _places(phrases["image"], images["id"]),
+        _caption_places(phrases, captions),
+        _places(phrases["parent"], boxes["id"]),
+    )
+    there = np.all([place >= 0 for place in places], axis=0)
+    rows = [
+        part["row"].to_numpy()[place[there]]
+        for part, place in zip((images, captions, boxes), places)
+    ]
+    return np.stack([*rows, phrases["row"].to_numpy()[there]], axis=1).astype(np.int64)
 
 
-def _captions_of(items: Any) -> dict[str, list[tuple[int, str]]]:
-    "Row and text of the captions of each image."
-    found: dict[str, list[tuple[int, str]]] = {}
-    for caption in _of_kind(items, "caption").to_pylist():
-        found.setdefault(caption["parent"], []).append((caption["row"], caption["text"]))
-    return found
+def _caption_places(phrases: Any, captions: Any) -> np.ndarray:
+    "The caption of each phrase, or the first of its image where it is not known."
+    own = _places(phrases["caption"], captions["id"])
+    return np.where(own >= 0, own, _places(phrases["image"], captions["parent"]))
 
 # %% ../../nbs/features/352_feature_store.ipynb #5fa0b2c7
 def draw_splits(
@@ -418,6 +422,7 @@ def _pair_items(pairs: np.ndarray, splits: Any, texts: Sequence[str] | None) -> 
         "text": [""] * images + said,
         **dict.fromkeys(("x1", "y1", "x2", "y2"), nothing),
         "parent": [""] * images + of_pairs,
+        **dict.fromkeys(("caption", "type"), [""] * (images + count)),
         "split": np.concatenate([splits, splits[pairs[:, 0]]]),
     }
     return pa.table({name: columns[name] for name in ITEM_COLUMNS})

@@ -46,6 +46,11 @@ class HeadConfig(ModelDescription, kind="head"):
         settings = {"hidden": self.hidden, "dropout": self.dropout, "encoders": self.encoders}
         return HyperbolicHead(self.width, self.geometry, **settings)
 
+    @property
+    def image_size(self) -> int:
+        "0: a head reads features, its encoder decides about pixels."
+        return 0
+
 
 LOADABLE = ("open_clip", "timm", "transformers")  # kinds of encoders that a file may name
 
@@ -177,7 +182,7 @@ class HeadInput(nn.Module):
             from hypvl.features.encoders import load_encoder
 
             self.attach(load_encoder(known.name))
-        return self._attached[0]
+        return self._attached[0].to(self.mean.device)
 
 # %% ../../nbs/models/310_head.ipynb #64d78d83
 class _Tokens(dict):
@@ -280,9 +285,9 @@ class HyperbolicHead(ImageTextModel):
     @property
     def tokenizer(self) -> Callable[[Sequence[str]], Any]:
         "Texts → tokens, of the text encoder."
-        encoder = self._reader("text").encoder()
 
         def tokenize(texts):
+            encoder = self._reader("text").encoder()
             tokens = encoder.tokenize([texts] if isinstance(texts, str) else list(texts))
             return tokens if isinstance(tokens, Tensor) else _Tokens(tokens)
 

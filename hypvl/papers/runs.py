@@ -124,6 +124,7 @@ def train(
     accelerator = make_accelerator(recipe.train.precision, device, recipe.train.peer_timeout)
     model = create_model(recipe.model, seed=recipe.train.seed)
     recipe.model.initialise(model)
+    recipe.data.start_model(model, data)
     loader = make_loader(
         recipe, data, model.tokenizer, accelerator.process_index, accelerator.num_processes
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 from ...config import override
 from ...data.world.writers import SuiteConfig
+from ...features.feature_source import FeatureSource
 from ...geometry.spaces import GeometryConfig, ProductConfig, SphereConfig
 from ...losses.objective import FamilyObjective
 from ...models.frozen import frozen_towers
@@ -23,7 +24,6 @@ from .routed_geometry import RoutedConfig, RoutingConfig
 from .routing_losses import RoutedObjective
 from .synthetic_posts import RedcapsWorldConfig
 from ..recipes import PRESETS, known_name, preset_scale
-from ...training.cached import CachedFeatures
 from ...training.config import TrainConfig
 from ...training.recipe import Recipe, split_overrides
 
@@ -241,7 +241,9 @@ def agr_recipe(
     source = made.data  # what the settings of data have made of it
     if not setting.startswith("towers") and not published:
         shared = override(source, {"suite.draw": 0}) if hasattr(source, "suite") else source
-        made = replace(made, data=CachedFeatures(shared, model.weights))  # once for all seeds
+        made = replace(
+            made, data=FeatureSource(source=shared, encoder=model.weights)
+        )  # once for all seeds
     columns = {"setting": setting, "budget": budget, "boxes": False}
     return replace(made, test=source, columns=columns | made.columns)
 
