@@ -8,11 +8,11 @@ __all__ = ['relative_delta', 'hyperbolicity', 'radius_table']
 # %% ../../nbs/comparison/683_diagnostics.ipynb #e0d2337a
 import pandas as pd
 import torch
-from ..evaluation.flattening import scaled_radii
 from jaxtyping import Float
 from torch import Tensor
 
 from .head_training import embed_rows
+from ..evaluation.flattening import scaled_radii
 from ..features.feature_store import FeatureStore
 from ..geometry.trees import gromov_delta
 from ..models.head import HyperbolicHead
