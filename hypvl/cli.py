@@ -184,6 +184,12 @@ def _add_protocol(parser: argparse.ArgumentParser):
         help="at most so many images, captioned images or pairs of a set, to try things out",
     )
     group.add_argument(
+        "--flatten",
+        action="store_true",
+        help="only retrieval, scored by the geodesic, by Euclidean distance of log-map vectors, by "
+        "cosine, and with radii permuted; writes OUT/flattening.csv",
+    )
+    group.add_argument(
         "--seed", default=0, type=int, help="of bootstrap and draws; default %(default)s"
     )
 
@@ -634,6 +640,32 @@ def _wds_data(
     found = [task.name for folder in folders for task in tasks_of(folder, "wds")]
     return above.pop(), "wds", tuple(found)
 
+# %% ../nbs/001_cli.ipynb #42fe1a3a
+def _flatten(args: argparse.Namespace, device: str) -> int:
+    "Run `hypvl evaluate --flatten`."
+    import pandas as pd
+
+    from hypvl.evaluation.flattening import flatten_suite
+    from hypvl.papers.report import load_checkpoint
+
+    model = load_checkpoint(args.checkpoint, args.family).to(device)
+    reading = {"batch_size": args.batch_size, "workers": args.workers, "progress": not args.quiet}
+    reading["folder"] = Path(args.out) / "points"
+    how = (args.data_root, args.suite, args.sections, args.limit)
+    found = flatten_suite(model, *how, **reading)
+    for name, (recalls, facts) in found.items():
+        print(f"{name}: recall, %\n{recalls.round(1)}\n\n{facts.round(3)}\n")
+    Path(args.out).mkdir(parents=True, exist_ok=True)
+    path = Path(args.out) / "flattening.csv"
+    pd.concat({name: recalls for name, (recalls, _) in found.items()}, names=["dataset"]).to_csv(
+        path
+    )
+    pd.concat({name: facts for name, (_, facts) in found.items()}, names=["dataset"]).to_csv(
+        path.with_name("flattening_radii.csv")
+    )
+    say(f"{path} and flattening_radii.csv beside it")
+    return 0
+
 # %% ../nbs/001_cli.ipynb #cba4013c
 def _data_of(args: argparse.Namespace, share: "Share") -> None:
     "Put folder, suite and sections of what `--data` names where `--data_root` has them."
@@ -673,6 +705,8 @@ def _evaluate(args: argparse.Namespace) -> int:
     device, share = _processes(args.device)
     if args.data is not None:
         _data_of(args, share)
+    if args.flatten:
+        return _flatten(args, device)
     protocol = Protocol(**{name: getattr(args, name) for name in _PROTOCOL})
     name = args.name or model_name(args.checkpoint)
     files = evaluate_checkpoint(
@@ -839,6 +873,24 @@ def _extract(args: argparse.Namespace) -> int:
     for line in report_lines(store):
         say(line)
     say(f"store       {args.out}")
+    return 0
+
+# %% ../nbs/001_cli.ipynb #a0443c5e
+def _compare(args: argparse.Namespace) -> int:
+    "Run `hypvl compare`."
+    check_folder("features", args.features)
+    if args.steps is not None and args.steps < 1:
+        raise ValueError(f"steps: 1 or more, got {args.steps}")
+    for plugin in args.plugin:
+        load_plugin(plugin)
+    from hypvl.comparison.selection import compare
+
+    out = Path(args.out or Path(args.features) / "comparison")
+    settings = {"steps": args.steps, "dim": args.dim, "say": say}
+    found = compare(args.features, args.seeds, out, **settings)
+    print(found.report())
+    best = out / "best"
+    say(f"{best} is the best head: hypvl evaluate --checkpoint {best}, hypvl info {best}")
     return 0
 
 # %% ../nbs/001_cli.ipynb #761a53e8

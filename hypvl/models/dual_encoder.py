@@ -12,7 +12,6 @@ from typing import Any
 
 import pandas as pd
 import torch
-from .image_text import ImageTextModel, lift_or_mark, type_and_shape
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from torchvision import transforms
 from ..geometry.spaces import Geometry
 from ..inputs import KINDS, WORDS, input_kind, join_parts
 from .hub import HubModel
+from .image_text import ImageTextModel, lift_or_mark, type_and_shape
 from .text import Tokenizer
 from .towers import Tower
 from .words import word_embeddings, word_projection, word_states

@@ -182,7 +182,7 @@ class HeadInput(nn.Module):
             from hypvl.features.encoders import load_encoder
 
             self.attach(load_encoder(known.name))
-        return self._attached[0]
+        return self._attached[0].to(self.mean.device)
 
 # %% ../../nbs/models/310_head.ipynb #64d78d83
 class _Tokens(dict):
