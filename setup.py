@@ -18,7 +18,9 @@ def listed(*extras: str) -> list[str]:
 
 
 # the papers' numbers and claims, which lie beside the notebooks
-BESIDE = {f"hypvl.resources.{name}": f"papers_repro/{name}" for name in ("reference", "claims", "audit")}
+BESIDE = {
+    f"hypvl.resources.{name}": f"papers_repro/{name}" for name in ("reference", "claims", "audit")
+}
 
 setup(
     name=cfg["lib_name"],
