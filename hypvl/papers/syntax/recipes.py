@@ -146,6 +146,7 @@ CHANGES = (
     *(Change("weights", f"{_SYNTAX}, μ={mu:g}", _WEIGHTS, _SYNTAX) for mu in (0.02, 0.1, 0.5)),
     Change("layers", f"{_SYNTAX}, first attention", _LAYERS, _SYNTAX),
     Change("layers", f"{_SYNTAX}, full attention", ("model.text.attention",), _SYNTAX),
+    # in a tower of one layer this changes the words that are measured, not the sentence
     Change("layers", "MERU, full attention", ("model.text.attention",), "MERU"),
     Change("parses", f"{_SYNTAX}, predicted parses", ("data.parses", "data.parser"), _SYNTAX),
     Change("parses", f"{_SYNTAX}, {SHUFFLED}", ("data.shuffled",), _SYNTAX),

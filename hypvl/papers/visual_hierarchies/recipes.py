@@ -10,6 +10,7 @@ __all__ = ['WIDTH', 'BACKBONES', 'GEOMETRIES', 'FAMILIES', 'UNCOUNTED', 'SECTION
 import math
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ...config import override
@@ -192,7 +193,8 @@ def _as_published(family: str = "hyp", unions: str = "", preset: str = "mini", *
 def _one_epoch(made: Recipe, overrides: Mapping[str, Any]) -> Recipe:
     "At preset 'paper' as many steps as the pairs of the data root fill."
     source: Any = made.data
-    if made.preset != "paper" or "train.steps" in overrides or not source.root:
+    here = source.root and (Path(source.root) / "open_images").is_dir()  # or on another machine
+    if made.preset != "paper" or "train.steps" in overrides or not here:
         return made
     pairs = count_training_pairs(source)
     return replace(made, train=replace(made.train, steps=math.ceil(pairs / made.train.batch_size)))
