@@ -80,7 +80,7 @@ quick: .venv/.installed  ## two minutes, before a commit: format, lint, types, c
 test: .venv/.installed  ## formatter, linter, types, clean export, then nbdev_test, pytest and the smoke reproductions
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --threads 2
 	@before=$$($(TREE)); $(MAKE) --no-print-directory export && $(BIN)/nbdev_export && \
 		test "$$before" = "$$($(TREE))" || { echo "hypvl/ or a notebook was not up to date: 'make export' has changed it, look at git diff"; exit 1; }
 	OMP_NUM_THREADS=1 $(BIN)/nbdev_test --n_workers 2 --do_print --pause 0

@@ -123,7 +123,9 @@ class EpochDataset(Dataset):
     mix: int = 64
     max_bad: float = 0.01  # largest share of faults
     joint: Callable[[list[Visit]], list[Visit]] | None = None  # appends to the visits of a batch
-    faults: Sequence[tuple[str, str, str, int]] = ()  # known before a sample is read
+    faults: Sequence[
+        tuple[str, str, str] | tuple[str, str, str, int]
+    ] = ()  # known before a sample is read
 
     def __len__(self) -> int:
         raise NotImplementedError
@@ -231,8 +233,9 @@ class Loader:
         sampler, reader = self.sampler, _Reader(self.dataset)
         if not sampler.endless:
             sampler.start = 0
-        settings = dict(num_workers=self.workers, collate_fn=reader.collate)
-        loader = DataLoader(reader, batch_sampler=sampler, **settings)
+        loader = DataLoader(
+            reader, batch_sampler=sampler, num_workers=self.workers, collate_fn=reader.collate
+        )
         with torch.random.fork_rng(devices=[], enabled=sampler.start > 0):
             batches = iter(loader)
         for batch, samples, faults in batches:

@@ -126,7 +126,7 @@ def count_samples(
 def count_shards(paths: Sequence[Path], root: Path) -> Amount:
     "Samples of prepared shards."
     counts = [count_samples(path) for path in paths]
-    there, written = (sum(row[place] for row in counts) for place in (0, 1))
+    there, written = sum(row[0] for row in counts), sum(row[1] for row in counts)
     broken = [line for *_, line in counts if line]
     note = (
         f"{len(broken)} of {len(paths)} shards are broken, the first {broken[0]}" if broken else ""

@@ -269,8 +269,9 @@ class PairSource(DataSource, kind="pairs"):
         "Pictures and captions; see `DataSource.dataset` and `PairDataset`."
         train = split == "train"
         pairs = [(path, texts) for path, texts in read_own(data.train if train else data.val)]
-        settings = dict(crop_scale=self.crop_scale, max_bad=self.max_bad)
-        return PairDataset(pairs, tokenizer, size, seed, train, **settings)
+        return PairDataset(
+            pairs, tokenizer, size, seed, train, self.crop_scale, max_bad=self.max_bad
+        )
 
     def captions(self, data: DataPaths, limit: int = 20_000) -> Sequence[str]:
         "Training captions, for baselines that only read."

@@ -12,10 +12,10 @@ import logging
 import random
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -221,7 +221,7 @@ def by_picture(
     return found
 
 
-def _are_files(source: Any) -> bool:
+def _are_files(source: Any) -> TypeGuard[list[tuple[Path, str]]]:
     "Whether a source is a list of picture files with a caption each."
     return isinstance(source, (list, tuple)) and all(
         isinstance(item, (tuple, list))
@@ -281,7 +281,7 @@ class PairDataset(EpochDataset):
             source = ColumnPairs(source, columns)
         if _are_files(source):
             source = by_picture(source)
-        if not hasattr(source, "__len__") or not len(source):
+        if not isinstance(source, Sized) or not len(source):
             raise ValueError(f"source: pairs with a length of 1 or more are needed, got {source!r}")
         self.pairs, self.tokens = source, TokenCache(tokenizer)
         self.size, self.seed, self.train, self.crop_scale = size, seed, train, crop_scale

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Int, UInt8
@@ -224,7 +224,9 @@ def read_lines(path: str | Path) -> list[str]:
     return lines
 
 
-def _rows(name: str, text: str, separator: str, quoting: int) -> list[tuple[int, list[str]]]:
+def _rows(
+    name: str, text: str, separator: str, quoting: Literal[0, 3]
+) -> list[tuple[int, list[str]]]:
     "Last line and cells of each row of a table."
     source, rows = io.StringIO(text, newline=""), []
     reader = csv.reader(source, delimiter=separator, quoting=quoting, strict=True)

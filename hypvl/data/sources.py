@@ -148,9 +148,16 @@ class ShardSource(DataSource):
     ) -> ShardDataset:
         "Pictures, captions, boxes and phrases; see `DataSource.dataset`."
         train = split == "train"
-        settings = dict(crop_scale=self.crop_scale, keep_decoded=self.keep_decoded)
         folder = data.train if train else data.val
-        return ShardDataset(folder, tokenizer, size, seed, train, **settings)
+        return ShardDataset(
+            folder,
+            tokenizer,
+            size,
+            seed,
+            train,
+            crop_scale=self.crop_scale,
+            keep_decoded=self.keep_decoded,
+        )
 
 # %% ../../nbs/data/203_sources.ipynb #2213cea3
 _TRUTH = ("parse.json", "truth.json")  # members of a shard that ordinary readers leave alone

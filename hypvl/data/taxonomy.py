@@ -55,15 +55,15 @@ class Taxonomy:
     "A rooted tree of concepts."
 
     parents: Mapping[str, str]  # child -> parent; the root maps to itself or is absent
-    root: str | None = None  # most general node; None finds it
+    root: str = ""  # most general node; empty: found
     names: Mapping[str, str] = field(
         default_factory=dict
     )  # node -> display name, the node itself where absent
 
     def __post_init__(self):
-        parents = self.parents or ({} if self.root is None else {self.root: self.root})
+        parents = self.parents or ({self.root: self.root} if self.root else {})
         root = _find_root(parents)
-        if self.root not in (None, root):
+        if self.root and self.root != root:
             raise ValueError(f"root is {root!r} by the edges, got root={self.root!r}")
         edges = {child: parent for child, parent in parents.items() if child != parent}
         for name, value in {"parents": edges, "root": root, "names": dict(self.names)}.items():

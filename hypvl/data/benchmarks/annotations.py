@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
+from typing import Any
 
 from ..coco import files_of_images, read_coco, required_number, required_text
 from ..records import bad_text, read_json, read_lines
@@ -47,6 +48,10 @@ class FolderData:
         "Classes without an image."
         used = {*self.labels}
         return tuple(name for i, name in enumerate(self.classes) if i not in used)
+
+
+def _real_folder(path: str) -> str:
+    return os.path.realpath(path)
 
 
 def _real_place(path: str, real_folder: Callable[[str], str]) -> str:
@@ -86,7 +91,7 @@ class ClassFolders:
         files = sorted(p.name for p in root.iterdir() if p.is_file() and not left_behind(p.name))
         loose = [name for name in files if name.lower().endswith(PICTURE_SUFFIXES)]
         packed = (*UNREAD_SUFFIXES, *ARCHIVE_SUFFIXES)
-        first, real_folder = {}, cache(os.path.realpath)
+        first, real_folder = {}, cache(_real_folder)
         for name in (*self.others, *(name for name in files if name.lower().endswith(packed))):
             path = os.path.join(self.root, name)
             if os.path.isfile(path):
@@ -115,7 +120,7 @@ class ClassFolders:
     def _once(self, samples: list[tuple[str, int]]) -> list[tuple[str, int]]:
         "The samples, each file once."
         first: dict[str, tuple[str, int]] = {}
-        real_folder = cache(os.path.realpath)
+        real_folder = cache(_real_folder)
         for path, label in samples:
             real = _real_place(path, real_folder)
             if os.path.islink(path) and not os.path.exists(real):
@@ -163,13 +168,15 @@ def read_image_folder(
         said = f", left out: {counted_by_kind(found.others)}" if found.others else ""
         raise ValueError(f"folder: no image below {str(folder)!r}{said}")
     _check_level(Path(folder), found)
-    taxonomy = None if is_a is None else Taxonomy.from_file(is_a, parent, names)
-    unknown = [c for c in found.classes if taxonomy is not None and c not in taxonomy]
-    if unknown:
-        raise ValueError(
-            f"is_a: {Path(is_a).name} has no node for {len(unknown)} of {len(found.classes)} "
-            f"class folders, the first is {unknown[0]!r}"
-        )
+    taxonomy = None
+    if is_a is not None:
+        taxonomy = Taxonomy.from_file(is_a, parent, names)
+        unknown = [c for c in found.classes if c not in taxonomy]
+        if unknown:
+            raise ValueError(
+                f"is_a: {Path(is_a).name} has no node for {len(unknown)} of {len(found.classes)} "
+                f"class folders, the first is {unknown[0]!r}"
+            )
     paths, labels = zip(*found.samples)
     pictures, classes = tuple(Path(p) for p in paths), tuple(found.classes)
     data = FolderData(pictures, labels, classes, taxonomy, found.unread)
@@ -209,7 +216,7 @@ class CaptionData:
     missing: tuple[str, ...] = ()  # images that were not found; their captions are left out
 
 
-def _value(entry, key, kind, where):
+def _value(entry, key, kind, where) -> Any:
     "entry[key], checked; an error says where and what."
     if not isinstance(entry, Mapping) or key not in entry:
         raise ValueError(f"{where} has no key {key!r}, got {str(entry)[:80]}")

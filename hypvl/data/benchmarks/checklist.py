@@ -136,6 +136,7 @@ def open_checklist(
     if max_pairs is not None and max_pairs < 1:
         raise ValueError(f"max_pairs: 1 or more, or None for all, got {max_pairs}")
     root, found, title = Path(data_root), {}, f"VL-CheckList {column}"
+    where: Path | None = root
     keep = None if negatives == "all" else _is_phrase
     for file in CHECKLIST[column] if corpora == "all" else CHECKLIST[column][:1]:
         where = _folder(root, CHECKLIST_ROOTS, file.path)

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from torch.utils.data import Dataset
 
@@ -185,7 +186,7 @@ class _Decoded(Dataset):
         return upright_rgb(self.data[i][0])
 
 
-def _have(data, *names):
+def _have(data, *names) -> Any:
     "The first of some attributes that torchvision's classes have in turn."
     return next((getattr(data, name) for name in names if hasattr(data, name)), None)
 
@@ -205,11 +206,9 @@ def _read_torchvision(b, folder):
     if pairs:
         paths, labels = zip(*pairs)
     else:
-        paths, labels = _have(data, "_image_files", "_images"), None
-        if b.reader != "PCAM":
-            labels = _have(data, "_labels", "targets", "labels")
-        else:
-            labels = _pcam_labels(data)
+        paths = _have(data, "_image_files", "_images")
+        pcam = b.reader == "PCAM"
+        labels = _pcam_labels(data) if pcam else _have(data, "_labels", "targets", "labels")
     labels = [int(label) for label in labels]
     if b.reader in _COUNTS:
         paths, labels = paths[: b.n], labels[: b.n]

@@ -14,6 +14,7 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from ...config import UnknownKey, suggest
 from .wordnet import imagenet_taxonomy
@@ -63,7 +64,9 @@ def _torchvision(name):
 _TFDS = "and the published split as test.csv beside (columns file, label)"
 
 # %% ../../../nbs/data/benchmarks/240_registry.ipynb #89538d27
-_ROWS = (  # name, images, group, folder, how to get it, what differs from the defaults
+_ROWS: tuple[
+    tuple[str, int, str, str, str, dict[str, Any]], ...
+] = (  # name, images, group, folder, how to get it, what differs from the defaults
     (
         "ImageNet",
         50_000,
@@ -258,9 +261,10 @@ def _registry():
     }
     records = {}
     for name, n, kind, folder, obtain, more in _ROWS:
-        words = {key: tuple(values) for key, values in texts[name].items()}
-        facts = dict(name=name, n=n, kind=kind, folder=folder, obtain=obtain)
-        records[name] = Benchmark(**facts, **more, **words)
+        words: dict[str, Any] = {key: tuple(values) for key, values in texts[name].items()}
+        records[name] = Benchmark(
+            name=name, n=n, kind=kind, folder=folder, obtain=obtain, **more, **words
+        )
     return records
 
 

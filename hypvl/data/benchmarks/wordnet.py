@@ -151,7 +151,9 @@ def longest_hypernyms(
         v = todo.pop()
         if v == root or v in found:
             continue
-        found[v] = tuple(sorted({p for p in hypernyms[v] if length(p) == length(v) - 1}))
+        edges = length(v)
+        above = {p for p in hypernyms[v] if edges is not None and length(p) == edges - 1}
+        found[v] = tuple(sorted(above))
         todo += found[v]
     return found
 
@@ -191,7 +193,7 @@ def imagenet_tree(
 # %% ../../../nbs/data/benchmarks/245_wordnet.ipynb #cd6e54f1
 def imagenet_classes() -> tuple[str, ...]:
     "The thousand wnids of ILSVRC 2012, in the order of the class index."
-    from timm.data import ImageNetInfo
+    from timm.data.imagenet_info import ImageNetInfo
 
     return tuple(ImageNetInfo("imagenet1k").label_names())
 

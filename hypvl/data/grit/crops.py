@@ -40,7 +40,8 @@ def random_resized_crop(
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> UInt8[Tensor, "3 S S"]:
     "A random part of the image, resized by bicubic interpolation with antialiasing."
-    y, x, h, w = crop_rectangle(*image.shape[1:], rng, scale, ratio)
+    height, width = image.shape[1:]
+    y, x, h, w = crop_rectangle(height, width, rng, scale, ratio)
     part = image[:, y : y + h, x : x + w]
     if (h, w) == (size, size):
         return part

@@ -40,7 +40,7 @@ def _rows(meta):
     for name in ("noun_chunks", "ref_exps"):
         rows = meta.get(name) or ()
         if not isinstance(rows, (list, tuple)):
-            rows = [None]
+            rows = [()]
         for row in rows:
             try:
                 values = [float(v) for v in row[:6]]

@@ -109,11 +109,18 @@ def _write_index(folder: Path, known: dict[str, tuple]) -> None:
     stamps, rows, totals, faults = zip(*mine.values())
     names = [Path(path).name for path in mine]
     wrong = {name: found for name, found in zip(names, faults) if found}
-    columns = dict(names=names, stamps=np.array(stamps), totals=totals, rows=np.concatenate(rows))
     ends = np.cumsum([len(part) for part in rows])
     try:
         with atomic_path(folder / _INDEX) as part, open(part, "wb") as file:
-            np.savez(file, **columns, ends=ends, faults=json.dumps(wrong))
+            np.savez(
+                file,
+                names=names,
+                stamps=np.array(stamps),
+                totals=totals,
+                rows=np.concatenate(rows),
+                ends=ends,
+                faults=json.dumps(wrong),
+            )
     except OSError as error:
         _log.warning(
             "the index of %s cannot be kept (%s) and is made anew each time", folder, error
@@ -310,7 +317,7 @@ class ShardDataset(EpochDataset):
         def column(name):
             return [sample[name] for sample in samples]
 
-        batch = {name: torch.stack(column(name)) for name in ("image", "box_image")}
+        batch: dict[str, Any] = {n: torch.stack(column(n)) for n in ("image", "box_image")}
         batch |= {name: self.tokens(column(name)) for name in ("text", "box_text")}
         batch["box_index"] = torch.tensor(column("box_index"))
         for name in ("key", *self.extras):

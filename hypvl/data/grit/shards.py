@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
-import webdataset as wds
 from webdataset.shardlists import expand_urls
 from webdataset.tariterators import base_plus_ext, group_by_keys, url_opener
+from webdataset.writer import TarWriter
 
 from ...config import atomic_path
 from ..records import read_json
@@ -31,7 +31,7 @@ def write_shard(
 ) -> int:
     "Write a shard at once; returns the number of samples."
     count = 0
-    with atomic_path(path) as part, wds.TarWriter(str(part), encoder=False, mtime=0) as writer:
+    with atomic_path(path) as part, TarWriter(str(part), encoder=False, mtime=0) as writer:
         for count, sample in enumerate(samples, 1):
             if "__key__" not in sample:
                 raise ValueError(
@@ -119,13 +119,13 @@ class StrictHeader(tarfile.TarInfo):
     def frombuf(cls, buf, encoding, errors):
         info = super().frombuf(buf, encoding, errors)
         if info.size < 0:
-            raise tarfile.InvalidHeaderError("negative size")
+            raise tarfile.HeaderError("negative size")
         if info.type in _HEADERS and info.size > MAX_HEADER:
-            raise tarfile.InvalidHeaderError(f"a header of {info.size:,} bytes")
+            raise tarfile.HeaderError(f"a header of {info.size:,} bytes")
         return info
 
     def _proc_sparse(self, *_):
-        raise tarfile.InvalidHeaderError(f"member {self.name!r} is sparse")
+        raise tarfile.HeaderError(f"member {self.name!r} is sparse")
 
     _proc_gnusparse_10 = _proc_sparse
 
@@ -133,7 +133,7 @@ class StrictHeader(tarfile.TarInfo):
     def fromtarfile(cls, archive):
         try:
             return super().fromtarfile(archive)
-        except tarfile.EOFHeaderError:
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
             raise  # the end mark
         except (tarfile.HeaderError, RecursionError) as error:
             raise tarfile.ReadError(f"cut short, or no tar: {error}") from None
@@ -176,7 +176,9 @@ class _SampleSize:
 def tar_members(
     stream: BinaryIO,  # of a tar, which need not be seekable
     on_fault: Callable[[MemberFault], object],  # told what is left out
-    mode: str = "r|*",  # as of `tarfile.open`: 'r|' for tars that are not compressed
+    mode: Literal[
+        "r|*", "r|"
+    ] = "r|*",  # as of `tarfile.open`: 'r|' for tars that are not compressed
 ) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
     "Header and content of the regular members of a tar; a tar that is cut is an error."
     sample = _SampleSize()
@@ -189,11 +191,12 @@ def tar_members(
             if fault or sample.too_large:
                 _skip(archive, info)
             else:
-                content = archive.extractfile(info).read()
+                file = archive.extractfile(info)
+                content = file.read() if file else b""
                 if len(content) < info.size:
                     raise _cut(info.name, len(content), info.size)
                 yield info, content
-            archive.members.clear()  # tarfile remembers every header
+            archive.members.clear()  # type: ignore[attr-defined]  # tarfile remembers every header
 
 
 def _skip(archive, info):
@@ -227,7 +230,7 @@ def _leads_out(name: str) -> bool:
     return plain.startswith("/") or (".." in plain and ".." in plain.split("/"))
 
 
-def _records(stream: BinaryIO, path: str, on_fault, mode: str = "r|*"):
+def _records(stream: BinaryIO, path: str, on_fault, mode: Literal["r|*", "r|"] = "r|*"):
     "webdataset's file records of a tar, those whose name stays inside a folder."
     for info, data in tar_members(stream, on_fault, mode):
         if fault := _bad_name(info.name):
@@ -261,7 +264,7 @@ def _shard_records(path: str, on_fault):
 def read_shard(
     path: str,  # local file or any address that webdataset opens
     on_fault: Callable[[str, str, Exception], None] | None = None,
-) -> Iterator[dict[str, bytes | str]]:
+) -> Iterator[dict[str, Any]]:
     """Samples of one shard: `__key__`, `__url__` and suffix -> bytes.
 
     `on_fault` is called with (kind, shard, error) for what is broken; None raises the error.
@@ -316,21 +319,23 @@ def sample_places(
     contents: Sequence[str] = (),  # suffixes of the members to read
 ) -> Iterator[tuple[int, int, dict[str, Any]]]:
     "First byte, byte behind the last one, and members of each sample; most contents are None."
-    key, first, end, members = None, 0, 0, {}
+    key, first, end = None, 0, 0
+    members: dict[str, str | bytes | None] = {}
     try:
         with tarfile.open(path, "r:", tarinfo=StrictHeader) as archive:
             for info, suffix, prefix in _named_members(archive, path, on_fault):
                 if prefix != key and members and _fits(key, end - first, path, on_fault):
                     yield first, end, members
                 if prefix != key:
-                    key, first, members = prefix, info.offset, {"__key__": prefix}
+                    key, first = prefix, info.offset
+                    members = {"__key__": prefix}
                 if suffix in members:
                     fault = ValueError(f"{info.name}: duplicate file name")
                     on_fault("duplicate member", str(path), fault)
                     continue
                 members[suffix] = None
-                if suffix in contents:
-                    members[suffix] = archive.extractfile(info).read()
+                if suffix in contents and (file := archive.extractfile(info)):
+                    members[suffix] = file.read()
                 end = info.offset_data + -(-info.size // 512) * 512
     except Exception as error:
         on_fault(getattr(error, "kind", "broken shard"), str(path), error)
@@ -358,7 +363,7 @@ def _named_members(archive, path, on_fault):
         if info.offset_data + info.size > length:
             raise _cut(info.name, length - info.offset_data, info.size)
         prefix, suffix = base_plus_ext(info.name)
-        if prefix is not None and not info.name.startswith("__"):
+        if prefix is not None and suffix is not None and not info.name.startswith("__"):
             yield info, suffix.lower(), prefix
 
 

@@ -146,6 +146,7 @@ def painted(picture: np.ndarray, attributes: Mapping[str, str], group: str = "")
     "A picture with the looks of all its attributes."
     further = [name for name in attributes if name not in PAINT_ORDER]
     for name in (*PAINT_ORDER, *further):
-        if name in attributes and ATTRIBUTES[name].paint is not None:
-            picture = ATTRIBUTES[name].paint(picture, attributes[name], group)
+        paint = ATTRIBUTES[name].paint if name in attributes else None
+        if paint is not None:
+            picture = paint(picture, attributes[name], group)
     return picture

@@ -82,7 +82,7 @@ def caption(
         return Caption(tuple(said), tuple(order), "action", verb)
     relation = None
     if len(order) > 1:
-        relation = true_relation(*(scene.things[place] for place in order[:2]))
+        relation = true_relation(scene.things[order[0]], scene.things[order[1]])
     if relation and rng.random() < caption_sampler.relation:
         return Caption(tuple(said), tuple(order), "relation", relation)
     template = ("bare", "photo", "there")[int(rng.integers(3))]
@@ -158,7 +158,7 @@ def sample(world: World, split: str, index: int, **fixed) -> Sample:
 class _Point:
     "A thing's place, for `true_relation`."
 
-    def __init__(self, xy):
+    def __init__(self, xy: tuple[float, float]):
         self.xy = xy
 
 
@@ -172,7 +172,7 @@ def is_true_of(said: Mapping[str, Any], thing: Mapping[str, Any]) -> bool:
 def relations_between(things: Sequence[Mapping[str, Any]], a: int, b: int) -> set[str]:
     "What holds between two things: how a stands to b, and what a does to b."
     place = true_relation(_Point(things[a]["xy"]), _Point(things[b]["xy"]))
-    found = {place} - {None}
+    found = set() if place is None else {place}
     if things[a]["action"] and things[a]["action"][1] == b:
         found.add(things[a]["action"][0])
     return found

@@ -129,7 +129,7 @@ def compose(mentions: tuple[Mention, ...], template: str, relation: str | None =
         raise ValueError(f"template={template!r} is none of {', '.join(TEMPLATES)}")
     if template in ("relation", "action"):
         known = VERBS if template == "action" else OPPOSITES
-        if relation not in known or len(mentions) < 2:
+        if relation is None or relation not in known or len(mentions) < 2:
             raise ValueError(
                 f"relation={relation!r} needs one of {', '.join(known)} and two mentions, "
                 f"got {len(mentions)}"

@@ -51,7 +51,8 @@ def _kinds(listed: str):
 
 @cache
 def _lexicon() -> tuple[dict[str, str], dict[str, tuple[str, ...]]]:
-    parents, words = {}, {"thing": ("thing", "object")}
+    parents: dict[str, str] = {}
+    words: dict[str, tuple[str, ...]] = {"thing": ("thing", "object")}
     for line in LEXICON.strip().splitlines():
         names, listed = line.split(" = ")
         family, genus = (tuple(part.split("/")) for part in names.split(": "))

@@ -147,7 +147,8 @@ def replace_attribute(world: World, scene: Scene, c: Caption, rng: np.random.Gen
                 spots.append((i, kind))
     if not spots:
         return None
-    return _replace_word(world, scene, c, *spots[int(rng.integers(len(spots)))], rng)
+    i, kind = spots[int(rng.integers(len(spots)))]
+    return _replace_word(world, scene, c, i, kind, rng)
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #37daa241
 def _places_exchanged(scene: Scene, a: int, b: int) -> Scene:
@@ -278,9 +279,11 @@ def add_attribute(world: World, scene: Scene, c: Caption, rng: np.random.Generat
 def add_attribute_equal(world: World, scene: Scene, c: Caption, rng: np.random.Generator) -> Edited:
     "One mention gains an adjective, a true or a false one."
     spot = _unsaid(world, scene, c, rng)
-    if spot is None or spot[2] is None:
+    if spot is None:
         return None
     i, kind, word = spot
+    if word is None:
+        return None
     longer = _with_adjective(c, i, kind, word, scene.things[c.objects[i]])
     return _replace_word(world, scene, longer, i, kind, rng)
 

@@ -7,7 +7,7 @@ __all__ = ['STATES', 'SHAPES', 'STATE_GROUP', 'SHAPE_GROUP', 'Weights', 'Pair', 
            'state_caption', 'state_sample', 'state_words']
 
 # %% ../../../nbs/data/world/225_states.ipynb #714529af
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -126,7 +126,7 @@ def _places(picture: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _depth(picture: np.ndarray) -> np.ndarray:
     "How far inside the outline every pixel is, in half widths of the thing."
     inside = picture[..., 3] > 127
-    return distance_transform_edt(inside) / (_SIDE / 2)
+    return np.asarray(distance_transform_edt(inside)) / (_SIDE / 2)
 
 
 def coloured(picture: np.ndarray, weights: Weights) -> np.ndarray:
@@ -147,7 +147,7 @@ def patterned(picture: np.ndarray, weights: Weights) -> np.ndarray:
         "checked": (np.floor(x / 0.36) + np.floor(y / 0.36)) % 2 == 0,
         "gradient": np.clip((y + 1) / 2, 0, 1),
     }
-    total = sum(weight * dark[word] for word, weight in weights.items())
+    total = np.asarray(sum(weight * dark[word] for word, weight in weights.items()))
     total = 0.9 * total / sum(weights.values())
     out = picture.copy()
     out[..., :3] = picture[..., :3] * (1 - total[..., None])
@@ -376,6 +376,8 @@ STATE_SPLITS = ("train", "val", "test", "captions", "captions_val")
 class StateWorld:
     "Pictures of one shape in one state, as a function of (seed, split, index)."
 
+    render: Callable[..., Rendered]  # below
+
     def __init__(self, config: StatesConfig = StatesConfig()):
         self.config, self.split = config, draw_split(config)
         self.attributes = state_attributes(config.contextuality)
@@ -469,7 +471,7 @@ def _sprite(world: StateWorld, pair: Pair) -> tuple[Image.Image, Image.Image]:
     if pair not in world._sprites:
         state, shape = pair
         plain, row = outline(shape), world.attributes[STATE_GROUP[state]]
-        painted = row.paint(plain, state, SHAPE_GROUP[shape])
+        painted = row.paint(plain, state, SHAPE_GROUP[shape]) if row.paint else plain
         world._sprites[pair] = Image.fromarray(painted), Image.fromarray(plain[..., 3])
     return world._sprites[pair]
 
@@ -483,13 +485,13 @@ def render_state(
     (thing,), (pair,) = scene.things, pairs_of(scene)
     image, side = _ground(world, scene).astype(np.float32), world.config.image_size
     width = round(MARGIN * thing.diameter * side)
-    corner = [round(side * value - width / 2) for value in thing.xy]
+    left, top = (round(side * value - width / 2) for value in thing.xy)
     layers = []
     for layer in _sprite(world, pair):
         small = layer.resize((width, width), Image.Resampling.BOX)
         turned = small.rotate(thing.angle, Image.Resampling.BILINEAR)
         whole = Image.new(layer.mode, (side, side))
-        whole.paste(turned, corner)
+        whole.paste(turned, (left, top))
         layers.append(np.asarray(whole, np.float32))
     painted, mask = layers[0], layers[1] > 127
     brightness = world.rng(scene.split, scene.index, "brightness").uniform(0.8, 1.15)
@@ -501,8 +503,8 @@ def render_state(
     image = np.clip(image + world.config.noise * noise, 0, 255).astype(np.uint8)
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     first, last = (columns[0], rows[0]), (columns[-1] + 1, rows[-1] + 1)
-    box = tuple(float(value / side) for value in (*first, *last))
-    seen = Visible(0, "", box, float(mask.mean()))
+    x1, y1, x2, y2 = (float(value / side) for value in (*first, *last))
+    seen = Visible(0, "", (x1, y1, x2, y2), float(mask.mean()))
     return Rendered(image, (seen,), (mask,) if masks else None)
 
 # %% ../../../nbs/data/world/225_states.ipynb #9d3697e5

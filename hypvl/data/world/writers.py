@@ -83,7 +83,8 @@ def write_raw_shard(
             }
             _add(tar, f"{s.key}.jpg", jpeg(s.image))
             _add(tar, f"{s.key}.json", json.dumps(meta).encode())
-            _add(tar, f"{s.key}.parse.json", json.dumps(s.parse.to_dict()).encode())
+            if s.parse is not None:
+                _add(tar, f"{s.key}.parse.json", json.dumps(s.parse.to_dict()).encode())
             _add(tar, f"{s.key}.truth.json", json.dumps(s.truth).encode())
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as part:
