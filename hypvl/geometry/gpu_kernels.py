@@ -334,11 +334,11 @@ def _sums(
     keep: int,
 ) -> list[Tensor]:
     "Logsumexp of rows and columns, distances to own keys; all distances, if kept, and flags."
-    n, m, wide = len(x), len(y), dict(dtype=torch.float64)
+    n, m, wide = len(x), len(y), torch.float64
     x, y, scale = x.contiguous(), y.contiguous(), scale.float().reshape(1)
     down, across = triton.cdiv(n, TILE), triton.cdiv(m, TILE)
-    by_row = x.new_empty(across, n), x.new_empty(across, n, **wide)
-    by_column = x.new_empty(down, m), x.new_empty(down, m, **wide)
+    by_row = x.new_empty(across, n), x.new_empty(across, n, dtype=wide)
+    by_column = x.new_empty(down, m), x.new_empty(down, m, dtype=wide)
     found = _fake_sums(x, y, c, scale, square, share, offset, both, keep)
     *lse, nearest, d, flags = found
     _distances(
