@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from .euclip import has_open_clip_layout, load_euclip, open_clip_family
 from torch import Tensor
 
 from ..config import atomic_path, suggest
 from ..geometry.published_scores import ExteriorAngle, ExteriorAngleConfig
 from ..geometry.spaces import GeometryConfig, Lorentz, Product, ProductConfig, Sphere
 from .dual_encoder import DualEncoder
+from .euclip import has_open_clip_layout, load_euclip, open_clip_family
 from hypvl.models.layouts import (
     OfficialFile,
     attention_heads,
