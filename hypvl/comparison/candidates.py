@@ -7,6 +7,7 @@ __all__ = ['Candidate', 'candidates']
 
 # %% ../../nbs/comparison/680_candidates.ipynb #95792852
 from dataclasses import dataclass
+from typing import Any
 
 from ..geometry.spaces import EuclideanConfig, GeometryConfig, ProductConfig, SphereConfig
 from ..losses.contrast import SigmoidContrast
@@ -46,7 +47,7 @@ def candidates(
     product = ProductConfig(k=8, d=dim // 8)
     contrast, entailment = _family(boxes, False), _family(boxes, True)
     sigmoid = TermsObjective((SigmoidContrast("image", "text"),))
-    with_bias = {"temperature": 0.1, "logit_bias": -10.0}
+    with_bias: dict[str, Any] = {"temperature": 0.1, "logit_bias": -10.0}
     return [
         Candidate("sphere", "contrast", sphere, contrast),
         Candidate("sphere", "sigmoid", SphereConfig(dim + 1, **with_bias), sigmoid),

@@ -100,7 +100,8 @@ def flat_forms(
         raise ValueError(f"flattening needs radii, and {geometry.describe()} has none")
     generator = torch.Generator().manual_seed(seed)
     logs = [log_vectors(geometry, points) for points in (images, texts)]
-    flat = FlatFactors(*logs[0].shape[1:], getattr(geometry, "metric", "l1"))
+    factors, d = logs[0].shape[1:]
+    flat = FlatFactors(factors, d, getattr(geometry, "metric", "l1"))
     moved = [_from_log(geometry, permute_radii(log, generator)) for log in logs]
     vectors = [log.flatten(1) for log in logs]
     return {
@@ -183,7 +184,8 @@ def flatten_suite(
         except MissingData:
             continue
         images, texts = run.points("squeeze")(data.paths), encode_texts(model, data.captions)
-        points = model.geometry.cpu(), images, texts, data.owners
+        geometry: Any = model.geometry
+        points = geometry.cpu(), images, texts, data.owners
         found[task.dataset] = flatten_retrieval(*points, k=k), curvature_facts(*points)
     if not found:
         raise ValueError(f"flatten: no retrieval dataset in {Path(root).name!r}")

@@ -192,7 +192,7 @@ class _Tokens(dict):
         return _Tokens({name: x.to(device) for name, x in self.items()})
 
 
-def _widths(width: Any) -> dict[str, int]:
+def _widths(width: Any) -> dict[Any, int]:
     "Width per modality, checked."
     is_number = not isinstance(width, Mapping)
     widths = {"image": width, "text": width} if is_number else dict(width)

@@ -25,7 +25,7 @@ from ..weights import preserve_modes
 # %% ../../nbs/models/317_image_text.ipynb #2e5727b0
 def lift_or_mark(
     geometry: Geometry,
-    features: Float[Tensor, "B F"],  # that leave the projection
+    features: Any,  # float [B, F], that leave the projection
     side: Any,  # 'image' or 'text'
     normalize: bool,  # True: points
 ) -> Tensor:
@@ -120,8 +120,8 @@ def encode_items(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    one = isinstance(items, (str, Path, Image.Image)) or getattr(items, "ndim", 0) == 3
-    listed = [items] if one else list(items)
+    one: Any = isinstance(items, (str, Path, Image.Image)) or getattr(items, "ndim", 0) == 3
+    listed: list[Any] = [items] if one else [*items]
     if not listed:
         raise ValueError("items: expected at least one text or picture, got none")
     sides = ["text" if isinstance(item, str) else "image" for item in listed]
