@@ -33,7 +33,7 @@ from .runs import train, validation_frames
 from ..training.recipe import Recipe
 
 # %% ../../nbs/papers/810_backbone.ipynb #9c62590f
-_STEPS = {"clip_world": 6_000, "phyclip_world": 6_000, "clip_states": 500}
+_STEPS = {"clip_world": 6_000, "phyclip_world": 2_400, "clip_states": 500}
 _FORM_ODDS = (0.1, 0.45, 0.45)  # of sentences about a pair, a shape, a state
 _HARDLY_ANY = SuiteConfig(
     per_species=1,
