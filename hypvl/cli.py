@@ -65,7 +65,7 @@ def _add_places(parser: argparse.ArgumentParser):
     )
     group.add_argument(
         "--family",
-        type=choice("clip", "meru", "hycoclip", "phyclip"),
+        type=choice("clip", "meru", "hycoclip", "phyclip", "uncha", "euclip", "atmg"),
         help="of a published file; default: by its layout",
     )
     group.add_argument(
@@ -246,7 +246,20 @@ def _add_data_check(parser: argparse.ArgumentParser):
     )
 
 
-COMMANDS = ("train", "plan", "list", "info", "evaluate", "explore", "data")
+def _add_export(parser: argparse.ArgumentParser):
+    "Options of `hypvl export`."
+    parser.add_argument("checkpoint", type=given, help="as of `hypvl evaluate --checkpoint`")
+    parser.add_argument(
+        "--family",
+        type=choice("clip", "meru", "hycoclip", "phyclip", "uncha", "euclip", "atmg"),
+        help="of a published file; default: by its layout",
+    )
+    form = parser.add_mutually_exclusive_group(required=True)
+    form.add_argument("--torch", type=place, metavar="FOLDER", help="programs of torch.export")
+    form.add_argument("--onnx", type=place, metavar="FOLDER", help="ONNX files")
+
+
+COMMANDS = ("train", "plan", "list", "info", "evaluate", "explore", "export", "data")
 
 # %% ../nbs/001_cli.ipynb #e4c483d9
 def _command(commands, name, run, *adders, help, description=""):
@@ -318,6 +331,14 @@ def make_parser() -> argparse.ArgumentParser:
         _add_explorer,
         help="look at what a model finds, in a browser",
         description="Search pictures, objects and parts in a browser; nothing leaves this machine.",
+    )
+    _command(
+        commands,
+        "export",
+        _export,
+        _add_export,
+        help="write a model's encoders for torch.export or ONNX",
+        description="Image and text encoder as programs for batches of any size.",
     )
     about_data = "look at a folder of data sets"
     data = commands.add_parser("data", help=about_data, description=_sentence(about_data))
@@ -639,6 +660,20 @@ def _explore(args: argparse.Namespace) -> int:
         port=args.port,
         say=say,
     )
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    "Run `hypvl export`."
+    for plugin in args.plugin:
+        load_plugin(plugin)
+    from hypvl.models.export import export_model
+    from hypvl.papers.report import load_checkpoint
+
+    model = load_checkpoint(args.checkpoint, args.family)
+    form, folder = ("torch", args.torch) if args.torch else ("onnx", args.onnx)
+    for path in export_model(model, folder, form).values():
+        say(f"written: {path}")
     return 0
 
 # %% ../nbs/001_cli.ipynb #95a30782
