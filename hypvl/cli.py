@@ -72,7 +72,7 @@ def _add_places(parser: argparse.ArgumentParser):
     )
     group.add_argument(
         "--family",
-        type=choice("clip", "meru", "hycoclip", "phyclip"),
+        type=choice("clip", "meru", "hycoclip", "phyclip", "uncha", "euclip", "atmg"),
         help="of a published file; default: by its layout",
     )
     group.add_argument(
@@ -301,6 +301,19 @@ def _add_extraction(parser: argparse.ArgumentParser):
     group.add_argument("--text", required=True, type=given, help=names)
     group.add_argument("--out", required=True, type=place, help="folder of the feature store")
 
+
+def _add_export(parser: argparse.ArgumentParser):
+    "Options of `hypvl export`."
+    parser.add_argument("checkpoint", type=given, help="as of `hypvl evaluate --checkpoint`")
+    parser.add_argument(
+        "--family",
+        type=choice("clip", "meru", "hycoclip", "phyclip", "uncha", "euclip", "atmg"),
+        help="of a published file; default: by its layout",
+    )
+    form = parser.add_mutually_exclusive_group(required=True)
+    form.add_argument("--torch", type=place, metavar="FOLDER", help="programs of torch.export")
+    form.add_argument("--onnx", type=place, metavar="FOLDER", help="ONNX files")
+
 # %% ../nbs/001_cli.ipynb #5447b6b9
 def _add_data_export(parser: argparse.ArgumentParser):
     "Options that say which datasets are written, and where."
@@ -321,7 +334,7 @@ def _add_data_export(parser: argparse.ArgumentParser):
 
 COMMANDS = (
     *("train", "plan", "list", "info", "gates"),
-    *("evaluate", "explore", "compare", "data", "features"),
+    *("evaluate", "explore", "compare", "export", "data", "features"),
 )
 
 # %% ../nbs/001_cli.ipynb #e4c483d9
@@ -402,6 +415,14 @@ def make_parser() -> argparse.ArgumentParser:
         _add_explorer,
         help="look at what a model finds, in a browser",
         description="Search pictures, objects and parts in a browser; nothing leaves this machine.",
+    )
+    _command(
+        commands,
+        "export",
+        _export,
+        _add_export,
+        help="write a model's encoders for torch.export or ONNX",
+        description="Image and text encoder as programs for batches of any size.",
     )
     _command(
         commands,
@@ -918,6 +939,20 @@ def _explore(args: argparse.Namespace) -> int:
         port=args.port,
         say=say,
     )
+    return 0
+
+
+def _export(args: argparse.Namespace) -> int:
+    "Run `hypvl export`."
+    for plugin in args.plugin:
+        load_plugin(plugin)
+    from hypvl.models.export import export_model
+    from hypvl.papers.report import load_checkpoint
+
+    model = load_checkpoint(args.checkpoint, args.family)
+    form, folder = ("torch", args.torch) if args.torch else ("onnx", args.onnx)
+    for path in export_model(model, folder, form).values():
+        say(f"written: {path}")
     return 0
 
 # %% ../nbs/001_cli.ipynb #95a30782
