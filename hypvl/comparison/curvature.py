@@ -9,9 +9,8 @@ __all__ = ['RADII', 'CELLS', 'Cell', 'cell_candidate']
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from .mapped_space import MappedConfig
-
 from .candidates import Candidate
+from .mapped_space import MappedConfig
 from ..losses.contrast import Contrast
 from ..losses.entailment import Entail
 from ..losses.objective import TermsObjective

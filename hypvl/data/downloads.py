@@ -50,7 +50,8 @@ class TarPicture:
 
     def content(self) -> bytes:
         "Return the file of the picture."
-        return read_sample(self.file, self.first, self.end)[self.member]
+        found: Any = read_sample(self.file, self.first, self.end)[self.member]
+        return found
 
 
 @dataclass(frozen=True)

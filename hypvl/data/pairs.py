@@ -283,7 +283,8 @@ class PairDataset(EpochDataset):
             source = by_picture(source)
         if not isinstance(source, Sized) or not len(source):
             raise ValueError(f"source: pairs with a length of 1 or more are needed, got {source!r}")
-        self.pairs, self.tokens = source, TokenCache(tokenizer)
+        self.pairs: Any = source
+        self.tokens = TokenCache(tokenizer)
         self.size, self.seed, self.train, self.crop_scale = size, seed, train, crop_scale
         self.max_bad = max_bad
 

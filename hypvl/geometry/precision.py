@@ -54,15 +54,16 @@ def fp32_geometry(
 
     @functools.wraps(f)
     def wrapped(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        given: Any = [raised(value) for value in args]
-        named: Any = {name: raised(value) for name, value in kwargs.items()}
+        call: Any = f
+        given = [raised(value) for value in args]
+        named = {name: raised(value) for name, value in kwargs.items()}
         tensors = (value for value in (*given, *named.values()) if isinstance(value, Tensor))
         first = next(tensors, None)
         device = "cpu" if first is None else first.device.type
         if not is_autocast_available(device) or not torch.is_autocast_enabled(device):
-            return f(*given, **named)
+            return call(*given, **named)
         with torch.autocast(device, enabled=False):
-            return f(*given, **named)
+            return call(*given, **named)
 
     return wrapped
 

@@ -8,6 +8,7 @@ __all__ = ['SquaredEuclidean', 'SquaredEuclideanConfig', 'ExteriorAngle', 'Exter
 # %% ../../nbs/geometry/110_published_scores.ipynb #45b62c60
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -119,8 +120,8 @@ class ExteriorAngle(Lorentz):
         return sign * self.angles(keys, queries).mT
 
     # no inner product ranks like an angle, and distances do not bound it
-    search_vectors = Geometry.search_vectors
-    bound_vectors = Geometry.bound_vectors
+    search_vectors: Any = Geometry.search_vectors
+    bound_vectors: Any = Geometry.bound_vectors
 
     def describe(self) -> str:
         return f"{super().describe()}, scored by the exterior angle"

@@ -120,8 +120,9 @@ def encode_items(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
+    several: Any = items
     one: Any = isinstance(items, (str, Path, Image.Image)) or getattr(items, "ndim", 0) == 3
-    listed: list[Any] = [items] if one else [*items]
+    listed: list[Any] = [items] if one else [*several]
     if not listed:
         raise ValueError("items: expected at least one text or picture, got none")
     sides = ["text" if isinstance(item, str) else "image" for item in listed]

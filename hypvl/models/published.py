@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 from huggingface_hub import get_session, hf_hub_download
-from huggingface_hub.errors import GatedRepoError, HTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 from huggingface_hub.file_download import http_get
 
 from ..config import suggest
@@ -59,8 +59,11 @@ class PublishedCheckpoint:
 def published_checkpoints() -> list[PublishedCheckpoint]:
     "All rows of the table, in its order."
     text = (files("hypvl") / "resources" / "published.csv").read_text(encoding="utf-8")
-    rows: list[dict[str, Any]] = list(csv.DictReader(text.splitlines()))
-    return [PublishedCheckpoint(**row | {"size": int(row["size"] or 0) or None}) for row in rows]
+    found = []
+    for row in csv.DictReader(text.splitlines()):
+        facts: Any = row | {"size": int(row["size"] or 0) or None}
+        found.append(PublishedCheckpoint(**facts))
+    return found
 
 
 def published_names() -> list[str]:
@@ -125,6 +128,9 @@ def _announce(row):
     print(f"{row.name} ({row.tag}){size}: licence {row.licence}; {row.citation}; {row.address}")
 
 # %% ../../nbs/models/320_published.ipynb #e82e14b9
+_HTTP_ERROR: Any = HfHubHTTPError.__mro__[1]  # of the hub's client: also without a connection
+
+
 @contextmanager
 def _explained(row: PublishedCheckpoint) -> Iterator[None]:
     "Turn the errors of a download into one that says why and what to do."
@@ -136,7 +142,7 @@ def _explained(row: PublishedCheckpoint) -> Iterator[None]:
             f"pretrained: {row.repository} asks for a log-in; accept its terms on its page and "
             f"run `hf auth login`, or {by_hand}"
         ) from error
-    except (OSError, HTTPError) as error:
+    except (OSError, _HTTP_ERROR) as error:
         full = isinstance(error, OSError) and error.errno == errno.ENOSPC
         why = "no space left on the disk; make room" if full else f"{error}".split("\n")[0]
         raise ConnectionError(

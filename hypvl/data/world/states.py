@@ -7,7 +7,7 @@ __all__ = ['STATES', 'SHAPES', 'STATE_GROUP', 'SHAPE_GROUP', 'Weights', 'Pair', 
            'state_caption', 'state_sample', 'state_words']
 
 # %% ../../../nbs/data/world/225_states.ipynb #714529af
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -375,8 +375,6 @@ STATE_SPLITS = ("train", "val", "test", "captions", "captions_val")
 # %% ../../../nbs/data/world/225_states.ipynb #a8c7c316
 class StateWorld:
     "Pictures of one shape in one state, as a function of (seed, split, index)."
-
-    render: Callable[..., Rendered]  # below
 
     def __init__(self, config: StatesConfig = StatesConfig()):
         self.config, self.split = config, draw_split(config)
