@@ -46,6 +46,7 @@ PAPER_PARTS = {  # base of a config, or use → name → module
         "pairs": "hypvl.data.own_data",  # of no paper: pictures and captions of one's own
         "features": "hypvl.features.feature_source",  # of no paper either: a feature store
     },
+    "encoder": {"frozen": "hypvl.features.encoders"},  # that a head loads by name at first use
     "evaluation task": {"factors": "hypvl.papers.phyclip.factor_report"},
     "data check": {
         "RedCaps": f"{_AGR}.redcaps_source",

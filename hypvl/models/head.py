@@ -22,6 +22,7 @@ from ..inputs import input_kind
 from .dual_encoder import make_projection
 from .image_text import ImageTextModel, lift_or_mark, type_and_shape
 from .towers import ModelDescription
+from ..paper_parts import import_part
 
 # %% ../../nbs/models/310_head.ipynb #c5b63ec1
 @dataclass(frozen=True)
@@ -179,9 +180,8 @@ class HeadInput(nn.Module):
                     f"the head reads {self.side} features and has no encoder{made}; "
                     f"head.attach({self.side}=encoder) adds one"
                 )
-            from hypvl.features.encoders import load_encoder
-
-            self.attach(load_encoder(known.name))
+            loader: Any = import_part("encoder", "frozen")
+            self.attach(loader.load_encoder(known.name))
         return self._attached[0].to(self.mean.device)
 
 # %% ../../nbs/models/310_head.ipynb #64d78d83

@@ -112,7 +112,7 @@ def test_arrows_point_one_way(root):
         "geometry": {"config", "extras"},
         "data": {"config", "extras", "paper_parts", "inputs", "weights", "pictures"},
         "losses": {"config", "extras", "inputs", "geometry"},
-        "models": {"config", "extras", "inputs", "weights", "pictures", "geometry"},
+        "models": {"config", "extras", "inputs", "weights", "pictures", "geometry", "paper_parts"},
         "features": {"config", "extras", "weights", "pictures", "data", "models"},
         "training": {
             "config",
