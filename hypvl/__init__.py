@@ -15,6 +15,7 @@ from .extras import extra_named as _extra_named
 
 # %% ../nbs/004_api.ipynb #492a6d6b
 if TYPE_CHECKING:  # what an editor sees; `NAMES` below says what is loaded
+    from hypvl.comparison.selection import compare as compare
     from hypvl.data.pairs import PairLoader as PairLoader
     from hypvl.geometry.spaces import EuclideanConfig as EuclideanConfig
     from hypvl.geometry.spaces import ProductConfig as ProductConfig

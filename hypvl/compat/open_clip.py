@@ -12,19 +12,23 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import open_clip as _open_clip
 import torch
-from huggingface_hub import hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError
 from torch import Tensor, nn
 
-import hypvl.models.registry as _registry
+from ..extras import extra_named
 from ..geometry.spaces import Sphere
-from ..models.interop import LazyTokenizer, OpenClipConfig, from_open_clip, open_clip_config
-from ..models.official import load_official
-from ..models.published import published_checkpoints
-from ..models.shipped import SHIPPED
-from ..models.text import Tokenizer
+
+with extra_named("hypvl.compat.open_clip"):
+    import open_clip as _open_clip
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError
+
+    import hypvl.models.registry as _registry
+    from hypvl.models.interop import LazyTokenizer, OpenClipConfig, from_open_clip, open_clip_config
+    from hypvl.models.official import load_official
+    from hypvl.models.published import published_checkpoints
+    from hypvl.models.shipped import SHIPPED
+    from hypvl.models.text import Tokenizer
 
 # %% ../../nbs/compat/360_open_clip.ipynb #5ad921f7
 class OpenClipModel(nn.Module):
