@@ -371,7 +371,7 @@ def make_parser() -> argparse.ArgumentParser:
         "plan",
         plan_command,
         add_plan,
-        help="hours, memory and price of a paper's recipes",
+        help="samples per second, memory and hours of a paper's recipes",
         description="What the recipes of a paper take, from a few updates measured here.",
     )
     _command(
