@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['device', 'SHIPPED_NAMES', 'MODEL_NAMES', 'SUITE_NAMES', 'PRESETS', 'Parser', 'choice', 'words', 'given', 'place',
-           'count', 'counts', 'positive', 'add_common', 'say', 'wait', 'load_plugin', 'has_gpu', 'paper_packages',
-           'check_checkpoint', 'check_device', 'check_folder', 'check_file', 'check_data']
+           'count', 'counts', 'positive', 'add_common', 'say', 'wait', 'load_plugin', 'has_gpu', 'published_names',
+           'paper_packages', 'check_checkpoint', 'check_device', 'check_folder', 'check_file', 'check_data']
 
 # %% ../nbs/006_arguments.ipynb #6dca51cf
 import argparse
+import csv
 import ctypes
 import difflib
 import importlib
@@ -18,6 +19,7 @@ import pkgutil
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
 
@@ -222,6 +224,13 @@ _FAMILIES = ("clip", "meru", "hycoclip", "phyclip")
 
 
 MODEL_NAMES = tuple(f"{family}_{size}" for family in _FAMILIES for size in _SIZES) + SHIPPED_NAMES
+
+
+def published_names() -> list[str]:
+    "Names of published checkpoints that can be downloaded, each once; read without torch."
+    text = (files("hypvl") / "resources" / "published.csv").read_text(encoding="utf-8")
+    found = [row["name"] for row in csv.DictReader(text.splitlines()) if row["address"]]
+    return list(dict.fromkeys(found))
 
 
 # of `hypvl evaluate`

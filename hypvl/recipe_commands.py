@@ -37,6 +37,7 @@ from hypvl.arguments import (
     paper_packages,
     place,
     positive,
+    published_names,
     say,
     wait,
     words,
@@ -611,7 +612,7 @@ def list_command(
     for plugin in args.plugin:
         load_plugin(plugin)
     papers = [args.paper] if args.paper else paper_packages()
-    suites, models = list(SUITE_NAMES), list(MODEL_NAMES)
+    suites, models = list(SUITE_NAMES), [*MODEL_NAMES, *published_names()]
     if args.plugin:  # which may add to them; without one nothing asks for torch
         from hypvl.evaluation.suites.tasks import SUITES
         from hypvl.models import list_models
