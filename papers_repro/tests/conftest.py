@@ -36,7 +36,16 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "data: needs the real data pack named by HYPVL_DATA")
 
 
+LONGEST_FILES = (  # begun first, so that no process is left alone with one of them at the end
+    *("test_ideas", "test_h2em", "test_phyclip", "test_agr", "test_visual_hierarchies"),
+    *("test_devices", "test_training_faults", "test_draws", "test_every_paper", "test_syntax"),
+    *("test_evaluate", "test_distributed", "test_slurm", "test_compare", "test_gpu_kernels"),
+)
+
+
 def pytest_collection_modifyitems(config, items):
+    place = {name: at for at, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: place.get(item.path.stem, len(place)))
     wants_data = "data" in config.option.markexpr  # then a test whose data are absent fails
     for item in items:
         if item.get_closest_marker("full") and not config.getoption("--full"):

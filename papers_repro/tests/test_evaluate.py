@@ -264,11 +264,13 @@ def test_a_folder_that_is_held_is_waited_for(classes, caplog):
     with folder_lock(out):
         second = threading.Thread(target=lambda: ends.append(main(of_folders(classes, out))))
         second.start()
-        second.join(timeout=20)
+        while "held is being filled by process" not in caplog.text:
+            assert second.is_alive(), ends
+            second.join(timeout=0.1)
+        second.join(timeout=1)
         assert second.is_alive() and not (out / "results.csv").exists()
     second.join(timeout=120)
     assert ends == [0] and (out / "results.csv").exists()
-    assert "held is being filled by process" in caplog.text
 
 
 def test_what_cannot_begin_ends_at_once_with_2(classes, capsys):

@@ -48,7 +48,7 @@ def train_together(config, out):
         while os.environ["RESTARTED"] == "0" and not stop.number:
             time.sleep(0.1)
         if stop.number:
-            time.sleep(10)  # as a checkpoint takes, longer than a job to begin
+            time.sleep(3)  # as a checkpoint takes; a job that waits for none is queued at once
             (out / f"saved{rank}").write_text("")
     if stop.number:
         stop.obey()
