@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from hypvl.arguments import paper_packages
+
 ROOT = Path(__file__).resolve().parents[2]
 ENV = {
     **os.environ,
@@ -21,7 +23,8 @@ ENV = {
 }
 
 set_forkserver_preload(  # processes of tests begin with everything imported
-    ["hypvl.training.loop", "hypvl.losses.objective", "hypvl.models.registry"]
+    ["hypvl.training.loop", "hypvl.losses.objective", "hypvl.models.registry", "execnb.shell"]
+    + [f"hypvl.papers.{name}.paper" for name in paper_packages()]
 )
 
 
@@ -58,14 +61,23 @@ def pytest_collection_modifyitems(config, items):
 
 
 def papermill(
-    notebook: str, out: Path, timeout: int = 600, cores: int | None = 1, **parameters
+    notebook: str,
+    out: Path,
+    timeout: int = 600,
+    cores: int | None = 1,
+    data: Path | None = None,
+    **parameters,
 ) -> subprocess.CompletedProcess:
     """Run a reproduction notebook as a user does, from the repository's root.
+
+    `data` is a folder that holds its data, or takes them; None: one of its own.
 
     On one core its runs follow each other in the kernel, so no further process imports everything;
     with None they go side by side as they do for a user.
     """
     out.mkdir(parents=True, exist_ok=True)
+    if data is not None:
+        (out / "data").symlink_to(data)
     command = [sys.executable, "-m", "papermill", f"papers_repro/{notebook}", str(out / notebook)]
     command += "--no-progress-bar --log-level WARNING --stdout-file - --stderr-file -".split()
     for name, value in {"out": str(out), **parameters}.items():
@@ -99,10 +111,19 @@ def root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def smoke(tmp_path_factory) -> Path:
+def smoke_data(tmp_path_factory) -> Path:
+    "Data of preset smoke: made once, by the test that asks first, for all processes of pytest."
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "smoke_data"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def smoke(tmp_path_factory, smoke_data) -> Path:
     "The folder of `papermill papers_repro/phyclip.ipynb -p preset smoke`."
     out = tmp_path_factory.mktemp("smoke")
-    done = papermill("phyclip.ipynb", out, cores=None, preset="smoke")
+    done = papermill("phyclip.ipynb", out, cores=None, data=smoke_data, preset="smoke")
     assert done.returncode == 0, done.stderr[-4000:]
     (out / "log.txt").write_text(done.stdout)
     return out

@@ -1,14 +1,13 @@
 """The notebook of AGR as a user runs it."""
 
 import pandas as pd
-from conftest import papermill
+from new_process import reproduce
 
 from hypvl.papers.claims import COLUMNS, JUDGED
 
 
-def test_smoke_renders_every_table_figure_and_claim(tmp_path):
-    done = papermill("agr.ipynb", tmp_path, preset="smoke")
-    assert done.returncode == 0, done.stderr[-4000:]
+def test_smoke_renders_every_table_figure_and_claim(tmp_path, smoke_data):
+    reproduce("agr.ipynb", tmp_path, smoke_data)
     for number in range(2, 7):
         table = pd.read_csv(tmp_path / "tables" / f"table{number}.csv")
         assert {"this run", "paper (RedCaps)"} == set(table["source"]), number

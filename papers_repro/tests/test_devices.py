@@ -23,17 +23,12 @@ MODELS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory):
-    return tmp_path_factory.mktemp("data")
-
-
 @pytest.mark.parametrize(("paper", "name"), MODELS)
-def test_no_tensors_meet_across_devices(paper, name, data, tmp_path):
+def test_no_tensors_meet_across_devices(paper, name, smoke_data, tmp_path):
     recipes = find_paper(paper).recipes("main", preset="smoke", seed=0)
     made = next(made for made in recipes if made.name == name)
     made = replace(made, train=replace(made.train, steps=4, checkpoint_every=2, warmup=1))
-    size, tests = made.image_size, made.tests or {}
+    data, size, tests = smoke_data, made.image_size, made.tests or {}
     known, test = (s.prepare(data, size, 1, False) for s in (made.data, made.test or made.data))
     with other_device():
         history = train(made, known, tmp_path, "cpu", progress=False)

@@ -33,9 +33,11 @@ RECIPES = [
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory):
-    "Data of all papers; some share theirs."
-    return tmp_path_factory.mktemp("draws")
+def out(tmp_path_factory, smoke_data):
+    "A folder with the data of all papers; some share theirs."
+    folder = tmp_path_factory.mktemp("draws")
+    (folder / "data").symlink_to(smoke_data)
+    return folder
 
 
 def pictures(source, paths):
@@ -51,10 +53,12 @@ def pictures(source, paths):
     return [sha256(file.read_bytes()).hexdigest() for file in files]
 
 
-def times(folder):
-    "When each file of data was written."
+def times(train, measured):
+    "When each file was written: of training, and of what is measured."
     kinds = (".tar", ".jpg", ".parquet", ".arrow", ".safetensors")
-    return {file: file.stat().st_mtime_ns for file in folder.rglob("*") if file.suffix in kinds}
+    folders = [train, *(paths.suite for _, paths in measured)]
+    files = [file for folder in folders for file in folder.rglob("*") if file.suffix in kinds]
+    return {file: file.stat().st_mtime_ns for file in files}
 
 
 def measured(recipe, out):
@@ -75,10 +79,11 @@ def test_seeds_share_training_data_and_no_test_item(paper, section, out):
     recipe, other = found[0][-1], found[1][-1]
     train = prepare_data(recipe, out, progress=False, workers=1)[0].train
     mine = measured(recipe, out)
-    kept = times(out)
+    kept = times(train, mine)
+    assert kept
     assert prepare_data(other, out, progress=False, workers=1)[0].train == train
     theirs = measured(other, out)
-    assert kept.items() <= times(out).items()  # nothing is made twice
+    assert kept == times(train, mine)  # nothing is made twice
     for (source, paths), (fresh, drawn) in zip(mine, theirs, strict=True):
         assert paths.train == drawn.train and paths.suite != drawn.suite
         assert paths.content_hash != drawn.content_hash

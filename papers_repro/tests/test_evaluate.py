@@ -15,6 +15,7 @@ import threading
 import numpy as np
 import pandas as pd
 import pytest
+from new_process import in_new_process
 from PIL import Image
 
 import hypvl.evaluation.suites.evaluate as suite_module
@@ -342,24 +343,26 @@ class TorusConfig(GeometryConfig, kind="torus"):
 """
 
 
+def save_torus(folder):
+    "Write the model of a plugin."
+    sys.path.insert(0, str(folder))
+    from torus_plugin import TorusConfig
+
+    create_model("clip_tiny", seed=0, geometry=TorusConfig(16)).save_pretrained(folder / "torus")
+
+
 def test_a_plugin_brings_a_geometry(folder):
     "A model whose geometry is defined in a file: evaluated with the file, refused without it."
-    plugin = folder / "torus_plugin.py"
+    plugin, log = folder / "torus_plugin.py", folder / "log.txt"
     plugin.write_text(TORUS)
-    save = "import sys, torus_plugin; from hypvl.models import create_model; "
-    save += "create_model('clip_tiny', seed=0, geometry=torus_plugin.TorusConfig(16))"
-    save += ".save_pretrained(sys.argv[1])"
-    called = [sys.executable, "-c", save, f"{folder}/torus"]
-    env = ENV | {"PYTHONPATH": os.pathsep.join([str(folder), os.getcwd()])}
-    subprocess.run(called, env=env, check=True, timeout=120)
-    call = command(folder, "of_torus")
+    assert in_new_process(save_torus, folder, log=log) == (0, "")
+    call = command(folder, "of_torus")[2:]
     call[call.index("--checkpoint") + 1] = f"{folder}/torus"
-    without = subprocess.run([sys.executable, *call], env=ENV, capture_output=True, text=True)
-    assert without.returncode == 2 and "'torus'" in without.stderr, without.stderr
-    call += ["--plugin", str(plugin)]
-    done = subprocess.run([sys.executable, *call], env=ENV, capture_output=True, text=True)
-    assert done.returncode == 3, done.stderr[-3000:]
-    assert "torus, score 'paper'" in done.stdout
+    code, said = in_new_process(main, call, log=log)
+    assert code == 2 and "'torus'" in said, said
+    code, said = in_new_process(main, [*call, "--plugin", str(plugin)], log=log)
+    assert code == 3, said[-3000:]
+    assert "torus, score 'paper'" in said
     rows = results(folder, "of_torus")
     assert rows[rows["model"] == "torus"]["value"].notna().all()
 

@@ -119,12 +119,12 @@ def same(found, one, label):
 
 @pytest.mark.full
 @pytest.mark.parametrize("name", paper_packages())
-def test_processes_and_micro_batches_compute_what_one_process_does(name, tmp_path):
+def test_processes_and_micro_batches_compute_what_one_process_does(name, tmp_path, smoke_data):
     paper, accelerator = find_paper(name), make_accelerator(device="cpu")
     made, batches, alone = recipes(paper), [], []
     assert made
     for recipe in made:
-        data = recipe.data.prepare(tmp_path / "data", recipe.image_size, progress=False)
+        data = recipe.data.prepare(smoke_data, recipe.image_size, progress=False)
         tokenizer = create_model(recipe.model, seed=0).tokenizer
         loader = recipe.data.loader(data, tokenizer, recipe.image_size, BATCH)
         batch = {key: double(value) for key, value in next(iter(loader)).items()}
@@ -143,10 +143,12 @@ def test_processes_and_micro_batches_compute_what_one_process_does(name, tmp_pat
 
 
 @pytest.mark.parametrize("name", paper_packages())
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(name, tmp_path, monkeypatch):
+def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
+    name, tmp_path, smoke_data, monkeypatch
+):
     "Up to the last bit: the same batches, the same draws of dropout."
     recipe = recipes(find_paper(name))[-1]
-    data = recipe.data.prepare(tmp_path / "data", recipe.image_size, progress=False)
+    data = recipe.data.prepare(smoke_data, recipe.image_size, progress=False)
     whole = train(recipe, data, tmp_path / "whole", "cpu", progress=False)
     update = Updater.update
 

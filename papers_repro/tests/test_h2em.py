@@ -2,7 +2,7 @@
 
 import pandas as pd
 import pytest
-from conftest import papermill
+from new_process import reproduce
 
 from hypvl.papers.claims import COLUMNS, JUDGED
 
@@ -11,10 +11,9 @@ FIGURES = "4_answers S2_answers 5a_lengths S3a_lengths 5b_disk S3b_disk"
 
 
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory):
+def smoke(tmp_path_factory, smoke_data):
     out = tmp_path_factory.mktemp("h2em")
-    done = papermill("h2em.ipynb", out, preset="smoke")
-    assert done.returncode == 0, done.stderr[-4000:]
+    reproduce("h2em.ipynb", out, smoke_data)
     return out
 
 

@@ -1,16 +1,15 @@
 """The notebook that compares the ideas of all papers, as a user runs it."""
 
 import pandas as pd
-from conftest import papermill
+from new_process import reproduce
 
 from hypvl.papers.claims import COLUMNS, JUDGED
 from hypvl.papers.ideas.abilities import ABILITIES, ASKED, IDEAS
 from hypvl.papers.ideas.recipes import MAIN
 
 
-def test_smoke_measures_every_ability_of_every_model(tmp_path):
-    done = papermill("ideas.ipynb", tmp_path, preset="smoke")
-    assert done.returncode == 0, done.stderr[-4000:]
+def test_smoke_measures_every_ability_of_every_model(tmp_path, smoke_data):
+    reproduce("ideas.ipynb", tmp_path, smoke_data)
     table = pd.read_csv(tmp_path / "tables" / "table1.csv")
     ours = table[table["value"].notna() & ~table["baseline"]]
     assert set(ours["row"]) == set(MAIN)

@@ -65,7 +65,7 @@ def test_two_processes_find_what_one_finds(index, tmp_path):
     other = Lorentz(6, curvature_init=2.0)
     other_index = build_index(other, torch.zeros(2, 6))
     save_index(other_index, tmp_path / "mixed" / "shard-00000-of-00002")
-    mp.spawn(worker, args=(tmp_path, free_port()), nprocs=2)
+    mp.start_processes(worker, (tmp_path, free_port()), 2, start_method="forkserver")
     _, points = space_and_points()
     for rank in range(2):
         sizes, found, matches = torch.load(tmp_path / f"rank{rank}.pt", weights_only=True)

@@ -1,15 +1,14 @@
 """The syntax notebook as a user runs it."""
 
 import pandas as pd
-from conftest import papermill
+from new_process import reproduce
 
 from hypvl.data.benchmarks.checklist import CHECKLIST
 from hypvl.papers.claims import COLUMNS, JUDGED
 
 
-def test_smoke_renders_every_table_figure_and_claim(tmp_path):
-    done = papermill("syntax.ipynb", tmp_path, preset="smoke")
-    assert done.returncode == 0, done.stderr[-4000:]
+def test_smoke_renders_every_table_figure_and_claim(tmp_path, smoke_data):
+    reproduce("syntax.ipynb", tmp_path, smoke_data)
     for number in (1, 2, 3):
         table = pd.read_csv(tmp_path / "tables" / f"table{number}.csv")
         assert {"this run", "paper (ViT-S/16, GRIT)"} == set(table["source"])

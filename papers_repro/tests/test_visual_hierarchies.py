@@ -1,16 +1,15 @@
 """The notebook on visual hierarchies as a user runs it."""
 
 import pandas as pd
-from conftest import papermill
+from new_process import reproduce
 
 from hypvl.papers.claims import COLUMNS, JUDGED
 
 MODELS = {"CLIP", "CLIP-euc", "CLIP-hyp"}
 
 
-def test_smoke_renders_every_table_figure_and_claim(tmp_path):
-    done = papermill("visual_hierarchies.ipynb", tmp_path, preset="smoke")
-    assert done.returncode == 0, done.stderr[-4000:]
+def test_smoke_renders_every_table_figure_and_claim(tmp_path, smoke_data):
+    reproduce("visual_hierarchies.ipynb", tmp_path, smoke_data)
     for number in range(1, 8):
         table = pd.read_csv(tmp_path / "tables" / f"table{number}.csv")
         ours = table[table["source"].eq("this run")]

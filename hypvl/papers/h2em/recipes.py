@@ -212,7 +212,7 @@ _BACKBONES = {  # what the tables call it → where it is
 MAIN_BACKBONES = ("tiny", "ViT-L/14")  # of all sections but `backbones`, in the world and the paper
 
 
-_SMALL = StatesConfig(train_images=8, test_images=6)
+_SMALL = StatesConfig(train_images=4, test_images=4)
 
 
 _LARGE = StatesConfig(train_images=100, test_images=40)
