@@ -61,19 +61,13 @@ def pytest_collection_modifyitems(config, items):
 
 
 def papermill(
-    notebook: str,
-    out: Path,
-    timeout: int = 600,
-    cores: int | None = 1,
-    data: Path | None = None,
-    **parameters,
+    notebook: str, out: Path, timeout: int = 600, data: Path | None = None, **parameters
 ) -> subprocess.CompletedProcess:
     """Run a reproduction notebook as a user does, from the repository's root.
 
-    `data` is a folder that holds its data, or takes them; None: one of its own.
-
-    On one core its runs follow each other in the kernel, so no further process imports everything;
-    with None they go side by side as they do for a user.
+    `data` is a folder that holds its data, or takes them; None: one of its own. Its runs follow
+    each other in the kernel, so no further process imports everything; `nbs/papers/803` tests runs
+    side by side.
     """
     out.mkdir(parents=True, exist_ok=True)
     if data is not None:
@@ -82,7 +76,7 @@ def papermill(
     command += "--no-progress-bar --log-level WARNING --stdout-file - --stderr-file -".split()
     for name, value in {"out": str(out), **parameters}.items():
         command += ["-p", name, str(value)]
-    env = ENV if cores is None else ENV | {"LOKY_MAX_CPU_COUNT": str(cores)}
+    env = ENV | {"LOKY_MAX_CPU_COUNT": "1"}
     return subprocess.run(
         command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=timeout
     )
@@ -123,7 +117,7 @@ def smoke_data(tmp_path_factory) -> Path:
 def smoke(tmp_path_factory, smoke_data) -> Path:
     "The folder of `papermill papers_repro/phyclip.ipynb -p preset smoke`."
     out = tmp_path_factory.mktemp("smoke")
-    done = papermill("phyclip.ipynb", out, cores=None, data=smoke_data, preset="smoke")
+    done = papermill("phyclip.ipynb", out, data=smoke_data, preset="smoke")
     assert done.returncode == 0, done.stderr[-4000:]
     (out / "log.txt").write_text(done.stdout)
     return out
