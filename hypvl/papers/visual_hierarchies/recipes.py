@@ -118,7 +118,7 @@ def _model(family: str, backbone: str, preset: str, pretrained: bool) -> ImageEn
 # %% ../../../nbs/papers/visual_hierarchies/874_recipes.ipynb #b25315f0
 UNCOUNTED = 20_000_000  # pairs of an epoch where there are no data to count
 _WORLD_VIEWS = Augmentation(0.0, 0.0, 0.0, jitter=(0.2, 0.2, 0.2, 0.0), kernel=0)
-_SMALL_WORLD = BoxWorldConfig(train=100, validation=10, test=30, lvis=24)
+_SMALL_WORLD = BoxWorldConfig(train=100, validation=10, test=16, lvis=12)
 
 
 def _scale(preset: str, backbone: str, draw: int) -> tuple[BoxSource, TrainConfig]:
