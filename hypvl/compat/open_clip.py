@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..extras import extra_named
 from ..geometry.spaces import Sphere
 
-with extra_named("hypvl.compat.open_clip"):
+with extra_named("hypvl.compat.open_clip", "models"):
     import open_clip as _open_clip
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
