@@ -261,10 +261,10 @@ def database(args):
         wide, rows = points.double(), database_rows(geometry, points)
         exact = torch.stack([geometry.dist(one.expand_as(wide), wide) for one in wide[:100]])
         true = exact.argsort(1)[:, :10].numpy()
-        stored, norms = np.stack(rows["vector"]), rows["norm"].to_numpy()
+        stored, norms, bands = np.stack(rows["vector"]), rows["norm"], rows["band"].to_numpy()
         parts = []
-        for band in np.unique(np.floor(norms)):
-            ids = np.flatnonzero(np.floor(norms) == band)
+        for band in np.unique(bands):
+            ids = np.flatnonzero(bands == band)
             found = near_ids(stored[ids], stored[:100], min(200, len(ids)))
             parts.append(np.where(found < 0, -1, ids[found]))
         keys, queries = (geometry.search_vectors(points, side).numpy() for side in ("key", "query"))

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['device', 'SHIPPED_NAMES', 'MODEL_NAMES', 'SUITE_NAMES', 'PRESETS', 'Parser', 'choice', 'words', 'given', 'place',
            'count', 'counts', 'positive', 'add_common', 'say', 'wait', 'load_plugin', 'has_gpu', 'published_names',
-           'paper_packages', 'check_checkpoint', 'check_device', 'check_folder', 'check_file', 'check_data']
+           'paper_packages', 'check_checkpoint', 'check_device', 'model_name', 'listed', 'check_folder', 'check_file',
+           'check_data']
 
 # %% ../nbs/006_arguments.ipynb #6dca51cf
 import argparse
@@ -227,10 +228,10 @@ MODEL_NAMES = tuple(f"{family}_{size}" for family in _FAMILIES for size in _SIZE
 
 
 def published_names() -> list[str]:
-    "Names of published checkpoints that can be downloaded, each once; read without torch."
+    "NAME/TAG of the published checkpoints that can be downloaded; read without torch."
     text = (files("hypvl") / "resources" / "published.csv").read_text(encoding="utf-8")
-    found = [row["name"] for row in csv.DictReader(text.splitlines()) if row["address"]]
-    return list(dict.fromkeys(found))
+    rows = csv.DictReader(text.splitlines())
+    return [f"{row['name']}/{row['tag']}" for row in rows if row["address"]]
 
 
 # of `hypvl evaluate`
@@ -250,7 +251,7 @@ def paper_packages() -> list[str]:
 def check_checkpoint(
     source: str,  # as for `evaluate_checkpoint`
     name: str = "checkpoint",  # of the argument
-    open_clip: bool = True,  # whether names of open_clip's models are taken
+    elsewhere: bool = True,  # whether open_clip's and published models are taken by name
 ) -> None:
     "Raise FileNotFoundError where a checkpoint is not there, with the nearest name that is."
     path = Path(source)
@@ -258,16 +259,20 @@ def check_checkpoint(
         raise FileNotFoundError(
             f"{name}: {source!r} is one file of a saved model; give its folder {str(path.parent)!r}"
         )
-    of_open_clip = open_clip and source.startswith("open_clip:")
-    if of_open_clip or source in SHIPPED_NAMES or path.exists():
+    if source in SHIPPED_NAMES or path.exists():
+        return
+    if elsewhere and (source.startswith("open_clip:") or source in published_names()):
         return
     near = _nearest_checkpoint(path)
     hint = "" if near is None else f" Did you mean {near!r}?"
     if source in MODEL_NAMES:
         hint = " It is a model without weights: `hypvl train` makes some, see `hypvl list recipes`."
+    tags = [known for known in published_names() if known.split("/")[0] == source.split("/")[0]]
+    if tags and elsewhere:
+        hint = f" Published are {', '.join(tags)}."
     tried = f"no folder, no file, none of {', '.join(SHIPPED_NAMES)}"
-    if open_clip:
-        tried += ", and does not begin with open_clip:"
+    if elsewhere:
+        tried += ", no published NAME/TAG, and does not begin with open_clip:"
     raise FileNotFoundError(f"{name}: {source!r} is {tried}.{hint}")
 
 
@@ -287,6 +292,38 @@ def check_device(
     "Raise ValueError where a GPU is asked for and there is none."
     if device == "cuda" and not has_gpu():
         raise ValueError("device: cuda was asked for, and no GPU was found")
+
+# %% ../nbs/006_arguments.ipynb #212c267f
+def model_name(
+    source: str,  # as for `evaluate_checkpoint`
+) -> str:  # for the tables
+    "A name for a checkpoint: of its file, of its folder, or of the run that the folder lies in."
+    path = Path(source)
+    if source.startswith("open_clip:"):
+        return source.removeprefix("open_clip:").replace("/", " ")
+    if source in published_names() and not path.exists():
+        return source.replace("/", " ")
+    if path.is_file():
+        return path.stem
+    path = path.resolve()
+    while path.name in ("model", "best", "last", "checkpoint", "checkpoints") and path.parent.name:
+        path = path.parent
+    return path.name
+
+
+def listed(
+    name: str,  # of the argument
+    value: str,  # of the argument; the path of a .txt file lists several
+) -> list[str]:
+    "The value, or what the lines of a list say, without empty lines and those with a # in front."
+    path = Path(value)
+    if path.suffix != ".txt" or not path.is_file():
+        return [value]
+    lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    found = [line for line in lines if line and not line.startswith("#")]
+    if not found:
+        raise ValueError(f"{name}: {value!r} lists nothing; a line for each is needed")
+    return found
 
 # %% ../nbs/006_arguments.ipynb #d91d1461
 def check_folder(

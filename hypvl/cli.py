@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COMMANDS', 'MAIN_NUMBERS', 'EDGES', 'FAILED', 'MISSING', 'STOPPED', 'UNREAD', 'make_parser', 'check_places',
-           'model_name', 'main_numbers', 'score_lines', 'main']
+           'main_numbers', 'score_lines', 'main']
 
 # %% ../nbs/001_cli.ipynb #3e386547
 import argparse
@@ -28,7 +28,9 @@ from hypvl.arguments import (
     count,
     device,
     given,
+    listed,
     load_plugin,
+    model_name,
     place,
     say,
     wait,
@@ -68,7 +70,8 @@ def _add_places(parser: argparse.ArgumentParser):
         required=True,
         type=given,
         help="folder of save_pretrained, published .pth file, shipped model such as phyclip_world, "
-        "open_clip:NAME/TAG or open_clip:NAME/FILE",
+        "published NAME/TAG such as meru_vit_b/redcaps, open_clip:NAME/TAG or open_clip:NAME/FILE, "
+        "or a .txt file with one of these per line, which gives each a folder below --out",
     )
     group.add_argument(
         "--family",
@@ -83,7 +86,7 @@ def _add_places(parser: argparse.ArgumentParser):
         type=_place_or_address,
         nargs="+",
         help="webdataset benchmarks, wds_cifar100 wds_flickr30k ... (folders, or addresses, which "
-        "are downloaded below --out), or pictures of one's own: "
+        "are downloaded below --out, or a .txt file with one per line), or pictures of one's own: "
         "a folder, .csv, .tsv or tars with captions gives retrieval, "
         "a folder with one folder per class zero-shot accuracy",
     )
@@ -475,7 +478,8 @@ def check_places(
     args: argparse.Namespace,  # of `hypvl evaluate`
 ) -> None:
     "Raise what can be said about paths and device before anything heavy is imported."
-    check_checkpoint(args.checkpoint)
+    for source, _, _ in _models_of(args):
+        check_checkpoint(source)
     for data in args.data or ():
         if isinstance(data, Path):
             check_data(data, args.data_root)
@@ -496,6 +500,22 @@ def check_places(
     for name, least in (("batch_size", 1), ("workers", 0), ("seed", 0)):
         if getattr(args, name) < least:
             raise ValueError(f"{name}: at least {least}, got {getattr(args, name)}")
+
+
+def _models_of(args: argparse.Namespace) -> list[tuple[str, str, Path]]:
+    "Checkpoint, name and folder of results of each model that is evaluated."
+    sources = listed("checkpoint", args.checkpoint)
+    if sources == [args.checkpoint]:
+        return [(args.checkpoint, args.name or model_name(args.checkpoint), args.out)]
+    if args.name:
+        raise ValueError(f"name: {args.checkpoint!r} lists models, leave out {args.name!r}")
+    names = [model_name(source) for source in sources]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"checkpoint: several models of {args.checkpoint!r} are named {name!r}"
+            )
+    return [(s, name, args.out / name.replace(" ", "_")) for s, name in zip(sources, names)]
 
 
 def _check_out(args: argparse.Namespace, root: Path):
@@ -529,21 +549,6 @@ def _processes(device: str):
     state = PartialState(cpu=cpu)
     share = Share(state.process_index, state.num_processes, state.wait_for_everyone)
     return str(state.device), share
-
-# %% ../nbs/001_cli.ipynb #93862e5d
-def model_name(
-    source: str,  # as for `evaluate_checkpoint`
-) -> str:  # for the tables
-    "A name for a checkpoint: of its file, of its folder, or of the run that the folder lies in."
-    if source.startswith("open_clip:"):
-        return source.removeprefix("open_clip:").replace("/", " ")
-    path = Path(source)
-    if path.is_file():
-        return path.stem
-    path = path.resolve()
-    while path.name in ("model", "best", "last", "checkpoint", "checkpoints") and path.parent.name:
-        path = path.parent
-    return path.name
 
 # %% ../nbs/001_cli.ipynb #8c21631e
 MAIN_NUMBERS = (  # suite, data set (None: the mean over all), metric, what is printed
@@ -662,22 +667,22 @@ def _wds_data(
     return above.pop(), "wds", tuple(found)
 
 # %% ../nbs/001_cli.ipynb #42fe1a3a
-def _flatten(args: argparse.Namespace, device: str) -> int:
-    "Run `hypvl evaluate --flatten`."
+def _flatten(args: argparse.Namespace, checkpoint: str, out: Path, device: str) -> int:
+    "Run `hypvl evaluate --flatten` on one model."
     import pandas as pd
 
     from hypvl.evaluation.flattening import flatten_suite
     from hypvl.papers.report import load_checkpoint
 
-    model = load_checkpoint(args.checkpoint, args.family).to(device)
+    model = load_checkpoint(checkpoint, args.family).to(device)
     reading = {"batch_size": args.batch_size, "workers": args.workers, "progress": not args.quiet}
-    reading["folder"] = Path(args.out) / "points"
+    reading["folder"] = out / "points"
     how = (args.data_root, args.suite, args.sections, args.limit)
     found = flatten_suite(model, *how, **reading)
     for name, (recalls, facts) in found.items():
         print(f"{name}: recall, %\n{recalls.round(1)}\n\n{facts.round(3)}\n")
-    Path(args.out).mkdir(parents=True, exist_ok=True)
-    path = Path(args.out) / "flattening.csv"
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "flattening.csv"
     pd.concat({name: recalls for name, (recalls, _) in found.items()}, names=["dataset"]).to_csv(
         path
     )
@@ -717,23 +722,33 @@ def _data_of(args: argparse.Namespace, share: "Share") -> None:
 # %% ../nbs/001_cli.ipynb #0a4df59a
 def _evaluate(args: argparse.Namespace) -> int:
     "Run `hypvl evaluate`."
+    if args.data is not None:
+        args.data = [_place_or_address(one) for d in args.data for one in listed("data", str(d))]
     check_places(args)
     for plugin in args.plugin:
         load_plugin(plugin)
-    from hypvl.evaluation.suites.protocols import Protocol
-    from hypvl.papers.report import evaluate_checkpoint
-
     device, share = _processes(args.device)
+    models = _models_of(args)
     if args.data is not None:
         _data_of(args, share)
     if args.flatten:
-        return _flatten(args, device)
+        return max([_flatten(args, source, out, device) for source, _, out in models])
+    codes = [_evaluate_one(args, *model, device, share) for model in models]
+    if models[0][2] != args.out and share.rank == 0:
+        _join_results(models, args.out / "results.csv")
+    return FAILED if FAILED in codes else max(codes)
+
+
+def _evaluate_one(args, checkpoint: str, name: str, out: Path, device: str, share: "Share") -> int:
+    "Evaluate one model; gives the exit code."
+    from hypvl.evaluation.suites.protocols import Protocol
+    from hypvl.papers.report import evaluate_checkpoint
+
     protocol = Protocol(**{name: getattr(args, name) for name in _PROTOCOL})
-    name = args.name or model_name(args.checkpoint)
     files = evaluate_checkpoint(
-        args.checkpoint,
+        checkpoint,
         args.data_root,
-        args.out,
+        out,
         args.suite,
         args.sections,
         protocol,
@@ -757,6 +772,26 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 FAILED, MISSING = 1, 3  # exit codes: some data could not be used; some data were not there
 
+# %% ../nbs/001_cli.ipynb #7dfa3b37
+def _read_results(path: Path) -> "pd.DataFrame":
+    "Rows of `results.csv`; a data set or a model may be called NA."
+    import pandas as pd
+
+    kinds = {"dataset": str, "model": str}
+    return pd.read_csv(path, dtype=kinds, keep_default_na=False, na_values=[""])
+
+
+def _join_results(models: Sequence[tuple[str, str, Path]], path: Path):
+    "The rows of several models as one file; rows of baselines that all models share stand once."
+    import pandas as pd
+
+    from hypvl.config import write_atomic
+
+    rows = pd.concat([_read_results(out / "results.csv") for _, _, out in models])
+    same = ["suite", "dataset", "metric", "score", "model"]
+    write_atomic(path, rows.drop_duplicates(same).to_csv(index=False))
+    say(f"\nall models {path}")
+
 # %% ../nbs/001_cli.ipynb #f456bf17
 def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[str], list[str]]:
     "Where the results lie, and the main numbers among them; gives what is missing and what failed."
@@ -767,13 +802,7 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
     score = protocol.scores[0]
     for kind, path in files.items():
         say(f"{kind:8} {path}")
-    # a data set or a model may be called NA
-    results = pd.read_csv(
-        files["results"],
-        dtype={"dataset": str, "model": str},
-        keep_default_na=False,
-        na_values=[""],
-    )
+    results = _read_results(files["results"])
     say(f"\n{name}, score {score!r}")
     for line in score_lines(results, name, score):
         say(f"  {line}")
@@ -896,29 +925,11 @@ def _extract(args: argparse.Namespace) -> int:
     say(f"store       {args.out}")
     return 0
 
-# %% ../nbs/001_cli.ipynb #a0443c5e
-def _compare(args: argparse.Namespace) -> int:
-    "Run `hypvl compare`."
-    check_folder("features", args.features)
-    if args.steps is not None and args.steps < 1:
-        raise ValueError(f"steps: 1 or more, got {args.steps}")
-    for plugin in args.plugin:
-        load_plugin(plugin)
-    from hypvl.comparison.selection import compare
-
-    out = Path(args.out or Path(args.features) / "comparison")
-    settings = {"steps": args.steps, "dim": args.dim, "say": say}
-    found = compare(args.features, args.seeds, out, **settings)
-    print(found.report())
-    best = out / "best"
-    say(f"{best} is the best head: hypvl evaluate --checkpoint {best}, hypvl info {best}")
-    return 0
-
 # %% ../nbs/001_cli.ipynb #761a53e8
 def _explore(args: argparse.Namespace) -> int:
     "Run `hypvl explore`."
     for run in args.runs:
-        check_checkpoint(run, "run", open_clip=False)
+        check_checkpoint(run, "run", elsewhere=False)
     check_folder("images", args.images)
     check_file("annotations", args.annotations)
     if args.scenes < 1:

@@ -13,12 +13,14 @@ from importlib.util import find_spec
 
 # %% ../nbs/008_extras.ipynb #d6ec5f27
 EXTRAS = {  # extra → what it brings, as it is imported
+    "models": (
+        *("torchvision", "open_clip", "timm", "pandas", "PIL", "safetensors"),
+        *("huggingface_hub", "filelock", "regex", "tqdm", "jinja2"),
+    ),
     "train": (
-        *("torchvision", "open_clip", "timm", "accelerate", "webdataset", "geoopt", "spacy"),
-        *("srsly", "scipy", "pandas", "pyarrow", "PIL", "matplotlib", "seaborn", "tqdm"),
-        *("tensorboard", "safetensors", "huggingface_hub", "jinja2", "networkx", "h5py", "peft"),
-        *("filelock", "wordsegment", "joblib", "psutil", "regex", "IPython"),
-        "submitit",
+        *("accelerate", "webdataset", "geoopt", "spacy", "srsly", "scipy", "pyarrow"),
+        *("matplotlib", "seaborn", "tensorboard", "networkx", "h5py", "peft"),
+        *("wordsegment", "joblib", "psutil", "IPython", "submitit"),
     ),
     "search": ("faiss",),
     "explore": ("gradio", "gradio_client", "uvicorn", "fastapi", "starlette"),
@@ -87,7 +89,7 @@ def check_libraries(
     "Raise MissingExtra where a library is not installed that a package loads; imports none."
     for library in LOADED[package]:
         if not _installed(library):
-            raise _missing(f"hypvl.{package}", library)
+            raise _missing(f"hypvl.{package}", library, "train")
 
 
 def _installed(library: str) -> bool:

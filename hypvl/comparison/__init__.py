@@ -8,7 +8,7 @@ __all__ = ['Candidate', 'candidates', 'Comparison', 'compare']
 # %% ../../nbs/comparison/679_comparison.ipynb #88cb57c5
 from ..extras import extra_named
 
-with extra_named("hypvl.comparison"):
+with extra_named("hypvl.comparison", "train"):
     from hypvl.comparison.candidates import Candidate, candidates
     from hypvl.comparison.selection import Comparison, compare
 

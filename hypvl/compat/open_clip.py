@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from ..extras import extra_named
 from ..geometry.spaces import Sphere
 
-with extra_named("hypvl.compat.open_clip"):
+with extra_named("hypvl.compat.open_clip", "models"):
     import open_clip as _open_clip
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
@@ -33,8 +33,6 @@ with extra_named("hypvl.compat.open_clip"):
 # %% ../../nbs/compat/360_open_clip.ipynb #5ad921f7
 class OpenClipModel(nn.Module):
     "A `DualEncoder` with the forward pass and the attributes of open_clip's CLIP."
-
-    logit_bias = None  # a `DualEncoder` has none
 
     def __init__(
         self,
@@ -57,6 +55,11 @@ class OpenClipModel(nn.Module):
         "Logarithm of the scale of the logits."
         return self.model.geometry.logit_scale
 
+    @property
+    def logit_bias(self) -> Tensor | None:
+        "Bias of the logits, which models of the sigmoid loss have."
+        return self.model.geometry.logit_bias
+
     def encode_image(self, image: Tensor, normalize: bool = False) -> Tensor:
         "Image features; pixels in [0, 1], as the transforms give them."
         return self.model.encode_image(image, normalize)
@@ -66,13 +69,18 @@ class OpenClipModel(nn.Module):
         return self.model.encode_text(text, normalize)
 
     def forward(self, image: Tensor | None = None, text: Tensor | None = None) -> Any:
-        "Normalised image features, text features and the scale of the logits; None for no input."
-        images = None if image is None else self.encode_image(image, normalize=True)
-        texts = None if text is None else self.encode_text(text, normalize=True)
-        scale = self.logit_scale.exp()
-        if self.output_dict:
-            return {"image_features": images, "text_features": texts, "logit_scale": scale}
-        return images, texts, scale
+        """Normalised image features, text features, the scale of the logits, their bias if any.
+
+        Features of an input that is None are None. A tuple, or with `output_dict` a dictionary.
+        """
+        out = {
+            "image_features": None if image is None else self.encode_image(image, normalize=True),
+            "text_features": None if text is None else self.encode_text(text, normalize=True),
+            "logit_scale": self.logit_scale.exp(),
+        }
+        if self.logit_bias is not None:
+            out["logit_bias"] = self.logit_bias
+        return out if self.output_dict else tuple(out.values())
 
 # %% ../../nbs/compat/360_open_clip.ipynb #b1153eaf
 def _is_own(name: str) -> bool:

@@ -8,7 +8,7 @@ __all__ = ['Encoder', 'EncoderInfo', 'FeatureStore', 'extract', 'load_encoder', 
 # %% ../../nbs/features/349_features.ipynb #fce5421b
 from ..extras import extra_named
 
-with extra_named("hypvl.features"):
+with extra_named("hypvl.features", "train"):
     from hypvl.features.encoders import Encoder, load_encoder
     from hypvl.features.extraction import extract
     from hypvl.features.feature_store import EncoderInfo, FeatureStore, open_features

@@ -10,7 +10,7 @@ __all__ = ['FrozenTowers', 'ImageEncoderConfig', 'DualEncoder', 'eval_transform'
 # %% ../../nbs/models/304_models.ipynb #8dd0d8092fe74a7c96281538738b07e2
 from ..extras import extra_named
 
-with extra_named("hypvl.models"):
+with extra_named("hypvl.models", "models"):
     from hypvl.models.dual_encoder import DualEncoder, eval_transform
     from hypvl.models.frozen import FrozenTowers
     from hypvl.models.head import HyperbolicHead

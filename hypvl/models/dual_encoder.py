@@ -133,6 +133,12 @@ class ImageEncoder(HubModel):
         """
         if isinstance(inputs, str):
             raise TypeError(f"inputs: a list of names, [{inputs!r}], got {inputs!r}")
+        if not isinstance(batch, Mapping):
+            raise TypeError(
+                f"batch: a mapping name → entry is needed, got {type_and_shape(batch)}; "
+                "encode_image and encode_text take tensors, hypvl.compat.open_clip has "
+                "model(image, text)"
+            )
         missing = [s for s in inputs if s not in batch and not s.startswith(WORDS)]
         if missing:
             hint = ""

@@ -88,7 +88,8 @@ def open_clip_config(
     usual = PreprocessCfg(size=cfg["vision_cfg"].get("image_size", 224))
     pixels = _plain(merge_preprocess_dict(usual, dict(preprocess or {})))
     needs_name = not local or "hf_tokenizer_name" in cfg["text_cfg"]
-    space = geometry or SphereConfig(dim=cfg["embed_dim"])
+    biased = cfg.get("init_logit_bias") is not None
+    space = geometry or _trained_space(cfg["embed_dim"], biased)
     return OpenClipConfig(cfg, space, pixels, source if needs_name else "")
 
 # %% ../../nbs/models/306_interop.ipynb #bfb8c0b5
@@ -104,6 +105,11 @@ def _plain(x: Any) -> Any:
     if isinstance(x, Mapping):
         return {k: _plain(v) for k, v in x.items()}
     return [_plain(v) for v in x] if isinstance(x, (list, tuple)) else x
+
+
+def _trained_space(width: int, biased: bool) -> SphereConfig:
+    "The sphere of open_clip's models; those of the sigmoid loss have a bias, at first SigLIP's."
+    return SphereConfig(dim=width, logit_bias=-10.0 if biased else None)
 
 # %% ../../nbs/models/306_interop.ipynb #b8a6b6aa
 class PixelInput(NamedTuple):
@@ -262,10 +268,13 @@ def _assemble(module: Any, cfg, geometry, config=None):
         raise ValueError(f"model: its images must be square, got {size}")
     side = sides.pop()
     width = config.model_cfg["embed_dim"] if config else _width(module, side)
-    as_trained = geometry is None or geometry == SphereConfig(dim=width)
-    space = (geometry or SphereConfig(dim=width)).make()
-    if as_trained:
+    bias = getattr(module, "logit_bias", None)
+    trained = _trained_space(width, bias is not None)
+    space = (geometry or trained).make()
+    if geometry in (None, trained):
         space.logit_scale.data = module.logit_scale.detach().float().reshape(()).clone()
+        if bias is not None:
+            space.logit_bias.data = bias.detach().float().reshape(()).clone()
     pixels = PixelInput(side, tuple(cfg["mean"]), tuple(cfg["std"]))
     text_tower = OpenClipText(module, width)
     model = DualEncoder(OpenClipVision(module.visual, width, pixels), text_tower, space, config)
@@ -348,13 +357,8 @@ def from_open_clip(
 
 def _warn_of_losses(module):
     "Say what a trained model has and a `DualEncoder` has no use for."
-    bias, lost = getattr(module, "logit_bias", None), []
-    if bias is not None:
-        lost.append(f"logit_bias={bias.item():.4g}, which moves the logits of all pairs alike")
     if getattr(module, "text_decoder", None) is not None:
-        lost.append("text_decoder, which writes captions")
-    if lost:
-        warnings.warn(f"model: left out are {' and '.join(lost)}", stacklevel=4)
+        warnings.warn("model: left out is text_decoder, which writes captions", stacklevel=4)
 
 # %% ../../nbs/models/306_interop.ipynb #5220fc5b
 def _adopt(module, pretrained, geometry, preprocess):

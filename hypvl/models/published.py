@@ -39,10 +39,19 @@ class PublishedCheckpoint:
     address: str  # of the file; '': none that a program can read
     revision: str  # commit of the repository; '': the newest
     size: int | None  # bytes; None: not published
-    sha256: str  # of the file; '': not published
+    sha256: str  # of the file, as published; '': it is not, see `check`
     licence: str
     citation: str
     note: str  # what to do where there is no address
+
+    @property
+    def check(self) -> str:
+        "What a file is compared with whenever it is loaded."
+        if self.sha256:
+            return "the published SHA-256"
+        if self.repository:
+            return "the SHA-256 that the hub sends; none is published"
+        return "the SHA-256 of the first download; none is published"
 
     @property
     def file(self) -> str:
@@ -62,6 +71,7 @@ def published_checkpoints() -> list[PublishedCheckpoint]:
     found = []
     for row in csv.DictReader(text.splitlines()):
         facts: Any = row | {"size": int(row["size"] or 0) or None}
+        facts["sha256"] = row["sha256"].removeprefix("not published")
         found.append(PublishedCheckpoint(**facts))
     return found
 
@@ -126,6 +136,7 @@ def _announce(row):
     "Say the licence before the first byte."
     size = f", {row.size / 1e9:.2f} GB" if row.size else ""
     print(f"{row.name} ({row.tag}){size}: licence {row.licence}; {row.citation}; {row.address}")
+    print(f"The file is checked against {row.check}.")
 
 # %% ../../nbs/models/320_published.ipynb #e82e14b9
 _HTTP_ERROR: Any = HfHubHTTPError.__mro__[1]  # of the hub's client: also without a connection

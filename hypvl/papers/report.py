@@ -21,7 +21,7 @@ import pandas as pd
 from open_clip import list_pretrained_tags_by_model
 from torch import nn
 
-from ..arguments import check_checkpoint
+from ..arguments import check_checkpoint, model_name, published_names
 from ..config import config_hash, parse_json, suggest, to_dict, write_atomic
 from ..data.benchmarks.annotations import read_coco_texts
 from ..data.benchmarks.registry import BENCHMARKS
@@ -31,7 +31,7 @@ from ..evaluation.suites.evaluate import FAILED, chosen_tasks, evaluate_suite, s
 from ..evaluation.suites.features import Share, weights_hash
 from ..evaluation.suites.protocols import Protocol
 from ..evaluation.suites.tasks import SUITES, default_suite, world_folder
-from ..models import from_open_clip, load_model, load_official
+from ..models import create_model, from_open_clip, load_model, load_official
 from ..models.interop import open_clip_config
 from ..models.shipped import SHIPPED, load_shipped
 from .provenance import git_state, save_provenance, short_commit, stamp, versions
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/papers/811_report.ipynb #59598db2
 def load_checkpoint(
     # folder of `save_pretrained`, a run's checkpoint, a published .pth, a shipped model's name,
-    # 'open_clip:NAME/TAG' or 'open_clip:NAME/FILE'
+    # a published NAME/TAG, 'open_clip:NAME/TAG' or 'open_clip:NAME/FILE'
     source: str | Path,
     family: str | None = None,  # of a published file; None: by its layout
 ) -> nn.Module:
@@ -63,6 +63,9 @@ def load_checkpoint(
         return load_shipped(text)
     if text.startswith("open_clip:"):
         return _from_open_clip(text.removeprefix("open_clip:"))
+    if text in published_names() and not path.exists():
+        name, _, tag = text.partition("/")
+        return create_model(name, pretrained=tag)
     if (path / "config.json").is_file() or (path / "meta.json").is_file():
         return load_model(path)
     if path.is_file():
@@ -344,7 +347,7 @@ def evaluate_checkpoint(
     results of another evaluation, a line says that they are replaced.
     """
     check_out(out)
-    name = Path(source).stem if name is None else name
+    name = model_name(str(source)) if name is None else name
     check_model_name(name)
     if suite in (None, "world"):
         world = world_folder(data_root)

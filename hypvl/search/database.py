@@ -22,11 +22,12 @@ def database_rows(
     geometry: Geometry,
     points: Float[torch.Tensor, "N D"] | Float[np.ndarray, "N D"],
     ids: Sequence[Any] | None = None,  # N of any type; None: 0, 1, …
-) -> pd.DataFrame:  # columns id, vector (float32) and norm
+) -> pd.DataFrame:  # columns id, vector (float32), norm and band
     """Return the vectors to store in a Euclidean index, and the distance of each to the root.
 
-    `to_parquet` of the table writes a file that vector databases read. ValueError for a geometry
-    without bound vectors, such as a router.
+    A band holds the norms between two multiples of 1/√c; a flat space has one band. `to_parquet`
+    of the table writes a file that vector databases read. ValueError for a geometry without bound
+    vectors, such as a router.
     """
     points = torch.as_tensor(points)
     geometry.check_points(points)
@@ -36,8 +37,12 @@ def database_rows(
     ids = range(len(points)) if ids is None else ids
     if len(ids) != len(points):
         raise ValueError(f"ids: one for each of {len(points)} points is needed, got {len(ids)}")
+    norms = geometry.norm(points).float().cpu()
+    curvature = getattr(geometry, "curvature", torch.zeros(1))
     columns = {"id": list(ids), "vector": list(vectors.float().cpu().numpy())}
-    return pd.DataFrame(columns | {"norm": geometry.norm(points).float().cpu().numpy()})
+    columns["norm"] = norms.numpy()
+    columns["band"] = (curvature.float().mean().sqrt().cpu() * norms).floor().int().numpy()
+    return pd.DataFrame(columns)
 
 # %% ../../nbs/search/708_vector_database.ipynb #4a03a620
 def rerank_distances(

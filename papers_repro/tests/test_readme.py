@@ -13,16 +13,23 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
+import tarfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from nbdev.test import nbdev_test
+from PIL import Image
 
-from hypvl.cli import make_parser
+from hypvl.cli import main, make_parser
+from hypvl.data.benchmarks.webdatasets import write_wds
+from hypvl.models import create_model, export_official
+from hypvl.models.published import find_published, published_place
 from hypvl.papers.parameters import read_parameters
 from hypvl.papers.study import find_paper
 
@@ -107,6 +114,73 @@ def test_runs_as_printed(block, shell):
     before = "" if "activate" in block.code else "source .venv/bin/activate\n"
     done = shell("bash", "-e", "-o", "pipefail", "-c", before + block.code)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def coming_from():
+    "The blocks of *Coming from…* that need files, and what stands around them."
+    text = README.read_text().split("## Coming from…\n")[1].split("\n## ")[0]
+    found = [Block(*match.groups(default="")) for match in BLOCK.finditer(text)]
+    return [block for block in found if block.needs], text
+
+
+@pytest.fixture
+def published(tmp_path, monkeypatch):
+    "A folder with small files of the layouts that the blocks name."
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path / "hub"))
+    names = [("meru_vit_b", "redcaps", "meru"), ("hycoclip_vit_s", "grit", "hycoclip")]
+    for name, tag, family in names:
+        place = published_place(find_published(name, tag))
+        place.parent.mkdir(parents=True)
+        export_official(create_model(f"{family}_tiny_vit", seed=0), place)
+    Path("checkpoints").mkdir()
+    export_official(create_model("meru_tiny_vit", seed=0), "checkpoints/meru_vit_l.pth")
+    pictures = []
+    for i, colour in enumerate(("red", "green", "blue")):
+        pictures.append(tmp_path / f"{i}.jpg")
+        Image.new("RGB", (50, 40), colour).save(pictures[-1])
+    shutil.copy(pictures[0], "image.jpg")
+    lists = dict(classes=["cat", "dog", "sea"], templates=["a photo of a {}."])
+    write_wds(Path("wds_cifar100"), pictures, range(3), **lists)
+    texts = [["a cat", "a red cat"], ["a dog"], ["the sea"]]
+    write_wds(Path("wds_flickr30k"), pictures, texts, "retrieval")
+    Path("models.txt").write_text("meru_vit_b/redcaps\nclip_world\n")
+    Path("sets.txt").write_text("wds_cifar100\nwds_flickr30k\n")
+    for i, country in enumerate(("AD", "AE")):
+        folder = Path("datasets/country211/test", country)
+        folder.mkdir(parents=True)
+        shutil.copy(pictures[i], folder)
+    Path("shards").mkdir()
+    with tarfile.open("shards/00000.tar", "w") as tar:
+        for i, picture in enumerate(pictures):
+            Path(f"{i}.txt").write_text(texts[i][0])
+            tar.add(picture, f"{i:09}.jpg")
+            tar.add(f"{i}.txt", f"{i:09}.txt")
+
+
+@pytest.mark.parametrize("block", coming_from()[0], ids=first_line)
+def test_users_of_other_tools_find_their_command(block, published, capsys):
+    names = {}
+    if block.language == "python":
+        exec(block.code, names)
+        if "loader" in names:
+            assert next(iter(names["loader"]))["image"].shape == (2, 3, 48, 48)
+        else:
+            assert names["points"].shape == (1, 64) and names["first"].shape == (1, 1)
+        return
+    for line in block.lines:
+        arguments = [*shlex.split(line)[1:], "--workers", "0", "--device", "cpu", "--quiet"]
+        only_a_part = "--data_root" in arguments
+        assert main(arguments) == (3 if only_a_part else 0), capsys.readouterr().err
+        out = Path(arguments[arguments.index("--out") + 1])
+        rows = pd.read_csv(out / "results.csv")
+        assert rows["value"].notna().any() and str(out) in capsys.readouterr().out
+
+
+def test_the_tools_are_named_by_their_own_commands():
+    known = ("import open_clip", "clip_benchmark eval", "python scripts/evaluate.py")
+    known += ("SentenceTransformer(", "hyper_models.load(", "img2dataset", "index.search(")
+    assert not [line for line in known if line not in coming_from()[1]]
 
 
 @pytest.mark.parametrize("block", READ, ids=first_line)

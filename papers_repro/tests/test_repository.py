@@ -5,13 +5,16 @@ import configparser
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import zipfile
 from collections import Counter
 from pathlib import Path
 
 import yaml
 
+from hypvl import __version__ as VERSION
 from hypvl.extras import EXTRAS
 from hypvl.models.shipped import SHIPPED
 from hypvl.papers.runs import paper_packages
@@ -178,6 +181,7 @@ def test_the_extra_train_is_enough_to_import_all_but_page_and_sliders(root):
         "numpy",
         "jaxtyping",
         "cattrs",
+        *EXTRAS["models"],
         *EXTRAS["train"],
         *sys.stdlib_module_names,
     }
@@ -206,6 +210,15 @@ def test_requirements_are_locked(root):
     lines = (root / "constraints.txt").read_text().splitlines()
     locked = {distribution(line) for line in lines if "==" in line}
     assert {distribution(requirement) for requirement in wanted} <= locked
+
+
+def test_the_citation_names_the_version_and_its_date(root):
+    ini = configparser.ConfigParser(delimiters=["="])
+    ini.read(root / "settings.ini")
+    cited = yaml.safe_load((root / "CITATION.cff").read_text())
+    preferred = cited["preferred-citation"]
+    assert cited["version"] == preferred["version"] == ini["DEFAULT"]["version"]
+    assert cited["date-released"].year == preferred["year"] and preferred["title"] == cited["title"]
 
 
 def test_readme_opens_with_install_picture_and_example(root):
@@ -273,6 +286,46 @@ def test_geometry_and_losses_need_torch_and_little_more(root):
     assert "hypvl list: error: hypvl.papers needs pandas, which is not installed" in done.stderr
 
 
+MODELS = """
+import sys
+
+import hypvl.extras
+
+for extra, names in hypvl.extras.EXTRAS.items():
+    if extra != "models":
+        sys.modules.update(dict.fromkeys({*names} - {"mpmath", "networkx"}))  # torch brings these
+import hypvl
+
+model = hypvl.create_model("clip_world", pretrained=True)
+texts = model.encode(["a red car", "a dog"])
+model.save_pretrained(sys.argv[1])
+assert (hypvl.load_model(sys.argv[1]).encode(["a red car", "a dog"]) == texts).all()
+head = hypvl.HyperbolicHead({"image": 6, "text": 4}, hypvl.ProductConfig(k=2, d=3))
+import hypvl.models.export, hypvl.models.published
+from hypvl.compat import open_clip
+
+assert open_clip.list_models("meru_vit*", pretrained=True)
+try:
+    hypvl.Trainer
+except hypvl.extras.MissingExtra as error:
+    print(error)
+"""
+
+
+def test_the_extra_models_is_enough_for_models_and_heads(root, tmp_path):
+    call = [sys.executable, "-c", MODELS, str(tmp_path / "saved")]
+    done = subprocess.run(call, capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.strip().endswith("pip install 'hypvl[train]'"), done.stdout
+
+
+def test_pip_finds_an_extra_of_what_is_installed(root):
+    "The message for a missing extra holds before an index has the name."
+    call = [sys.executable, "-m", "pip", "install", "--no-index", "--dry-run", "hypvl[models]"]
+    done = subprocess.run(call, capture_output=True, text=True, cwd=root.parent)
+    assert "already satisfied: hypvl[models]" in done.stdout, done.stdout + done.stderr
+
+
 def test_processes_that_write_the_synthetic_dataset_begin_without_torch(root):
     "A pool imports its function's module in each process; torch alone takes seconds."
     code = "import sys, hypvl.data.world.writers as _; assert 'torch' not in sys.modules"
@@ -300,30 +353,38 @@ def test_lab_may_be_started_by_root(root):
     assert "jupyter lab" in said and "--ip" not in said
 
 
-DATA_FILES = """
-import json, setuptools
-from distutils.core import run_setup
-
-build = run_setup("setup.py", stop_after="init").get_command_obj("build_py")
-build.ensure_finalized()
-build.manifest_files = {}
-places = ("hypvl", "hypvl"), ("hypvl.resources.reference", "papers_repro/reference")
-places += (("hypvl.resources.claims", "papers_repro/claims"),)
-print(json.dumps([build.find_data_files(*place) for place in places]))
-"""
+PACKED = ("hypvl", "papers_repro/reference", "papers_repro/claims", "papers_repro/audit")
+PACKED += ("setup.py", "settings.ini", "MANIFEST.in", "README.md", "LICENSE", "NOTICE")
 
 
-def test_a_wheel_carries_the_small_models(root):
-    call = [sys.executable, "-c", DATA_FILES]  # setuptools must come before distutils
-    done = subprocess.run(call, cwd=root, capture_output=True, text=True, check=True)
-    carried, numbers, claims = json.loads(done.stdout.splitlines()[-1])
-    carried = {Path(path).name for path in carried}
+def test_a_wheel_carries_what_users_need_and_no_more(root, tmp_path):
+    listed = subprocess.check_output(["git", "ls-files", *PACKED], cwd=root, text=True)
+    for name in listed.splitlines():
+        place = tmp_path / "copy" / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / name, place)
+    call = [sys.executable, "-m", "pip", "wheel", "./copy", "--no-deps", "--no-index"]
+    call += ["--no-build-isolation", "--wheel-dir", "dist"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    with zipfile.ZipFile(next((tmp_path / "dist").glob("hypvl-*.whl"))) as wheel:
+        carried = {Path(name) for name in wheel.namelist()}
+        (facts,) = [wheel.read(str(n)).decode() for n in carried if n.name == "METADATA"]
+    resources = Path("hypvl/resources")
     for name in SHIPPED:
-        assert {f"{name}.json", f"{name}.safetensors"} <= carried
-    beside = {path.name for path in (root / "papers_repro" / "reference").glob("*.csv")}
-    assert beside and beside <= {Path(path).name for path in numbers}
-    listed = {path.name for path in (root / "papers_repro" / "claims").glob("*.csv")}
-    assert listed and listed <= {Path(path).name for path in claims}
+        assert {resources / f"{name}.json", resources / f"{name}.safetensors"} <= carried
+    for folder in ("reference", "claims", "audit"):
+        beside = {path.name for path in (root / "papers_repro" / folder).glob("*.csv")}
+        assert beside and {resources / folder / name for name in beside} <= carried
+    modules = {Path(n) for n in listed.splitlines() if n.endswith(".py") and n != "setup.py"}
+    assert modules - carried == {Path("hypvl/_modidx.py")}  # which only nbdev reads
+    assert Path("hypvl/py.typed") in carried
+    assert {path.parts[0] for path in carried} == {"hypvl", f"hypvl-{VERSION}.dist-info"}
+    licences = {path.name for path in carried if "licenses" in path.parts}
+    assert licences == {"LICENSE", "NOTICE", "WORDNET-LICENSE"}
+    needed = re.findall(r"^Requires-Dist: ([^;\n]+)$", facts, re.M)  # without an extra
+    assert {distribution(one) for one in needed} == {"torch", "numpy", "jaxtyping", "cattrs"}
+    assert {"models", "train", "fast"} <= set(re.findall(r"^Provides-Extra: (\S+)", facts, re.M))
 
 
 def test_every_shipped_file_has_its_source_and_licence(root):

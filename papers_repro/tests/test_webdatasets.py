@@ -25,7 +25,8 @@ from hypvl.data.benchmarks.webdatasets import CLASS_NAMES, TEMPLATES, write_wds
 from hypvl.evaluation.probe import average_precision
 from hypvl.evaluation.retrieval import recall_at_k
 from hypvl.evaluation.zero_shot import classification_values, classify
-from hypvl.models import create_model
+from hypvl.models import create_model, export_official
+from hypvl.models.published import find_published, published_place
 
 KINDS = ["webp", "png", "jpg", "jpeg"]
 NAMES = ("cat", "dog", "old house", "red car", "sea", "tree", "woman")
@@ -194,6 +195,46 @@ def test_a_list_that_misses_a_line_is_named(model, pictures, tmp_path, capsys):
     evaluate(model[1], tmp_path / "out", place, code=1)
     said = capsys.readouterr().err
     assert "'s0000006', cls: label 6, but classnames.txt has 6 lines: line 7 is missing" in said
+
+
+def test_lists_of_models_and_sets(model, pictures, tmp_path, monkeypatch, capsys):
+    "A published NAME/TAG and a folder, each with its folder of results; a second call is short."
+    lists = dict(classes=NAMES, templates=PROMPTS)
+    sets = [write_wds(tmp_path / f"sets/wds_{n}", pictures[:7], range(7), **lists) for n in "ab"]
+    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path / "hub"))
+    file = published_place(find_published("meru_vit_b", "redcaps"))
+    file.parent.mkdir(parents=True)
+    export_official(create_model("meru_tiny_vit", seed=0), file)
+    models = tmp_path / "models.txt"
+    models.write_text(f"# as they would be typed\nmeru_vit_b/redcaps\n\n{model[1]}\n")
+    (tmp_path / "sets.txt").write_text("".join(f"{place}\n" for place in sets))
+    out = tmp_path / "out"
+    front = ["evaluate", "--workers", 0, "--quiet", "--device", "cpu", "--scores", "paper"]
+    command = [*front, "--checkpoint", models, "--data", tmp_path / "sets.txt", "--out", out]
+    for _ in range(2):
+        assert main([str(word) for word in command]) == 0
+    said = capsys.readouterr().out
+    assert "meru_vit_b redcaps, score 'paper'" in said and said.count("found finished") == 4
+    rows = pd.read_csv(out / "results.csv").query("metric == 'accuracy'")
+    assert not rows.duplicated(["dataset", "model"]).any()
+    found = rows.groupby("model")["dataset"].agg(list).to_dict()
+    assert found == dict.fromkeys(
+        ["chance", "clip", "majority", "meru_vit_b redcaps"], ["wds_a", "wds_b"]
+    )
+    for folder, name in (("meru_vit_b_redcaps", "meru_vit_b redcaps"), ("clip", "clip")):
+        alone = pd.read_csv(out / folder / "results.csv").query("metric == 'accuracy'")
+        pd.testing.assert_frame_equal(
+            alone[alone["model"] == name].reset_index(drop=True),
+            rows[rows["model"] == name].reset_index(drop=True),
+        )
+    for lines, error in (
+        ("meru_vit_b\n", "Published are meru_vit_b/redcaps, meru_vit_b/grit."),
+        (f"{model[1]}\n{model[1]}\n", "are named 'clip'"),
+        ("# none\n", "models.txt' lists nothing; a line for each is needed"),
+    ):
+        models.write_text(lines)
+        assert main([str(word) for word in command]) == 2
+        assert error in capsys.readouterr().err
 
 
 def test_the_command_says_what_it_needs(model, pictures, tmp_path, capsys):
