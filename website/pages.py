@@ -111,7 +111,7 @@ def marked_long(cell: re.Match) -> str:
 def plain_html(text: str) -> str:
     """HTML without styles of its own, and without the blank lines at which Markdown would end it.
 
-    Sentences in cells wrap, so that the last column of a ledger, its verdict, is seen.
+    Sentences in cells wrap, so that the last column of a claims table is visible.
     """
     text = re.sub(r"<style.*?</style>", "", text, flags=re.S)
     text = re.sub(r"<td\b([^>]*)>([^<]{30,})</td>", marked_long, text)

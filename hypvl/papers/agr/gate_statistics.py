@@ -73,7 +73,7 @@ def extreme_gates(
 def gate_quartiles(
     gates: pd.DataFrame,  # `gate` and the columns of `by`
     by: Sequence[str] = ("side",),  # groups
-) -> pd.DataFrame:  # a row a group: n, mean, min, quartiles, max
+) -> pd.DataFrame:  # one row per group: n, mean, min, quartiles, max
     "Number, mean and quartiles of gates."
     _needs(gates, "gate", *by)
     kept = {"n": "size", "mean": "mean", "min": "min"}
@@ -90,7 +90,7 @@ def gates_by(
     order: Sequence[str] = (),  # of the groups; others follow as they come
     clusters: str = "",  # column of what belongs together, such as the picture of a caption
     seed: int = 0,  # of the bootstrap
-) -> pd.DataFrame:  # a row a group: n, gate, low, high, hyperbolic percent
+) -> pd.DataFrame:  # one row per group: n, gate, low, high, hyperbolic percent
     "Mean gate of each group with its 95 % bootstrap interval over queries."
     _needs(gates, "gate", by, *([clusters] if clusters else []))
     seen = list(dict.fromkeys(gates[by]))
@@ -169,7 +169,7 @@ def gate_correlations(
     gates: pd.DataFrame,  # `gate` and the columns
     columns: Sequence[str] = ("depth", "abstract", "attributes"),
     given: Sequence[str] = (),  # columns that are kept constant in `partial`; theirs is NaN
-) -> pd.DataFrame:  # a row a column: r, p, log10_p, n, r²; partial r and p
+) -> pd.DataFrame:  # one row per column: r, p, log10_p, n, r²; partial r and p
     "Correlations of the gate with what is known of queries."
     _needs(gates, "gate", *columns, *given)
     rows = []
@@ -302,7 +302,7 @@ def convergence_rates(
     history: pd.DataFrame,  # `step` and the columns
     columns: Mapping[str, str],  # name of a head → column of its loss
     unit: float = 1000,  # steps that are one unit of time
-) -> pd.DataFrame:  # a row a head: rate, floor, drop, r2, within, resolved, and the ratio
+) -> pd.DataFrame:  # one row per head: rate, floor, drop, r2, within, resolved, and the ratio
     "Rates of several losses of one log, over that of the last where both are resolved."
     _needs(history, "step", *columns.values())
     rows = []

@@ -209,7 +209,9 @@ def test_captions(
 
 def synthetic_captions(
     suite: Path,  # folder of the test data
-) -> pd.DataFrame:  # a row a caption that the world made, by its text: the values of `FACTS`
+) -> (
+    pd.DataFrame
+):  # one row per caption of the synthetic dataset, by its text: the values of `FACTS`
     "What the truth on disk says of the test captions."
     tree, rows = suite / "taxonomy.is_a.txt", {}
     known = Taxonomy.from_file(tree) if tree.exists() else None

@@ -198,7 +198,7 @@ def write_redcaps_world(
 
 def read_caption_facts(
     root: str | Path,  # written by `write_redcaps_world`
-) -> pd.DataFrame:  # a row a post, by its id
+) -> pd.DataFrame:  # one row per post, by its id
     "Caption and facts of every post."
     rows = {}
     files = sorted(Path(root, "truth").glob("*.json"))

@@ -345,7 +345,7 @@ def edge_lengths(
 def edge_gaps(
     norms: pd.DataFrame,  # as for `edge_lengths`
     side: str = "text",  # or 'visual'
-) -> pd.DataFrame:  # a row a picture, a column an edge
+) -> pd.DataFrame:  # one row per picture, one column per edge
     "How much farther from the root the specific end of each edge is than its general end."
     ends = edge_lengths(norms, side).items()
     return pd.DataFrame({name: specific - general for name, (general, specific) in ends})
@@ -393,7 +393,7 @@ def level_auroc(
 def _prediction_rows(
     sweep_state: StreamingSweep, setting: Setting, targets: Sequence[Pair], bias: float | None
 ) -> pd.DataFrame:
-    "A row a picture: what a bootstrap needs, and the answer at a bias."
+    "One row per picture: what a bootstrap needs, and the answer at a bias."
     best, pairs = sweep_state.best(), setting.pairs
     rows = {
         "item": np.arange(len(targets)),

@@ -230,7 +230,7 @@ PUBLISHED = {  # data set -> counts of the published lists
 def compare_counts(
     split: CompositionSplit,
     images: dict[str, int] | None = None,  # phase -> pictures, where they are known
-) -> pd.DataFrame:  # a row a count: found, published
+) -> pd.DataFrame:  # one row per count: found, published
     "What the files hold beside what is published; a difference is a warning."
     found = split.counts()
     for phase, number in (images or {}).items():

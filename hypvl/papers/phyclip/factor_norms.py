@@ -115,7 +115,7 @@ def composition_table(
     norms: pd.DataFrame,  # of `prompt_norms`
     relative: bool = False,  # look for peaks above each factor's mean over the single prompts
 ) -> pd.DataFrame:
-    """What a joint prompt does to the factors of its two concepts, a row a pair.
+    """What a joint prompt does to the factors of its two concepts, one row per pair.
 
     Columns: pair, a, b, factor_a, factor_b, distinct, lift_a, lift_b, max_error, max_correlation.
     """

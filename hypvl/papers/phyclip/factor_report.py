@@ -253,7 +253,7 @@ def _perfect(present: Bool[np.ndarray, "N C"], factors: int) -> Float[np.ndarray
 
 
 def _alignment_rows(aligned: Mapping[str, Alignment], norms: Mapping) -> pd.DataFrame:
-    "A row a kind: of the factors, of an oracle, and of blocks where there are no factors."
+    "One row per kind: of the factors, of an oracle, and of blocks where there are no factors."
     rows = []
     for kind, found in aligned.items():
         facts = {fact: getattr(found, fact) for fact in (*_ALIGNMENT, *_FARTHER_OUT)}

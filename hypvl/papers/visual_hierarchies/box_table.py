@@ -27,7 +27,7 @@ SCENE = -1  # number of the whole picture among the boxes of an image
 # %% ../../../nbs/papers/visual_hierarchies/860_box_table.ipynb #59db5f46
 @dataclass(frozen=True, eq=False)
 class Boxes:
-    "Boxes of many images, a row a box, in the order of their images."
+    "Boxes of many images, one row per box, in the order of their images."
 
     image: np.ndarray  # int32 [N], place in `images`, ascending
     label: np.ndarray  # int32 [N], place in `classes`
