@@ -210,7 +210,7 @@ def test_requirements_are_locked(root):
 
 def test_readme_opens_with_install_picture_and_example(root):
     "The first screen: what it is, one command, one picture, a short example, what was found."
-    opening = (root / "README.md").read_text().split("## More commands")[0]
+    opening = (root / "README.md").read_text().split("\n## ")[0]
     assert len(opening.split()) <= 350 and opening.count("![") == 1
     for part in ("```sh\nmake phyclip", "```python\n", "**What was found.**"):
         assert opening.count(part) == 1
