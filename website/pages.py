@@ -387,7 +387,7 @@ def navigation(markdown: dict[str, str], root: Path = ROOT) -> list:
             "Start": [
                 {"hypvl": "README.md"},
                 {"A tour": start[0]},
-                {"How to go on": "CONTRIBUTING.md"},
+                {"Contribute": "CONTRIBUTING.md"},
                 {"Changes": "CHANGELOG.md"},
             ]
         },
@@ -396,7 +396,7 @@ def navigation(markdown: dict[str, str], root: Path = ROOT) -> list:
                 {"Where each equation is": "papers_repro/WHERE.md"},
                 *[{title[page]: page} for page in papers],
                 # in a section of its own: an index page would become the page of the tab
-                {"The papers' numbers": [{"Tables as CSV": "papers_repro/reference/README.md"}]},
+                {"Published numbers": [{"Tables as CSV": "papers_repro/reference/README.md"}]},
             ]
         },
         {
@@ -408,7 +408,7 @@ def navigation(markdown: dict[str, str], root: Path = ROOT) -> list:
         {"API": in_sections(reference)},
         {
             "Results": [
-                {"How to read them": f"{RESULTS}/README.md"},
+                {"Findings": f"{RESULTS}/README.md"},
                 *in_sections(studies),
                 {"Speed and memory": "benchmarks/RESULTS.md"},
             ]
