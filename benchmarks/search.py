@@ -7,8 +7,8 @@
 Four comparisons, the first three with two sides in turn, best of `--repeats`, because the machine
 may be shared; where it is busy, `--clock cpu` with one thread says more than the time of a clock:
 
-1. exact search by Lorentz distance, against `faiss.IndexFlatIP` on the same points, which knows
-   nothing of hyperbolic space;
+1. exact search by Lorentz distance, against `faiss.IndexFlatIP` on the same points, which
+   computes plain inner products;
 2. search by an l1 product distance, against every distance (`geometry.score`, block by block);
 3. exact search by exterior angle, against every angle;
 4. what a vector database finds (`--parts database`): recall@10 of faiss's HNSW graph on 20,000

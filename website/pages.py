@@ -111,7 +111,7 @@ def marked_long(cell: re.Match) -> str:
 def plain_html(text: str) -> str:
     """HTML without styles of its own, and without the blank lines at which Markdown would end it.
 
-    Sentences in cells wrap, so that the last column of a ledger, its verdict, is seen.
+    Sentences in cells wrap, so that the last column of a claims table is visible.
     """
     text = re.sub(r"<style.*?</style>", "", text, flags=re.S)
     text = re.sub(r"<td\b([^>]*)>([^<]{30,})</td>", marked_long, text)
@@ -387,7 +387,7 @@ def navigation(markdown: dict[str, str], root: Path = ROOT) -> list:
             "Start": [
                 {"hypvl": "README.md"},
                 {"A tour": start[0]},
-                {"How to go on": "CONTRIBUTING.md"},
+                {"Contribute": "CONTRIBUTING.md"},
                 {"Changes": "CHANGELOG.md"},
             ]
         },
@@ -396,7 +396,7 @@ def navigation(markdown: dict[str, str], root: Path = ROOT) -> list:
                 {"Where each equation is": "papers_repro/WHERE.md"},
                 *[{title[page]: page} for page in papers],
                 # in a section of its own: an index page would become the page of the tab
-                {"The papers' numbers": [{"Tables as CSV": "papers_repro/reference/README.md"}]},
+                {"Published numbers": [{"Tables as CSV": "papers_repro/reference/README.md"}]},
             ]
         },
         {
@@ -408,7 +408,7 @@ def navigation(markdown: dict[str, str], root: Path = ROOT) -> list:
         {"API": in_sections(reference)},
         {
             "Results": [
-                {"How to read them": f"{RESULTS}/README.md"},
+                {"Findings": f"{RESULTS}/README.md"},
                 *in_sections(studies),
                 {"Speed and memory": "benchmarks/RESULTS.md"},
             ]

@@ -69,7 +69,7 @@ def read_truth(
 # %% ../../nbs/evaluation/606_oracle.ipynb #99c8e655
 def expected_recall(
     scores: Float[np.ndarray, "Q N"],  # higher is better
-    relevant: Bool[np.ndarray, "Q N"],  # at least one a query
+    relevant: Bool[np.ndarray, "Q N"],  # at least one per query
     k: int,  # length of the list
 ) -> Float[np.ndarray, "Q"]:
     "Probability that a relevant item is among the K best, with ties broken at random."

@@ -37,7 +37,7 @@ def load_source(
 def own_projection(
     model: Any,  # of `load_source`
     side: str,  # 'image' or 'text'
-) -> Float[Tensor, "D W"] | None:  # None: it cannot be told
+) -> Float[Tensor, "D W"] | None:  # None where it is unknown
     "From the features of a tower to the points that the source compared."
     layer, tower = getattr(model, f"{side}_projection"), getattr(model, f"{side}_tower")
     inside = tower_state(tower).get({"image": "visual.proj", "text": "text.text_projection"}[side])

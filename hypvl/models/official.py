@@ -299,7 +299,7 @@ def load_official(
     visual_heads, text_heads: attention heads of the towers; None: as published for their widths.
 
     Raises ValueError for a file that is damaged, incomplete or of another family, and names
-    the tensors, and for a file whose family cannot be told. KeyError for an unknown family.
+    the tensors, and for a file whose family is unknown. KeyError for an unknown family.
     """
     name = Path(path).name
     if family is not None:

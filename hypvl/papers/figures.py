@@ -381,7 +381,7 @@ def _draw_budget(axis: Axes, rows: pd.DataFrame, colours: Mapping[str, str]) -> 
 
 
 def _draw_signs(axis: Axes, signs: pd.DataFrame, rivals: Sequence[str]) -> None:
-    "A row a rival, a sign a budget."
+    "Draw one row per rival and one sign per budget."
     for row in signs.itertuples():
         place = rivals.index(row.model)
         axis.text(row.budget, place, row.sign, ha="center", va="center", fontsize=8)

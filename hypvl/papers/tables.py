@@ -303,7 +303,7 @@ def shown_text(
 # %% ../../nbs/papers/807_tables.ipynb #dd77b907
 @dataclass(frozen=True)
 class Block:
-    "One source and score of a table, wide: a row a model, a column a measurement."
+    "One source and score of a table, wide: one row per model, one column per measurement."
 
     caption: str
     text: pd.DataFrame

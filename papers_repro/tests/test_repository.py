@@ -223,7 +223,7 @@ def test_the_citation_names_the_version_and_its_date(root):
 
 def test_readme_opens_with_install_picture_and_example(root):
     "The first screen: what it is, one command, one picture, a short example, what was found."
-    opening = (root / "README.md").read_text().split("## More commands")[0]
+    opening = (root / "README.md").read_text().split("\n## ")[0]
     assert len(opening.split()) <= 350 and opening.count("![") == 1
     for part in ("```sh\nmake phyclip", "```python\n", "**What was found.**"):
         assert opening.count(part) == 1
@@ -450,3 +450,17 @@ def test_committed_rows_are_small(root):
     rows = [root / name for name in listed.splitlines() if name.endswith("results.csv")]
     large = [path for path in rows if path.is_file() and path.stat().st_size > 1_000_000]
     assert not large, f"write {large[0]} as results.parquet"
+
+
+def test_findings_quote_committed_numbers(root):
+    "Each number in a finding of results' README stands in that study's tables."
+    text = (root / "papers_repro" / "results" / "README.md").read_text()
+    sections = re.findall(r"^## .*?\]\((\w+/\w+)/.*?\n(.*?)(?=^## )", text, re.S | re.M)
+    assert len(sections) == 7
+    for study, section in sections:
+        tables = root / "papers_repro" / "results" / study / "tables"
+        pages = [tables / "primary_claims.md", tables / "scores.md"]
+        printed = " ".join(page.read_text() for page in pages)
+        for finding in re.findall(r"^- (.*)$", section, re.M):
+            for number in re.findall(r"[+-]?\d+\.\d", finding):
+                assert number in printed, (study, number)

@@ -158,7 +158,7 @@ def open_checklist(
 # %% ../../../nbs/data/benchmarks/244_checklist.ipynb #e2921820
 def pair_flaws(
     pairs: PairData,
-) -> pd.DataFrame:  # a row a pair; columns same, stray_blank, bare_noun, equal_words
+) -> pd.DataFrame:  # one row per pair; columns same, stray_blank, bare_noun, equal_words
     "What gives a pair away, pair by pair."
     rows = []
     for true, false in zip(pairs.positive, pairs.negative):

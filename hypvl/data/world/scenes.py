@@ -251,7 +251,7 @@ def diameter_of(
 
 @dataclass
 class _Looks:
-    "Tables of what things look like, a row a thing."
+    "Tables of what things look like, one row per thing."
 
     world: "World"
     split: str

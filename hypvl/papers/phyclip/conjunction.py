@@ -47,7 +47,7 @@ def top_k(
 
 # %% ../../../nbs/papers/phyclip/822_conjunction.ipynb #2892c311
 def _conjunction_queries(model, names: Sequence[tuple[str, str]], single: str, both: str) -> dict:
-    "Points of the ways to ask for two concepts, a row a pair; 'max' only where there are factors."
+    "Query points for two concepts, one row per pair; 'max' only where there are factors."
     joint = [grammatical(both.format(a, b)) for a, b in names]
     concepts = list(dict.fromkeys(name for pair in names for name in pair))
     alone = encode_texts(model, [grammatical(single.format(name)) for name in concepts])

@@ -433,7 +433,7 @@ def _draw_lists(figure, place, rows: list, pictures: Mapping, top: int) -> None:
 
 # %% ../../../nbs/papers/phyclip/828_pictures.ipynb #cc750aaa
 def _draw_all_pairs(axis: Axes, found: pd.DataFrame) -> None:
-    "A mark a pair, a bar for their mean, a line for chance; a row a method."
+    "Draw one row per method: a mark per pair, a bar for their mean, a line for chance."
     rng = np.random.default_rng(0)
     methods = [method for method in METHODS if found["method"].eq(method).any()]
     for place, method in enumerate(methods):
