@@ -124,7 +124,12 @@ def measure_run(run: CellRun, store: FeatureStore, folder: Path) -> dict[str, An
     }
 
 
-def do_run(run: CellRun, store: str, folder: str) -> str:  # '' or the last line of the error
+def do_run(
+    run: CellRun,
+    store: str,  # folder
+    folder: str,  # of the results
+    facts: Mapping[str, Any],  # written beside the result
+) -> str:  # '' or the last line of the error
     "Measure a run that has no result yet and keep it; an error is kept, too."
     torch.set_num_threads(1)
     found, place = FeatureStore(store), Path(folder)
@@ -132,7 +137,7 @@ def do_run(run: CellRun, store: str, folder: str) -> str:  # '' or the last line
     file.parent.mkdir(parents=True, exist_ok=True)
     failed = file.with_suffix(".error")
     try:
-        write_atomic(file, json.dumps(measure_run(run, found, place)))
+        write_atomic(file, json.dumps(measure_run(run, found, place) | dict(facts)))
         failed.unlink(missing_ok=True)
         return ""
     except Exception as error:
@@ -146,11 +151,12 @@ def run_cells(
     folder: str | Path,  # of the results
     processes: int | None = None,  # None: one per core
     progress: bool = True,
+    **facts: Any,  # written beside each new result, such as the commit
 ) -> pd.DataFrame:  # of `results`
     "Make the runs that have no result yet, several at a time; a failed one is named at the end."
     folder = Path(folder)
     left = [run for run in runs if not run.file(store, folder).is_file()]
-    jobs = [delayed(do_run)(run, str(store.folder), str(folder)) for run in left]
+    jobs = [delayed(do_run)(run, str(store.folder), str(folder), facts) for run in left]
     parallel = Parallel(processes or os.cpu_count() or 1, return_as="generator_unordered")
     said = tqdm(parallel(jobs), total=len(left), desc="runs", disable=not progress)
     errors = [error for error in said if error]
