@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COLUMNS', 'HIDDEN', 'DROPOUT', 'PairBatches', 'make_head', 'start_bias', 'train_head', 'embed_rows',
-           'recall_per_image', 'chance_recall', 'raw_recall']
+           'recall_per_image', 'store_layout', 'chance_recall', 'raw_recall']
 
 # %% ../../nbs/comparison/681_head_training.ipynb #7b98b79e
 from collections.abc import Iterator
@@ -140,14 +140,17 @@ def recall_per_image(
     k: int = 5,  # length of the lists
 ) -> Float[np.ndarray, "N"]:  # in %, in the order of the images' rows
     "Mean of both directions' hit rates at k for each image of a split."
-    images, owners, texts = _layout(store, split)
+    images, owners, texts = store_layout(store, split)
     points = embed_rows(head, store, "image", images), embed_rows(head, store, "text", texts)
     ranks = retrieval_ranks(head, *points, owners)
     found = np.bincount(owners, ranks["t2i"] < k) / np.bincount(owners)
     return 50 * (found + (ranks["i2t"] < k))
 
 
-def _layout(store, split):
+def store_layout(
+    store: FeatureStore,
+    split: str,
+) -> tuple[Int[np.ndarray, "N"], Int[np.ndarray, "M"], Int[np.ndarray, "M"]]:
     "Rows of the images, index of each caption's image, rows of the captions."
     pairs = store.pairs(split).numpy()
     images, owners = np.unique(pairs[:, 0], return_inverse=True)
@@ -160,7 +163,7 @@ def chance_recall(
     k: int = 5,  # length of the lists
 ) -> float:  # in %
     "What `recall_per_image` gives on average where all orders are equally likely."
-    images, owners, texts = _layout(store, split)
+    images, owners, texts = store_layout(store, split)
     captions, total = np.bincount(owners), len(texts)
     missed = np.ones(len(images))
     for place in range(min(k, total)):

@@ -135,6 +135,10 @@ class MappedSpace(Geometry):
         apart = torch.linalg.vector_norm(a - b, dim=-1)
         return 2 * torch.asin((apart / 2).clamp(max=1.0)) if self.sphere else apart
 
+    def lacks(self) -> list[str]:
+        "Methods that this space has no answer for; a sphere has no radii."
+        return super().lacks() + (["norm"] if self.sphere else [])
+
     def norm(self, points: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
         "Distance from the origin; a sphere has none, its points have norm 1."
         return dist0(points, c=1.0) if self.curved else torch.linalg.vector_norm(points, dim=-1)

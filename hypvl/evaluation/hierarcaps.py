@@ -32,7 +32,8 @@ def root_radii(
     geometry.check_points(points)
     geometry.check_points(empty, "empty")
     radii = {"empty caption": geometry.dist(points, empty.expand_as(points))}
-    if not hasattr(geometry, "root"):  # a sphere's root is a direction among its points
+    # the root of a sphere is a direction among its points
+    if not hasattr(geometry, "root") and "norm" not in geometry.lacks():
         radii["origin"] = geometry.norm(points)
     return radii
 
