@@ -257,7 +257,7 @@ class TrainingDiverged(RuntimeError):
                 f"Batch and weights are saved in {path}; "
                 "inspect them with hypvl.training.guard.replay"
             )
-        super().__init__(f"step {step}: {reason} in row {row!r}. {rest}")
+        super().__init__(f"step {step}: {reason} in loss term {row!r}. {rest}")
 
 
 FIRST = 10  # steps whose values say how large a loss and its terms are
