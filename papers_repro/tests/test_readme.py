@@ -27,6 +27,7 @@ from nbdev.test import nbdev_test
 from PIL import Image
 
 from hypvl.cli import main, make_parser
+from hypvl.data.benchmarks.registry import BENCHMARKS
 from hypvl.data.benchmarks.webdatasets import write_wds
 from hypvl.models import create_model, export_official
 from hypvl.models.published import find_published, published_place
@@ -146,7 +147,8 @@ def published(tmp_path, monkeypatch):
     write_wds(Path("wds_flickr30k"), pictures, texts, "retrieval")
     Path("models.txt").write_text("meru_vit_b/redcaps\ncheckpoints/meru_vit_l.pth\n")
     Path("sets.txt").write_text("wds_cifar100\nwds_flickr30k\n")
-    countries = [Path(f"datasets/country211/test/{i:03}") for i in range(211)]
+    names = BENCHMARKS["Country211"].classes
+    countries = [Path("datasets/country211/test", name) for name in names]
     for folder in countries:
         folder.mkdir(parents=True)
     for folder, picture in zip(countries, pictures):
