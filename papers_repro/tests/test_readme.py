@@ -27,6 +27,7 @@ from nbdev.test import nbdev_test
 from PIL import Image
 
 from hypvl.cli import main, make_parser
+from hypvl.data.benchmarks.registry import BENCHMARKS
 from hypvl.data.benchmarks.webdatasets import write_wds
 from hypvl.models import create_model, export_official
 from hypvl.models.published import find_published, published_place
@@ -144,12 +145,14 @@ def published(tmp_path, monkeypatch):
     write_wds(Path("wds_cifar100"), pictures, range(3), **lists)
     texts = [["a cat", "a red cat"], ["a dog"], ["the sea"]]
     write_wds(Path("wds_flickr30k"), pictures, texts, "retrieval")
-    Path("models.txt").write_text("meru_vit_b/redcaps\nclip_world\n")
+    Path("models.txt").write_text("meru_vit_b/redcaps\ncheckpoints/meru_vit_l.pth\n")
     Path("sets.txt").write_text("wds_cifar100\nwds_flickr30k\n")
-    for i, country in enumerate(("AD", "AE")):
-        folder = Path("datasets/country211/test", country)
+    names = BENCHMARKS["Country211"].classes
+    countries = [Path("datasets/country211/test", name) for name in names]
+    for folder in countries:
         folder.mkdir(parents=True)
-        shutil.copy(pictures[i], folder)
+    for folder, picture in zip(countries, pictures):
+        shutil.copy(picture, folder)
     Path("shards").mkdir()
     with tarfile.open("shards/00000.tar", "w") as tar:
         for i, picture in enumerate(pictures):
@@ -166,7 +169,7 @@ def test_users_of_other_tools_find_their_command(block, published, capsys):
         if "loader" in names:
             assert next(iter(names["loader"]))["image"].shape == (2, 3, 48, 48)
         else:
-            assert names["points"].shape == (1, 64) and names["first"].shape == (1, 1)
+            assert names["points"].shape == (1, 64) and names["first"].shape == (1,)
         return
     for line in block.lines:
         arguments = [*shlex.split(line)[1:], "--workers", "0", "--device", "cpu", "--quiet"]
