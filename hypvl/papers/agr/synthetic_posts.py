@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['GENERAL', 'YEARS', 'communities', 'RedcapsWorldConfig', 'image_id', 'community_of', 'annotation', 'caption_facts',
-           'node_depths', 'write_redcaps_world', 'read_caption_facts']
+           'write_redcaps_world']
 
 # %% ../../../nbs/papers/agr/931_synthetic_posts.ipynb #c808c30d
 import json
@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from ...config import write_atomic
 from ...data.jobs import run_jobs, stretches, write_once
-from ...data.records import read_json
-from ...data.world.captions import Caption, caption, caption_truth, consistent, thing_truths
+from ...data.world.captions import Caption, caption
 from ...data.world.draws import generator
 from ...data.world.grammar import LEVELS, OPPOSITES
 from ...data.world.scenes import Scene, World, WorldConfig
@@ -135,11 +133,6 @@ def caption_facts(
         "kind": kind,
     }
 
-
-def node_depths(world: World) -> dict[str, int]:
-    "Steps from the root of each node."
-    return {node: len(world.taxonomy.ancestors(node)) for node in world.taxonomy.nodes}
-
 # %% ../../../nbs/papers/agr/931_synthetic_posts.ipynb #0e5eb121
 _CHUNK = 200  # posts of one job
 
@@ -148,19 +141,14 @@ _INFO = {"url": "https://redcaps.xyz", "version": "v1.0"}
 
 
 def _write_posts(config: WorldConfig, first: int, count: int, total: int, out: Path) -> list:
-    "Pictures of posts first ... first + count - 1; their annotations and the truth."
+    "Pictures of posts first ... first + count - 1; their annotations."
     world, found = World(config), []
-    depth = node_depths(world)
     for index in range(first, first + count):
-        entry, scene, told = annotation(world, index, total)
-        rendered = world.render(scene)
-        things, truth = thing_truths(world, scene, rendered), caption_truth(told)
-        if not consistent(things, truth):
-            raise AssertionError(f"{entry['image_id']}: {told.text!r} is not true of its picture")
+        entry, scene, _ = annotation(world, index, total)
         folder = out / "images" / entry["subreddit"]
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{entry['image_id']}.jpg").write_bytes(jpeg(rendered.image))
-        found.append((entry, truth | caption_facts(truth, depth) | {"things": things}))
+        (folder / f"{entry['image_id']}.jpg").write_bytes(jpeg(world.render(scene).image))
+        found.append(entry)
     return found
 
 # %% ../../../nbs/papers/agr/931_synthetic_posts.ipynb #10739e21
@@ -171,7 +159,7 @@ def write_redcaps_world(
     progress: bool = True,  # show a bar
     draw: int = 0,  # which posts: those of two draws share no scene
 ) -> Path:
-    "The world in the files of RedCaps below a folder: annotations/, images/, and truth/."
+    "The world in the files of RedCaps below a folder: annotations/ and images/."
     out = Path(out)
     with write_once(out, [config, draw] if draw else config) as missing:
         if not missing:
@@ -181,33 +169,13 @@ def write_redcaps_world(
             jobs.append((config.world, draw * _DRAW + first, count, config.posts, out))
         posts: dict[str, list] = {}
         for part in run_jobs(_write_posts, jobs, workers, "posts", progress):
-            for entry, truth in part:
+            for entry in part:
                 year = YEARS[np.searchsorted([*_BEGIN.values()], entry["created_utc"], "right") - 1]
-                posts.setdefault(f"{entry['subreddit']}_{year}", []).append((entry, truth))
-        for folder in ("annotations", "truth"):
-            (out / folder).mkdir(exist_ok=True)
-        for name, rows in sorted(posts.items()):
+                posts.setdefault(f"{entry['subreddit']}_{year}", []).append(entry)
+        (out / "annotations").mkdir(exist_ok=True)
+        for name, entries in sorted(posts.items()):
             year = name[-4:]
             info = {"start_date": f"{year}-01-01", "end_date": f"{year}-12-31"} | _INFO
-            content = {"info": info, "annotations": [entry for entry, _ in rows]}
+            content = {"info": info, "annotations": entries}
             write_atomic(out / "annotations" / f"{name}.json", json.dumps(content))
-            truths = {entry["image_id"]: truth for entry, truth in rows}
-            write_atomic(out / "truth" / f"{name}.json", json.dumps(truths))
     return out
-
-
-def read_caption_facts(
-    root: str | Path,  # written by `write_redcaps_world`
-) -> pd.DataFrame:  # a row a post, by its id
-    "Caption and facts of every post."
-    rows = {}
-    files = sorted(Path(root, "truth").glob("*.json"))
-    if not files:
-        raise FileNotFoundError(f"root: no truth/*.json below {Path(root).name!r}")
-    for path in files:
-        for key, truth in read_json(path).items():
-            rows[key] = {"caption": truth["text"]} | {name: truth[name] for name in _FACTS}
-    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("image_id").sort_index()
-
-# %% ../../../nbs/papers/agr/931_synthetic_posts.ipynb #73b142fb
-_FACTS = ("level", "depth", "abstract", "attributes", "mentions", "kind")
