@@ -6,7 +6,6 @@
 __all__ = ['BUDGETS', 'ADAMW', 'known_name', 'preset_scale', 'with_vocabulary']
 
 # %% ../../nbs/papers/801_recipes.ipynb #4c5d07f0
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -110,13 +109,15 @@ def _piece_ids(words: tuple[str, ...]) -> tuple[int, ...]:
 
 def with_vocabulary(
     recipe: Recipe,
-    prompts: Sequence[str] = WORLD_TEMPLATES,  # further texts; a slot {} does not count
 ) -> Recipe:
-    "The recipe with a token table of the words of its data; the whole one if they are not known."
+    """The recipe with a token table of the words of its data and of the world's prompts.
+
+    It is the whole one if the words are not known.
+    """
     if not isinstance(getattr(recipe.model, "text", None), TransformerConfig):
         return recipe
     ids, words = (), recipe.data.words()
     if words:
-        more = tuple(prompt.replace("{}", " ") for prompt in prompts)
+        more = tuple(prompt.replace("{}", " ") for prompt in WORLD_TEMPLATES)
         ids = _piece_ids(words + more)
     return override(recipe, {"model.text.vocabulary": ids})

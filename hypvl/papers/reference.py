@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['TASKS', 'WORLD_SETS', 'EQUAL_LENGTH', 'MODEL_COLUMNS', 'BASELINES', 'ORACLE', 'OF_A_MODEL', 'NEEDED', 'PAIR_SUITES',
-           'Column', 'register_task', 'register_world_sets', 'task_columns', 'Rows', 'Layout', 'pick_columns', 'Rule',
-           'Reference', 'check_model_name', 'as_results', 'column_bounds', 'reference_folder']
+           'Column', 'register_task', 'register_world_sets', 'task_columns', 'Rows', 'Layout', 'pick_columns',
+           'by_model', 'place_among', 'Rule', 'Reference', 'check_model_name', 'as_results', 'column_bounds',
+           'reference_folder']
 
 # %% ../../nbs/papers/806_reference.ipynb #4e989b0d
 import re
@@ -76,12 +77,13 @@ def register_world_sets(
 
 
 def task_columns(
-    task: str,  # one of `TASKS`
+    *tasks: str,  # of `TASKS`
 ) -> tuple[Column, ...]:
-    "All columns of a task, the world's first."
-    if task not in TASKS:
-        raise ValueError(f"task: known are {', '.join(TASKS)}, got {task!r}")
-    return TASKS[task]
+    "All columns of tasks, of each the world's first."
+    for task in tasks:
+        if task not in TASKS:
+            raise ValueError(f"task: known are {', '.join(TASKS)}, got {task!r}")
+    return tuple(column for task in tasks for column in TASKS[task])
 
 # %% ../../nbs/papers/806_reference.ipynb #bf7f885f
 _ZERO_SHOT = {
@@ -237,6 +239,21 @@ def pick_columns(
         raise ValueError(f"wanted: {task} has no column {' '.join(missing[0])}")
     return tuple(found[pair] for pair in wanted)
 
+
+def by_model(
+    row: Mapping[str, Any],  # of the results
+) -> str:
+    "The name of the model, as the heading of a row."
+    return row["model"]
+
+
+def place_among(
+    name: Any,
+    order: Sequence[Any],  # of names
+) -> int:
+    "The place of a name in an order; behind all others where it is not in it."
+    return order.index(name) if name in order else len(order)
+
 # %% ../../nbs/papers/806_reference.ipynb #73ce662c
 MODEL_COLUMNS = ("model", "family", "boxes", "tower", "k", "d", "product_metric")
 
@@ -381,13 +398,11 @@ _ABSENT = {
 
 def as_results(
     frame: pd.DataFrame | None,  # rows of ours; None or empty: nothing was run
-    needed: Sequence[str] = NEEDED,  # columns that must be there
 ) -> pd.DataFrame:
     "Our rows with every column of the vocabulary; an error names what is missing."
     if frame is None or not len(frame):
-        optional = [name for name in _ABSENT if name not in needed]
-        return pd.DataFrame(columns=[*needed, *optional])
-    missing = [name for name in needed if name not in frame]
+        return pd.DataFrame(columns=[*NEEDED, *_ABSENT])
+    missing = [name for name in NEEDED if name not in frame]
     if missing:
         raise ValueError(f"frame: columns {missing} are missing, got {list(frame.columns)}")
     absent = {name: value for name, value in _ABSENT.items() if name not in frame}

@@ -39,6 +39,7 @@ from hypvl.papers.reference import (
     MODEL_COLUMNS,
     Column,
     Layout,
+    by_model,
     check_model_name,
     reference_folder,
     task_columns,
@@ -125,10 +126,6 @@ def family_of(
 _NO_NUMBERS = pd.DataFrame(columns=["table", *MODEL_COLUMNS, "suite", "dataset", "metric", "value"])
 
 
-def _model_name(row: Mapping) -> str:
-    return row["model"]
-
-
 def _same_place(row: Mapping) -> tuple:
     return (0,)
 
@@ -151,12 +148,11 @@ def _plain_layouts() -> list[Layout]:
         group = benchmark.kind.capitalize()
         new = Column("zero_shot", name, "accuracy", "classification", group, name)
         sets.append(known.get(name, new))
-    others = [column for task in ("t2i", "i2t", "hierarchy") for column in task_columns(task)]
-    shared = {"keys": ("family",), "label": _model_name, "order": _same_place, "source": "paper"}
+    shared = {"keys": ("family",), "label": by_model, "order": _same_place, "source": "paper"}
     both = "Zero-shot retrieval and hierarchical classification"
     return [
         Layout(1, "Zero-shot image classification", tuple(sets), **shared),
-        Layout(2, both, tuple(others), **shared),
+        Layout(2, both, task_columns("t2i", "i2t", "hierarchy"), **shared),
     ]
 
 

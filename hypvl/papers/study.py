@@ -261,10 +261,9 @@ class StudyPlan:
         self,
         paper: Paper,
         parameters: RunParameters,  # complete, see `read_parameters`
-        folder: str | Path | None = None,  # of the papers' numbers; None: see `reference_folder`
     ):
         self.paper, self.parameters = paper, parameters
-        self.reference_folder = Path(folder) if folder else reference_folder()
+        self.reference_folder = reference_folder()
         in_checkout = self.reference_folder.parent.name == "papers_repro"
         home = self.reference_folder.parents[1] if in_checkout else Path()
         self.out = Path(parameters.out or home / f"runs/{paper.name}-{parameters.preset}")

@@ -43,16 +43,15 @@ _ORIGIN = ("preset", "commit", "data", "run")
 def over_seeds(
     # rows of one cell, one a seed: value, low, high, n, seed, preset, commit, data, run
     rows: Sequence[Mapping],
-    level: float = 0.95,  # coverage of the interval
 ) -> dict[str, Any]:
-    "Mean, interval, and what the interval covers, of one cell."
+    "Mean, 95 % interval, and what the interval covers, of one cell."
     seen = []
     for row in rows:
         ends = float(row["low"]), float(row["high"])
         seen.append(Interval(float(row["value"]), *ends))
     known = np.isfinite(seen).all()
     found = from_intervals(seen if known else [Interval(*[one.value] * 3) for one in seen], 0)
-    mean, low, high = found.interval(level)
+    mean, low, high = found.interval()
     covers = f"{'items and ' if known else ''}{len(rows)} seeds"
     if len(rows) == 1:
         covers = "items" if known else "none"
@@ -621,19 +620,6 @@ def _expected_models(
     return models.to_dict("records")
 
 
-def _refuse_equal_headings(layout: Layout) -> None:
-    "Two columns under one heading would be written over each other."
-    under: dict[tuple[str, str], Column] = {}
-    for column in layout.columns:
-        first = under.setdefault((column.group, column.label), column)
-        if first is not column:
-            both = " and ".join(" ".join(one.key) for one in (first, column))
-            raise ValueError(
-                f"layout: table {layout.number} has {both} both under "
-                f"{column.group!r}, {column.label!r}"
-            )
-
-
 def paper_table(
     layout: Layout,  # how the paper prints the table
     # our rows, one run a model and seed; None: nothing was run; no value: a gap with its `reason`
@@ -643,7 +629,6 @@ def paper_table(
     gaps: Mapping[str, str] | None = None,
 ) -> Table:
     "Our rows beside the paper's."
-    _refuse_equal_headings(layout)
     frame, gaps = as_results(ours), dict(gaps or {})
     absent = frame[frame["value"].isna()]
     if "reason" in frame:

@@ -4,7 +4,7 @@ import pandas as pd
 from new_process import reproduce
 
 from hypvl.papers.claims import COLUMNS, JUDGED
-from hypvl.papers.ideas.abilities import ABILITIES, ASKED, IDEAS
+from hypvl.papers.ideas.paper import ABILITIES, ASKED, IDEAS
 from hypvl.papers.ideas.recipes import MAIN
 
 

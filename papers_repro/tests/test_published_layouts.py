@@ -17,7 +17,7 @@ from hypvl.data.world.scenes import World
 from hypvl.data.world.states import StatesConfig
 from hypvl.data.world.writers import SuiteConfig
 from hypvl.papers.agr.synthetic_posts import RedcapsWorldConfig, write_redcaps_world
-from hypvl.papers.h2em.state_files import write_state_world
+from hypvl.papers.h2em.composition_source import write_state_world
 from hypvl.papers.syntax.parsed_captions import train_parser
 from hypvl.papers.syntax.parsers import parse_shards
 from hypvl.papers.visual_hierarchies.box_files import BoxWorldConfig, write_box_world

@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'ABSTRACT_NOUNS', 'LEAST_R2', 'learned_parameters', 'extreme_gates', 'gate_quartiles', 'gates_by',
-           'Correlation', 'p_of_correlation', 'correlate', 'gate_correlations', 'mentions_word', 'hyperbolic_shares',
-           'dominance', 'dominance_at', 'Rate', 'fit_rate', 'convergence_rates', 'clipped_share', 'saturated_share',
-           'contrast_floor']
+           'Correlation', 'correlate', 'gate_correlations', 'mentions_word', 'hyperbolic_shares', 'dominance',
+           'dominance_at', 'Rate', 'fit_rate', 'convergence_rates', 'saturated_share']
 
 # %% ../../../nbs/papers/agr/933_gate_statistics.ipynb #9168b54e
 import re
@@ -35,8 +34,8 @@ def _needs(frame: pd.DataFrame, *columns: str) -> None:
 def learned_parameters(
     bias: Mapping[str, float],  # of the gate of each side
     gates: pd.DataFrame,  # `side`, `gate`
-    mix_logit: float | None = None,  # of the static mixture; None: there is none
-    temperature: float | None = None,  # of the router; None: there is none
+    mix_logit: float,  # of the static mixture
+    temperature: float,  # of the router
 ) -> pd.DataFrame:  # metric, value
     "Biases of the gates with their sigmoids, mean gates, mix and temperature (Table 5 of AGR)."
     _needs(gates, "side", "gate")
@@ -46,10 +45,8 @@ def learned_parameters(
         rows += [(f"{side} gate bias", value)]
         rows += [(f"sigmoid({side} gate bias)", float(special.expit(value)))]
         rows += [(f"mean {side} gate", float(own.mean()))]
-    if mix_logit is not None:
-        rows += [("mix logit", mix_logit), ("sigmoid(mix logit)", float(special.expit(mix_logit)))]
-    if temperature is not None:
-        rows += [("gate temperature", temperature)]
+    rows += [("mix logit", mix_logit), ("sigmoid(mix logit)", float(special.expit(mix_logit)))]
+    rows += [("gate temperature", temperature)]
     return pd.DataFrame(rows, columns=["metric", "value"])
 
 # %% ../../../nbs/papers/agr/933_gate_statistics.ipynb #0939e8c3
@@ -71,68 +68,38 @@ def extreme_gates(
 
 # %% ../../../nbs/papers/agr/933_gate_statistics.ipynb #29807112
 def gate_quartiles(
-    gates: pd.DataFrame,  # `gate` and the columns of `by`
-    by: Sequence[str] = ("side",),  # groups
-) -> pd.DataFrame:  # one row per group: n, mean, min, quartiles, max
+    gates: pd.DataFrame,  # `side`, `gate`
+) -> pd.DataFrame:  # one row per side: n, mean, min, quartiles, max
     "Number, mean and quartiles of gates."
-    _needs(gates, "gate", *by)
+    _needs(gates, "gate", "side")
     kept = {"n": "size", "mean": "mean", "min": "min"}
     kept |= {"q1": lambda v: v.quantile(0.25), "median": "median"}
     kept |= {"q3": lambda v: v.quantile(0.75), "max": "max"}
-    if not by:
-        return gates.groupby(lambda row: "all")["gate"].agg(**kept).reset_index(drop=True)
-    return gates.groupby(list(by), sort=False)["gate"].agg(**kept).reset_index()
+    return gates.groupby("side", sort=False)["gate"].agg(**kept).reset_index()
 
 
 def gates_by(
     gates: pd.DataFrame,  # `gate` and the column `by`
     by: str,  # 'level' of abstraction, 'kind' of query, …
     order: Sequence[str] = (),  # of the groups; others follow as they come
-    clusters: str = "",  # column of what belongs together, such as the picture of a caption
-    seed: int = 0,  # of the bootstrap
 ) -> pd.DataFrame:  # one row per group: n, gate, low, high, hyperbolic percent
     "Mean gate of each group with its 95 % bootstrap interval over queries."
-    _needs(gates, "gate", by, *([clusters] if clusters else []))
+    _needs(gates, "gate", by)
     seen = list(dict.fromkeys(gates[by]))
     groups = [name for name in order if name in seen] + [n for n in seen if n not in order]
     rows = []
     for name in groups:
         own = gates[gates[by].eq(name)]
-        belongs = own[clusters].tolist() if clusters else None
-        values = own["gate"].to_numpy(float)
-        mean, low, high = bootstrap_mean(values, np.random.default_rng(seed), belongs)
+        mean, low, high = bootstrap_mean(own["gate"].to_numpy(float), np.random.default_rng(0))
         rows.append((name, len(own), mean, low, high, 100 * (1 - mean)))
     return pd.DataFrame(rows, columns=[by, "n", "gate", "low", "high", "hyperbolic percent"])
 
 # %% ../../../nbs/papers/agr/933_gate_statistics.ipynb #3c830409
 class Correlation(NamedTuple):
-    "Pearson's r and how likely one as far from 0 is without any relation."
+    "Pearson's r of so many pairs."
 
     r: float
-    p: float  # two-sided
-    log10_p: float  # also where p is too small for a float
     n: int
-
-
-def p_of_correlation(
-    r: float,  # Pearson's, within -1..1
-    n: int,  # pairs, at least 3
-    given: int = 0,  # variables that are kept constant
-) -> tuple[float, float]:  # p and its decimal logarithm
-    "Two-sided p of a correlation under normality."
-    freedom = n - 2 - given
-    if freedom < 1 or not -1 <= r <= 1:
-        raise ValueError(f"r={r}, n={n}: r within -1..1 of at least {3 + given} pairs needed")
-    if abs(r) == 1:
-        return 0.0, -np.inf
-    # p = I_x(freedom / 2, 1 / 2) at x = 1 - r², and its leading term where that underflows
-    a, x = freedom / 2, (1 - r) * (1 + r)
-    p = float(special.betainc(a, 0.5, x))
-    if p > 1e-290:
-        return p, float(np.log10(p))
-    log_p = a * np.log(x) - np.log(a) - special.betaln(a, 0.5)
-    log_p += np.log(special.hyp2f1(a, 0.5, a + 1, x))
-    return p, float(log_p / np.log(10))
 
 
 def _numbers(values, name: str) -> Float[ndarray, "n"]:
@@ -150,7 +117,7 @@ def correlate(
     other: Sequence[float] | pd.Series,  # a depth, or a flag as 0 and 1
     given: Sequence[Sequence[float] | pd.Series] = (),  # what is kept constant, linearly
 ) -> Correlation:
-    "Pearson's correlation, or the partial one, with its exact p."
+    "Pearson's correlation, or the partial one."
     pair = [_numbers(values, "values"), _numbers(other, "other")]
     if len(pair[0]) != len(pair[1]):
         raise ValueError(f"other: {len(pair[0])} numbers needed, got {len(pair[1])}")
@@ -162,14 +129,14 @@ def correlate(
     left = [v - known @ np.linalg.lstsq(known, v, rcond=None)[0] for v in pair]
     r = float(left[0] @ left[1] / np.sqrt((left[0] @ left[0]) * (left[1] @ left[1])))
     r = min(1.0, max(-1.0, r))
-    return Correlation(r, *p_of_correlation(r, len(pair[0]), len(given)), len(pair[0]))
+    return Correlation(r, len(pair[0]))
 
 # %% ../../../nbs/papers/agr/933_gate_statistics.ipynb #315268ce
 def gate_correlations(
     gates: pd.DataFrame,  # `gate` and the columns
     columns: Sequence[str] = ("depth", "abstract", "attributes"),
     given: Sequence[str] = (),  # columns that are kept constant in `partial`; theirs is NaN
-) -> pd.DataFrame:  # one row per column: r, p, log10_p, n, r²; partial r and p
+) -> pd.DataFrame:  # one row per column: r, n, r²; partial r
     "Correlations of the gate with what is known of queries."
     _needs(gates, "gate", *columns, *given)
     rows = []
@@ -177,12 +144,11 @@ def gate_correlations(
         values = gates[name].astype(float)
         alone = correlate(gates["gate"], values)
         row = {"column": name, **alone._asdict(), "r2": alone.r**2}
-        partial = {"partial_r": np.nan, "partial_p": np.nan}  # what is kept constant has none
+        row["partial_r"] = np.nan  # what is kept constant has none
         if name not in given:
             others = [gates[column].astype(float) for column in given]
-            held = correlate(gates["gate"], values, others)
-            partial = {"partial_r": held.r, "partial_p": held.p}
-        rows.append(row | partial)
+            row["partial_r"] = correlate(gates["gate"], values, others).r
+        rows.append(row)
     return pd.DataFrame(rows)
 
 # %% ../../../nbs/papers/agr/933_gate_statistics.ipynb #5b15d27c
@@ -315,15 +281,6 @@ def convergence_rates(
     return found.assign(ratio=(found["rate"] / found["rate"].iloc[-1]).where(both))
 
 # %% ../../../nbs/papers/agr/933_gate_statistics.ipynb #579a9144
-def clipped_share(
-    norms: Sequence[float] | Float[ndarray, "n"],  # of tangent vectors, before they are cut
-    c: float,  # curvature magnitude
-    kappa: float = 1.0,  # largest √c · norm
-) -> float:
-    "Share of rows that are cut."
-    return float((np.sqrt(c) * np.asarray(norms, dtype=float) > kappa).mean())
-
-
 def saturated_share(
     delta: Sequence[float] | Float[ndarray, "n"],  # bounded residuals of pairs
     limit: float = 5.0,  # Δmax
@@ -331,18 +288,3 @@ def saturated_share(
 ) -> float:
     "Share of pairs whose residual is at its bound."
     return float((np.abs(np.asarray(delta, dtype=float)) > at * limit).mean())
-
-
-def contrast_floor(
-    batch: int,  # candidates
-    c: float,  # curvature magnitude
-    kappa: float = 1.0,  # largest √c · norm
-    temperature: float = 1.0,  # that distances are divided by
-) -> float:  # nats
-    "Least cross-entropy that distances within the clip allow."
-    if batch < 1 or not min(c, kappa, temperature) > 0:
-        raise ValueError(
-            f"batch={batch}, c={c}, kappa={kappa}, temperature={temperature} must be positive"
-        )
-    span = 2 * kappa / (c**0.5 * temperature)
-    return float(np.log1p((batch - 1) * np.exp(-span)))

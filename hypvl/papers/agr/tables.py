@@ -15,6 +15,7 @@ from hypvl.papers.reference import (
     Reference,
     Rows,
     Rule,
+    place_among,
     register_task,
     register_world_sets,
     task_columns,
@@ -126,8 +127,7 @@ def _heading(row: Mapping) -> str:
 
 def _place(row: Mapping) -> tuple:
     name = row["model"]
-    first = _FIRST.index(name) if name in _FIRST else len(_FIRST)
-    return str(row["tower"]), first, name
+    return str(row["tower"]), place_among(name, _FIRST), name
 
 
 _SCORES = ("E only", "H only", "E+H", "best constant", "one gate")
@@ -142,8 +142,7 @@ _MAIN = ("main", "study", "ablation", "product", "towers")
 def _layout(number: int, title: str, *tasks: str, **more) -> Layout:
     settings = {"keys": ("model", "tower"), "label": _heading, "order": _place}
     settings |= {"scores": {"paper": "each model's own score"}} | more
-    columns = tuple(column for task in tasks for column in task_columns(task))
-    return Layout(number, title, columns, source="paper (RedCaps)", **settings)
+    return Layout(number, title, task_columns(*tasks), source="paper (RedCaps)", **settings)
 
 
 _CAPTIONS = {

@@ -26,6 +26,8 @@ from hypvl.papers.reference import (
     Reference,
     Rows,
     Rule,
+    by_model,
+    place_among,
     register_task,
     register_world_sets,
     task_columns,
@@ -204,10 +206,6 @@ _CAPTIONS = {
 }
 
 
-def _heading(row: Mapping[str, Any]) -> str:
-    return row["model"]
-
-
 def _heading_with_size(row: Mapping[str, Any]) -> str:
     return f"{row['model']}, {row['tower']}"
 
@@ -218,15 +216,14 @@ def _place(row: Mapping[str, Any]) -> tuple:
     if "=" in str(name):
         number = float(str(name).rpartition("= ")[2])
         name = "H2EM"
-    known = name in _ORDER
-    return (not known, _ORDER.index(name) if known else 0, number)
+    return place_among(name, _ORDER), number
 
 
 def _layout(
     number: int | str, title: str, models: tuple[str, ...], sections: tuple[str, ...], *tasks: str
 ) -> Layout:
     "A table of some models."
-    columns = tuple(column for task in tasks for column in task_columns(task))
+    columns = task_columns(*tasks)
     if {"closed", "open"} <= set(tasks):
         columns = tuple(
             replace(column, group=f"{column.group}, {column.task}") for column in columns
@@ -237,7 +234,7 @@ def _layout(
         title,
         columns,
         keys=("model", "tower") if with_size else ("model",),
-        label=_heading_with_size if with_size else _heading,
+        label=_heading_with_size if with_size else by_model,
         order=_place,
         source="paper (ViT-L/14)" if not with_size else "paper",
         rows=Rows("results", sections, {"model": (*models, *_BARS), "score": ("paper",)}),

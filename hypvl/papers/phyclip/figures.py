@@ -139,9 +139,9 @@ def norm_figure(
     return Drawing(figure, pd.concat(drawn, ignore_index=True) if drawn else norms[:0])
 
 # %% ../../../nbs/papers/phyclip/827_figures.ipynb #2f5fa1fc
-def _diagonal_order(table: pd.DataFrame, value: str) -> tuple[list, list]:
+def _diagonal_order(table: pd.DataFrame) -> tuple[list, list]:
     "Concepts and factors in an order that puts assigned pairs on the diagonal, best first."
-    assigned = table[table["assigned"]].sort_values(value, ascending=False)
+    assigned = table[table["assigned"]].sort_values("normalised", ascending=False)
     concepts = list(dict.fromkeys([*assigned["concept"], *sorted(table["concept"].unique())]))
     factors = list(dict.fromkeys([*assigned["factor"], *sorted(table["factor"].unique())]))
     return concepts, factors
@@ -149,15 +149,13 @@ def _diagonal_order(table: pd.DataFrame, value: str) -> tuple[list, list]:
 
 def alignment_figure(
     table: pd.DataFrame,  # factor, concept, normalised, p, assigned [, seed]
-    value: str = "normalised",  # column to show
 ) -> Drawing:
     "Heat map of concept families × factors."
     table = table[table["seed"].eq(table["seed"].min())] if "seed" in table else table
-    concepts, factors = _diagonal_order(table, value)
-    wide = table.pivot(index="concept", columns="factor", values=value).loc[concepts, factors]
-    chances = table.pivot(index="concept", columns="factor", values="p").loc[concepts, factors]
-    percent = 100 * wide
-    stars = chances.lt(0.01)
+    concepts, factors = _diagonal_order(table)
+    wide = table.pivot(index="concept", columns="factor", values=["normalised", "p"])
+    percent = 100 * wide["normalised"].loc[concepts, factors]
+    stars = wide["p"].loc[concepts, factors].lt(0.01)
     texts = percent.map("{:.1f}".format).replace("-0.0", "0.0")
     texts = texts + np.where(stars, "*", "")
     with style():
@@ -190,10 +188,9 @@ ASPECT_COLOURS = {"family": "#0072B2", "colour": "#E69F00", "number of things": 
 
 def first_aspects(
     answers: pd.DataFrame,  # factor, aspect, question, information, null_high, p
-    level: float = 0.01,  # what p must stay below
 ) -> pd.Series:  # by factor: its aspect with most information, or 'none'
     "What each factor answers to first."
-    clear = answers[answers["p"].lt(level)]
+    clear = answers[answers["p"].lt(0.01)]
     best = clear.loc[clear.groupby("factor")["information"].idxmax()]
     factors = sorted(answers["factor"].unique())
     return best.set_index("factor")["aspect"].reindex(factors).fillna("none")
@@ -278,7 +275,6 @@ def _ablation_panel(axis: Axes, cell: pd.DataFrame, title: str) -> None:
 # %% ../../../nbs/papers/phyclip/827_figures.ipynb #8aea80c1
 def ablation_figure(
     table: Table,  # of Table 4
-    score: str = "paper",  # which of our scores
 ) -> Drawing:
     """Metrics over the number of factors, ours and the paper's, ℓ1 as a line and ℓ2 as a mark.
 
@@ -286,7 +282,7 @@ def ablation_figure(
     """
     frame = table.frame
     ours, few = frame["source"].eq(OUR_BLOCK), few_seeds(frame)
-    wanted = frame["value"].notna() & ~frame["baseline"] & (frame["score"].eq(score) | ~ours)
+    wanted = frame["value"].notna() & ~frame["baseline"] & (frame["score"].eq("paper") | ~ours)
     if frame.loc[wanted & few, "seeds"].nunique() == 1:
         wanted &= few | ~ours
     rows = frame[wanted]

@@ -16,6 +16,7 @@ from hypvl.papers.reference import (
     Rows,
     Rule,
     pick_columns,
+    place_among,
     task_columns,
 )
 
@@ -75,8 +76,7 @@ def _model_heading(row: Mapping) -> str:
 
 
 def _model_place(row: Mapping) -> tuple:
-    known = row["family"] in FAMILIES
-    return FAMILIES.index(row["family"]) if known else len(FAMILIES), bool(row["boxes"])
+    return place_among(row["family"], FAMILIES), bool(row["boxes"])
 
 
 def _shape_heading(row: Mapping) -> str:
@@ -92,14 +92,9 @@ def _size_heading(row: Mapping) -> str:
 
 
 def _size_place(row: Mapping) -> tuple:
-    known = row["tower"] in SIZES
-    return SIZES.index(row["tower"]) if known else len(SIZES), *_model_place(row)
+    return place_among(row["tower"], SIZES), *_model_place(row)
 
 # %% ../../../nbs/papers/phyclip/825_tables.ipynb #375f1586
-def _columns(*tasks: str) -> tuple[Column, ...]:
-    return tuple(column for task in tasks for column in task_columns(task))
-
-
 def _ablation_columns() -> tuple[Column, ...]:
     sets = ("species", "clutter", "ImageNet", "Food-101")
     trees = [(name, metric) for name in ("species", "WordNet") for metric in ("tie", "jaccard")]
@@ -128,14 +123,14 @@ LAYOUTS = {
     1: Layout(
         1,
         "Zero-shot image classification",
-        _columns("classification"),
+        task_columns("classification"),
         caption=f"Top-1 accuracy in %; {_TEST_SETS}.",
         **_MODELS,
     ),
     2: Layout(
         2,
         "Zero-shot retrieval and hierarchical classification",
-        _columns("t2i", "i2t", "hierarchy"),
+        task_columns("t2i", "i2t", "hierarchy"),
         caption=(
             "Recall in %, and errors on the taxonomy: TIE and LCA count edges, J, P_H and R_H are "
             f"shares; {_TEST_SETS}."
@@ -145,7 +140,7 @@ LAYOUTS = {
     3: Layout(
         3,
         "Compositional understanding through hard-negative classification",
-        _columns("vl_checklist", "sugarcrepe"),
+        task_columns("vl_checklist", "sugarcrepe"),
         caption=(
             "Accuracy in % of choosing the caption over its hard negative; the text-only baselines "
             f"do not look at the image; {_TEST_SETS}."
@@ -170,7 +165,7 @@ LAYOUTS = {
     6: Layout(
         6,
         "Results with different model sizes",
-        _columns("hierarchy", "vl_checklist"),
+        task_columns("hierarchy", "vl_checklist"),
         keys=("tower", "family", "boxes"),
         beside_few=True,
         label=_size_heading,

@@ -78,13 +78,10 @@ def _draw_list(axis: Axes, items: list[Shown], height: float, total: int) -> Non
     axis.axis("off")
 
 # %% ../../../nbs/papers/phyclip/829_traversal_figures.ipynb #3904ddc8
-def _draw_head(axis: Axes, picture: np.ndarray | None, title: str) -> None:
-    "The picture of a walk, or its name."
-    if picture is not None:
-        axis.imshow(picture)
+def _draw_head(axis: Axes, picture: np.ndarray, title: str) -> None:
+    "The picture of a walk, its title below."
+    axis.imshow(picture)
     axis.set(xticks=[], yticks=[])
-    for side in axis.spines.values():
-        side.set_visible(picture is not None)
     lines = wrap(title, 18, max_lines=3, placeholder=" …")
     axis.set_xlabel("\n".join(lines), fontsize=7.6, labelpad=2)
 
@@ -99,13 +96,6 @@ def _names(rows: pd.DataFrame) -> dict[str, str]:
     return {family: known.get(family, family) for family in families}
 
 
-def _default_titles(steps: pd.DataFrame) -> dict[Hashable, str]:
-    "Below a picture stands its target, or its name."
-    if "target" in steps:
-        return dict(zip(steps["image"], steps["target"]))
-    return {image: str(image) for image in steps["image"]}
-
-
 def _relation_handles(relations: set) -> list:
     "The legend of the marks, and of the bars."
     handles = []
@@ -116,17 +106,12 @@ def _relation_handles(relations: set) -> list:
 
 # %% ../../../nbs/papers/phyclip/829_traversal_figures.ipynb #51d4a831
 def traversal_figure(
-    steps: pd.DataFrame,  # of `traverse`: family, image, step, text; with relations also relation
-    pictures: Mapping[Hashable, np.ndarray] | None = None,  # image → array [H, W, 3]
-    titles: Mapping[Hashable, str] | None = None,  # image → what stands below; None: its target
-    most: int = 12,  # texts in a list
+    steps: pd.DataFrame,  # of `step_relations`: family, image, target, step, text, relation
+    pictures: Mapping[Hashable, np.ndarray],  # image → array [H, W, 3]
+    most: int = 12,  # texts in a list, 2 or more
 ) -> Drawing:
     "Retrieved texts from every image to the root, one column a model."
-    if most < 2:
-        raise ValueError(f"most: expected at least 2 texts, got {most}")
-    steps = steps if "family" in steps else steps.assign(family="")
-    texts, pictures = distinct_texts(steps), pictures or {}
-    titles = _default_titles(steps) if titles is None else titles
+    texts, titles = distinct_texts(steps), dict(zip(steps["image"], steps["target"]))
     families, images = list(dict.fromkeys(texts["family"])), list(dict.fromkeys(texts["image"]))
     names, lists = _names(texts), {}
     for key, rows in texts.groupby(["image", "family"], sort=False):
@@ -134,7 +119,7 @@ def traversal_figure(
     heights = {}
     for image in images:
         tallest = max(_list_height(lists[key]) for key in lists if key[0] == image)
-        heights[image] = max(1.25 if image in pictures else 0.6, tallest)
+        heights[image] = max(1.25, tallest)
     width, total = 1.25 + _COLUMN_WIDTH * len(families), steps["step"].nunique()
     top, gap = 0.32, 0.18
     high = top + sum(heights.values()) + gap * len(images) + 0.3
@@ -149,15 +134,14 @@ def traversal_figure(
             look = {"color": FAMILY_COLOURS.get(family, ".1"), "fontsize": 9.5, "weight": "bold"}
             figure.text(*where, names[family], **look)
         for image in images:
-            picture, title = pictures.get(image), titles.get(image, str(image))
-            _draw_head(place(0.08, top, 1.0, 1.0), picture, title)
+            _draw_head(place(0.08, top, 1.0, 1.0), pictures[image], titles[image])
             for j, family in enumerate(families):
                 if (image, family) in lists:
                     left = 1.2 + _COLUMN_WIDTH * j
                     axis = place(left, top, _COLUMN_WIDTH, heights[image])
                     _draw_list(axis, lists[image, family], heights[image], total)
             top += heights[image] + gap
-        handles = _relation_handles(set(texts.get("relation", [])))
+        handles = _relation_handles(set(texts["relation"]))
         tight = {"frameon": False, "handletextpad": 0.4, "columnspacing": 1.2}
         figure.legend(handles=handles, loc="lower center", ncols=len(handles), **tight)
     return Drawing(figure, texts)
@@ -196,13 +180,8 @@ def measures_figure(
     measures: pd.DataFrame,  # of `traversal_measures`: family, metric, value, low, high, n, chance
 ) -> Drawing:
     "Measures of the walks with 95 % intervals; a mark that chance explains is hollow."
-    measures = measures if "family" in measures else measures.assign(family="")
     found = set(measures["metric"])
     metrics, families = [m for m in METRICS if m in found], list(dict.fromkeys(measures["family"]))
-    if not metrics:
-        raise ValueError(
-            f"measures: none of {list(METRICS)} among the metrics, got {sorted(found)}"
-        )
     with style():
         height = 1.3 + 0.24 * len(families)
         figure, axes = panels(len(metrics), width=1.75, height=height, sharey=True)

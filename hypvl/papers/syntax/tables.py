@@ -8,7 +8,7 @@ __all__ = ['REFERENCE', 'LAYOUTS']
 # %% ../../../nbs/papers/syntax/847_tables.ipynb #b7702929
 from collections.abc import Mapping
 
-from ..reference import Layout, Reference, Rows, Rule, task_columns
+from ..reference import Layout, Reference, Rows, Rule, by_model, task_columns
 
 # %% ../../../nbs/papers/syntax/847_tables.ipynb #00b34312
 _SUBSETS = {
@@ -43,10 +43,6 @@ REFERENCE = Reference(
 )
 
 # %% ../../../nbs/papers/syntax/847_tables.ipynb #2bfa29ee
-def _heading(row: Mapping) -> str:
-    return row["model"]
-
-
 def _place(row: Mapping) -> tuple:
     return not row["model"].startswith("MERU"), len(row["model"])
 
@@ -58,9 +54,9 @@ def _layout(number: int, title: str, caption: str, *tasks: str) -> Layout:
     return Layout(
         number,
         title,
-        tuple(column for task in tasks for column in task_columns(task)),
+        task_columns(*tasks),
         keys=("model",),
-        label=_heading,
+        label=by_model,
         order=_place,
         source="paper (ViT-S/16, GRIT)",
         caption=f"{caption} {_OURS}",

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['BOX_WORLD', 'COLUMNS', 'CLICKS', 'BoxWorldConfig', 'OnlyLeaves', 'novel_leaves', 'known_world', 'image_id',
-           'world_classes', 'part_name', 'box_names', 'open_images_rows', 'world_hierarchy', 'lvis_entries',
-           'lvis_json', 'write_box_world']
+           'world_classes', 'part_name', 'box_names', 'open_images_rows', 'lvis_entries', 'lvis_json',
+           'write_box_world']
 
 # %% ../../../nbs/papers/visual_hierarchies/867_box_files.ipynb #b58be3bf
 import json
@@ -19,7 +19,6 @@ from scipy.spatial import ConvexHull
 
 from ...config import write_atomic
 from ...data.jobs import run_jobs, stretches, write_once
-from ...data.taxonomy import Taxonomy
 from ...data.world.scenes import Rendered, Scene, World, WorldConfig
 from ...data.world.sprites import PARTS
 from ...data.world.writers import jpeg
@@ -146,26 +145,6 @@ def open_images_rows(world: World, split: str, index: int) -> tuple[str, np.ndar
             line += [f"{v:.6f}" for v in _clicks(mask)]
         lines.append(",".join(line))
     return identifier, rendered.image, lines
-
-# %% ../../../nbs/papers/visual_hierarchies/867_box_files.ipynb #f16c2c13
-def world_hierarchy(world: World, leaves: frozenset[str]) -> dict:
-    "The recursive object of bbox_labels_600_hierarchy.json, without species that are not listed."
-    mid = {name: mid for mid, name in world_classes(world).items()}
-    tree: Taxonomy = world.taxonomy
-
-    def node(name: str, identifier: str) -> dict:
-        made: dict = {"LabelName": identifier}
-        below = []
-        for child in tree.children(name):
-            if {*tree.descendants(child, include_self=True)} & leaves:
-                below.append(node(child, mid[world.words[child][0]]))
-        if below:
-            made["Subcategory"] = below
-        if name in PARTS:
-            made["Part"] = [{"LabelName": mid[part_name(part)]} for part in PARTS[name]]
-        return made
-
-    return node(tree.root or "", "/m/0bl9f")
 
 # %% ../../../nbs/papers/visual_hierarchies/867_box_files.ipynb #6530c350
 def _hull(mask: np.ndarray) -> list[float]:
@@ -307,11 +286,8 @@ def write_box_world(
 
 # %% ../../../nbs/papers/visual_hierarchies/867_box_files.ipynb #0afc19d9
 def _write_classes(world: World, folder: Path) -> None:
-    "Class descriptions and hierarchy of the known species."
-    leaves = frozenset(world.paths) - {*novel_leaves(world)}
-    tree = world_hierarchy(world, leaves)
+    "Class descriptions of the known species."
     gone = {world.words[leaf][0] for leaf in novel_leaves(world)}
     rows = [f"{mid},{name}" for mid, name in world_classes(world).items() if name not in gone]
     text = "\n".join(["LabelName,DisplayName", *rows]) + "\n"
     write_atomic(folder / "oidv7-class-descriptions-boxable.csv", text)
-    write_atomic(folder / "bbox_labels_600_hierarchy.json", json.dumps(tree))

@@ -55,8 +55,6 @@ class Views(Dataset):
         row: Sequence[int] | np.ndarray = (),  # of its box, −1 for the whole picture
         keep_decoded: int = 0,  # pictures that stay in memory
     ):
-        if len(image) != len(row):
-            raise ValueError(f"row: {len(row)} for {len(image)} images")
         self.boxes, self.size, self.keep_decoded = boxes, size, keep_decoded
         self.image, self.row = image, row
         self._decoded: OrderedDict[int, Tensor] = OrderedDict()
@@ -65,8 +63,6 @@ class Views(Dataset):
         return len(self.image)
 
     def __getitem__(self, n: int) -> UInt8[Tensor, "3 S S"]:
-        if not 0 <= n < len(self):
-            raise IndexError(f"instance {n} of {len(self)}")
         return self.square(self.crop(int(self.image[n]), int(self.row[n])))
 
     def picture(self, image: int) -> UInt8[Tensor, "3 H W"]:
@@ -228,15 +224,13 @@ class EntailedSets:
         """A box and one to five others of its image, drawn without the small ones.
 
         Where all of them lie inside the box, the last gives way to one that reaches beyond it:
-        their union were the box. A ValueError where there is none, see `has_union`.
+        their union were the box. `has_union` says whether there is one.
         """
         here = self.boxes.rows(int(self.boxes.image[row]))
         others = here.start + np.flatnonzero(self.large[here])
         others = rng.permutation(others[others != row])
         own, corners = self.boxes.xyxy[row], self.boxes.xyxy[others]
         beyond = (corners[:, :2] < own[:2]).any(1) | (corners[:, 2:] > own[2:]).any(1)
-        if not beyond.any():
-            raise ValueError(f"row={row!r}: no other box of its image reaches beyond this one")
         count = int(rng.integers(1, min(MOST_UNITED - 1, len(others)), endpoint=True))
         chosen = others[:count]
         if not beyond[:count].any():

@@ -24,7 +24,6 @@ from ...data.sources import DataPaths, DataSource
 from .box_files import BoxWorldConfig, write_box_world
 from .box_pairs import BoxPairDataset, PairConfig
 from .box_table import Boxes, load_boxes, save_boxes
-from .class_tree import ClassTree, class_statistics, class_tree
 from hypvl.papers.visual_hierarchies.containment import (
     ContainmentRule,
     Pairs,
@@ -201,18 +200,6 @@ class BoxSource(DataSource, kind="boxes"):
         pairs = read_pairs(boxes, folder, self.rule)
         within = self.rule.containment
         return BoxPairDataset(boxes, pairs, size, self.pairs, seed, train, within)
-
-    def tree(
-        self,
-        folder: str | Path,  # of a split: `data.train` for the metrics of Open Images
-        frequency: int,  # least, as in `BOUNDS`
-        proportion: float,
-        cycles: str = "greedy",
-    ) -> ClassTree:
-        "The tree of classes of a prepared split."
-        boxes = load_boxes(folder)
-        statistics = class_statistics(boxes, read_pairs(boxes, folder, self.rule))
-        return class_tree(statistics, boxes, frequency, proportion, cycles)
 
 # %% ../../../nbs/papers/visual_hierarchies/868_box_source.ipynb #4ba839b6
 @lru_cache

@@ -39,22 +39,6 @@ class Boxes:
     root: str = ""  # folder of the images
     faults: Mapping[str, int] = field(default_factory=dict)  # what was left out or mended
 
-    def __post_init__(self):
-        n = len(self.image)
-        for name, shape in (("label", (n,)), ("xyxy", (n, 4)), ("group", (n,))):
-            if getattr(self, name).shape != shape:
-                found = getattr(self, name).shape
-                raise ValueError(f"{name}: shape {shape} is needed for {n} boxes, got {found}")
-        if len(self.names) != len(self.classes):
-            raise ValueError(f"names: {len(self.names)} for {len(self.classes)} classes")
-        for name, most in (("image", len(self.images)), ("label", len(self.classes))):
-            column = getattr(self, name)
-            if n and not 0 <= column.min() <= column.max() < most:
-                found = f"{column.min()} to {column.max()}"
-                raise ValueError(f"{name}: places in 0..{most - 1} are needed, got {found}")
-        if np.any(np.diff(self.image) < 0):
-            raise ValueError("image: rows must be in the order of their images; see `make_boxes`")
-
     def __len__(self) -> int:
         return len(self.image)
 

@@ -6,7 +6,7 @@
 __all__ = ['BOUNDS', 'class_statistics', 'ClassTree', 'class_tree']
 
 # %% ../../../nbs/papers/visual_hierarchies/864_class_tree.ipynb #eb4517c2
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,7 +14,6 @@ import networkx as nx
 import numpy as np
 import pandas as pd
 
-from ...config import suggest
 from .box_table import Boxes
 from .containment import Pairs
 
@@ -51,18 +50,9 @@ class ClassTree:
             raise ValueError(f"graph: nodes must be 0..{len(nodes) - 1}, got {', '.join(found)}")
         self.graph.add_nodes_from(nodes)
 
-    def _check(self, node: int) -> int:
-        if node not in self.graph:
-            raise ValueError(f"class {node!r} is none of 0..{len(self.names) - 1}")
-        return node
-
     def descendants(self, node: int) -> frozenset[int]:
         "The class and all that it reaches."
-        return frozenset(nx.descendants(self.graph, self._check(node)) | {node})
-
-    def ancestors(self, node: int) -> frozenset[int]:
-        "The class and all that reach it."
-        return frozenset(nx.ancestors(self.graph, self._check(node)) | {node})
+        return frozenset(nx.descendants(self.graph, node) | {node})
 
     @cached_property
     def reach(self) -> np.ndarray:
@@ -75,31 +65,6 @@ class ClassTree:
     def below(self, nodes: Iterable[int]) -> np.ndarray:
         "Places of all classes at or below some, ascending: the paper's hierarchy of an image."
         return np.flatnonzero(self.reach[list(nodes)].any(0))
-
-    def above(self, nodes: Iterable[int]) -> np.ndarray:
-        "Places of all classes at or above some, ascending."
-        return np.flatnonzero(self.reach[:, list(nodes)].any(1))
-
-    @property
-    def levels(self) -> int:
-        "Classes on the longest way down; only without cycles."
-        return nx.dag_longest_path_length(self.graph) + 1 if len(self.graph) else 0
-
-    @classmethod
-    def from_identifiers(
-        cls, graph: nx.DiGraph, classes: Sequence[str], names: Sequence[str] | None = None
-    ) -> "ClassTree":
-        "From a graph of identifiers, such as the hierarchy of Open Images; others are bridged."
-        place = {identifier: i for i, identifier in enumerate(classes)}
-        found = nx.DiGraph()
-        for node in graph:
-            if node not in place:
-                continue
-            for below in nx.descendants(graph, node) & set(place):
-                found.add_edge(place[node], place[below])
-        if nx.is_directed_acyclic_graph(found):
-            found = nx.transitive_reduction(found)
-        return cls(found, tuple(classes if names is None else names))
 
 # %% ../../../nbs/papers/visual_hierarchies/864_class_tree.ipynb #bf36d2f8
 BOUNDS = {  # data set → least frequency and proportion of an edge
@@ -114,11 +79,8 @@ def class_tree(
     boxes: Boxes,  # for identifiers and names
     frequency: int = 50,  # least, included
     proportion: float = 0.10,  # least, included
-    cycles: str = "greedy",  # or 'keep'
 ) -> ClassTree:
-    "The classes with an edge where a class lies in another often enough."
-    if cycles not in ("greedy", "keep"):
-        raise ValueError(f"cycles={cycles!r}: unknown.{suggest(cycles, ('greedy', 'keep'))}")
+    "The classes with an edge where a class lies in another often enough; none closes a cycle."
     often = statistics["frequency"] >= frequency
     kept = statistics[often & (statistics["proportion"] >= proportion - 1e-9)]
     place = {identifier: i for i, identifier in enumerate(sorted(boxes.classes, key=_as_number))}
@@ -129,7 +91,7 @@ def class_tree(
     reach = [1 << node for node in range(len(boxes.classes))]  # a bit for each class below
     for row in kept.itertuples(index=False):
         general, specific = int(row.general), int(row.specific)
-        if cycles == "greedy" and reach[specific] >> general & 1:
+        if reach[specific] >> general & 1:
             continue
         graph.add_edge(general, specific, frequency=row.frequency, proportion=row.proportion)
         if not reach[general] >> specific & 1:

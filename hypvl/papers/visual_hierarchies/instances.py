@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PROBE_OF', 'InstanceSet', 'open_sets', 'validation_set', 'embed_instances', 'Embedded', 'embed_set',
-           'set_missing_root', 'scores_of', 'retrieval_items', 'curve_rows', 'order_frames', 'hit_rows', 'set_frames',
+           'set_missing_root', 'scores_of', 'retrieval_items', 'curve_rows', 'order_items', 'hit_rows', 'set_frames',
            'vote_items', 'size_rows']
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #59ee805c
@@ -62,9 +62,7 @@ from .instance_truth import Search, label_matrix
 from .lvis import novel_classes
 from hypvl.papers.visual_hierarchies.order_recovery import (
     Contained,
-    containment_depth,
     order_recovery,
-    pooled_correlation,
 )
 from hypvl.papers.visual_hierarchies.votes import (
     SINGLE_CLASS,
@@ -329,31 +327,17 @@ def _contained(embedded: Embedded) -> Iterator[tuple[int, np.ndarray, list[tuple
             yield image, rows, edges
 
 
-def order_frames(
+def order_items(
     embedded: Embedded, geometry: Geometry, by: str = "", seed: int = 0
-) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:  # items, order, norms
-    "Recovery of edges and depths, image by image, over all, and the radii themselves."
-    found, images, parts = embedded.found, [], []
+) -> pd.DataFrame:
+    "Item values of recovered edges and depths, image by image."
+    found, images = embedded.found, []
     for image, rows, edges in _contained(embedded):
         points = torch.cat([embedded.scenes[image][None], embedded.boxes[rows[1:]]])
         areas = [1.0, *found.boxes.area[rows[1:]]]
         images.append(Contained(points, edges, areas, scene=0))
-        with torch.no_grad():
-            norm = geometry.norm(points).double().numpy()
-        label = ["scene", *(found.boxes.names[found.boxes.label[row]] for row in rows[1:])]
-        columns = {"image": image, "number": [SCENE, *found.boxes.number[rows[1:]]], "label": label}
-        columns |= {"depth": containment_depth(len(rows), edges), "norm": norm}
-        parts.append(pd.DataFrame(columns | {"area": areas}))
-    norms = pd.concat(parts, ignore_index=True).assign(dataset=found.name)
     like = scores_of(geometry, by)["paper"]
-    items = order_recovery(images, geometry, dataset=found.name, score=like, seed=seed)
-    whole = pooled_correlation(
-        norms["norm"], norms["depth"], norms["image"], np.random.default_rng(seed)
-    )
-    names = {"suite": "order", "dataset": found.name, "metric": "pooled_depth_correlation"}
-    numbers = {"value": whole.value, "low": whole.low, "high": whole.high, "n": len(norms)}
-    order = pd.DataFrame([names | {"score": "paper", "model": None} | numbers])
-    return items, order.astype({"model": object}), norms
+    return order_recovery(images, geometry, dataset=found.name, score=like, seed=seed)
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #9e3f47a6
 def hit_rows(
@@ -385,12 +369,9 @@ def hit_rows(
             image = int(chosen.query_images[place]) if to_boxes else int(boxes.image[row])
             corners = np.where(rows[ranked, None] == SCENE, (0, 0, 1, 1), boxes.xyxy[rows[ranked]])
             names = [boxes.names[boxes.label[r]] if r != SCENE else "scene" for r in rows[ranked]]
-            numbers = np.where(rows[ranked] == SCENE, SCENE, boxes.number[rows[ranked]])
-            columns: dict[str, Any] = {"query": files[image]}
-            columns |= {"query_number": SCENE if to_boxes else int(boxes.number[row])}
+            columns: dict[str, Any] = {"query": files[image], "label": names}
             columns |= {"rank": np.arange(1, len(ranked) + 1), "score": values[ranked]}
             columns |= {"norm": norms[ranked], "file": [files[i] for i in images[ranked]]}
-            columns |= {"number": numbers, "label": names}
             columns |= dict(zip(("x1", "y1", "x2", "y2"), corners.T))
             columns |= {"same_class": search.right(part)[0].numpy()[ranked]}
             columns |= {"hierarchical": search.right(part, hierarchical=True)[0].numpy()[ranked]}
@@ -509,7 +490,6 @@ def _measure(
     recipe: Recipe,
     out: Path,
     progress: bool = False,
-    most: int | None = None,  # queries of each direction; None: as in the paper
 ) -> dict[str, pd.DataFrame]:
     "A probe: retrieval of instances, all frames of a model."
     source: Any = recipe.test or recipe.data
@@ -522,16 +502,16 @@ def _measure(
     trained_on = load_boxes(data.train)
     set_missing_root(model, trained_on, size, workers)
     frames: dict[str, list[pd.DataFrame]] = {}
-    for found in open_sets(data, source, most):
+    for found in open_sets(data, source):
         embedded = embed_set(model, found, size, workers)
         geometry.cpu()
         novel = (
             np.array(novel_classes(found.boxes, trained_on.names)) if found.name == "LVIS" else None
         )
-        items, order, norms = order_frames(embedded, geometry, by, seed)
-        made = set_frames(found)
-        made["items"] = pd.concat([retrieval_items(embedded, geometry, by, novel, seed), items])
-        made |= {"order": order, "norms": norms, "curves": curve_rows(embedded, geometry, by)}
+        items = [retrieval_items(embedded, geometry, by, novel, seed)]
+        items.append(order_items(embedded, geometry, by, seed))
+        made = set_frames(found) | {"items": pd.concat(items)}
+        made["curves"] = curve_rows(embedded, geometry, by)
         made["hits"] = hit_rows(embedded, geometry, data.suite, by)
         geometry.to(place)
         for name, frame in made.items():

@@ -15,6 +15,8 @@ from hypvl.papers.reference import (
     Reference,
     Rows,
     Rule,
+    by_model,
+    place_among,
     register_task,
     register_world_sets,
     task_columns,
@@ -200,23 +202,14 @@ UNTRAINED = "CLIP-hyp, untrained head"  # the null of the training
 _ORDER_OF_ROWS = ("CLIP", UNTRAINED, "CLIP-euc, one image", "CLIP-hyp, one image", *MODELS[1:])
 
 
-def _heading(row: Mapping) -> str:
-    return row["model"]
-
-
 def _place(row: Mapping) -> tuple:
     "Models as the paper orders them, others behind."
-    name = row["model"]
-    known = name in _ORDER_OF_ROWS
-    return not known, _ORDER_OF_ROWS.index(name) if known else 0
+    return (place_among(row["model"], _ORDER_OF_ROWS),)
 
 
 def _columns(datasets: tuple[str, ...], *tasks: str) -> tuple[Column, ...]:
     "The columns of tasks, of some data sets."
-    found = []
-    for task in tasks:
-        found += [column for column in task_columns(task) if column.dataset in datasets]
-    return tuple(found)
+    return tuple(column for column in task_columns(*tasks) if column.dataset in datasets)
 
 
 _WHO = {
@@ -284,7 +277,7 @@ def _layout(
         title,
         columns,
         keys=("model",),
-        label=_heading,
+        label=by_model,
         order=_place,
         source=f"paper ({backbone}, {data})" if number != 5 else "paper, as printed",
         expected=number != "order",
