@@ -37,15 +37,21 @@ def factor_norms(
     points: Float[Tensor, "N D"],  # flat points
     geometry: Geometry,  # their geometry
     width: int | None = None,  # blocks of so many dimensions in place of factors; None: factors
+    kind: str = "hyperbolic",  # or 'euclidean', as in the published figures
 ) -> Float[np.ndarray, "N k"]:
-    """Distance of every point to the root of every factor.
+    """Norm of every point in every factor.
 
-    Blocks are those of the tangent vector at the root of a geometry with one factor: what a model
+    'hyperbolic' is the distance to the root of each factor, 'euclidean' the length of the space
+    components. Blocks are those of the tangent vector at the root of a geometry with one factor: what a model
     without factors has in their place.
     """
     points = points.to(geometry.logit_scale.device)
     if width is not None:
         return _block_norms(points, geometry, width)
+    if kind not in ("hyperbolic", "euclidean"):
+        raise ValueError(f"kind: expected 'hyperbolic' or 'euclidean', got {kind!r}")
+    if kind == "euclidean":
+        return geometry.split(points.double()).norm(dim=-1).cpu().numpy()
     return geometry.factor_norms(points).double().cpu().numpy()
 
 # %% ../../../nbs/papers/phyclip/820_factor_norms.ipynb #66724660
