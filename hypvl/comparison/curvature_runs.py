@@ -20,37 +20,24 @@ import numpy as np
 import pandas as pd
 import torch
 from joblib import Parallel, delayed
-from torch import Tensor, nn
+from torch import nn
 from tqdm.auto import tqdm
 
 from .curvature import CELLS, Cell, cell_candidate
-from .head_training import recall_per_image, train_head
+from .head_training import embed_rows, recall_per_image, train_head
 from ..config import config_hash, write_atomic
 from ..evaluation.zero_shot import inference
 from ..features.feature_store import FeatureStore
 from ..features.store_folds import fold_store
 
 # %% ../../nbs/comparison/687_curvature_runs.ipynb #2e5f6dfc
-_ROWS = 4096  # features embedded at a time
-
-
-def _projected(head: Any, store: FeatureStore, side: str, rows: np.ndarray) -> Tensor:
-    "Projected features of some rows, before the map."
-    parts = []
-    with inference(head) as device:
-        for some in np.array_split(rows, max(1, len(rows) // _ROWS)):
-            features = torch.from_numpy(store.array(side)[some]).float().to(device)
-            parts.append(head.projections[side](head.readers[side](features)))
-    return torch.cat(parts)
-
-
 def calibrate(head: nn.Module, store: FeatureStore) -> None:
     "Set the medians of a mapped space from the training split, without dropout."
     geometry: Any = head.geometry
     pairs = store.pairs("train").numpy()
     for column, side in enumerate(("image", "text")):
         rows = np.unique(pairs[:, column])
-        geometry.calibrate(**{side: _projected(head, store, side, rows)})
+        geometry.calibrate(**{side: embed_rows(head, store, side, rows, normalize=False)})
 
 
 def manipulation(head: nn.Module, store: FeatureStore, split: str) -> dict[str, float]:
@@ -59,9 +46,9 @@ def manipulation(head: nn.Module, store: FeatureStore, split: str) -> dict[str, 
     pairs = store.pairs(split).numpy()
     found = {"scale": geometry.logit_scale.exp().item()}
     for column, side in enumerate(("image", "text")):
-        features = _projected(head, store, side, np.unique(pairs[:, column]))
-        with inference(head):
-            points = geometry.lift(features, side)
+        features = embed_rows(head, store, side, np.unique(pairs[:, column]), normalize=False)
+        with inference(head) as device:
+            points = geometry.lift(features.to(device), side)
             radii = geometry.norm(points).cpu()
         levels = radii.quantile(torch.tensor([0.05, 0.5, 0.95])).tolist()
         found |= dict(zip((f"{side}_radius_05", f"{side}_radius", f"{side}_radius_95"), levels))

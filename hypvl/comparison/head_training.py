@@ -122,14 +122,15 @@ def embed_rows(
     store: FeatureStore,
     side: str,  # modality
     rows: Int[np.ndarray, "N"],  # of the store
+    normalize: bool = True,  # points; False: projected features
 ) -> Float[Tensor, "N D"]:  # on the CPU
-    "Points of some rows of a modality."
+    "Points, or projected features, of some rows of a modality."
     encode = head.encode_image if side == "image" else head.encode_text
     parts = []
     with inference(head) as device:
         for some in np.array_split(rows, max(1, len(rows) // 4096)):
             features = torch.from_numpy(store.array(side)[some]).float()
-            parts.append(encode(features.to(device), True).cpu())
+            parts.append(encode(features.to(device), normalize).cpu())
     return torch.cat(parts)
 
 

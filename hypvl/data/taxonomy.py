@@ -161,12 +161,6 @@ class Taxonomy:
         "All nodes at `depth` edges from the root."
         return tuple(v for v, d in self._depths.items() if d == depth)
 
-    def ancestor_at(self, v: str, depth: int) -> str:
-        "The node at `depth` on the path from the root to `v`."
-        if not 0 <= depth <= self.depth(v):
-            raise ValueError(f"depth must be in 0..{self.depth(v)} for node {v!r}, got {depth}")
-        return self.path_to_root(v)[self.depth(v) - depth]
-
     def name(self, v: str) -> str:
         "Display name, the node itself where none was given."
         return self.names.get(self._check(v), v)

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ..config import config_hash
 from ..data.batches import EpochDataset, Visit
-from ..data.folds import PARTS
 from ..data.jobs import folder_lock
 from ..data.sources import DataPaths, DataSource
 from .encoders import Encoder, load_encoder
@@ -30,7 +29,7 @@ from hypvl.features.feature_store import (
     read_pairs,
     store_arrays,
 )
-from .store_folds import fold_store
+from .store_folds import PARTS, fold_store
 
 # %% ../../nbs/features/353_feature_source.ipynb #5e921acb
 class FeatureDataset(EpochDataset):

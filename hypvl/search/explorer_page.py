@@ -9,7 +9,6 @@ __all__ = ['UPLOAD', 'CSS', 'CLICKS', 'DRAWS', 'ADDRESS', 'BACK', 'SAVE', 'Sessi
 
 # %% ../../nbs/search/713_explorer_page.ipynb #de5caffd
 import base64
-import io
 import socket
 import threading
 import time
@@ -61,7 +60,6 @@ from hypvl.search.explorer_views import (
     pick,
     to_csv,
     to_json,
-    to_sheet,
 )
 from hypvl.search.gallery import (
     WHOLE,
@@ -115,33 +113,30 @@ UPLOAD = Bounds(20_000_000, 40_000_000, ("JPEG", "PNG", "WEBP"), animated=False)
 # %% ../../nbs/search/713_explorer_page.ipynb #be912f7e
 def read_upload(
     path: str | Path | None,  # of the file that was sent
-    bounds: Bounds = UPLOAD,
-    side: int = 1024,  # longest, of what is kept in the session
-) -> Image.Image:
+) -> Image.Image:  # of at most 1024 pixels a side, since the session keeps it
     "An uploaded picture within bounds; Refused says what is wrong with it."
     if path is None:
         raise Refused("no picture: choose a file first", "no picture")
     try:
         with open(path, "rb") as file:
-            content = file.read(bounds.most_bytes + 1)
+            content = file.read(UPLOAD.most_bytes + 1)
     except OSError as error:
         raise Refused(f"no picture: {error.strerror}; send it again", "no picture") from error
-    if len(content) > bounds.most_bytes:
-        raise Refused(f"too large: more than {bounds.most_bytes:,} bytes", "too large")
-    image = read_picture(content, bounds)
-    image.thumbnail((side, side), Image.Resampling.LANCZOS)
+    if len(content) > UPLOAD.most_bytes:
+        raise Refused(f"too large: more than {UPLOAD.most_bytes:,} bytes", "too large")
+    image = read_picture(content, UPLOAD)
+    image.thumbnail((1024, 1024), Image.Resampling.LANCZOS)
     return image
 
 # %% ../../nbs/search/713_explorer_page.ipynb #2ecab609
 def sample_rows(
     gallery: Gallery,
     seed: int,  # of the draw
-    count: int = 24,
 ) -> np.ndarray:
-    "Whole pictures to choose from, drawn at random."
+    "24 whole pictures to choose from, drawn at random."
     scenes = np.flatnonzero((gallery.items["level"] == "scene").to_numpy())
     drawn = np.random.default_rng(seed).permutation(scenes)
-    return np.sort(drawn[:count])
+    return np.sort(drawn[:24])
 
 
 def paint_picture(gallery: Gallery, session: Session, query: Query | None) -> str:
@@ -241,29 +236,18 @@ def paint(explorer: Explorer, session: Session, progress: Progress) -> tuple[str
 # %% ../../nbs/search/713_explorer_page.ipynb #8b853c9d
 def export(explorer: Explorer, session: Session, kind: str) -> dict[str, str]:
     "A file that the browser saves: its name, and an address that holds it."
-    lists, sheets, name = [], [], ""
+    lists, name = [], ""
     for searcher, view, query in asked(explorer, session):
         name = query.name
-        for title, found in shown_lists(searcher, view, query).items():
-            lists.append((searcher.name, found))
-            if kind == "png":
-                said = f"{searcher.name}: {title} of {name}, by {view.score}"
-                sheets.append(to_sheet(explorer.gallery, found.hits, said))
+        found = shown_lists(searcher, view, query).values()
+        lists += [(searcher.name, hits) for hits in found]
     if not lists:
         raise ValueError("export: nothing is chosen yet")
-    if kind == "png":
-        buffer = io.BytesIO()
-        below = np.cumsum([0, *(sheet.height for sheet in sheets)])
-        whole = Image.new("RGB", (sheets[0].width, int(below[-1])))
-        for sheet, top in zip(sheets, below):
-            whole.paste(sheet, (0, int(top)))
-        whole.save(buffer, "PNG")
-        content, mime = buffer.getvalue(), "image/png"
-    elif kind == "json":
-        content, mime = to_json(lists, session.view, name).encode(), "application/json"
+    if kind == "json":
+        content, mime = to_json(lists, session.view, name), "application/json"
     else:
-        content, mime = to_csv(lists).encode(), "text/csv"
-    coded = base64.b64encode(content).decode()
+        content, mime = to_csv(lists), "text/csv"
+    coded = base64.b64encode(content.encode()).decode()
     return {"name": f"hits.{kind}", "href": f"data:{mime};base64,{coded}"}
 
 # %% ../../nbs/search/713_explorer_page.ipynb #08591030
@@ -542,7 +526,7 @@ class _Painter:
     def __init__(self, explorer: Explorer):
         self.explorer = explorer
         self.controls: dict[str, Any] = {}
-        self.text = 11  # place of the two texts in what `painted` returns
+        self.text = 10  # place of the two texts in what `painted` returns
 
     def painted(self, session: Session, progress: Progress, said: str = "") -> list[Any]:
         "All that the page shows of a session; of the one before where this one cannot be."
@@ -563,13 +547,12 @@ class _Painter:
         seen = view.show if chosen else "pictures"
         models = [self.explorer.searcher(name) for name in (view.model, view.beside or view.model)]
         several = any(model.geometry.factors > 1 for model in models)
-        sheet = gr.update(visible=seen != "map")
         offered = {seen, *(name for _, name in _SHOWN if several or name != "factors")}
         choices = [(words, name) for words, name in _SHOWN if name in offered]
         also = gr.update(value=view.also, visible=models[0].composes)
         save = gr.update(visible=seen in ("hits", "way", "map"))
         address = f"{len(session.past)} {to_address(view)}"
-        fixed = [session, shown, answers, status, address, back, save, sheet]
+        fixed = [session, shown, answers, status, address, back, save]
         sent = gr.skip() if session.upload is not None else None
         box = ", ".join(f"{100 * side:g}" for side in view.box)
         shown_as = gr.update(choices=choices, value=seen)
@@ -850,7 +833,7 @@ def _result_column(at):
     at.status = gr.HTML(elem_id="status")
     at.answers = gr.HTML(js_on_load=CLICKS, elem_id="answers")
     with gr.Row(visible=False) as at.save:
-        at.saves = [gr.Button(f"Save {k}", size="sm") for k in ("CSV", "JSON", "PNG")]
+        at.saves = [gr.Button(f"Save {k}", size="sm") for k in ("CSV", "JSON")]
 
 # %% ../../nbs/search/713_explorer_page.ipynb #7af7a24f
 def _upload_column(at, watched):
@@ -868,7 +851,7 @@ def _upload_column(at, watched):
 def _connect(page: gr.Blocks, explorer: Explorer, painter: _Painter, at: SimpleNamespace):
     "Let the components of the page cause events."
     outputs = [at.session, at.picture, at.answers, at.status, at.address, at.back, at.save]
-    outputs += [at.saves[-1], at.sent, at.numbers, at.show, at.text, at.also]
+    outputs += [at.sent, at.numbers, at.show, at.text, at.also]
     outputs += painter.controls.values()
     how: dict[str, Any] = dict(api_visibility="private", show_progress="full")
     how["show_progress_on"] = at.status
@@ -883,7 +866,7 @@ def _connect(page: gr.Blocks, explorer: Explorer, painter: _Painter, at: SimpleN
         event = control.submit if isinstance(control, gr.Number) else control.input
         slides = {"trigger_mode": "always_last"} if isinstance(control, gr.Slider) else {}
         event(partial(views.set, name), [at.session, control], outputs, **how, **slides)
-    for button, kind in zip(at.saves, ("csv", "json", "png")):
+    for button, kind in zip(at.saves, ("csv", "json")):
         made = button.click(partial(_saved, explorer, kind), at.session, at.file, **how)
         made.then(None, at.file, None, js=SAVE, **how)
     files = _GalleryEvents(painter)

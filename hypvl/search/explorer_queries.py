@@ -465,11 +465,10 @@ def threshold_span(
     searcher: Searcher,
     view: View,
     point: Float[Tensor, "D"],  # the query
-    most: int = 5000,  # items that are looked at, drawn at random where there are more
 ) -> tuple[float, float, float]:
     "Thresholds between which a list grows from none to a tenth of the items, and a step."
     count = len(searcher.points)
-    rows = np.random.default_rng(0).permutation(count)[:most]
+    rows = np.random.default_rng(0).permutation(count)[:5000]
     values = measured(searcher, point, rows, view.direction)[view.score].sort_values().to_numpy()
     values = values[::-1] if view.score == "cosine" else values
     last = values[min(len(values) - 1, max(10 * view.k, len(values) // 10))]
@@ -536,24 +535,26 @@ def item_name(gallery: Gallery, row: int) -> str:
     return f"{label or 'picture'}, {level} of {name}" if level != "scene" else f"picture {name}"
 
 # %% ../../nbs/search/711_explorer_queries.ipynb #eca83e39
+_STEPS = 24  # points of a traversal, both ends included
+
+
 def traversal_to_root(
     searcher: Searcher,
     query: Query,
-    steps: int = 24,  # points of the traversal, both ends included
 ) -> pd.DataFrame:  # row, position (0: here, 1: root), norm, distance, word, and what is known
-    """Items that the traversal from a query to the root passes.
+    """Items that 24 points of the traversal from a query to the root pass.
 
     `norm` is that of the item; `distance` is from the item to the traversal at `position`.
     """
     start = query.point[None].to(searcher.points.dtype)
-    path = path_to_root(start, searcher.geometry, steps, searcher.root)[0].cpu()
+    path = path_to_root(start, searcher.geometry, _STEPS, searcher.root)[0].cpu()
     exclude = None if query.row is None else [query.row]
     if len(searcher.points) < 2:
         return pd.DataFrame()
     rows = searcher.index.search(path, 1, exclude=exclude).ids[:, 0].numpy()
     with torch.no_grad():
         distance = searcher.geometry.dist(path, searcher.points[rows]).numpy()
-    table = pd.DataFrame({"row": rows, "position": np.linspace(0, 1, steps)})
+    table = pd.DataFrame({"row": rows, "position": np.linspace(0, 1, _STEPS)})
     table["norm"], table["distance"] = searcher.norms[rows], distance
     table["word"] = searcher.label_reader.nearest(path)
     new = table["row"].ne(table["row"].shift())

@@ -62,15 +62,14 @@ WHOLE = (0.0, 0.0, 1.0, 1.0)
 
 def contained(
     boxes: Float[np.ndarray, "N 4"],  # left, top, right, bottom
-    share: float = 0.8,  # of a box that must lie in the larger one
 ) -> Bool[np.ndarray, "N N"]:  # [i, j]: box i contains box j
-    "Which boxes contain which."
+    "Which boxes contain which: at least four fifths of the smaller one."
     boxes = np.asarray(boxes, float).reshape(-1, 4)
     low = np.maximum(boxes[:, None, :2], boxes[None, :, :2])
     high = np.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
     common = (high - low).clip(min=0).prod(-1)
     areas = (boxes[:, 2:] - boxes[:, :2]).clip(min=0).prod(-1)
-    return (areas[:, None] > areas) & (common >= share * areas - 1e-9)
+    return (areas[:, None] > areas) & (common >= 0.8 * areas - 1e-9)
 
 # %% ../../nbs/search/710_gallery.ipynb #06947b6f
 class Picture(NamedTuple):
@@ -387,26 +386,30 @@ def _facts(path):
 _WORLD_VERSION = 1  # of what is kept of a scene; another one is painted anew
 
 
-def _render(config, split, indices, min_area):
+_WORLD = WorldConfig(supports=0.4, repeats=0.3)
+_MIN_AREA = 0.01  # least share of the picture that a box covers
+
+
+def _render(indices):
     "Rows of pictures of some scenes: key, PNG, regions."
-    world, rows = World(config), []
+    world, rows = World(_WORLD), []
     for index in indices:
-        scene = world.scene(split, index)
+        scene = world.scene("train", index)
         shown = world.render(scene)
         regions = [Region("scene", "", WHOLE)]
         for box in shown.boxes:
             left, top, right, bottom = box.xyxy
-            if (right - left) * (bottom - top) >= min_area and not box.group:
+            if (right - left) * (bottom - top) >= _MIN_AREA and not box.group:
                 level, label = ("part", box.name) if box.name else ("object", "")
                 label = label or world.taxonomy.name(scene.things[box.thing].leaf)
                 regions.append(Region(level, label, box.xyxy))
         picture = thumbnail(Image.fromarray(shown.image))
-        rows.append((_scene_key(config, split, index), picture, json.dumps(regions)))
+        rows.append((_scene_key(index), picture, json.dumps(regions)))
     return rows
 
 
-def _scene_key(config, split, index):
-    return digest(f"world {_WORLD_VERSION}", config_hash(config), split, str(index))
+def _scene_key(index):
+    return digest(f"world {_WORLD_VERSION}", config_hash(_WORLD), "train", str(index))
 
 # %% ../../nbs/search/710_gallery.ipynb #04f651d7
 class WorldPictures:
@@ -415,19 +418,16 @@ class WorldPictures:
     def __init__(
         self,
         count: int = 2000,  # scenes
-        config: WorldConfig = WorldConfig(supports=0.4, repeats=0.3),
-        split: str = "train",  # of the world
-        min_area: float = 0.01,  # least share of the picture that a box covers
         workers: int | None = None,  # processes that render; None: one a core; 0: this one
     ):
         if count < 1:
             raise ValueError(f"count must be at least 1, got {count}")
-        self.count, self.config, self.split, self.min_area = count, config, split, min_area
+        self.count = count
         self.workers = (os.cpu_count() or 1) if workers is None else workers
         self.title = f"the synthetic dataset, {count:,} scenes"
 
     def scan(self, store: Store, progress: Progress) -> tuple[list[Picture], list[tuple]]:
-        keys = [_scene_key(self.config, self.split, i) for i in range(self.count)]
+        keys = [_scene_key(i) for i in range(self.count)]
         known = dict(store.rows("select key, regions from pictures where regions != ''"))
         missing = [i for i, key in enumerate(keys) if key not in known]
         for done, rows in self._rendered(missing):
@@ -439,13 +439,13 @@ class WorldPictures:
             regions = []
             for level, label, box in json.loads(known[key]):
                 regions.append(Region(level, label, tuple(box)))
-            pictures.append(Picture(key, f"{self.split} {i}", tuple(regions)))
+            pictures.append(Picture(key, f"train {i}", tuple(regions)))
         return pictures, []
 
     def _rendered(self, indices):
         "Rows of rendered scenes in groups, with how many are done."
         groups = [indices[start : start + 50] for start in range(0, len(indices), 50)]
-        jobs = [(self.config, self.split, group, self.min_area) for group in groups]
+        jobs = [(group,) for group in groups]
         workers = self.workers if len(jobs) > 2 else 1
         done = 0
         for rows in run_jobs(_render, jobs, workers, progress=False, start="forkserver"):
@@ -560,11 +560,13 @@ def open_gallery(
     return Gallery(source, store, pictures, items, faults)
 
 # %% ../../nbs/search/710_gallery.ipynb #91d3a8e2
+_AT_ONCE = 64  # pictures that are opened side by side
+
+
 def gallery_embeddings(
     gallery: Gallery,
     model: nn.Module,  # with `encode_image`, `preprocess` and `geometry`
     progress: Progress = silent,
-    at_once: int = 64,  # pictures that are opened side by side
 ) -> Float[np.ndarray, "N D"]:  # float32, one a row of `gallery.items`
     "Points of all items; those that the store lacks are made and kept, picture by picture."
     name, store, keys = model_hash(model), gallery.store, gallery.items["key"]
@@ -576,8 +578,8 @@ def gallery_embeddings(
             of_picture.setdefault(i, []).append((key, box))
     groups = sorted(of_picture.items())
     with ThreadPoolExecutor(4) as pool:
-        for start in range(0, len(groups), at_once):
-            some = groups[start : start + at_once]
+        for start in range(0, len(groups), _AT_ONCE):
+            some = groups[start : start + _AT_ONCE]
             opened = [gallery.pictures[i] for i, _ in some]
             images = list(pool.map(lambda p: gallery.source.load(p, store), opened))
             crops, made = [], []

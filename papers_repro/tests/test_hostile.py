@@ -30,7 +30,7 @@ from hypvl.data.benchmarks.annotations import (
 )
 from hypvl.data.grit.prepare import prepare_shard
 from hypvl.data.grit.shards import Faults, read_shard, write_shard
-from hypvl.data.pairs import read_pairs_csv
+from hypvl.data.pairs import find_pairs
 from hypvl.data.records import parse_json, read_table
 from hypvl.pictures import Refused, read_picture
 
@@ -369,7 +369,7 @@ def test_tables(images, rows, head, tail):
     path = images / "pairs.csv"
     text = "\n".join([head, *(",".join(row) for row in rows)]) + "\n"
     path.write_bytes(text.encode("utf-8", "replace") + tail)
-    for read in (lambda: read_pairs_csv(path), lambda: read_table(path, ("image", "caption"))):
+    for read in (lambda: find_pairs(path).check(), lambda: read_table(path, ("image", "caption"))):
         try:
             found = read()
         except (ValueError, FileNotFoundError) as error:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from hypvl.cli import main
 from hypvl.data.own_data import PairSource, read_own
-from hypvl.data.pairs import find_pairs, read_pairs_csv
+from hypvl.data.pairs import find_pairs
 
 WORDS = [
     f"{colour} {thing}" for colour in ("red", "green", "blue") for thing in string.ascii_lowercase
@@ -148,7 +148,7 @@ def test_rows_that_stand_twice_become_one_sample(folder, tmp_path):
     rows = [("photos/02.bmp", "a fly"), ("photos/02.bmp", "a fly"), ("photos/02.bmp", "an insect")]
     table = tmp_path / "rows.csv"
     table.write_text("\n".join(",".join(row) for row in [("image", "caption"), *rows]))
-    assert len(read_pairs_csv(table)) == 3
+    assert len(find_pairs(table).check()) == 3
     data = PairSource(root=str(table)).prepare(tmp_path / "data", 8, progress=False)
     assert [*read_own(data.train)] == [(Path(folder / "02.bmp"), ("a fly", "an insect"))]
     facts = json.loads((data.suite / "pairs.json").read_text())

@@ -19,10 +19,11 @@ from hypvl.data.flickr import (
     read_flickr30k_entities,
     read_sentence,
 )
-from hypvl.data.folds import parts_of
 from hypvl.data.hierarcaps import read_expanded_chains, read_hierarcaps
-from hypvl.data.photographs import Photograph, decodable, photographs
+from hypvl.data.own_data import unreadable_pictures
+from hypvl.data.photographs import Photograph, photographs
 from hypvl.evaluation.hierarcaps import length_oracles, word_counts
+from hypvl.features.store_folds import parts_of
 from hypvl.papers.h2em.metadata import read_compositions
 from hypvl.papers.h2em.splits import read_split
 
@@ -269,7 +270,8 @@ def test_entities_of_the_pack(pack):
 
 @pytest.mark.data
 def test_hierarcaps_of_the_pack(pack):
-    found = decodable(read_hierarcaps(pack / "hierarcaps"), progress=False)
+    found = read_hierarcaps(pack / "hierarcaps")
+    assert not unreadable_pictures([each.image for each in found], progress=False)
     assert len(found) == 1000 and not found.faults
     assert {len(each.captions) for each in found} == {4}
     every, faults = read_expanded_chains(pack / "hierarcaps", with_test=True)

@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['SUGARCREPE_COUNTS', 'SUGARCREPE', 'OVERALL', 'FolderData', 'ClassFolders', 'class_folders', 'read_image_folder',
            'CaptionData', 'image_below', 'karpathy_images', 'read_karpathy', 'read_coco_texts', 'read_coco_captions',
-           'flickr_texts', 'read_flickr_tokens', 'PairData', 'read_vl_checklist', 'vl_checklist_files',
-           'read_sugarcrepe']
+           'flickr_texts', 'read_flickr_tokens', 'PairData', 'read_vl_checklist', 'read_sugarcrepe']
 
 # %% ../../../nbs/data/benchmarks/242_annotations.ipynb #7f56b31a
 import logging
@@ -21,7 +20,6 @@ from typing import Any
 
 from ..coco import files_of_images, read_coco, required_number, required_text
 from ..records import bad_text, read_json, read_lines
-from ..taxonomy import Taxonomy
 from hypvl.pictures import (
     ARCHIVE_SUFFIXES,
     PICTURE_SUFFIXES,
@@ -40,7 +38,6 @@ class FolderData:
     paths: tuple[Path, ...]
     labels: tuple[int, ...]  # index into `classes`
     classes: tuple[str, ...]  # folder names, sorted
-    taxonomy: Taxonomy | None = None  # holds all classes as nodes
     unread: tuple[str, ...] = ()  # pictures of kinds that nobody reads, below the folder
 
     @property
@@ -156,9 +153,6 @@ def class_folders(
 
 def read_image_folder(
     folder: str | Path,  # holds one folder a class
-    is_a: str | Path | None = None,  # is-a file, `parent child` a line
-    names: str | Path | None = None,  # display names, `node<TAB>name` a line
-    parent: str = "error",  # what to do with a second parent, see `Taxonomy.from_file`
 ) -> FolderData:
     "All images below the class folders, whose level is checked."
     if not Path(folder).is_dir():
@@ -168,18 +162,9 @@ def read_image_folder(
         said = f", left out: {counted_by_kind(found.others)}" if found.others else ""
         raise ValueError(f"folder: no image below {str(folder)!r}{said}")
     _check_level(Path(folder), found)
-    taxonomy = None
-    if is_a is not None:
-        taxonomy = Taxonomy.from_file(is_a, parent, names)
-        unknown = [c for c in found.classes if c not in taxonomy]
-        if unknown:
-            raise ValueError(
-                f"is_a: {Path(is_a).name} has no node for {len(unknown)} of {len(found.classes)} "
-                f"class folders, the first is {unknown[0]!r}"
-            )
     paths, labels = zip(*found.samples)
     pictures, classes = tuple(Path(p) for p in paths), tuple(found.classes)
-    data = FolderData(pictures, labels, classes, taxonomy, found.unread)
+    data = FolderData(pictures, labels, classes, found.unread)
     if data.empty:
         facts = (len(data.empty), len(data.classes), data.empty[0])
         said = "%s of %s class folders have no image and stay possible answers, the first is %s"
@@ -461,19 +446,6 @@ def read_vl_checklist(
         if keep is None or keep(true, false):
             rows.append((i, entry[0], true, false))
     return _pairs(rows, image_root, name, limit)
-
-
-def vl_checklist_files(
-    data_root: str | Path,  # the folder `data` of VL-CheckList
-    pattern: str = "Object/*/vg_*/vg_obj_*.json",  # files below it; '**/*.json' for all
-) -> dict[str, Path]:
-    "The files by name without suffix, such as 'Object/Size/vg_size/vg_obj_small'."
-    files = {}
-    for path in sorted(Path(data_root).glob(pattern)):
-        files[path.relative_to(data_root).with_suffix("").as_posix()] = path
-    if not files:
-        raise FileNotFoundError(f"data_root: no {pattern!r} below {str(data_root)!r}")
-    return files
 
 # %% ../../../nbs/data/benchmarks/242_annotations.ipynb #91a9018c
 SUGARCREPE_COUNTS: Mapping[str, int] = MappingProxyType(

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CHECKLIST', 'OBJECT_COLUMNS', 'MAX_PAIRS', 'CHECKLIST_ROOTS', 'IMAGE_ROOTS', 'ChecklistFile', 'is_bare',
-           'open_checklist', 'pair_flaws']
+           'open_checklist']
 
 # %% ../../../nbs/data/benchmarks/244_checklist.ipynb #ee872d19
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-
-import pandas as pd
 
 from ...config import suggest
 from .annotations import PairData, read_vl_checklist
@@ -154,15 +152,3 @@ def open_checklist(
         obtain = f"{_OBTAIN['texts']} (no pair is left of its files)"
         raise lacks(title, [where / CHECKLIST[column][0].path], obtain)
     return found
-
-# %% ../../../nbs/data/benchmarks/244_checklist.ipynb #e2921820
-def pair_flaws(
-    pairs: PairData,
-) -> pd.DataFrame:  # one row per pair; columns same, stray_blank, bare_noun, equal_words
-    "What gives a pair away, pair by pair."
-    rows = []
-    for true, false in zip(pairs.positive, pairs.negative):
-        equal_words = len(true.split()) == len(false.split())
-        rows.append((true == false, false != false.strip(), is_bare(true, false), equal_words))
-    columns = ["same", "stray_blank", "bare_noun", "equal_words"]
-    return pd.DataFrame(rows, columns=columns, dtype=bool)

@@ -3,8 +3,8 @@
 # %% auto #0
 __all__ = ['STATES', 'SHAPES', 'STATE_GROUP', 'SHAPE_GROUP', 'Weights', 'Pair', 'STATE_SPLITS', 'FORM_ODDS', 'outline',
            'coloured', 'patterned', 'edged', 'surfaced', 'companion', 'state_attributes', 'StateBlocks', 'StatePairs',
-           'pairs_of', 'StatesConfig', 'PairSplit', 'draw_split', 'StateWorld', 'render_state', 'draw_grid',
-           'state_caption', 'state_sample', 'state_words']
+           'pairs_of', 'StatesConfig', 'PairSplit', 'draw_split', 'StateWorld', 'render_state', 'state_caption',
+           'state_sample', 'state_words']
 
 # %% ../../../nbs/data/world/225_states.ipynb #714529af
 from collections.abc import Mapping
@@ -504,39 +504,6 @@ def render_state(
     x1, y1, x2, y2 = (float(value / side) for value in (*first, *last))
     seen = Visible(0, "", (x1, y1, x2, y2), float(mask.mean()))
     return Rendered(image, (seen,), (mask,) if masks else None)
-
-# %% ../../../nbs/data/world/225_states.ipynb #9d3697e5
-def draw_grid(world: StateWorld, ax: Any) -> None:
-    "All states on all shapes; pairs that are never rendered are grey, unseen ones are framed."
-    states, shapes, side = [*STATE_GROUP], [*SHAPE_GROUP], world.config.image_size
-    unseen = {*world.split.val_unseen, *world.split.test_unseen}
-    canvas = np.full((16 * side, 12 * side, 3), 225, np.uint8)
-    for row, state in enumerate(states):
-        for column, shape in enumerate(shapes):
-            pair = state, shape
-            if pair in world.split.off:
-                continue
-            split = "train" if pair in world.split.train else "val"
-            image = world.render(world.scene(split, row + 16 * column, pair)).image
-            top, left = row * side, column * side
-            canvas[top : top + side, left : left + side] = image
-            if pair in unseen:
-                frame = (left + 1, top + 1), side - 3, side - 3
-                ax.add_patch(_frame(*frame))
-    ax.imshow(canvas)
-    ax.set_xticks([side * (n + 0.5) for n in range(12)], shapes, rotation=40, ha="right")
-    ax.set_yticks([side * (n + 0.5) for n in range(16)], states)
-    ax.tick_params(length=0)
-    for n in range(1, 4):
-        ax.axvline(3 * n * side - 0.5, color="white", lw=3)
-        ax.axhline(4 * n * side - 0.5, color="white", lw=3)
-
-
-def _frame(corner, width, height):
-    "A frame around an unseen pair."
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(corner, width, height, fill=False, edgecolor="orange", lw=1.5)
 
 # %% ../../../nbs/data/world/225_states.ipynb #c0c4e41f
 _FORMS = ("pair", "shape", "state")  # what a sentence names
