@@ -36,11 +36,11 @@ _SMALL_SUITE = SuiteConfig(
     per_genus=1,
     per_family=2,
     clutter=1,
-    retrieval=12,
+    retrieval=24,
     captions=2,
-    checklist=6,
-    crepe=6,
-    factors=120,
+    checklist=12,
+    crepe=12,
+    factors=240,
 )
 _LARGE_SUITE = SuiteConfig(
     per_species=30, clutter=15, retrieval=1000, checklist=1000, crepe=1000, factors=4000

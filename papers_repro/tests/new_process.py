@@ -10,6 +10,7 @@ import traceback
 from multiprocessing import get_context
 from pathlib import Path
 
+import torch
 from execnb.nbio import mk_cell, read_nb, write_nb
 from execnb.shell import CaptureShell
 
@@ -41,6 +42,7 @@ def run_notebook(notebook, out, parameters):
     "Run all cells, parameters where papermill puts them, and write the notebook with outputs."
     os.chdir(ROOT)
     os.environ["LOKY_MAX_CPU_COUNT"] = "1"  # runs follow each other in this process
+    torch.set_num_threads(1)
     nb = read_nb(ROOT / "papers_repro" / notebook)
     tagged = [i for i, c in enumerate(nb.cells) if "parameters" in c.metadata.get("tags", [])]
     given = "\n".join(f"{name} = {value!r}" for name, value in parameters.items())

@@ -83,7 +83,7 @@ def test_seeds_share_training_data_and_no_test_item(paper, section, out):
     assert kept
     assert prepare_data(other, out, progress=False, workers=1)[0].train == train
     theirs = measured(other, out)
-    assert kept == times(train, mine)  # nothing is made twice
+    assert kept.items() <= times(train, mine).items()  # nothing is made twice
     for (source, paths), (fresh, drawn) in zip(mine, theirs, strict=True):
         assert paths.train == drawn.train and paths.suite != drawn.suite
         assert paths.content_hash != drawn.content_hash
