@@ -896,24 +896,6 @@ def _extract(args: argparse.Namespace) -> int:
     say(f"store       {args.out}")
     return 0
 
-# %% ../nbs/001_cli.ipynb #a0443c5e
-def _compare(args: argparse.Namespace) -> int:
-    "Run `hypvl compare`."
-    check_folder("features", args.features)
-    if args.steps is not None and args.steps < 1:
-        raise ValueError(f"steps: 1 or more, got {args.steps}")
-    for plugin in args.plugin:
-        load_plugin(plugin)
-    from hypvl.comparison.selection import compare
-
-    out = Path(args.out or Path(args.features) / "comparison")
-    settings = {"steps": args.steps, "dim": args.dim, "say": say}
-    found = compare(args.features, args.seeds, out, **settings)
-    print(found.report())
-    best = out / "best"
-    say(f"{best} is the best head: hypvl evaluate --checkpoint {best}, hypvl info {best}")
-    return 0
-
 # %% ../nbs/001_cli.ipynb #761a53e8
 def _explore(args: argparse.Namespace) -> int:
     "Run `hypvl explore`."
