@@ -42,8 +42,8 @@ def factor_norms(
     """Norm of every point in every factor.
 
     'hyperbolic' is the distance to the root of each factor, 'euclidean' the length of the space
-    components. Blocks are those of the tangent vector at the root of a geometry with one factor: what a model
-    without factors has in their place.
+    components. Blocks are those of the tangent vector at the root of a geometry with one factor:
+    what a model without factors has in their place.
     """
     points = points.to(geometry.logit_scale.device)
     if width is not None:
