@@ -78,7 +78,7 @@ LOADED = {  # package below hypvl → libraries of extras that its modules impor
     "papers": (
         *("pandas", "PIL", "tqdm", "scipy", "networkx", "matplotlib", "seaborn"),
         *("joblib", "IPython", "open_clip", "torchvision", "pyarrow", "wordsegment"),
-        *("filelock", "webdataset"),
+        "webdataset",
     ),
 }
 
