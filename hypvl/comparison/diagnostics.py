@@ -12,7 +12,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .head_training import embed_rows
-from ..evaluation.flattening import scaled_radii
 from ..features.feature_store import FeatureStore
 from ..geometry.trees import gromov_delta
 from ..models.head import HyperbolicHead
@@ -56,6 +55,6 @@ def radius_table(
     pairs = store.pairs(split).numpy()
     for column, side in enumerate(("image", "text")):
         points = embed_rows(head, store, side, pairs[:, column])
-        found = scaled_radii(head.geometry.cpu(), points).flatten().quantile(quantiles)
+        found = head.geometry.cpu().radii(points).detach().flatten().quantile(quantiles)
         rows[side] = dict(zip(("5 %", "25 %", "median", "75 %", "95 %"), found.tolist()))
     return pd.DataFrame(rows).T

@@ -239,6 +239,12 @@ class Geometry(nn.Module):
         "Distance from the root in each factor."
         return self.norm(points)[..., None]
 
+    def radii(self, points: Float[Tensor, "*B D"]) -> Float[Tensor, "*B k"]:
+        "`factor_norms` in units of the curvature radius; flat: the distance."
+        curvature = getattr(self, "curvature", None)
+        norms = self.factor_norms(points)
+        return norms if curvature is None else norms * curvature.detach().sqrt()
+
     def prototype(
         self, features: Float[Tensor, "*B P F"], side: Side = "text"
     ) -> Float[Tensor, "*B D"]:

@@ -193,6 +193,8 @@ def _curve_panels(columns: Sequence[str]) -> dict[str, list[str]]:
     panels_of |= {_row_title(column): [column] for column in cones}
     curvatures = [column for column in columns if column == "curvature"]
     panels_of["curvature (mean over factors)"] = curvatures
+    panels_of["radius √c·r of images"] = ["radius/image"]
+    panels_of["radius √c·r of texts"] = ["radius/text"]
     panels_of["samples per second"] = ["samples_per_s"]
     found = {title: [n for n in names if n in columns] for title, names in panels_of.items()}
     return {title: names for title, names in found.items() if names}

@@ -125,7 +125,10 @@ def measure(
     lacks = geometry.lacks() if hasattr(geometry, "lacks") else []
     if hasattr(geometry, "norm") and "norm" not in lacks:
         for name in sample_inputs(result.embeddings, kinds):
-            row[f"norm/{name}"] = geometry.norm(result.embeddings[name]).float().mean()
+            points = result.embeddings[name]
+            row[f"norm/{name}"] = geometry.norm(points).float().mean()
+            if hasattr(geometry, "curvature"):
+                row[f"radius/{name}"] = geometry.radii(points).float().mean()
     return row
 
 

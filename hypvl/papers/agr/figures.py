@@ -137,6 +137,7 @@ _DYNAMICS = {  # panel → column of the log, series
     },
     "weight of a pair": {"routing/weight": "mean", "routing/weight_of_matches": "of matches"},
     "curvature": {"curvature": "c"},
+    "radius √c·r in H": {"radius/image": "images", "radius/text": "captions"},
     "inverse temperature": {
         "routing/scale_correction": "E alone",
         "routing/scale_baseline": "H alone",
@@ -153,6 +154,7 @@ _SERIES = {"routed": "#0072B2", "E alone": "#D55E00", "H alone": "#009E73"}
 
 
 _SERIES |= {"mean": "#0072B2", "of matches": "#CC79A7", "c": "#009E73"}
+_SERIES |= {"images": "#56B4E9", "captions": "#E69F00"}
 
 
 def dynamics_figure(
@@ -192,6 +194,7 @@ _FAILURES = {
     "weight of a pair": "routing/weight",
     "share of the correction that arrives": "routing/mix",
     "curvature": "curvature",
+    "radius √c·r of captions in H": "radius/text",
 }
 
 # %% ../../../nbs/papers/agr/938_figures.ipynb #01339672

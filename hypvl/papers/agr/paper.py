@@ -150,11 +150,14 @@ _CAPTIONS = {
     "3": "Router coefficient α, visibility β of the Euclidean score and the weight of the entropy "
     "reward over the first 12,000 of 120,000 steps, with four phases and with a single schedule.",
     "4": "AGR on the synthetic dataset, {seeds}: loss of the routed score and of either head, "
-    "router weight, curvature, inverse temperature, and the share of queries whose partner scores "
-    "highest in the batch. Thin lines are seeds; the band is one standard deviation over pairs.",
-    "5": "Mean gate, router weight, share of the correction that reaches the score, and curvature "
-    "of AGR, without the curriculum, and without most of its parts. All start at curvature 1. "
-    "Synthetic dataset, {seeds}. Thin lines are seeds, thick ones their mean.",
+    "router weight, curvature c and radius √c·r of the hyperbolic head, inverse temperature, and "
+    "the share of queries whose partner scores highest in the batch. c alone has no meaning: with "
+    "the scale of features and the temperature learned, only √c·r has. Thin lines are seeds; the "
+    "band is one standard deviation over pairs.",
+    "5": "Mean gate, router weight, share of the correction that reaches the score, curvature c "
+    "and radius √c·r of captions in the hyperbolic head: AGR, without the curriculum, and without "
+    "most of its parts. All start at curvature 1. Synthetic dataset, {seeds}. Thin lines are "
+    "seeds, thick ones their mean.",
     "study": "Losses of either head alone, router weight, gradient norms, gates and inverse "
     "temperature, with and without a contrastive loss of its own for the Euclidean head and with "
     "the hyperbolic temperature fixed or learned. Synthetic dataset, {seeds}.",
