@@ -56,17 +56,6 @@ class HeadConfig(ModelDescription, kind="head"):
 LOADABLE = ("open_clip", "timm", "transformers")  # kinds of encoders that a file may name
 
 
-class _Features:
-    "In the place of a tower: features of a width."
-
-    projected = False
-    training = False
-
-    def __init__(self, width):
-        self.width = width
-        self.config = None
-
-
 def make_layers(
     geometry: Geometry,
     side: Side,
@@ -75,8 +64,7 @@ def make_layers(
     dropout: float = 0.0,  # of the hidden layer
 ) -> nn.Module:
     "Projection of standardised features to what the geometry lifts, with one hidden layer or none."
-    features: Any = _Features(hidden or width)
-    projection = make_projection(features, geometry, side)
+    projection = make_projection(hidden or width, geometry, side)
     if not hidden:
         return projection
     return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout), projection)

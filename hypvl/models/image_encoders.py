@@ -217,8 +217,7 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
         if self.hidden:
             layers += [nn.Linear(width, self.hidden), nn.ReLU()]
             width = self.hidden
-        behind: Any = _Width(width)
-        head = make_projection(behind, geometry, "image")
+        head = make_projection(width, geometry, "image")
         with torch.no_grad():
             for weights in head.parameters():
                 weights *= self.gain
@@ -248,15 +247,6 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
         return replace(self, weights="")
 
 # %% ../../nbs/models/312_image_encoders.ipynb #82801d49
-class _Width:
-    "What `make_projection` asks of a tower."
-
-    projected = False
-
-    def __init__(self, width):
-        self.width = width
-
-
 def shipped_images(
     name: str,  # of `SHIPPED`, such as 'clip_world'
     geometry: GeometryConfig,

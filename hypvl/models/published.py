@@ -24,7 +24,8 @@ from huggingface_hub import get_session, hf_hub_download
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 from huggingface_hub.file_download import http_get
 
-from ..config import suggest
+from ..arguments import published_names as tagged_names
+from ..config import file_hash, suggest
 
 # %% ../../nbs/models/320_published.ipynb #c23275c8
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def published_checkpoints() -> list[PublishedCheckpoint]:
 
 def published_names() -> list[str]:
     "Names that `create_model` takes with a tag, each once."
-    return list(dict.fromkeys(row.name for row in published_checkpoints() if row.address))
+    return list(dict.fromkeys(name.partition("/")[0] for name in tagged_names()))
 
 # %% ../../nbs/models/320_published.ipynb #be607539
 def find_published(
@@ -117,14 +118,9 @@ def _pin(path: Path) -> Path:
     return path.with_name(path.name + ".sha256")
 
 
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _check_hash(path: Path, expected: str):
     "Raise unless a file has the expected hash; '' is anything."
-    found = _sha256(path) if expected else ""
+    found = file_hash(path) if expected else ""
     if found != expected:
         raise ValueError(
             f"pretrained: the SHA-256 of {str(path)!r} is {found}, expected {expected}; the file "
@@ -204,7 +200,7 @@ def _from_address(row, place: Path) -> Path:
                 displayed_filename=place.name,
             )
         if not row.sha256:
-            _pin(place).write_text(_sha256(part) + "\n", encoding="utf-8")
+            _pin(place).write_text(file_hash(part) + "\n", encoding="utf-8")
         part.replace(place)
     return place
 

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['VARIANTS', 'optimizers', 'schedules', 'named_parts', 'decaying_names', 'Group', 'assign_groups', 'freeze',
-           'parameter_groups', 'group_table', 'orthogonalized', 'Muon', 'register_optimizer', 'set_lr',
-           'make_optimizer', 'register_schedule', 'lr_at']
+           'parameter_groups', 'orthogonalized', 'Muon', 'register_optimizer', 'set_lr', 'make_optimizer',
+           'register_schedule', 'lr_at']
 
 # %% ../../nbs/training/502_optim.ipynb #1be77c47
 import math
@@ -242,25 +242,6 @@ def parameter_groups(
 def _decaying_first(key):
     pattern, decays = key
     return pattern, not decays
-
-# %% ../../nbs/training/502_optim.ipynb #c5e359f9
-def group_table(
-    groups: list[dict],  # what `parameter_groups` returned
-) -> pd.DataFrame:  # one row a parameter
-    "Every trainable parameter: shape, matrix of a layer or not, weight decay, factor on the rate."
-    rows = []
-    for group in groups:
-        for name, p in zip(group["names"], group["params"]):
-            rows.append(
-                dict(
-                    parameter=name,
-                    shape=tuple(p.shape),
-                    matrix=name in group.get("matrices", ()),
-                    weight_decay=group["weight_decay"],
-                    lr_scale=group["lr_scale"],
-                )
-            )
-    return pd.DataFrame(rows)
 
 # %% ../../nbs/training/502_optim.ipynb #8b7d8a8e
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of the quintic a s + b s³ + c s⁵
