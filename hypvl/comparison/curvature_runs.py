@@ -138,7 +138,7 @@ def run_cells(
     folder: str | Path,  # of the results
     processes: int | None = None,  # None: one per core
     progress: bool = True,
-    **facts: Any,  # written beside each new result, such as the commit
+    facts: Mapping[str, Any] = {},  # written beside each new result, such as the commit
 ) -> pd.DataFrame:  # of `results`
     "Make the runs that have no result yet, several at a time; a failed one is named at the end."
     folder = Path(folder)
@@ -234,17 +234,18 @@ def tune(
     folder: str | Path,  # of the results
     processes: int | None = None,  # None: one per core
     progress: bool = True,
+    facts: Mapping[str, Any] = {},  # as for `run_cells`
     **settings: Any,  # steps, batch_size and folds of `CellRun`
 ) -> tuple[list[CellRun], pd.DataFrame]:  # runs; `tuned` of their results
     "Make the tuning runs of cells, and further ones for choices at an edge."
     runs = tuning_runs(cells, **settings)
-    best = tuned(run_cells(runs, store, folder, processes, progress))
+    best = tuned(run_cells(runs, store, folder, processes, progress, facts))
     for _ in range(EXTENSIONS):
         more = _further(runs, best)
         if not more:
             break
         runs += more
-        best = tuned(run_cells(runs, store, folder, processes, progress))
+        best = tuned(run_cells(runs, store, folder, processes, progress, facts))
     return runs, best
 
 

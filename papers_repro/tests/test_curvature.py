@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pandas as pd
-from conftest import papermill
+from new_process import in_new_process, run_notebook
 
 from hypvl.features import FeatureStore
 
@@ -17,11 +17,19 @@ def made_store(folder):
     return FeatureStore.from_arrays(folder, images, texts)
 
 
+def reproduce(out, code=0, **parameters):
+    "What the notebook prints when it ends with an exit code."
+    settings = {"out": str(out), "processes": 1} | parameters
+    job = run_notebook, "curvature.ipynb", out, settings
+    found, said = in_new_process(*job, log=out / "log.txt")
+    assert (found or 0) == code, said[-4000:]
+    return said
+
+
 def test_study_renders_contrasts_and_figure(tmp_path):
     made_store(tmp_path / "store")
-    parameters = {"features": str(tmp_path / "store"), "groups": "contrast", "seeds": "0,1"}
-    done = papermill("curvature.ipynb", tmp_path, **parameters, steps=3, processes=1)
-    assert done.returncode == 0, done.stderr[-4000:]
+    store = str(tmp_path / "store")
+    reproduce(tmp_path, features=store, groups="contrast", seeds="0,1", steps=3)
     results = pd.read_csv(tmp_path / "results.csv")
     assert len(results) == 8 * 2 and results["commit"].nunique() == 1
     judged = pd.read_csv(tmp_path / "tables" / "contrasts.csv")
@@ -36,8 +44,7 @@ def test_study_renders_contrasts_and_figure(tmp_path):
 
 
 def test_study_asks_for_features_and_known_groups(tmp_path):
-    done = papermill("curvature.ipynb", tmp_path)
-    assert "features: the folder of a feature store" in done.stderr
+    assert "features: the folder of a feature store" in reproduce(tmp_path, code=1)
     made_store(tmp_path / "store")
-    done = papermill("curvature.ipynb", tmp_path, features=str(tmp_path / "store"), groups="flat")
-    assert "groups='flat': unknown, contrast, cones, dimensions, aperture" in done.stderr
+    said = reproduce(tmp_path, code=1, features=str(tmp_path / "store"), groups="flat")
+    assert "groups='flat': unknown, contrast, cones, dimensions, aperture" in said
