@@ -48,12 +48,15 @@ _UP |= {"beagle": "dog", "poodle": "dog", "car": "vehicle"}
 
 
 _FACTORS = {  # factor → what is drawn in it: angle in degrees, distance to the origin
-    "animals": {"a dog": (60, 1.6), "a car": (200, 0.15), "a dog in a car": (48, 1.7)},
-    "vehicles": {"a dog": (20, 0.15), "a car": (240, 1.6), "a dog in a car": (228, 1.7)},
+    "animals": {"a dog": (60, 1.2), "a car": (200, 0.15), "a dog in a car": (57, 2.0)},
+    "vehicles": {"a dog": (20, 0.15), "a car": (240, 1.2), "a dog in a car": (237, 2.0)},
 }
 
 
 _LEFT = (("animals", "a car"), ("vehicles", "a dog in a car"))
+
+
+_SHADED = (("animals", "a dog"), ("vehicles", "a car"))  # whose cones are drawn
 
 
 def idea_point(angle: float, distance: float) -> Float[torch.Tensor, "2"]:
@@ -92,19 +95,24 @@ def _draw_point(axis: Axes, point, name: str, colour: str, left: bool = False) -
     return place
 
 
-def _draw_cones(axis: Axes) -> None:
-    "A tree of concepts, the cones of some of them, and the root at the centre."
+def _draw_cone(axis: Axes, apex, colour: str) -> None:
+    "The cone of a point, shaded."
     side = torch.linspace(-0.999, 0.999, 400, dtype=torch.float64)
     x, y = torch.meshgrid(side, side, indexing="xy")
     grid = torch.stack([x, y], -1)
     inside_disk = grid.norm(dim=-1) < 0.998
+    held = in_cone(torch.where(inside_disk[..., None], grid, 0.0), apex) & inside_disk
+    shown = np.ma.masked_where(~held.numpy(), held.numpy())
+    axis.contourf(x, y, shown, levels=[0.5, 1.5], colors=[colour], alpha=0.16)
+
+
+def _draw_cones(axis: Axes) -> None:
+    "A tree of concepts, the cones of some of them, and the root at the centre."
     places = {"": _draw_point(axis, torch.zeros(2, dtype=torch.float64), "thing", ".1")}
     for name, (angle, distance, colour) in _IDEAS.items():
         point = idea_point(angle, distance)
         if colour is not None:
-            held = in_cone(torch.where(inside_disk[..., None], grid, 0.0), point) & inside_disk
-            shown = np.ma.masked_where(~held.numpy(), held.numpy())
-            axis.contourf(x, y, shown, levels=[0.5, 1.5], colors=[colour], alpha=0.16)
+            _draw_cone(axis, point, colour)
         place = _draw_point(axis, point, name, colour or ".35", name == "animal")
         places[name] = place
         above = places[_UP[name]]
@@ -126,8 +134,10 @@ def idea_figure() -> Drawing:
             _draw_point(axis, torch.zeros(2, dtype=torch.float64), "", ".1")
             for name, (angle, distance) in terms.items():
                 colour = {"a dog": COLOUR_B, "a car": COLOUR_A}.get(name, COLOUR_BOTH)
-                left = (family, name) in _LEFT
-                place = _draw_point(axis, idea_point(angle, distance), name, colour, left)
+                left, point = (family, name) in _LEFT, idea_point(angle, distance)
+                if (family, name) in _SHADED:
+                    _draw_cone(axis, point, colour)
+                place = _draw_point(axis, point, name, colour, left)
                 axis.plot(*zip((0, 0), place), color=colour, lw=1.2, zorder=2)
                 drawn.append({"panel": family, "term": name, "angle": angle, "distance": distance})
     return Drawing(figure, pd.DataFrame(drawn))
