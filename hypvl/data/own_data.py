@@ -261,7 +261,10 @@ class PairSource(DataSource, kind="pairs"):
         if not own.pictures:
             raise ValueError(f"data: {self.root!r} holds no picture with a caption")
         base = source if source.is_dir() else source.parent
-        names = {path: os.path.relpath(path, base) for path, _ in own.pictures}
+        names = {}  # below the source, or below `folder` if unpacked: alike for every `root`
+        for path, _ in own.pictures:
+            unpacked = path.is_relative_to(folder)
+            names[path] = os.path.relpath(path, folder if unpacked else base)
         apart = held_out([*names.values()], self.held_out)
         val = [entry for entry in own.pictures if names[entry[0]] in apart]
         train = [entry for entry in own.pictures if names[entry[0]] not in apart] or val
