@@ -20,6 +20,7 @@ import pkgutil
 import sys
 from collections.abc import Callable
 from contextlib import contextmanager
+from importlib.machinery import PathFinder
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
@@ -159,6 +160,10 @@ def _import_file(path: Path) -> ModuleType:
     "A module from a file, under the name of the file."
     if not path.is_file():
         raise FileNotFoundError(f"plugin: no file {str(path)!r}")
+    there = PathFinder.find_spec(path.stem)
+    is_other = there is not None and there.origin and not path.samefile(there.origin)
+    if path.stem in sys.stdlib_module_names or is_other:
+        raise ValueError(f"there is another module {path.stem!r}; rename the file")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise ValueError(f"plugin: {str(path)!r} is no Python module")

@@ -71,8 +71,12 @@ def unpack_pairs(
     folder: Path,  # where the pictures go
     progress: bool = True,  # show a bar
 ) -> PairFiles:
-    "Unpack the pictures of tars and return their pairs and faults."
-    pairs, faults = [], []
+    """Unpack the pictures of tars and return their pairs and faults.
+
+    Tars of one name in several folders stay apart; a key that a tar repeats is a fault.
+    """
+    pairs, faults, written = [], [], set()
+    base = os.path.commonpath([shard.absolute().parent for shard in shards]) if shards else ""
 
     def on_fault(kind, where, error):
         faults.append((kind, Path(where).name, str(error)))
@@ -91,7 +95,12 @@ def unpack_pairs(
                 kind = "no caption" if suffix else "no picture"
                 faults.append((kind, where, f"it holds {held}"))
                 continue
-            picture = folder / shard.stem / f"{raw['__key__']}.{suffix}"
+            place = folder / shard.absolute().relative_to(base).with_suffix("")
+            picture = place / f"{raw['__key__']}.{suffix}"
+            if picture in written:
+                faults.append(("repeated key", where, f"{shard.name} has this key already"))
+                continue
+            written.add(picture)
             picture.parent.mkdir(parents=True, exist_ok=True)
             picture.write_bytes(raw[suffix])
             pairs += [(picture, caption) for caption in captions]
@@ -252,7 +261,10 @@ class PairSource(DataSource, kind="pairs"):
         if not own.pictures:
             raise ValueError(f"data: {self.root!r} holds no picture with a caption")
         base = source if source.is_dir() else source.parent
-        names = {path: os.path.relpath(path, base) for path, _ in own.pictures}
+        names = {}  # below the source, or below `folder` if unpacked: alike for every `root`
+        for path, _ in own.pictures:
+            unpacked = path.is_relative_to(folder)
+            names[path] = os.path.relpath(path, folder if unpacked else base)
         apart = held_out([*names.values()], self.held_out)
         val = [entry for entry in own.pictures if names[entry[0]] in apart]
         train = [entry for entry in own.pictures if names[entry[0]] not in apart] or val

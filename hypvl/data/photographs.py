@@ -7,6 +7,7 @@ __all__ = ['OnFault', 'PHOTOGRAPH_SETS', 'Photograph', 'box_fault', 'Photographs
            'photographs']
 
 # %% ../../nbs/data/226_photographs.ipynb #244a90a5
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -192,7 +193,8 @@ def read_own_photographs(
     found, source = find_pairs(source), Path(source)
     base = source if source.is_dir() else source.parent
     texts = dict(by_picture(found.pairs or found.check()))
-    names = {path: path.relative_to(base).as_posix() for path in texts}
+    # a table may name pictures anywhere
+    names = {path: Path(os.path.relpath(path, base)).as_posix() for path in texts}
     splits, items = _split_of_names([*names.values()]), []
     for path, name in names.items():
         captions = texts[path]

@@ -10,6 +10,7 @@ __all__ = ['ROWS', 'VERSION', 'SPLITS', 'ITEM_KINDS', 'ITEM_COLUMNS', 'read_arra
 # %% ../../nbs/features/352_feature_store.ipynb #3ff8ef44
 import hashlib
 import json
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -25,6 +26,7 @@ from torch import Tensor
 from ..config import atomic_path, config_hash, file_stamp, suggest, write_atomic
 from ..data.jobs import folder_lock
 from ..data.records import read_json
+from ..indices import read_values
 
 # %% ../../nbs/features/352_feature_store.ipynb #58b79b03
 def read_array(
@@ -47,7 +49,7 @@ def read_array(
 
 def _check_features(name: str, array: Any) -> np.ndarray:
     "The array if it is features, floats [N, W]."
-    array = array.numpy() if isinstance(array, Tensor) else array
+    array = read_values(name, array) if isinstance(array, Tensor) else array
     wanted = isinstance(array, np.ndarray) and array.ndim == 2 and array.dtype.kind == "f"
     if not wanted or not array.size:
         got = type(array).__name__
@@ -447,6 +449,35 @@ def _arrays(name: str, given: Any) -> list[np.ndarray]:
             raise ValueError(f"{Path(path).name}: width {array.shape[1]}, {first}")
     return arrays
 
+# %% ../../nbs/features/352_feature_store.ipynb #ba269374
+def _texts(texts: Any, count: int) -> list[str] | None:
+    "The captions in their order, whatever index a column of pandas has."
+    if texts is None:
+        return None
+    if isinstance(texts, str) or len(texts) != count:
+        got = repr(texts[:40]) if isinstance(texts, str) else len(texts)
+        raise ValueError(f"texts: {count} needed, one per row, got {got}")
+    found = list(texts)
+    for place, text in enumerate(found):
+        if not isinstance(text, str):
+            raise ValueError(f"texts: strings needed, got {text!r} at place {place}")
+    return found
+
+
+def _check_target(folder: Path, dtype: str, encoders: Mapping[str, Any]) -> None:
+    "Raise before anything is written that could not become a store, or would replace other files."
+    if np.dtype(dtype).kind != "f":
+        raise ValueError(f"dtype: floats needed, such as 'float16', got {dtype!r}")
+    for name in encoders:
+        if name not in MODALITIES:
+            raise ValueError(f"encoders: {name!r} is unknown.{suggest(name, MODALITIES)}")
+    others = [f"{name}.npy" for name in MODALITIES if (folder / f"{name}.npy").exists()]
+    if others and not (folder / "store.json").exists():
+        raise FileExistsError(
+            f"folder: {str(folder)!r} has {' and '.join(others)} of no store, which would be "
+            "replaced; give another folder"
+        )
+
 # %% ../../nbs/features/352_feature_store.ipynb #a176f319
 def store_arrays(
     folder: str | Path,  # of the store
@@ -459,21 +490,28 @@ def store_arrays(
     dtype: str = "float16",  # on disk
     source: Any = None,  # of what the store is made, for JSON
 ) -> FeatureStore:
-    "Write features of images and texts to a store; what the folder had as a store is replaced."
+    """Write features of images and texts to a store; what the folder had as a store is replaced.
+
+    Where something is wrong, an earlier store stays as it is. FileExistsError where the folder has
+    an image.npy or text.npy that belongs to no store.
+    """
     given = {"image": _arrays("image", image), "text": _arrays("text", text)}
     count = {name: sum(map(len, arrays)) for name, arrays in given.items()}
     rows, splits = _pairs(pairs, count["image"], count["text"]), _splits(split, count["image"])
-    if texts is not None and len(texts) != count["text"]:
-        raise ValueError(f"texts: {count['text']} needed, one per row, got {len(texts)}")
+    items = _pair_items(rows, splits, _texts(texts, count["text"]))
     folder = Path(folder)
-    with folder_lock(folder):
-        (folder / "store.json").unlink(missing_ok=True)
-        infos = {}
+    with folder_lock(folder), tempfile.TemporaryDirectory(dir=folder) as place:
+        _check_target(folder, dtype, encoders or {})
+        infos, unfinished = {}, Path(place)
         for name, arrays in given.items():
             width, parts = arrays[0].shape[1], chain.from_iterable(map(_chunks, arrays))
             infos[name] = _info((encoders or {}).get(name), width)
-            write_array(folder / f"{name}.npy", parts, count[name], width, dtype)
-        return write_store(folder, _pair_items(rows, splits, texts), infos, source)
+            write_array(unfinished / f"{name}.npy", parts, count[name], width, dtype)
+        write_store(unfinished, items, infos, source)
+        (folder / "store.json").unlink(missing_ok=True)
+        for name in ("image.npy", "text.npy", "items.parquet", "store.json"):  # the last one counts
+            (unfinished / name).replace(folder / name)
+    return FeatureStore(folder)
 
 # %% ../../nbs/features/352_feature_store.ipynb #04158559
 def _in_order(folder: Path, pattern: str) -> list[Path]:

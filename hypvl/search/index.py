@@ -183,7 +183,9 @@ class IndexedEmbeddings:
     def add(self, points: Any, ids: Any, labels: Any) -> np.ndarray:
         "Add points; returns their ids."
         dtype = self.table["points"].dtype if self.table.rows else None
+        is_mapped = isinstance(points, np.memmap)
         points = check_points(points, self.scorer.geometry, "points", dtype)
+        points = points if is_mapped else points.copy()  # callers may change theirs
         ids = new_ids(ids, len(points), self.table.next_id)
         labels = check_labels(labels, len(points))
         self.table.append(table_columns(self.scorer, points, ids, labels))

@@ -122,7 +122,9 @@ def check_labels(labels: Any, count: int) -> np.ndarray | None:
     "Labels [N] of new points as integers, Booleans or strings; None where there are none."
     if labels is None:
         return None
-    labels = np.asarray(labels.cpu() if isinstance(labels, Tensor) else labels)
+    labels = np.array(labels.cpu() if isinstance(labels, Tensor) else labels)
+    if labels.dtype == object and all(isinstance(label, str) for label in labels.ravel()):
+        labels = labels.astype(str)  # a column of pandas
     if labels.shape != (count,) or (count and labels.dtype.kind not in "iuUb"):
         what = f"{labels.dtype} {list(labels.shape)}"
         raise ValueError(f"labels must be {count} integers or strings, got {what}")
