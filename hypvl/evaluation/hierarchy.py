@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray
 
 from ..config import suggest
+from ..data.taxonomy import check_parents
 
 # %% ../../nbs/evaluation/603_hierarchy.ipynb #96ec7983
 def _path_from_root(node, parents: Mapping, longest: int) -> list:
@@ -30,6 +31,7 @@ def _path_from_root(node, parents: Mapping, longest: int) -> list:
 def _paths(parents, nodes):
     "Row of each node and the [nodes, depth] array of its path from the root, padded with -1."
     parents = getattr(parents, "parents", parents)
+    check_parents(parents)
     known = {*parents, *parents.values()}
     paths = {}
     for node in dict.fromkeys(nodes):

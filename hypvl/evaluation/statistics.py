@@ -334,6 +334,8 @@ def holm(
 ) -> Float[ndarray, "m"]:  # in the order given
     "P-values adjusted for their number."
     p = np.asarray(p_values, dtype=float)
+    if ((p < 0) | (p > 1)).any():
+        raise ValueError(f"p_values: numbers from 0 to 1 needed, got {p[(p < 0) | (p > 1)][0]:g}")
     order = np.argsort(p, kind="stable")
     adjusted = np.empty(len(p))
     stepped = p[order] * (len(p) - np.arange(len(p)))
@@ -346,7 +348,10 @@ def presence_auc(
     present: Bool[ndarray, "N F"],  # which families are in which item
 ) -> Float[ndarray, "k F"]:  # 0 … 1; NaN for a family that is everywhere or nowhere
     "Chance that an item with the family has the larger norm."
-    ranks, present = stats.rankdata(norms, axis=0), np.asarray(present, dtype=float)
+    present = np.asarray(present, dtype=float)
+    if len(present) != len(norms) or not np.isin(present, (0, 1)).all():
+        raise ValueError(f"present: a mask of {len(norms)} items needed, got {present.shape}")
+    ranks = stats.rankdata(norms, axis=0)
     yes = present.sum(0)
     no = len(present) - yes
     with np.errstate(invalid="ignore", divide="ignore"):

@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from ..config import config_hash, file_stamp
 from .statistics import item_values
-from ..indices import read_indices, read_mask, read_scores
+from ..indices import read_indices, read_mask, read_scores, read_values
 from ..pictures import read_picture, upright_rgb
 from ..weights import preserve_modes
 
@@ -270,7 +270,10 @@ def class_weights(
     targets: Iterable[int],  # class of each image
 ) -> Float[np.ndarray, "N"]:  # mean 1
     "Weights that turn a mean over images into a mean over classes."
-    _, index, count = np.unique(np.asarray(targets), return_inverse=True, return_counts=True)
+    classes = pd.Series(read_values("targets", targets))
+    if classes.isna().any():
+        raise ValueError("targets: a class of each image needed, got NaN")
+    _, index, count = np.unique(classes, return_inverse=True, return_counts=True)
     return len(index) / (len(count) * count[index])
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #63737865

@@ -54,6 +54,11 @@ def rerank_distances(
 ) -> Float[np.ndarray, "M"]:
     "Return the hyperbolic distance of stored vectors to a query, float64, by numpy alone."
     query, candidates = np.float64(query), np.float64(candidates)
+    if metric not in ("l1", "l2") or factors < 1 or not (np.asarray(curvature) > 0).all():
+        said = f"metric={metric!r}, factors={factors}, curvature={curvature}"
+        raise ValueError(f"metric 'l1' or 'l2', factors ≥ 1, curvature > 0 needed, got {said}")
+    if not (np.isfinite(query).all() and np.isfinite(candidates).all()):
+        raise ValueError("query, candidates: finite numbers needed")
     if query.ndim != 1 or candidates.shape[1:] != query.shape or len(query) % factors:
         raise ValueError(
             f"candidates: [M, {len(query)}] as the query, a multiple of {factors} factors, are "

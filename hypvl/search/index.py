@@ -114,7 +114,7 @@ def best_match(
 def check_k(k: Any, queries: int, points: int) -> int:
     "k as an int; ValueError where it is none, or where so many hits would exhaust memory."
     try:
-        known = not isinstance(k, bool) and int(k) == k and k >= 1
+        known = not isinstance(k, (bool, np.bool_)) and int(k) == k and k >= 1
     except (TypeError, ValueError, OverflowError):
         known = False
     if not known:
