@@ -13,13 +13,15 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from PIL import Image
 
 from ...config import atomic_path, file_stamp
+from ..downloads import parquet_samples
 from hypvl.data.grit.shards import (
     Faults,
     find_shards,
@@ -167,9 +169,20 @@ def prepare_sample(
     return out, counts
 
 # %% ../../../nbs/data/grit/222_prepare.ipynb #3902ce6d
+def _raw_samples(path: str, faults: Faults) -> Iterator[dict[str, Any]]:
+    "The samples of one raw shard, a tar or a Parquet file."
+    if not path.endswith(".parquet"):
+        yield from read_shard(path, faults.add)
+        return
+    try:
+        yield from parquet_samples(Path(path))
+    except ValueError as error:
+        faults.add("broken shard", Path(path).name, error)
+
+
 def _prepared(path, config, stats, faults):
     "The training samples of one raw shard; fills `stats`."
-    for raw in read_shard(path, faults.add):
+    for raw in _raw_samples(path, faults):
         stats["samples: raw"] += 1
         try:
             sample, counts = prepare_sample(raw, config)
@@ -287,8 +300,17 @@ def _refuse_others(out: Path, names: Sequence[str]) -> None:
         )
 
 
+def _raw_shards(shards: str | Path | Sequence[str | Path]) -> list[str]:
+    "Raw shards; of a folder its tars, or where it has none its Parquet files."
+    if isinstance(shards, (str, Path)) and Path(shards).is_dir():
+        folder = Path(shards)
+        if not any(folder.glob("*.tar")) and (tables := sorted(folder.glob("*.parquet"))):
+            return [str(table) for table in tables]
+    return find_shards(shards)
+
+
 def prepare(
-    shards: str | Path | Sequence[str | Path],  # raw shards, as in `find_shards`
+    shards: str | Path | Sequence[str | Path],  # as `find_shards`; also Parquet of img2dataset
     out: str | Path,  # folder of the training shards
     config: PrepareConfig = PrepareConfig(),
     workers: int = 1,  # processes
@@ -302,7 +324,7 @@ def prepare(
     broken, those counted that a cut shard has lost. Raises ValueError where the folder holds tars
     of other shards, which a training would read.
     """
-    shards, out = find_shards(shards), Path(out)
+    shards, out = _raw_shards(shards), Path(out)
     names = _output_names(shards)
     jobs = [(path, out / name, config) for path, name in zip(shards, names)]
     total, parts = Counter(), []
