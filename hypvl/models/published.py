@@ -24,7 +24,6 @@ from huggingface_hub import get_session, hf_hub_download
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError
 from huggingface_hub.file_download import http_get
 
-from ..arguments import published_names as tagged_names
 from ..config import file_hash, suggest
 
 # %% ../../nbs/models/320_published.ipynb #c23275c8
@@ -79,7 +78,7 @@ def published_checkpoints() -> list[PublishedCheckpoint]:
 
 def published_names() -> list[str]:
     "Names that `create_model` takes with a tag, each once."
-    return list(dict.fromkeys(name.partition("/")[0] for name in tagged_names()))
+    return list(dict.fromkeys(row.name for row in published_checkpoints() if row.address))
 
 # %% ../../nbs/models/320_published.ipynb #be607539
 def find_published(

@@ -247,7 +247,7 @@ def read_papermill(arguments, root):
 
 
 def calls_fit(code):
-    "Imported names exist, and what is called with literals takes these arguments."
+    "Imported names exist, and what is called by its name takes these arguments."
     names = {}
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.ImportFrom):
@@ -256,9 +256,8 @@ def calls_fit(code):
     assert names
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            given = [ast.literal_eval(argument) for argument in node.args]
-            named = {word.arg: ast.literal_eval(word.value) for word in node.keywords}
-            inspect.signature(names[node.func.id]).bind(*given, **named)
+            named = {word.arg: word.value for word in node.keywords}
+            inspect.signature(names[node.func.id]).bind(*node.args, **named)
 
 
 @pytest.mark.parametrize(
