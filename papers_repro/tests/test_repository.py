@@ -116,7 +116,7 @@ def test_arrows_point_one_way(root):
         "data": {"config", "extras", "paper_parts", "inputs", "weights", "pictures"},
         "losses": {"config", "extras", "inputs", "geometry"},
         "models": {"config", "extras", "inputs", "weights", "pictures", "geometry", "paper_parts"},
-        "features": {"config", "extras", "weights", "pictures", "data", "models"},
+        "features": {"config", "extras", "indices", "weights", "pictures", "data", "models"},
         "training": {
             "config",
             "extras",
