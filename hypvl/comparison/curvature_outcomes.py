@@ -33,13 +33,12 @@ def kept_head(run: CellRun, store: FeatureStore, folder: str | Path) -> Hyperbol
 
 
 def flattened(
-    run: CellRun,
-    store: FeatureStore,
-    folder: str | Path,  # of the results
-) -> dict[str, float]:  # way of scoring → R@5 on the fold's test, mean of both directions, %
-    "Recall of a kept head by each way of scoring."
-    head, fold = kept_head(run, store, folder), run.fold(store, Path(folder))
-    images, owners, texts = store_layout(fold, run.split)
+    head: HyperbolicHead,
+    fold: FeatureStore,
+    split: str = "test",
+) -> dict[str, float]:  # way of scoring → R@5, mean of both directions, %
+    "Recall of a head on a split of a store by each way of scoring."
+    images, owners, texts = store_layout(fold, split)
     points = embed_rows(head, fold, "image", images), embed_rows(head, fold, "text", texts)
     return flatten_retrieval(head.geometry, *points, owners).mean(axis=1).to_dict()
 
@@ -121,7 +120,7 @@ def outcomes(
     for run in runs:
         head, found = kept_head(run, store, folder), {}
         if "norm" not in head.geometry.lacks():
-            ways = flattened(run, store, folder)
+            ways = flattened(head, run.fold(store, Path(folder)), run.split)
             found |= {f"R@5 by {way}": value for way, value in ways.items()}
         if chains is not None:
             items = chain_measures(head, chains).drop(columns="photograph")
