@@ -219,7 +219,8 @@ def parquet_samples(
                 if row.get("status", "success") == "success":
                     key = str(row.get("key", f"{group:05d}{number:05d}"))
                     facts = json.dumps(row, default=str).encode()
-                    yield {"__key__": key, column: content.as_py(), "json": facts}
+                    picture = {column: content.as_py()} if content.is_valid else {}
+                    yield {"__key__": key, "json": facts, **picture}
 
 # %% ../../nbs/data/224_downloads.ipynb #7336d867
 class ColumnPairs:
