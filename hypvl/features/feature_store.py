@@ -8,7 +8,6 @@ __all__ = ['ROWS', 'MODALITIES', 'VERSION', 'SPLITS', 'ITEM_KINDS', 'ITEM_COLUMN
            'read_pairs', 'read_boxes', 'draw_splits', 'store_arrays', 'open_features']
 
 # %% ../../nbs/features/352_feature_store.ipynb #3ff8ef44
-import hashlib
 import json
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from ..config import atomic_path, config_hash, file_stamp, suggest, write_atomic
+from ..config import atomic_path, config_hash, file_hash, file_stamp, suggest, write_atomic
 from ..data.jobs import folder_lock
 from ..data.records import read_json
 from ..indices import read_values
@@ -246,11 +245,6 @@ def _check_size(path: Path, size: int) -> None:
             "it was cut or changed, copy or extract the store again"
         )
 
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
 # %% ../../nbs/features/352_feature_store.ipynb #0f68353f
 def verify_store(
     store: FeatureStore,
@@ -258,7 +252,7 @@ def verify_store(
     "Raise `StoreError` where a file of a store is not the one that was written; reads every byte."
     files = {facts["file"]: facts["sha256"] for facts in store.facts["modalities"].values()}
     for name, wanted in (files | {"items.parquet": store.facts["items"]["sha256"]}).items():
-        found = _sha256(store.folder / name)
+        found = file_hash(store.folder / name)
         if found != wanted:
             raise StoreError(f"{name}: sha256 {found[:12]}…, {wanted[:12]}… was written")
 
@@ -286,11 +280,11 @@ def write_store(
             "rows": len(array),
             "dtype": str(array.dtype),
             "bytes": path.stat().st_size,
-            "sha256": _sha256(path),
+            "sha256": file_hash(path),
             "statistics": feature_statistics(array, training) if len(training) else None,
         }
     path = folder / "items.parquet"
-    described = {"rows": len(items), "bytes": path.stat().st_size, "sha256": _sha256(path)}
+    described = {"rows": len(items), "bytes": path.stat().st_size, "sha256": file_hash(path)}
     facts = {"version": VERSION, "modalities": modalities, "items": described, "source": source}
     write_atomic(folder / "store.json", json.dumps(facts, indent=1))
     return FeatureStore(folder)
