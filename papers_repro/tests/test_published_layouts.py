@@ -101,6 +101,7 @@ def photographs(root):
     "COCO with captions, SugarCrepe and CIFAR-10."
     pack, captions = Path(os.environ["HYPVL_DATA"]), root / "coco/annotations/captions_val2017.json"
     unpack("coco/images.tar", root / "coco")
+    unpack("coco/images.tar", root / "coco/val2017")  # captions.json names val2017/FILE
     captions.parent.mkdir()
     shutil.copy(pack / "coco/captions.json", captions)
     shutil.copy(pack / "coco/dataset_coco_subset.json", root / "coco/dataset_coco.json")
