@@ -6,6 +6,7 @@
 __all__ = ['ImageProgram', 'TextProgram', 'exported_programs', 'sinh_of_exp', 'export_model']
 
 # %% ../../nbs/models/321_export.ipynb #5a3c1f3b
+import copy
 import json
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -55,10 +56,26 @@ class TextProgram(nn.Module):
         return model.geometry.lift(model.text_projection(tower(tokens)), "text")
 
 # %% ../../nbs/models/321_export.ipynb #bcfe863e
+def _merged(model):
+    "The model, or a copy in which each layer with a low-rank addition is one layer."
+    if not any(callable(getattr(part, "merged", None)) for part in model.modules()):
+        return model
+    model = copy.deepcopy(model)
+    for part in [*model.modules()]:
+        for name, child in [*part.named_children()]:
+            if callable(getattr(child, "merged", None)):  # of peft's layers it is a flag
+                setattr(part, name, child.merged())
+    return model
+
+
 def exported_programs(
     model: Any,  # a `DualEncoder`
 ) -> dict[str, torch.export.ExportedProgram]:
-    "The programs 'image_encoder' and 'text_encoder', each for batches of any size."
+    """The programs 'image_encoder' and 'text_encoder', each for batches of any size.
+
+    Layers with a method `merged`, which have a low-rank addition, are exported as what it returns.
+    """
+    model = _merged(model)
     device = model.pixel_mean.device
     side, length = model.image_tower.config.image_size, model.text_tower.config.context_length
     inputs = {

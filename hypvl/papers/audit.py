@@ -17,7 +17,7 @@ from .reference import reference_folder
 from ..training.recipe import Recipe
 
 # %% ../../nbs/papers/818_audit.ipynb #2bbfee67
-COLUMNS = ("item", "model", "printed", "where", "field", "value", "ours", "reason")
+COLUMNS = ("item", "model", "printed", "where", "quote", "field", "value", "ours", "reason")
 NOT_PRINTED = "not printed"
 
 
@@ -52,6 +52,7 @@ def audit_table(
             match = "yes" if ours == row.value else "no"
         if row.printed == NOT_PRINTED:
             match = "–"
-        rows.append((row.model, row.item, row.printed, row.where, ours, match, row.reason))
+        where = f"{row.where}: “{row.quote}”" if row.quote else row.where
+        rows.append((row.model, row.item, row.printed, where, ours, match, row.reason))
     columns = ["model", "item", "paper", "where", "ours", "match", "reason"]
     return pd.DataFrame(rows, columns=columns)

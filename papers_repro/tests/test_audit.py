@@ -1,5 +1,7 @@
 """Preset `paper` against what each paper prints, row by row of `papers_repro/audit`."""
 
+import re
+
 import pytest
 
 from hypvl.papers.audit import audit_table, read_audit
@@ -18,3 +20,18 @@ def test_preset_paper_has_the_printed_settings_or_a_reason(name):
     assert table.loc[~differing, "reason"].eq("").all(), table[~differing & table["reason"].ne("")]
     printed = table["paper"].ne("not printed")
     assert table.loc[printed, "where"].ne("").all()
+
+
+def numbers(text):
+    "The numbers of a text."
+    found = re.findall(r"\d+(?:\.\d+)?", re.sub(r"(?<=\d),(?=\d{3})", "", text))
+    return {float(one) for one in found}
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_printed_numbers_stand_in_the_quoted_words(name):
+    audit = read_audit(name)
+    quoted = audit[audit["quote"].ne("") & ~audit["printed"].str.contains("e-")]
+    assert len(quoted)
+    for row in quoted.itertuples():
+        assert numbers(row.printed) <= numbers(row.quote), (row.item, row.printed, row.quote)

@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['TABLE_SECTIONS', 'BUDGET_METRICS', 'FIGURES', 'GROUPS', 'CONVERGING', 'LEAST_FALL', 'PARTS', 'paper', 'queries',
-           'correlations', 'gates_of_captions', 'quartiles', 'shares', 'dominances', 'convergences', 'Fall', 'fall_of',
-           'first_to_fall', 'pair_cost', 'search_depths', 'leads_over_ablations', 'sizes']
+           'correlations', 'gates_of_captions', 'quartiles', 'shares', 'gates_at_a_quarter', 'dominances',
+           'convergences', 'Fall', 'fall_of', 'first_to_fall', 'pair_cost', 'search_depths', 'leads_over_ablations',
+           'sizes']
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #c1c343a7
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from IPython.display import Markdown
+from scipy import special
 
 from ...data.sources import DataPaths
 from ...models.registry import load_model
@@ -281,6 +283,28 @@ def shares(study: Study) -> pd.DataFrame:
     names = [f"share {name}" for name in ("gate", "weight", "effective", "contribution")]
     names += ["weight of matches", "weight deviation", "saturated", "curvature"]
     return wide[[name for name in names if name in wide]].round(3)
+
+# %% ../../../nbs/papers/agr/939_paper.ipynb #8d6728b8
+def gates_at_a_quarter(study: Study) -> pd.DataFrame:  # one row per model
+    "Gates after a quarter of the steps, as in the paper's Table 5, mean over seeds."
+    return _gates_at(_of(study, "history", *_WITH_ROUTER), 0.25)
+
+
+def _gates_at(history: pd.DataFrame, share: float) -> pd.DataFrame:
+    "Bias, its sigmoid and mean gate of each side in the last row up to a share of the steps."
+    if "routing/gate_bias_image" not in history:
+        raise NoFrame("the logs of this study have no biases of gates")
+    rows = []
+    for (model, _), log in history.groupby(["model", "seed"], sort=False):
+        until = max(1.0, share * log["step"].max())
+        at, row = log[log["step"].le(until)].sort_values("step").iloc[-1], {"model": model}
+        row["step"] = at["step"]
+        for side in ("image", "text"):
+            bias = at[f"routing/gate_bias_{side}"]
+            row |= {f"{side} gate bias": bias, f"sigmoid({side} gate bias)": special.expit(bias)}
+            row[f"mean {side} gate"] = at[f"routing/gate_{side}"]
+        rows.append(row)
+    return pd.DataFrame(rows).groupby("model", sort=False).mean().round(3).reset_index()
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #85500007
 def _logs(study: Study) -> Iterator[tuple[str, int, pd.DataFrame]]:

@@ -155,11 +155,8 @@ def routing_facts(
     shares = hyperbolic_shares(
         pd.DataFrame({name: x.flatten().numpy() for name, x in scored.items()})
     )
-    bias, gates = {}, []
-    for side, gate in gate_of.items():
-        layer = getattr(model, f"{side}_projection").heads["gate"].layers[-1]
-        bias[side] = float(layer.bias[0].detach())
-        gates.append(pd.DataFrame({"side": side, "gate": gate}))
+    bias = {side: float(found) for side, found in geometry.gate_biases().items()}
+    gates = [pd.DataFrame({"side": side, "gate": gate}) for side, gate in gate_of.items()]
     gates = pd.concat(gates, ignore_index=True)
     config = geometry.config
     parts.append(learned_parameters(bias, gates, config.mix_logit, float(geometry.t_gate)))

@@ -36,6 +36,9 @@ HELD_OUT = 5_000  # posts of RedCaps on which the best constant is chosen
 TRUNKS = {"world": "clip_world", "published": "open_clip:ViT-B-16-quickgelu:openai"}
 
 
+_SIZES = {384: "ViT-S", 768: "ViT-B"}  # width of an image transformer → its name in Tables 2 to 4
+
+
 _MINI_SUITE = SuiteConfig(
     per_species=5,
     per_genus=8,
@@ -236,7 +239,8 @@ def agr_recipe(
     if setting in ("clip", "meru"):
         objective = FamilyObjective(setting, boxes=False)
     data = _data(preset, published or bool(overrides.get("data.root")), seed)
-    made = Recipe("agr", preset, model, objective, data, training, model.vision.kind)
+    tower = _SIZES.get(model.vision.width, model.vision.kind)
+    made = Recipe("agr", preset, model, objective, data, training, tower)
     made = replace(made, probes=("routed",), label=LABELS[setting])
     made = override(made, SETTINGS[setting] | rest)
     if "grad_norms" not in of_training and isinstance(objective, RoutedObjective):

@@ -99,6 +99,12 @@ class DetachedHead(nn.Module):
     def forward(self, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B F"]:
         return self.layers(x.detach())
 
+    @property
+    def bias(self) -> Float[Tensor, "F"]:
+        "Of the last layer."
+        last: Any = self.layers[-1]
+        return last.bias
+
 # %% ../../../nbs/papers/agr/924_routed_geometry.ipynb #8b750f24
 VARIANTS = ("router", "correction", "baseline", "static", "constant", "held", "fusion")
 
@@ -235,6 +241,7 @@ class Routed(Geometry):
         self.widths = widths  # 0 where the config leaves a part out
         self.has_cones = baseline.has_cones
         self._seed = int(torch.randint(2**31, (), device="cpu"))  # of `_own_draws`
+        self._gates: dict[str, Any] = {}  # by side; the model holds them
         self.router = None
         if config.weighting != "query":
             with self._own_draws("router"):
@@ -342,7 +349,14 @@ class Routed(Geometry):
     def make_head(self, name: str, width: int, side: Side) -> nn.Module:
         "The layer from tower features [*B, width] to a head."
         with self._own_draws(f"{side} {name}"):
-            return self._make_head(name, width, side)
+            head = self._make_head(name, width, side)
+        if name == "gate":
+            self._gates[side] = head
+        return head
+
+    def gate_biases(self) -> dict[str, Float[Tensor, ""]]:
+        "The learned bias of the gate of each side (AGR, Table 5)."
+        return {side: head.bias.detach()[0] for side, head in self._gates.items()}
 
     def _make_head(self, name: str, width: int, side: Side) -> nn.Module:
         config, members = self.config, self._member_heads()

@@ -101,6 +101,7 @@ def routing_columns(
         "top1_correction": _first_of_batch(correction, offset),
         "top1_baseline": _first_of_batch(baseline, offset),
     }
+    columns |= {f"gate_bias_{side}": bias for side, bias in geometry.gate_biases().items()}
     if hasattr(geometry.baseline, "curvature"):
         columns["curvature"] = geometry.baseline.curvature.mean()
     return columns
