@@ -353,11 +353,11 @@ def routed_frames(
                 progress=progress,
             )
         for name in ("results", "items"):
-            rows = found[name]
-            known = rows["model"].isin([*BASELINES, ORACLE])
-            rows = rows[~known | (place == 0)]
-            rows = rows.assign(model=rows["model"].where(known, label))
-            frames.setdefault(name, []).append(rows)
+            rows = found.get(name, pd.DataFrame())  # no items where no set could be used
+            models = rows.get("model", pd.Series("", rows.index))
+            known = models.isin([*BASELINES, ORACLE])
+            rows = rows.assign(model=models.where(known, label))
+            frames.setdefault(name, []).append(rows[~known | (place == 0)])
     joined = {name: pd.concat(parts, ignore_index=True) for name, parts in frames.items()}
     if not isinstance(geometry, Routed):
         return joined
