@@ -38,7 +38,12 @@ from hypvl.papers.agr.gate_statistics import (
     gate_correlations,
 )
 from .measures import MEASURES
-from .probe import leaning_captions, routed_frames, test_captions
+from hypvl.papers.agr.probe import (
+    encodable_texts,
+    leaning_captions,
+    routed_frames,
+    test_captions,
+)
 from .recipes import CHANGES, SECTIONS, section_recipes, trained_parameters
 from .routed_geometry import RoutedConfig
 from .tables import LAYOUTS, REFERENCE
@@ -128,6 +133,8 @@ def _leaning(study: Study) -> Drawing | Markdown:
         return Markdown("*not drawn: no set of captioned test pictures*")
     firsts = [scenes.owners.index(number) for number in range(len(scenes.paths))]
     captions = [scenes.captions[first] for first in firsts]
+    if encodable_texts(trained, captions) != captions:
+        return Markdown("*not drawn: the encoder lacks words of the captions*")
     places = {path.name: path for path in scenes.paths}
     cases = leaning_captions(trained, scenes.paths, captions, range(len(scenes.paths)))
     return leaning_figure(cases, lambda name: read_picture(places[name]))

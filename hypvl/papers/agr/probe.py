@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['VARIANT_LABELS', 'ALONE_LABELS', 'CONSTANTS', 'LEVELS', 'FACTS', 'QUERIES', 'scored_variants', 'constant_curve',
-           'score_parts', 'routing_facts', 'test_captions', 'synthetic_captions', 'query_gates', 'text_gates',
-           'level_rows', 'leaning_captions', 'routed_frames']
+           'score_parts', 'routing_facts', 'test_captions', 'synthetic_captions', 'encodable_texts', 'query_gates',
+           'text_gates', 'level_rows', 'leaning_captions', 'routed_frames']
 
 # %% ../../../nbs/papers/agr/935_probe.ipynb #5896b329
 from collections.abc import Mapping, Sequence
@@ -223,14 +223,16 @@ def synthetic_captions(
     return frame.rename_axis("text")
 
 # %% ../../../nbs/papers/agr/935_probe.ipynb #d519efb6
-def _encodable(model: Any, texts: Sequence[str]) -> list[str]:
-    "Those texts whose words a model of few words has."
-    found = []
-    for text in texts:
-        with suppress(ValueError):
-            encode_texts(model, [text])
-            found.append(text)
-    return found
+def encodable_texts(
+    model: Any,
+    texts: Sequence[str],
+) -> list[str]:
+    "Those texts whose words the vocabulary of the model has."
+    rows = getattr(model.text_tower, "row_of_id", None)
+    if rows is None:  # it has all
+        return list(texts)
+    known = (rows.cpu()[model.tokenizer(list(texts)).long()] >= 0).all(1).tolist()
+    return [text for text, has in zip(texts, known) if has]
 
 
 def _texts(
@@ -243,10 +245,10 @@ def _texts(
         if folder.is_dir():
             rows += [(name(node), level) for node in read_image_folder(folder).classes]
     for known in test_captions(suite):
-        rows += [(caption, "caption") for caption in known.captions]
+        rows += [(text, "caption") for text in encodable_texts(model, known.captions)]
     facts = synthetic_captions(suite)
     if facts.empty:
-        rows += [(query, "query") for query in _encodable(model, QUERIES)]
+        rows += [(query, "query") for query in encodable_texts(model, QUERIES)]
     frame = pd.DataFrame(rows, columns=["text", "level"]).drop_duplicates(ignore_index=True)
     frame, texts = frame.join(facts, on="text"), frame["text"].tolist()
     if facts.empty:
@@ -276,9 +278,9 @@ def text_gates(
 ) -> pd.DataFrame:  # of `_texts`, with words and gate
     "The gate of every class name and caption of the test data."
     texts = _texts(model, suite)
-    gates = query_gates(model, texts["text"].tolist())
+    gates = query_gates(model, texts["text"].tolist())["gate"] if len(texts) else []
     counted = texts["text"].str.split().str.len()
-    return texts.assign(words=counted, gate=gates["gate"])
+    return texts.assign(words=counted, gate=gates)
 
 
 def level_rows(
@@ -346,21 +348,23 @@ def routed_frames(
                 sections=("zero_shot", "retrieval"),
                 protocol=protocol,
                 captions=source.captions(data) if place == 0 else None,
+                on_fault="raise" if source.is_synthetic() else "gap",
                 folder=out / "evaluation",
                 progress=progress,
             )
         for name in ("results", "items"):
-            rows = found[name]
-            known = rows["model"].isin([*BASELINES, ORACLE])
-            rows = rows[~known | (place == 0)]
-            rows = rows.assign(model=rows["model"].where(known, label))
-            frames.setdefault(name, []).append(rows)
+            rows = found.get(name, pd.DataFrame())  # no items where no set could be used
+            models = rows.get("model", pd.Series("", rows.index))
+            known = models.isin([*BASELINES, ORACLE])
+            rows = rows.assign(model=models.where(known, label))
+            frames.setdefault(name, []).append(rows[~known | (place == 0)])
     joined = {name: pd.concat(parts, ignore_index=True) for name, parts in frames.items()}
     if not isinstance(geometry, Routed):
         return joined
     joined["constants"] = curves["constant"]
     if geometry.variant == "router" and getattr(recipe.objective, "routed", True):
         joined["facts"] = routing_facts(model, points)
-        joined["gates"] = text_gates(model, data.suite)
-        joined["levels"] = level_rows(joined["gates"])
+        gates = text_gates(model, data.suite)
+        if len(gates):  # else the model lacks words of each text
+            joined |= {"gates": gates, "levels": level_rows(gates)}
     return joined
