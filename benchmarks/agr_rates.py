@@ -41,7 +41,7 @@ def main() -> None:
     rows = []
     for (setting, rate, seed), recipe in recipes.items():
         value = runs[recipe.hash].frames()["validation"]["value"].item()
-        rows.append({"setting": setting, "rate": rate, "seed": seed, "t2i_R@5": value})
+        rows.append({"setting": setting, "rate": rate, "seed": seed, "t2i_R@5": 100 * value})
     table = pd.DataFrame(rows)
     table.to_csv(args.out / "rates.csv", index=False)
     means = table.pivot_table(index="setting", columns="rate", values="t2i_R@5", sort=False)

@@ -165,7 +165,10 @@ _UNCONSTRAINED = {
 }
 
 
-_RIVAL = {"train.weight_decay": 0.2}  # of CLIP and MERU
+_RIVAL = {"train.weight_decay": 0.2, "train.lr": 1e-2, "train.min_lr": 1e-4}  # of CLIP and MERU
+
+
+_RIVAL_AS_PUBLISHED = {"train.lr": 5e-4, "train.min_lr": 0.0}  # at preset `paper`
 
 # %% ../../../nbs/papers/agr/934_recipes.ipynb #c835e522
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -242,7 +245,10 @@ def agr_recipe(
     tower = _SIZES.get(model.vision.width, model.vision.kind)
     made = Recipe("agr", preset, model, objective, data, training, tower)
     made = replace(made, probes=("routed",), label=LABELS[setting])
-    made = override(made, SETTINGS[setting] | rest)
+    settings = dict(SETTINGS[setting])
+    if published and setting in ("clip", "meru"):
+        settings |= _RIVAL_AS_PUBLISHED
+    made = override(made, {key: settings[key] for key in settings if key not in overrides} | rest)
     if "grad_norms" not in of_training and isinstance(objective, RoutedObjective):
         parts = ("correction", "baseline", "gate")  # whose gradients the log tells
         parts += ("router",) if made.model.geometry.routing.weighting != "query" else ()
@@ -314,7 +320,7 @@ _APART = (*_NO_ROUTES, "objective.routed", "objective.aux_correction", "objectiv
 _ONE_HEAD = (*_NO_ROUTES, "objective.routed", "model.geometry.variant")
 _SPHERE = (*_ONE_HEAD, "model.geometry.routing.lora_rank", "objective.aux_correction")
 _HYPERBOLIC = (*_ONE_HEAD, "model.geometry.baseline.d", "objective.aux_baseline")
-_TO_CLIP = ("model.geometry", "objective", "train.weight_decay")
+_TO_CLIP = ("model.geometry", "objective", *_RIVAL)
 _TEMPERATURE, _SCALE = ("model.geometry.baseline.temperature_mode",), "baseline.logit_scale"
 _PHASES, _SHUFFLED = ("model.geometry.curriculum.kind",), ("model.geometry.routing.weighting",)
 _STEPS = ("train.steps", "model.geometry.curriculum.steps", "objective.steps")
