@@ -16,6 +16,7 @@ from torch import Tensor
 from .gpu_kernels import can_run, softmax_gradients, softmax_sums
 from .precision import fp32_geometry, is_transformed
 from hypvl.geometry.product import (
+    TILE,
     check_points,
     distances_op,
     gradients_op,
@@ -37,27 +38,37 @@ def _column_logsumexp(partial, gather):
 def _logsumexp(d: Tensor, s: Tensor, axis: int) -> Tensor:
     "Logsumexp of -s × distance along an axis, float64."
     least = d.amin(axis, keepdim=True)
-    total = torch.exp((least - d).mul_(s)).sum(axis, dtype=torch.float64)
+    total = (least - d).mul_(s).exp_().sum(axis, dtype=torch.float64)
     return total.log() - s.double() * least.squeeze(axis).double()
-
-
-def _softmax(d: Tensor, s: Tensor, lse: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """P = exp(-s × distance - lse) × weight, centres, and the sum of P × (centre - distance).
-
-    `lse` and `weight` are float64 and broadcast. A centre is a distance near the least one:
-    differences to it keep their digits in float32.
-    """
-    centre = torch.where(s == 0, 0, -lse / s.double()).to(d.dtype)
-    correction = torch.exp(-lse - s.double() * centre.double()) * weight
-    closer = centre - d
-    p = torch.exp(s * closer).mul_(correction.to(d.dtype))
-    return p, centre.flatten(), closer.mul_(p).sum(dtype=torch.float64)
 
 
 def _row_slices(x: Tensor, y: Tensor, keep: int) -> list[slice]:
     "Rows whose distances to all keys are held at a time."
     step = max(1, keep // max(1, len(y)))
     return [slice(start, min(start + step, len(x))) for start in range(0, len(x), step)]
+
+
+def _cached(d: Tensor) -> list[slice]:
+    "Rows of a matrix that a processor's cache holds; on a GPU all."
+    return _row_slices(d, d.mT, TILE if d.device.type == "cpu" else d.numel())
+
+
+def _add_softmax(p: Tensor, d: Tensor, s: Tensor, lse: Tensor, weight: Tensor):
+    """Add P = exp(-s × distance - lse) × weight to p; centres, and the sum of P × closer.
+
+    `lse` and `weight` are float64 and broadcast. A centre is a distance near the least one:
+    differences to it, `closer`, keep their digits in float32.
+    """
+    centre = torch.where(s == 0, 0, -lse / s.double()).to(d.dtype)
+    correction = torch.exp(-lse - s.double() * centre.double()) * weight
+    centres, corrections = centre.expand(d.shape), correction.to(d.dtype).expand(d.shape)
+    total = lse.new_zeros(())
+    for rows in _cached(d):
+        closer = centres[rows] - d[rows]
+        added = (s * closer).exp_().mul_(corrections[rows])
+        p[rows].add_(added)
+        total += closer.mul_(added).sum(-1).sum(dtype=torch.float64)
+    return centre.flatten(), total
 
 
 def _differentiable(x, y, c, scale, how, offset, both) -> tuple[Any, Any]:
@@ -84,10 +95,11 @@ def _sums(x, y, c, scale, square, share, offset, both, keep) -> list[Tensor]:
     column = lse.new_full((len(y) if both else 0,), -torch.inf)
     for rows in _row_slices(x, y, keep):
         d = distances_op(x[rows], y, c, square, share)
-        lse[rows] = _logsumexp(d, s, 1)
         nearest[rows] = d.diagonal(rows.start + offset)
-        if both:
-            column = torch.logaddexp(column, _logsumexp(d, s, 0))
+        for some in _cached(d):
+            lse[rows][some] = _logsumexp(d[some], s, 1)
+            if both:
+                column = torch.logaddexp(column, _logsumexp(d[some], s, 0))
         kept = [d] if len(x) * len(y) <= keep else []
     return [lse, column, nearest, *kept]
 
@@ -101,12 +113,12 @@ def _gradients(x, y, c, scale, sums, grad, column_grad, square, share, offset, b
     for rows in _row_slices(x, y, keep):
         d = kept[0] if kept else distances_op(x[rows], y, c, square, share)
         own, positive = nearest[rows], s.double() * nearest[rows].double()
-        p, centre, closer = _softmax(d, s, lse[rows, None], grad[rows, None])
+        p = torch.zeros_like(d)
+        centre, closer = _add_softmax(p, d, s, lse[rows, None], grad[rows, None])
         diagonal = grad[rows] * torch.expm1(-positive - lse[rows])  # P - 1
         slope += closer + (grad[rows] * (own - centre)).sum()
         if both:
-            of_columns, centre, closer = _softmax(d, s, column, column_grad)
-            p += of_columns
+            centre, closer = _add_softmax(p, d, s, column, column_grad)
             here = slice(rows.start + offset, rows.stop + offset)
             diagonal += column_grad[here] * torch.expm1(-positive - column[here])
             slope += closer + (column_grad[here] * (own - centre[here])).sum()

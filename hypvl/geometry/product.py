@@ -100,30 +100,42 @@ def _near_share(dtype: torch.dtype, wide: torch.dtype) -> float:
     return 1e6 * torch.finfo(wide).eps if dtype == torch.float32 else 2.0**-8
 
 
+_Side = tuple[Tensor, Tensor]  # points [k, N, d], and times, scaled points and ones [k, N, d + 2]
+
+
+def _side(points: Float[Tensor, "N k d"], c: Float[Tensor, "k"]) -> _Side:
+    "What products need of a batch, in the type of c; made once for all tiles."
+    wide = points.to(c.dtype).movedim(1, 0)
+    scaled = c.sqrt()[:, None, None] * wide
+    times = (1 + scaled.square().sum(-1, keepdim=True)).sqrt()
+    return wide, torch.cat([times, scaled, torch.ones_like(times)], -1)
+
+
+def _part(side: _Side, *index: slice) -> _Side:
+    "Some factors and rows."
+    return side[0][index], side[1][index]
+
+
 def _cosh(
-    x: Float[Tensor, "b n d"],  # row points of some factors, wide
-    y: Float[Tensor, "b m d"],  # column points, wide
+    x: _Side,  # rows [b, n, ...]
+    y: _Side,  # columns [b, m, ...]
     c: Float[Tensor, "b"],  # curvature magnitudes, wide
     dtype: torch.dtype,  # whose digits the result has to have
-) -> tuple[Float[Tensor, "b n 1"], Float[Tensor, "b 1 m"], Float[Tensor, "b n m"], Near | None]:
-    "Times of rows and columns, cosh - 1 of all pairs, and places of near pairs."
-    root = c.sqrt()[:, None, None]
-    left, right = root * x, root * y
-    x_time = (1 + left.square().sum(-1, keepdim=True)).sqrt()
-    y_time = (1 + right.square().sum(-1, keepdim=True)).sqrt()
-    rows = torch.cat([x_time, -left, -torch.ones_like(x_time)], -1)
-    columns = torch.cat([y_time, right, torch.ones_like(y_time)], -1)
-    z = rows @ columns.mT
-    share, (s, t) = _near_share(dtype, z.dtype), (x_time.detach(), y_time.detach())
+) -> tuple[Float[Tensor, "b n m"], Near | None]:
+    "cosh - 1 of all pairs, and places of near pairs."
+    (points, left), (others, right) = x, y
+    z = torch.cat([left[..., :1], -left[..., 1:]], -1) @ right.mT
+    share = _near_share(dtype, z.dtype)
+    s, t = left[..., :1].detach(), right[..., :1].detach()
     if z.numel() and z.detach().amin() >= share * s.amax() * t.amax():
-        return x_time, y_time.mT, z, None
+        return z, None
     near = z.detach() < share * s * t.mT
     if not near.any():
-        return x_time, y_time.mT, z, None
-    pairs = max(1, GATHERED // x.shape[2])
+        return z, None
+    pairs = max(1, GATHERED // points.shape[2])
     places = list(zip(*(index.split(pairs) for index in near.nonzero(as_tuple=True))))
-    exact = [2 * _pair(x[f, i], y[f, j], c[f]).u[:, 0] for f, i, j in places]
-    return x_time, y_time.mT, z.masked_scatter(near, torch.cat(exact)), places
+    exact = [2 * _pair(points[f, i], others[f, j], c[f]).u[:, 0] for f, i, j in places]
+    return z.masked_scatter(near, torch.cat(exact)), places
 
 # %% ../../nbs/geometry/103_product.ipynb #f48f926e
 def _acosh(z: Tensor, near: Near | None) -> tuple[Tensor, Tensor]:
@@ -153,17 +165,12 @@ def _tiles(x: Tensor, y: Tensor) -> Iterator[tuple[slice, slice]]:
             yield rows, factors
 
 
-def _by_factor(points: Tensor, c: Tensor) -> Tensor:
-    "Points [N, k, d] as [k, N, d], in the type of c."
-    return points.to(c.dtype).movedim(1, 0)
-
-
 def _plain_distances(x, y, c, square, share):
     "Distances of all pairs [N, M]; differentiable, then with all that autograd keeps."
-    wide_x, wide_y, parts = _by_factor(x, c), _by_factor(y, c), {}
+    left, right, parts = _side(x, c), _side(y, c), {}
     weights = share / (c if square else c.sqrt())
-    for rows, some in _tiles(wide_x, wide_y):
-        z, near = _cosh(wide_x[some, rows], wide_y[some], c[some], x.dtype)[2:]
+    for rows, some in _tiles(left[0], right[0]):
+        z, near = _cosh(_part(left, some, rows), _part(right, some), c[some], x.dtype)
         d = _acosh(_narrow(z, x.dtype), near)[1]
         part = weights[some, None, None].to(d.dtype) * (d.square() if square else d)
         part = part.sum(0, dtype=c.dtype)
@@ -176,39 +183,45 @@ def _plain_gradients(x, y, c, grad, total, share):
     "Gradients in x, y and c of distances whose derivative is `grad`; `total` is None for l1."
     if total is not None:
         grad = torch.where(total > 0, grad / total, grad * 0)
-    wide_x, wide_y = _by_factor(x, c), _by_factor(y, c)
-    for_x, for_y, for_c = torch.zeros_like(wide_x), torch.zeros_like(wide_y), torch.zeros_like(c)
-    for rows, some in _tiles(wide_x, wide_y):
-        x_, y_ = wide_x[some, rows], wide_y[some]
-        x_time, y_time, z, near = _cosh(x_, y_, c[some], x.dtype)
+    sides, for_c = (_side(x, c), _side(y, c)), torch.zeros_like(c)
+    sums = [torch.zeros_like(side[1][..., :-1]) for side in sides]  # of W × times and points
+    for rows, some in _tiles(sides[0][0], sides[1][0]):
+        tile = _part(sides[0], some, rows), _part(sides[1], some)
+        left, right = (side[1][..., :-1] for side in tile)
+        x_time, y_time = left[..., :1], right[..., :1].mT
         radial = (x_time - y_time).square_().div_(2 * x_time).div_(y_time)
+        z, near = _cosh(*tile, c[some], x.dtype)
         z = _narrow(z, x.dtype)
         sinh, d = _acosh(z, near)
         flow = grad[rows].to(d.dtype) if total is None else grad[rows] * d
-        weight = (flow / sinh).masked_fill_(sinh == 0, 0)
-        for_c[some] += (weight * z).sub_(flow * d, alpha=0.5).sum((1, 2), dtype=c.dtype)
+        weight = flow / sinh
+        if near:
+            weight.masked_fill_(sinh == 0, 0)
+        for_c[some] += z.mul_(weight).sub_(flow * d, alpha=0.5).sum((1, 2), dtype=c.dtype)
         weight = weight.to(c.dtype)
         for_c[some] -= radial.mul_(weight).sum((1, 2))
+        of_x, of_y = sums[0][some, rows], sums[1][some]
         if near and x.dtype == torch.float64:
-            _add_near_gradients(x_, y_, c[some], weight, near, for_x[some, rows], for_y[some])
-        for_x[some, rows] += x_ / x_time * (weight @ y_time.mT) - weight @ y_
-        for_y[some] += y_ / y_time.mT * (weight.mT @ x_time) - weight.mT @ x_
-    shares = share / (c if total is not None else c.sqrt())
-    by_factor = (shares * c)[:, None, None]
-    gx, gy = ((sums * by_factor).movedim(0, 1).to(x.dtype) for sums in (for_x, for_y))
-    return gx.contiguous(), gy.contiguous(), for_c * shares / c
+            _add_near_gradients(*tile, c[some], weight, near, of_x[..., 1:], of_y[..., 1:])
+        of_x += weight @ right
+        of_y += weight.mT @ left
+    shares, found = share / (c if total is not None else c.sqrt()), []
+    for (points, ends), sum_ in zip(sides, sums):
+        slope = ends[..., 1:-1] / ends[..., :1] * sum_[..., :1] - sum_[..., 1:]
+        slope = slope * (shares * c.sqrt())[:, None, None]
+        found.append(slope.movedim(0, 1).to(x.dtype).contiguous())
+    return found[0], found[1], for_c * shares / c
 
-
+# %% ../../nbs/geometry/103_product.ipynb #b92248cb
 def _add_near_gradients(x, y, c, weight, near, for_x, for_y):
     "Add what near pairs give, by differences, and set their weights to 0: for float64 results."
     for f, i, j in near:
-        p, q, w = x[f, i], y[f, j], weight[f, i, j][:, None]
-        bend = c[f][:, None]
-        p_time, q_time = ((1 + bend * t.square().sum(1, keepdim=True)).sqrt() for t in (p, q))
-        apart = p - q
-        along = bend * (apart * (p + q)).sum(1, keepdim=True) / (p_time + q_time)
-        for_x.index_put_((f, i), w * (apart - along / p_time * p), accumulate=True)
-        for_y.index_put_((f, j), w * (along / q_time * q - apart), accumulate=True)
+        p, q, w = x[0][f, i], y[0][f, j], weight[f, i, j][:, None]
+        p_time, q_time = x[1][f, i, :1], y[1][f, j, :1]
+        root, apart = c[f][:, None].sqrt(), p - q
+        along = root.square() * (apart * (p + q)).sum(1, keepdim=True) / (p_time + q_time)
+        for_x.index_put_((f, i), root * w * (along / p_time * p - apart), accumulate=True)
+        for_y.index_put_((f, j), root * w * (apart - along / q_time * q), accumulate=True)
         weight[f, i, j] = 0
 
 # %% ../../nbs/geometry/103_product.ipynb #360d9bc4

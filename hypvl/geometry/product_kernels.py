@@ -94,28 +94,47 @@ def _more8(z, x1, x2, x3, x4, x5, x6, x7, x8, y1, y2, y3, y4, y5, y6, y7, y8):
         first = x1 * y1[j] + x2 * y2[j] + x3 * y3[j] + x4 * y4[j]
         z[j] -= first + (x5 * y5[j] + x6 * y6[j] + x7 * y7[j] + x8 * y8[j])
 
+
+@_compiled
+def _convert(numbers, out):
+    "From float64 to float32, or back."
+    for j in range(len(out)):
+        out[j] = numbers[j]
+
 # %% ../../nbs/geometry/109_product_kernels.ipynb #1873f6c8
 @_compiled
-def _product(x, y, i, a, b, z):
-    "z of row i with columns a to b of one factor [1 + width, N], by the inner product."
-    z_, t = z[: b - a], y[0, a:b]
+def _product(x, y, i, rows, a, b, z):
+    "z of some rows with columns a to b of one factor [1 + width, N], width 4 or 8."
+    n, t = b - a, y[0, a:b]
+    y1, y2, y3, y4 = y[1, a:b], y[2, a:b], y[3, a:b], y[4, a:b]
     if len(x) == 5:
-        _start4(
-            z_, x[0, i], t, x[1, i], x[2, i], x[3, i], x[4, i],
-            y[1, a:b], y[2, a:b], y[3, a:b], y[4, a:b],
-        )  # fmt: skip
+        for r in range(rows):
+            p, z_ = x[:, i + r], z[r * n : (r + 1) * n]
+            _start4(z_, p[0], t, p[1], p[2], p[3], p[4], y1, y2, y3, y4)
         return
-    _start8(
-        z_, x[0, i], t, x[1, i], x[2, i], x[3, i], x[4, i], x[5, i], x[6, i], x[7, i], x[8, i],
-        y[1, a:b], y[2, a:b], y[3, a:b], y[4, a:b], y[5, a:b], y[6, a:b], y[7, a:b], y[8, a:b],
-    )  # fmt: skip
-    for p in range(9, len(x), 8):
-        q = x[p : p + 8, i]
-        _more8(
-            z_, q[0], q[1], q[2], q[3], q[4], q[5], q[6], q[7],
-            y[p, a:b], y[p + 1, a:b], y[p + 2, a:b], y[p + 3, a:b],
-            y[p + 4, a:b], y[p + 5, a:b], y[p + 6, a:b], y[p + 7, a:b],
+    y5, y6, y7, y8 = y[5, a:b], y[6, a:b], y[7, a:b], y[8, a:b]
+    for r in range(rows):
+        p, z_ = x[:, i + r], z[r * n : (r + 1) * n]
+        _start8(
+            z_, p[0], t, p[1], p[2], p[3], p[4], p[5], p[6], p[7], p[8],
+            y1, y2, y3, y4, y5, y6, y7, y8,
         )  # fmt: skip
+
+
+@_compiled
+def _wide_product(x, y, i, rows, a, b, wide, z):
+    "The same for a width of 16 and more; `wide` is room for a row in float64."
+    n = b - a
+    for r in range(rows):
+        _product(x[:9], y, i + r, 1, a, b, wide)
+        for p in range(9, len(x), 8):
+            q = x[p : p + 8, i + r]
+            _more8(
+                wide[:n], q[0], q[1], q[2], q[3], q[4], q[5], q[6], q[7],
+                y[p, a:b], y[p + 1, a:b], y[p + 2, a:b], y[p + 3, a:b],
+                y[p + 4, a:b], y[p + 5, a:b], y[p + 6, a:b], y[p + 7, a:b],
+            )  # fmt: skip
+        _convert(wide, z[r * n : (r + 1) * n])
 
 # %% ../../nbs/geometry/109_product_kernels.ipynb #f9b3e393
 NEAR = 1e6 * 2.0**-52  # share of x_t y_t below which the inner product has lost digits
@@ -173,26 +192,23 @@ def _count_near(z, t, limit):
 
 # %% ../../nbs/geometry/109_product_kernels.ipynb #1d62e0a1
 @_compiled
-def _convert(numbers, out):
-    "From float64 to float32, or back."
-    for j in range(len(out)):
-        out[j] = numbers[j]
-
-
-@_compiled
-def _cosh(x, y, i, a, b, wide, z):
-    "z of row i with columns a to b of one factor, float32; `wide` is room for float64."
-    _product(x, y, i, a, b, wide)
-    limit, t = NEAR * x[0, i], y[0, a:b]
-    near = _count_near(wide[: b - a], t, limit)
-    if 8 * near > b - a:
-        _differences(x, y, i, a, b, wide[: b - a])
-    elif near > 0:
-        for s in range(0, b - a, 16):
-            e = min(s + 16, b - a)
-            if _count_near(wide[s:e], t[s:e], limit) > 0:
-                _differences(x, y, i, a + s, a + e, wide[s:e])
-    _convert(wide, z[: b - a])
+def _cosh(x, y, i, rows, a, b, t, wide, z):
+    "z of some rows with columns a to b of one factor; `t` are the columns' times in float32."
+    n = b - a
+    if len(x) <= 9:
+        _product(x, y, i, rows, a, b, z)
+    else:
+        _wide_product(x, y, i, rows, a, b, wide, z)
+    for r in range(rows):
+        z_, limit = z[r * n : (r + 1) * n], _f32(NEAR * x[0, i + r])
+        near = _count_near(z_, t[:n], limit)
+        step = n if 8 * near > n else 16
+        if near > 0:
+            for s in range(0, n, step):
+                e = min(s + step, n)
+                if _count_near(z_[s:e], t[s:e], limit) > 0:
+                    _differences(x, y, i + r, a + s, a + e, wide[s:e])
+                    _convert(wide[s:e], z_[s:e])
 
 # %% ../../nbs/geometry/109_product_kernels.ipynb #84d71043
 @_compiled
@@ -213,20 +229,23 @@ def _add(total, z, share):
 @_compiled
 def _distance_units(x, y, shares, square, out, first, last):
     "A unit is a block of 4 ROWS rows."
-    wide, z = np.empty(COLUMNS), np.empty(COLUMNS, np.float32)
-    total = np.empty((4 * ROWS, COLUMNS))
+    wide, t = np.empty(COLUMNS), np.empty(COLUMNS, np.float32)
+    z, total = np.empty(ROWS * COLUMNS, np.float32), np.empty(4 * ROWS * COLUMNS)
     for start in range(4 * ROWS * first, 4 * ROWS * last, 4 * ROWS):
-        rows = range(start, min(start + 4 * ROWS, len(out)))
+        stop = min(start + 4 * ROWS, len(out))
         for a in range(0, out.shape[1], COLUMNS):
             b = min(a + COLUMNS, out.shape[1])
-            total[:] = 0
+            n = b - a
+            total[: (stop - start) * n] = 0
             for f in range(len(x)):
-                for i in rows:
-                    _cosh(x[f], y[f], i, a, b, wide, z)
-                    _measure(z[: b - a], square)
-                    _add(total[i - start, : b - a], z[: b - a], shares[f])
-            for i in rows:
-                _convert(total[i - start], out[i, a:b])
+                _convert(y[f, 0, a:b], t[:n])
+                for i in range(start, stop, ROWS):
+                    count, r = min(ROWS, stop - i), i - start
+                    _cosh(x[f], y[f], i, count, a, b, t, wide, z)
+                    _measure(z[: count * n], square)
+                    _add(total[r * n : (r + count) * n], z[: count * n], shares[f])
+            for i in range(start, stop):
+                _convert(total[(i - start) * n : (i - start + 1) * n], out[i, a:b])
 
 # %% ../../nbs/geometry/109_product_kernels.ipynb #7d0b4e55
 @_compiled
@@ -244,10 +263,11 @@ def _slopes(z, g, square):
 
 
 @_compiled
-def _radial(w, x, y, inverse):
-    "Sum of W (x - y)²/(2 x y) of times."
+def _radial(weights, w, x, y, inverse):
+    "Weights in float64; returns the sum of W (x - y)²/(2 x y) of times."
     total = 0.0
     for j in range(len(w)):
+        w[j] = weights[j]
         total += w[j] * (x - y[j]) * (x - y[j]) * inverse[j]
     return total / (2 * x)
 
@@ -279,8 +299,9 @@ def _of_columns(s, x0, x1, x2, x3, x4, x5, x6, x7, w0, w1, w2, w3, w4, w5, w6, w
 @_compiled
 def _add_sums(x, y, i, a, b, rows, w, for_x, for_y):
     "What up to eight rows of weights add to the sums of rows and of columns."
-    w0, w1, w2, w3 = w[0, : b - a], w[1, : b - a], w[2, : b - a], w[3, : b - a]
-    w4, w5, w6, w7 = w[4, : b - a], w[5, : b - a], w[6, : b - a], w[7, : b - a]
+    n = b - a
+    w0, w1, w2, w3 = w[:n], w[n : 2 * n], w[2 * n : 3 * n], w[3 * n : 4 * n]
+    w4, w5, w6, w7 = w[4 * n : 5 * n], w[5 * n : 6 * n], w[6 * n : 7 * n], w[7 * n : 8 * n]
     p, s = np.zeros(ROWS), np.empty(ROWS)
     for c in range(len(x)):
         p[:rows] = x[c, i : i + rows]
@@ -293,23 +314,25 @@ def _add_sums(x, y, i, a, b, rows, w, for_x, for_y):
         )
         for_x[c, i : i + rows] += s[:rows]
 
-
+# %% ../../nbs/geometry/109_product_kernels.ipynb #1a2dbfb0
 @_compiled
 def _gradients_of_factor(x, y, g, square, rows, for_x, for_y):
     "Add the sums of one factor over some rows; returns the curvature's."
-    wide, z = np.empty(COLUMNS), np.empty(COLUMNS, np.float32)
-    w, for_c = np.zeros((ROWS, COLUMNS)), 0.0
+    wide, t = np.empty(COLUMNS), np.empty(COLUMNS, np.float32)
+    z, w, for_c = np.empty(ROWS * COLUMNS, np.float32), np.empty(ROWS * COLUMNS), 0.0
     for a in range(0, g.shape[1], COLUMNS):
         b = min(a + COLUMNS, g.shape[1])
-        inverse = 1 / y[0, a:b]
+        n, times = b - a, y[0, a:b]
+        inverse = 1 / times
+        _convert(times, t[:n])
         for i in range(rows[0], rows[1], ROWS):
             count = min(ROWS, rows[1] - i)
+            _cosh(x, y, i, count, a, b, t, wide, z)
             for r in range(count):
-                _cosh(x, y, i + r, a, b, wide, z)
-                for_c += _slopes(z[: b - a], g[i + r, a:b], square)
-                _convert(z, w[r, : b - a])
-                for_c -= _radial(w[r, : b - a], x[0, i + r], y[0, a:b], inverse)
-            w[count:] = 0
+                z_, w_ = z[r * n : (r + 1) * n], w[r * n : (r + 1) * n]
+                for_c += _slopes(z_, g[i + r, a:b], square)
+                for_c -= _radial(z_, w_, x[0, i + r], times, inverse)
+            w[count * n : ROWS * n] = 0
             _add_sums(x, y, i, a, b, count, w, for_x, for_y)
     return for_c
 
@@ -343,6 +366,33 @@ def _run(kernel: Any, units: int, *arguments):
     for job in jobs:
         job.result()
 
+# %% ../../nbs/geometry/109_product_kernels.ipynb #9f7dbbb2
+@_compiled
+def _fill(points, root, out):
+    "Times and coordinates times the root of c, [k, 1 + width, N]; returns the largest time."
+    largest = 1.0
+    for f in range(len(root)):
+        for i in range(len(points)):
+            square = 1.0
+            for p in range(points.shape[2]):
+                scaled = root[f] * points[i, f, p]
+                out[f, p + 1, i] = scaled
+                square += scaled * scaled
+            out[f, 0, i] = math.sqrt(square)
+            if out[f, 0, i] > largest:  # NaN is not
+                largest = out[f, 0, i]
+    return largest
+
+
+@_compiled
+def _of_points(side, sums, weights, out):
+    "Gradients in points [N, k, d] from sums of W times times and coordinates."
+    for f in range(len(side)):
+        for i in range(len(out)):
+            along = sums[f, 0, i] / side[f, 0, i]
+            for p in range(out.shape[2]):
+                out[i, f, p] = weights[f] * (side[f, p + 1, i] * along - sums[f, p + 1, i])
+
 # %% ../../nbs/geometry/109_product_kernels.ipynb #9e2d0366
 MAX_DIM = 64  # of a factor; above it a matrix product is faster
 
@@ -359,15 +409,15 @@ def can_run(
     return x.shape[-1] <= MAX_DIM
 
 
-def _side(points: Tensor, root: Tensor) -> Tensor:
-    "Times and scaled coordinates [k, 1 + width, N], float64."
-    k, d = points.shape[1:]
-    width = 4 if d <= 4 else -(-d // 8) * 8
-    out = torch.zeros(k, width + 1, len(points), dtype=torch.float64)
-    scaled = out[:, 1 : d + 1]
-    scaled.copy_(points.permute(1, 2, 0)).mul_(root[:, None, None])
-    out[:, 0] = scaled.square().sum(1).add_(1).sqrt_()
-    return out
+def _sides(x: Tensor, y: Tensor, root: Tensor) -> list[np.ndarray] | None:
+    "Times and scaled coordinates [k, 1 + width, N] of both; None where one is too far out."
+    k, d = x.shape[1:]
+    width, sides = 4 if d <= 4 else -(-d // 8) * 8, []
+    for points in (x, y):
+        sides.append(np.zeros((k, width + 1, len(points))))
+        if _fill(points.detach().contiguous().numpy(), root.numpy(), sides[-1]) > MAX_TIME:
+            return None
+    return sides
 
 
 def _shares(root: Tensor, square: bool, share: float) -> Tensor:
@@ -384,11 +434,10 @@ def distances(
 ) -> Float[Tensor, "N M"] | None:
     "Product distances of all pairs; None where a point is too far out (`MAX_TIME`)."
     root = c.sqrt()
-    left, right = _side(x, root), _side(y, root)
-    if (left[:, 0] > MAX_TIME).any() or (right[:, 0] > MAX_TIME).any():
+    sides = _sides(x, y, root)
+    if sides is None:
         return None
     out, shares = torch.empty(len(x), len(y)), _shares(root, square, share)
-    sides = left.numpy(), right.numpy()
     units = -(-len(x) // (4 * ROWS))
     _run(_distance_units, units, *sides, shares.numpy(), square, out.numpy())
     return out.sqrt_() if square else out
@@ -403,20 +452,20 @@ def gradients(
     share: float,  # weight of a factor
 ) -> tuple[Float[Tensor, "N k d"], Float[Tensor, "M k d"], Float[Tensor, "k"]] | None:
     "Gradients in x, y and c (float64); None where a point is too far out (`MAX_TIME`)."
-    (n, k, d), root, square = x.shape, c.sqrt(), total is not None
-    left, right = _side(x, root), _side(y, root)
-    if (left[:, 0] > MAX_TIME).any() or (right[:, 0] > MAX_TIME).any():
+    root, square = c.sqrt(), total is not None
+    sides = _sides(x, y, root)
+    if sides is None:
         return None
     if total is not None:
         grad = torch.where(total > 0, grad / total, grad * 0)
-    parts = max(1, min(16 // k, n // 64))  # of the rows, so that one factor has work for threads
-    for_x, for_y = torch.zeros_like(left), torch.zeros(parts, *right.shape, dtype=torch.float64)
-    for_c = torch.zeros(parts, k, dtype=torch.float64)
-    sides = left.numpy(), right.numpy(), grad.contiguous().numpy()
-    sums = for_x.numpy(), for_y.numpy(), for_c.numpy()
-    _run(_gradient_units, k * parts, *sides, square, *sums)
-    shares, found = _shares(root, square, share), []
-    for points, sums in ((left, for_x), (right, for_y.sum(0))):
-        slope = points[:, 1 : d + 1] / points[:, :1] * sums[:, :1] - sums[:, 1 : d + 1]
-        found.append((slope * (shares * root)[:, None, None]).permute(2, 0, 1).float())
-    return found[0], found[1], for_c.sum(0) * shares / c
+    k = len(c)
+    parts = max(1, min(16 // k, len(x) // 64))  # of the rows: one factor has work for threads
+    for_x, for_y = np.zeros(sides[0].shape), np.zeros((parts, *sides[1].shape))
+    for_c = np.zeros((parts, k))
+    grad = grad.contiguous().numpy()
+    _run(_gradient_units, k * parts, *sides, grad, square, for_x, for_y, for_c)
+    shares = _shares(root, square, share)
+    weights, found = (shares * root).numpy(), (torch.empty(x.shape), torch.empty(y.shape))
+    for side, sums, out in zip(sides, (for_x, for_y.sum(0)), found):
+        _of_points(side, sums, weights, out.numpy())
+    return *found, torch.from_numpy(for_c.sum(0)) * shares / c
