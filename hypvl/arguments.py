@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['device', 'SHIPPED_NAMES', 'MODEL_NAMES', 'SUITE_NAMES', 'PRESETS', 'Parser', 'choice', 'words', 'given', 'place',
            'count', 'counts', 'positive', 'add_common', 'say', 'wait', 'load_plugin', 'has_gpu', 'published_names',
-           'paper_packages', 'check_checkpoint', 'check_device', 'model_name', 'listed', 'check_folder', 'check_file',
-           'check_data']
+           'paper_packages', 'check_checkpoint', 'check_device', 'model_name', 'listed', 'check_folder', 'check_out',
+           'check_file', 'check_data']
 
 # %% ../nbs/006_arguments.ipynb #6dca51cf
 import argparse
@@ -338,6 +338,15 @@ def check_folder(
     "Raise FileNotFoundError where a folder is not there."
     if folder is not None and not folder.is_dir():
         raise FileNotFoundError(f"{name}: {str(folder)!r} is no folder")
+
+
+def check_out(
+    name: str,  # of the argument
+    folder: Path | None,  # None: it was not given
+) -> None:
+    "Raise ValueError where a file lies in the place of a folder that is to be written."
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise ValueError(f"{name}: {str(folder)!r} is a file, a folder is needed")
 
 
 def check_file(

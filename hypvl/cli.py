@@ -24,6 +24,7 @@ from hypvl.arguments import (
     check_device,
     check_file,
     check_folder,
+    check_out,
     choice,
     count,
     device,
@@ -520,17 +521,15 @@ def _models_of(args: argparse.Namespace) -> list[tuple[str, str, Path]]:
 
 def _check_out(args: argparse.Namespace, root: Path):
     "Raise where the data are empty, or the results would lie among them."
-    out = Path(args.out)
+    check_out("out", args.out)
     if root.is_dir() and not any(root.iterdir()):
         look = f"`hypvl data check --data_root {root}` lists what is looked for"
         name = "data" if args.data_root is None else "data_root"
         raise FileNotFoundError(f"{name}: {str(root)!r} is empty; {look}")
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"out: {str(out)!r} is a file, a folder is needed")
-    inside = root.is_dir() and out.resolve().is_relative_to(root.resolve())
+    inside = root.is_dir() and args.out.resolve().is_relative_to(root.resolve())
     if inside and (args.suite == "folder" or args.data is not None):
         name = "data_root" if args.data is None else "data"
-        raise ValueError(f"out: {str(out)!r} lies in {name}, where it would count as a class")
+        raise ValueError(f"out: {str(args.out)!r} lies in {name}, where it would count as a class")
 
 # %% ../nbs/001_cli.ipynb #84cd02fa
 def _processes(device: str):
@@ -641,14 +640,12 @@ def _silent(line: str):
 
 def _own_data(data: Path, prepared: Path, workers: int, shown: bool) -> tuple[Path, str]:
     "Where data of one's own lie after a look at all of them, and the suite that measures them."
-    from hypvl.data.own_data import PairSource, has_captions, said_of
+    from hypvl.data.own_data import PairSource, has_captions
 
     if not has_captions(data):
         return data, "folder"
     source = PairSource(root=str(data.absolute()), held_out=1.0)
-    found = source.prepare(prepared, 0, max(1, workers), shown)
-    say(said_of(found.suite))
-    return found.suite, "pairs"
+    return source.prepare(prepared, 0, max(1, workers), shown).suite, "pairs"
 
 
 def _wds_data(
@@ -696,6 +693,7 @@ def _flatten(args: argparse.Namespace, checkpoint: str, out: Path, device: str) 
 def _data_of(args: argparse.Namespace, share: "Share") -> None:
     "Put folder, suite and sections of what `--data` names where `--data_root` has them."
     from hypvl.data.benchmarks.webdatasets import fetch_wds, wds_folders
+    from hypvl.data.own_data import said_of
 
     for i, data in enumerate(args.data):
         if not isinstance(data, Path):
@@ -718,6 +716,8 @@ def _data_of(args: argparse.Namespace, share: "Share") -> None:
         shown = not args.quiet and share.rank == 0
         found = _own_data(args.data[0], args.out / "data", args.workers, shown)
         args.data_root, args.suite = found
+        if args.suite == "pairs":
+            say(said_of(args.data_root))
 
 # %% ../nbs/001_cli.ipynb #0a4df59a
 def _evaluate(args: argparse.Namespace) -> int:
@@ -869,8 +869,10 @@ def _data_export(args: argparse.Namespace) -> int:
     check_data(args.data, args.data_root)
     check_folder("data_root", args.data_root)
     check_file("names", args.names)
+    check_out("wds", args.wds)
     from tempfile import TemporaryDirectory
 
+    from hypvl.data.own_data import said_of
     from hypvl.evaluation.suites.export import export_wds
 
     lines = []
@@ -883,6 +885,8 @@ def _data_export(args: argparse.Namespace) -> int:
         root, suite = args.data_root, args.suite
         if args.data is not None:
             root, suite = _own_data(args.data, Path(prepared), 1, True)
+            if suite == "pairs":
+                say(said_of(root).partition(";")[0])  # the folder with the rest is deleted
         written = export_wds(root, args.wds, suite, args.sections, args.names, tell)
     return 0 if len(written) == len(lines) else MISSING
 
@@ -890,6 +894,7 @@ def _data_export(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace) -> int:
     "Run `hypvl compare`."
     check_folder("features", args.features)
+    check_out("out", args.out)
     if args.steps is not None and args.steps < 1:
         raise ValueError(f"steps: 1 or more, got {args.steps}")
     for plugin in args.plugin:
@@ -908,6 +913,7 @@ def _compare(args: argparse.Namespace) -> int:
 def _extract(args: argparse.Namespace) -> int:
     "Run `hypvl features extract`."
     check_device(args.device)
+    check_out("out", args.out)
     for plugin in args.plugin:
         load_plugin(plugin)
     wait("hypvl features extract: loads the encoders")
@@ -955,6 +961,8 @@ def _explore(args: argparse.Namespace) -> int:
 
 def _export(args: argparse.Namespace) -> int:
     "Run `hypvl export`."
+    check_out("torch", args.torch)
+    check_out("onnx", args.onnx)
     for plugin in args.plugin:
         load_plugin(plugin)
     from hypvl.models.export import export_model

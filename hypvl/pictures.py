@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PICTURE_SUFFIXES', 'UNREAD_SUFFIXES', 'ARCHIVE_SUFFIXES', 'Bounds', 'Refused', 'upright_rgb', 'picture_bytes',
-           'read_picture', 'left_behind', 'counted_by_kind', 'pictures_below']
+           'read_picture', 'left_behind', 'counted_by_kind', 'files_below', 'pictures_below']
 
 # %% ../nbs/005_pictures.ipynb #9a63283cbaf04dbcab1f6479b197f3a8
 import io
@@ -173,10 +173,28 @@ def counted_by_kind(
     return f"{counts}; e.g. {files[0]}"
 
 
+def files_below(
+    folder: str | Path,
+) -> list[Path]:
+    """Files in the order of their paths, without what tools left behind.
+
+    Links to folders are followed; a folder that several links lead to is read once.
+    """
+    found, seen = [], set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        found += [Path(place, name) for name in names]
+    return [p for p in sorted(found) if p.is_file() and not left_behind(p.relative_to(folder))]
+
+
 def pictures_below(
     folder: str | Path,
     suffixes: Sequence[str],  # in lower case, with their dot
 ) -> list[Path]:
     "Files that look like pictures, in the order of their paths, without what tools left behind."
-    files = sorted(p for p in Path(folder).rglob("*") if p.suffix.lower() in suffixes)
-    return [p for p in files if p.is_file() and not left_behind(p.relative_to(folder))]
+    return [path for path in files_below(folder) if path.suffix.lower() in suffixes]

@@ -28,6 +28,7 @@ from hypvl.arguments import (
     check_device,
     check_file,
     check_folder,
+    check_out,
     choice,
     count,
     counts,
@@ -299,6 +300,11 @@ def check_training(
     read_settings(args.settings)
     check_folder("data_root", args.data_root)
     check_data(args.data, args.data_root)
+    check_out("out", args.out)
+    if args.write is not None and args.write.is_dir():
+        raise ValueError(f"write: {str(args.write)!r} is a folder, a file is needed")
+    if args.seed is not None and args.seed < 0:
+        raise ValueError(f"seed: 0 or more, got {args.seed}")
     check_device(args.device)
 
 

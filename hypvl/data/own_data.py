@@ -13,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha1
 from pathlib import Path
 from typing import Any
@@ -24,14 +24,14 @@ from tqdm import tqdm
 
 from ..config import check_type, config_hash, file_stamp, write_atomic
 from .benchmarks.annotations import CaptionData
-from .downloads import Downloads, find_downloads
+from .downloads import Downloads, beside_shards, find_downloads
 from .grit.crops import check_crop_scale
 from .grit.shards import Faults, picture_member, read_shard
 from .jobs import write_once
 from .pairs import PairDataset, PairFiles, by_picture, find_pairs, text_captions
 from .records import parse_json
 from .sources import DataPaths, DataSource
-from ..pictures import PICTURE_SUFFIXES, Refused, left_behind, read_picture
+from ..pictures import PICTURE_SUFFIXES, Refused, files_below, read_picture
 
 _log = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def unreadable_pictures(
 def _texts_of(raw: dict[str, Any]) -> list[str]:
     "Captions of a sample of a tar; ValueError for a text or JSON that cannot be read."
     if "txt" in raw:
-        return text_captions(raw["txt"].decode())
+        return text_captions(raw["txt"].decode("utf-8-sig"))
     facts = parse_json(raw["json"]) if "json" in raw else None
     caption = facts.get("caption") if isinstance(facts, dict) else None
     return text_captions(caption) if isinstance(caption, str) else []
@@ -155,19 +155,27 @@ _TABLES = (".csv", ".tsv")
 
 def _files_of(source: Path) -> list[Path]:
     "The file, or the files below a folder, that a source consists of."
-    if source.is_file():
-        return [source]
-    files = [path for path in sorted(source.rglob("*")) if path.is_file()]
-    return [path for path in files if not left_behind(path.relative_to(source))]
+    return [source] if source.is_file() else files_below(source)
+
+
+def _stamped(source: Path, columns: Sequence[str]) -> list[Path]:
+    "The files that prepared data depend on: those of a source, and pictures that its table names."
+    files = _files_of(source)
+    tables = [path for path in files if path.suffix.lower() in _TABLES]
+    if len(tables) != 1 or any(path.suffix.lower() == ".tar" for path in files):
+        return files
+    return sorted({*files, *(picture for picture, _ in find_pairs(source, columns).pairs)})
 
 
 def _find(source: Path, columns: Sequence[str], folder: Path, progress: bool) -> PairFiles:
     "Pairs of a folder, a table or tars; the pictures of tars go into `folder`."
-    shards = [path for path in _files_of(source) if path.suffix.lower() == ".tar"]
+    files = _files_of(source)
+    shards = [path for path in files if path.suffix.lower() == ".tar"]
     if source.is_file() and not shards and source.suffix.lower() not in _TABLES:
         raise ValueError(f"data: a folder, .csv, .tsv or .tar is needed, got {str(source)!r}")
     if shards:
-        return unpack_pairs(shards, folder, progress)
+        found = unpack_pairs(shards, folder, progress)
+        return replace(found, faults=(*found.faults, *beside_shards(files)))
     downloads = find_downloads(source) if source.is_dir() else None
     return _unpack_downloads(downloads, folder) if downloads else find_pairs(source, columns)
 
@@ -238,7 +246,11 @@ class PairSource(DataSource, kind="pairs"):
         source = Path(self.root)
         if not self.root or not source.exists():
             raise FileNotFoundError(f"data: no file or folder {self.root!r}")
-        files = _files_of(source)
+        if source.is_dir() and Path(root).resolve().is_relative_to(source.resolve()):
+            raise ValueError(
+                f"out: {str(root)!r} lies in the data {self.root!r}; give another folder"
+            )
+        files = _stamped(source, self.columns)
         state = [[path.as_posix(), *file_stamp(path)] for path in files]
         made_of = ["pairs", list(self.columns), self.held_out, self.max_bad, state]
         folder = Path(root) / f"pairs-{config_hash(made_of)}"

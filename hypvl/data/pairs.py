@@ -37,7 +37,7 @@ from hypvl.pictures import (
     UNREAD_SUFFIXES,
     Refused,
     counted_by_kind,
-    left_behind,
+    files_below,
     read_picture,
     upright_rgb,
 )
@@ -117,8 +117,7 @@ def _find_beside(folder: Path, files: Sequence[Path]) -> PairFiles:
 
 def _find_in_folder(folder: Path, columns: Sequence[str]) -> PairFiles:
     "Pairs of pictures and the texts beside them, or of the one table of a folder without texts."
-    files = [p for p in sorted(folder.rglob("*")) if p.is_file()]
-    files = [p for p in files if not left_behind(p.relative_to(folder))]
+    files = files_below(folder)
     tables = [p for p in files if p.suffix.lower() in (".csv", ".tsv") and p.parent == folder]
     pictures = [p for p in files if p.suffix.lower() in (*PICTURE_SUFFIXES, *UNREAD_SUFFIXES)]
     if len(tables) == 1 and not any(p.with_suffix(".txt").is_file() for p in pictures):

@@ -173,6 +173,9 @@ def average_precision(
         )
     if not np.isin(targets, (0, 1)).all():
         raise ValueError("targets: 0 or 1 for each picture and class are needed")
+    holes = int(np.isnan(scores).sum())
+    if holes:
+        raise ValueError(f"scores: {holes} of {scores.size} are not a number")
     order = np.argsort(-scores, axis=0, kind="stable")
     hits = np.take_along_axis(targets.astype(np.float64), order, axis=0)
     precision = hits.cumsum(0) / np.arange(1, len(scores) + 1)[:, None]

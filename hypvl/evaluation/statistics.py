@@ -7,7 +7,7 @@ __all__ = ['NAMES', 'Interval', 'read_names', 'resampled_sum', 'bootstrap_mean',
            'Estimate', 'estimate', 'from_intervals', 'holm', 'presence_auc', 'item_values', 'summarise', 'is_part']
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #e39e55b2
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,6 +17,8 @@ from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray
 from scipy import stats
 from torch import Tensor
+
+from ..indices import read_values
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #a8058d5e
 class Interval(NamedTuple):
@@ -29,9 +31,12 @@ class Interval(NamedTuple):
 
 def _checked(values) -> Float[ndarray, "n"]:
     "A float array without holes."
-    values = np.asarray(values, dtype=float)
+    values = read_values("values", values)
     if values.ndim != 1 or not values.size:
         raise ValueError(f"values: one non-empty axis needed, got shape {values.shape}")
+    if values.dtype.kind not in "biuf":
+        raise ValueError(f"values: numbers needed, got {values.dtype}")
+    values = values.astype(float)
     holes = int((~np.isfinite(values)).sum())
     if holes:
         raise ValueError(f"values: {holes} of {values.size} values are not finite")
@@ -48,6 +53,8 @@ def read_names(
     NumPy makes one text of 1 and "1" in a list; here they stay two names. ValueError for a gap,
     and for another shape or length.
     """
+    if isinstance(given, Set):
+        raise ValueError(f"{name}: a row of names needed, got a set, which has no order")
     if isinstance(given, Tensor) or hasattr(given, "to_numpy") or isinstance(given, ndarray):
         names = given.cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
     else:
@@ -77,8 +84,8 @@ def _counts(
     draws: int,
 ) -> Int[ndarray, "draws U"]:
     "How often each thing is drawn."
-    if draws < 1:
-        raise ValueError(f"resamples must be positive, got {draws!r}")
+    if isinstance(draws, bool) or draws != int(draws) or draws < 1:
+        raise ValueError(f"resamples must be a positive integer, got {draws!r}")
     return rng.multinomial(size, odds, size=draws)
 
 
@@ -138,13 +145,15 @@ def bootstrap_mean(
     if strata is not None:
         codes = pd.factorize(read_names("strata", strata, len(values)))[0]
         parts = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
-    means = np.zeros(resamples)
+    means: Any = 0.0
     fewer = 0 if strata is None else 1
     for part in parts:
         if fewer and len(set(groups[part])) == 1:
             return Interval(float(values.mean()), np.nan, np.nan)
         share = len(part) / len(values)
-        means += resampled_sum([values[part]], [groups[part]], [share], rng, resamples, fewer)
+        means = means + resampled_sum(
+            [values[part]], [groups[part]], [share], rng, resamples, fewer
+        )
     value = float(values.mean())
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
     # a mean of ones over strata may be rounded to a little less than 1
@@ -333,7 +342,10 @@ def holm(
     p_values: Sequence[float],
 ) -> Float[ndarray, "m"]:  # in the order given
     "P-values adjusted for their number."
-    p = np.asarray(p_values, dtype=float)
+    p = read_values("p_values", p_values)
+    if p.ndim != 1 or (p.size and p.dtype.kind not in "iuf"):
+        raise ValueError(f"p_values: a row of numbers needed, got {p.dtype} {p.shape}")
+    p = p.astype(float)
     if ((p < 0) | (p > 1)).any():
         raise ValueError(f"p_values: numbers from 0 to 1 needed, got {p[(p < 0) | (p > 1)][0]:g}")
     order = np.argsort(p, kind="stable")

@@ -9,6 +9,8 @@ __all__ = ['ROWS', 'MODALITIES', 'VERSION', 'SPLITS', 'ITEM_KINDS', 'ITEM_COLUMN
 
 # %% ../../nbs/features/352_feature_store.ipynb #3ff8ef44
 import json
+import os
+import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -61,6 +63,13 @@ def _check_features(name: str, array: Any) -> np.ndarray:
 ROWS = 16_384  # that are read, converted or summed at a time
 
 
+def _reserve(path: Path) -> None:
+    "Take the room of a file on its disk: without it, writing to its mapping ends the process."
+    if hasattr(os, "posix_fallocate"):
+        with open(path, "rb+") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+
+
 def write_array(
     path: str | Path,  # of the file to write; its folder must exist
     parts: Iterable[np.ndarray],  # [n, W] each, one below the other
@@ -73,6 +82,7 @@ def write_array(
     with atomic_path(path) as unfinished:
         shape = (rows, width)
         out = np.lib.format.open_memmap(unfinished, mode="w+", dtype=np.dtype(dtype), shape=shape)
+        _reserve(unfinished)
         for part in parts:
             if part.shape[1:] != (width,):
                 raise ValueError(f"{Path(path).stem}: width {width}, got {list(part.shape)}")
@@ -437,6 +447,11 @@ def _arrays(name: str, given: Any) -> list[np.ndarray]:
         given = [given]
     if not isinstance(given, (list, tuple)) or not given:
         return [_check_features(name, given)]
+    if not all(isinstance(path, (str, Path)) for path in given):
+        kinds = ", ".join(sorted({type(one).__name__ for one in given}))
+        raise ValueError(
+            f"{name}: a list holds paths of .npy files, got {kinds}; numpy.concatenate joins arrays"
+        )
     arrays = [read_array(path) for path in given]
     for path, array in zip(given, arrays):
         if array.shape[1] != arrays[0].shape[1]:
@@ -519,6 +534,17 @@ def _in_order(folder: Path, pattern: str) -> list[Path]:
     return sorted(folder.glob(pattern), key=number)
 
 
+def _check_numbers(images: Sequence[Path], others: Sequence[Path]) -> None:
+    "Raise where files of one place share no number: their rows would be paired wrongly."
+    for path, other in zip(images, others):
+        numbers = [{*map(int, re.findall("[0-9]+", one.stem))} for one in (path, other)]
+        if len(images) > 1 and all(numbers) and numbers[0].isdisjoint(numbers[1]):
+            raise ValueError(
+                f"path: {path.name} and {other.name} have one place in their folders, but "
+                "different numbers; give files that belong together the same number"
+            )
+
+
 _NAMES = {"image": ("image", "img", "vision", "visual", "picture", "photo")}
 _NAMES |= {"text": ("text", "txt", "caption", "sentence")}
 
@@ -565,11 +591,14 @@ def open_features(
     if (folder / "store.json").is_file() or not folder.is_dir():
         return FeatureStore(folder)
     files = {side: _in_order(folder / f"{short}_emb", "*.npy") for side, short in _SHORT.items()}
-    if not all(files.values()):
+    metadata = _in_order(folder / "metadata", "*.parquet")
+    if all(files.values()):
+        _check_numbers(files["image"], files["text"])
+        _check_numbers(files["image"], metadata)
+    else:
         files = _two_files(folder)
     target = Path(out) if out else folder / "feature_store"
-    every = [path for paths in files.values() for path in paths]
-    every += _in_order(folder / "metadata", "*.parquet")
+    every = [path for paths in files.values() for path in paths] + metadata
     source = [[path.name, *file_stamp(path)[:2]] for path in every]
     if (target / "store.json").is_file() and FeatureStore(target).facts["source"] == source:
         return FeatureStore(target)

@@ -271,10 +271,10 @@ class HubModel(
         state, towers = self.saved_state()
         if self.config is None:  # nothing could rebuild the model, so nothing is left out
             state = file_tensors(self.state_dict())
-        else:
-            save_model_config(self.config, save_directory / "config.json", towers)
         with atomic_path(save_directory / "model.safetensors") as part:
             save_file(state, part)
+            if self.config is not None:  # no new settings beside old weights
+                save_model_config(self.config, save_directory / "config.json", towers)
 
     def generate_model_card(
         self,

@@ -221,6 +221,11 @@ class Options:
     def __post_init__(self):
         if self.by not in ("score", "angle"):
             raise ValueError(f"by: unknown {self.by!r}.{suggest(self.by, ('score', 'angle'))}")
+        known = ("children", "parents")
+        if self.direction not in known:
+            raise ValueError(
+                f"direction: unknown {self.direction!r}.{suggest(self.direction, known)}"
+            )
 
 
 def search(store: IndexedEmbeddings, queries: Any, k: int, options: Options) -> Hits:
@@ -333,6 +338,8 @@ def build_index(
     if not isinstance(geometry, Geometry):
         what = type(model_or_geometry).__name__
         raise TypeError(f"model_or_geometry: a model with a geometry is needed, got {what}")
+    if side not in ("image", "text"):
+        raise ValueError(f"side: unknown {side!r}.{suggest(side, ('image', 'text'))}")
     store = IndexedEmbeddings(Scorer(geometry, side), method, candidates)
     store.add(embeddings, ids, labels)
     return Index(store, model_hash(model_or_geometry))

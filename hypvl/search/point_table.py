@@ -243,10 +243,14 @@ def filter_rows(
             raise ValueError("labels: this index has none to filter by")
         keep = keep & has_label(table["labels"], labels)
     if norms is not None:
-        if len(norms) != 2 or not norms[0] <= norms[1]:
-            raise ValueError(f"norms must be (low, high), got {norms}")
+        numbers = [isinstance(norm, (int, float, np.number)) for norm in norms]
+        if numbers != [True, True] or not norms[0] <= norms[1]:
+            raise ValueError(f"norms must be (low, high), two numbers, got {norms}")
         known = known_norms(table)
         keep = keep & (known >= norms[0]) & (known <= norms[1])
     if exclude is not None:
-        keep = keep & ~np.isin(table["ids"], check_ids(exclude, "exclude"))
+        ids = np.atleast_1d(check_ids(exclude, "exclude"))
+        if ids.ndim != 1:
+            raise ValueError(f"exclude must be [N], got {list(ids.shape)}")
+        keep = keep & ~np.isin(table["ids"], ids)
     return None if keep.all() else np.flatnonzero(keep)

@@ -263,8 +263,8 @@ class RunIdentity:
 
     def save(self, out: Path):
         "Write both files into the folder of the run."
-        save_config(self.config, out / "config.json")
         write_atomic(out / "run.json", json.dumps(self.facts, indent=2, sort_keys=True) + "\n")
+        save_config(self.config, out / "config.json")  # of a run, as run.json says
 
     def compare(self, out: Path) -> list[str]:
         "What is different in the run that the folder holds; nothing where there is none."

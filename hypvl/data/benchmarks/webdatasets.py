@@ -132,7 +132,7 @@ def _label(kind: str, content: bytes, classes: Sequence[str], where: str) -> Any
     if kind == "multilabel":
         return _flags(content, classes, where)
     try:
-        text = content.decode()
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{where}: no UTF-8 ({error})") from error
     if kind == "retrieval":
