@@ -86,7 +86,7 @@ test: .venv/.installed  ## formatter, linter, types, clean export, then nbdev_te
 	@before=$$($(TREE)); $(MAKE) --no-print-directory export && \
 		test "$$before" = "$$($(TREE))" || { echo "hypvl/ or a notebook was not up to date: 'make export' has changed it, look at git diff"; exit 1; }
 	OMP_NUM_THREADS=1 $(BIN)/nbdev_test --n_workers 2 --do_print --pause 0
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest papers_repro/tests -q -n 2 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest papers_repro/tests -q -n 3 --dist loadfile --no-loadscope-reorder
 
 .venv/.site: settings.ini setup.py constraints.txt
 	test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
