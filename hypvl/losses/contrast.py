@@ -53,8 +53,8 @@ def chance_of(
 class PairContrast(LossTerm):
     "A term of matched pairs: row i of one input is the partner of row i of the other."
 
-    first: str  # input expression of the queries: local, never gathered
-    second: str  # input expression of the partners: gathered over processes
+    first: str  # input expression, for instance the images
+    second: str  # input expression of the partners, for instance the texts
     weight: float = 1.0  # coefficient in the objective
     reduction: str = "mean"  # over the pairs of all processes: 'mean' or 'sum'
     name: str = ""  # column in the logs; made from the inputs if empty
