@@ -13,6 +13,7 @@ import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -180,23 +181,42 @@ def _settings(chosen: pd.DataFrame) -> pd.Series:
     return chosen.groupby(names, dropna=False, observed=True).ngroup()
 
 
+def _joined(names: Sequence[object]) -> str:
+    return "+".join(sorted({*map(str, names)}))
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    "Mean of the numbers that are known."
+    known = [number for number in numbers if not np.isnan(number)]
+    return sum(known) / len(known) if known else np.nan
+
+
 def _side(rows: _ByPlace, query: str, columns: Sequence[Column]) -> dict[str, pd.DataFrame]:
     "Seeds × columns of the selected model: mean value, number of items, data of the test."
     chosen = _selected(rows, query, columns)
-    keys = [column.key for column in columns]
-    chosen = chosen.assign(setting=_settings(chosen))
-    grid = chosen.groupby(["seed", *_PLACE], observed=True)
-    count = grid["setting"].nunique().unstack(_PLACE)
-    complete = count.index[count.eq(chosen["setting"].nunique()).all(axis=1)]
-    lacking = [key for key in keys if key not in count.columns]
-    if lacking:
+    keys, settings = [column.key for column in columns], _settings(chosen)
+    places = zip(*(chosen[name] for name in _PLACE))
+    cells: dict[Any, dict[tuple, list]] = {}  # seed → place → (value, n, data, setting) of rows
+    for seed, place, *row in zip(
+        chosen["seed"], places, chosen["value"], chosen["n"], chosen["data"], settings
+    ):
+        cells.setdefault(seed, {}).setdefault(place, []).append(row)
+    measured = {place for of_seed in cells.values() for place in of_seed}
+    if lacking := [key for key in keys if key not in measured]:
         raise NotRun(f"no {' '.join(lacking[0])} of {query}")
-    parts = {
-        "value": grid["value"].mean(),
-        "n": grid["n"].mean(),
-        "data": grid["data"].agg(lambda names: "+".join(sorted(set(map(str, names))))),
+    found: dict[str, dict] = {"value": {}, "n": {}, "data": {}}
+    wanted = settings.nunique()
+    for seed, of_seed in sorted(cells.items()):
+        known = [{row[-1] for row in of_seed.get(place, ())} for place in measured]
+        if any(len(some) < wanted for some in known):
+            continue  # a setting lacks this seed
+        for part, combine, at in zip(found.values(), (_mean, _mean, _joined), range(3)):
+            part[seed] = [combine([row[at] for row in of_seed[key]]) for key in keys]
+    heading = pd.MultiIndex.from_tuples(keys, names=_PLACE)
+    return {
+        name: pd.DataFrame(list(part.values()), pd.Index(list(part), name="seed"), heading)
+        for name, part in found.items()
     }
-    return {name: part.unstack(_PLACE).loc[complete, keys] for name, part in parts.items()}
 
 # %% ../../nbs/papers/809_claims.ipynb #c1a1001b
 def _reference_values(
