@@ -51,7 +51,7 @@ def busemann(
 ) -> Float[Tensor, "*B K"]:  # in units of 1/sqrt(c); 0 at the origin
     "Busemann functions of `x` for each direction."
     x = math.sqrt(c) * x.double()
-    return torch.log(torch.sqrt(1 + x.square().sum(-1, keepdim=True)) - x @ q.double().T)
+    return torch.log(torch.sqrt(1 + x.square().sum(-1, keepdim=True)) - x @ q.double().mT)
 
 # %% ../../nbs/evaluation/607_horopca.ipynb #312fe5fb
 def _plane(x, q, c):
@@ -97,27 +97,27 @@ class HoroPCA:
 
 # %% ../../nbs/evaluation/607_horopca.ipynb #4ca86735
 def _variance(x, c):
-    "Mean squared pairwise distance; pairs only, since the diagonal has no gradient."
-    i, j = torch.triu_indices(len(x), len(x), 1, device=x.device)
-    return dist(x[i], x[j], c=c).square().mean()
+    "Mean squared distance of points [*B, N, d]; pairs only, since the diagonal has no gradient."
+    i, j = torch.triu_indices(x.shape[-2], x.shape[-2], 1, device=x.device)
+    return dist(x[..., i, :], x[..., j, :], c=c).square().mean(-1)
 
 
 def _orthonormal(free):
-    "Two orthonormal rows from a free matrix [d, 2]."
-    return torch.linalg.qr(free).Q.T
+    "Two orthonormal rows from each free matrix [d, 2]."
+    return torch.linalg.qr(free).Q.mT
 
 
-def _climb(x, c, steps, lr, start):
-    "The variance that one climb reaches, and its directions."
-    free = start.clone().requires_grad_()
+def _climb(x, c, steps, lr, starts):
+    "The variances [S] that climbs from starts [S, d, 2] reach, and their directions."
+    free = starts.clone().requires_grad_()
     adam = torch.optim.Adam([free], lr=lr)
     for _ in range(steps):
         adam.zero_grad()
-        spread = _variance(_plane(x, _orthonormal(free), c), c)
-        (-spread).backward()
+        spreads = _variance(_plane(x, _orthonormal(free), c), c)
+        (-spreads.sum()).backward()
         adam.step()
     directions = _orthonormal(free.detach())
-    return _variance(_plane(x, directions, c), c).item(), directions
+    return _variance(_plane(x, directions, c), c), directions
 
 # %% ../../nbs/evaluation/607_horopca.ipynb #91942cf6
 def fit_horopca(
@@ -147,12 +147,9 @@ def fit_horopca(
     draws = []
     for _ in range(starts):
         draws.append(torch.randn(x.shape[1], 2, generator=generator, dtype=torch.float64))
-    best_spread, best_directions = -math.inf, draws[0]
-    for draw in draws:
-        spread, directions = _climb(moved, c, steps, lr, draw.to(x.device))
-        if spread > best_spread:
-            best_spread, best_directions = spread, directions
-    return HoroPCA(middle, best_directions, c, best_spread / _variance(x, c).item())
+    spreads, directions = _climb(moved, c, steps, lr, torch.stack(draws).to(x.device))
+    best = int(spreads.argmax())
+    return HoroPCA(middle, directions[best], c, (spreads[best] / _variance(x, c)).item())
 
 # %% ../../nbs/evaluation/607_horopca.ipynb #dd53b57b
 def factor_disks(

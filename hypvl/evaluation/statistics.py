@@ -384,8 +384,7 @@ def item_values(
     clusters: Sequence[int] | None = None,  # what each item belongs to; None: items are independent
 ) -> pd.DataFrame:  # columns suite, dataset, metric, score, model, item, cluster, value
     "Long rows of per-item results."
-    names = dict(suite=suite, dataset=dataset, score=score, model=model)
-    frames = []
+    columns: dict[str, list[np.ndarray]] = {"item": [], "cluster": [], "value": []}
     for metric, numbers in values.items():
         numbers = np.asarray(numbers, dtype=float)
         holes = int(np.isnan(numbers).sum())
@@ -400,9 +399,12 @@ def item_values(
         cluster = item
         if clusters is not None:
             cluster = read_names("clusters", clusters, len(numbers))
-        rows = names | dict(metric=metric, item=item, cluster=cluster, value=numbers)
-        frames.append(pd.DataFrame(rows, columns=[*NAMES, "item", "cluster", "value"]))
-    return pd.concat(frames, ignore_index=True).astype({"model": object})
+        for column, part in zip(columns.values(), (item, cluster, numbers)):
+            column.append(part)
+    metrics = np.repeat([*values], [len(part) for part in columns["value"]])
+    rows = dict(suite=suite, dataset=dataset, metric=metrics, score=score, model=model)
+    rows |= {name: np.concatenate(parts) for name, parts in columns.items()}
+    return pd.DataFrame(rows).astype({"model": object})
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #a8cd41ca
 def summarise(
@@ -415,15 +417,18 @@ def summarise(
     missing = [name for name in (*NAMES, "item", "cluster", "value") if name not in items]
     if missing:
         raise ValueError(f"items: columns {missing} are missing, got {list(items.columns)}")
+    known = [name for name in ("value", "cluster", "stratum") if name in items]
+    columns = {name: items[name].to_numpy() for name in known}
+    codes = items.groupby([*NAMES], sort=False, dropna=False).ngroup().to_numpy()
+    groups = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
+    names = items[[*NAMES]].iloc[[group[0] for group in groups]]
     rows = []
-    for names, group in items.groupby([*NAMES], sort=False, dropna=False):
-        row = {
-            column: name if isinstance(name, str) else None for column, name in zip(NAMES, names)
-        }
-        values, clusters = group["value"].to_numpy(), group["cluster"].to_numpy()
-        if group["cluster"].nunique() == len(clusters):
+    for row, group in zip(names.to_dict("records"), groups):
+        row = {column: name if isinstance(name, str) else None for column, name in row.items()}
+        values, clusters = columns["value"][group], columns["cluster"][group]
+        if pd.Series(clusters).nunique() == len(clusters):
             clusters = None  # every item for itself
-        strata = group["stratum"].to_numpy() if "stratum" in group else None
+        strata = columns["stratum"][group] if "stratum" in columns else None
         if strata is not None and pd.isna(strata).any():
             strata = None
         rng = np.random.default_rng(seed)

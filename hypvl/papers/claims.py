@@ -10,13 +10,14 @@ __all__ = ['COLUMNS', 'KINDS', 'STUDIES', 'MOST_PRIMARY', 'MOST_HEADLINES', 'SEE
 # %% ../../nbs/papers/809_claims.ipynb #c1a10003
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
+from scipy.special import stdtr, stdtrit
 
 from ..config import suggest
 from ..evaluation.statistics import holm
@@ -117,7 +118,7 @@ class NotRun(Exception):
     "A claim cannot be compared with these results; the message says what is missing."
 
 
-def _columns_of(task: str, measured: set[tuple[str, str, str]]) -> list[Column]:
+def _columns_of(task: str, measured: Container[tuple[str, str, str]]) -> list[Column]:
     "Columns of one entry of `tasks` that were measured."
     name, dataset, metric = (*task.split(":"), "", "")[:3]
     if name == "measure":
@@ -139,13 +140,30 @@ def _columns_of(task: str, measured: set[tuple[str, str, str]]) -> list[Column]:
 _PLACE = ["suite", "dataset", "metric"]
 
 
-def _selected(rows: pd.DataFrame, query: str, columns: Sequence[Column]) -> pd.DataFrame:
+class _ByPlace:
+    "Results, looked up by the columns of a claim: most claims read few of the rows."
+
+    def __init__(self, rows: pd.DataFrame):
+        texts = rows.select_dtypes("str").columns
+        self.rows = rows.astype(dict.fromkeys(texts, object))  # rows are picked faster from objects
+        self.places = rows.groupby(_PLACE, observed=True).indices
+        self._bounds: dict[Column, tuple[float, float]] = {}
+
+    def at(self, columns: Sequence[Column]) -> pd.DataFrame:
+        "Rows of these columns, in the order of all rows."
+        return self.rows.iloc[sorted(i for one in columns for i in self.places.get(one.key, ()))]
+
+    def bounds(self, column: Column) -> tuple[float, float]:
+        "Best text-only baseline and upper bound of a column."
+        if column not in self._bounds:
+            self._bounds[column] = column_bounds(self.at([column]), column)
+        return self._bounds[column]
+
+
+def _selected(rows: _ByPlace, query: str, columns: Sequence[Column]) -> pd.DataFrame:
     "Rows of a model on these columns."
-    chosen = rows.query(query)
-    keys = [column.key for column in columns]
-    at = pd.MultiIndex.from_frame(chosen[_PLACE])
-    finite = np.isfinite(chosen["value"].astype(float))
-    chosen = chosen[at.isin(keys) & finite.to_numpy()]
+    there = rows.at(columns)
+    chosen = there[there.eval(query) & np.isfinite(there["value"].astype(float))]
     if not len(chosen):
         raise NotRun(f"no run of {query}")
     for listed in re.findall(r"\bmodel in (\[[^\]]*\])", query):
@@ -163,30 +181,50 @@ def _settings(chosen: pd.DataFrame) -> pd.Series:
     return chosen.groupby(names, dropna=False, observed=True).ngroup()
 
 
-def _side(rows: pd.DataFrame, query: str, columns: Sequence[Column]) -> dict[str, pd.DataFrame]:
+def _joined(names: Sequence[object]) -> str:
+    return "+".join(sorted({*map(str, names)}))
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    "Mean of the numbers that are known."
+    known = [number for number in numbers if not np.isnan(number)]
+    return sum(known) / len(known) if known else np.nan
+
+
+def _side(rows: _ByPlace, query: str, columns: Sequence[Column]) -> dict[str, pd.DataFrame]:
     "Seeds × columns of the selected model: mean value, number of items, data of the test."
     chosen = _selected(rows, query, columns)
-    keys = [column.key for column in columns]
-    chosen = chosen.assign(setting=_settings(chosen))
-    grid = chosen.groupby(["seed", *_PLACE], observed=True)
-    count = grid["setting"].nunique().unstack(_PLACE)
-    complete = count.index[count.eq(chosen["setting"].nunique()).all(axis=1)]
-    lacking = [key for key in keys if key not in count.columns]
-    if lacking:
+    keys, settings = [column.key for column in columns], _settings(chosen)
+    places = zip(*(chosen[name] for name in _PLACE))
+    cells: dict[Any, dict[tuple, list]] = {}  # seed → place → (value, n, data, setting) of rows
+    for seed, place, *row in zip(
+        chosen["seed"], places, chosen["value"], chosen["n"], chosen["data"], settings
+    ):
+        cells.setdefault(seed, {}).setdefault(place, []).append(row)
+    measured = {place for of_seed in cells.values() for place in of_seed}
+    if lacking := [key for key in keys if key not in measured]:
         raise NotRun(f"no {' '.join(lacking[0])} of {query}")
-    parts = {
-        "value": grid["value"].mean(),
-        "n": grid["n"].mean(),
-        "data": grid["data"].agg(lambda names: "+".join(sorted(set(map(str, names))))),
+    found: dict[str, dict] = {"value": {}, "n": {}, "data": {}}
+    wanted = settings.nunique()
+    for seed, of_seed in sorted(cells.items()):
+        known = [{row[-1] for row in of_seed.get(place, ())} for place in measured]
+        if any(len(some) < wanted for some in known):
+            continue  # a setting lacks this seed
+        for part, combine, at in zip(found.values(), (_mean, _mean, _joined), range(3)):
+            part[seed] = [combine([row[at] for row in of_seed[key]]) for key in keys]
+    heading = pd.MultiIndex.from_tuples(keys, names=_PLACE)
+    return {
+        name: pd.DataFrame(list(part.values()), pd.Index(list(part), name="seed"), heading)
+        for name, part in found.items()
     }
-    return {name: part.unstack(_PLACE).loc[complete, keys] for name, part in parts.items()}
 
 # %% ../../nbs/papers/809_claims.ipynb #c1a1001b
 def _reference_values(
-    bars: pd.DataFrame, runs: pd.DataFrame, which: str, columns: Sequence[Column]
+    bars: _ByPlace, runs: pd.DataFrame, which: str, columns: Sequence[Column]
 ) -> pd.DataFrame:
     "Seeds × columns of the best text-only baseline, or of permuted labels, beside these runs."
-    own = bars[bars["run"].isin(runs["run"])]
+    own = bars.at(columns)
+    own = own[own["run"].isin(runs["run"])]
     if which == "permuted":
         own = own[own["model"].eq("permuted")]
         values = own.groupby(["seed", *_PLACE], observed=True)["value"].mean().unstack(_PLACE)
@@ -215,13 +253,12 @@ class Comparison:
 
 # %% ../../nbs/papers/809_claims.ipynb #1997f370
 def _compare(
-    rows: pd.DataFrame, bars: pd.DataFrame, model: str, rival: str, tasks: Sequence[str], unit: str
+    rows: _ByPlace, bars: _ByPlace, model: str, rival: str, tasks: Sequence[str], unit: str
 ) -> Comparison:
-    measured = set(rows[_PLACE].drop_duplicates().itertuples(index=False, name=None))
     groups = []
     for task in tasks:
         sign = -1 if task.startswith("-") else 1
-        groups.append((sign, _columns_of(task.lstrip("- "), measured)))
+        groups.append((sign, _columns_of(task.lstrip("- "), rows.places)))
     columns = list({column.key: column for _, group in groups for column in group}.values())
     ours = _side(rows, model, columns)
     if rival in ("baseline", "permuted"):
@@ -248,7 +285,7 @@ def _compare(
     for sign, group in groups:
         gains[sign] += [gap[column.key] for column in group]
     effects = sum(sign * sum(found) / len(found) for sign, found in gains.items() if found)
-    bounds = np.array([column_bounds(bars, column) for column in columns])
+    bounds = np.array([bars.bounds(column) for column in columns])
     means = np.array([one["value"].mean() for one in (ours, theirs)])
     with np.errstate(invalid="ignore", divide="ignore"):
         positions = ((means - bounds[:, 0]) / (bounds[:, 1] - bounds[:, 0])).mean(axis=1)
@@ -271,12 +308,7 @@ def _reason(claim: pd.Series) -> str:
     return tasks.removeprefix(_UNTESTED).strip() if tasks.startswith(_UNTESTED) else ""
 
 
-def comparisons(
-    claim: pd.Series,  # a row of `read_claims`
-    rows: pd.DataFrame,  # results of models
-    bars: pd.DataFrame,  # results of baselines and of the upper bound
-) -> list[Comparison]:  # one, or with `all` one per rival and task
-    "Per-seed effects of a claim. `NotRun` says what is missing."
+def _comparisons(claim: pd.Series, rows: _ByPlace, bars: _ByPlace) -> list[Comparison]:
     if reason := _reason(claim):
         raise NotRun(reason)
     tasks = [task.strip() for task in claim["tasks"].split(";")]
@@ -298,6 +330,15 @@ def comparisons(
     own = all(one.own_items for one in found)
     return [Comparison(joined.mean(axis=1), own_items=own, **means)]
 
+
+def comparisons(
+    claim: pd.Series,  # a row of `read_claims`
+    rows: pd.DataFrame,  # results of models
+    bars: pd.DataFrame,  # results of baselines and of the upper bound
+) -> list[Comparison]:  # one, or with `all` one per rival and task
+    "Per-seed effects of a claim. `NotRun` says what is missing."
+    return _comparisons(claim, _ByPlace(rows), _ByPlace(bars))
+
 # %% ../../nbs/papers/809_claims.ipynb #c1a1000f
 SEEDS = 8  # that a primary claim needs
 
@@ -308,19 +349,28 @@ LEVEL = 0.05
 _ROUNDING = 1e-9  # of effects: what differs by less is equal
 
 
+def _error(effects: np.ndarray) -> float:
+    "Standard error of the mean."
+    return np.std(effects, ddof=1) / len(effects) ** 0.5
+
+
+def _t_value(effects: np.ndarray, against: float) -> float:
+    return (np.mean(effects) - against) / _error(effects)
+
+
 def _p_value(effects: np.ndarray, against: float = 0.0) -> float:
     "Two-sided p-value of a paired t-test; of equal effects 1 or 0."
     if np.ptp(effects) <= _ROUNDING:
         return 1.0 if abs(effects[0] - against) <= _ROUNDING else 0.0
-    return float(stats.ttest_1samp(effects, against).pvalue)
+    return float(2 * stdtr(len(effects) - 1, -abs(_t_value(effects, against))))
 
 
 def _p_within(effects: np.ndarray, bound: float) -> float:
     "The larger p-value of the two one-sided tests of |effect| < bound."
     if np.ptp(effects) <= _ROUNDING:
         return 0.0 if abs(effects[0]) < bound - _ROUNDING else 1.0
-    low = stats.ttest_1samp(effects, -bound, alternative="greater").pvalue
-    return float(max(low, stats.ttest_1samp(effects, bound, alternative="less").pvalue))
+    low, high = -_t_value(effects, -bound), _t_value(effects, bound)
+    return float(stdtr(len(effects) - 1, max(low, high)))
 
 
 def t_interval(
@@ -329,7 +379,7 @@ def t_interval(
     "95 % interval of the mean, S − 1 degrees of freedom; NaN for one seed."
     if len(effects) < 2:
         return np.nan, np.nan
-    half = stats.t.ppf(1 - LEVEL / 2, len(effects) - 1) * stats.sem(effects)
+    half = stdtrit(len(effects) - 1, 1 - LEVEL / 2) * _error(effects)
     return float(np.mean(effects) - half), float(np.mean(effects) + half)
 
 
@@ -338,7 +388,7 @@ def detectable(
 ) -> float:
     "The effect that four of five such studies would find at the 5 % level (without Holm)."
     free = len(effects) - 1
-    return float((stats.t.ppf(1 - LEVEL / 2, free) + stats.t.ppf(0.8, free)) * stats.sem(effects))
+    return float((stdtrit(free, 1 - LEVEL / 2) + stdtrit(free, 0.8)) * _error(effects))
 
 # %% ../../nbs/papers/809_claims.ipynb #8e023d8a
 @dataclass(frozen=True)
@@ -448,20 +498,24 @@ def _note(claim: pd.Series, found: Sequence[Comparison], outcome: str, row: dict
     return f"detectable effect {size:.2f} {claim['unit']}"
 
 
-def _of_models(results: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    "Rows of models with the planned training in the paper's own score, and rows of baselines."
+def _of_models(results: pd.DataFrame) -> tuple[_ByPlace, _ByPlace, _ByPlace]:
+    "Rows of models with the planned training: of all scores, of the paper's own; of baselines."
     if "budget" in results:
         results = results[results["budget"].fillna(1).isin([0, 1])]
     is_bar = results["model"].isin(list(BASELINES))
-    return results[~is_bar], results[is_bar & results["score"].eq("paper")]
+    own = results["score"].eq("paper")
+    return (
+        _ByPlace(results[~is_bar]),
+        _ByPlace(results[~is_bar & own]),
+        _ByPlace(results[is_bar & own]),
+    )
 
 
-def _found(claim: pd.Series, models: pd.DataFrame, bars: pd.DataFrame) -> list[Comparison]:
+def _found(claim: pd.Series, models: _ByPlace, own: _ByPlace, bars: _ByPlace) -> list[Comparison]:
     "Comparisons of a claim; an error of its queries or tasks names the claim."
-    if not re.search(r"\bscore\b *(==|!=|in\b)", f"{claim['model']} {claim['rivals']}"):
-        models = models[models["score"].eq("paper")]
+    names_score = re.search(r"\bscore\b *(==|!=|in\b)", f"{claim['model']} {claim['rivals']}")
     try:
-        return comparisons(claim, models, bars)
+        return _comparisons(claim, models if names_score else own, bars)
     except NotRun:
         raise
     except Exception as error:  # pandas raises many kinds for a wrong query
@@ -475,14 +529,14 @@ def judge(
 ) -> pd.DataFrame:  # the claims with the columns of `JUDGED`
     "Every claim with its effect; primary claims with their outcome. The same rows, the same table."
     rows, tests = [], {}
-    models, bars = _of_models(results) if results is not None else (None, None)
+    of_models = None if results is None else _of_models(results)
     known = {} if earlier is None else earlier.set_index("id").to_dict("index")
     for place, claim in claims.iterrows():
         row = {"outcome": "not run" if claim["kind"] == "primary" else "", "note": "", "seeds": 0}
         try:
-            if models is None:
+            if of_models is None:
                 raise NotRun("nothing was run")
-            found = _found(claim, models, bars)
+            found = _found(claim, *of_models)
             row |= _summary(claim, found)
             if claim["kind"] == "primary":
                 row["note"] = _why_not_judged(found)

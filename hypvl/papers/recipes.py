@@ -38,8 +38,8 @@ _SMALL_SUITE = SuiteConfig(
     clutter=1,
     retrieval=24,
     captions=2,
-    checklist=12,
-    crepe=12,
+    checklist=6,
+    crepe=6,
     factors=240,
 )
 _LARGE_SUITE = SuiteConfig(

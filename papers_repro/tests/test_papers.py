@@ -61,6 +61,14 @@ def test_every_paper_trains_other_budgets():
 
 
 @pytest.mark.parametrize("name", PAPERS)
+def test_no_two_columns_of_a_table_share_a_heading(name):
+    "One would be written over the other."
+    for number, layout in find_paper(name).tables.items():
+        headings = {(column.group, column.label) for column in layout.columns}
+        assert len(headings) == len({*layout.columns}), number
+
+
+@pytest.mark.parametrize("name", PAPERS)
 def test_every_figure_and_table_has_a_caption(name):
     paper = find_paper(name)
     for kind, parts in (("figure", paper.figures), ("table", paper.tables)):

@@ -12,6 +12,7 @@ __all__ = ['DIRECTIONS', 'SCORES', 'Likeness', 'Measured', 'Measure', 'FRACTIONS
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import pandas as pd
@@ -275,10 +276,10 @@ def _rows(
     items = np.arange(len(search.queries))
     clusters = items if search.query_images is None else search.query_images
     frames = []
-    for metric, numbers in values.items():
-        kept = ~np.isnan(numbers)
+    for mask, metrics in groupby(values, lambda metric: (~np.isnan(values[metric])).tobytes()):
+        kept = np.frombuffer(mask, dtype=bool)
         rows = item_values(
-            {f"{direction}_{metric}": numbers[kept]},
+            {f"{direction}_{metric}": values[metric][kept] for metric in metrics},
             suite="instances",
             dataset=dataset,
             score=score,

@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
-from scipy.stats import rankdata
 from torch import Tensor
 
 from ...evaluation.statistics import item_values
@@ -86,16 +85,23 @@ def containment_depth(
     return depth
 
 
+def _ranks(values: Sequence[float] | Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
+    "Ranks from 1; equal values share the mean of theirs."
+    _, place, times = np.unique(values, return_inverse=True, return_counts=True)
+    return (np.cumsum(times) - (times - 1) / 2)[place]
+
+
 def rank_correlation(
     radii: Sequence[float] | Float[np.ndarray, "n"],
     depths: Sequence[int] | Int[np.ndarray, "n"],
 ) -> float:  # -1 … 1; NaN where all depths are equal
     "Spearman's correlation; 0 for radii that are all the same, which tell nothing apart."
-    if len(np.unique(depths)) < 2:
+    of_depths, of_radii = _ranks(depths), _ranks(radii)
+    if np.ptp(of_depths) == 0:
         return float("nan")
-    if len(np.unique(radii)) < 2:
+    if np.ptp(of_radii) == 0:
         return 0.0
-    return float(np.corrcoef(rankdata(radii), rankdata(depths))[0, 1])
+    return float(np.corrcoef(of_radii, of_depths)[0, 1])
 
 # %% ../../../nbs/papers/visual_hierarchies/873_order_recovery.ipynb #191ee4bc
 @dataclass(frozen=True, eq=False)
