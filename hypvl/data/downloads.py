@@ -8,9 +8,9 @@ __all__ = ['TarPicture', 'ParquetPicture', 'read_place', 'Downloads', 'find_down
 # %% ../../nbs/data/224_downloads.ipynb #97302f42
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -231,15 +231,22 @@ class ColumnPairs:
         source: Any,  # with `column_names`, a length, and rows as mappings
         columns: Sequence[str],  # of pictures and captions
     ):
+        names = source.column_names
+        if isinstance(names, Mapping):
+            splits = ", ".join(map(repr, names))
+            raise ValueError(f"source: it has the splits {splits}; give one of them")
+        if not hasattr(source, "__len__"):
+            raise ValueError(
+                f"source: a length and rows by index are needed, {type(source).__name__} has "
+                "none; load the dataset without streaming"
+            )
         for name in columns:
-            if name not in source.column_names:
+            if name not in names:
                 raise ValueError(
-                    f"columns: no column {name!r}, the dataset has "
-                    f"{', '.join(source.column_names)}.{suggest(name, source.column_names)}"
+                    f"columns: no column {name!r}, the dataset has {', '.join(names)}."
+                    f"{suggest(name, names)}"
                 )
-        select = getattr(source, "select_columns", None)  # others need not be decoded
-        self.source = select(list(columns)) if select else source
-        self.columns = tuple(columns)
+        self.source, self.columns = _undecoded(source, columns), tuple(columns)
 
     def __len__(self) -> int:
         return len(self.source)
@@ -248,6 +255,8 @@ class ColumnPairs:
         where, (picture, caption) = f"source[{i}]", self.columns
         try:
             row = self.source[i]
+            if not isinstance(row, Mapping):
+                raise TypeError(f"{where}: a row by names is needed, got {type(row).__name__}")
             image = _decoded(row[picture])
         except (Refused, OSError, SyntaxError, Image.DecompressionBombError) as error:
             raise SampleFault("broken image", where, error) from error
@@ -255,6 +264,17 @@ class ColumnPairs:
         if not texts or not all(isinstance(one, str) and one.strip() for one in texts):
             raise SampleFault("no caption", where, f"{caption!r} holds {str(texts)[:60]!r}")
         return image, tuple(texts)
+
+
+def _undecoded(source: Any, columns: Sequence[str]) -> Any:
+    "The two columns of a dataset; pictures of a `datasets.Dataset` as bytes or path."
+    if not hasattr(source, "select_columns"):
+        return source
+    source = source.select_columns(list(columns))
+    feature = source.features[columns[0]]
+    if not getattr(feature, "decode", False):
+        return source
+    return source.cast_column(columns[0], replace(feature, decode=False))
 
 
 def _decoded(image: Any) -> Any:
