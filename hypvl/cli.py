@@ -314,8 +314,8 @@ def _add_extraction(parser: argparse.ArgumentParser):
         "--data",
         required=True,
         type=given,
-        help="photographs with captions: a folder, .csv or .tsv, or flickr8k:FOLDER, "
-        "flickr30k_entities:FOLDER, hierarcaps:FOLDER, ...",
+        help="photographs with captions: a folder, .csv, .tsv, output of img2dataset, or "
+        "flickr8k:FOLDER, flickr30k_entities:FOLDER, hierarcaps:FOLDER, ...",
     )
     names = "open_clip:NAME/TAG or /FILE, transformers:NAME or FOLDER, package.module:function"
     group.add_argument(
