@@ -108,8 +108,9 @@ def list_models(contains: str = "") -> list[str]:
     """Names that `create_model` knows.
 
     contains: only names with this part, such as 'phyclip'; '' lists all models of the four
-        families, the two with weights and those with published weights. 'open_clip:' lists the
-        names of open_clip, 'open_clip:RN50' those of them with this part.
+        families, those that come with weights and the published ones, whose tags
+        `published_checkpoints` has. 'open_clip:' lists the names of open_clip, 'open_clip:RN50'
+        those of them with this part.
     """
     if contains.startswith("open_clip:"):
         names = open_clip_names(contains.removeprefix("open_clip:"))
