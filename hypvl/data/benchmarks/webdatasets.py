@@ -170,10 +170,12 @@ def _tars(folder: Path, split: str) -> list[Path]:
     count = folder / split / "nshards.txt"
     if not count.is_file():
         raise lacks(folder.name, [count], _OBTAIN)
-    tars = [folder / split / f"{number}.tar" for number in range(_tar_count(folder, split))]
-    absent = [tar for tar in tars if not tar.is_file()]
-    if absent:
-        raise lacks(f"{folder.name} (nshards.txt counts {len(tars)} tars)", absent[:3], _OBTAIN)
+    tars = []
+    for number in range(_tar_count(folder, split)):
+        tars.append(folder / split / f"{number}.tar")
+        if not tars[-1].is_file():  # at the first one: the count may be anything
+            counted = f"nshards.txt counts {_tar_count(folder, split):,} tars"
+            raise lacks(f"{folder.name} ({counted})", tars[-1:], _OBTAIN)
     return tars
 
 
