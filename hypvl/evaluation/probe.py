@@ -117,6 +117,11 @@ def _best(tried: list[tuple[float, float]]) -> tuple[float, pd.DataFrame]:
     return float(table["c"][table["validation"].idxmax()]), table
 
 
+def _check_grid(grid: Sequence[float]) -> None:
+    if not len(grid) or not all(c > 0 for c in grid):
+        raise ValueError(f"grid: values of C above 0 are needed, got {list(grid)}")
+
+
 def linear_probe(
     train: Split,
     val: Split,
@@ -127,6 +132,9 @@ def linear_probe(
 ) -> Probe:
     "Return a logistic regression on frozen features, its C chosen on `val`, scored on `test`."
     train, val, test = _classes("train", train), _classes("val", val), _classes("test", test)
+    _check_grid(grid)
+    if len(np.unique(train[1])) < 2:
+        raise ValueError(f"train: two classes or more are needed, got class {train[1][0]} alone")
     tried = []
     for c in grid:
         fitted = _fit(*train, c, max_iter)
@@ -140,6 +148,8 @@ def linear_probe(
 # %% ../../nbs/evaluation/609_probe.ipynb #4053caa1
 def _shots(name: str, split: Split, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     "k pictures of each class."
+    if k < 1:
+        raise ValueError(f"shots: 1 or more pictures per class, got {k}")
     features, labels = split
     chosen = []
     for label in np.unique(labels):
@@ -184,6 +194,8 @@ def average_precision(
             f"targets: [N, C] as the scores are needed, got {list(targets.shape)} for "
             f"{list(scores.shape)}"
         )
+    if np.isnan(scores).any():
+        raise ValueError(f"scores: {np.isnan(scores).sum()} are no numbers")
     if not np.isin(targets, (0, 1)).all():
         raise ValueError("targets: 0 or 1 for each picture and class are needed")
     order = np.argsort(-scores, axis=0, kind="stable")
@@ -210,6 +222,7 @@ def multilabel_probe(
 ) -> tuple[Float[np.ndarray, "C"], float]:  # average precision of each class on test, and C
     "Return the average precision of linear probes with several labels per picture."
     train, val, test = _checked("train", train), _checked("val", val), _checked("test", test)
+    _check_grid(grid)
     tried = []
     for c in grid:
         scores = _flag_scores(train, val[0], c, max_iter)
