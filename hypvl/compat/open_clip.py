@@ -90,7 +90,11 @@ class OpenClipModel(nn.Module):
 
 # %% ../../nbs/compat/360_open_clip.ipynb #b1153eaf
 def _is_own(name: str) -> bool:
-    return name in _registry.list_models()
+    "Whether a model is this library's; KeyError for a name that neither library has."
+    own, theirs = _registry.list_models(), _open_clip.list_models()
+    if name not in own and name.replace("/", "-") not in theirs:
+        raise KeyError(f"unknown model {name!r}.{suggest(name, [*own, *theirs])}")
+    return name in own
 
 
 def _of_place(name: str, place: str) -> Any:

@@ -160,6 +160,9 @@ def _named(name):
     published = [row for row in published_checkpoints() if row.name == name]
     if published and not published[0].architecture:
         raise ValueError(f"model {name!r} cannot be built here: {published[0].note}")
+    front, _, tag = name.partition("/")
+    if any((row.name, row.tag) == (front, tag) for row in published_checkpoints()):
+        raise KeyError(f"unknown model {name!r}. Say {front!r} with pretrained={tag!r}")
     if not published:
         known = [*model_configs, *SHIPPED, *published_names()]
         raise KeyError(f"unknown model {name!r}.{suggest(name, known)}")
