@@ -337,7 +337,8 @@ def checkpoint_name(
 ) -> str:
     "A checkpoint; `ARCHITECTURE,TAG` becomes a published NAME/TAG, or else open_clip's."
     name, comma, tag = (part.strip() for part in text.partition(","))
-    if not (name and comma) or Path(text).exists():
+    is_path = "/" in name and ":" not in name
+    if not (name and comma) or is_path or Path(text).exists():
         return text
     known = f"{name}/{tag}" if tag else name
     return known if known in published_names() else f"open_clip:{known}"

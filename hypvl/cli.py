@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -751,14 +752,17 @@ def _probe(args: argparse.Namespace, models: Sequence[tuple[str, str, Path]], de
 # %% ../nbs/001_cli.ipynb #8a0447d6
 def _data_of(args: argparse.Namespace, share: "Share") -> None:
     "Put folder, suite and sections of what `--data` names where `--data_root` has them."
-    from hypvl.data.benchmarks.webdatasets import fetch_wds, wds_folders
+    from hypvl.data.benchmarks.image_sets import MissingData
+    from hypvl.data.benchmarks.webdatasets import fetch_wds, wds_folders, wds_type
 
     for i, data in enumerate(args.data):
         if not isinstance(data, Path):
             if share.rank == 0:
                 say(f"{data} is downloaded")
-                for split in ("train", "test") if args.probe else ("test",):
-                    fetch_wds(data, args.out / "data", split)
+                place = fetch_wds(data, args.out / "data")
+                if args.probe and wds_type(place) != "retrieval":
+                    with suppress(MissingData):  # a line says so where the set is probed
+                        fetch_wds(data, args.out / "data", "train")
             share.wait()
             args.data[i] = fetch_wds(data, args.out / "data")  # finds all there
     sets = [wds_folders(data.absolute()) for data in args.data]

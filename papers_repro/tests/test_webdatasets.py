@@ -393,7 +393,15 @@ def test_an_address_is_downloaded_and_evaluated(model, pictures, tmp_path, capsy
         again, _ = evaluate(model[1], tmp_path / "local", tmp_path / "web/wds_one")
         assert values == again
         assert evaluate(model[1], out, f"{base}/wds_one")[0] == values
-        front = ["evaluate", "--checkpoint", str(model[1]), "--out", str(tmp_path / "cut")]
+        front = ["evaluate", "--checkpoint", str(model[1]), "--workers", "0", "--out"]
+        probe = [*front, str(out), "--data", f"{base}/wds_one", "--probe"]
+        assert main(probe) == 3  # the set has no split train
+        assert "wds_one: missing. wds_one: not found in" in capsys.readouterr().out
+        files = pictures[:14], labels
+        write_wds(tmp_path / "web/wds_one", *files, **lists, split="train")
+        assert main(probe) == 0 and (out / "probes.csv").is_file()
+        capsys.readouterr()
+        front += [str(tmp_path / "cut")]
         assert main([*front, "--data", f"{base}/wds_cut"]) == 2
         said = capsys.readouterr().err
         assert "wds_cut/test/0.tar cannot be downloaded: cut short after 10 bytes" in said

@@ -21,7 +21,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from ...config import atomic_path, config_hash, suggest, write_atomic
-from .image_sets import lacks
+from .image_sets import MissingData, lacks
 from ..grit.shards import MAX_TEXT, read_sample, sample_places, write_shard
 from ..pairs import text_captions
 from ..records import read_lines
@@ -241,7 +241,7 @@ _MOST_TAR = 2**37  # bytes of a tar
 
 
 def _fetch(address: str, file: Path, most: int, optional: bool = False) -> None:
-    "Download a file unless it is there; OSError names the address."
+    "Download a file unless it is there; OSError names the address, MissingData of a 404."
     if file.is_file():
         return
     done = 0
@@ -255,9 +255,11 @@ def _fetch(address: str, file: Path, most: int, optional: bool = False) -> None:
                 if done < int(answer.headers.get("Content-Length", done)):
                     raise OSError(f"cut short after {done:,} bytes")
     except OSError as error:
-        if optional and isinstance(error, HTTPError) and error.code == 404:
+        absent = isinstance(error, HTTPError) and error.code == 404
+        if optional and absent:
             return
-        raise OSError(f"data: {address} cannot be downloaded: {error}") from error
+        said = f"data: {address} cannot be downloaded: {error}"
+        raise MissingData(said, address, _OBTAIN) if absent else OSError(said) from error
 
 
 def fetch_wds(
@@ -265,7 +267,11 @@ def fetch_wds(
     folder: str | Path,  # in which the dataset's folder is made
     split: str = "test",
 ) -> Path:  # the folder of the dataset
-    "Download a webdataset benchmark file by file; a second call goes on where the first stopped."
+    """Download a webdataset benchmark file by file; a second call goes on where the first stopped.
+
+    Raises ValueError for another address, MissingData where a file is not there, OSError for
+    other failures of the download.
+    """
     if not address.lower().startswith(("http://", "https://")):
         raise ValueError(f"data: an http or https address is needed, got {address!r}")
     base = address.rstrip("/").replace("/tree/", "/resolve/")
