@@ -192,7 +192,7 @@ def _split_of_names(names: Sequence[str]) -> dict[str, str]:
     return {name: "val" if name in val else "test" if name in test else "train" for name in names}
 
 
-Named = dict[str, tuple[Any, Sequence[str]]]  # id → picture and its captions
+Named = dict[str, tuple[Any, tuple[str, ...]]]  # id → picture and its captions
 
 
 def _of_rows(rows: ColumnPairs) -> tuple[Named, list]:

@@ -247,7 +247,7 @@ class LazyTokenizer:
     def _make(self):
         source = self.text_cfg.get("hf_tokenizer_name")
         extra = self.text_cfg.get("tokenizer_kwargs", {})
-        never = {"trust_remote_code": False} if source else {}  # code beside a tokenizer
+        never: Any = {"trust_remote_code": False} if source else {}  # code beside a tokenizer
         if self.name:
             made = open_clip.get_tokenizer(self.name, **never)
         elif source:
