@@ -313,7 +313,7 @@ def _undecoded(source: Any, columns: Sequence[str]) -> Any:
     if not hasattr(source, "select_columns"):
         return source
     source = source.select_columns(list(columns))
-    feature = (source.features or {}).get(columns[0])
+    feature: Any = (source.features or {}).get(columns[0])
     if not getattr(feature, "decode", False):
         return source
     return source.cast_column(columns[0], replace(feature, decode=False))
