@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['device', 'SHIPPED_NAMES', 'MODEL_NAMES', 'SUITE_NAMES', 'PRESETS', 'Parser', 'choice', 'words', 'given', 'place',
            'count', 'counts', 'positive', 'add_common', 'say', 'wait', 'load_plugin', 'has_gpu', 'published_names',
-           'paper_packages', 'check_checkpoint', 'check_device', 'model_name', 'listed', 'check_folder', 'check_out',
-           'check_file', 'check_data']
+           'paper_packages', 'check_checkpoint', 'check_device', 'model_name', 'checkpoint_name', 'benchmark_address',
+           'listed', 'check_folder', 'check_out', 'check_file', 'check_data']
 
 # %% ../nbs/006_arguments.ipynb #6dca51cf
 import argparse
@@ -232,11 +232,15 @@ _FAMILIES = ("clip", "meru", "hycoclip", "phyclip")
 MODEL_NAMES = tuple(f"{family}_{size}" for family in _FAMILIES for size in _SIZES) + SHIPPED_NAMES
 
 
-def published_names() -> list[str]:
-    "NAME/TAG of the published checkpoints that can be downloaded; read without torch."
+def _published() -> list[dict[str, str]]:
+    "The table of published checkpoints; read without torch."
     text = (files("hypvl") / "resources" / "published.csv").read_text(encoding="utf-8")
-    rows = csv.DictReader(text.splitlines())
-    return [f"{row['name']}/{row['tag']}" for row in rows if row["address"]]
+    return list(csv.DictReader(text.splitlines()))
+
+
+def published_names() -> list[str]:
+    "NAME/TAG of the published checkpoints that can be downloaded."
+    return [f"{row['name']}/{row['tag']}" for row in _published() if row["address"]]
 
 
 # of `hypvl evaluate`
@@ -272,13 +276,25 @@ def check_checkpoint(
     hint = "" if near is None else f" Did you mean {near!r}?"
     if source in MODEL_NAMES:
         hint = " It is a model without weights: `hypvl train` makes some, see `hypvl list recipes`."
-    tags = [known for known in published_names() if known.split("/")[0] == source.split("/")[0]]
-    if tags and elsewhere:
-        hint = f" Published are {', '.join(tags)}."
+    if elsewhere:
+        hint = _published_hint(source) or hint
     tried = f"no folder, no file, none of {', '.join(SHIPPED_NAMES)}"
     if elsewhere:
         tried += ", no published NAME/TAG, and does not begin with open_clip:"
     raise FileNotFoundError(f"{name}: {source!r} is {tried}.{hint}")
+
+
+def _published_hint(source: str) -> str:
+    "The tags of a published model, why it cannot be downloaded, or the nearest NAME/TAG."
+    name = source.partition("/")[0]
+    rows = [row for row in _published() if row["name"] == name]
+    tags = [f"{name}/{row['tag']}" for row in rows if row["address"]]
+    if tags:
+        return f" Published are {', '.join(tags)}."
+    if rows:
+        return f" {name} cannot be downloaded: {rows[0]['note']}."
+    near = difflib.get_close_matches(source, published_names(), n=1, cutoff=0.8)
+    return f" Did you mean {near[0]!r}?" if near else ""
 
 
 def _nearest_checkpoint(path: Path) -> str | None:
@@ -314,6 +330,28 @@ def model_name(
     while path.name in ("model", "best", "last", "checkpoint", "checkpoints") and path.parent.name:
         path = path.parent
     return path.name
+
+
+def checkpoint_name(
+    text: str,  # as for `evaluate_checkpoint`, or as CLIP_benchmark takes models
+) -> str:
+    "A checkpoint; `ARCHITECTURE,TAG` becomes a published NAME/TAG, or else open_clip's."
+    name, comma, tag = (part.strip() for part in text.partition(","))
+    is_path = "/" in name and ":" not in name
+    if not (name and comma) or is_path or Path(text).exists():
+        return text
+    known = f"{name}/{tag}" if tag else name
+    return known if known in published_names() else f"open_clip:{known}"
+
+
+def benchmark_address(
+    text: str,  # `wds/vtab/cifar10`, as CLIP_benchmark names its webdatasets
+) -> str:
+    "The address of a webdataset benchmark on the hub; anything else as it is."
+    if not text.startswith("wds/") or Path(text).exists():
+        return text
+    name = text.removeprefix("wds/").replace("/", "-")
+    return f"https://huggingface.co/datasets/clip-benchmark/wds_{name}/tree/main"
 
 
 def listed(

@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,14 @@ from hypvl.arguments import (
     SUITE_NAMES,
     Parser,
     add_common,
+    benchmark_address,
     check_checkpoint,
     check_data,
     check_device,
     check_file,
     check_folder,
     check_out,
+    checkpoint_name,
     choice,
     count,
     device,
@@ -59,7 +62,8 @@ if TYPE_CHECKING:
 
 # %% ../nbs/001_cli.ipynb #08b67757
 def _place_or_address(text: str) -> Path | str:
-    "A path, or an address as it is."
+    "A path, or an address as it is; wds/NAME is that of CLIP_benchmark's dataset."
+    text = benchmark_address(text)
     return text if text.lower().startswith(("http://", "https://")) else place(text)
 
 
@@ -71,7 +75,8 @@ def _add_places(parser: argparse.ArgumentParser):
         required=True,
         type=given,
         help="folder of save_pretrained, published .pth file, shipped model such as phyclip_world, "
-        "published NAME/TAG such as meru_vit_b/redcaps, open_clip:NAME/TAG or open_clip:NAME/FILE, "
+        "published NAME/TAG such as meru_vit_b/redcaps, open_clip:NAME/TAG or open_clip:NAME/FILE "
+        "(also NAME,TAG, as CLIP_benchmark has it), "
         "or a .txt file with one of these per line, which gives each a folder below --out",
     )
     group.add_argument(
@@ -87,8 +92,9 @@ def _add_places(parser: argparse.ArgumentParser):
         type=_place_or_address,
         nargs="+",
         help="webdataset benchmarks, wds_cifar100 wds_flickr30k ... (folders, or addresses, which "
-        "are downloaded below --out, or a .txt file with one per line), or pictures of one's own: "
-        "a folder, .csv, .tsv or tars with captions gives retrieval, "
+        "are downloaded below --out; wds/cifar10 is CLIP_benchmark's address; or a .txt file with "
+        "one per line), or pictures of one's own: a folder, .csv, .tsv or tars "
+        "with captions gives retrieval, "
         "a folder with one folder per class zero-shot accuracy",
     )
     group.add_argument(
@@ -148,6 +154,11 @@ def _add_explorer(parser: argparse.ArgumentParser):
     group.add_argument("--port", default=7860, type=int)
 
 # %% ../nbs/001_cli.ipynb #d12d5dc5
+def _shots(text: str) -> tuple[int | None, ...]:
+    "Pictures per class, None for all."
+    return tuple(dict.fromkeys(count(word) for word in words(text)))
+
+
 def _add_protocol(parser: argparse.ArgumentParser):
     "Options that say what is measured; the defaults are as published."
     group = parser.add_argument_group("protocol")
@@ -192,6 +203,16 @@ def _add_protocol(parser: argparse.ArgumentParser):
         action="store_true",
         help="only retrieval, scored by the geodesic, by Euclidean distance of log-map vectors, by "
         "cosine, and with radii permuted; writes OUT/flattening.csv",
+    )
+    group.add_argument(
+        "--probe",
+        nargs="?",
+        type=_shots,
+        const=(None,),
+        metavar="SHOTS",
+        help="only linear probes on the image features, before and after the projection, of "
+        "webdataset benchmarks with a split train; SHOTS: pictures per class, with commas, or "
+        "all; default all; writes OUT/probes.csv",
     )
     group.add_argument(
         "--seed", default=0, type=int, help="of bootstrap and draws; default %(default)s"
@@ -295,8 +316,8 @@ def _add_extraction(parser: argparse.ArgumentParser):
         "--data",
         required=True,
         type=given,
-        help="photographs with captions: a folder, .csv or .tsv, or flickr8k:FOLDER, "
-        "flickr30k_entities:FOLDER, hierarcaps:FOLDER, ...",
+        help="photographs with captions: a folder, .csv, .tsv, output of img2dataset, or "
+        "flickr8k:FOLDER, flickr30k_entities:FOLDER, hierarcaps:FOLDER, ...",
     )
     names = "open_clip:NAME/TAG or /FILE, transformers:NAME or FOLDER, package.module:function"
     group.add_argument(
@@ -490,6 +511,8 @@ def check_places(
         raise ValueError("data: --data or --data_root is needed, got neither")
     if args.data is not None and args.suite is not None:
         raise ValueError(f"suite: the data say it, got {args.suite!r}; leave it out")
+    if args.flatten and args.probe:
+        raise ValueError("probe: give one of --flatten and --probe, got both")
     check_folder("data_root", args.data_root)
     check_file("captions", args.captions)
     check_file("names", args.names)
@@ -505,9 +528,10 @@ def check_places(
 
 def _models_of(args: argparse.Namespace) -> list[tuple[str, str, Path]]:
     "Checkpoint, name and folder of results of each model that is evaluated."
-    sources = listed("checkpoint", args.checkpoint)
-    if sources == [args.checkpoint]:
-        return [(args.checkpoint, args.name or model_name(args.checkpoint), args.out)]
+    lines = listed("checkpoint", args.checkpoint)
+    sources = [checkpoint_name(line) for line in lines]
+    if lines == [args.checkpoint]:
+        return [(sources[0], args.name or model_name(sources[0]), args.out)]
     if args.name:
         raise ValueError(f"name: {args.checkpoint!r} lists models, leave out {args.name!r}")
     names = [model_name(source) for source in sources]
@@ -690,16 +714,53 @@ def _flatten(args: argparse.Namespace, checkpoint: str, out: Path, device: str) 
     return 0
 
 # %% ../nbs/001_cli.ipynb #cba4013c
+def _probe(args: argparse.Namespace, models: Sequence[tuple[str, str, Path]], device: str) -> int:
+    "Run `hypvl evaluate --probe`; one file has the scores of all models."
+    import pandas as pd
+
+    from hypvl.config import write_atomic
+    from hypvl.data.benchmarks.image_sets import MissingData
+    from hypvl.evaluation.suites.probes import probe_folders, probe_wds
+    from hypvl.papers.report import load_checkpoint
+
+    folders = probe_folders(args.data_root, args.suite, args.sections, say)
+    reading = {"batch_size": args.batch_size, "workers": args.workers}
+    found, code = [], 0
+    args.out.mkdir(parents=True, exist_ok=True)
+    for source, name, _ in models:
+        model = load_checkpoint(source, args.family).to(device)
+        for folder in folders:
+            try:
+                rows = probe_wds(model, folder, args.probe, args.seed, args.limit, **reading)
+            except MissingData as error:
+                say(f"{folder.name}: missing. {error}")
+                code = MISSING
+                continue
+            rows.insert(0, "model", name)
+            found.append(rows)
+            write_atomic(args.out / "probes.csv", pd.concat(found).to_csv(index=False))
+            keys = ["dataset", "metric", "shots"]
+            means = 100 * rows.pivot_table("value", keys, "features", sort=False)
+            print(f"{name}, %\n{means.round(1)}\n", flush=True)
+    if found:
+        say(f"{args.out / 'probes.csv'}")
+    return code
+
+# %% ../nbs/001_cli.ipynb #8a0447d6
 def _data_of(args: argparse.Namespace, share: "Share") -> None:
     "Put folder, suite and sections of what `--data` names where `--data_root` has them."
-    from hypvl.data.benchmarks.webdatasets import fetch_wds, wds_folders
+    from hypvl.data.benchmarks.image_sets import MissingData
+    from hypvl.data.benchmarks.webdatasets import fetch_wds, wds_folders, wds_type
     from hypvl.data.own_data import said_of
 
     for i, data in enumerate(args.data):
         if not isinstance(data, Path):
             if share.rank == 0:
                 say(f"{data} is downloaded")
-                fetch_wds(data, args.out / "data")
+                folder = fetch_wds(data, args.out / "data")
+                if args.probe and wds_type(folder) != "retrieval":
+                    with suppress(MissingData):  # a line says so where the set is probed
+                        fetch_wds(data, args.out / "data", "train")
             share.wait()
             args.data[i] = fetch_wds(data, args.out / "data")  # finds all there
     sets = [wds_folders(data.absolute()) for data in args.data]
@@ -731,6 +792,12 @@ def _evaluate(args: argparse.Namespace) -> int:
     models = _models_of(args)
     if args.data is not None:
         _data_of(args, share)
+    if (args.flatten or args.probe) and share.world > 1:
+        raise ValueError(
+            f"{'flatten' if args.flatten else 'probe'}: one process is needed, got {share.world}"
+        )
+    if args.probe:
+        return _probe(args, models, device)
     if args.flatten:
         return max([_flatten(args, source, out, device) for source, _, out in models])
     codes = [_evaluate_one(args, *model, device, share) for model in models]

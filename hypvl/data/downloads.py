@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['TarPicture', 'ParquetPicture', 'read_place', 'Downloads', 'beside_shards', 'find_downloads', 'parquet_samples',
-           'ColumnPairs']
+           'ColumnPairs', 'RowPicture']
 
 # %% ../../nbs/data/224_downloads.ipynb #97302f42
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -57,6 +57,11 @@ class TarPicture:
     end: int  # byte behind the last one
     member: str  # suffix
 
+    @property
+    def name(self) -> str:
+        "File and place in it."
+        return f"{self.file.name}/{self.first}"
+
     def content(self) -> bytes:
         "Return the file of the picture."
         found: Any = read_sample(self.file, self.first, self.end)[self.member]
@@ -71,6 +76,11 @@ class ParquetPicture:
     group: int  # row group; img2dataset writes 100 rows in each
     row: int  # in the group
     column: str
+
+    @property
+    def name(self) -> str:
+        "File, row group and row."
+        return f"{self.file.name}/{self.group}/{self.row}"
 
     def content(self) -> bytes:
         "Return the file of the picture; Refused where there is none."
@@ -242,37 +252,88 @@ def parquet_samples(
 
 # %% ../../nbs/data/224_downloads.ipynb #7336d867
 class ColumnPairs:
-    "Pictures and captions of a dataset with named columns, read row by row."
+    """Pictures and captions of a dataset with named columns, read row by row.
+
+    ValueError for a dataset with several splits, without a length, or without the columns.
+    """
 
     def __init__(
         self,
         source: Any,  # with `column_names`, a length, and rows as mappings
         columns: Sequence[str],  # of pictures and captions
     ):
+        names = source.column_names
+        if isinstance(names, Mapping):
+            splits = ", ".join(map(repr, names))
+            raise ValueError(f"source: it has the splits {splits}; give one of them")
+        if not hasattr(source, "__len__"):
+            raise ValueError(
+                f"source: a length and rows by index are needed, {type(source).__name__} has "
+                "none; load the dataset without streaming"
+            )
         for name in columns:
-            if name not in source.column_names:
+            if name not in names:
                 raise ValueError(
-                    f"columns: no column {name!r}, the dataset has "
-                    f"{', '.join(source.column_names)}.{suggest(name, source.column_names)}"
+                    f"columns: no column {name!r}, the dataset has {', '.join(names)}."
+                    f"{suggest(name, names)}"
                 )
-        select = getattr(source, "select_columns", None)  # others need not be decoded
-        self.source = select(list(columns)) if select else source
-        self.columns = tuple(columns)
+        self.source, self.columns = _undecoded(source, columns), tuple(columns)
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __getitem__(self, i: int) -> tuple[Any, tuple[str, ...]]:
-        where, (picture, caption) = f"source[{i}]", self.columns
+        where, (picture, _) = f"source[{i}]", self.columns
         try:
             row = self.source[i]
+            if not isinstance(row, Mapping):
+                raise TypeError(f"{where}: a row by names is needed, got {type(row).__name__}")
             image = _decoded(row[picture])
         except (Refused, OSError, SyntaxError, Image.DecompressionBombError) as error:
             raise SampleFault("broken image", where, error) from error
-        texts = [row[caption]] if isinstance(row[caption], str) else row[caption] or ()
+        return image, self._captions(row, where)
+
+    def captions(self, i: int) -> tuple[str, ...]:
+        "Return the captions of a row; SampleFault where it has none."
+        select = getattr(self.source, "select_columns", None)  # the picture need not be read
+        rows = select([self.columns[1]]) if select else self.source
+        return self._captions(rows[i], f"source[{i}]")
+
+    def _captions(self, row: Mapping[str, Any], where: str) -> tuple[str, ...]:
+        found = row[self.columns[1]]
+        texts = [found] if isinstance(found, str) else found or ()
         if not texts or not all(isinstance(one, str) and one.strip() for one in texts):
-            raise SampleFault("no caption", where, f"{caption!r} holds {str(texts)[:60]!r}")
-        return image, tuple(texts)
+            raise SampleFault("no caption", where, f"{self.columns[1]!r} holds {str(texts)[:60]!r}")
+        return tuple(texts)
+
+
+@dataclass(frozen=True, eq=False)
+class RowPicture:
+    "A picture in a row of a dataset with columns, read when it is needed."
+
+    rows: ColumnPairs
+    row: int
+
+    def read(self) -> Image.Image:
+        "Return the picture in RGB; Refused where it cannot be decoded."
+        try:
+            image, _ = self.rows[self.row]
+        except SampleFault as error:
+            raise Refused(str(error)) from error
+        if not isinstance(image, Image.Image):
+            raise Refused(f"row {self.row}: a picture is needed, got {type(image).__name__}")
+        return image
+
+
+def _undecoded(source: Any, columns: Sequence[str]) -> Any:
+    "The two columns of a dataset; pictures of a `datasets.Dataset` as bytes or path."
+    if not hasattr(source, "select_columns"):
+        return source
+    source = source.select_columns(list(columns))
+    feature: Any = (source.features or {}).get(columns[0])
+    if not getattr(feature, "decode", False):
+        return source
+    return source.cast_column(columns[0], replace(feature, decode=False))
 
 
 def _decoded(image: Any) -> Any:

@@ -7,6 +7,7 @@ __all__ = ['log_vectors', 'FlatFactors', 'permute_radii', 'flat_forms', 'flatten
 
 # %% ../../nbs/evaluation/610_flattening.ipynb #798539fc
 from collections.abc import Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -164,6 +165,7 @@ def flatten_suite(
     from hypvl.evaluation.suites.protocols import EvaluationRun, Protocol
 
     run = EvaluationRun(model, Path(root).absolute(), Protocol(limit=limit), reading=reading)
+    geometry: Any = deepcopy(model.geometry).cpu()  # the model keeps its own on its device
     found = {}
     for task in chosen_tasks(root, suite, sections):
         if task.section != "retrieval":
@@ -172,9 +174,12 @@ def flatten_suite(
             data = task.open(run)
         except MissingData:
             continue
-        images, texts = run.points("squeeze")(data.paths), encode_texts(model, data.captions)
-        geometry: Any = model.geometry
-        points = geometry.cpu(), images, texts, data.owners
+        if hasattr(data, "pairs"):  # a webdataset benchmark
+            (captions, owners), images = data.pairs, run.points("crop")(data)
+        else:
+            captions, owners = data.captions, data.owners
+            images = run.points("squeeze")(data.paths)
+        points = geometry, images, encode_texts(model, captions), owners
         found[task.dataset] = flatten_retrieval(*points, k=k), curvature_facts(*points)
     if not found:
         raise ValueError(f"flatten: no retrieval dataset in {Path(root).name!r}")

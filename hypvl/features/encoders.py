@@ -329,9 +329,9 @@ def _transformers(name: str, rest: str) -> Encoder:
     instead = "a folder with config.json and weights is given as transformers:FOLDER"
     with nullcontext() if Path(source).is_dir() else downloads(name, instead):
         settings = _sentence_settings(source)
-        tokenizer = AutoTokenizer.from_pretrained(source)
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
         model, report = AutoModel.from_pretrained(
-            source, dtype=torch.float32, output_loading_info=True
+            source, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
         )
     if not hasattr(model.config, "vocab_size"):
         kind = model.config.model_type

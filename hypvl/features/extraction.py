@@ -29,6 +29,7 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from ..config import atomic_path, write_atomic
+from ..data.downloads import ParquetPicture, RowPicture, TarPicture, read_place
 from ..data.jobs import folder_lock
 from ..data.photographs import Photograph, Photographs, usable
 from ..data.records import read_json
@@ -65,6 +66,15 @@ def distinct_boxes(
     return list(dict.fromkeys(photograph.boxes))
 
 
+def _picture(image: Any) -> Image.Image:
+    "A photograph's picture in RGB; Refused where it cannot be read."
+    if isinstance(image, (TarPicture, ParquetPicture)):
+        return read_place(image)
+    if isinstance(image, RowPicture):
+        return image.read()
+    return upright_rgb(image) if isinstance(image, Image.Image) else read_picture(image)
+
+
 class PictureCrops(Dataset):
     "Preprocessed pictures [1 + boxes, 3, H, W] of each photograph, or why it cannot be read."
 
@@ -77,8 +87,7 @@ class PictureCrops(Dataset):
     def __getitem__(self, index: int) -> Float[Tensor, "N 3 H W"] | str:
         photograph = self.photographs[index]
         try:
-            given = photograph.image
-            whole = upright_rgb(given) if isinstance(given, Image.Image) else read_picture(given)
+            whole = _picture(photograph.image)
         except Refused as error:
             return str(error)
         parts = [whole, *(crop_box(whole, box) for box in distinct_boxes(photograph))]

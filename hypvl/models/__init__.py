@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['FrozenTowers', 'ImageEncoderConfig', 'DualEncoder', 'eval_transform', 'HyperbolicHead', 'OpenClipConfig',
-           'from_open_clip', 'export_official', 'load_official', 'ModelConfig', 'create_model', 'list_models',
-           'load_model', 'model_config']
+           'from_open_clip', 'export_official', 'load_official', 'published_checkpoints', 'ModelConfig', 'create_model',
+           'list_models', 'load_model', 'model_config']
 
 # %% ../../nbs/models/304_models.ipynb #8dd0d8092fe74a7c96281538738b07e2
 from ..extras import extra_named
@@ -17,6 +17,7 @@ with extra_named("hypvl.models", "models"):
     from hypvl.models.image_encoders import ImageEncoderConfig
     from hypvl.models.interop import OpenClipConfig, from_open_clip
     from hypvl.models.official import export_official, load_official
+    from hypvl.models.published import published_checkpoints
     from hypvl.models.registry import (
         ModelConfig,
         create_model,
@@ -35,6 +36,7 @@ _all_ = [
     "from_open_clip",
     "export_official",
     "load_official",
+    "published_checkpoints",
     "ModelConfig",
     "create_model",
     "list_models",

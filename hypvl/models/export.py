@@ -134,7 +134,7 @@ def export_model(
     folder: is made; gets image_encoder, text_encoder and export.json.
     form: 'torch' (.pt2 of torch.export) or 'onnx', which needs the packages onnx and onnxscript.
 
-    Returns name → path. Raises ValueError for another form, MissingExtra without the
+    Returns name → path. Raises ValueError for another form or a file, MissingExtra without the
     packages, TypeError for a model without a text tower.
     """
     if form not in _writers:
@@ -148,6 +148,8 @@ def export_model(
             "form='torch' needs nothing more"
         )
     folder = Path(folder)
+    if folder.is_file():
+        raise ValueError(f"folder: {str(folder)!r} is a file, a folder is needed")
     folder.mkdir(parents=True, exist_ok=True)
     suffix, write = _writers[form]
     paths = {}

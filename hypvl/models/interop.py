@@ -216,6 +216,7 @@ class LazyTokenizer:
     """The tokenizer of an open_clip model, made when it is first called.
 
     `tokenizer(texts)` takes a text or a list of texts and gives int64 ids [B, context_length].
+    Raises ValueError for a description that asks to run code that comes with the tokenizer.
     """
 
     def __init__(
@@ -223,6 +224,12 @@ class LazyTokenizer:
         name: str,  # name of the model, or ''
         text_cfg: Mapping[str, Any],  # its text_cfg
     ):
+        if (text_cfg.get("tokenizer_kwargs") or {}).get("trust_remote_code"):
+            raise ValueError(
+                "tokenizer_kwargs: trust_remote_code asks to run code that comes with the "
+                "tokenizer, which is never run here; delete the setting from the model's config "
+                "if transformers has the tokenizer itself"
+            )
         self.name = name
         self.text_cfg = dict(text_cfg)
         self.context_length = self.text_cfg.get("context_length", 77)
@@ -240,11 +247,12 @@ class LazyTokenizer:
     def _make(self):
         source = self.text_cfg.get("hf_tokenizer_name")
         extra = self.text_cfg.get("tokenizer_kwargs", {})
+        never: Any = {"trust_remote_code": False} if source else {}  # code beside a tokenizer
         if self.name:
-            made = open_clip.get_tokenizer(self.name)
+            made = open_clip.get_tokenizer(self.name, **never)
         elif source:
             made = open_clip.tokenizer.HFTokenizer(
-                source, context_length=self.context_length, **extra
+                source, context_length=self.context_length, **(extra | never)
             )
         else:
             made = open_clip.SimpleTokenizer(context_length=self.context_length, **extra)

@@ -108,8 +108,9 @@ def list_models(contains: str = "") -> list[str]:
     """Names that `create_model` knows.
 
     contains: only names with this part, such as 'phyclip'; '' lists all models of the four
-        families, the two with weights and those with published weights. 'open_clip:' lists the
-        names of open_clip, 'open_clip:RN50' those of them with this part.
+        families, those that come with weights and the published ones, whose tags
+        `published_checkpoints` has. 'open_clip:' lists the names of open_clip, 'open_clip:RN50'
+        those of them with this part.
     """
     if contains.startswith("open_clip:"):
         names = open_clip_names(contains.removeprefix("open_clip:"))
@@ -159,6 +160,9 @@ def _named(name):
     published = [row for row in published_checkpoints() if row.name == name]
     if published and not published[0].architecture:
         raise ValueError(f"model {name!r} cannot be built here: {published[0].note}")
+    front, _, tag = name.partition("/")
+    if any((row.name, row.tag) == (front, tag) for row in published_checkpoints()):
+        raise KeyError(f"unknown model {name!r}. Say {front!r} with pretrained={tag!r}")
     if not published:
         known = [*model_configs, *SHIPPED, *published_names()]
         raise KeyError(f"unknown model {name!r}.{suggest(name, known)}")

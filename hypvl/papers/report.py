@@ -243,6 +243,9 @@ _KEPT = {  # folder → names in it
 }
 
 
+_BESIDE = ("probes.csv", "flattening.csv", "flattening_radii.csv")  # of other evaluations
+
+
 def check_out(
     out: str | Path,  # folder for results
 ) -> None:
@@ -251,7 +254,8 @@ def check_out(
     An evaluation that was killed before it wrote more has left `tasks`, `points` or `data`.
     """
     out = Path(out)
-    there = sorted(p.name for p in out.iterdir() if not left_behind(p.name)) if out.is_dir() else []
+    names = [p.name for p in out.iterdir()] if out.is_dir() else []
+    there = sorted(name for name in names if not left_behind(name) and name not in _BESIDE)
     for name, pattern in _KEPT.items():
         kept = [p.name for p in (out / name).glob("*") if not left_behind(p.name)]
         if (out / name).is_dir() and all(re.fullmatch(pattern, entry) for entry in kept):

@@ -27,10 +27,12 @@ def database_rows(
 
     A band holds the norms between two multiples of 1/√c; a flat space has one band. `to_parquet`
     of the table writes a file that vector databases read. ValueError for a geometry without bound
-    vectors, such as a router.
+    vectors, such as a router, and for points that are not finite.
     """
     points = torch.as_tensor(points)
-    geometry.check_points(points)
+    geometry.check_rows(points)
+    if not points.isfinite().all():
+        raise ValueError(f"points: {(~points.isfinite()).sum()} coordinates are not finite")
     vectors = geometry.bound_vectors(points)
     if vectors is None:
         raise ValueError(f"geometry: {geometry.describe()} has no bound_vectors")
@@ -45,6 +47,9 @@ def database_rows(
     return pd.DataFrame(columns)
 
 # %% ../../nbs/search/708_vector_database.ipynb #4a03a620
+_MOST_RADIUS = 350  # √c·r; the product of two sinh beyond it is no float64
+
+
 def rerank_distances(
     query: Float[np.ndarray, "W"],  # vector of `database_rows`
     candidates: Float[np.ndarray, "M W"],  # stored vectors
@@ -65,13 +70,17 @@ def rerank_distances(
             f"needed, got {list(candidates.shape)}"
         )
     share = {"l1": 1 / factors, "l2": factors**-0.5}[metric]
-    root = np.sqrt(curvature)
+    root = np.sqrt(np.asarray(curvature, dtype=np.float64)).reshape(-1)
+    if len(root) not in (1, factors):
+        raise ValueError(f"curvature: one, or one for each of {factors} factors, got {len(root)}")
     u = query.reshape(factors, -1)
-    v = candidates.reshape(len(candidates), factors, -1)
+    v = candidates.reshape(len(candidates), *u.shape)
     of_u, of_v = np.linalg.norm(u, axis=-1), np.linalg.norm(v, axis=-1)
     tiny = np.finfo(np.float64).tiny
     ways = u / np.maximum(of_u, tiny)[:, None] - v / np.maximum(of_v, tiny)[..., None]
     scaled_u, scaled_v = root * of_u / share, root * of_v / share
+    if max(scaled_u.max(), scaled_v.max(initial=0)) > _MOST_RADIUS:
+        raise ValueError(f"query, candidates: radii √c·r of at most {_MOST_RADIUS} are needed")
     across = np.sinh(scaled_u) * np.sinh(scaled_v) * np.square(ways).sum(-1) / 4
     apart = np.sinh((scaled_u - scaled_v) / 2) ** 2 + across
     distances = share * 2 / root * np.arcsinh(np.sqrt(apart))

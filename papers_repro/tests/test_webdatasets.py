@@ -16,6 +16,7 @@ import pytest
 import torch
 import webdataset
 from PIL import Image
+from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
 from torch.nn import functional as F
 from webdataset.autodecode import ImageHandler
@@ -229,12 +230,98 @@ def test_lists_of_models_and_sets(model, pictures, tmp_path, monkeypatch, capsys
         )
     for lines, error in (
         ("meru_vit_b\n", "Published are meru_vit_b/redcaps, meru_vit_b/grit."),
+        ("ViT-B-33,openai\n", "Did you mean 'ViT-B-32'?"),
         (f"{model[1]}\n{model[1]}\n", "are named 'clip'"),
         ("# none\n", "models.txt' lists nothing; a line for each is needed"),
     ):
         models.write_text(lines)
         assert main([str(word) for word in command]) == 2
         assert error in capsys.readouterr().err
+
+
+def test_probes_of_models_listed_as_clip_benchmark_lists_them(
+    model, pictures, tmp_path, monkeypatch, capsys
+):
+    "The values are those of scikit-learn on features of the tower; retrieval sets are left out."
+    rng, lists = np.random.default_rng(3), dict(classes=NAMES[:2], templates=PROMPTS)
+    sets, labels = tmp_path / "sets", (np.arange(40) // 4 % 2).tolist()
+    for name in ("wds_things", "wds_untrained"):
+        write_wds(sets / name, pictures[30:], labels[30:], **lists)
+    write_wds(sets / "wds_things", pictures[:30], labels[:30], split="train", **lists)
+    for split, some in (("train", slice(30)), ("test", slice(30, 40))):
+        flags = rng.integers(0, 2, (40, 2)).tolist()[some]
+        write_wds(sets / "wds_tags", pictures[some], flags, "multilabel", split=split, **lists)
+    write_wds(sets / "wds_told", pictures[:2], [["a cat"], ["a dog"]], "retrieval")
+    monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path / "hub"))
+    file = published_place(find_published("meru_vit_b", "redcaps"))
+    file.parent.mkdir(parents=True)
+    export_official(create_model("meru_tiny_vit", seed=0), file)
+    (tmp_path / "models.txt").write_text(f"meru_vit_b,redcaps\n{model[1]}\n")
+    out = tmp_path / "out"
+    front = ["evaluate", "--checkpoint", tmp_path / "models.txt", "--out", out, "--workers", 0]
+    front += ["--device", "cpu", "--data", sets]
+
+    assert main([str(word) for word in [*front, "--probe"]]) == 3  # a set lacks its split train
+    said = capsys.readouterr().out
+    assert "wds_told: left out, a retrieval dataset has no labels" in said
+    assert "wds_untrained: missing. wds_untrained: not found in" in said
+    assert "train/nshards.txt" in said and str(out / "probes.csv") in said
+    rows = pd.read_csv(out / "probes.csv")
+    found = rows.groupby(["model", "dataset"])["metric"].agg(list).to_dict()
+    assert found == {
+        (name, dataset): metrics
+        for name in ("meru_vit_b redcaps", "clip")
+        for dataset, metrics in (
+            ("wds_tags", ["mAP"] * 2),
+            ("wds_things", ["acc1", "mean_per_class_recall"] * 2),
+        )
+    }
+    assert set(rows["shots"]) == {"all"} and set(rows["seed"]) == {0}
+    of_clip = rows[(rows["model"] == "clip") & (rows["metric"] == "acc1")].set_index("features")
+    parts = [image_pixels(model[0], sets / "wds_things", split) for split in ("train", "test")]
+    for side in ("before", "after"):
+        features = [tower_features(model[0], part[0], side) for part in parts]
+        fitted = LogisticRegression(C=of_clip["c"][side], max_iter=1000)
+        fitted.fit(features[0], parts[0][1])
+        known = (fitted.predict(features[1]) == parts[1][1]).mean()
+        assert of_clip["value"][side] == pytest.approx(known, abs=1e-9)
+
+    front[-1] = sets / "wds_things"
+    assert main([str(word) for word in [*front, "--probe", "1,2", "--seed", "7"]]) == 0
+    few = pd.read_csv(out / "probes.csv").query("model == 'clip' and features == 'after'")
+    expected = [(k, seed) for k in (1, 2) for seed in range(7, 12)]
+    assert list(zip(few["shots"], few["seed"])) == expected and few["c"].notna().all()
+    assert main([str(word) for word in [*front, "--probe", "99"]]) == 2
+    assert "shots: 99 pictures per class are needed, class 0 of train" in capsys.readouterr().err
+
+
+def test_flattening_of_a_retrieval_set(pictures, tmp_path, capsys):
+    texts = [[f"a {NAMES[i % 7]} number {i}" for _ in range(1 + i % 2)] for i in range(12)]
+    folder = write_wds(tmp_path / "sets/wds_told", pictures[:12], texts, "retrieval")
+    create_model("meru_tiny_s", seed=0).save_pretrained(tmp_path / "meru")
+    values, _ = evaluate(tmp_path / "meru", tmp_path / "rows", folder)
+    command = ["evaluate", "--checkpoint", tmp_path / "meru", "--out", tmp_path / "out", "--data"]
+    command += [folder, "--flatten", "--workers", 0, "--device", "cpu", "--quiet"]
+    assert main([str(word) for word in command]) == 0, capsys.readouterr().err
+    found = pd.read_csv(tmp_path / "out/flattening.csv").set_index(["dataset", "way"])
+    for metric in ("t2i_R@5", "i2t_R@5"):
+        known = 100 * values["wds_told", metric]
+        assert found[metric]["wds_told", "geodesic"] == pytest.approx(known), metric
+
+
+def image_pixels(model, folder, split):
+    "Pixels and labels of a split, read by the library webdataset."
+    data = webdataset.WebDataset(str(folder / split / "0.tar"), shardshuffle=False)
+    shown, labels = zip(*data.decode(ImageHandler("pil", KINDS)).to_tuple(KINDS, "cls"))
+    pixels = torch.stack([model.preprocess(picture.convert("RGB")) for picture in shown])
+    return pixels, np.array([int(label) for label in labels])
+
+
+@torch.no_grad()
+def tower_features(model, pixels, side):
+    "Features before or after the projection."
+    features = model.image_tower(pixels) if side == "before" else model.encode_image(pixels)
+    return features.double().numpy()
 
 
 def test_the_command_says_what_it_needs(model, pictures, tmp_path, capsys):
@@ -306,7 +393,15 @@ def test_an_address_is_downloaded_and_evaluated(model, pictures, tmp_path, capsy
         again, _ = evaluate(model[1], tmp_path / "local", tmp_path / "web/wds_one")
         assert values == again
         assert evaluate(model[1], out, f"{base}/wds_one")[0] == values
-        front = ["evaluate", "--checkpoint", str(model[1]), "--out", str(tmp_path / "cut")]
+        front = ["evaluate", "--checkpoint", str(model[1]), "--workers", "0", "--out"]
+        probe = [*front, str(out), "--data", f"{base}/wds_one", "--probe"]
+        assert main(probe) == 3  # the set has no split train
+        assert "wds_one: missing. wds_one: not found in" in capsys.readouterr().out
+        files = pictures[:14], labels
+        write_wds(tmp_path / "web/wds_one", *files, **lists, split="train")
+        assert main(probe) == 0 and (out / "probes.csv").is_file()
+        capsys.readouterr()
+        front += [str(tmp_path / "cut")]
         assert main([*front, "--data", f"{base}/wds_cut"]) == 2
         said = capsys.readouterr().err
         assert "wds_cut/test/0.tar cannot be downloaded: cut short after 10 bytes" in said

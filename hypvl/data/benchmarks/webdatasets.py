@@ -9,6 +9,7 @@ __all__ = ['WDS_TYPES', 'CLASS_NAMES', 'TEMPLATES', 'PER_TAR', 'WdsBenchmark', '
 # %% ../../../nbs/data/benchmarks/247_webdatasets.ipynb #dc15390a
 import io
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from ...config import atomic_path, config_hash, suggest, write_atomic
-from .image_sets import lacks
+from .image_sets import MissingData, lacks
 from ..grit.shards import MAX_TEXT, read_sample, sample_places, write_shard
 from ..pairs import text_captions
 from ..records import read_lines
@@ -170,10 +171,12 @@ def _tars(folder: Path, split: str) -> list[Path]:
     count = folder / split / "nshards.txt"
     if not count.is_file():
         raise lacks(folder.name, [count], _OBTAIN)
-    tars = [folder / split / f"{number}.tar" for number in range(_tar_count(folder, split))]
-    absent = [tar for tar in tars if not tar.is_file()]
-    if absent:
-        raise lacks(f"{folder.name} (nshards.txt counts {len(tars)} tars)", absent[:3], _OBTAIN)
+    tars = []
+    for number in range(_tar_count(folder, split)):
+        tars.append(folder / split / f"{number}.tar")
+        if not tars[-1].is_file():  # at the first one: the count may be anything
+            counted = f"nshards.txt counts {_tar_count(folder, split):,} tars"
+            raise lacks(f"{folder.name} ({counted})", tars[-1:], _OBTAIN)
     return tars
 
 
@@ -238,7 +241,7 @@ _MOST_TAR = 2**37  # bytes of a tar
 
 
 def _fetch(address: str, file: Path, most: int, optional: bool = False) -> None:
-    "Download a file unless it is there; OSError names the address."
+    "Download a file unless it is there; OSError names the address, MissingData of a 404."
     if file.is_file():
         return
     done = 0
@@ -252,9 +255,11 @@ def _fetch(address: str, file: Path, most: int, optional: bool = False) -> None:
                 if done < int(answer.headers.get("Content-Length", done)):
                     raise OSError(f"cut short after {done:,} bytes")
     except OSError as error:
-        if optional and isinstance(error, HTTPError) and error.code == 404:
+        absent = isinstance(error, HTTPError) and error.code == 404
+        if optional and absent:
             return
-        raise OSError(f"data: {address} cannot be downloaded: {error}") from error
+        said = f"data: {address} cannot be downloaded: {error}"
+        raise MissingData(said, address, _OBTAIN) if absent else OSError(said) from error
 
 
 def fetch_wds(
@@ -262,7 +267,13 @@ def fetch_wds(
     folder: str | Path,  # in which the dataset's folder is made
     split: str = "test",
 ) -> Path:  # the folder of the dataset
-    "Download a webdataset benchmark file by file; a second call goes on where the first stopped."
+    """Download a webdataset benchmark file by file; a second call goes on where the first stopped.
+
+    Raises ValueError for another address, MissingData where a file is not there, OSError for
+    other failures of the download.
+    """
+    if not address.lower().startswith(("http://", "https://")):
+        raise ValueError(f"data: an http or https address is needed, got {address!r}")
     base = address.rstrip("/").replace("/tree/", "/resolve/")
     if "://huggingface.co/" in base and "/resolve/" not in base:
         base += "/resolve/main"
@@ -302,6 +313,8 @@ def _picture_bytes(images: Any, i: int) -> tuple[str, bytes]:
 
 def _member(label: Any) -> tuple[str, bytes]:
     "Member name and content of a label."
+    if isinstance(label, str):
+        label = [label]
     if isinstance(label, (int, np.integer)):
         return "cls", str(int(label)).encode()
     if all(isinstance(entry, str) for entry in label):
@@ -311,28 +324,36 @@ def _member(label: Any) -> tuple[str, bytes]:
     return "npy", content.getvalue()
 
 
-def _wds_samples(images: Any, labels: Sequence, some: range) -> Iterator[dict[str, Any]]:
-    "Samples of a tar."
+def _wds_samples(
+    images: Any, labels: Sequence, kind: str, classes: Sequence[str], some: range
+) -> Iterator[dict[str, Any]]:
+    "Samples of a tar; ValueError for a label that `open_wds` would refuse."
     for i in some:
-        picture, label = _picture_bytes(images, i), _member(labels[i])
-        yield dict([("__key__", f"s{i:07d}"), picture, label])
+        name, content = _member(labels[i])
+        if name != _MEMBER[kind]:
+            raise ValueError(f"labels[{i}]: no label of kind {kind!r}, got {str(labels[i])[:60]!r}")
+        _label(kind, content, classes, f"labels[{i}]")
+        yield dict([("__key__", f"s{i:07d}"), _picture_bytes(images, i), (name, content)])
 
 # %% ../../../nbs/data/benchmarks/247_webdatasets.ipynb #9ca8c51b
 def write_wds(
     folder: str | Path,  # wds_NAME; is made, and must not hold such a dataset yet
     images: Any,  # image files, or an image set
-    labels: Sequence,  # as of `WdsBenchmark`
+    labels: Sequence,  # as of `WdsBenchmark`, one for each image; a single caption as a string
     kind: str = "classification",  # one of `WDS_TYPES`
     classes: Sequence[str] = (),  # names
     templates: Sequence[str] = (),  # prompts with one slot {} each
     split: str = "test",
 ) -> Path:  # the folder
-    "Write a dataset in the layout that `open_wds` and CLIP_benchmark read."
+    """Write a dataset in the layout that `open_wds` and CLIP_benchmark read.
+
+    Raises ValueError for what `open_wds` would refuse, FileExistsError where the split is there.
+    """
     folder, count = Path(folder), len(labels)
     if kind not in WDS_TYPES:
         raise ValueError(f"kind: unknown {kind!r}.{suggest(kind, WDS_TYPES)}")
-    if not count:
-        raise ValueError("labels: at least one picture is needed, got none")
+    if not count or len(images) != count:
+        raise ValueError(f"labels: one for each of {len(images)} images is needed, got {count}")
     if (folder / split).exists():
         raise FileExistsError(f"folder: {str(folder / split)!r} is there; give another folder")
     if kind != "retrieval":
@@ -341,10 +362,16 @@ def write_wds(
             if not lines or any(not line.strip() or "\n" in line for line in lines):
                 raise ValueError(f"{name}: a line for each entry is needed, got {list(lines)[:3]}")
             write_atomic(_made(folder) / name, "\n".join(lines) + "\n")
+        _read_templates(folder / TEMPLATES)  # each with one slot
     tars = range(0, count, PER_TAR)
-    for number, start in enumerate(tars):
-        some = range(start, min(start + PER_TAR, count))
-        write_shard(_made(folder / split) / f"{number}.tar", _wds_samples(images, labels, some))
+    try:
+        for number, start in enumerate(tars):
+            some = range(start, min(start + PER_TAR, count))
+            samples = _wds_samples(images, labels, kind, classes, some)
+            write_shard(_made(folder / split) / f"{number}.tar", samples)
+    except BaseException:  # no half of a split stays
+        shutil.rmtree(folder / split, ignore_errors=True)
+        raise
     write_atomic(folder / "dataset_type.txt", f"{kind}\n")
     write_atomic(folder / split / "nshards.txt", f"{len(tars)}\n")
     return folder

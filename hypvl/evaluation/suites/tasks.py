@@ -186,14 +186,18 @@ def _whole_benchmark(name: str, run: EvaluationRun, data) -> Counts:
     return {("zero_shot", name, ""): BENCHMARKS[name].n, ("hierarchy", "WordNet", ""): 50_000}
 
 
-def _same_names(name: str, run: EvaluationRun, data) -> list[str]:
-    "Which names several classes share, as CLIP's ImageNet names do."
-    times = Counter(BENCHMARKS[name].classes)
+def _shared_names(classes: Sequence[str]) -> list[str]:
+    "A line that says which names several classes share, as CLIP's ImageNet names do."
+    times = Counter(classes)
     twice = [words for words, count in times.items() if count > 1]
     if not twice:
         return []
     said = ", ".join(map(repr, twice))
     return [f"one name for two classes: {said}; images of the second class count as errors"]
+
+
+def _same_names(name: str, run: EvaluationRun, data) -> list[str]:
+    return _shared_names(BENCHMARKS[name].classes)
 
 
 def _benchmark_task(name: str) -> Task:
@@ -346,7 +350,8 @@ def _wds_notes(run: EvaluationRun, data) -> list[str]:
         return [f"{len(data):,} images with {len(captions):,} captions"]
     names = f"{', '.join(data.classes[:3])}, … {len(data.classes)} in all"
     prompts = f"{data.templates[0]!r}, … {len(data.templates)} in all"
-    return [f"classes of {CLASS_NAMES}: {names}", f"prompts of {TEMPLATES}: {prompts}"]
+    lines = [f"classes of {CLASS_NAMES}: {names}", f"prompts of {TEMPLATES}: {prompts}"]
+    return lines + _shared_names(data.classes)
 
 
 _WDS_METRICS = {"classification": ("accuracy",), "multilabel": ("mAP",), "retrieval": _RECALLS}
