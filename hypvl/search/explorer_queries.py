@@ -144,7 +144,7 @@ def to_address(view: View) -> str:
 
 
 def from_address(address: str) -> View:
-    "The view of a query string."
+    "The view that a query string describes."
     known = [f.name for f in fields(View)]
     found: dict[str, Any] = {}
     for name, text in parse_qsl(address.removeprefix("?")):
