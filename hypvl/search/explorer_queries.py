@@ -94,7 +94,7 @@ class View:
     high: float = float("inf")  # largest norm
     model: str = ""  # '': the first
     beside: str = ""  # a second model, with the same query
-    show: str = "hits"  # hits, way to the root, map, factors, or pictures to choose from
+    show: str = "hits"  # hits, traversal to the root, map, factors, or pictures to choose from
     factor: int = -1  # of the map; -1: the one in which the query is farthest out
 
     def __post_init__(self):
