@@ -131,7 +131,7 @@ def add_common(parser: argparse.ArgumentParser):
         help="module or .py file with own geometries, losses, towers or data sources, "
         "imported before anything else is read; may be given several times",
     )
-    group.add_argument("--debug", action="store_true", help="show where an error comes from")
+    group.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def say(line: str) -> None:

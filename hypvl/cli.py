@@ -106,18 +106,18 @@ def _add_places(parser: argparse.ArgumentParser):
     group.add_argument(
         "--captions",
         type=place,
-        help="training captions for the bag-of-words baseline: COCO JSON, or one a line",
+        help="training captions for the bag-of-words baseline: COCO JSON, or one per line",
     )
     group.add_argument(
         "--reference",
         type=place,
-        help="folder of the papers' numbers; default: those that come with hypvl",
+        help="folder of the papers' numbers; default: those of the package",
     )
     group.add_argument(
         "--out",
         required=True,
         type=place,
-        help="folder for results, tables, and what makes a second call short",
+        help="folder for results, tables and image features, which a second call reuses",
     )
 
 # %% ../nbs/001_cli.ipynb #7687fc02
@@ -172,9 +172,9 @@ def _add_protocol(parser: argparse.ArgumentParser):
     group.add_argument(
         "--names",
         type=place,
-        help="of suite folder: FOLDER<TAB>NAME a line, or a name a line where the folders have "
-        "one order (10 comes before 2 by characters, so numbers need FOLDER<TAB>NAME); "
-        "default: the names of the folders",
+        help="of suite folder: one FOLDER<TAB>NAME per line, or one name per line where the "
+        "folders have one order (10 comes before 2 by characters, so numbers need "
+        "FOLDER<TAB>NAME); default: the names of the folders",
     )
     group.add_argument(
         "--sections", type=words, help="only these, with commas: zero_shot, retrieval/COCO, ..."
@@ -281,7 +281,7 @@ def _add_compare(parser: argparse.ArgumentParser):
         "--out", type=place, help="folder for results and the best head; default: comparison in it"
     )
     group.add_argument(
-        "--seeds", default=1, type=int, help="of each candidate; the time is said first"
+        "--seeds", default=1, type=int, help="of each candidate; prints the expected time first"
     )
     group.add_argument(
         "--steps", type=int, help="updates of the longest training; default: by the size"
@@ -329,7 +329,7 @@ def _add_extraction(parser: argparse.ArgumentParser):
 
 def _add_export(parser: argparse.ArgumentParser):
     "Options of `hypvl export`."
-    parser.add_argument("checkpoint", type=given, help="as of `hypvl evaluate --checkpoint`")
+    parser.add_argument("checkpoint", type=given, help="as for `hypvl evaluate --checkpoint`")
     parser.add_argument(
         "--family",
         type=choice("clip", "meru", "hycoclip", "phyclip", "uncha", "euclip", "atmg"),
@@ -347,7 +347,7 @@ def _add_data_export(parser: argparse.ArgumentParser):
     group.add_argument(
         "--data",
         type=place,
-        help="pictures of one's own: with captions, or a folder with one folder per class",
+        help="your own pictures: with captions, or a folder with one folder per class",
     )
     group.add_argument("--suite", type=choice(*SUITE_NAMES), help="as for `hypvl evaluate`")
     group.add_argument(
@@ -404,7 +404,7 @@ def make_parser() -> argparse.ArgumentParser:
         "list",
         list_command,
         add_list,
-        help="what there is: papers, presets, suites, models, recipes",
+        help="list papers, presets, suites, models, recipes",
         description="Names of papers, presets, suites, models and recipes.",
     )
     _command(
@@ -412,7 +412,7 @@ def make_parser() -> argparse.ArgumentParser:
         "info",
         info_command,
         add_info,
-        help="what a checkpoint is, how it came about, what it can be used for",
+        help="geometry, sizes and training of a checkpoint, and its uses",
         description="Geometry, sizes, learned scalars, steps, commit and uses of a checkpoint.",
     )
     _command(
@@ -438,7 +438,7 @@ def make_parser() -> argparse.ArgumentParser:
         "explore",
         _explore,
         _add_explorer,
-        help="look at what a model finds, in a browser",
+        help="search images with a model, in a browser",
         description="Search pictures, objects and parts in a browser; nothing leaves this machine.",
     )
     _command(
@@ -466,7 +466,7 @@ def make_parser() -> argparse.ArgumentParser:
         "check",
         _data_check,
         _add_data_check,
-        help="what was found where, complete or not, and how to get the rest",
+        help="list the datasets found, whether each is complete, and how to get the rest",
         description="What a folder holds of the published data sets. The exit code is 0 where all "
         "is complete, 3 where something is missing, 1 where something cannot be used.",
     )

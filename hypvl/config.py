@@ -580,7 +580,7 @@ def atomic_path(
 ) -> Iterator[Path]:  # a temporary name in the same folder
     """Context with a temporary path that takes the final name only if no exception was raised.
 
-    The file is synced before it is renamed. For one writer a file.
+    The file is synced before it is renamed. One writer per file.
     """
     path = Path(path)
     part = path.with_name(

@@ -117,7 +117,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--data",
         type=place,
-        help="pictures and captions of one's own, for recipes of pairs: a folder with dog.jpg and "
+        help="your own pictures and captions, for recipes of pairs: a folder with dog.jpg and "
         "dog.txt, a .csv or .tsv with the columns image and caption, or tars; "
         "or a feature store, for heads in place of towers",
     )
@@ -178,7 +178,9 @@ def _add_planned(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--contains", default="", help="only recipes with this part in their names")
     group.add_argument(
-        "--data_root", type=place, help="folder of real data; default: drawn pictures, enlarged"
+        "--data_root",
+        type=place,
+        help="folder of real data; default: the synthetic dataset, enlarged",
     )
 
 
@@ -192,7 +194,7 @@ def _add_devices(parser: argparse.ArgumentParser) -> None:
         "--scaling_efficiency",
         default=0.9,
         type=positive,
-        help="share of its speed that each of several devices keeps; assumed, default 0.9",
+        help="speed of each of several devices, as a share of a single one's; assumed, default 0.9",
     )
     group.add_argument(
         "--device_gib",
@@ -206,21 +208,26 @@ def _add_measuring(parser: argparse.ArgumentParser) -> None:
     "Options that give the speed of a device, or say how it is measured."
     speed = parser.add_argument_group("how fast one device is; default: it is measured here")
     speed.add_argument(
-        "--samples_per_second", type=positive, help="it trains with, measured elsewhere"
+        "--samples_per_second", type=positive, help="training speed, measured elsewhere"
     )
     speed.add_argument(
-        "--teraflops", type=positive, help="it keeps up, with operations that are counted here"
+        "--teraflops",
+        type=positive,
+        help="sustained TFLOP/s of the device; the operations are counted here",
     )
     group = parser.add_argument_group("measuring")
     group.add_argument("--device", default="auto", type=device)
     group.add_argument(
-        "--batch_size", default=2, type=count, help="samples of an update, then twice as many"
+        "--batch_size",
+        default=2,
+        type=count,
+        help="samples per timed update; timed again with twice as many",
     )
     group.add_argument(
         "--updates",
         default=3,
         type=count,
-        help="timed for each, fewer where they are long; default 3",
+        help="timed updates per batch size, fewer where they take long; default 3",
     )
     group.add_argument("--json", action="store_true", help="print JSON")
 

@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 # %% ../../nbs/data/208_locate.ipynb #dc19077c
 @dataclass(frozen=True)
 class FoundSet:
-    "What a folder of data holds of one set."
+    "Files of one dataset that were found below a folder."
 
     name: str
     state: str  # 'complete', 'incomplete', 'different', 'missing' or 'unusable'

@@ -159,7 +159,7 @@ def flatten_suite(
     k: int = 5,  # length of the lists
     **reading: Any,  # folder, batch_size, workers, progress of `PointStore`
 ) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:  # dataset → recalls, facts
-    "Flattening of a model on each retrieval dataset of a suite that is there."
+    "Flattening of a model on each retrieval dataset of a suite whose files exist."
     from hypvl.data.benchmarks.image_sets import MissingData
     from hypvl.evaluation.suites.evaluate import chosen_tasks
     from hypvl.evaluation.suites.protocols import EvaluationRun, Protocol

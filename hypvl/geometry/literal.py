@@ -100,7 +100,7 @@ def exp0(
     v: Float[Tensor, "*B D"],  # tangent vectors at the root
     *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
-    eps: float = 1e-8,  # smallest scaled length
+    eps: float = 1e-8,  # smallest sqrt(c)|v|
 ) -> Float[Tensor, "*B D"]:
     "Exponential map at the root."
     s = (_curvature(c, v).sqrt() * v.norm(dim=-1))[..., None]
@@ -112,7 +112,7 @@ def log0(
     x: Float[Tensor, "*B D"],  # points
     *,
     c: Curvature,  # curvature magnitude, broadcasts against *B
-    eps: float = 1e-8,  # smallest scaled length; the argument of acosh is at least 1 + eps
+    eps: float = 1e-8,  # smallest scaled norm; the argument of acosh is at least 1 + eps
 ) -> Float[Tensor, "*B D"]:
     "Logarithmic map at the root."
     c = _curvature(c, x)[..., None]

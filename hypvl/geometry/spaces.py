@@ -668,7 +668,7 @@ class Product(Geometry):
     def angle_terms(
         self, apex: Float[Tensor, "*B"], point: Float[Tensor, "*B"]
     ) -> tuple[Tensor, Tensor] | None:
-        "cosh ρ and sinh ρ · coth ρ' of the scaled norms; None for several factors, and literal."
+        "cosh ρ and sinh ρ · coth ρ' of scaled radii ρ, ρ'; None for several factors, and literal."
         if self.factors > 1 or self.mode == "literal":
             return None
         root = self.curvature.reshape(()).sqrt()

@@ -339,7 +339,7 @@ VARIANTS = {
 # %% ../../nbs/losses/405_objective.ipynb #1629dc7d
 @dataclass(frozen=True)
 class FamilyObjective(ObjectiveConfig, kind="family"):
-    """An objective of the CLIP line; `make()` gives the objective.
+    """Settings of an objective of CLIP, MERU, HyCoCLIP or PHyCLIP; `make()` returns the objective.
 
     `variant`, 'official' (published code) or 'paper' (PHyCLIP, Eq. 3-6), chooses `box_contrast`,
     `reduction` and `ent_scale` where these are None. At small scale set delay='plateau'.

@@ -281,7 +281,7 @@ class AdaptableTowers(nn.Module):
         return names
 
     def saved_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        "Tensors for a file, without frozen towers, and what is to be known of cared-for towers."
+        "Tensors to save, without frozen towers, and notes on frozen and adapted towers."
         elsewhere = self.frozen_tensors()
         own = self.state_dict()
         state = file_tensors({name: t for name, t in own.items() if name not in elsewhere})
@@ -300,10 +300,10 @@ class AdaptableTowers(nn.Module):
         notes: Mapping[str, Any],
         towers: Mapping[str, str | Path | nn.Module] | None = None,
     ) -> None:
-        """Find frozen towers, refuse other weights than those of the hash, and add the adapters.
+        """Load frozen towers, check their weights against the stored hash, and add adapters.
 
         notes: of `saved_state`.
-        towers: frozen tower → where it is now; others are looked for where the notes say.
+        towers: frozen tower → its place now; the others are read from the places in the notes.
         """
         places = dict(towers or {})
         for name in places:

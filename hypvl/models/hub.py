@@ -50,7 +50,7 @@ def save_model_config(
 def read_model_config(
     path: str | Path,  # written by `save_model_config`
 ) -> tuple[ModelDescription, dict[str, Any]]:
-    "The description, and what is to be known of frozen and adapted towers."
+    "The config of a saved model, and the notes on its frozen and adapted towers."
     try:
         data = parse_json(Path(path).read_text(encoding="utf-8"))
     except ValueError as e:

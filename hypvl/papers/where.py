@@ -28,7 +28,7 @@ _TAG = re.compile(r"(\w+)/(equation|table|figure|statement)/(.+)")
 
 @dataclass(frozen=True)
 class Place:
-    "A cell, by its notebook and the heading above it."
+    "A cell: its notebook and the heading above it."
 
     notebook: str  # path from the root of the checkout
     heading: str

@@ -208,7 +208,7 @@ class ScoreAll:
         self.scorer = scorer
 
     def describe(self) -> str:
-        "How it searches."
+        "Description of the search method, for tables."
         return "all points"
 
     def add(self, points: np.ndarray):

@@ -158,7 +158,7 @@ def paint_picture(gallery: Gallery, session: Session, query: Query | None) -> st
 
 
 def shown_lists(searcher: Searcher, view: View, query: Query) -> dict[str, Found]:
-    "The hits that a view shows, by title: one list, one a level, or the way to the root."
+    "The hits that a view shows, by title: one list, one per level, or the traversal to the root."
     if view.show == "way":
         way = traversal_to_root(searcher, query)
         return {"way": Found(way, len(way), 0.0)}
@@ -184,7 +184,7 @@ def paint_results(searcher: Searcher, view: View, query: Query) -> str:
         return factor_bars(factor_table(searcher, query))
     lists = shown_lists(searcher, view, query)
     if view.show == "way":
-        words = "From what asks to the root: the item nearest to each point of the way."
+        words = "From the query to the root: the item nearest to each point of the path."
         norm = float(searcher.norm(query.point[None]))
         ends = (f"here: {query.name}, norm {norm:.3g}", "root: norm 0")
         way = cards(searcher.gallery, lists["way"].hits, ends=ends)
@@ -428,7 +428,7 @@ SAVE = """(file) => {
 # %% ../../nbs/search/713_explorer_page.ipynb #ade764a7
 _SHOWN = [
     ("Results", "hits"),
-    ("Way to the root", "way"),
+    ("Traversal to the root", "way"),
     ("Map", "map"),
     ("Factors", "factors"),
     ("Choose a picture", "pictures"),

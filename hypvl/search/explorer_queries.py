@@ -94,7 +94,7 @@ class View:
     high: float = float("inf")  # largest norm
     model: str = ""  # '': the first
     beside: str = ""  # a second model, with the same query
-    show: str = "hits"  # hits, way to the root, map, factors, or pictures to choose from
+    show: str = "hits"  # hits, traversal to the root, map, factors, or pictures to choose from
     factor: int = -1  # of the map; -1: the one in which the query is farthest out
 
     def __post_init__(self):
@@ -144,7 +144,7 @@ def to_address(view: View) -> str:
 
 
 def from_address(address: str) -> View:
-    "The view of a query string."
+    "The view that a query string describes."
     known = [f.name for f in fields(View)]
     found: dict[str, Any] = {}
     for name, text in parse_qsl(address.removeprefix("?")):

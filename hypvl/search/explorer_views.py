@@ -113,7 +113,10 @@ def pick(
     return f'<ol class="cards">{"".join(made)}</ol>'
 
 # %% ../../nbs/search/712_explorer_views.ipynb #e11e90c1
-_ANGLES = {"parts": "parts of what asks first", "wholes": "wholes that it is a part of first"}
+_ANGLES = {
+    "parts": "parts of the query first",
+    "wholes": "containers of the query first",
+}
 _TITLES = {"scene": "pictures", "object": "objects", "part": "parts"}  # as the filter says
 
 
@@ -160,7 +163,7 @@ def disk_svg(
     closer = half < 0.3
     drawn = [_window(table, gallery, (0.0, 0.0), 1.0, title, numbered=not closer)]
     if closer:
-        around = f"around what asks, {1 / half:,.0f} times as large"
+        around = f"around the query, {1 / half:,.0f} times as large"
         drawn.append(_window(table, gallery, tuple((low + high) / 2), half, around))
         title += f"; beside it {around}"
     legend = "".join(

@@ -209,7 +209,7 @@ class IndexedEmbeddings:
 # %% ../../nbs/search/705_index.ipynb #05b27fdb
 @dataclass(frozen=True)
 class Options:
-    "How to search, and among which points."
+    "Settings of a search: by score or angle, and filters."
 
     by: By = "score"  # 'score' of the geometry, or exterior 'angle' at the query
     direction: Direction = "children"  # of an angle: small ones, or 'parents': large ones

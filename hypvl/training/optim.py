@@ -259,7 +259,7 @@ def orthogonalized(
     No decomposition is needed: an odd polynomial of a matrix is that polynomial of its singular
     values. Divided by the norm of the matrix, those above .0015 come to between .65 and 1.25,
     smaller ones grow up to 485 times. A matrix of 0 stays 0, one of norm far below 1e-7 is
-    shorter. ValueError for what is no matrix.
+    shorter. ValueError where the input is no matrix.
     """
     if matrix.dim() != 2 or not matrix.is_floating_point():
         shape = list(matrix.shape)

@@ -341,7 +341,7 @@ def test_type_sort_and_follow_to_the_root(world, tab):
     view_of(tab, score="cosine")
     tab.wait_for_timeout(500)
     assert sorted(keys(tab)) == sorted(by_distance)  # on a sphere both rank alike
-    tab.locator("#show").get_by_role("radio", name="Way to the root").check()
+    tab.locator("#show").get_by_role("radio", name="Traversal to the root").check()
     view_of(tab, show="way")
     tab.wait_for_selector("#answers .strip .card")
     tab.locator("#show").get_by_role("radio", name="Map").check()

@@ -1,4 +1,4 @@
-"""Every block of README as it is printed.
+"""Every block of README and of the page *Coming from another library* as it is printed.
 
 A block without a comment is run, in the shell that README describes. A comment above a block says
 what it needs, `<!-- minutes: ... -->` or `<!-- data: ... -->`; such a block is read by whatever
@@ -34,7 +34,9 @@ from hypvl.models.published import find_published, published_place
 from hypvl.papers.parameters import read_parameters
 from hypvl.papers.study import find_paper
 
-README = Path(__file__).resolve().parents[2] / "README.md"
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+COMING_FROM = ROOT / "nbs" / "compat" / "361_coming_from.ipynb"
 BLOCK = re.compile(r"(?:^<!-- (\w+): [^\n]*-->\n)?^```(\w*)\n(.*?)^```$", re.S | re.M)
 NEEDS = ("", "full", "minutes", "data")
 
@@ -54,13 +56,24 @@ class Block:
         return [line for line in found if line]
 
 
-def blocks():
-    found = [Block(*match.groups(default="")) for match in BLOCK.finditer(README.read_text())]
-    inline = re.findall(r"`(hypvl [^`…]+)`", README.read_text())
-    return found + [Block("data", "sh", command) for command in inline]
+def notebook_text(path):
+    "The cells of a notebook as one text, code between fences."
+    parts = []
+    for cell in json.loads(path.read_text())["cells"]:
+        source = "".join(cell["source"])
+        parts.append(source if cell["cell_type"] == "markdown" else f"```python\n{source}\n```")
+    return "\n\n".join(parts)
 
 
-ALL = blocks()
+def blocks(text):
+    return [Block(*match.groups(default="")) for match in BLOCK.finditer(text)]
+
+
+COMING_FROM_TEXT = notebook_text(COMING_FROM)
+TEXTS = (README.read_text(), COMING_FROM_TEXT)
+ALL = [block for text in TEXTS for block in blocks(text)]
+INLINE = [command for text in TEXTS for command in re.findall(r"`(hypvl [^`…]+)`", text)]
+ALL += [Block("data", "sh", command) for command in INLINE]
 RUN = [block for block in ALL if not block.needs]
 RUN += [pytest.param(b, marks=pytest.mark.full) for b in ALL if b.needs == "full"]
 READ = [block for block in ALL if block.needs]
@@ -97,7 +110,7 @@ def shell(root, tmp_path):
 
 
 def test_every_block_has_a_language_and_a_need_that_is_known():
-    printed = README.read_text().count("\n```") // 2
+    printed = sum(text.count("\n```") for text in TEXTS) // 2
     assert printed == len([block for block in ALL if block.code.endswith("\n")])
     assert {block.language for block in ALL} <= {"sh", "python"}
     assert {block.needs for block in ALL} <= set(NEEDS)
@@ -115,13 +128,6 @@ def test_runs_as_printed(block, shell):
     before = "" if "activate" in block.code else "source .venv/bin/activate\n"
     done = shell("bash", "-e", "-o", "pipefail", "-c", before + block.code)
     assert done.returncode == 0, done.stderr[-3000:]
-
-
-def coming_from():
-    "The blocks of *Coming from…* that need files, and what stands around them."
-    text = README.read_text().split("## Coming from…\n")[1].split("\n## ")[0]
-    found = [Block(*match.groups(default="")) for match in BLOCK.finditer(text)]
-    return [block for block in found if block.needs], text
 
 
 @pytest.fixture
@@ -161,7 +167,9 @@ def published(tmp_path, monkeypatch):
             tar.add(f"{i}.txt", f"{i:09}.txt")
 
 
-@pytest.mark.parametrize("block", coming_from()[0], ids=first_line)
+@pytest.mark.parametrize(
+    "block", [block for block in blocks(COMING_FROM_TEXT) if block.needs], ids=first_line
+)
 def test_users_of_other_tools_find_their_command(block, published, capsys):
     names = {}
     if block.language == "python":
@@ -183,7 +191,7 @@ def test_users_of_other_tools_find_their_command(block, published, capsys):
 def test_the_tools_are_named_by_their_own_commands():
     known = ("import open_clip", "clip_benchmark eval", "python scripts/evaluate.py")
     known += ("SentenceTransformer(", "hyper_models.load(", "img2dataset", "index.search(")
-    assert not [line for line in known if line not in coming_from()[1]]
+    assert not [line for line in known if line not in COMING_FROM_TEXT]
 
 
 @pytest.mark.parametrize("block", READ, ids=first_line)

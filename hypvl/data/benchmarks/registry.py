@@ -25,7 +25,7 @@ _METRICS = {"official": "per_class", "paper": "top1"}
 
 @dataclass(frozen=True)
 class Benchmark:
-    "What the published protocol says about one zero-shot data set, and where its files lie."
+    "One zero-shot dataset: the published protocol, and the places of its files."
 
     name: str  # as in the papers' tables
     n: int  # images that the papers evaluate

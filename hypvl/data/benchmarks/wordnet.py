@@ -212,7 +212,9 @@ def main(
     parser = argparse.ArgumentParser(prog=name, description=main.__doc__)
     nouns_help = "data.noun of WordNet 3.0, or a table of parent, child, kind"
     parser.add_argument("--nouns", required=True, help=nouns_help)
-    parser.add_argument("--out", required=True, help="is-a file to write, `parent child` a line")
+    parser.add_argument(
+        "--out", required=True, help="is-a file to write, one `parent child` per line"
+    )
     names_help = "file of names to write, `node<TAB>name` a line; needs data.noun"
     parser.add_argument("--names", help=names_help)
     classes_help = "file of wnids, one a line; default: the 1000 of ILSVRC 2012"

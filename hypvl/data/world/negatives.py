@@ -112,7 +112,7 @@ def _replace_leaf(world, scene, c: Caption, i: int, leaf: str | None, rng) -> Ed
 
 
 def replace_object(world: World, scene: Scene, c: Caption, rng: np.random.Generator) -> Edited:
-    "One thing becomes another that is not there."
+    "Replace one object by another that the scene does not contain."
     i = int(rng.integers(len(c.mentions)))
     return _replace_leaf(world, scene, c, i, _absent_leaf(world, scene, rng), rng)
 
@@ -139,7 +139,7 @@ def _replace_word(world, scene, c: Caption, i: int, kind: str, rng) -> Edited:
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #c5e611df
 def replace_attribute(world: World, scene: Scene, c: Caption, rng: np.random.Generator) -> Edited:
-    "One adjective becomes another of its kind."
+    "Replace one adjective by another of its kind."
     spots = []
     for i, m in enumerate(c.mentions):
         for kind, word in scene.things[c.objects[i]].attributes.items():

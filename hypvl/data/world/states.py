@@ -413,7 +413,7 @@ class StateWorld:
         return scene.split in ("val", "test") or self.held_out.allows(scene)
 
     def scene(self, split: str, index: int, pair: Pair | None = None) -> Scene:
-        "What a picture shows; `pair` overrides what its split and index say."
+        "The scene of a picture; `pair` overrides the pair that split and index give."
         self.pairs(split)
         if pair is None:
             pair = self._pair(split, index)

@@ -118,7 +118,7 @@ class EvaluationRun:
         )
 
     def add(self, name: str, frame: pd.DataFrame) -> None:
-        "Keep rows under a name."
+        "Add rows to the results under a name."
         if "image" in frame:
             frame = frame.assign(image=[self.relative(path) for path in frame["image"]])
         self.frames.setdefault(name, []).append(frame)
@@ -322,7 +322,7 @@ def add_sugarcrepe(
     run: EvaluationRun,
     kinds: Mapping[str, PairData],  # kind of edit → pairs
 ) -> None:
-    """All kinds of edits, and overall.
+    """Add the rows of each kind of edit, and of their mean.
 
     Where additions have a kind of equal length, that one counts in the average.
     """

@@ -180,8 +180,8 @@ _CAPTIONS = {
     "dataset when one constant $M$ replaces gate and router weight. 0 is the hyperbolic score "
     "alone. Thin lines are seeds ({seeds}), thick ones their mean.",
     "budget": "Above: scores at the planned and at twice the steps on the synthetic dataset; a dot "
-    "is a seed. Below: the sign of AGR's lead over each model, in brackets where its interval "
-    "over seeds includes 0 or where there is one seed.",
+    "is a seed. Below: AGR's lead over each model in points, in brackets where its 95 % "
+    "interval over seeds includes 0 or where there is one seed.",
 }
 
 

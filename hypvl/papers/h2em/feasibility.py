@@ -44,7 +44,7 @@ def pair_feasibility(
     state_features: Float[np.ndarray, "S w"],  # of `split.states`
     object_features: Float[np.ndarray, "O w"],  # of `split.objects`
 ) -> Float[np.ndarray, "P"]:  # of `split.pairs("open")`
-    "How plausible each pair of the open world is; seen pairs have 0."
+    "Feasibility of each pair of the open world, for a threshold; seen pairs have 0."
     seen = split.seen("open").reshape(len(split.states), len(split.objects))
     on_objects = _nearest_seen(_cosines("object_features", object_features, seen.shape[1]), seen)
     in_states = _nearest_seen(_cosines("state_features", state_features, seen.shape[0]), seen.T).T

@@ -155,8 +155,8 @@ _TRAINING_CAPTION = (
 )
 _BUDGET_CAPTION = (
     "Harmonic mean and AUC on the synthetic dataset after the planned steps ({seeds}) and after "
-    "twice as many. Below: sign of H2EM minus each rival, in brackets where the interval contains "
-    "0 or there is one seed."
+    "twice as many. Below: H2EM's lead over each rival in points, in brackets where its 95 % "
+    "interval over seeds includes 0 or where there is one seed."
 )
 _TEXTS, _VIEWS = "texts refined by test pictures", "views of test pictures"
 

@@ -78,7 +78,7 @@ def clean_name(
 # %% ../../../nbs/papers/h2em/900_splits.ipynb #ed29a618
 @dataclass(frozen=True)
 class CompositionSplit:
-    "Which pairs are trained on and asked for; see `read_split`."
+    "Training pairs and candidate pairs of a compositional dataset; see `read_split`."
 
     name: str
     train: tuple[Pair, ...]  # in the order of the file

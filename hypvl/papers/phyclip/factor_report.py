@@ -297,8 +297,8 @@ def factor_report(
 ) -> dict[str, pd.DataFrame]:
     """All frames about factors for one model, by name.
 
-    What the model's geometry has no answer for is left out and listed in the frame `lacking`
-    (columns part, reason), which is there only if something is.
+    Parts that the model's geometry cannot compute are left out and listed in the frame `lacking`
+    (columns part, reason), which exists only if a part is left out.
     """
     rng = np.random.default_rng(seed)
     present, families = presence(scenes.families)

@@ -210,7 +210,7 @@ def own_factor(
     frames: Frames,  # 'names'
     step: bool,  # from a parent to its child; False: the distance from the origin
 ) -> pd.DataFrame:
-    "Norms of a family's names in its own factor, as shares of the mean norm."
+    "Norms of a family's names in its own factor, as shares of their mean norm."
 
     def inside(rows: pd.DataFrame) -> dict[str, float] | None:
         if rows["own"].nunique() < 2:

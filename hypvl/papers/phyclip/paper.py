@@ -263,8 +263,8 @@ FIGURES = {
         section="budget",
         caption=(
             "Scores on the synthetic dataset over the multiple of the planned steps; marks are "
-            "seeds, lines their mean. Below, the sign of PHyCLIP's lead over each rival; in "
-            "brackets where its interval over seeds contains 0."
+            "seeds, lines their mean. Below: PHyCLIP's lead over each rival in points, in "
+            "brackets where its 95 % interval over seeds includes 0."
         ),
     ),
     "ablation": Figure(

@@ -151,7 +151,7 @@ def save_boxes(
 def load_boxes(
     folder: str | Path,  # what `save_boxes` wrote
 ) -> Boxes:
-    "Read a table; a file that is missing or was cut is an error that names it."
+    "Return a table of boxes; a missing or truncated file is an error that names it."
     folder = Path(folder)
     if not (folder / "table.json").exists():
         raise FileNotFoundError(f"folder: no table of boxes in {folder.name!r}")

@@ -90,7 +90,7 @@ class CrossImage:
 # %% ../../../nbs/papers/visual_hierarchies/865_cross_image.ipynb #87e308f8
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    "What is searched, and what asks."
+    "Candidates and queries of a search."
 
     images: np.ndarray  # int64, places of the scenes
     rows: np.ndarray  # int64, rows of the boxes

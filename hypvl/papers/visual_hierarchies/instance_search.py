@@ -402,7 +402,7 @@ def search_baselines(
     seed: int = 0,  # of the draws
     memory: int = MEMORY,  # bytes for a block
 ) -> pd.DataFrame:  # item values of models chance, label_frequency, nearest_to_root and oracle
-    "What the metrics are worth: rows that do not look at pictures, and the best there can be."
+    "Rows of the baselines that see no picture, and of the upper bound."
     names = direction, dataset, score_name
     queries, frames = len(search.queries), []
     if search.hierarchy is None:

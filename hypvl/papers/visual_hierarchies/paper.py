@@ -157,8 +157,9 @@ _CAPTIONS = {
     "training": "Loss, its two terms, curvature and speed over the training steps; thick: mean "
     "over {seeds}, thin: each seed.",
     "budget": "Scores after a quarter, half, one and two times the planned steps; dots are seeds "
-    "({seeds} at one, fewer elsewhere). Below: sign of CLIP-hyp − CLIP-euc, in brackets where "
-    f"there is one seed. {_TEST_SET}.",
+    "({seeds} at one, fewer elsewhere). Below: CLIP-hyp's lead over CLIP-euc in points, in "
+    "brackets where its 95 % interval over seeds includes 0 or where there is one seed. "
+    f"{_TEST_SET}.",
 }
 
 # %% ../../../nbs/papers/visual_hierarchies/879_paper.ipynb #a33e1003
@@ -219,7 +220,7 @@ def recipe_trials(study: Study) -> pd.DataFrame:
 
 
 def set_counts(study: Study) -> pd.DataFrame:
-    "Numbers of the test sets beside the paper's."
+    "Sizes of the test sets beside the paper's."
     rows = study.frame("sets").drop_duplicates(["dataset", "what"])
     return rows.set_index(["dataset", "what"])[["value", "paper"]].round(2)
 
