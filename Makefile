@@ -93,8 +93,9 @@ test: .venv/.installed  ## formatter, linter, types, clean export, then nbdev_te
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[site]' -c constraints.txt
 	@touch $@
 
-site: .venv/.site  ## render notebooks, results and the API to static pages in _docs, links checked; some minutes
+site: .venv/.site  ## render notebooks, results and the API to static pages in _docs, links and search checked; some minutes
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file website/mkdocs.yml
+	$(BIN)/python website/check_search.py
 	@echo "pages  _docs/index.html; to search them: $(BIN)/python -m http.server --directory _docs"
 
 lab: .venv/.installed  ## open the notebooks in JupyterLab

@@ -260,8 +260,8 @@ class _DocWithFields:
         self.text = text
 
     def __get__(self, _, cls: type) -> str | None:
-        if "__dataclass_fields__" not in vars(cls):
-            return self.text
+        if "__match_args__" not in vars(cls):  # not made yet: `dataclass` asks for a docstring
+            return self.text or cls.__name__
         docs = {name: doc for name, doc in field_docs(cls).items() if doc}
         lines = [f"{name}: {doc}" for name, doc in docs.items()]
         return "\n".join([inspect.cleandoc(self.text or cls.__name__), "", *lines])

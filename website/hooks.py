@@ -7,8 +7,17 @@ from posixpath import dirname, join, normpath
 from urllib.parse import unquote
 
 import latex2mathml.converter
+from check_search import DEFINED_IN
 from mkdocs.structure.files import File
-from pages import ROOT, github_anchor, jupyter_anchor, make_pages, navigation, project_facts
+from pages import (
+    RESULTS,
+    ROOT,
+    github_anchor,
+    jupyter_anchor,
+    make_pages,
+    navigation,
+    project_facts,
+)
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.S)
 IMAGE = re.compile(r'<img\b([^>]*?\bsrc="([^"]+\.png)")')
@@ -23,6 +32,8 @@ log = logging.getLogger("mkdocs.hooks")
 def on_config(config):
     facts = project_facts()
     config.site_url = f"{facts['doc_host']}{facts['doc_baseurl']}/"
+    config.repo_url = facts["git_url"]
+    config.copyright = f"hypvl {facts['version']}, {facts['copyright']}"
     config.pages = make_pages()
     config.nav = navigation(config.pages.markdown)
     return config
@@ -39,7 +50,17 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    "Headings are named as the page is linked to: as a notebook, or as a Markdown file."
+    """Headings are named as the page is linked to: as a notebook, or as a Markdown file.
+
+    The search finds first the notebook that defines a term, and no page of a single study.
+    """
+    place = page.file.src_uri
+    if re.match(rf"{RESULTS}/.+/", place):
+        page.meta["search"] = {"exclude": True}
+    elif page.file.dest_uri in DEFINED_IN.values():
+        page.meta["search"] = {"boost": 100}
+    elif place.startswith("nbs/"):
+        page.meta["search"] = {"boost": 4}
     written = page.file.src_uri.endswith(".md") and (ROOT / page.file.src_uri).is_file()
     config.mdx_configs["toc"]["slugify"] = github_anchor if written else jupyter_anchor
 

@@ -82,7 +82,8 @@ class Directives(Preprocessor):
         for cell in nb.cells:
             directives = re.findall(r"^#\| ?(.+?)\s*$", cell.source, re.M)
             if cell.cell_type == "markdown":
-                cell.source = displays_apart(cell.source)
+                folded = cell.source.replace("<details>", '<details markdown="1">')
+                cell.source = displays_apart(folded)
             if cell.cell_type == "code":
                 cell.source = re.sub(r"^#\|.*\n?", "", cell.source, flags=re.M).strip()
                 without_input = "hide_input" in directives or "echo: false" in directives
@@ -147,18 +148,19 @@ def notebook_page(
     module, name = module_file(notebook), Path(path).stem
     resources = {"unique_key": name, "output_files_dir": f"{name}_files"}
     body, resources = exporter.from_notebook_node(notebook, resources)
-    below = ""
+    facts = project_facts()
+    below = f"[Notebook]({facts['git_url']}/blob/{facts['branch']}/{path})"
     if module and (root / module).exists():
         dotted = module.removesuffix(".py").replace("/", ".")
-        below = f"[API of `{dotted}`]({relpath(module, dirname(path))})"
+        below = f"[API of `{dotted}`]({relpath(module, dirname(path))}) · {below}"
     if dirname(path) == "papers_repro":
         found = sorted((root / RESULTS).glob(f"*/{name}/{name}.ipynb"))
         executed = [path.parents[1].name for path in found]
         links = ", ".join(f"[{study}](results/{study}/{name}/{name}.ipynb)" for study in executed)
-        below = f"This page has no outputs. **With tables and figures**: {links}." if links else ""
-    if below:
-        below = f"\n\n{below}\n"
-        body = re.sub(r"\A\s*(# .*(?:\n+>.*)*)", lambda head: head[1] + below, body, count=1)
+        if links:
+            below = f"This page has no outputs. **With tables and figures**: {links}. {below}"
+    below = f"\n\n{below}\n"
+    body = re.sub(r"\A\s*(# .*(?:\n+>.*)*)", lambda head: head[1] + below, body, count=1)
     if path.startswith(f"{RESULTS}/"):  # beside the page of the same notebook without outputs
         study = study_name(dirname(path))
         body = re.sub(r"\A\s*(# .*)", lambda head: f"{head[1]} ({study})", body, count=1)
@@ -175,17 +177,19 @@ def modules(root: Path = ROOT) -> list[str]:
     return found
 
 
-def _module_link(name: str, root: Path) -> str:
-    "A link from the package's page to that of a module below it."
-    path = name.replace(".", "/")
-    file = f"{path}/__init__" if (root / "hypvl" / path).is_dir() else path
-    return f"[`hypvl.{name}`]({file}.py)"
+def _public_name(module: str, name: str, root: Path) -> str:
+    "A line of the overview: a public name, what it is or returns, a link to its page."
+    path = Path(*module.split(".")).with_suffix(".py")
+    nodes = ast.parse((root / path).read_text("utf-8")).body
+    (node,) = [one for one in nodes if getattr(one, "name", None) == name]
+    first = (ast.get_docstring(node) or "").split("\n")[0]
+    return f"- [`hypvl.{name}`]({path.relative_to('hypvl').as_posix()}): {first}"
 
 
 def module_page(path: str, root: Path = ROOT) -> str:
     """A link to the notebook, and what mkdocstrings puts in place of the last line.
 
-    That of `hypvl` lists what it loads when it is asked for.
+    That of `hypvl` documents what it loads when it is asked for.
     """
     dotted = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     code = (root / path).read_text("utf-8")
@@ -195,9 +199,8 @@ def module_page(path: str, root: Path = ROOT) -> str:
         link = relpath(source[1], dirname(path))
         lines.append(f"Defined, shown and tested in [{source[1]}]({link}).")
     if path == "hypvl/__init__.py":
-        names = ast.literal_eval(re.search(r"^NAMES = (\{.*?^\})", code, re.M | re.S)[1])
-        listed = [f"- `hypvl.{name}` of {_module_link(at, root)}" for name, at in names.items()]
-        lines += ["Names that are loaded when they are asked for:", "\n".join(listed)]
+        public = re.findall(r"^    from (\S+) import (\w+) as", code, re.M)
+        lines.append("\n".join(_public_name(module, name, root) for module, name in public))
     return "\n\n".join([*lines, f"::: {dotted}\n"])
 
 
@@ -299,7 +302,7 @@ def make_pages(root: Path = ROOT) -> Pages:
             markdown[page_of(path)], drawn = notebook_page(path, exporter, root)
             pictures |= drawn
         elif path.endswith(".md"):
-            markdown[path] = (root / path).read_text("utf-8")
+            markdown[path] = displays_apart((root / path).read_text("utf-8"))
         else:
             files.append(path)
     for path in modules(root):
@@ -369,7 +372,8 @@ def navigation(markdown: dict[str, str], root: Path = ROOT) -> list:
         folder = dirname(path).removeprefix("hypvl").strip("/")
         name = "overview" if path.endswith("__init__.py") else Path(path).stem
         reference.append((folder, name, page_of(path)))
-    reference.sort(key=lambda entry: (entry[0] != "", entry[0], entry[1] != "overview"))
+    read = ["", *(section for section, _ in chapters)]
+    reference.sort(key=lambda entry: (read.index(entry[0]), entry[1] != "overview", entry[1]))
     papers = [page for page in markdown if re.fullmatch(r"papers_repro/\w+\.md", page)]
     papers = [page for page in papers if basename(page).islower()]
     cited = [section.removeprefix("papers/") for section, _ in chapters]

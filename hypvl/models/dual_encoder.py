@@ -8,14 +8,12 @@ __all__ = ['eval_transform', 'ImageEncoder', 'DualEncoder', 'Heads', 'tower_proj
 # %% ../../nbs/models/302_dual_encoder.ipynb #4546f900
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import torch
 from jaxtyping import Float, Int, UInt8
 from PIL import Image
 from torch import Tensor, nn
-from torchvision import transforms
 
 from ..geometry.spaces import Geometry
 from ..inputs import KINDS, WORDS, input_kind, join_parts
@@ -27,6 +25,9 @@ from .words import word_embeddings, word_projection, word_states
 from ..pictures import upright_rgb
 from ..weights import preserve_modes
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 # %% ../../nbs/models/302_dual_encoder.ipynb #350c3c82
 def eval_transform(
     image_size: int,  # side of the square that the model takes, pixels
@@ -36,6 +37,8 @@ def eval_transform(
 
     'crop': shorter side to size, then the centre. 'squeeze': the whole picture, aspect lost.
     """
+    from torchvision import transforms  # loads in a second
+
     bicubic = transforms.InterpolationMode.BICUBIC
     ways = {
         "crop": [transforms.Resize(image_size, bicubic), transforms.CenterCrop(image_size)],
@@ -390,12 +393,14 @@ class DualEncoder(ImageEncoder, ImageTextModel):
         return self
 
     @torch.no_grad()
-    def summary(self) -> pd.DataFrame:
+    def summary(self) -> "pd.DataFrame":
         """What is inside: part, stage, shape, parameters; the last row is the total.
 
         The first rows are the pixel statistics that the model applies itself (exactly in
         `attrs`); then one row a stage, in the order in which the stages run on one pair.
         """
+        import pandas as pd
+
         like = self.pixel_mean
         side, length = self.image_tower.config.image_size, self.text_tower.config.context_length
         images = like.new_zeros(1, 3, side, side)

@@ -14,9 +14,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float
-from open_clip.constants import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
 from torch import Tensor, nn
-from torchvision.models import get_model
 
 from ..config import suggest
 from ..geometry.spaces import GeometryConfig, ProductConfig
@@ -40,8 +38,8 @@ def _forget_projection(module, state, prefix, *rest):
 class OpenClipImages(VisionConfig, kind="open_clip"):
     "The image tower of an open_clip model, without output projection; see `open_clip_images`."
 
-    pixel_mean: tuple[float, ...] = tuple(OPENAI_DATASET_MEAN)
-    pixel_std: tuple[float, ...] = tuple(OPENAI_DATASET_STD)
+    pixel_mean: tuple[float, ...] = (0.48145466, 0.4578275, 0.40821073)
+    pixel_std: tuple[float, ...] = (0.26862954, 0.26130258, 0.27577711)
     vision_cfg: Mapping[str, Any] = field(default_factory=dict)  # of open_clip
     quick_gelu: bool = False  # the activation of OpenAI's weights
 
@@ -83,6 +81,8 @@ class TorchvisionTower(nn.Module):
         config: VisionConfig,
         hidden: int = 0,  # rectified units of a head of two layers; 0: no head
     ):
+        from torchvision.models import get_model
+
         super().__init__()
         self.network: Any = get_model(name, weights=None)
         width = getattr(getattr(self.network, "fc", None), "in_features", None)

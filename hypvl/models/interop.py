@@ -13,12 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import open_clip
 import torch
 from jaxtyping import Float, Int
-from open_clip.transform import PreprocessCfg, image_transform_v2, merge_preprocess_dict
 from torch import Tensor, nn
-from torchvision import transforms
 
 from ..config import suggest
 from ..geometry.spaces import GeometryConfig, SphereConfig
@@ -54,6 +51,8 @@ def open_clip_names(
     contains: str = "",  # only names with this part
 ) -> list[str]:
     "Names of open_clip's architectures."
+    import open_clip  # here and below in functions, for it loads in three seconds
+
     return [name for name in open_clip.list_models() if contains in name]
 
 
@@ -69,6 +68,9 @@ def open_clip_config(
     geometry: where the towers meet; None: the unit sphere, as trained.
     preprocess: changes of open_clip's preprocess_cfg, such as mean and std.
     """
+    import open_clip
+    from open_clip.transform import PreprocessCfg, merge_preprocess_dict
+
     source = _source(model)
     if source and ":" not in source and source not in open_clip.list_models():
         hint = suggest(source, open_clip.list_models())
@@ -163,7 +165,10 @@ class ClipText(nn.Module):
         self,
         model: Any,  # open_clip.CLIP; gives its modules, not copies
     ):
+        from open_clip import CLIP
+
         super().__init__()
+        self.encode_text: Callable = CLIP.encode_text
         for name in (
             "context_length",
             "token_embedding",
@@ -177,7 +182,9 @@ class ClipText(nn.Module):
             setattr(self, name, getattr(model, name))
         self.register_buffer("attn_mask", model.attn_mask, persistent=False)
 
-    forward: Callable = open_clip.CLIP.encode_text
+    def forward(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B W"]:
+        "Features of texts that fill the context."
+        return self.encode_text(self, tokens)
 
 # %% ../../nbs/models/306_interop.ipynb #4036be19
 class OpenClipText(nn.Module):
@@ -245,6 +252,8 @@ class LazyTokenizer:
         return self.made(texts)
 
     def _make(self):
+        import open_clip
+
         source = self.text_cfg.get("hf_tokenizer_name")
         extra = self.text_cfg.get("tokenizer_kwargs", {})
         never: Any = {"trust_remote_code": False} if source else {}  # code beside a tokenizer
@@ -263,6 +272,9 @@ class LazyTokenizer:
 # %% ../../nbs/models/306_interop.ipynb #ba5a76f1
 def _preprocess(cfg):
     "open_clip's evaluation transform up to a tensor in [0, 1]."
+    from open_clip.transform import PreprocessCfg, image_transform_v2
+    from torchvision import transforms
+
     whole: Any = image_transform_v2(PreprocessCfg(**cfg), is_train=False)
     steps = [step for step in whole.transforms if not isinstance(step, transforms.Normalize)]
     return transforms.Compose(steps)
@@ -311,6 +323,8 @@ def random_module(
 
     `final_layernorm: false` in a tower leaves its last norm out, as EuCLIP's configs say.
     """
+    import open_clip
+
     cfg: dict[str, Any] = _plain(model_cfg)
     last_norms = [cfg[part].pop("final_layernorm", True) for part in ("vision_cfg", "text_cfg")]
     custom = cfg.pop("custom_text", False) or "hf_model_name" in cfg["text_cfg"]
@@ -347,6 +361,8 @@ def from_open_clip(
 
     Raises KeyError for an unknown name or tag and FileNotFoundError for a missing file.
     """
+    from open_clip.transform import merge_preprocess_dict
+
     with torch.random.fork_rng(enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
@@ -371,6 +387,8 @@ def _warn_of_losses(module):
 # %% ../../nbs/models/306_interop.ipynb #5220fc5b
 def _adopt(module, pretrained, geometry, preprocess):
     "A built model; what it was built from is not known."
+    from open_clip.transform import PreprocessCfg, merge_preprocess_dict
+
     if pretrained is not None:
         raise ValueError(f"pretrained: the model is built already, got {str(pretrained)!r} on top")
     for part in ("visual", "encode_text", "logit_scale"):
@@ -391,6 +409,8 @@ def _adopt(module, pretrained, geometry, preprocess):
 # %% ../../nbs/models/306_interop.ipynb #dd05e981
 def _module(source, config, pretrained) -> Any:
     "An open_clip module with the wanted weights."
+    import open_clip
+
     if pretrained is None:
         return open_clip.create_model(source) if ":" in source else random_module(config.model_cfg)
     path, tags = Path(pretrained), open_clip.list_pretrained_tags_by_model(source)

@@ -7,21 +7,24 @@ __all__ = ['text_configs', 'marks_as_text', 'Tokenizer', 'TextConfig', 'Transfor
            'init_text_tower', 'TextTower', 'make_text_tower']
 
 # %% ../../nbs/models/301_text_towers.ipynb #502f6eb5
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import regex
 import torch
 from jaxtyping import Bool, Float, Int
-from open_clip.tokenizer import SimpleTokenizer
-from open_clip.transformer import ResidualAttentionBlock
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..config import ByKind, check_type, suggest
 from .towers import Tower, recomputed
+
+if TYPE_CHECKING:
+    from open_clip import SimpleTokenizer
 
 # %% ../../nbs/models/301_text_towers.ipynb #df83d227
 _plain_pieces = regex.compile(
@@ -30,8 +33,8 @@ _plain_pieces = regex.compile(
 
 
 def marks_as_text(
-    tokenizer: SimpleTokenizer,  # changed in place
-) -> SimpleTokenizer:
+    tokenizer: "SimpleTokenizer",  # changed in place
+) -> "SimpleTokenizer":
     "Make a tokeniser of open_clip read literal marks, such as `<end_of_text>`, as ordinary text."
     tokenizer.pat = _plain_pieces
     tokenizer.cache = {}  # it holds the marks as pieces of their own
@@ -39,7 +42,9 @@ def marks_as_text(
 
 
 @lru_cache
-def _bpe() -> SimpleTokenizer:
+def _bpe() -> "SimpleTokenizer":
+    from open_clip.tokenizer import SimpleTokenizer  # loads in two seconds
+
     return marks_as_text(SimpleTokenizer())
 
 
@@ -176,10 +181,24 @@ def _attention_forms() -> list[SDPBackend]:
     return allowed or [SDPBackend.CUDNN_ATTENTION]
 
 
-class TextBlock(ResidualAttentionBlock):
+class TextBlock(nn.Module):
     "Pre-norm block that also returns the input and the output of its attention."
 
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+    def __init__(
+        self,
+        width: int,  # of the stream
+        heads: int,  # of the attention
+        mlp_ratio: float = 4.0,  # hidden width of the MLP over `width`
+    ):
+        super().__init__()
+        hidden = int(width * mlp_ratio)
+        self.ln_1 = nn.LayerNorm(width)
+        self.attn = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.ln_2 = nn.LayerNorm(width)
+        layers = [nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width)]
+        self.mlp = nn.Sequential(OrderedDict(zip(("c_fc", "gelu", "c_proj"), layers)))
+
+    def forward(
         self,
         x: Float[Tensor, "B L W"],  # the stream that enters
         mask: Bool[Tensor, "L L"] | None = None,  # True where a position must not look
@@ -262,8 +281,7 @@ class TextTower(nn.Module):
         self._make_vocabulary()
         self.posit_embed = nn.Parameter(torch.empty(config.context_length, config.width))
         blocks = [
-            TextBlock(config.width, config.heads, config.mlp_ratio, norm_layer=nn.LayerNorm)
-            for _ in range(config.layers)
+            TextBlock(config.width, config.heads, config.mlp_ratio) for _ in range(config.layers)
         ]
         self.resblocks = nn.ModuleList(blocks)
         self.ln_final = nn.LayerNorm(config.width)

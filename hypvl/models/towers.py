@@ -4,24 +4,25 @@
 
 # %% auto #0
 __all__ = ['vision_configs', 'Tower', 'VisionConfig', 'ModelDescription', 'ViTConfig', 'ConvConfig', 'sincos_positions',
-           'recomputed', 'ViTTower', 'ConvBlock', 'ConvTower', 'make_vision_tower']
+           'recomputed', 'timm_network', 'ViTTower', 'ConvBlock', 'ConvTower', 'make_vision_tower']
 
 # %% ../../nbs/models/300_towers.ipynb #914dc195
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from jaxtyping import Float
-from timm.layers.std_conv import ScaledStdConv2d
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from ..config import ByKind, suggest
+
+if TYPE_CHECKING:
+    from timm.models.vision_transformer import VisionTransformer
 
 # %% ../../nbs/models/300_towers.ipynb #e2f5b9e1
 class Tower(Protocol):
@@ -153,12 +154,27 @@ def recomputed(
     "Outputs of a part whose activations are not kept, but computed again in the backward pass."
     return checkpoint(block, *inputs, use_reentrant=False)
 
-# %% ../../nbs/models/300_towers.ipynb #dec0a337
-class ViTTower(VisionTransformer):
-    "Pre-norm vision transformer with frozen sine-cosine positions; the feature is the class token."
+# %% ../../nbs/models/300_towers.ipynb #f408335a
+def timm_network(
+    config: ViTConfig,  # its shape
+) -> "VisionTransformer":
+    "timm's network of this shape, with random weights; its positions are not those of the paper."
+    from timm.models.vision_transformer import VisionTransformer  # loads in two seconds
 
-    norm: nn.LayerNorm
-    blocks: nn.Sequential
+    return VisionTransformer(
+        img_size=config.image_size,
+        patch_size=config.patch_size,
+        embed_dim=config.width,
+        depth=config.depth,
+        num_heads=config.heads,
+        mlp_ratio=config.mlp_ratio,
+        num_classes=0,
+        norm_layer=partial(nn.LayerNorm, eps=1e-5),
+    )
+
+# %% ../../nbs/models/300_towers.ipynb #dec0a337
+class ViTTower(nn.Module):
+    "Pre-norm vision transformer with frozen sine-cosine positions; the feature is the class token."
 
     def __init__(
         self,
@@ -173,21 +189,17 @@ class ViTTower(VisionTransformer):
             raise ValueError(
                 f"vision.heads must divide vision.width={config.width}, got {config.heads}"
             )
-        super().__init__(
-            img_size=config.image_size,
-            patch_size=config.patch_size,
-            embed_dim=config.width,
-            depth=config.depth,
-            num_heads=config.heads,
-            mlp_ratio=config.mlp_ratio,
-            num_classes=0,
-            norm_layer=partial(nn.LayerNorm, eps=1e-5),
-        )
+        super().__init__()
+        network = timm_network(config)
         self.config = config
         self.width = config.width
         positions = sincos_positions(config.width, config.image_size // config.patch_size)
-        like = self.patch_embed.proj.weight
-        self.pos_embed = nn.Parameter(positions[None].to(like.device), requires_grad=False)
+        self.cls_token = network.cls_token
+        like = self.cls_token.device
+        self.pos_embed = nn.Parameter(positions[None].to(like), requires_grad=False)
+        self.patch_embed: nn.Module = network.patch_embed
+        self.blocks: nn.Sequential = network.blocks
+        self.norm: nn.LayerNorm = network.norm
 
     @property
     def final_norm(self) -> nn.LayerNorm:
@@ -207,7 +219,9 @@ class ViTTower(VisionTransformer):
         "Feature of each image and the wanted token states of the same pass."
         _check_states(want, self.state_names)
         recompute = self.config.recompute and torch.is_grad_enabled()
-        x = self._pos_embed(self.patch_embed(images))
+        patches = self.patch_embed(images)
+        x = torch.cat([self.cls_token.expand(len(patches), -1, -1), patches], dim=1)
+        x = x + self.pos_embed
         states = {"init": x}
         for n, block in enumerate(self.blocks, 1):
             x = recomputed(block, x) if recompute else block(x)
@@ -216,9 +230,7 @@ class ViTTower(VisionTransformer):
         states["final"] = x = self.norm(x)
         return x[:, 0], {name: states[name] for name in want}
 
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, images: Float[Tensor, "B 3 H W"]
-    ) -> Float[Tensor, "B W"]:
+    def forward(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]:
         "Features of normalised images."
         return self.forward_states(images)[0]
 
@@ -258,6 +270,8 @@ class ConvBlock(nn.Module):
         if norm not in norms:
             raise ValueError(f"vision.norm must be one of {sorted(norms)}, got {norm!r}")
         if norm == "weights":
+            from timm.layers.std_conv import ScaledStdConv2d  # loads in two seconds
+
             self.conv = ScaledStdConv2d(before, channels, 3, stride, 1, gamma=_RELU_GAIN)
             nn.init.zeros_(self.conv.get_parameter("bias"))
         else:

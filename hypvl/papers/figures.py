@@ -69,6 +69,14 @@ def palette(
     return fixed | {name: free[i % len(free)] for i, name in enumerate(others)}
 
 # %% ../../nbs/papers/808_figures.ipynb #4b4d88a8
+def _few_colours(image: Image.Image) -> bytes:
+    "A picture as PNG with 200 colours."
+    out = io.BytesIO()
+    quantised = image.convert("RGB").quantize(200, dither=Image.Dither.NONE)
+    quantised.save(out, "png", optimize=True)
+    return out.getvalue()
+
+
 @dataclass(frozen=True)
 class Drawing:
     "A figure together with the data that it draws."
@@ -101,10 +109,7 @@ class Drawing:
 
     def _repr_png_(self):
         "For the notebook: fewer dots and 200 colours, a third of the size."
-        out = io.BytesIO()
-        image = Image.open(io.BytesIO(self.render("png", dpi=80))).convert("RGB")
-        image.quantize(200, dither=Image.Dither.NONE).save(out, "png", optimize=True)
-        return out.getvalue()
+        return _few_colours(Image.open(io.BytesIO(self.render("png", dpi=80))))
 
     def files(self) -> dict[str, bytes]:
         "Contents by file ending."
@@ -131,7 +136,13 @@ class SavedPicture:
 
     def _ipython_display_(self):
         "The picture, and below it its caption."
-        _show(self.png, self.caption)
+        _show(self._repr_png_(), self.caption)
+
+    def _repr_png_(self):
+        "For the notebook, as small as a drawing: the file has 150 dots an inch, this has 80."
+        image = Image.open(io.BytesIO(self.png)).convert("RGB")
+        size = (round(image.width * 80 / 150), round(image.height * 80 / 150))
+        return _few_colours(image.resize(size, Image.Resampling.LANCZOS))
 
 # %% ../../nbs/papers/808_figures.ipynb #caec2510
 def panels(

@@ -268,7 +268,7 @@ def check_out(
         )
 
 
-_TABLE_FILES = (".csv", ".html", ".md")  # of `Table.files`
+_TABLE_FILES = (".csv", ".md")  # of `Table.files`
 
 
 def _remove_others(out: Path, frames: Mapping, tables: Mapping):

@@ -560,7 +560,6 @@ class Table:
         "Contents by file ending."
         return {
             ".csv": self.frame.to_csv(index=False).encode(),
-            ".html": self.html().encode(),
             ".md": self.markdown().encode(),
         }
 

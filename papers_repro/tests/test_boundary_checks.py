@@ -343,7 +343,7 @@ def test_wrong_settings_of_a_family():
     for described in (Objective, FamilyObjective.make, TermsObjective.make):
         assert len(described.__doc__.split()) > 5, described
     for name in ("terms", "schedules", "decay"):
-        assert f"    {name}: " in Objective.__doc__, name
+        assert f"\n{name}: " in inspect.getdoc(Objective), name
 
 
 FAMILIES = list(itertools.product(("clip", "meru", "hycoclip", "phyclip"), (True, False), VARIANTS))

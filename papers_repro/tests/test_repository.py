@@ -1,6 +1,7 @@
 """House rules that a reader relies on, measured on the tree."""
 
 import ast
+import base64
 import configparser
 import json
 import os
@@ -311,6 +312,35 @@ except hypvl.extras.MissingExtra as error:
 """
 
 
+LIGHT = """
+import sys
+
+sys.modules["numba"] = None  # of the extra `fast`
+import hypvl
+
+for name in hypvl.NAMES:
+    if hypvl.NAMES[name].partition(".")[0] in ("geometry", "losses", "models"):
+        getattr(hypvl, name)
+print(*sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+HEAVY = {
+    "open_clip",
+    "timm",
+    "torchvision",
+    "transformers",
+    "pandas",
+    "pyarrow",
+    "scipy",
+    "sklearn",
+}
+
+
+def test_geometries_losses_models_and_heads_import_no_large_library(root):
+    "Beside torch; each of these takes half a second to three seconds."
+    loaded = subprocess.check_output([sys.executable, "-c", LIGHT], text=True, cwd=root)
+    assert not HEAVY & {*loaded.split()}, HEAVY & {*loaded.split()}
+
+
 def test_the_extra_models_is_enough_for_models_and_heads(root, tmp_path):
     call = [sys.executable, "-c", MODELS, str(tmp_path / "saved")]
     done = subprocess.run(call, capture_output=True, text=True, cwd=root)
@@ -444,11 +474,31 @@ def test_a_type_checker_finds_the_two_wrong_arguments_of_a_user(root, tmp_path):
     assert (root / "hypvl" / "py.typed").is_file()
 
 
-def test_committed_rows_are_small(root):
-    listed = subprocess.check_output(["git", "ls-files", "papers_repro"], cwd=root, text=True)
-    rows = [root / name for name in listed.splitlines() if name.endswith("results.csv")]
-    large = [path for path in rows if path.is_file() and path.stat().st_size > 1_000_000]
-    assert not large, f"write {large[0]} as results.parquet"
+def tracked(root, folder="."):
+    "Files of a folder that git tracks."
+    listed = subprocess.check_output(["git", "ls-files", "-z", folder], cwd=root, text=True)
+    return [root / name for name in listed.split("\0") if name and (root / name).is_file()]
+
+
+def test_the_tracked_files_take_less_than_50_megabytes(root):
+    assert sum(path.stat().st_size for path in tracked(root)) < 50_000_000
+
+
+def test_results_are_stored_once_and_small(root):
+    "Rows above 200 kB as Parquet, tables as CSV and Markdown, each picture in one place."
+    seen = {}
+    for path in tracked(root, "papers_repro/results"):
+        assert path.suffix not in (".html", ".svg"), f"do not commit {path}"
+        if path.suffix == ".csv":
+            assert path.stat().st_size <= 200_000, f"write {path} as Parquet"
+        if path.suffix == ".ipynb":
+            cells = json.loads(path.read_text())["cells"]
+            data = [out.get("data", {}) for cell in cells for out in cell.get("outputs", [])]
+            drawn = [base64.b64decode(one["image/png"]) for one in data if "image/png" in one]
+        else:
+            drawn = [path.read_bytes()] if path.suffix == ".png" else []
+        for picture in drawn:
+            assert seen.setdefault(picture, path) == path, f"{path} repeats one of {seen[picture]}"
 
 
 def test_findings_quote_committed_numbers(root):

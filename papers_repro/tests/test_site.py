@@ -9,6 +9,9 @@ from urllib.parse import unquote
 
 import nbformat
 import pytest
+import yaml
+
+import hypvl
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "website"))
 import pages
@@ -33,6 +36,18 @@ def test_navigation_names_every_notebook_module_and_study(root):
     assert {"README.md", *notebooks, *map(pages.page_of, pages.modules(root))} <= set(named)
 
 
+def test_api_is_in_reading_order_and_its_first_page_has_the_public_names(root):
+    markdown = {pages.page_of(path): "# title" for path in pages.modules(root)}
+    markdown |= {page: "# title" for _, found in pages.sidebar(root) for page in found}
+    (api,) = [part["API"] for part in pages.navigation(markdown, root) if "API" in part]
+    packages = [name for entry in api for name, below in entry.items() if isinstance(below, list)]
+    assert packages[:4] == ["geometry", "losses", "models", "features"]
+    shown = re.findall(
+        r"^- \[`hypvl\.(\w+)`\]\(\S+\.py\): \w", pages.module_page("hypvl/__init__.py", root), re.M
+    )
+    assert sorted(shown) == sorted(hypvl.NAMES)
+
+
 @pytest.mark.parametrize(
     "page, link, leads_to",
     [
@@ -52,6 +67,11 @@ def test_links_lead_to_pages(tmp_path, page, link, leads_to):
     assert said == f"[x]({leads_to.replace('%2C', ',')})"
 
 
+def test_the_configuration_of_the_site_can_be_read(root):
+    config = yaml.safe_load((root / "website" / "mkdocs.yml").read_text())
+    assert config["site_name"] == "hypvl" and config["docs_dir"] == "assets"
+
+
 def prose(path):
     "Text of a page, or of the Markdown cells of a notebook."
     if path.suffix != ".ipynb":
@@ -61,11 +81,12 @@ def prose(path):
 
 
 def test_links_between_notebooks_lead_somewhere(root):
-    written = ("README.md", "papers_repro/WHERE.md")
+    written = (*pages.ALONE, "papers_repro/WHERE.md", "benchmarks/RESULTS.md")
     for place in pages.repository_files(root):
         if place.endswith(".ipynb") or place in written:
-            for link in re.findall(r"\]\(([^)#\s]+\.ipynb)", prose(root / place)):
-                assert ((root / place).parent / link).exists(), f"{place}: {link}"
+            ending = "" if place in written else r"\.ipynb"
+            for link in re.findall(rf"\]\((?!\w+:)([^)#\s]+{ending})", prose(root / place)):
+                assert ((root / place).parent / unquote(link)).exists(), f"{place}: {link}"
 
 
 @cache
@@ -113,7 +134,8 @@ def test_a_notebook_is_shown_without_what_nbdev_hides(tmp_path):
     (tmp_path / "hypvl" / "a.py").touch()
     nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "a.ipynb")
     page, pictures = pages.notebook_page("a.ipynb", pages.notebook_exporter(), tmp_path)
-    assert page.startswith("# Title\n> About\n\n[API of `hypvl.a`](hypvl/a.py)\n")
+    links = "[API of `hypvl.a`](hypvl/a.py) · [Notebook](https://github.com/hypvl/hypvl/blob/main/a"
+    assert page.startswith(f"# Title\n> About\n\n{links}.ipynb)\n")
     assert "shown = 1" in page and "{ .text }\n<b>\n" in page and not pictures
     assert "hidden" not in page and "#|" not in page
 
