@@ -462,8 +462,8 @@ def gradients(
     parts = max(1, min(16 // k, len(x) // 64))  # of the rows: one factor has work for threads
     for_x, for_y = np.zeros(sides[0].shape), np.zeros((parts, *sides[1].shape))
     for_c = np.zeros((parts, k))
-    grad = grad.contiguous().numpy()
-    _run(_gradient_units, k * parts, *sides, grad, square, for_x, for_y, for_c)
+    dense = grad.contiguous().numpy()
+    _run(_gradient_units, k * parts, *sides, dense, square, for_x, for_y, for_c)
     shares = _shares(root, square, share)
     weights, found = (shares * root).numpy(), (torch.empty(x.shape), torch.empty(y.shape))
     for side, sums, out in zip(sides, (for_x, for_y.sum(0)), found):

@@ -190,7 +190,7 @@ class ViTTower(nn.Module):
                 f"vision.heads must divide vision.width={config.width}, got {config.heads}"
             )
         super().__init__()
-        network = timm_network(config)
+        network: Any = timm_network(config)
         self.config = config
         self.width = config.width
         positions = sincos_positions(config.width, config.image_size // config.patch_size)
