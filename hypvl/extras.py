@@ -18,6 +18,7 @@ EXTRAS = {  # extra → what it brings, as it is imported
         *("huggingface_hub", "filelock", "regex", "tqdm", "jinja2"),
     ),
     "train": (
+        "sklearn",
         *("accelerate", "webdataset", "geoopt", "spacy", "srsly", "scipy", "pyarrow"),
         *("matplotlib", "seaborn", "tensorboard", "networkx", "h5py", "peft"),
         *("wordsegment", "joblib", "psutil", "IPython", "submitit"),
@@ -27,7 +28,6 @@ EXTRAS = {  # extra → what it brings, as it is imported
     "notebooks": ("papermill", "jupyterlab", "ipywidgets"),
     "dev": (
         "mpmath",
-        "sklearn",
         "ot",
         "hypothesis",
         "beartype",
