@@ -220,7 +220,7 @@ class ViTTower(nn.Module):
         _check_states(want, self.state_names)
         recompute = self.config.recompute and torch.is_grad_enabled()
         patches = self.patch_embed(images)
-        x = torch.cat([self.cls_token.expand(len(patches), -1, -1), patches], dim=1)
+        x = torch.cat([self.cls_token.expand(patches.shape[0], -1, -1), patches], dim=1)
         x = x + self.pos_embed
         states = {"init": x}
         for n, block in enumerate(self.blocks, 1):
