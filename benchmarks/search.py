@@ -273,7 +273,7 @@ def database(args):
             hits = []
             for i, ids in enumerate(candidates):
                 ids = ids[ids >= 0]
-                best = ids[rerank_distances(stored[i], stored[ids]).argsort()[:10]]
+                best = ids[rerank_distances(stored[i], stored[ids], 1.0).argsort()[:10]]
                 hits.append(len({*best} & {*true[i]}) / 10)
             shares.append(np.mean(hits))
         found = near_ids(keys, queries[:100], 10, faiss.METRIC_INNER_PRODUCT)

@@ -53,11 +53,15 @@ _MOST_RADIUS = 350  # √c·r; the product of two sinh beyond it is no float64
 def rerank_distances(
     query: Float[np.ndarray, "W"],  # vector of `database_rows`
     candidates: Float[np.ndarray, "M W"],  # stored vectors
-    curvature: float | Float[np.ndarray, "k"] = 1.0,  # c, of each factor where they differ
+    curvature: float | Float[np.ndarray, "k"],  # c, of each factor where they differ
     factors: int = 1,  # k
     metric: str = "l1",  # of a product: 'l1' or 'l2'
 ) -> Float[np.ndarray, "M"]:
-    "Return the hyperbolic distance of stored vectors to a query, float64, by numpy alone."
+    """Return the hyperbolic distance of stored vectors to a query, float64, by numpy alone.
+
+    It holds for vectors of hyperbolic spaces and of products of them. Vectors of a flat space are
+    ranked by their Euclidean distance; for those of a sphere this is no distance.
+    """
     query, candidates = np.float64(query), np.float64(candidates)
     if metric not in ("l1", "l2") or factors < 1 or not (np.asarray(curvature) > 0).all():
         said = f"metric={metric!r}, factors={factors}, curvature={curvature}"
