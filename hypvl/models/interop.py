@@ -245,11 +245,15 @@ class LazyTokenizer:
     def __reduce__(self):
         return LazyTokenizer, (self.name, self.text_cfg)  # travels to workers without its tables
 
-    def __call__(self, texts: str | list[str]) -> Int[Tensor, "B L"]:
+    def __call__(
+        self,
+        texts: str | list[str],
+        context_length: int | None = None,  # ids of a text; None: as in the model's description
+    ) -> Int[Tensor, "B L"]:
         "Ids of one or several texts."
         if self.made is None:
             self.made = self._make()
-        return self.made(texts)
+        return self.made(texts, context_length) if context_length else self.made(texts)
 
     def _make(self):
         import open_clip

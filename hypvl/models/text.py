@@ -83,8 +83,14 @@ class Tokenizer:
             ids = [*ids[: self.context_length - 1], self.eot]
         return ids
 
-    def __call__(self, texts: str | Sequence[str]) -> Int[Tensor, "B L"]:
+    def __call__(
+        self,
+        texts: str | Sequence[str],
+        context_length: int | None = None,  # longest sequence; None: as given to the class
+    ) -> Int[Tensor, "B L"]:
         "Ids of one or several texts, right-padded with 0."
+        if context_length is not None:
+            return Tokenizer(context_length)(texts)
         if isinstance(texts, str):
             texts = [texts]
         check_type("texts", texts, Iterable, "; a text or a list of texts")
