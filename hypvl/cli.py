@@ -57,6 +57,7 @@ from hypvl.recipe_commands import (
 
 if TYPE_CHECKING:
     import pandas as pd
+    from torch import nn
 
     from hypvl.evaluation.suites.features import Share
 
@@ -688,20 +689,22 @@ def _wds_data(
     return above.pop(), "wds", tuple(found)
 
 # %% ../nbs/001_cli.ipynb #42fe1a3a
-def _flatten(args: argparse.Namespace, checkpoint: str, out: Path, device: str) -> int:
+def _flatten(args, checkpoint: str, name: str, out: Path, device: str, alone: bool) -> int:
     "Run `hypvl evaluate --flatten` on one model."
     import pandas as pd
 
     from hypvl.evaluation.flattening import flatten_suite
-    from hypvl.papers.report import load_checkpoint
 
-    model = load_checkpoint(checkpoint, args.family).to(device)
+    model = _loaded(args, checkpoint, name, alone)
+    if model is None:
+        return FAILED
+    model = model.to(device)
     reading = {"batch_size": args.batch_size, "workers": args.workers, "progress": not args.quiet}
     reading["folder"] = out / "points"
     how = (args.data_root, args.suite, args.sections, args.limit)
     found = flatten_suite(model, *how, **reading)
-    for name, (recalls, facts) in found.items():
-        print(f"{name}: recall, %\n{recalls.round(1)}\n\n{facts.round(3)}\n")
+    for dataset, (recalls, facts) in found.items():
+        print(f"{dataset}: recall, %\n{recalls.round(1)}\n\n{facts.round(3)}\n")
     out.mkdir(parents=True, exist_ok=True)
     path = out / "flattening.csv"
     pd.concat({name: recalls for name, (recalls, _) in found.items()}, names=["dataset"]).to_csv(
@@ -714,37 +717,74 @@ def _flatten(args: argparse.Namespace, checkpoint: str, out: Path, device: str) 
     return 0
 
 # %% ../nbs/001_cli.ipynb #cba4013c
+def _probe_sets(args: argparse.Namespace) -> tuple[dict[Path, list[int | None]], set[int]]:
+    "Folders that are probed with the shots that they suit, and the exit codes of what is not."
+    from hypvl.data.benchmarks.image_sets import MissingData
+    from hypvl.evaluation.suites.probes import probe_folders, unsuited_shots
+
+    sets, codes = {}, set()
+    for folder in probe_folders(args.data_root, args.suite, args.sections, say):
+        try:
+            unsuited = unsuited_shots(folder, args.probe, args.seed, args.limit)
+        except MissingData as error:
+            say(f"{folder.name}: missing. {error}")
+            codes.add(MISSING)
+            continue
+        except ValueError as error:
+            say(f"{folder.name}: left out. {error}")
+            codes.add(FAILED)
+            continue
+        for reason in unsuited.values():
+            say(f"{folder.name}: left out. {reason}")
+            codes.add(FAILED)
+        if shots := [k for k in args.probe if k not in unsuited]:
+            sets[folder] = shots
+    return sets, codes
+
+# %% ../nbs/001_cli.ipynb #eb829eee
 def _probe(args: argparse.Namespace, models: Sequence[tuple[str, str, Path]], device: str) -> int:
     "Run `hypvl evaluate --probe`; one file has the scores of all models."
     import pandas as pd
 
     from hypvl.config import write_atomic
-    from hypvl.data.benchmarks.image_sets import MissingData
-    from hypvl.evaluation.suites.probes import probe_folders, probe_wds
-    from hypvl.papers.report import load_checkpoint
+    from hypvl.evaluation.suites.probes import probe_wds
 
-    folders = probe_folders(args.data_root, args.suite, args.sections, say)
-    reading = {"batch_size": args.batch_size, "workers": args.workers}
-    found, code = [], 0
-    args.out.mkdir(parents=True, exist_ok=True)
-    for source, name, _ in models:
-        model = load_checkpoint(source, args.family).to(device)
-        for folder in folders:
+    sets, codes = _probe_sets(args)
+    path, found = args.out / "probes.csv", []
+    planned = [(m[1], f.name, str(k or "all")) for m in models for f in sets for k in sets[f]]
+    for source, name, _ in models if sets else ():
+        model = _loaded(args, source, name, len(models) == 1)
+        if model is None:
+            codes.add(FAILED)
+            continue
+        model = model.to(device)
+        for folder, shots in sets.items():
             try:
-                rows = probe_wds(model, folder, args.probe, args.seed, args.limit, **reading)
-            except MissingData as error:
-                say(f"{folder.name}: missing. {error}")
-                code = MISSING
+                rows = probe_wds(
+                    model,
+                    folder,
+                    shots,
+                    args.seed,
+                    args.limit,
+                    batch_size=args.batch_size,
+                    workers=args.workers,
+                )
+            except ValueError as error:  # such as a picture that cannot be read
+                say(f"{folder.name}: failed. {error}")
+                codes.add(FAILED)
                 continue
             rows.insert(0, "model", name)
+            if not found:
+                args.out.mkdir(parents=True, exist_ok=True)
+                _say_replaced(path, pd.DataFrame(planned, columns=["model", "dataset", "shots"]))
             found.append(rows)
-            write_atomic(args.out / "probes.csv", pd.concat(found).to_csv(index=False))
+            write_atomic(path, pd.concat(found).to_csv(index=False))
             keys = ["dataset", "metric", "shots"]
             means = 100 * rows.pivot_table("value", keys, "features", sort=False)
             print(f"{name}, %\n{means.round(1)}\n", flush=True)
     if found:
-        say(f"{args.out / 'probes.csv'}")
-    return code
+        say(f"{path}")
+    return FAILED if FAILED in codes else max(codes, default=0)
 
 # %% ../nbs/001_cli.ipynb #8a0447d6
 def _data_of(args: argparse.Namespace, share: "Share") -> None:
@@ -799,14 +839,39 @@ def _evaluate(args: argparse.Namespace) -> int:
     if args.probe:
         return _probe(args, models, device)
     if args.flatten:
-        return max([_flatten(args, source, out, device) for source, _, out in models])
-    codes = [_evaluate_one(args, *model, device, share) for model in models]
-    if models[0][2] != args.out and share.rank == 0:
-        _join_results(models, args.out / "results.csv")
+        return max([_flatten(args, *model, device, len(models) == 1) for model in models])
+    if models[0][2] == args.out:
+        return _evaluate_one(args, *models[0], device, share)
+    codes, done = [], []
+    for source, name, out in models:
+        model = _loaded(args, source, name, len(models) == 1, share.rank == 0)
+        codes.append(
+            FAILED if model is None else _evaluate_one(args, model, name, out, device, share)
+        )
+        done += [(source, name, out)] * (model is not None)
+    if done and share.rank == 0:
+        _join_results(done, args.out / "results.csv")
     return FAILED if FAILED in codes else max(codes)
 
 
-def _evaluate_one(args, checkpoint: str, name: str, out: Path, device: str, share: "Share") -> int:
+def _loaded(args, source: str, name: str, alone: bool, first: bool = True) -> "nn.Module | None":
+    "The model; None and a line for one of several that cannot be loaded."
+    from hypvl.papers.report import load_checkpoint
+
+    try:
+        return load_checkpoint(source, args.family)
+    except (ValueError, LookupError, OSError, MissingExtra) as error:
+        if alone or args.debug:
+            raise
+        reason = error.args[0] if isinstance(error, KeyError) else error
+        if first:
+            say(f"{name}: left out, the model cannot be loaded. {reason}")
+        return None
+
+
+def _evaluate_one(
+    args, checkpoint: "str | nn.Module", name: str, out: Path, device: str, share: "Share"
+) -> int:
     "Evaluate one model; gives the exit code."
     from hypvl.evaluation.suites.protocols import Protocol
     from hypvl.papers.report import evaluate_checkpoint
@@ -848,6 +913,18 @@ def _read_results(path: Path) -> "pd.DataFrame":
     return pd.read_csv(path, dtype=kinds, keep_default_na=False, na_values=[""])
 
 
+def _say_replaced(path: Path, rows: "pd.DataFrame"):
+    "Say how many rows of a file have no successor among those that replace it."
+    if not path.is_file():
+        return
+    before = _read_results(path).reindex(columns=rows.columns).astype(str)
+    new = set(rows.astype(str).itertuples(index=False, name=None))
+    gone = [row for row in before.itertuples(index=False, name=None) if row not in new]
+    if gone:
+        of = ", ".join(dict.fromkeys(row[0] for row in gone))
+        say(f"replaces {path}; {len(gone)} rows of {of} are not among the new ones")
+
+
 def _join_results(models: Sequence[tuple[str, str, Path]], path: Path):
     "The rows of several models as one file; rows of baselines that all models share stand once."
     import pandas as pd
@@ -855,6 +932,7 @@ def _join_results(models: Sequence[tuple[str, str, Path]], path: Path):
     from hypvl.config import write_atomic
 
     rows = pd.concat([_read_results(out / "results.csv") for _, _, out in models])
+    _say_replaced(path, rows[["model", "suite", "dataset"]])
     same = ["suite", "dataset", "metric", "score", "model"]
     write_atomic(path, rows.drop_duplicates(same).to_csv(index=False))
     say(f"\nall models {path}")

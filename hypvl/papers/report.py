@@ -108,7 +108,10 @@ def _from_open_clip(text: str) -> nn.Module:
         raise ValueError(
             f"checkpoint: open_clip:{name} has no weights; name them after a slash: {tags}"
         )
-    return from_open_clip(name, weights).eval()
+    try:
+        return from_open_clip(name, weights).eval()
+    except RuntimeError as error:  # such as a download that failed
+        raise OSError(f"checkpoint: open_clip:{text} cannot be loaded: {error}") from error
 
 
 def family_of(
@@ -322,7 +325,7 @@ def _write_results(
 
 # %% ../../nbs/papers/811_report.ipynb #9a9a65b6
 def evaluate_checkpoint(
-    source: str | Path,  # as for `load_checkpoint`
+    source: str | Path | nn.Module,  # as for `load_checkpoint`, or what it gave
     data_root: str | Path,  # the data; of the world, as for `world_folder`
     out: str | Path,  # folder for results, points and finished tasks
     # a name of `SUITES`; None: the world's where `data_root` has its layout, else the default
@@ -358,7 +361,8 @@ def evaluate_checkpoint(
         data_root = data_root if world is None else world
     suite = suite or default_suite(data_root)
     chosen_tasks(data_root, suite, sections, names)  # a fault is said before anything is replaced
-    model, out = load_checkpoint(source, family), Path(out)
+    model = source if isinstance(source, nn.Module) else load_checkpoint(source, family)
+    out = Path(out)
     checkpoint = weights_hash(model)
     commit = short_commit(git_state())
 
@@ -424,7 +428,7 @@ def evaluate_checkpoint(
         files = _write_results(results, frames, out, suite, reference)
         # gaps alone have no items
         files = {name: path for name, path in files.items() if path.exists()}
-        facts = asked | {"model": PurePath(name or source).name, "versions": versions()}
+        facts = asked | {"model": PurePath(name or str(source)).name, "versions": versions()}
         if classes is not None:
             facts["names"] = dict(zip(classes["folder"], classes["name"]))
         save_provenance(origin | facts, out)

@@ -9,6 +9,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -228,6 +229,19 @@ def test_lists_of_models_and_sets(model, pictures, tmp_path, monkeypatch, capsys
             alone[alone["model"] == name].reset_index(drop=True),
             rows[rows["model"] == name].reset_index(drop=True),
         )
+    offline = mock.Mock(side_effect=RuntimeError("Failed to download weights"))
+    monkeypatch.setattr("hypvl.papers.report.from_open_clip", offline)
+    models.write_text(f"ViT-B-32,openai\n{model[1]}\n")
+    assert main([str(word) for word in command]) == 1
+    said = capsys.readouterr().out
+    assert "ViT-B-32 openai: left out, the model cannot be loaded. checkpoint: open_clip:" in said
+    assert f"replaces {out / 'results.csv'}; " in said and "rows of meru_vit_b redcaps are" in said
+    assert {*pd.read_csv(out / "results.csv")["model"]} == {"chance", "clip", "majority"}
+    models.write_text("ViT-B-32,openai\nViT-B-16,openai\n")
+    assert main([str(word) for word in command]) == 1
+    alone = [*front, "--checkpoint", "ViT-B-32,openai", "--data", sets[0], "--out", tmp_path / "b"]
+    assert main([str(word) for word in alone]) == 2
+    assert "open_clip:ViT-B-32/openai cannot be loaded: Failed" in capsys.readouterr().err
     for lines, error in (
         ("meru_vit_b\n", "Published are meru_vit_b/redcaps, meru_vit_b/grit."),
         ("ViT-B-33,openai\n", "Did you mean 'ViT-B-32'?"),
@@ -291,8 +305,38 @@ def test_probes_of_models_listed_as_clip_benchmark_lists_them(
     few = pd.read_csv(out / "probes.csv").query("model == 'clip' and features == 'after'")
     expected = [(k, seed) for k in (1, 2) for seed in range(7, 12)]
     assert list(zip(few["shots"], few["seed"])) == expected and few["c"].notna().all()
-    assert main([str(word) for word in [*front, "--probe", "99"]]) == 2
-    assert "shots: 99 pictures per class are needed, class 0 of train" in capsys.readouterr().err
+    said = capsys.readouterr().out
+    assert f"replaces {out / 'probes.csv'}; 12 rows of meru_vit_b redcaps, clip are not" in said
+    kept = (out / "probes.csv").read_bytes()
+    assert main([str(word) for word in [*front, "--probe", "99"]]) == 1
+    assert "shots: 99 pictures per class of wds_things are needed" in capsys.readouterr().out
+    assert (out / "probes.csv").read_bytes() == kept
+
+    (tmp_path / "models.txt").write_text(f"ViT-B-32,openai\n{model[1]}\n")
+    offline = mock.Mock(side_effect=RuntimeError("Failed to download weights"))
+    monkeypatch.setattr("hypvl.papers.report.from_open_clip", offline)
+    front[-1] = sets / "wds_tags"
+    front += [sets / "wds_things", "--seed", "7", "--probe", "all,2,99"]
+    assert main([str(word) for word in front]) == 1
+    said = capsys.readouterr().out
+    for line in (
+        "wds_tags: left out. probe: pictures of wds_tags have several labels, 'all' is needed",
+        "wds_things: left out. shots: 99 pictures per class of wds_things are needed for training",
+        "ViT-B-32 openai: left out, the model cannot be loaded. checkpoint: open_clip:ViT-B-32/",
+    ):
+        assert line in said, said
+    rows = pd.read_csv(out / "probes.csv").query("features == 'after' and seed == 7")
+    found = rows[["model", "dataset", "shots", "metric"]].values.tolist()
+    assert found == [
+        ["clip", "wds_tags", "all", "mAP"],
+        ["clip", "wds_things", "all", "acc1"],
+        ["clip", "wds_things", "all", "mean_per_class_recall"],
+        ["clip", "wds_things", "2", "acc1"],
+    ]
+    front[-4:] = ["--probe"]
+    front[front.index("--data") + 1 : -1] = [sets / "wds_told"]
+    assert main([str(word) for word in front]) == 2
+    assert "got retrieval datasets alone: wds_told" in capsys.readouterr().err
 
 
 def test_flattening_of_a_retrieval_set(pictures, tmp_path, capsys):

@@ -98,13 +98,18 @@ def _read_list(file: Path) -> tuple[str, ...]:
 def _read_templates(file: Path) -> tuple[str, ...]:
     "Prompts with the slot `{}`; the files have `{c}`."
     lines = _read_list(file)
+    _check_slots(lines, f"{file.parent.name}/{file.name}")
+    return tuple(line.replace("{c}", "{}") for line in lines)
+
+
+def _check_slots(lines: Sequence[str], where: str):
+    "Raise where a line has not one slot `{c}`."
     for number, line in enumerate(lines, 1):
         if line.count("{c}") != 1 or "{}" in line:
             raise ValueError(
-                f"{file.parent.name}/{file.name}, line {number}: one slot {{c}} is needed for the "
-                f"name of a class, got {line[:80]!r}"
+                f"{where}, line {number}: one slot {{c}} is needed for the name of a class, "
+                f"got {line[:80]!r}"
             )
-    return tuple(line.replace("{c}", "{}") for line in lines)
 
 # %% ../../../nbs/data/benchmarks/247_webdatasets.ipynb #26a4c42f
 _PICTURES = ("webp", "png", "jpg", "jpeg")  # members in the order of CLIP_benchmark
@@ -315,12 +320,18 @@ def _member(label: Any) -> tuple[str, bytes]:
     "Member name and content of a label."
     if isinstance(label, str):
         label = [label]
-    if isinstance(label, (int, np.integer)):
+    if getattr(label, "ndim", None) == 0:  # a number of NumPy or torch
+        label = label.item()
+    if isinstance(label, int):
         return "cls", str(int(label)).encode()
+    if isinstance(label, float):  # is refused
+        return "cls", str(label).encode()
     if all(isinstance(entry, str) for entry in label):
         return "txt", "\n".join(" ".join(text.split()) for text in label).encode()
-    content = io.BytesIO()
-    np.save(content, np.asarray(label, dtype=np.uint8), allow_pickle=False)
+    content, flags = io.BytesIO(), np.asarray(label)
+    if flags.dtype.kind in "biuf" and np.isin(flags, (0, 1)).all():  # others are refused
+        flags = flags.astype(np.uint8)
+    np.save(content, flags, allow_pickle=False)
     return "npy", content.getvalue()
 
 
@@ -336,33 +347,55 @@ def _wds_samples(
         yield dict([("__key__", f"s{i:07d}"), _picture_bytes(images, i), (name, content)])
 
 # %% ../../../nbs/data/benchmarks/247_webdatasets.ipynb #9ca8c51b
-def write_wds(
-    folder: str | Path,  # wds_NAME; is made, and must not hold such a dataset yet
-    images: Any,  # image files, or an image set
-    labels: Sequence,  # as of `WdsBenchmark`, one for each image; a single caption as a string
-    kind: str = "classification",  # one of `WDS_TYPES`
-    classes: Sequence[str] = (),  # names
-    templates: Sequence[str] = (),  # prompts with one slot {} each
-    split: str = "test",
-) -> Path:  # the folder
-    """Write a dataset in the layout that `open_wds` and CLIP_benchmark read.
-
-    Raises ValueError for what `open_wds` would refuse, FileExistsError where the split is there.
-    """
-    folder, count = Path(folder), len(labels)
+def _lists(
+    folder: Path, kind: str, classes: Sequence[str], templates: Sequence[str]
+) -> dict[Path, str]:
+    "Files beside the splits, and their text; ValueError where one is there and differs."
     if kind not in WDS_TYPES:
         raise ValueError(f"kind: unknown {kind!r}.{suggest(kind, WDS_TYPES)}")
-    if not count or len(images) != count:
-        raise ValueError(f"labels: one for each of {len(images)} images is needed, got {count}")
-    if (folder / split).exists():
-        raise FileExistsError(f"folder: {str(folder / split)!r} is there; give another folder")
+    lists = {}
     if kind != "retrieval":
         lists = {CLASS_NAMES: classes, TEMPLATES: [t.replace("{}", "{c}") for t in templates]}
         for name, lines in lists.items():
             if not lines or any(not line.strip() or "\n" in line for line in lines):
                 raise ValueError(f"{name}: a line for each entry is needed, got {list(lines)[:3]}")
-            write_atomic(_made(folder) / name, "\n".join(lines) + "\n")
-        _read_templates(folder / TEMPLATES)  # each with one slot
+        _check_slots(lists[TEMPLATES], f"{folder.name}/{TEMPLATES}")
+    other = "all splits of a folder have the same; give these or another folder"
+    there = [folder / name for name in ("dataset_type.txt", CLASS_NAMES, TEMPLATES)]
+    if any(file.is_file() for file in there) or any(folder.glob("*/nshards.txt")):
+        if (held := wds_type(folder)) != kind:
+            raise ValueError(f"kind: {str(folder)!r} has {held!r}, got {kind!r}; {other}")
+    for name, lines in lists.items():
+        given = tuple(line.strip() for line in lines)
+        if (folder / name).is_file() and (found := _read_list(folder / name)) != given:
+            said = f"has {list(found)[:3]} ({len(found)}), got {list(given)[:3]} ({len(given)})"
+            raise ValueError(f"{name}: {str(folder)!r} {said}; {other}")
+    texts = {folder / name: "\n".join(lines) + "\n" for name, lines in lists.items()}
+    return texts | {folder / "dataset_type.txt": f"{kind}\n"}
+
+# %% ../../../nbs/data/benchmarks/247_webdatasets.ipynb #81d9f148
+def write_wds(
+    folder: str | Path,  # wds_NAME; is made, and must not hold such a split yet
+    images: Any,  # image files, or an image set
+    labels: Sequence,  # as of `WdsBenchmark`, one for each image; a single caption as a string
+    kind: str = "classification",  # one of `WDS_TYPES`
+    classes: Sequence[str] = (),  # names
+    templates: Sequence[str] = (),  # prompts with one slot {} each
+    split: str = "test",  # name of the split's folder
+) -> Path:  # the folder
+    """Write a dataset in the layout that `open_wds` and CLIP_benchmark read.
+
+    Raises ValueError for what `open_wds` would refuse and where the folder has other classes,
+    templates or another kind, FileExistsError where the split is there. Replaces no file.
+    """
+    folder, count = Path(folder), len(labels)
+    if not re.fullmatch(r"\w[\w.-]*", split):
+        raise ValueError(f"split: the name of a folder, such as 'train', is needed, got {split!r}")
+    if not count or len(images) != count:
+        raise ValueError(f"labels: one for each of {len(images)} images is needed, got {count}")
+    if (folder / split).exists():
+        raise FileExistsError(f"folder: {str(folder / split)!r} is there; give another folder")
+    texts = _lists(folder, kind, classes, templates)
     tars = range(0, count, PER_TAR)
     try:
         for number, start in enumerate(tars):
@@ -372,7 +405,9 @@ def write_wds(
     except BaseException:  # no half of a split stays
         shutil.rmtree(folder / split, ignore_errors=True)
         raise
-    write_atomic(folder / "dataset_type.txt", f"{kind}\n")
+    for file, text in texts.items():
+        if not file.exists():
+            write_atomic(file, text)
     write_atomic(folder / split / "nshards.txt", f"{len(tars)}\n")
     return folder
 
