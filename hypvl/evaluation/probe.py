@@ -57,7 +57,7 @@ GRID = tuple(10.0**power for power in range(-6, 7))  # of C
 
 def logistic_regression() -> Any:
     "Return scikit-learn's class; MissingExtra where that is not installed."
-    with extra_named("a linear probe", "dev"):
+    with extra_named("a linear probe", "train"):
         from sklearn.linear_model import LogisticRegression
     return LogisticRegression
 
