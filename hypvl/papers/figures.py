@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['COLOURS', 'STILL', 'DWARFED', 'DASHES', 'OUTCOME_COLOURS', 'style', 'palette', 'Drawing', 'SavedPicture', 'panels',
-           'no_data', 'items_by_seeds', 'groups_of', 'at_last_step', 'smoothed_curves', 'training_figure',
-           'budget_scores', 'budget_signs', 'budget_figure', 'claims_figure']
+           'no_data', 'mean_over_seeds', 'at_last_step', 'smoothed_curves', 'training_figure', 'budget_scores',
+           'budget_signs', 'budget_figure', 'claims_figure']
 
 # %% ../../nbs/papers/808_figures.ipynb #d94e6046
 import io
@@ -26,7 +26,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from PIL import Image
 
-from ..evaluation.statistics import seed_interval
+from hypvl.evaluation.statistics import (
+    Interval,
+    ScoredItems,
+    estimate,
+    from_intervals,
+    seed_interval,
+)
 
 # %% ../../nbs/papers/808_figures.ipynb #a45d6a86
 COLOURS = (
@@ -167,23 +173,22 @@ def no_data(
     axis.set(xticks=[], yticks=[])
 
 # %% ../../nbs/papers/808_figures.ipynb #80800002
-def items_by_seeds(
-    rows: pd.DataFrame,  # columns item, seed, value
-) -> pd.DataFrame:
-    "Items × seeds: means where a cell has several values, without items that a seed lacks."
-    rows = rows[rows["value"].notna()].assign(item=rows["item"], seed=rows["seed"])
-    cells = rows.groupby(["item", "seed"], observed=True)["value"].mean()
-    return cells.unstack("seed").dropna()
+def mean_over_seeds(
+    rows: pd.DataFrame,  # columns seed, item, value and, where items come in groups, cluster
+) -> Interval:
+    """The mean of the seeds' means with its 95 % interval over items and seeds.
 
-
-def groups_of(
-    rows: pd.DataFrame,  # columns item and, where items come in groups, cluster
-    items: pd.Index,
-) -> np.ndarray:  # of each item
-    "What each item is resampled with: its cluster, or itself."
-    if "cluster" not in rows or rows["cluster"].isna().any():
-        return items.to_numpy()
-    return rows.drop_duplicates("item").set_index("item")["cluster"].loc[items].to_numpy()
+    Each seed may have items of its own.
+    """
+    seeds = []
+    for _, own in rows[rows["value"].notna()].groupby("seed"):
+        items = own.groupby("item", sort=False, observed=True).first()
+        values = own.groupby("item", sort=False, observed=True)["value"].mean()
+        grouped = "cluster" in items and items["cluster"].notna().all()
+        groups = items["cluster"] if grouped else items.index
+        sample = ScoredItems(values.to_numpy()[:, None], groups.to_numpy())
+        seeds.append(estimate([sample], np.random.default_rng(0), 1000).interval())
+    return from_intervals(seeds, 0).interval()
 
 
 def at_last_step(

@@ -15,13 +15,12 @@ import pandas as pd
 from matplotlib.axes import Axes
 from PIL import Image
 
-from ...evaluation.statistics import ScoredItems, estimate
 from .curriculum import BREAKPOINTS, PUBLISHED_STEPS, Curriculum
 from .routing_losses import RoutedObjective
 from .tables import WORLD_TEXTS
 from hypvl.papers.figures import (
     Drawing,
-    items_by_seeds,
+    mean_over_seeds,
     palette,
     panels,
     smoothed_curves,
@@ -283,11 +282,9 @@ def gate_means(
         for group, name in groups.items():
             values = own[own[by].eq(group)]
             if len(values):
-                wide = items_by_seeds(values.rename(columns={"text": "item", "gate": "value"}))
-                sample = ScoredItems(wide.to_numpy(), wide.index.to_numpy())
-                value, low, high = estimate([sample], np.random.default_rng(0)).interval()
-                row = {"model": model, by: name, "n": len(wide), "value": value}
-                rows.append(row | {"low": low, "high": high})
+                ends = mean_over_seeds(values.rename(columns={"text": "item", "gate": "value"}))
+                row = {"model": model, by: name, "n": values["text"].nunique()}
+                rows.append(row | ends._asdict())
     return pd.DataFrame(rows, columns=["model", by, "n", "value", "low", "high"])
 
 

@@ -23,9 +23,8 @@ from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from matplotlib.patches import Arc, Circle, Rectangle
 from matplotlib.patheffects import withStroke
 
-from ...evaluation.statistics import ScoredItems, estimate
 from ...geometry import lorentz
-from ..figures import Drawing, groups_of, items_by_seeds, palette, panels, style
+from ..figures import Drawing, mean_over_seeds, palette, panels, style
 from ..reference import BASELINES, ORACLE
 from .box_pairs import Views, pixel_box
 from .box_table import SCENE, Boxes
@@ -568,14 +567,12 @@ _BARS = {  # baselines that are drawn as lines: name, dash and colour
 def order_means(
     items: pd.DataFrame,  # of suite 'order': model, seed, dataset, metric, item, cluster, value
 ) -> pd.DataFrame:  # model, dataset, metric, value, low, high in %
-    "Mean over images and seeds with its 95 % interval from a bootstrap over both."
+    "Mean over images and seeds with its 95 % interval over both."
     rows = []
     for key, part in items.groupby(["model", "dataset", "metric"], sort=False):
-        values = items_by_seeds(part)
-        sample = ScoredItems(100 * values.to_numpy(), groups_of(part, values.index))
-        ends = estimate([sample], np.random.default_rng(0), 1000).interval()
+        ends = mean_over_seeds(part.assign(value=100 * part["value"]))
         names = dict(zip(("model", "dataset", "metric"), key))
-        rows.append(names | dict(zip(("value", "low", "high"), map(float, ends))))
+        rows.append(names | ends._asdict())
     return pd.DataFrame(rows)
 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #737773c3
