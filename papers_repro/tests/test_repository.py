@@ -508,7 +508,7 @@ def test_findings_quote_committed_numbers(root):
     assert len(sections) == 7
     for study, section in sections:
         tables = root / "papers_repro" / "results" / study / "tables"
-        pages = [tables / "primary_claims.md", tables / "scores.md"]
+        pages = [tables / "claims.md", tables / "scores.md"]
         printed = " ".join(page.read_text() for page in pages)
         for finding in re.findall(r"^- (.*)$", section, re.M):
             for number in re.findall(r"[+-]?\d+\.\d", finding):
