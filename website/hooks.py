@@ -33,6 +33,7 @@ def on_config(config):
     facts = project_facts()
     config.site_url = f"{facts['doc_host']}{facts['doc_baseurl']}/"
     config.repo_url = facts["git_url"]
+    config.repo_name = "/".join(facts["git_url"].split("/")[-2:])
     config.copyright = f"hypvl {facts['version']}, {facts['copyright']}"
     config.pages = make_pages()
     config.nav = navigation(config.pages.markdown)
