@@ -272,10 +272,8 @@ PRIMARY = {  # contrast → cell, rival
 
 _FIRST = {name for pair in PRIMARY.values() for name in pair}
 _ALL = {cell.name: cell for group in CELLS.values() for cell in group}
-GROUPS = {  # of cells: those of the primary contrasts and of the curve over the radius, and all
-    "primary": tuple(
-        cell for cell in _ALL.values() if cell.name in _FIRST or cell in CELLS["contrast"][:3]
-    ),
+GROUPS = {  # of cells: those of the primary contrasts, and all
+    "primary": tuple(cell for cell in _ALL.values() if cell.name in _FIRST),
     **CELLS,
 }
 
