@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Config', 'suggest', 'check_type', 'check_least', 'field_docs', 'with_field_docs', 'Registry', 'ByKind', 'UnknownKey',
            'to_dict', 'from_dict', 'override', 'describe_fields', 'atomic_path', 'write_atomic', 'file_stamp',
-           'parse_json', 'save_config', 'load_config', 'file_hash', 'config_hash']
+           'parse_json', 'read_object', 'save_config', 'load_config', 'file_hash', 'config_hash']
 
 # %% ../nbs/000_config.ipynb #bea75a6d
 import ast
@@ -634,6 +634,21 @@ def parse_json(content: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def read_object(
+    path: str | Path,  # a .json file
+    name: str = "path",  # of the argument, for the message
+) -> dict[str, Any]:
+    "The JSON object of a file; ValueError for anything else."
+    try:
+        found = parse_json(Path(path).read_text(encoding="utf-8"))
+    except ValueError as e:
+        raise ValueError(f"{name}: {Path(path).name!r} is not JSON ({e})") from e
+    if not isinstance(found, dict):
+        kind = type(found).__name__
+        raise ValueError(f"{name}: {Path(path).name!r} must hold a JSON object, got a {kind}")
+    return found
+
+
 def save_config(
     cfg: Any,  # a dataclass instance
     path: str | Path,  # a .json file
@@ -647,11 +662,7 @@ def load_config(
     path: str | Path,  # the .json file
 ) -> Config:
     "Load what `save_config` wrote."
-    try:
-        plain = parse_json(Path(path).read_text(encoding="utf-8"))
-    except ValueError as e:
-        raise ValueError(f"path: {Path(path).name!r} is not JSON ({e})") from e
-    return from_dict(cls, plain)
+    return from_dict(cls, read_object(path))
 
 
 def file_hash(
