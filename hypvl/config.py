@@ -316,11 +316,6 @@ class ByKind:
                 cls.members[kind] = cls
 
 # %% ../nbs/000_config.ipynb #030442e5
-def _has_kind(cfg: Any) -> bool:
-    "Whether a config belongs to a family."
-    return isinstance(cfg, ByKind)
-
-
 def _is_family(kind: Any) -> bool:
     "Whether a type is the base of a family of configs."
     return isinstance(kind, type) and issubclass(kind, ByKind) and not kind.kind
@@ -484,7 +479,7 @@ def from_dict(
 # %% ../nbs/000_config.ipynb #5762b0e7
 def _dotted(cfg: Any, prefix: str = "") -> Iterator[str]:
     "All dotted keys of a config."
-    if _has_kind(cfg):
+    if isinstance(cfg, ByKind):
         yield prefix + "kind"
     for f in dataclasses.fields(cfg):
         yield prefix + f.name
@@ -531,7 +526,7 @@ def _shared_fields(cfg: Any, cls: type) -> dict[str, Any]:
 def _override(cfg: Any, changes: Mapping, prefix: str, known: list[str]) -> Any:
     "Apply nested `changes` to `cfg`."
     fields = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if f.init}
-    if _has_kind(cfg) and changes.get("kind", cfg.kind) in cfg.members:
+    if isinstance(cfg, ByKind) and changes.get("kind", cfg.kind) in cfg.members:
         kind = changes.get("kind", cfg.kind)
         fields = fields if kind == cfg.kind else _shared_fields(cfg, cfg.members[kind])
     for name, value in changes.items():
@@ -559,7 +554,7 @@ def describe_fields(
 ) -> Iterator[tuple[str, Any, str]]:  # dotted key, value, comment
     "Every field of a config and of the configs in it, as `override` names them."
     docs, kinds = field_docs(type(cfg)), typing.get_type_hints(type(cfg))
-    if _has_kind(cfg):
+    if isinstance(cfg, ByKind):
         yield prefix + "kind", cfg.kind, f"one of {', '.join(cfg.members)}"
     for f in dataclasses.fields(cfg):
         value = getattr(cfg, f.name)
