@@ -61,10 +61,10 @@ export: .venv/.installed  ## write hypvl/ and papers_repro/WHERE.md from the not
 	$(BIN)/nbdev_export
 	$(BIN)/nbdev_clean --fname nbs
 	$(BIN)/nbdev_clean --fname papers_repro
-	$(BIN)/python -c "from hypvl.papers.where import write_where; write_where()"
+	$(BIN)/python website/where.py
 
 where: .venv/.installed  ## write papers_repro/WHERE.md: the cell of each equation, table and figure
-	$(BIN)/python -c "from hypvl.papers.where import write_where; write_where()"
+	$(BIN)/python website/where.py
 
 BASE     ?= main
 

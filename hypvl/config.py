@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Config', 'suggest', 'check_type', 'check_least', 'field_docs', 'with_field_docs', 'Registry', 'ByKind', 'UnknownKey',
            'to_dict', 'from_dict', 'override', 'describe_fields', 'atomic_path', 'write_atomic', 'file_stamp',
-           'parse_json', 'save_config', 'load_config', 'file_hash', 'config_hash']
+           'parse_json', 'read_object', 'save_config', 'load_config', 'file_hash', 'config_hash']
 
 # %% ../nbs/000_config.ipynb #bea75a6d
 import ast
@@ -316,11 +316,6 @@ class ByKind:
                 cls.members[kind] = cls
 
 # %% ../nbs/000_config.ipynb #030442e5
-def _has_kind(cfg: Any) -> bool:
-    "Whether a config belongs to a family."
-    return isinstance(cfg, ByKind)
-
-
 def _is_family(kind: Any) -> bool:
     "Whether a type is the base of a family of configs."
     return isinstance(kind, type) and issubclass(kind, ByKind) and not kind.kind
@@ -484,7 +479,7 @@ def from_dict(
 # %% ../nbs/000_config.ipynb #5762b0e7
 def _dotted(cfg: Any, prefix: str = "") -> Iterator[str]:
     "All dotted keys of a config."
-    if _has_kind(cfg):
+    if isinstance(cfg, ByKind):
         yield prefix + "kind"
     for f in dataclasses.fields(cfg):
         yield prefix + f.name
@@ -531,7 +526,7 @@ def _shared_fields(cfg: Any, cls: type) -> dict[str, Any]:
 def _override(cfg: Any, changes: Mapping, prefix: str, known: list[str]) -> Any:
     "Apply nested `changes` to `cfg`."
     fields = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if f.init}
-    if _has_kind(cfg) and changes.get("kind", cfg.kind) in cfg.members:
+    if isinstance(cfg, ByKind) and changes.get("kind", cfg.kind) in cfg.members:
         kind = changes.get("kind", cfg.kind)
         fields = fields if kind == cfg.kind else _shared_fields(cfg, cfg.members[kind])
     for name, value in changes.items():
@@ -559,7 +554,7 @@ def describe_fields(
 ) -> Iterator[tuple[str, Any, str]]:  # dotted key, value, comment
     "Every field of a config and of the configs in it, as `override` names them."
     docs, kinds = field_docs(type(cfg)), typing.get_type_hints(type(cfg))
-    if _has_kind(cfg):
+    if isinstance(cfg, ByKind):
         yield prefix + "kind", cfg.kind, f"one of {', '.join(cfg.members)}"
     for f in dataclasses.fields(cfg):
         value = getattr(cfg, f.name)
@@ -634,6 +629,21 @@ def parse_json(content: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def read_object(
+    path: str | Path,  # a .json file
+    name: str = "path",  # of the argument, for the message
+) -> dict[str, Any]:
+    "The JSON object of a file; ValueError for anything else."
+    try:
+        found = parse_json(Path(path).read_text(encoding="utf-8"))
+    except ValueError as e:
+        raise ValueError(f"{name}: {Path(path).name!r} is not JSON ({e})") from e
+    if not isinstance(found, dict):
+        kind = type(found).__name__
+        raise ValueError(f"{name}: {Path(path).name!r} must hold a JSON object, got a {kind}")
+    return found
+
+
 def save_config(
     cfg: Any,  # a dataclass instance
     path: str | Path,  # a .json file
@@ -647,11 +657,7 @@ def load_config(
     path: str | Path,  # the .json file
 ) -> Config:
     "Load what `save_config` wrote."
-    try:
-        plain = parse_json(Path(path).read_text(encoding="utf-8"))
-    except ValueError as e:
-        raise ValueError(f"path: {Path(path).name!r} is not JSON ({e})") from e
-    return from_dict(cls, plain)
+    return from_dict(cls, read_object(path))
 
 
 def file_hash(

@@ -333,7 +333,7 @@ def full_setting_names(
 def _recipe(args: argparse.Namespace) -> "Recipe":
     "The recipe that is meant."
     from hypvl.papers.recipe_names import find_recipe, read_recipe
-    from hypvl.papers.study import find_paper
+    from hypvl.papers.study import data_overrides, find_paper
 
     settings = read_settings(args.settings)
     if args.seed is not None and "train.seed" in settings:
@@ -345,8 +345,8 @@ def _recipe(args: argparse.Namespace) -> "Recipe":
             settings["data.root"] = str(args.data_root)
         return read_recipe(args.recipe, settings)
     if args.data_root is not None:
-        kind = find_paper(args.recipe.partition(":")[0]).real_data
-        settings = {"data.kind": kind, "data.root": str(args.data_root)} | settings
+        paper = find_paper(args.recipe.partition(":")[0])
+        settings = data_overrides(paper, str(args.data_root)) | settings
     return find_recipe(args.recipe, args.preset or "mini", args.seed or 0, settings)
 
 

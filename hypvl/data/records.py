@@ -82,11 +82,6 @@ class Parse:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         _check_parse(self)
 
-    @property
-    def roots(self) -> tuple[int, ...]:
-        "Indices of the words that are their own head."
-        return tuple(i for i, h in enumerate(self.heads) if i == h)
-
     def to_doc(self, vocab):
         "The same parse as a spaCy `Doc` on `vocab`."
         return _to_doc(self, vocab)

@@ -6,7 +6,6 @@
 __all__ = ['check_parents', 'Taxonomy', 'single_parents', 'read_edges', 'read_names', 'restrict', 'contract', 'draw_taxonomy']
 
 # %% ../../nbs/data/201_taxonomy.ipynb #4d27d343
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,8 +13,6 @@ from pathlib import Path
 
 from ..config import UnknownKey, suggest
 from .records import read_lines
-
-_log = logging.getLogger(__name__)
 
 # %% ../../nbs/data/201_taxonomy.ipynb #5a57aea2
 def check_parents(
@@ -178,65 +175,30 @@ class Taxonomy:
         return self.names.get(self._check(v), v)
 
     @classmethod
-    def from_edges(
-        cls,
-        edges: Iterable[tuple[str, str]],
-        parent: str = "error",
-        names: Mapping[str, str] = {},
-        keep: Iterable[str] = (),
-    ) -> "Taxonomy":
-        "From (parent, child) pairs; see `single_parents` for `parent` and `keep`."
-        return cls(single_parents(edges, parent, keep), names=names)
-
-    @classmethod
-    def from_file(
-        cls, path: str | Path, parent: str = "error", names: str | Path | None = None
-    ) -> "Taxonomy":
+    def from_file(cls, path: str | Path, names: str | Path | None = None) -> "Taxonomy":
         "From an is-a file of `parent child` lines and a file of `node<TAB>name` lines."
-        return cls.from_edges(read_edges(path), parent, {} if names is None else read_names(names))
+        known = {} if names is None else read_names(names)
+        return cls(single_parents(read_edges(path)), names=known)
 
-    def to_file(self, path: str | Path, names: str | Path | None = None):
-        "Write the is-a file, parents first, and on request the names."
+    def to_file(self, path: str | Path):
+        "Write the is-a file, parents first."
         Path(path).write_text(
             "".join(f"{self.parents[v]} {v}\n" for v in self.nodes if v != self.root),
             encoding="utf-8",
         )
-        if names is not None:
-            Path(names).write_text(
-                "".join(f"{v}\t{self.names[v]}\n" for v in self.nodes if v in self.names),
-                encoding="utf-8",
-            )
 
 # %% ../../nbs/data/201_taxonomy.ipynb #1984b61e
 def single_parents(
     edges: Iterable[tuple[str, str]],  # (parent, child) pairs
-    parent: str = "error",  # for a second parent of a node: 'error' raises, 'first' keeps the first
-    keep: Iterable[str] = (),  # nodes that stay even where 'first' leaves them no child
 ) -> dict[str, str]:
-    """Child -> parent, from pairs that may name several parents of a child.
-
-    An inner node all of whose children went to other parents is left out: it would pass for a leaf.
-    """
-    if parent not in ("error", "first"):
-        raise ValueError(f"parent must be 'error' or 'first', got {parent!r}")
-    parents, passed_over = {}, []  # parents of nodes that have an earlier one
-    for p, v in edges:
-        if parents.setdefault(v, p) == p:
-            continue
-        if parent == "error":
+    "Child → parent; ValueError for a node with several parents."
+    parents: dict[str, str] = {}
+    for parent, node in edges:
+        if parents.setdefault(node, parent) != parent:
             raise ValueError(
-                f"node {v!r} has several parents, {parents[v]!r} and {p!r}: this is a graph, "
-                "not a tree. parent='first' keeps the first of each"
+                f"node {node!r} has several parents, {parents[node]!r} and {parent!r}: this is a "
+                "graph, not a tree; keep one of them"
             )
-        passed_over.append(p)
-    if not passed_over:
-        return parents
-    emptied, keep, above = [], {*keep}, {*passed_over}
-    while childless := sorted((above & {*parents}) - {*parents.values()} - keep):
-        emptied += childless
-        above |= {parents.pop(node) for node in childless}
-    message = "%s further parents are left out, and %s inner nodes that have no child left: %s"
-    _log.warning(message, len(passed_over), len(emptied), ", ".join(emptied[:5]) or "none")
     return parents
 
 # %% ../../nbs/data/201_taxonomy.ipynb #26cc25e9

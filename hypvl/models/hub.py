@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ..config import atomic_path, from_dict, parse_json, suggest, to_dict, write_atomic
+from ..config import atomic_path, from_dict, read_object, suggest, to_dict, write_atomic
 from .adapters import AdaptableTowers
 from .towers import ModelDescription
 from ..weights import check_values, file_tensors, load_plain, load_tensors, own_names
@@ -51,13 +51,7 @@ def read_model_config(
     path: str | Path,  # written by `save_model_config`
 ) -> tuple[ModelDescription, dict[str, Any]]:
     "The config of a saved model, and the notes on its frozen and adapted towers."
-    try:
-        data = parse_json(Path(path).read_text(encoding="utf-8"))
-    except ValueError as e:
-        raise ValueError(f"path: {Path(path).name!r} is not JSON ({e})") from e
-    if not isinstance(data, dict):
-        kind = type(data).__name__
-        raise ValueError(f"path: {Path(path).name!r} must hold a JSON object, got a {kind}")
+    data = read_object(path)
     towers = data.pop("towers", {})
     return from_dict(ModelDescription, data), towers
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from ..config import suggest
 from ..geometry.spaces import GeometryConfig, ProductConfig
-from .adapters import read_towers, tower_sources, tower_state
+from .adapters import own_projection, read_towers, source_model, tower_sources
 from .dual_encoder import ImageEncoder, make_projection
 from .hub import read_checkpoint
 from .interop import OpenClipVision, PixelInput, open_clip_config, random_module
@@ -166,18 +166,6 @@ tower_sources["moco_head"] = _moco_head_of_source
 # %% ../../nbs/models/312_image_encoders.ipynb #d5f41487
 HEADS = ("replace", "append", "original")
 
-
-def _own_projection(source: str) -> Float[Tensor, "own W"] | None:
-    "The output projection that a source has beside its tower."
-    kind, _, name = source.partition(":")
-    if kind not in tower_sources:
-        return None
-    model: Any = tower_sources[kind](name)
-    inside = tower_state(model.image_tower).get("visual.proj")
-    if inside is not None:
-        return inside.T
-    return getattr(getattr(model, "image_projection", None), "weight", None)
-
 # %% ../../nbs/models/312_image_encoders.ipynb #b41965f9
 @dataclass(frozen=True)
 class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
@@ -229,10 +217,12 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
         if not self.weights:
             return
         part: Any = model
-        read_towers(model, self.weights, ("image_tower",))
+        source = source_model(self.weights)
+        towers = self.weights if source is None else source
+        read_towers(model, towers, ("image_tower",), self.weights)
         if self.head == "replace" or not self.own:
             return
-        found = _own_projection(self.weights)
+        found = None if source is None else own_projection(source, "image")
         if found is None or found.shape[0] != self.own:
             has = "none" if found is None else f"one of width {found.shape[0]}"
             raise ValueError(

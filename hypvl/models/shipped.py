@@ -45,10 +45,9 @@ def shipped_facts(
 
 def shipped_config(
     name: str,  # of `SHIPPED`
-    folder: str | Path | None = None,  # with the files; None: the package's own
 ) -> ModelDescription:
     "The description of a shipped model."
-    return from_dict(ModelDescription, shipped_facts(name, folder)["model"])
+    return from_dict(ModelDescription, shipped_facts(name)["model"])
 
 # %% ../../nbs/models/311_shipped.ipynb #7ad0ecc5
 def write_shipped(

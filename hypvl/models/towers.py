@@ -132,9 +132,8 @@ vision_configs: dict[str, VisionConfig] = {
 def sincos_positions(
     width: int,  # width of a token, a multiple of 4
     grid: int,  # patches along one side
-    cls: bool = True,  # put a row of zeros for the class token in front
 ) -> Float[Tensor, "N W"]:
-    "Two-dimensional sine-cosine positions, patches in row-major order."
+    "Two-dimensional sine-cosine positions: zeros for the class token, then patches by rows."
     if width % 4:
         raise ValueError(f"width must be a multiple of 4 for sine-cosine positions, got {width}")
     with torch.device("cpu"):
@@ -143,7 +142,7 @@ def sincos_positions(
         row = places.repeat_interleave(grid)[:, None] * omega
         column = places.repeat(grid)[:, None] * omega
         table = torch.cat([row.sin(), row.cos(), column.sin(), column.cos()], dim=1)
-        class_token = table.new_zeros(int(cls), width)
+        class_token = table.new_zeros(1, width)
         return torch.cat([class_token, table]).float()
 
 # %% ../../nbs/models/300_towers.ipynb #287778be

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from ..data.records import read_json
+from ..config import read_object
 from ..models.hub import model_facts
 from ..models.shipped import SHIPPED, shipped_facts
 from .report import load_checkpoint
@@ -19,10 +19,7 @@ from .report import load_checkpoint
 # %% ../../nbs/papers/813_checkpoint_facts.ipynb #f4f811c6
 def _read(path: Path) -> dict[str, Any]:
     "A JSON object; an empty one where there is no such file."
-    facts = read_json(path) if path.is_file() else {}
-    if not isinstance(facts, dict):
-        raise ValueError(f"{path.name} holds no JSON object, but a {type(facts).__name__}")
-    return facts
+    return read_object(path, "checkpoint") if path.is_file() else {}
 
 
 def run_folder(

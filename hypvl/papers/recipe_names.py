@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..config import from_dict, override, parse_json, suggest
+from ..config import from_dict, override, read_object, suggest
 from ..data.own_data import PairSource
 from ..features.feature_source import FeatureSource
 from ..features.feature_store import open_features
@@ -126,15 +126,7 @@ def read_recipe(
     "The recipe in a file."
     for paper in paper_packages():  # kinds of models, objectives and data that papers add
         importlib.import_module(f"hypvl.papers.{paper}.paper")
-    plain = None
-    try:
-        plain = parse_json(Path(path).read_text(encoding="utf-8"))
-    except ValueError as e:
-        raise ValueError(f"recipe: {Path(path).name!r} is not JSON ({e})") from e
-    if not isinstance(plain, dict):
-        raise ValueError(
-            f"recipe: {Path(path).name!r} holds no recipe, but a {type(plain).__name__}"
-        )
+    plain = read_object(path, "recipe")
     if isinstance(plain.get("config"), dict) and "recipe" in plain["config"]:
         plain = plain["config"]["recipe"]
     return override(from_dict(Recipe, plain), overrides or {})

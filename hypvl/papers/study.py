@@ -247,11 +247,12 @@ def write_rows(
         items.to_parquet(out / "items.parquet", index=False)
 
 # %% ../../nbs/papers/800_study.ipynb #9bdf312b
-def data_overrides(paper: Paper, parameters: RunParameters) -> dict[str, str]:
-    "Settings of every recipe that follow from the folders of the parameters."
-    if parameters.data_root:
-        return {"data.kind": paper.real_data, "data.root": parameters.data_root}
-    return {}
+def data_overrides(
+    paper: Paper,
+    data_root: str,  # folder of real data; empty: the synthetic dataset
+) -> dict[str, str]:
+    "Settings of every recipe that follow from the folder of the data."
+    return {"data.kind": paper.real_data, "data.root": data_root} if data_root else {}
 
 # %% ../../nbs/papers/800_study.ipynb #d39c399f
 class StudyPlan:
@@ -270,7 +271,7 @@ class StudyPlan:
         self.name = "photographs" if parameters.preset == "photographs" else "world"  # of the study
         self.recipes: dict[str, list[Recipe]] = {}
         self.asked_seeds: dict[str, list[int]] = {}  # of each recipe; a frozen model has seed 0
-        given = data_overrides(paper, parameters)
+        given = data_overrides(paper, parameters.data_root)
         for section in parameters.sections:
             self.recipes[section], self.asked_seeds[section] = [], []
             for seed in parameters.seeds_of(section):

@@ -28,7 +28,7 @@ from ..data.sources import DataPaths, DataSource
 from ..models.registry import create_model
 from .provenance import device_type
 from .recipe_names import short_name
-from .study import Paper
+from .study import Paper, data_overrides
 from ..training.cached import KeptTokens
 from ..training.feed import Feed
 from ..training.optim import freeze
@@ -280,12 +280,10 @@ def _same_update(recipe: Recipe) -> str:
 
 def _recipes_of(paper: Paper, preset: str, section: str, seed: int, root: str) -> list[Recipe]:
     "The recipes of a section on real data, at the published sizes, or on the synthetic dataset."
-    if root:
-        data = {"data.kind": paper.real_data, "data.root": root}
-        return list(paper.recipes(section, preset=preset, seed=seed, **data))
-    if preset == "paper" and paper.published is not None:
+    if preset == "paper" and paper.published is not None and not root:
         return list(paper.published(section, seed))
-    return list(paper.recipes(section, preset=preset, seed=seed))
+    data = data_overrides(paper, root)
+    return list(paper.recipes(section, preset=preset, seed=seed, **data))
 
 
 def _planned(

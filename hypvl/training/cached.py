@@ -26,7 +26,6 @@ class KeptTokens:
         self,
         loader: Any,  # with `kinds`; `row` in its batches
         encode: Callable[[Tensor], Tensor],  # pictures [B, 3, H, W] → tokens [B, N+1, W]
-        name: str = "image_tokens",  # of the entry that takes the place of the pictures
     ):
         given = getattr(loader, "kinds", None) or {}
         images = [entry for entry in given if input_kind(entry, given).name == "image"]
@@ -34,9 +33,9 @@ class KeptTokens:
             raise ValueError(
                 f"loader: one entry of kind 'image' and the entry 'row' are needed, got {given}"
             )
-        self.loader, self.encode, self.image, self.name = loader, encode, images[0], name
+        self.loader, self.encode, self.image = loader, encode, images[0]
         self.kinds = {entry: kind for entry, kind in given.items() if entry != self.image}
-        self.kinds[name] = "image_tokens"
+        self.kinds["image_tokens"] = "image_tokens"
         self._known: dict[int, Tensor] = {}  # number of a picture → tokens, on the CPU
 
     def __getattr__(self, name: str) -> Any:
@@ -53,4 +52,4 @@ class KeptTokens:
                 found = self.encode(batch[self.image][new]).detach().cpu()
                 self._known |= {rows[n]: tokens for n, tokens in zip(new, found)}
             rest = {entry: value for entry, value in batch.items() if entry != self.image}
-            yield rest | {self.name: torch.stack([self._known[row] for row in rows])}
+            yield rest | {"image_tokens": torch.stack([self._known[row] for row in rows])}

@@ -97,10 +97,6 @@ class Metrics:
             if name != "step" and isinstance(value, (int, float)):
                 self.board.add_scalar(name, value, row["step"])
 
-    def frame(self) -> pd.DataFrame:
-        "The table so far."
-        return read_metrics(self.path.parent)
-
     def close(self):
         "Flush the TensorBoard events."
         if self.board:

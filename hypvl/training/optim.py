@@ -412,7 +412,6 @@ def make_optimizer(
     eps: float = 1e-8,
     weight_decay: float = 0.2,  # for the parameters that decay
     variant: str = "paper",  # see `parameter_groups`
-    fused: bool | None = None,  # one kernel a step; None: where the device has it
     name: str = "adamw",  # a key of `optimizers`
     groups: Sequence[Group] = (),  # parameters that are trained differently
     objective: Any = None,  # its parameters too, if it is a module
@@ -426,10 +425,8 @@ def make_optimizer(
     if name not in optimizers:
         raise ValueError(f"optimizer: unknown {name!r}.{suggest(name, optimizers)}")
     split = parameter_groups(model, weight_decay, variant, groups, objective)
-    if fused is None:
-        parameters = [p for g in split for p in g["params"]]
-        fused = all(p.device.type in ("cpu", "cuda") for p in parameters)
-        fused = fused and all(p.is_floating_point() for p in parameters)
+    parameters = [p for g in split for p in g["params"]]
+    fused = all(p.device.type in ("cpu", "cuda") and p.is_floating_point() for p in parameters)
     optimizer = optimizers[name](split, lr=lr, betas=tuple(betas), eps=eps, fused=fused)
     set_lr(optimizer, lr)
     return optimizer

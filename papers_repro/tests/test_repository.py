@@ -19,7 +19,6 @@ from hypvl import __version__ as VERSION
 from hypvl.extras import EXTRAS
 from hypvl.models.shipped import SHIPPED
 from hypvl.papers.runs import paper_packages
-from hypvl.papers.where import where_page
 
 
 def notebooks(root):
@@ -367,11 +366,6 @@ def test_readme_names_what_exists(root):
         assert re.search(rf"^{target}:", (root / "Makefile").read_text(), re.M), target
     for path in re.findall(r"\]\(((?!http)[^)#]+)\)", text):
         assert (root / path).exists(), path
-
-
-def test_where_is_current(root):
-    "`make where` writes it, and `make export` with the rest."
-    assert (root / "papers_repro" / "WHERE.md").read_text() == where_page(root)
 
 
 def test_lab_may_be_started_by_root(root):

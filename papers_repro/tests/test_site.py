@@ -12,9 +12,11 @@ import pytest
 import yaml
 
 import hypvl
+from hypvl.arguments import paper_packages
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "website"))
 import pages
+import where
 
 
 def places(entries):
@@ -217,3 +219,48 @@ def test_wide_pictures_and_long_cells_are_marked():
     assert told == (
         f'<td>short</td><td class="long data">{sentence}</td><td class="long">{sentence}</td>'
     )
+
+
+def test_where_is_current(root):
+    "`make where` writes it, and `make export` with the rest."
+    page = where.where_page(root)
+    assert (root / "papers_repro" / "WHERE.md").read_text() == page
+    contents = where.read_contents(root / "papers_repro" / "reference" / "contents.csv")
+    assert {content.paper for content in contents} <= {*paper_packages()}
+    assert page.count("](../") > len(contents)
+
+
+def test_every_item_of_the_papers_has_a_cell_or_a_reason(root):
+    contents = where.read_contents(root / "papers_repro" / "reference" / "contents.csv")
+    assert where.check_places(where.find_places(root), contents) == []
+
+
+def test_tagged_cells_are_found_and_compared_with_the_papers(tmp_path):
+    tags = ["alpha/equation/3", "alpha/statement/Theorem-1", "parameters"]
+    cells = [
+        {"cell_type": "markdown", "metadata": {}, "source": "# Lorentz"},
+        {"cell_type": "markdown", "metadata": {"tags": tags[:1]}, "source": "## The map"},
+        {"cell_type": "code", "metadata": {"tags": tags}, "source": "#| export\ndef f(): ..."},
+    ]
+    (tmp_path / "nbs").mkdir()
+    (tmp_path / "nbs" / "100_lorentz.ipynb").write_text(json.dumps({"cells": cells}))
+    found = where.find_places(tmp_path)
+    assert set(found) == {("alpha", "equation", "3"), ("alpha", "statement", "Theorem 1")}
+    of_equation = found["alpha", "equation", "3"]
+    assert [place.exported for place in of_equation] == [False, True]
+    link = "[100 lorentz · The map](../nbs/100_lorentz.ipynb#The-map)"
+    assert of_equation[0].link() == link
+    third = where.Content("alpha", "equation", "3", "the map", "")
+    fourth = where.Content("alpha", "equation", "4", "the loss", "")
+    wanted = ["nbs/100_lorentz.ipynb: the paper has no alpha statement Theorem 1"]
+    assert where.check_places(found, [third]) == wanted
+    wanted.append("neither a cell nor a reason: alpha equation 4")
+    assert where.check_places(found, [third, fourth]) == wanted
+
+
+def test_contents_list_an_item_once(tmp_path):
+    (tmp_path / "twice.csv").write_text(
+        "paper,kind,number,what,instead\na,table,1,x,\na,table,1,y,\n"
+    )
+    with pytest.raises(ValueError, match="listed twice: a table 1"):
+        where.read_contents(tmp_path / "twice.csv")

@@ -423,7 +423,6 @@ def read_vl_checklist(
     path: str | Path,  # one file, such as data/Object/Size/vg_size/vg_obj_small.json
     image_root: str | Path,  # folder of the images of its source
     limit: int | None = None,  # first pairs whose image exists; the published protocol has 1000
-    strip: bool = False,  # remove blanks around the texts
     keep: Callable[[str, str], bool] | None = None,  # (true, false text): counts; None: all
 ) -> PairData:
     "Pairs of one VL-CheckList file, those that `keep` says count at all."
@@ -442,7 +441,7 @@ def read_vl_checklist(
         for side, found in texts.items():
             _whole(found[0], f"{where}: {side!r}")
         _whole(entry[0], where)
-        true, false = (found[0].strip() if strip else found[0] for found in texts.values())
+        true, false = (found[0] for found in texts.values())
         if keep is None or keep(true, false):
             rows.append((i, entry[0], true, false))
     return _pairs(rows, image_root, name, limit)

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from ...config import atomic_path, file_stamp
 from ..batches import EpochDataset, SampleFault
-from .crops import check_crop_scale, random_resized_crop
+from .crops import CROP_RATIO, check_crop_scale, random_resized_crop
 from hypvl.data.grit.shards import (
     Faults,
     TooManyFaults,
@@ -36,7 +36,7 @@ from hypvl.data.grit.shards import (
     sample_places,
 )
 from ..jobs import run_jobs
-from ..records import TokenCache, parse_json, square_pad
+from ..records import TokenCache, square_pad
 from ...pictures import Refused, read_picture
 
 _log = logging.getLogger(__name__)
@@ -226,16 +226,12 @@ class ShardDataset(EpochDataset):
         seed: int = 0,  # of order, boxes and crops
         train: bool = True,
         crop_scale: tuple[float, float] = (0.5, 1.0),  # area kept by the random crop
-        crop_ratio: tuple[float, float] = (3 / 4, 4 / 3),  # width / height of the random crop
         max_bad: float = 0.01,  # largest share of broken samples before it is an error
         keep_decoded: bool = False,  # images in the memory of each process (3 size² bytes each)
-        extras: tuple[str, ...] = (),  # more JSON members, such as ('truth.json',)
     ):
         if size < 1:
             raise ValueError(f"size must be at least 1, got {size!r}")
         check_crop_scale(crop_scale)
-        if not 0 < crop_ratio[0] <= crop_ratio[1]:
-            raise ValueError(f"crop_ratio must rise above 0, got {crop_ratio!r}")
         if not 0 <= max_bad <= 1:
             raise ValueError(f"max_bad must be in 0..1, got {max_bad!r}")
         self.shards = find_shards(shards)
@@ -245,12 +241,8 @@ class ShardDataset(EpochDataset):
                 "copy the shards to a disk first"
             )
         self.size, self.seed, self.train, self.max_bad = size, seed, train, max_bad
-        self.crop_scale, self.crop_ratio = crop_scale, crop_ratio
-        self.tokens, self.extras, self.keep_decoded = TokenCache(tokenizer), extras, keep_decoded
-        names = {name.removesuffix(".json"): "meta" for name in extras}
-        if taken := {*names} & {*self.kinds}:
-            raise ValueError(f"extras: {sorted(taken)} are entries of every batch; rename members")
-        self.kinds = {**self.kinds, **names}
+        self.crop_scale, self.keep_decoded = crop_scale, keep_decoded
+        self.tokens = TokenCache(tokenizer)
         self._kept: dict[int, dict[str, Any]] = {}  # index → members
         self._take_index()
 
@@ -286,11 +278,8 @@ class ShardDataset(EpochDataset):
         return raw
 
     def members(self, raw: dict[str, Any], index: int, where: str) -> dict[str, Any]:
-        "More entries of a sample than pictures and texts."
-        try:
-            return {name: parse_json(raw[name]) if name in raw else None for name in self.extras}
-        except ValueError as error:
-            raise SampleFault("broken json", where, error) from error
+        "More entries of a sample than pictures and texts: those of a subclass."
+        return {}
 
     def __getitem__(self, visit: tuple[Any, ...]) -> dict[str, Any]:
         epoch, index = visit
@@ -302,7 +291,7 @@ class ShardDataset(EpochDataset):
             image = _decode(raw, name, where, self.keep_decoded)
             if not self.train:
                 return _fit(image, self.size)
-            return random_resized_crop(image, self.size, rng, self.crop_scale, self.crop_ratio)
+            return random_resized_crop(image, self.size, rng, self.crop_scale)
 
         sample = {"key": raw["__key__"], "box_index": box, "image": cut("child.jpg")}
         sample["box_image"] = cut(f"parent{box:03d}.jpg")
@@ -320,11 +309,9 @@ class ShardDataset(EpochDataset):
         batch: dict[str, Any] = {n: torch.stack(column(n)) for n in ("image", "box_image")}
         batch |= {name: self.tokens(column(name)) for name in ("text", "box_text")}
         batch["box_index"] = torch.tensor(column("box_index"))
-        for name in ("key", *self.extras):
-            batch[name.removesuffix(".json")] = column(name)
-        return batch
+        return batch | {"key": column("key")}
 
     def identity(self) -> dict[str, Any]:
         shards = f"{len(self.shards)} shards {_digest(self.shards)}"
-        scale, ratio = self.crop_scale, self.crop_ratio
-        return dict(shards=shards, size=self.size, crop_scale=scale, crop_ratio=ratio)
+        crop = dict(crop_scale=self.crop_scale, crop_ratio=CROP_RATIO)
+        return dict(shards=shards, size=self.size) | crop

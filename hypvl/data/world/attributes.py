@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
 # %% ../../../nbs/data/world/211_attributes.ipynb #a3f1daa0
-Look = Callable[[np.ndarray, str, str], np.ndarray]  # RGBA picture, word, group -> RGBA picture
+Look = Callable[[np.ndarray, str], np.ndarray]  # RGBA picture, word -> RGBA picture
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ COLOURS = {
 }
 
 
-def tinted(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
+def tinted(picture: np.ndarray, word: str) -> np.ndarray:
     "A grey picture in a colour; the tone 200 becomes the colour itself."
     tones = picture[..., :3].astype(np.uint16) * np.array(COLOURS[word], np.uint16)
     return np.dstack([np.minimum(tones // 200, 255).astype(np.uint8), picture[..., 3]])
@@ -79,7 +79,7 @@ def _pattern(word: str, size: int) -> tuple[np.ndarray, np.ndarray]:
     return factor, summand
 
 
-def surfaced(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
+def surfaced(picture: np.ndarray, word: str) -> np.ndarray:
     "Metal gleams, wood has planks, wool has stitches; colour and outline stay."
     factor, summand = _pattern(word, picture.shape[0])
     colours = (picture[..., :3] * factor + summand).astype(np.uint8)
@@ -91,7 +91,7 @@ _CRACK += ((0.34, 0.53),)  # corners, as shares of the thing's width
 _BITES = ((0, 0.36, 0.2, 0.5, 0, 0.66), (1, 0.36, 0.8, 0.5, 1, 0.66))
 
 
-def conditioned(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
+def conditioned(picture: np.ndarray, word: str) -> np.ndarray:
     "A broken thing has a crack and bitten edges, a halo lies around a glowing one."
     size, image = picture.shape[0], Image.fromarray(picture)
     alpha = image.getchannel("A")
@@ -111,7 +111,7 @@ def conditioned(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
     return np.asarray(Image.alpha_composite(glow, image))
 
 
-def posed(picture: np.ndarray, word: str, group: str = "") -> np.ndarray:
+def posed(picture: np.ndarray, word: str) -> np.ndarray:
     "A hovering thing has a shadow below it; the other poses are turns."
     if word != "hovering":
         return picture
@@ -142,11 +142,11 @@ ATTRIBUTES = {row.name: row for row in _ROWS}
 PAINT_ORDER = ("colour", "material", "condition", "action")  # any further attribute follows
 
 
-def painted(picture: np.ndarray, attributes: Mapping[str, str], group: str = "") -> np.ndarray:
+def painted(picture: np.ndarray, attributes: Mapping[str, str]) -> np.ndarray:
     "A picture with the looks of all its attributes."
     further = [name for name in attributes if name not in PAINT_ORDER]
     for name in (*PAINT_ORDER, *further):
         paint = ATTRIBUTES[name].paint if name in attributes else None
         if paint is not None:
-            picture = paint(picture, attributes[name], group)
+            picture = paint(picture, attributes[name])
     return picture

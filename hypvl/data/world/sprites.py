@@ -64,7 +64,6 @@ class Sprite:
     "Layers in the order in which they are painted."
 
     layers: tuple[Layer, ...]
-    group: str = ""  # the group of the shape, for looks that depend on it
     _looks: dict = field(default_factory=dict, repr=False)  # what was painted before
 
     @cached_property
@@ -78,10 +77,10 @@ class Sprite:
             labels[layer.rgba[..., 3] > 127] = number
         return picture, labels
 
-    def _look(self, attributes: Mapping[str, str], group: str) -> _Look:
+    def _look(self, attributes: Mapping[str, str]) -> _Look:
         "The sprite with its looks; the mark is laid over them."
         picture, labels = self._body
-        picture, labels = painted(picture, attributes, group), labels.copy()
+        picture, labels = painted(picture, attributes), labels.copy()
         labels[picture[..., 3] <= 127] = 0
         if self.layers[-1].name == "mark":
             mark = self.layers[-1].rgba
@@ -95,21 +94,20 @@ class Sprite:
         side: int,  # width of the thing in pixels; the picture is MARGIN times as wide
         angle: float = 0.0,  # degrees, besides what a pose turns
         attributes: Mapping[str, str] = MappingProxyType({}),
-        group: str | None = None,  # default: the sprite's own
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         "The picture (uint8 RGBA) and the bool mask of what is visible of each layer."
-        group, key = self.group if group is None else group, []
+        key = []
         for name, word in attributes.items():
             attribute = ATTRIBUTES[name]
             if word in attribute.turns:
                 angle += attribute.turns[word]
             elif attribute.paint is not None:
                 key.append((name, word))
-        look = self._looks.get((group, *key))
+        look = self._looks.get(tuple(key))
         if look is None:
             if len(self._looks) >= _KEPT:
                 self._looks.clear()
-            look = self._looks[group, *key] = self._look(dict(key), group)
+            look = self._looks[tuple(key)] = self._look(dict(key))
         width = round(MARGIN * side)
         image = look.half if width <= look.half.width else look.full
         picture = _posed(image, width, angle, Image.Resampling.BILINEAR)
@@ -218,8 +216,8 @@ _BODY = 190  # tone of a body
 _DARK, _WHITE = (30, 30, 30, 255), (250, 250, 250, 255)
 
 
-def _pen(scale: int = 4) -> tuple[Image.Image, ImageDraw.ImageDraw]:
-    side = scale * round(MARGIN * _SIDE)
+def _pen() -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    side = 4 * round(MARGIN * _SIDE)
     image = Image.new("RGBA", (side, side), (0, 0, 0, 0))
     return image, ImageDraw.Draw(image)
 
@@ -314,5 +312,5 @@ class DrawnSprites:
                     layers.append(_layer(name, primitives, tone))
             scale = float(np.clip(self.object_scale, 0.3, 1.25))
             layers.append(_mark(family, layers[0], mark, scale))
-            self._drawn[leaf] = Sprite(tuple(layers), family)
+            self._drawn[leaf] = Sprite(tuple(layers))
         return self._drawn[leaf]

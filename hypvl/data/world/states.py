@@ -2,14 +2,12 @@
 
 # %% auto #0
 __all__ = ['STATES', 'SHAPES', 'STATE_GROUP', 'SHAPE_GROUP', 'Weights', 'Pair', 'STATE_SPLITS', 'FORM_ODDS', 'outline',
-           'coloured', 'patterned', 'edged', 'surfaced', 'companion', 'state_attributes', 'StateBlocks', 'StatePairs',
-           'pairs_of', 'StatesConfig', 'PairSplit', 'draw_split', 'StateWorld', 'render_state', 'state_caption',
-           'state_sample', 'state_words']
+           'coloured', 'patterned', 'edged', 'surfaced', 'companion', 'pairs_of', 'StatesConfig', 'PairSplit',
+           'draw_split', 'StateWorld', 'render_state', 'state_caption', 'state_sample', 'state_words']
 
 # %% ../../../nbs/data/world/225_states.ipynb #714529af
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +15,7 @@ from PIL import Image, ImageDraw
 from scipy.ndimage import distance_transform_edt
 
 from ..records import Box, Parse, Sample
-from .attributes import MARGIN, Attribute
+from .attributes import MARGIN
 from .draws import generator
 from .grammar import Mention, Word, linearise, noun_phrase
 from .scenes import Rendered, Scene, Thing, Visible
@@ -220,43 +218,8 @@ def _look(picture, word, group, contextuality):
         weights[companion(word, group)] = contextuality
     return _PAINTERS[STATE_GROUP[word]](picture, weights)
 
-
-def state_attributes(contextuality: float = 0.5) -> dict[str, Attribute]:
-    "The groups of states as rows of the world's table; a look asks for the group of the shape."
-    if not 0 <= contextuality <= 1:
-        raise ValueError(f"contextuality={contextuality} must be in [0, 1]")
-    paint = partial(_look, contextuality=contextuality)
-    return {name: Attribute(name, words, 1 / 4, paint) for name, words in STATES.items()}
-
 # %% ../../../nbs/data/world/225_states.ipynb #bc27ffe6
 Pair = tuple[str, str]  # state, shape
-
-
-@dataclass(frozen=True)
-class StateBlocks:
-    "No thing has a state of a group on a shape of a group that is switched off."
-
-    blocks: frozenset[Pair]  # group of states, group of shapes
-    name: str = "state blocks"
-    things: int = 1
-
-    def allows(self, scene: Scene) -> bool:
-        "Whether a scene has no such thing."
-        found = [(STATE_GROUP[s], SHAPE_GROUP[o]) for s, o in pairs_of(scene)]
-        return self.blocks.isdisjoint(found)
-
-
-@dataclass(frozen=True)
-class StatePairs:
-    "No thing is one of these pairs."
-
-    pairs: frozenset[Pair]  # state, shape
-    name: str = "state pairs"
-    things: int = 1
-
-    def allows(self, scene: Scene) -> bool:
-        "Whether a scene has no such thing."
-        return self.pairs.isdisjoint(pairs_of(scene))
 
 
 def pairs_of(scene: Scene) -> list[Pair]:
@@ -292,7 +255,8 @@ class StatesConfig:
     draw: int = field(default=0, repr=False, metadata={"hash": "changed"})
 
     def __post_init__(self):
-        state_attributes(self.contextuality)
+        if not 0 <= self.contextuality <= 1:
+            raise ValueError(f"contextuality={self.contextuality} must be in [0, 1]")
         for name in ("seed", "draw", "off_pairs", "val_pairs", "test_pairs"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)} must not be negative")
@@ -378,10 +342,7 @@ class StateWorld:
 
     def __init__(self, config: StatesConfig = StatesConfig()):
         self.config, self.split = config, draw_split(config)
-        self.attributes = state_attributes(config.contextuality)
-        unseen = frozenset((*self.split.val_unseen, *self.split.test_unseen))
-        self.never = StateBlocks(self.split.blocks), StatePairs(self.split.off, "off pairs")
-        self.held_out = StatePairs(unseen, "unseen pairs")
+        self.unseen = frozenset((*self.split.val_unseen, *self.split.test_unseen))
         self._sprites: dict[Pair, tuple[Image.Image, Image.Image]] = {}
 
     def rng(self, split: str, index: int, aspect: str) -> np.random.Generator:
@@ -408,9 +369,10 @@ class StateWorld:
 
     def allows(self, scene: Scene) -> bool:
         "Whether a scene may be rendered for its split."
-        if not all(predicate.allows(scene) for predicate in self.never):
+        shown = pairs_of(scene)
+        if not self.split.off.isdisjoint(shown):
             return False
-        return scene.split in ("val", "test") or self.held_out.allows(scene)
+        return scene.split in ("val", "test") or self.unseen.isdisjoint(shown)
 
     def scene(self, split: str, index: int, pair: Pair | None = None) -> Scene:
         "The scene of a picture; `pair` overrides the pair that split and index give."
@@ -468,8 +430,8 @@ def _sprite(world: StateWorld, pair: Pair) -> tuple[Image.Image, Image.Image]:
     "The painted shape, and its outline as a mask."
     if pair not in world._sprites:
         state, shape = pair
-        plain, row = outline(shape), world.attributes[STATE_GROUP[state]]
-        painted = row.paint(plain, state, SHAPE_GROUP[shape]) if row.paint else plain
+        plain = outline(shape)
+        painted = _look(plain, state, SHAPE_GROUP[shape], world.config.contextuality)
         world._sprites[pair] = Image.fromarray(painted), Image.fromarray(plain[..., 3])
     return world._sprites[pair]
 

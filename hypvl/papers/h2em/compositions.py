@@ -48,7 +48,7 @@ from .primitives import PrimitiveTaxonomy
 from .recipes import composition_recipe, primitive_features, taxonomy_of
 from .splits import DATASETS, CompositionSplit, Pair, clean_name
 from ..reference import ORACLE
-from ..runs import register_monitor, register_probe
+from ..runs import MONITORS, PROBES
 from ...training.metrics import read_metrics
 from ...training.recipe import Recipe
 
@@ -614,12 +614,8 @@ def _space_frames(
 
 
 for _fusion in FUSIONS:
-    register_probe(f"compositions_{_fusion}")(partial(composition_frames, fusion=_fusion))
-
-
-register_probe("zero_shot_compositions")(
-    partial(composition_frames, fusion="none", say=plain_candidates)
-)
+    PROBES[f"compositions_{_fusion}"] = partial(composition_frames, fusion=_fusion)
+PROBES["zero_shot_compositions"] = partial(composition_frames, fusion="none", say=plain_candidates)
 
 # %% ../../../nbs/papers/h2em/912_compositions.ipynb #c9d42d92
 def validation_area(
@@ -643,4 +639,4 @@ def validation_area(
 
 
 for _fusion in FUSIONS:
-    register_monitor(f"auc_{_fusion}")(partial(validation_area, fusion=_fusion))
+    MONITORS[f"auc_{_fusion}"] = partial(validation_area, fusion=_fusion)

@@ -28,7 +28,7 @@ from ...data.sources import DataPaths
 from ...evaluation.statistics import summarise
 from ...evaluation.zero_shot import encode_images, inference
 from ...geometry.spaces import Geometry
-from ..runs import register_probe
+from ..runs import PROBES
 from .box_pairs import Views
 from .box_source import BoxSource
 from .box_table import SCENE, Boxes, load_boxes
@@ -525,10 +525,8 @@ def _measure(
 
 
 # by the exterior angle at the query, or by the score of the geometry
-register_probe("instances")(partial(_measure, ""))
+PROBES["instances"] = partial(_measure, "")
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #6c766428
-register_probe("instances_by_cosine")(partial(_measure, "cosine"))
-
-
-register_probe("instances_by_distance")(partial(_measure, "distance"))
+PROBES["instances_by_cosine"] = partial(_measure, "cosine")
+PROBES["instances_by_distance"] = partial(_measure, "distance")
