@@ -248,6 +248,9 @@ def test_create_model(server, tmp_path, monkeypatch):
     server.content = file.read_bytes()
     row = row_at(f"{server.address}/whole/meru.pth")
     monkeypatch.setattr("hypvl.models.registry.find_published", lambda name, tag: row)
+    with pytest.raises(ValueError, match="is not meru_vit_s .redcaps.: image_tower.*_small_16"):
+        create_model("meru_vit_s", pretrained="redcaps")
+    monkeypatch.setattr("hypvl.models.registry._check_towers", lambda *_: None)  # it is smaller
     model = create_model("meru_vit_s", pretrained="redcaps")
     images = torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
