@@ -121,9 +121,10 @@ class Downloads:
 
 
 def _captions(text: Any) -> tuple[str, ...]:
-    "The lines of a text that hold a word."
+    "The caption of a download, which may have line breaks; none where it holds no word."
     lines = text.splitlines() if isinstance(text, str) else ()
-    return tuple(line.strip() for line in lines if line.strip())
+    caption = " ".join(line.strip() for line in lines if line.strip())
+    return (caption,) if caption else ()
 
 
 def _tar_captions(members: dict[str, Any]) -> tuple[str, ...]:
@@ -292,6 +293,26 @@ class ColumnPairs:
         except (Refused, OSError, SyntaxError, Image.DecompressionBombError) as error:
             raise SampleFault("broken image", where, error) from error
         return image, self._captions(row, where)
+
+    def files(self) -> tuple[list[tuple[Path, str]], list[tuple[str, str, str]]] | None:
+        """Return rows (file, caption) and the faults of rows without one.
+
+        None where a picture is not named by its file, and where each row has another file.
+        """
+        pairs: list = []
+        faults: list = []
+        named: set = set()
+        for i in range(len(self)):
+            row = self.source[i]
+            file = row[self.columns[0]] if isinstance(row, Mapping) else None
+            if not isinstance(file, (str, Path)):
+                return None
+            named.add(Path(file))
+            try:
+                pairs += [(Path(file), text) for text in self._captions(row, f"source[{i}]")]
+            except SampleFault as fault:
+                faults.append(fault.args)
+        return (pairs, faults) if len(named) < len(self) else None
 
     def captions(self, i: int) -> tuple[str, ...]:
         "Return the captions of a row; SampleFault where it has none."

@@ -57,13 +57,14 @@ def unreadable_pictures(
         return {path: why for path, why in zip(paths, shown) if why}
 
 # %% ../../nbs/data/204_own_data.ipynb #08bc1b2d
-def _texts_of(raw: dict[str, Any]) -> list[str]:
-    "Captions of a sample of a tar; ValueError for a text or JSON that cannot be read."
+def _text_of(raw: dict[str, Any]) -> str:
+    "Caption of a sample of a tar, in a line; ValueError for a text or JSON that cannot be read."
     if "txt" in raw:
-        return text_captions(raw["txt"].decode("utf-8-sig"))
-    facts = parse_json(raw["json"]) if "json" in raw else None
-    caption = facts.get("caption") if isinstance(facts, dict) else None
-    return text_captions(caption) if isinstance(caption, str) else []
+        caption = raw["txt"].decode("utf-8-sig")
+    else:
+        facts = parse_json(raw["json"]) if "json" in raw else None
+        caption = facts.get("caption") if isinstance(facts, dict) else None
+    return " ".join(text_captions(caption)) if isinstance(caption, str) else ""
 
 
 def unpack_pairs(
@@ -86,11 +87,11 @@ def unpack_pairs(
             where = f"{shard.name} sample {raw['__key__']}"
             suffix = picture_member(raw)
             try:
-                captions = _texts_of(raw)
+                caption = _text_of(raw)
             except ValueError as error:
                 faults.append(("broken text", where, str(error)))
                 continue
-            if suffix is None or not captions:
+            if suffix is None or not caption:
                 held = ", ".join(name for name in raw if not name.startswith("__"))
                 kind = "no caption" if suffix else "no picture"
                 faults.append((kind, where, f"it holds {held}"))
@@ -103,7 +104,7 @@ def unpack_pairs(
             written.add(picture)
             picture.parent.mkdir(parents=True, exist_ok=True)
             picture.write_bytes(raw[suffix])
-            pairs += [(picture, caption) for caption in captions]
+            pairs.append((picture, caption))
     return PairFiles(tuple(pairs), tuple(faults))
 
 # %% ../../nbs/data/204_own_data.ipynb #d6365b2d

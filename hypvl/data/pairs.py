@@ -261,6 +261,7 @@ class PairDataset(EpochDataset):
             source, self.faults = _pairs_of(Path(source), columns)
         elif hasattr(source, "column_names"):
             source = ColumnPairs(source, columns)
+            source, self.faults = source.files() or (source, ())
         if _are_files(source):
             source = by_picture(source)
         if not isinstance(source, Sized) or not len(source):
