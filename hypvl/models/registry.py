@@ -164,6 +164,9 @@ def _named(name):
     front, _, tag = name.partition("/")
     if any((row.name, row.tag) == (front, tag) for row in published_checkpoints()):
         raise KeyError(f"unknown model {name!r}. Say {front!r} with pretrained={tag!r}")
+    if not published and (name.startswith("hf-hub:") or name in open_clip_names()):
+        tag = "" if name.startswith("hf-hub:") else ", TAG"
+        raise KeyError(f"unknown model {name!r}. open_clip's models: from_open_clip({name!r}{tag})")
     if not published:
         known = [*model_configs, *SHIPPED, *published_names()]
         raise KeyError(f"unknown model {name!r}.{suggest(name, known)}")
@@ -209,12 +212,14 @@ def create_model(
     A warning is logged where a name that comes with weights gets random ones without a seed.
     Returns a `DualEncoder` (or what an own description makes) in training mode. Raises KeyError
     for an unknown name, UnknownKey for an unknown field, each with a suggestion, ValueError for a
-    name without weights, TypeError where `pretrained` is neither a bool nor a tag, and the errors
-    of `fetch_published`.
+    name without weights and for an empty tag, TypeError where `pretrained` is neither a bool nor a
+    tag, and the errors of `fetch_published`.
     """
     if not isinstance(pretrained, str):
         hint = "; or a tag, such as 'redcaps'"
         check_type("pretrained", pretrained, bool, hint)
+    elif not pretrained:
+        raise ValueError("pretrained: a tag, such as 'redcaps', or True is needed, got ''")
     config = model_config(name_or_config, **overrides)
     if pretrained:
         return _with_weights(name_or_config, config, pretrained).to(device or "cpu")

@@ -5,6 +5,7 @@ Read by the library webdataset, scored by those rules written here once more.
 
 import os
 import tarfile
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -199,15 +200,20 @@ def test_a_list_that_misses_a_line_is_named(model, pictures, tmp_path, capsys):
     assert "'s0000006', cls: label 6, but classnames.txt has 6 lines: line 7 is missing" in said
 
 
+def put_small_model(monkeypatch):
+    "Put a small model at the place of meru_vit_b/redcaps, whose row has its architecture."
+    row = replace(find_published("meru_vit_b", "redcaps"), architecture="meru_tiny_vit")
+    monkeypatch.setattr("hypvl.models.registry.find_published", lambda name, tag: row)
+    published_place(row).parent.mkdir(parents=True)
+    export_official(create_model("meru_tiny_vit", seed=0), published_place(row))
+
+
 def test_lists_of_models_and_sets(model, pictures, tmp_path, monkeypatch, capsys):
     "A published NAME/TAG and a folder, each with its folder of results; a second call is short."
     lists = dict(classes=NAMES, templates=PROMPTS)
     sets = [write_wds(tmp_path / f"sets/wds_{n}", pictures[:7], range(7), **lists) for n in "ab"]
     monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path / "hub"))
-    monkeypatch.setattr("hypvl.models.registry._check_towers", lambda *_: None)  # a small file
-    file = published_place(find_published("meru_vit_b", "redcaps"))
-    file.parent.mkdir(parents=True)
-    export_official(create_model("meru_tiny_vit", seed=0), file)
+    put_small_model(monkeypatch)
     models = tmp_path / "models.txt"
     models.write_text(f"# as they would be typed\nmeru_vit_b/redcaps\n\n{model[1]}\n")
     (tmp_path / "sets.txt").write_text("".join(f"{place}\n" for place in sets))
@@ -268,10 +274,7 @@ def test_probes_of_models_listed_as_clip_benchmark_lists_them(
         write_wds(sets / "wds_tags", pictures[some], flags, "multilabel", split=split, **lists)
     write_wds(sets / "wds_told", pictures[:2], [["a cat"], ["a dog"]], "retrieval")
     monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path / "hub"))
-    monkeypatch.setattr("hypvl.models.registry._check_towers", lambda *_: None)  # a small file
-    file = published_place(find_published("meru_vit_b", "redcaps"))
-    file.parent.mkdir(parents=True)
-    export_official(create_model("meru_tiny_vit", seed=0), file)
+    put_small_model(monkeypatch)
     (tmp_path / "models.txt").write_text(f"meru_vit_b,redcaps\n{model[1]}\n")
     out = tmp_path / "out"
     front = ["evaluate", "--checkpoint", tmp_path / "models.txt", "--out", out, "--workers", 0]

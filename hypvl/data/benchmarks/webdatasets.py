@@ -22,8 +22,8 @@ from torch.utils.data import Dataset
 
 from ...config import atomic_path, config_hash, suggest, write_atomic
 from .image_sets import MissingData, lacks
+from ..downloads import text_captions
 from ..grit.shards import MAX_TEXT, read_sample, sample_places, write_shard
-from ..pairs import text_captions
 from ..records import read_lines
 from ...pictures import Bounds, picture_bytes, read_picture, upright_rgb
 
