@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hypvl.evaluation.suites.features import Share
+    from hypvl.evaluation.suites.probes import ProbeData
 
 # %% ../nbs/001_cli.ipynb #08b67757
 def _place_or_address(text: str) -> Path | str:
@@ -717,15 +718,20 @@ def _flatten(args, checkpoint: str, name: str, out: Path, device: str, alone: bo
     return 0
 
 # %% ../nbs/001_cli.ipynb #cba4013c
-def _probe_sets(args: argparse.Namespace) -> tuple[dict[Path, list[int | None]], set[int]]:
-    "Folders that are probed with the shots that they suit, and the exit codes of what is not."
+def _probe_sets(args: argparse.Namespace) -> tuple[list[tuple["ProbeData", list]], set[int]]:
+    "Open datasets with the shots that they suit, and the exit codes of what is left out."
     from hypvl.data.benchmarks.image_sets import MissingData
-    from hypvl.evaluation.suites.probes import probe_folders, unsuited_shots
+    from hypvl.evaluation.suites.probes import (
+        open_probe,
+        probe_folders,
+        probe_notes,
+        unsuited_shots,
+    )
 
-    sets, codes = {}, set()
+    sets, codes = [], set()
     for folder in probe_folders(args.data_root, args.suite, args.sections, say):
         try:
-            unsuited = unsuited_shots(folder, args.probe, args.seed, args.limit)
+            data = open_probe(folder, args.seed, args.limit)
         except MissingData as error:
             say(f"{folder.name}: missing. {error}")
             codes.add(MISSING)
@@ -734,11 +740,14 @@ def _probe_sets(args: argparse.Namespace) -> tuple[dict[Path, list[int | None]],
             say(f"{folder.name}: left out. {error}")
             codes.add(FAILED)
             continue
+        unsuited = unsuited_shots(data, args.probe)
         for reason in unsuited.values():
             say(f"{folder.name}: left out. {reason}")
             codes.add(FAILED)
         if shots := [k for k in args.probe if k not in unsuited]:
-            sets[folder] = shots
+            sets.append((data, shots))
+            for line in probe_notes(data):
+                say(line)
     return sets, codes
 
 # %% ../nbs/001_cli.ipynb #eb829eee
@@ -751,26 +760,19 @@ def _probe(args: argparse.Namespace, models: Sequence[tuple[str, str, Path]], de
 
     sets, codes = _probe_sets(args)
     path, found = args.out / "probes.csv", []
-    planned = [(m[1], f.name, str(k or "all")) for m in models for f in sets for k in sets[f]]
+    planned = [(m[1], d.name, str(k or "all")) for m in models for d, shots in sets for k in shots]
     for source, name, _ in models if sets else ():
         model = _loaded(args, source, name, len(models) == 1)
         if model is None:
             codes.add(FAILED)
             continue
         model = model.to(device)
-        for folder, shots in sets.items():
+        for data, shots in sets:
+            reading = {"batch_size": args.batch_size, "workers": args.workers}
             try:
-                rows = probe_wds(
-                    model,
-                    folder,
-                    shots,
-                    args.seed,
-                    args.limit,
-                    batch_size=args.batch_size,
-                    workers=args.workers,
-                )
+                rows = probe_wds(model, data, shots, **reading)
             except ValueError as error:  # such as a picture that cannot be read
-                say(f"{folder.name}: failed. {error}")
+                say(f"{data.name}: failed. {error}")
                 codes.add(FAILED)
                 continue
             rows.insert(0, "model", name)
