@@ -1108,8 +1108,6 @@ def _explore(args: argparse.Namespace) -> int:
 
 def _export(args: argparse.Namespace) -> int:
     "Run `hypvl export`."
-    check_out("torch", args.torch)
-    check_out("onnx", args.onnx)
     for plugin in args.plugin:
         load_plugin(plugin)
     from hypvl.models.export import export_model
