@@ -167,9 +167,9 @@ def _add_protocol(parser: argparse.ArgumentParser):
     group.add_argument(
         "--suite",
         type=choice(*SUITE_NAMES),
-        help="phyclip, syntax, agr, official, world, or folder: data_root/CLASS/*.jpg, with the "
-        "prompts 'a photo of a {}', 'a picture of a {}' and 'one {}'; "
-        "default: world where data_root has its layout, else phyclip",
+        help="phyclip, syntax, agr, official, world, pairs, wds, or folder: data_root/CLASS/*.jpg, "
+        "with the prompts 'a photo of a {}', 'a picture of a {}' and 'one {}'; "
+        "default: wds, world or pairs where data_root has such a layout, else phyclip",
     )
     group.add_argument(
         "--names",
@@ -504,8 +504,15 @@ def check_places(
     "Raise what can be said about paths and device before anything heavy is imported."
     for source, _, _ in _models_of(args):
         check_checkpoint(source)
+    if len({isinstance(data, Path) for data in args.data or ()}) > 1:
+        raise ValueError("data: folders and addresses need separate calls, got both")
     for data in args.data or ():
         if isinstance(data, Path):
+            name = data.name.removeprefix("wds_")
+            if name != data.name and not data.exists():
+                raise FileNotFoundError(
+                    f"data: no folder {str(data)!r}; wds/{name} downloads CLIP_benchmark's dataset"
+                )
             check_data(data, args.data_root)
         elif args.data_root is not None:
             raise ValueError(f"data_root: give either data or data_root, got {data!r} too")
@@ -800,9 +807,10 @@ def _data_of(args: argparse.Namespace, share: "Share") -> None:
             if share.rank == 0:
                 say(f"{data} is downloaded")
                 folder = fetch_wds(data, args.out / "data")
-                if args.probe and wds_type(folder) != "retrieval":
-                    with suppress(MissingData):  # a line says so where the set is probed
-                        fetch_wds(data, args.out / "data", "train")
+                probed = args.probe and wds_type(folder) != "retrieval"
+                for split in ("train", "val") if probed else ():
+                    with suppress(MissingData):  # train: a line says so where the set is probed
+                        fetch_wds(data, args.out / "data", split)
             share.wait()
             args.data[i] = fetch_wds(data, args.out / "data")  # finds all there
     sets = [wds_folders(data.absolute()) for data in args.data]
@@ -936,7 +944,11 @@ def _join_results(models: Sequence[tuple[str, str, Path]], path: Path):
     rows = pd.concat([_read_results(out / "results.csv") for _, _, out in models])
     _say_replaced(path, rows[["model", "suite", "dataset"]])
     same = ["suite", "dataset", "metric", "score", "model"]
-    write_atomic(path, rows.drop_duplicates(same).to_csv(index=False))
+    facts = ["checkpoint", "run", "family", "k", "d", "product_metric"]
+    rows = rows.drop_duplicates(same).astype(dict.fromkeys(facts, object))
+    baselines = ~rows["model"].isin([name for _, name, _ in models])
+    rows.loc[baselines, facts] = None  # baselines would have those of the first model
+    write_atomic(path, rows.to_csv(index=False))
     say(f"\nall models {path}")
 
 # %% ../nbs/001_cli.ipynb #f456bf17

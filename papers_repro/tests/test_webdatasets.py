@@ -226,6 +226,9 @@ def test_lists_of_models_and_sets(model, pictures, tmp_path, monkeypatch, capsys
     assert "meru_vit_b redcaps, score 'paper'" in said and said.count("found finished") == 4
     rows = pd.read_csv(out / "results.csv").query("metric == 'accuracy'")
     assert not rows.duplicated(["dataset", "model"]).any()
+    of_models = rows["model"].isin(["clip", "meru_vit_b redcaps"])
+    for column in ("checkpoint", "family", "run", "k", "d"):
+        assert (rows[column].notna() == of_models).all(), column
     found = rows.groupby("model")["dataset"].agg(list).to_dict()
     assert found == dict.fromkeys(
         ["chance", "clip", "majority", "meru_vit_b redcaps"], ["wds_a", "wds_b"]
@@ -235,6 +238,7 @@ def test_lists_of_models_and_sets(model, pictures, tmp_path, monkeypatch, capsys
         pd.testing.assert_frame_equal(
             alone[alone["model"] == name].reset_index(drop=True),
             rows[rows["model"] == name].reset_index(drop=True),
+            check_dtype=False,  # rows of baselines have no k and d
         )
     offline = mock.Mock(side_effect=RuntimeError("Failed to download weights"))
     monkeypatch.setattr("hypvl.papers.report.from_open_clip", offline)
@@ -386,6 +390,8 @@ def test_the_command_says_what_it_needs(model, pictures, tmp_path, capsys):
         ([one, plain], "data: several only where all are webdataset benchmarks"),
         ([one, "--sections", "zero_shot"], "sections: --data names the sets"),
         ([one, tmp_path / "none"], "data: no file or folder"),
+        ([tmp_path / "wds_cifar100"], "wds/cifar100 downloads CLIP_benchmark's dataset"),
+        ([one, "wds/cifar100"], "data: folders and addresses need separate calls, got both"),
     ):
         assert main([*front, *map(str, data)]) == 2
         assert said in capsys.readouterr().err
@@ -448,7 +454,11 @@ def test_an_address_is_downloaded_and_evaluated(model, pictures, tmp_path, capsy
         assert "wds_one: missing. wds_one: not found in" in capsys.readouterr().out
         files = pictures[:14], labels
         write_wds(tmp_path / "web/wds_one", *files, **lists, split="train")
-        assert main(probe) == 0 and (out / "probes.csv").is_file()
+        assert main(probe) == 0
+        assert {*pd.read_csv(out / "probes.csv")["validation"]} == {"fifth of train"}
+        write_wds(tmp_path / "web/wds_one", *files, **lists, split="val")
+        assert main(probe) == 0
+        assert {*pd.read_csv(out / "probes.csv")["validation"]} == {"val"}
         capsys.readouterr()
         front += [str(tmp_path / "cut")]
         assert main([*front, "--data", f"{base}/wds_cut"]) == 2
