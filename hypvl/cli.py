@@ -989,12 +989,26 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
     return missing, faults
 
 # %% ../nbs/001_cli.ipynb #2ba74184
+def _wds_state(folder: Path) -> tuple[str, str]:
+    "State of the test split of a webdataset benchmark, and its size or what is wrong."
+    from hypvl.data.benchmarks.image_sets import MissingData
+    from hypvl.data.benchmarks.webdatasets import open_wds
+
+    try:
+        return "complete", f"{len(open_wds(folder)):,}"
+    except MissingData as error:
+        return "incomplete", str(error)
+    except ValueError as error:
+        return "unusable", str(error)
+
+
 def _data_check(args: argparse.Namespace) -> int:
     "Run `hypvl data check`."
     check_folder("data_root", args.data_root)
     wait(f"hypvl data check: looks at {args.data_root}, set by set; this takes some seconds")
     import pandas as pd
 
+    from hypvl.data.benchmarks.webdatasets import wds_folders
     from hypvl.data.locate import check_archives, check_pictures, found_sets
 
     found = []
@@ -1004,6 +1018,10 @@ def _data_check(args: argparse.Namespace) -> int:
         say(f"{row.state:10}  {row.name:30} {amount:18} {row.where}".rstrip())
         if row.note:
             say(f"            {row.note.replace('data_root/', f'{args.data_root}/')}")
+    for folder in () if args.sets else wds_folders(args.data_root):
+        state, why = _wds_state(folder)
+        found.append(state)
+        say(f"{state:10}  {folder.name:30} {why}")
     states, counts = {*found}, pd.Series(found).value_counts()
     if args.checksums:
         archives = check_archives(args.data_root)

@@ -119,7 +119,7 @@ class Downloads:
         rows = len(self.pairs) + len(self.faults) + self.failed
         return f"{self.failed:,} of {rows:,} downloads failed, {len(self.faults):,} are faulty"
 
-
+# %% ../../nbs/data/224_downloads.ipynb #01f5266c
 def text_captions(
     text: Any,
 ) -> list[str]:
@@ -148,7 +148,7 @@ def sample_captions(
     caption = " ".join(lines or text_captions(names.get("caption")))
     return [caption] if caption else []
 
-
+# %% ../../nbs/data/224_downloads.ipynb #93352278
 def _read_tar(tar: Path, pairs: list, faults: list) -> None:
     "Add the samples of a tar and its faults."
 

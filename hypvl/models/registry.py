@@ -264,7 +264,7 @@ def _check_towers(model, row, path):
                 f"{found.get(differ[0])}; delete the file, and the right one is downloaded"
             )
 
-
+# %% ../../nbs/models/303_registry.ipynb #96a4b491
 def _with_weights(name, config, tag):
     "The shipped or published model of a name, in evaluation mode."
     if not isinstance(name, str) or name not in (

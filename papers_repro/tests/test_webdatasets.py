@@ -4,6 +4,7 @@ Read by the library webdataset, scored by those rules written here once more.
 """
 
 import os
+import shutil
 import tarfile
 from dataclasses import replace
 from functools import partial
@@ -415,6 +416,18 @@ def test_exported_folders_are_read_by_others(pictures, tmp_path, capsys):
     assert main(["data", "export", "--data", str(photos), "--wds", str(tmp_path / "told")]) == 0
     _, texts = read(tmp_path / "told/wds_photos", "txt")
     assert len(texts) == 8 and {text.splitlines()[1] for text in texts} == {"another"}
+    capsys.readouterr()
+    for name in ("half", "broken"):
+        shutil.copytree(folder, tmp_path / f"out/wds_{name}")
+    (tmp_path / "out/wds_half/test/0.tar").unlink()
+    (tmp_path / "out/wds_broken/test/0.tar").write_bytes(b"no tar" * 200)
+    assert main(["data", "check", "--data_root", str(tmp_path / "out")]) == 1
+    said = [line for line in capsys.readouterr().out.splitlines() if " wds_" in line]
+    assert [line.split()[:2] for line in said] == [
+        ["unusable", "wds_broken"],
+        ["incomplete", "wds_half"],
+        ["complete", "wds_photos"],
+    ]
     assert main(["data", "export", "--wds", str(tmp_path / "none")]) == 2
     assert "data: one of --data and --data_root is needed" in capsys.readouterr().err
 

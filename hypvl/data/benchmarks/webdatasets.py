@@ -332,7 +332,7 @@ def _picture_bytes(images: Any, i: int) -> tuple[str, bytes]:
     image.save(written, "PNG")
     return "png", written.getvalue()
 
-
+# %% ../../../nbs/data/benchmarks/247_webdatasets.ipynb #83676c2b
 def _member(label: Any) -> tuple[str, bytes]:
     "Member name and content of a label."
     if isinstance(label, str):

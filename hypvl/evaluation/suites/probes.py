@@ -93,7 +93,7 @@ def open_probe(
     splits = {name: part_of(open_wds(folder, name), limit, seed) for name in names}
     return ProbeData(folder.name, splits, seed)
 
-
+# %% ../../../nbs/evaluation/suites/637_probes.ipynb #b4d9e1e2
 def unsuited_shots(
     data: ProbeData,
     shots: Sequence[int | None] = (None,),  # training pictures per class; None: all
