@@ -8,6 +8,7 @@ __all__ = ['TarPicture', 'ParquetPicture', 'read_place', 'Downloads', 'text_capt
 
 # %% ../../nbs/data/224_downloads.ipynb #97302f42
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -247,8 +248,9 @@ def parquet_samples(
 ) -> Iterator[dict[str, Any]]:
     """Samples of a Parquet file in the form of a tar's: `__key__`, the picture's suffix, `json`.
 
-    The JSON holds the other columns. Failed downloads are left out. Raises ValueError for a file
-    without a column of pictures, and for a row group that is too large.
+    The JSON holds the other columns. A row without a key, or with one that is not made of letters,
+    digits, - and _, is named by its number. Failed downloads are left out. Raises ValueError for a
+    file without a column of pictures, and for a row group that is too large.
     """
     column = picture_column(table)
     if column is None:
@@ -260,7 +262,9 @@ def parquet_samples(
             rows = file.read_row_group(group, columns=others).to_pylist()
             for number, (row, content) in enumerate(zip(rows, pictures)):
                 if row.get("status", "success") == "success":
-                    key = str(row.get("key", f"{group:05d}{number:05d}"))
+                    key = str(row.get("key") or "")
+                    if not re.fullmatch(r"[\w-]+", key):  # it may become the name of a file
+                        key = f"{group:05d}{number:05d}"
                     facts = json.dumps(row, default=str).encode()
                     picture = {column: content.as_py()} if content.is_valid else {}
                     yield {"__key__": key, "json": facts, **picture}
