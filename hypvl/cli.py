@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from hypvl.evaluation.suites.features import Share
+    from hypvl.evaluation.suites.probes import ProbeData
 
 # %% ../nbs/001_cli.ipynb #08b67757
 def _place_or_address(text: str) -> Path | str:
@@ -166,9 +167,9 @@ def _add_protocol(parser: argparse.ArgumentParser):
     group.add_argument(
         "--suite",
         type=choice(*SUITE_NAMES),
-        help="phyclip, syntax, agr, official, world, or folder: data_root/CLASS/*.jpg, with the "
-        "prompts 'a photo of a {}', 'a picture of a {}' and 'one {}'; "
-        "default: world where data_root has its layout, else phyclip",
+        help="phyclip, syntax, agr, official, world, pairs, wds, or folder: data_root/CLASS/*.jpg, "
+        "with the prompts 'a photo of a {}', 'a picture of a {}' and 'one {}'; "
+        "default: wds, world or pairs where data_root has such a layout, else phyclip",
     )
     group.add_argument(
         "--names",
@@ -503,8 +504,15 @@ def check_places(
     "Raise what can be said about paths and device before anything heavy is imported."
     for source, _, _ in _models_of(args):
         check_checkpoint(source)
+    if len({isinstance(data, Path) for data in args.data or ()}) > 1:
+        raise ValueError("data: folders and addresses need separate calls, got both")
     for data in args.data or ():
         if isinstance(data, Path):
+            name = data.name.removeprefix("wds_")
+            if name != data.name and not data.exists():
+                raise FileNotFoundError(
+                    f"data: no folder {str(data)!r}; wds/{name} downloads CLIP_benchmark's dataset"
+                )
             check_data(data, args.data_root)
         elif args.data_root is not None:
             raise ValueError(f"data_root: give either data or data_root, got {data!r} too")
@@ -717,15 +725,20 @@ def _flatten(args, checkpoint: str, name: str, out: Path, device: str, alone: bo
     return 0
 
 # %% ../nbs/001_cli.ipynb #cba4013c
-def _probe_sets(args: argparse.Namespace) -> tuple[dict[Path, list[int | None]], set[int]]:
-    "Folders that are probed with the shots that they suit, and the exit codes of what is not."
+def _probe_sets(args: argparse.Namespace) -> tuple[list[tuple["ProbeData", list]], set[int]]:
+    "Open datasets with the shots that they suit, and the exit codes of what is left out."
     from hypvl.data.benchmarks.image_sets import MissingData
-    from hypvl.evaluation.suites.probes import probe_folders, unsuited_shots
+    from hypvl.evaluation.suites.probes import (
+        open_probe,
+        probe_folders,
+        probe_notes,
+        unsuited_shots,
+    )
 
-    sets, codes = {}, set()
+    sets, codes = [], set()
     for folder in probe_folders(args.data_root, args.suite, args.sections, say):
         try:
-            unsuited = unsuited_shots(folder, args.probe, args.seed, args.limit)
+            data = open_probe(folder, args.seed, args.limit)
         except MissingData as error:
             say(f"{folder.name}: missing. {error}")
             codes.add(MISSING)
@@ -734,11 +747,14 @@ def _probe_sets(args: argparse.Namespace) -> tuple[dict[Path, list[int | None]],
             say(f"{folder.name}: left out. {error}")
             codes.add(FAILED)
             continue
+        unsuited = unsuited_shots(data, args.probe)
         for reason in unsuited.values():
             say(f"{folder.name}: left out. {reason}")
             codes.add(FAILED)
         if shots := [k for k in args.probe if k not in unsuited]:
-            sets[folder] = shots
+            sets.append((data, shots))
+            for line in probe_notes(data):
+                say(line)
     return sets, codes
 
 # %% ../nbs/001_cli.ipynb #eb829eee
@@ -751,26 +767,19 @@ def _probe(args: argparse.Namespace, models: Sequence[tuple[str, str, Path]], de
 
     sets, codes = _probe_sets(args)
     path, found = args.out / "probes.csv", []
-    planned = [(m[1], f.name, str(k or "all")) for m in models for f in sets for k in sets[f]]
+    planned = [(m[1], d.name, str(k or "all")) for m in models for d, shots in sets for k in shots]
     for source, name, _ in models if sets else ():
         model = _loaded(args, source, name, len(models) == 1)
         if model is None:
             codes.add(FAILED)
             continue
         model = model.to(device)
-        for folder, shots in sets.items():
+        for data, shots in sets:
+            reading = {"batch_size": args.batch_size, "workers": args.workers}
             try:
-                rows = probe_wds(
-                    model,
-                    folder,
-                    shots,
-                    args.seed,
-                    args.limit,
-                    batch_size=args.batch_size,
-                    workers=args.workers,
-                )
+                rows = probe_wds(model, data, shots, **reading)
             except ValueError as error:  # such as a picture that cannot be read
-                say(f"{folder.name}: failed. {error}")
+                say(f"{data.name}: failed. {error}")
                 codes.add(FAILED)
                 continue
             rows.insert(0, "model", name)
@@ -798,9 +807,10 @@ def _data_of(args: argparse.Namespace, share: "Share") -> None:
             if share.rank == 0:
                 say(f"{data} is downloaded")
                 folder = fetch_wds(data, args.out / "data")
-                if args.probe and wds_type(folder) != "retrieval":
-                    with suppress(MissingData):  # a line says so where the set is probed
-                        fetch_wds(data, args.out / "data", "train")
+                probed = args.probe and wds_type(folder) != "retrieval"
+                for split in ("train", "val") if probed else ():
+                    with suppress(MissingData):  # train: a line says so where the set is probed
+                        fetch_wds(data, args.out / "data", split)
             share.wait()
             args.data[i] = fetch_wds(data, args.out / "data")  # finds all there
     sets = [wds_folders(data.absolute()) for data in args.data]
@@ -934,7 +944,11 @@ def _join_results(models: Sequence[tuple[str, str, Path]], path: Path):
     rows = pd.concat([_read_results(out / "results.csv") for _, _, out in models])
     _say_replaced(path, rows[["model", "suite", "dataset"]])
     same = ["suite", "dataset", "metric", "score", "model"]
-    write_atomic(path, rows.drop_duplicates(same).to_csv(index=False))
+    facts = ["checkpoint", "run", "family", "k", "d", "product_metric"]
+    rows = rows.drop_duplicates(same).astype(dict.fromkeys(facts, object))
+    baselines = ~rows["model"].isin([name for _, name, _ in models])
+    rows.loc[baselines, facts] = None  # baselines would have those of the first model
+    write_atomic(path, rows.to_csv(index=False))
     say(f"\nall models {path}")
 
 # %% ../nbs/001_cli.ipynb #f456bf17
@@ -975,12 +989,26 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
     return missing, faults
 
 # %% ../nbs/001_cli.ipynb #2ba74184
+def _wds_state(folder: Path) -> tuple[str, str]:
+    "State of the test split of a webdataset benchmark, and its size or what is wrong."
+    from hypvl.data.benchmarks.image_sets import MissingData
+    from hypvl.data.benchmarks.webdatasets import open_wds
+
+    try:
+        return "complete", f"{len(open_wds(folder)):,}"
+    except MissingData as error:
+        return "incomplete", str(error)
+    except ValueError as error:
+        return "unusable", str(error)
+
+
 def _data_check(args: argparse.Namespace) -> int:
     "Run `hypvl data check`."
     check_folder("data_root", args.data_root)
     wait(f"hypvl data check: looks at {args.data_root}, set by set; this takes some seconds")
     import pandas as pd
 
+    from hypvl.data.benchmarks.webdatasets import wds_folders
     from hypvl.data.locate import check_archives, check_pictures, found_sets
 
     found = []
@@ -990,6 +1018,10 @@ def _data_check(args: argparse.Namespace) -> int:
         say(f"{row.state:10}  {row.name:30} {amount:18} {row.where}".rstrip())
         if row.note:
             say(f"            {row.note.replace('data_root/', f'{args.data_root}/')}")
+    for folder in () if args.sets else wds_folders(args.data_root):
+        state, why = _wds_state(folder)
+        found.append(state)
+        say(f"{state:10}  {folder.name:30} {why}")
     states, counts = {*found}, pd.Series(found).value_counts()
     if args.checksums:
         archives = check_archives(args.data_root)
@@ -1106,8 +1138,6 @@ def _explore(args: argparse.Namespace) -> int:
 
 def _export(args: argparse.Namespace) -> int:
     "Run `hypvl export`."
-    check_out("torch", args.torch)
-    check_out("onnx", args.onnx)
     for plugin in args.plugin:
         load_plugin(plugin)
     from hypvl.models.export import export_model

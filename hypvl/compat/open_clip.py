@@ -156,9 +156,12 @@ def _check_settings(settings: dict[str, Any]) -> None:
         if name not in known:
             raise TypeError(f"{name}: open_clip has no such setting.{suggest(name, known)}")
         if value != known[name].default:
+            advice = "leave it out"
+            if name == "force_quick_gelu":
+                advice = "take a model named ...-quickgelu"
             raise TypeError(
                 f"{name}: only open_clip's default {known[name].default!r} is taken here, got "
-                f"{value!r}; leave it out"
+                f"{value!r}; {advice}"
             )
 
 

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from hashlib import sha1
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,12 +23,17 @@ from tqdm import tqdm
 
 from ..config import check_type, config_hash, file_stamp, write_atomic
 from .benchmarks.annotations import CaptionData
-from .downloads import Downloads, beside_shards, find_downloads
+from hypvl.data.downloads import (
+    beside_shards,
+    failed_downloads,
+    parquet_samples,
+    picture_column,
+    sample_captions,
+)
 from .grit.crops import check_crop_scale
 from .grit.shards import Faults, picture_member, read_shard
 from .jobs import write_once
-from .pairs import PairDataset, PairFiles, by_picture, find_pairs, text_captions
-from .records import parse_json
+from .pairs import PairDataset, PairFiles, by_picture, find_pairs
 from .sources import DataPaths, DataSource
 from ..pictures import PICTURE_SUFFIXES, Refused, files_below, read_picture
 
@@ -57,23 +61,14 @@ def unreadable_pictures(
         return {path: why for path, why in zip(paths, shown) if why}
 
 # %% ../../nbs/data/204_own_data.ipynb #08bc1b2d
-def _texts_of(raw: dict[str, Any]) -> list[str]:
-    "Captions of a sample of a tar; ValueError for a text or JSON that cannot be read."
-    if "txt" in raw:
-        return text_captions(raw["txt"].decode("utf-8-sig"))
-    facts = parse_json(raw["json"]) if "json" in raw else None
-    caption = facts.get("caption") if isinstance(facts, dict) else None
-    return text_captions(caption) if isinstance(caption, str) else []
-
-
 def unpack_pairs(
-    shards: Sequence[Path],  # tars
+    shards: Sequence[Path],  # tars, and Parquet files with a column of pictures
     folder: Path,  # where the pictures go
     progress: bool = True,  # show a bar
 ) -> PairFiles:
-    """Unpack the pictures of tars and return their pairs and faults.
+    """Unpack the pictures of shards and return their pairs and faults.
 
-    Tars of one name in several folders stay apart; a key that a tar repeats is a fault.
+    Shards of one name in several folders stay apart; a key that a shard repeats is a fault.
     """
     pairs, faults, written = [], [], set()
     base = os.path.commonpath([shard.absolute().parent for shard in shards]) if shards else ""
@@ -81,12 +76,14 @@ def unpack_pairs(
     def on_fault(kind, where, error):
         faults.append((kind, Path(where).name, str(error)))
 
-    for shard in tqdm(shards, "tars unpacked", disable=not progress):
-        for raw in read_shard(str(shard), on_fault):
+    for shard in tqdm(shards, "shards unpacked", disable=not progress):
+        table = shard.suffix == ".parquet"
+        for raw in parquet_samples(shard) if table else read_shard(str(shard), on_fault):
             where = f"{shard.name} sample {raw['__key__']}"
             suffix = picture_member(raw)
             try:
-                captions = _texts_of(raw)
+                text = raw.get("txt", b"").decode("utf-8-sig")
+                captions = sample_captions(text, raw.get("json"))
             except ValueError as error:
                 faults.append(("broken text", where, str(error)))
                 continue
@@ -168,33 +165,20 @@ def _stamped(source: Path, columns: Sequence[str]) -> list[Path]:
 
 
 def _find(source: Path, columns: Sequence[str], folder: Path, progress: bool) -> PairFiles:
-    "Pairs of a folder, a table or tars; the pictures of tars go into `folder`."
+    "Pairs of a folder, a table or shards; the pictures of shards go into `folder`."
     files = _files_of(source)
     shards = [path for path in files if path.suffix.lower() == ".tar"]
+    if source.is_dir():
+        tables = [path for path in files if path.suffix == ".parquet"]
+        shards += [path for path in tables if picture_column(path)]
+        if shards and (failed := sum(map(failed_downloads, tables))):
+            _log.warning("%s: %d downloads failed", source.name, failed)
     if source.is_file() and not shards and source.suffix.lower() not in _TABLES:
         raise ValueError(f"data: a folder, .csv, .tsv or .tar is needed, got {str(source)!r}")
     if shards:
         found = unpack_pairs(shards, folder, progress)
         return replace(found, faults=(*found.faults, *beside_shards(files)))
-    downloads = find_downloads(source) if source.is_dir() else None
-    return _unpack_downloads(downloads, folder) if downloads else find_pairs(source, columns)
-
-
-def _unpack_downloads(downloads: Downloads, folder: Path) -> PairFiles:
-    "Unpack the pictures of img2dataset's Parquet files."
-    _log.warning("%s", downloads.line)
-    pairs, faults = [], [*downloads.faults]
-    for number, (place, captions) in enumerate(downloads.pairs):
-        try:
-            content = place.content()
-        except Refused as error:
-            faults.append(("broken picture", place.file.name, str(error)))
-            continue
-        picture = folder / place.file.stem / f"{number:09d}.{place.column}"
-        picture.parent.mkdir(parents=True, exist_ok=True)
-        picture.write_bytes(content)
-        pairs += [(picture, caption) for caption in captions]
-    return PairFiles(tuple(pairs), tuple(faults))
+    return find_pairs(source, columns)
 
 
 def held_out(

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Split', 'GRID', 'probe_features', 'logistic_regression', 'Probe', 'linear_probe', 'few_shot', 'average_precision',
-           'multilabel_probe']
+           'tied_classes', 'multilabel_probe']
 
 # %% ../../nbs/evaluation/609_probe.ipynb #fd5f5698
 import warnings
@@ -204,14 +204,30 @@ def average_precision(
     precision = hits.cumsum(0) / np.arange(1, len(scores) + 1)[:, None]
     return (precision * hits).sum(0) / np.maximum(hits.sum(0), 1)
 
+
+def tied_classes(
+    scores: Float[np.ndarray, "N C"],
+    targets: Bool[np.ndarray, "N C"] | Int[np.ndarray, "N C"],
+) -> Bool[np.ndarray, "C"]:
+    "Return which classes have equal scores for a picture with the class and one without it."
+    classes = zip(np.asarray(scores).T, np.asarray(targets).astype(bool).T)
+    return np.array([np.isin(column[has], column[~has]).any() for column, has in classes])
+
 # %% ../../nbs/evaluation/609_probe.ipynb #bc6dffbf
 def _flag_scores(train: tuple, features: np.ndarray, c: float, max_iter: int) -> np.ndarray:
-    "Scores [N, C] of one classifier per class; equal ones where training has one value only."
+    "Scores [N, C] of one classifier per class; 0 where training has one value only."
     scores = np.zeros((len(features), train[1].shape[1]))
     for k, flags in enumerate(train[1].T):
         if 0 < flags.sum() < len(flags):
             scores[:, k] = _fit(train[0], flags, c, max_iter).decision_function(features)
     return scores
+
+
+def _flag_precision(train: tuple, split: tuple, c: float, max_iter: int) -> np.ndarray:
+    "Average precision of each class; the share of its pictures where all scores are equal."
+    scores = _flag_scores(train, split[0], c, max_iter)
+    chance = split[1].mean(0)
+    return np.where(np.ptp(scores, axis=0) > 0, average_precision(scores, split[1]), chance)
 
 
 def multilabel_probe(
@@ -221,13 +237,16 @@ def multilabel_probe(
     grid: Sequence[float] = GRID,
     max_iter: int = 1000,  # of L-BFGS
 ) -> tuple[Float[np.ndarray, "C"], float]:  # average precision of each class on test, and C
-    "Return the average precision of linear probes with several labels per picture."
+    """Return the average precision of linear probes with several labels per picture.
+
+    A class that no training picture has, or all have, gets the share of its pictures, which is
+    chance; a class that no test picture has gets 0.
+    """
     train, val, test = _checked("train", train), _checked("val", val), _checked("test", test)
     _check_grid(grid)
     tried = []
     for c in grid:
-        scores = _flag_scores(train, val[0], c, max_iter)
-        tried.append((c, float(average_precision(scores, val[1]).mean())))
+        tried.append((c, float(_flag_precision(train, val, c, max_iter).mean())))
     c, _ = _best(tried)
     both = tuple(np.concatenate(parts) for parts in zip(train, val))
-    return average_precision(_flag_scores(both, test[0], c, max_iter), test[1]), c
+    return _flag_precision(both, test, c, max_iter), c

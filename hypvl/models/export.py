@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ..config import write_atomic
 from ..extras import MissingExtra
+from .adapters import weights_hash
 from .hub import model_facts
 from ..weights import preserve_modes
 
@@ -134,8 +135,9 @@ def export_model(
     folder: is made; gets image_encoder, text_encoder and export.json.
     form: 'torch' (.pt2 of torch.export) or 'onnx', which needs the packages onnx and onnxscript.
 
-    Returns name → path. Raises ValueError for another form or a file, MissingExtra without the
-    packages, TypeError for a model without a text tower.
+    Returns name → path. Raises ValueError for another form, for a file, and for a folder with the
+    programs of another model, MissingExtra without the packages, TypeError for a model without a
+    text tower.
     """
     if form not in _writers:
         raise ValueError(f"form must be 'torch' or 'onnx', got {form!r}")
@@ -150,14 +152,19 @@ def export_model(
     folder = Path(folder)
     if folder.is_file():
         raise ValueError(f"folder: {str(folder)!r} is a file, a folder is needed")
+    description = json.dumps(_description(model), indent=2) + "\n"
+    paths = {"description": folder / "export.json"}
+    if paths["description"].is_file() and paths["description"].read_text() != description:
+        raise ValueError(
+            f"folder: {str(folder)!r} has the programs of another model, as export.json says; "
+            "give another folder"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     suffix, write = _writers[form]
-    paths = {}
     for name, program in exported_programs(model).items():
         paths[name] = folder / (name + suffix)
         write(program, paths[name])
-    paths["description"] = folder / "export.json"
-    write_atomic(paths["description"], json.dumps(_description(model), indent=2) + "\n")
+    write_atomic(paths["description"], description)
     return paths
 
 
@@ -174,5 +181,6 @@ def _description(model) -> dict[str, Any]:
         "factors": geometry.factors,
         "curvature": None if curvature is None else curvature.tolist(),
         "logit_scale": geometry.logit_scale.exp().item(),
+        "weights": weights_hash(model.state_dict()),
         "facts": model_facts(model),
     }

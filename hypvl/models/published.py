@@ -46,7 +46,7 @@ class PublishedCheckpoint:
 
     @property
     def check(self) -> str:
-        "What a file is compared with whenever it is loaded."
+        "What a downloaded file is compared with whenever it is loaded."
         if self.sha256:
             return "the published SHA-256"
         if self.repository:

@@ -7,6 +7,7 @@ __all__ = ['families', 'model_configs', 'ModelConfig', 'family_geometry', 'list_
            'load_model']
 
 # %% ../../nbs/models/303_registry.ipynb #e3f13a56
+import logging
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -163,6 +164,9 @@ def _named(name):
     front, _, tag = name.partition("/")
     if any((row.name, row.tag) == (front, tag) for row in published_checkpoints()):
         raise KeyError(f"unknown model {name!r}. Say {front!r} with pretrained={tag!r}")
+    if not published and (name.startswith("hf-hub:") or name in open_clip_names()):
+        tag = "" if name.startswith("hf-hub:") else ", TAG"
+        raise KeyError(f"unknown model {name!r}. open_clip's models: from_open_clip({name!r}{tag})")
     if not published:
         known = [*model_configs, *SHIPPED, *published_names()]
         raise KeyError(f"unknown model {name!r}.{suggest(name, known)}")
@@ -193,7 +197,7 @@ def create_model(
     device: str | torch.device | None = None,
     **overrides: Any,
 ) -> Any:
-    """A model by its name or description, with random weights.
+    """A model by its name or description, with random weights unless `pretrained` says which.
 
     name_or_config: a name of `list_models()`, 'open_clip:NAME', or a description such as
         `ModelConfig`.
@@ -205,17 +209,22 @@ def create_model(
     overrides: dotted fields, such as **{'geometry.k': 16}, or whole towers by their names,
         vision='conv_tiny_s', text='text_tiny'.
 
+    A warning is logged where a name that comes with weights gets random ones without a seed.
     Returns a `DualEncoder` (or what an own description makes) in training mode. Raises KeyError
     for an unknown name, UnknownKey for an unknown field, each with a suggestion, ValueError for a
-    name without weights, TypeError where `pretrained` is neither a bool nor a tag, and the errors
-    of `fetch_published`.
+    name without weights and for an empty tag, TypeError where `pretrained` is neither a bool nor a
+    tag, and the errors of `fetch_published`.
     """
     if not isinstance(pretrained, str):
         hint = "; or a tag, such as 'redcaps'"
         check_type("pretrained", pretrained, bool, hint)
+    elif not pretrained:
+        raise ValueError("pretrained: a tag, such as 'redcaps', or True is needed, got ''")
     config = model_config(name_or_config, **overrides)
     if pretrained:
         return _with_weights(name_or_config, config, pretrained).to(device or "cpu")
+    if isinstance(name_or_config, str) and not overrides and seed is None and device != "meta":
+        _say_random(name_or_config)
     where = torch.device(device) if device else nullcontext()
     with torch.random.fork_rng(enabled=seed is not None), where:
         if seed is not None:
@@ -223,6 +232,39 @@ def create_model(
         return config.make()
 
 # %% ../../nbs/models/303_registry.ipynb #4f7345e4
+_log = logging.getLogger(__name__)
+
+
+def _say_random(name):
+    "Log that a name which comes with weights gets random ones."
+    tags = [row.tag for row in published_checkpoints() if row.name == name and row.address]
+    if name in SHIPPED or tags:
+        ways = " or ".join(f"pretrained={tag!r}" for tag in (tags if len(tags) > 1 else [True]))
+        _log.warning("%s: the weights are random; %s loads trained ones", name, ways)
+
+
+def _check_towers(model, row, path):
+    "Raise ValueError unless a file's towers are those of the row's architecture."
+    with torch.device("meta"):
+        wanted = _named(row.architecture).make()
+    for part in ("image_tower", "text_tower"):
+        found, needed = (
+            {
+                name: tuple(x.shape)
+                for name, x in getattr(one, part).named_parameters()
+                if x.dim() > 1
+            }
+            for one in (model, wanted)
+        )
+        differ = [name for name in needed if found.get(name) != needed[name]]
+        if differ:
+            raise ValueError(
+                f"pretrained: the file {str(path)!r} is not {row.name} ({row.tag}): "
+                f"{part}.{differ[0]} of {row.architecture} has shape {needed[differ[0]]}, got "
+                f"{found.get(differ[0])}; delete the file, and the right one is downloaded"
+            )
+
+# %% ../../nbs/models/303_registry.ipynb #96a4b491
 def _with_weights(name, config, tag):
     "The shipped or published model of a name, in evaluation mode."
     if not isinstance(name, str) or name not in (
@@ -246,7 +288,10 @@ def _with_weights(name, config, tag):
     from hypvl.models.official import load_official  # which needs the names of this module
 
     row = find_published(name, tag)
-    return load_official(fetch_published(row), row.family)
+    path = fetch_published(row)
+    model = load_official(path, row.family)
+    _check_towers(model, row, path)
+    return model
 
 # %% ../../nbs/models/303_registry.ipynb #ee7a543c
 def load_model(

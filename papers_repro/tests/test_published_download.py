@@ -241,13 +241,16 @@ def test_gated_hub_file(server, monkeypatch):
 
 def test_create_model(server, tmp_path, monkeypatch):
     "From the name to a model that scores, through a file of the published layout."
-    sizes = {"vision.width": 64, "vision.heads": 1, "vision.depth": 1, "text.vocab_size": 64}
-    sizes |= {"text.width": 64, "text.heads": 1, "text.layers": 1}
-    small = create_model("meru_tiny_vit", seed=0, **sizes).eval()
+    heads = {"vision.heads": 2, "text.heads": 2}  # of 64 dimensions, as in published files
+    small = create_model("meru_tiny_vit", seed=0, **heads).eval()
     file = export_official(small, tmp_path / "meru.pth")
     server.content = file.read_bytes()
     row = row_at(f"{server.address}/whole/meru.pth")
-    monkeypatch.setattr("hypvl.models.registry.find_published", lambda name, tag: row)
+    find = "hypvl.models.registry.find_published"
+    monkeypatch.setattr(find, lambda name, tag: row)
+    with pytest.raises(ValueError, match="is not meru_vit_s .redcaps.: image_tower.*_small_16"):
+        create_model("meru_vit_s", pretrained="redcaps")
+    monkeypatch.setattr(find, lambda name, tag: replace(row, architecture="meru_tiny_vit"))
     model = create_model("meru_vit_s", pretrained="redcaps")
     images = torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():

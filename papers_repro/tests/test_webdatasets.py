@@ -4,7 +4,9 @@ Read by the library webdataset, scored by those rules written here once more.
 """
 
 import os
+import shutil
 import tarfile
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -199,14 +201,20 @@ def test_a_list_that_misses_a_line_is_named(model, pictures, tmp_path, capsys):
     assert "'s0000006', cls: label 6, but classnames.txt has 6 lines: line 7 is missing" in said
 
 
+def put_small_model(monkeypatch):
+    "Put a small model at the place of meru_vit_b/redcaps, whose row has its architecture."
+    row = replace(find_published("meru_vit_b", "redcaps"), architecture="meru_tiny_vit")
+    monkeypatch.setattr("hypvl.models.registry.find_published", lambda name, tag: row)
+    published_place(row).parent.mkdir(parents=True)
+    export_official(create_model("meru_tiny_vit", seed=0), published_place(row))
+
+
 def test_lists_of_models_and_sets(model, pictures, tmp_path, monkeypatch, capsys):
     "A published NAME/TAG and a folder, each with its folder of results; a second call is short."
     lists = dict(classes=NAMES, templates=PROMPTS)
     sets = [write_wds(tmp_path / f"sets/wds_{n}", pictures[:7], range(7), **lists) for n in "ab"]
     monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path / "hub"))
-    file = published_place(find_published("meru_vit_b", "redcaps"))
-    file.parent.mkdir(parents=True)
-    export_official(create_model("meru_tiny_vit", seed=0), file)
+    put_small_model(monkeypatch)
     models = tmp_path / "models.txt"
     models.write_text(f"# as they would be typed\nmeru_vit_b/redcaps\n\n{model[1]}\n")
     (tmp_path / "sets.txt").write_text("".join(f"{place}\n" for place in sets))
@@ -219,6 +227,9 @@ def test_lists_of_models_and_sets(model, pictures, tmp_path, monkeypatch, capsys
     assert "meru_vit_b redcaps, score 'paper'" in said and said.count("found finished") == 4
     rows = pd.read_csv(out / "results.csv").query("metric == 'accuracy'")
     assert not rows.duplicated(["dataset", "model"]).any()
+    of_models = rows["model"].isin(["clip", "meru_vit_b redcaps"])
+    for column in ("checkpoint", "family", "run", "k", "d"):
+        assert (rows[column].notna() == of_models).all(), column
     found = rows.groupby("model")["dataset"].agg(list).to_dict()
     assert found == dict.fromkeys(
         ["chance", "clip", "majority", "meru_vit_b redcaps"], ["wds_a", "wds_b"]
@@ -228,6 +239,7 @@ def test_lists_of_models_and_sets(model, pictures, tmp_path, monkeypatch, capsys
         pd.testing.assert_frame_equal(
             alone[alone["model"] == name].reset_index(drop=True),
             rows[rows["model"] == name].reset_index(drop=True),
+            check_dtype=False,  # rows of baselines have no k and d
         )
     offline = mock.Mock(side_effect=RuntimeError("Failed to download weights"))
     monkeypatch.setattr("hypvl.papers.report.from_open_clip", offline)
@@ -267,9 +279,7 @@ def test_probes_of_models_listed_as_clip_benchmark_lists_them(
         write_wds(sets / "wds_tags", pictures[some], flags, "multilabel", split=split, **lists)
     write_wds(sets / "wds_told", pictures[:2], [["a cat"], ["a dog"]], "retrieval")
     monkeypatch.setattr("torch.hub.get_dir", lambda: str(tmp_path / "hub"))
-    file = published_place(find_published("meru_vit_b", "redcaps"))
-    file.parent.mkdir(parents=True)
-    export_official(create_model("meru_tiny_vit", seed=0), file)
+    put_small_model(monkeypatch)
     (tmp_path / "models.txt").write_text(f"meru_vit_b,redcaps\n{model[1]}\n")
     out = tmp_path / "out"
     front = ["evaluate", "--checkpoint", tmp_path / "models.txt", "--out", out, "--workers", 0]
@@ -381,6 +391,8 @@ def test_the_command_says_what_it_needs(model, pictures, tmp_path, capsys):
         ([one, plain], "data: several only where all are webdataset benchmarks"),
         ([one, "--sections", "zero_shot"], "sections: --data names the sets"),
         ([one, tmp_path / "none"], "data: no file or folder"),
+        ([tmp_path / "wds_cifar100"], "wds/cifar100 downloads CLIP_benchmark's dataset"),
+        ([one, "wds/cifar100"], "data: folders and addresses need separate calls, got both"),
     ):
         assert main([*front, *map(str, data)]) == 2
         assert said in capsys.readouterr().err
@@ -404,6 +416,18 @@ def test_exported_folders_are_read_by_others(pictures, tmp_path, capsys):
     assert main(["data", "export", "--data", str(photos), "--wds", str(tmp_path / "told")]) == 0
     _, texts = read(tmp_path / "told/wds_photos", "txt")
     assert len(texts) == 8 and {text.splitlines()[1] for text in texts} == {"another"}
+    capsys.readouterr()
+    for name in ("half", "broken"):
+        shutil.copytree(folder, tmp_path / f"out/wds_{name}")
+    (tmp_path / "out/wds_half/test/0.tar").unlink()
+    (tmp_path / "out/wds_broken/test/0.tar").write_bytes(b"no tar" * 200)
+    assert main(["data", "check", "--data_root", str(tmp_path / "out")]) == 1
+    said = [line for line in capsys.readouterr().out.splitlines() if " wds_" in line]
+    assert [line.split()[:2] for line in said] == [
+        ["unusable", "wds_broken"],
+        ["incomplete", "wds_half"],
+        ["complete", "wds_photos"],
+    ]
     assert main(["data", "export", "--wds", str(tmp_path / "none")]) == 2
     assert "data: one of --data and --data_root is needed" in capsys.readouterr().err
 
@@ -443,7 +467,11 @@ def test_an_address_is_downloaded_and_evaluated(model, pictures, tmp_path, capsy
         assert "wds_one: missing. wds_one: not found in" in capsys.readouterr().out
         files = pictures[:14], labels
         write_wds(tmp_path / "web/wds_one", *files, **lists, split="train")
-        assert main(probe) == 0 and (out / "probes.csv").is_file()
+        assert main(probe) == 0
+        assert {*pd.read_csv(out / "probes.csv")["validation"]} == {"fifth of train"}
+        write_wds(tmp_path / "web/wds_one", *files, **lists, split="val")
+        assert main(probe) == 0
+        assert {*pd.read_csv(out / "probes.csv")["validation"]} == {"val"}
         capsys.readouterr()
         front += [str(tmp_path / "cut")]
         assert main([*front, "--data", f"{base}/wds_cut"]) == 2

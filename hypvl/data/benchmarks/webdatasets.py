@@ -12,6 +12,7 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -20,12 +21,12 @@ from urllib.request import urlopen
 import numpy as np
 from torch.utils.data import Dataset
 
-from ...config import atomic_path, config_hash, suggest, write_atomic
+from ...config import atomic_path, config_hash, file_hash, suggest, write_atomic
 from .image_sets import MissingData, lacks
+from ..downloads import text_captions
 from ..grit.shards import MAX_TEXT, read_sample, sample_places, write_shard
-from ..pairs import text_captions
 from ..records import read_lines
-from ...pictures import Bounds, picture_bytes, read_picture, upright_rgb
+from ...pictures import Bounds, Refused, picture_bytes, read_picture, upright_rgb
 
 # %% ../../../nbs/data/benchmarks/247_webdatasets.ipynb #2bacc4c6
 WDS_TYPES = ("classification", "multilabel", "retrieval")
@@ -42,11 +43,16 @@ class WdsBenchmark:
     classes: tuple[str, ...]  # names, as in classnames.txt; none for retrieval
     templates: tuple[str, ...]  # prompts with one slot {} each; none for retrieval
     keys: tuple[str, ...]  # split, tar and key of each sample
-    content_hash: str  # of names, prompts and sizes of the tars
     files: tuple[Path, ...]  # the tars
 
     def __len__(self):
         return len(self.keys)
+
+    @cached_property
+    def content_hash(self) -> str:
+        "Hash of names, prompts and the whole content of the tars, which are read for it once."
+        tars = [[tar.parent.name, tar.name, file_hash(tar)] for tar in self.files]
+        return config_hash([self.name, self.kind, tars, self.classes, self.templates])
 
     @property
     def pairs(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -236,10 +242,8 @@ def open_wds(
             keys.append(key)
     if not keys:
         raise ValueError(f"{folder.name}/{split}: the tars hold no sample")
-    sizes = [[tar.name, tar.stat().st_size] for tar in tars]
-    content = config_hash([folder.name, split, kind, sizes, classes, templates])
     facts = (folder.name, kind, _TarImages(places), tuple(labels), classes, templates)
-    return WdsBenchmark(*facts, tuple(keys), content, tuple(tars))
+    return WdsBenchmark(*facts, tuple(keys), tuple(tars))
 
 # %% ../../../nbs/data/benchmarks/247_webdatasets.ipynb #322d39bf
 _MOST_TAR = 2**37  # bytes of a tar
@@ -302,20 +306,33 @@ _SUFFIXES = {".jpg": "jpg", ".jpeg": "jpg", ".png": "png", ".webp": "webp"}
 PER_TAR = 1000  # samples
 
 
+def _is_read(content: bytes) -> bool:
+    "Whether `open_wds` would decode a picture."
+    try:
+        read_picture(content, _BOUNDS)
+    except Refused:
+        return False
+    return True
+
+
 def _picture_bytes(images: Any, i: int) -> tuple[str, bytes]:
     "Member name and content of a picture of a list of files or of an image set."
     if not hasattr(images, "content_hash"):
         file = Path(images[i])
-        if file.suffix.lower() in _SUFFIXES:
-            return _SUFFIXES[file.suffix.lower()], picture_bytes(file)
-        image = read_picture(file)
+        try:
+            content = picture_bytes(file)
+            if file.suffix.lower() in _SUFFIXES and _is_read(content):
+                return _SUFFIXES[file.suffix.lower()], content
+            image = read_picture(content)
+        except Refused as error:
+            raise ValueError(f"images[{i}]: {file.name} cannot be read: {error}") from error
     else:
         image = upright_rgb(images.images[i])
-    content = io.BytesIO()
-    image.save(content, "PNG")
-    return "png", content.getvalue()
+    written = io.BytesIO()
+    image.save(written, "PNG")
+    return "png", written.getvalue()
 
-
+# %% ../../../nbs/data/benchmarks/247_webdatasets.ipynb #83676c2b
 def _member(label: Any) -> tuple[str, bytes]:
     "Member name and content of a label."
     if isinstance(label, str):

@@ -7,6 +7,7 @@ __all__ = ['TREE_METRICS', 'Protocol', 'EvaluationRun', 'add_classification', 'a
            'add_sugarcrepe', 'drawn', 'part_of']
 
 # %% ../../../nbs/evaluation/suites/633_protocols.ipynb #cd909e0d
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,7 +38,7 @@ from hypvl.evaluation.oracle import (
     oracle_retrieval,
     texts_hold,
 )
-from ..probe import average_precision
+from ..probe import average_precision, tied_classes
 from ..retrieval import evaluate_retrieval
 from ..statistics import item_values
 from .features import PointStore
@@ -47,6 +48,8 @@ from hypvl.evaluation.zero_shot import (
     evaluate_zero_shot,
     score_matrix,
 )
+
+_log = logging.getLogger(__name__)
 
 # %% ../../../nbs/evaluation/suites/633_protocols.ipynb #5dc42be8
 _KNOWN_VALUES = {
@@ -243,6 +246,12 @@ def add_multilabel(
     for kind in run.protocol.scores:
         scores = score_matrix(run.model, points, prototypes, kind).numpy()
         values = {"mAP": average_precision(scores, np.asarray(flags))}
+        if ties := tied_classes(scores, flags).sum():
+            _log.warning(
+                "%s, score %s: mAP depends on the order of the pictures, as in CLIP_benchmark; in "
+                "%d of %d classes a picture with the class and one without have equal scores",
+                *(dataset, kind, ties, len(names)),
+            )
         run.add_items(values, "zero_shot", dataset, kind)
 
 # %% ../../../nbs/evaluation/suites/633_protocols.ipynb #fdcb3060
