@@ -8,12 +8,11 @@ __all__ = ['held_out_fifth', 'probe_folders', 'unsuited_shots', 'probe_wds']
 # %% ../../../nbs/evaluation/suites/637_probes.ipynb #18203ee1
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool
-from torch import nn
 
 from ...data.benchmarks.webdatasets import open_wds, wds_folders, wds_type
 from hypvl.evaluation.probe import (
@@ -25,6 +24,9 @@ from hypvl.evaluation.probe import (
 )
 from .evaluate import chosen_tasks
 from .protocols import part_of
+
+if TYPE_CHECKING:
+    from hypvl.models.dual_encoder import ImageEncoder
 
 # %% ../../../nbs/evaluation/suites/637_probes.ipynb #91a7fca8
 def held_out_fifth(
@@ -117,7 +119,7 @@ def unsuited_shots(
     return _unsuited(folder.name, _opened(folder, seed, limit), shots, seed)
 
 # %% ../../../nbs/evaluation/suites/637_probes.ipynb #89e75960
-def _splits(model: nn.Module, opened: dict[str, Any], seed: int, **reading: Any):
+def _splits(model: "ImageEncoder", opened: dict[str, Any], seed: int, **reading: Any):
     "Splits train, val and test of both kinds of features, and where val comes from."
     features, labels = {}, {}
     for name, data in opened.items():
@@ -135,7 +137,7 @@ def _splits(model: nn.Module, opened: dict[str, Any], seed: int, **reading: Any)
     return found, "fifth of train"
 
 
-def _scores(splits: dict, shots: int | None, seed: int) -> list[dict[str, Any]]:
+def _scores(splits: dict, shots: int | None, seed: int) -> list[dict]:
     "Seed, C, metric and value of the probes on so many training pictures per class."
     parts = splits["train"], splits["val"], splits["test"]
     if splits["train"][1].ndim == 2:
@@ -152,7 +154,7 @@ def _scores(splits: dict, shots: int | None, seed: int) -> list[dict[str, Any]]:
 
 # %% ../../../nbs/evaluation/suites/637_probes.ipynb #17d3e08f
 def probe_wds(
-    model: nn.Module,  # as for `probe_features`
+    model: "ImageEncoder",  # as for `probe_features`
     folder: str | Path,  # wds_NAME with splits train and test
     shots: Sequence[int | None] = (None,),  # training pictures per class; None: all
     seed: int = 0,  # of the held-out fifth, and the first of five draws of k pictures
