@@ -42,7 +42,7 @@ class AdaptedHead(nn.Module):
 
     def __init__(
         self,
-        base: nn.Module,  # linear, without bias
+        base: nn.Linear,  # without bias
         width: int,  # of the features
         dim: int,  # of the head
         adapter: str = "lora",  # see above
