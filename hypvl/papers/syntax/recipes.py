@@ -190,7 +190,8 @@ def parse_frames(
     if not told:
         return {}
     captions, parses = (list(part) for part in zip(*told))
-    words = edge_term(recipe.objective.more).specific
+    objective: Any = recipe.objective
+    words = edge_term(objective.more).specific
     frames = parse_report(model, captions, parses, words)
     score = data.train.parent / "parser" / "score.json"
     if frames and score.is_file():  # what a parser reaches that was trained on a few captions
