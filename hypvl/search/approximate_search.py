@@ -119,8 +119,10 @@ class HNSWSearch(ScoreAll):
 
     def add(self, points: np.ndarray):
         "Append points to the graph."
+        if not len(points):
+            return
         vectors = self._vectors(points)
-        if self.graph is None and len(points):
+        if self.graph is None:
             faiss = _faiss()
             self.graph = faiss.IndexHNSWFlat(vectors.shape[1], 32, faiss.METRIC_L2)
             self.graph.hnsw.efConstruction = 200

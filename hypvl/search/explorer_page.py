@@ -225,7 +225,7 @@ def paint(explorer: Explorer, session: Session, progress: Progress) -> tuple[str
     several = asked(explorer, session, progress)
     shown = paint_picture(gallery, session, several[0][2] if several else None)
     if not several or view.show == "pictures":
-        return shown, pick(gallery, sample_rows(gallery, session.seed))
+        return shown, pick(gallery, sample_rows(gallery, session.seed).tolist())
     answers = [paint_results(*one) for one in several]
     if len(several) == 1:
         return shown, answers[0]

@@ -319,7 +319,7 @@ class LabelReader:
     def nearest(self, points: Float[Tensor, "N D"]) -> list[str]:
         "The label whose text lies nearest to each point; '' where the model reads none of them."
         labels, texts = self.readable()
-        if not labels:
+        if texts is None:
             return [""] * len(points)
         with torch.no_grad():
             best = self.model.geometry.score(points, texts, "image").argmax(1)

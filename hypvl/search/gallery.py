@@ -511,8 +511,8 @@ class Gallery:
 
     def box(self, row: int) -> tuple[float, float, float, float]:
         "Left, top, right, bottom of an item as fractions."
-        corners = self.items.loc[row, ["left", "top", "right", "bottom"]]
-        left, top, right, bottom = corners.to_numpy(float).tolist()
+        sides = (self.items[side].to_numpy() for side in ("left", "top", "right", "bottom"))
+        left, top, right, bottom = (float(values[row]) for values in sides)
         return left, top, right, bottom
 
     def picture_of(self, row: int) -> Picture:

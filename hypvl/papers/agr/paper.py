@@ -379,7 +379,7 @@ def fall_of(
     smooth = trained.rolling(_ROWS, min_periods=1, center=True).mean()
     if not len(smooth):
         return Fall(np.nan, start, np.nan, np.nan, end)
-    lowest, at = smooth.min(), float(smooth.index[smooth.argmin()])
+    lowest, at = smooth.min(), float(smooth.index[int(smooth.argmin())])
     fell = start - lowest >= LEAST_FALL * abs(start)
     half = float(smooth.index[smooth.le((start + lowest) / 2)][0]) if fell else np.nan
     return Fall(half, start, lowest, at, end)

@@ -42,7 +42,7 @@ class AdaptedHead(nn.Module):
 
     def __init__(
         self,
-        base: nn.Linear,  # without bias
+        base: nn.Module,  # linear, without bias
         width: int,  # of the features
         dim: int,  # of the head
         adapter: str = "lora",  # see above
@@ -69,7 +69,7 @@ class AdaptedHead(nn.Module):
     @torch.no_grad()
     def merged(self) -> nn.Linear:
         "One linear layer without bias that computes the same, for inference."
-        weight = self.base.weight.detach().clone()
+        weight = self.base.get_parameter("weight").detach().clone()
         if self.adapter == "lora":
             weight += self.scale * self.up @ self.down
         layer = nn.Linear(*weight.shape[::-1], bias=False, device=weight.device, dtype=weight.dtype)

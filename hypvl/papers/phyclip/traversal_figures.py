@@ -95,7 +95,7 @@ def _names(rows: pd.DataFrame) -> dict[str, str]:
         models = rows.drop_duplicates(["family", "model"]).groupby("family")["model"]
         joined = models.agg(" and ".join)
         known = dict(zip(joined.index, joined))
-    return {family: known.get(family, family) for family in families}
+    return {name: known[name] if name in known else name for name in families}
 
 
 def _relation_handles(relations: set) -> list:

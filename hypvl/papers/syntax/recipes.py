@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from torch import nn
 
 from ...config import override
 from ...data.grit.shards import find_shards, read_shard
@@ -178,7 +177,7 @@ def tested_parses(
 
 
 def parse_frames(
-    model: nn.Module,
+    model: Any,
     data: DataPaths,
     recipe: Recipe,
     out: Path,
