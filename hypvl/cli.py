@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from hypvl.arguments import (
@@ -703,7 +703,7 @@ def _flatten(args, checkpoint: str, name: str, out: Path, device: str, alone: bo
 
     from hypvl.evaluation.flattening import flatten_suite
 
-    model = _loaded(args, checkpoint, name, alone)
+    model: Any = _loaded(args, checkpoint, name, alone)
     if model is None:
         return FAILED
     model = model.to(device)
@@ -769,7 +769,7 @@ def _probe(args: argparse.Namespace, models: Sequence[tuple[str, str, Path]], de
     path, found = args.out / "probes.csv", []
     planned = [(m[1], d.name, str(k or "all")) for m in models for d, shots in sets for k in shots]
     for source, name, _ in models if sets else ():
-        model = _loaded(args, source, name, len(models) == 1)
+        model: Any = _loaded(args, source, name, len(models) == 1)
         if model is None:
             codes.add(FAILED)
             continue
@@ -975,6 +975,7 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
         say(f"  not found: {', '.join(missing)}; reasons in {files['gaps'].name}")
     measured = results[results["value"].notna() & (results["model"] == name)]
     parts = measured[is_part(measured)].drop_duplicates("dataset")
+    row: Any
     for row in parts.itertuples():
         whole = f" of {row.expected_n:,.0f}" if pd.notna(row.expected_n) else ""
         more = pd.notna(row.expected_n) and row.n > row.expected_n

@@ -298,6 +298,7 @@ class ByKind:
 
     kind: typing.ClassVar[str] = ""  # of a member; empty for the base of a family
     members: typing.ClassVar[dict[str, type]] = {}  # kind → class, of one family
+    __dataclass_fields__: typing.ClassVar[dict[str, Any]]  # members are dataclasses
 
     def __init_subclass__(cls, kind: str = "", **settings):
         super().__init_subclass__(**settings)

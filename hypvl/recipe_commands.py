@@ -47,6 +47,8 @@ from .config import suggest
 from .extras import MissingExtra, extra_named
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from hypvl.training.recipe import Recipe
 
 # %% ../nbs/007_recipe_commands.ipynb #35b2733c
@@ -438,13 +440,11 @@ def score_lines(
         return _other_scores(results)
     several = table["model"].nunique() > 1  # a model may be measured in parts, or in several ways
     lines = [f"{'mean score, %':26} {'model':>7} {'baseline':>9} {'upper':>7}"]
-    for row in table.itertuples():
-        cells = [
-            "–" if value != value else f"{value:.1f}"
-            for value in (row.score, row.baseline, row.upper)
-        ]
-        line = f"{row.task:26} {cells[0]:>7} {cells[1]:>9} {cells[2]:>7}"
-        lines.append(f"{line}  {row.model}" if several else line)
+    values = table[["score", "baseline", "upper"]].to_numpy(float)
+    for task, model, row in zip(table["task"], table["model"], values):
+        cells = ["–" if value != value else f"{value:.1f}" for value in row]
+        line = f"{task:26} {cells[0]:>7} {cells[1]:>9} {cells[2]:>7}"
+        lines.append(f"{line}  {model}" if several else line)
     return lines
 
 # %% ../nbs/007_recipe_commands.ipynb #2a552a30
@@ -676,6 +676,7 @@ def gates_command(
     from hypvl.papers.agr.probe import query_gates
     from hypvl.papers.report import load_checkpoint
 
-    for row in query_gates(load_checkpoint(args.checkpoint), args.texts).itertuples():
-        say(f"{row.gate:.3f} Euclidean, {100 * (1 - row.gate):.0f} % hyperbolic: {row.text}")
+    gates = query_gates(load_checkpoint(args.checkpoint), args.texts)
+    for text, gate in zip(gates["text"], gates["gate"]):
+        say(f"{gate:.3f} Euclidean, {100 * (1 - gate):.0f} % hyperbolic: {text}")
     return 0

@@ -15,7 +15,7 @@ from .extras import extra_named
 with extra_named("hypvl.sliders", "notebooks"):
     import matplotlib.pyplot as plt
     from IPython import get_ipython
-    from IPython.display import Image, display
+    from IPython.display import DisplayHandle, Image, display
     from ipywidgets import SelectionSlider
     from matplotlib.figure import Figure
 
@@ -50,7 +50,8 @@ def show_with_slider(
         style={"description_width": "initial"},  # a name with its unit is never cut
         layout={"width": "400px", "max_width": "100%"},
     )
-    shown = display(as_image(draw(start)), display_id=True)
+    shown = DisplayHandle()
+    shown.display(as_image(draw(start)))
 
     def draw_anew(change: dict[str, Any]):
         shown.update(as_image(draw(change["new"])))

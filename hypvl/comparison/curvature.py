@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from .candidates import Candidate
-from .mapped_space import MappedConfig
+from .mapped_space import MappedConfig, SpaceName
 from ..losses.contrast import Contrast
 from ..losses.entailment import Entail
 from ..losses.objective import TermsObjective
@@ -21,7 +21,7 @@ from ..losses.terms import LossTerm
 class Cell:
     "What sets a model of the curvature study apart."
 
-    space: str  # of `mapped_space.SPACES`
+    space: SpaceName
     radius: float | None = None  # ρ; None: free
     dimension: int = 64
     cones: bool = False  # with the entailment loss

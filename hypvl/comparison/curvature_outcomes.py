@@ -40,7 +40,8 @@ def flattened(
     "Recall of a head on a split of a store by each way of scoring."
     images, owners, texts = store_layout(fold, split)
     points = embed_rows(head, fold, "image", images), embed_rows(head, fold, "text", texts)
-    return flatten_retrieval(head.geometry, *points, owners).mean(axis=1).to_dict()
+    means = flatten_retrieval(head.geometry, *points, owners).mean(axis=1)
+    return dict(zip(means.index, means))
 
 # %% ../../nbs/comparison/688_curvature_outcomes.ipynb #e4636935
 @dataclass(frozen=True)
@@ -62,8 +63,9 @@ class ChainFeatures:
     def load(cls, file: str | Path) -> "ChainFeatures":
         "Read what `save` wrote."
         with np.load(file, allow_pickle=False) as found:
-            values = {name: found[name] for name in found.files}
-        return cls(**values | {"chains": tuple(map(tuple, values["chains"].tolist()))})
+            arrays = {name: found[name] for name in found.files if name != "chains"}
+            chains = tuple(map(tuple, found["chains"].tolist()))
+        return cls(**arrays, chains=chains)
 
 
 def chain_features(
@@ -74,7 +76,8 @@ def chain_features(
 ) -> ChainFeatures:
     "Features of photographs whose captions are chains. Raises ValueError for a broken picture."
     device, pictures = torch.device("cpu"), PictureCrops(photographs, image.preprocess)
-    images, broken = encode_pictures(image, pictures, batch_size, device)
+    samples = (pictures[place] for place in range(len(pictures)))
+    images, broken = encode_pictures(image, samples, batch_size, device)
     if broken:
         place = min(broken)
         raise ValueError(f"photographs: {photographs[place].id!r}: {broken[place]}")
@@ -124,8 +127,8 @@ def outcomes(
             found |= {f"R@5 by {way}": value for way, value in ways.items()}
         if chains is not None:
             items = chain_measures(head, chains).drop(columns="photograph")
-            means = items.groupby("root").mean().stack().to_dict()
-            found |= {f"{measure}, {root}": value for (root, measure), value in means.items()}
+            for root, means in items.groupby("root").mean().iterrows():
+                found |= {f"{measure}, {root}": value for measure, value in means.items()}
         for outcome, value in found.items():
             rows.append(
                 {"cell": run.cell.name, "seed": run.seed, "outcome": outcome, "value": value}

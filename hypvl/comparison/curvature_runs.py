@@ -21,7 +21,6 @@ import numpy as np
 import pandas as pd
 import torch
 from joblib import Parallel, delayed
-from torch import nn
 from tqdm.auto import tqdm
 
 from .curvature import CELLS, Cell, cell_candidate
@@ -30,9 +29,10 @@ from ..config import config_hash, write_atomic
 from ..evaluation.zero_shot import inference
 from ..features.feature_store import FeatureStore
 from ..features.store_folds import fold_store
+from ..models.head import HyperbolicHead
 
 # %% ../../nbs/comparison/687_curvature_runs.ipynb #2e5f6dfc
-def calibrate(head: nn.Module, store: FeatureStore) -> None:
+def calibrate(head: HyperbolicHead, store: FeatureStore) -> None:
     "Set the medians of a mapped space from the training split, without dropout."
     geometry: Any = head.geometry
     pairs = store.pairs("train").numpy()
@@ -41,7 +41,7 @@ def calibrate(head: nn.Module, store: FeatureStore) -> None:
         geometry.calibrate(**{side: embed_rows(head, store, side, rows, normalize=False)})
 
 
-def manipulation(head: nn.Module, store: FeatureStore, split: str) -> dict[str, float]:
+def manipulation(head: HyperbolicHead, store: FeatureStore, split: str) -> dict[str, float]:
     "Radii, spread, temperature and share of half-spaces of a trained head."
     geometry: Any = head.geometry
     pairs = store.pairs(split).numpy()
@@ -258,7 +258,7 @@ def study_runs(
     "The runs of the study."
     made = []
     for cell in cells:
-        rate, weight = chosen.loc[cell.name, ["rate", "weight"]].astype(float)
+        rate, weight = (float(chosen[name][cell.name]) for name in ("rate", "weight"))
         made += [CellRun(cell, seed, rate, weight, **settings) for seed in seeds]
     return made
 

@@ -8,6 +8,7 @@ __all__ = ['COLUMNS', 'HIDDEN', 'DROPOUT', 'PairBatches', 'make_head', 'start_bi
 
 # %% ../../nbs/comparison/681_head_training.ipynb #7b98b79e
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -118,7 +119,7 @@ def train_head(
 
 # %% ../../nbs/comparison/681_head_training.ipynb #be27189b
 def embed_rows(
-    head: nn.Module,  # with `encode_image` and `encode_text`
+    head: HyperbolicHead,
     store: FeatureStore,
     side: str,  # modality
     rows: Int[np.ndarray, "N"],  # of the store
@@ -135,7 +136,7 @@ def embed_rows(
 
 
 def recall_per_image(
-    head: nn.Module,  # with `encode_image`, `encode_text` and `geometry`
+    head: HyperbolicHead,
     store: FeatureStore,
     split: str,  # 'val' or 'test'
     k: int = 5,  # length of the lists
@@ -193,4 +194,5 @@ def raw_recall(
     widths = set(store.widths.values())
     if len(widths) > 1:
         return None
-    return float(recall_per_image(_RawCosine(widths.pop()), store, split).mean())
+    raw: Any = _RawCosine(widths.pop())
+    return float(recall_per_image(raw, store, split).mean())

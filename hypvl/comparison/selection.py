@@ -187,10 +187,9 @@ class Comparison:
             "C0" if tied or name == self.best else "0.6"
             for name, tied in zip(rows["candidate"], rows["tied"])
         ]
-        spread = np.abs(rows[["low", "high"]].to_numpy().T - rows["R@5"].to_numpy())
         top = self.table["R@5"][0]
         axes.axvspan(top - EQUIVALENCE, top, color="C0", alpha=0.15, lw=0)
-        axes.errorbar(rows["R@5"], range(len(rows)), xerr=spread, fmt="none", ecolor=colors)
+        axes.hlines(range(len(rows)), rows["low"], rows["high"], colors=colors)
         axes.scatter(rows["R@5"], range(len(rows)), color=colors, zorder=3)
         lines = {"chance": self.chance} | ({} if self.raw is None else {"raw cosine": self.raw})
         for style, (name, value) in zip((":", "--"), lines.items()):

@@ -209,14 +209,14 @@ def create_model_and_transforms(
     precision: str = "fp32",
     device: str | torch.device = "cpu",
     **settings: Any,
-) -> tuple[OpenClipModel, Callable, Callable]:
+) -> tuple[OpenClipModel, Any, Callable]:
     """A model, its transform for training and its transform for evaluation.
 
     model_name, pretrained, precision, device, settings: of `create_model`.
     """
     model = create_model(model_name, pretrained, precision, device, **settings)
     size = model.image_tower.config.image_size
-    unit = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}  # the model normalises
+    unit: dict[str, Any] = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}  # the model normalises
     return model, _open_clip.image_transform(size, is_train=True, **unit), model.preprocess
 
 

@@ -21,7 +21,9 @@ from .zero_shot import class_weights
 from ..indices import read_indices, read_lengths, read_mask
 
 # %% ../../nbs/evaluation/605_baselines.ipynb #0055829a
-def values_by_item(values: Mapping[tuple[str, str], Sequence[float]]) -> pd.DataFrame:
+def values_by_item(
+    values: Mapping[tuple[str, str], Sequence[float] | Float[np.ndarray, "N"]],
+) -> pd.DataFrame:
     "Columns model, metric, item, value from values by model and metric."
     frames = []
     for (model, metric), numbers in values.items():
@@ -131,7 +133,7 @@ def class_preferences(
 
 # %% ../../nbs/evaluation/605_baselines.ipynb #a999f6f7
 def class_baselines(
-    targets: Sequence[int],  # index of the right class
+    targets: Sequence[int] | Int[np.ndarray, "N"],  # index of the right class
     names: Sequence[str],  # class names
     bag: BagOfWords | None = None,  # None: no row for it
     offered: Offered = None,  # classes offered to the images of each class
@@ -160,7 +162,7 @@ MetricFunction = Callable[
 
 
 def hierarchy_baselines(
-    targets: Sequence[int],  # index of the right class
+    targets: Sequence[int] | Int[np.ndarray, "N"],  # index of the right class
     names: Sequence[str],  # class names
     metrics: MetricFunction,  # (predicted, target) → values
     bag: BagOfWords | None = None,  # None: no row for it

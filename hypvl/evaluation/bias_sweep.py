@@ -7,7 +7,8 @@ __all__ = ['OFFSET', 'BestPredictions', 'CompositionScores', 'sweep', 'auc_upper
 
 # %% ../../nbs/evaluation/650_bias_sweep.ipynb #6887e165
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -51,9 +52,8 @@ class BestPredictions:
 
     def take(self, rows: Int[np.ndarray, "M"]) -> "BestPredictions":
         "Some of the images, for a bootstrap."
-        columns = (self.target, self.target_seen, self.seen_score, self.seen_pair)
-        columns += (self.unseen_score, self.unseen_pair)
-        return BestPredictions(*(column[rows] for column in columns), self.parts)
+        columns = {name: values[rows] for name, values in vars(self).items() if name != "parts"}
+        return replace(self, **columns)
 
 # %% ../../nbs/evaluation/650_bias_sweep.ipynb #e646187e
 OFFSET = 1e-4  # by which a published bias is below the one that is needed
@@ -72,7 +72,9 @@ def _published_biases(best: BestPredictions) -> Float[np.ndarray, "K"]:
     return np.append(needed[:: max(len(needed) // 20, 1)], np.inf)
 
 
-def _accuracies(best: BestPredictions, from_bias, side: str) -> tuple[np.ndarray, np.ndarray]:
+def _accuracies(
+    best: BestPredictions, from_bias, side: Literal["left", "right"]
+) -> tuple[np.ndarray, np.ndarray]:
     "Accuracy on seen and on unseen images where the images below each bias answer unseen."
     needed, seen = best.needed_bias, best.target_seen
     stays = np.sort(needed[seen & (best.seen_pair == best.target)])

@@ -187,7 +187,7 @@ class StreamingSweep:
                 raise ValueError(f"targets: {pair} of image {outside[0]} is no candidate")
         self.group = _group_of_columns(self.seen, feasibility, threshold, thresholds, allowed)
         self.thresholds = None if thresholds is None else np.asarray(thresholds, float)
-        groups = 2 if thresholds is None else 1 + len(self.thresholds)
+        groups = 2 if self.thresholds is None else 1 + len(self.thresholds)
         self._score = np.full((groups, len(self.target)), -np.inf)
         self._pair = np.full((groups, len(self.target)), -1, np.int64)
         self._scored = np.zeros(len(self.target), np.int64)

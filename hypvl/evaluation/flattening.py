@@ -9,18 +9,21 @@ __all__ = ['log_vectors', 'FlatFactors', 'permute_radii', 'flat_forms', 'flatten
 from collections.abc import Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .retrieval import retrieval_ranks
 from .zero_shot import encode_texts
 from ..geometry.lorentz import exp0, log0
 from ..geometry.spaces import Geometry, Sphere, unit_rows
+
+if TYPE_CHECKING:
+    from hypvl.models.image_text import ImageTextModel
 
 # %% ../../nbs/evaluation/610_flattening.ipynb #10952697
 def log_vectors(
@@ -114,14 +117,15 @@ def flatten_retrieval(
     geometry: Geometry,
     images: Float[Tensor, "N D"],  # points
     texts: Float[Tensor, "M D"],  # points
-    owners: Sequence[int],  # index of each caption's image
+    owners: Sequence[int] | Int[np.ndarray, "M"],  # index of each caption's image
     k: int = 5,  # length of the lists
     seed: int = 0,  # of the permutation
 ) -> pd.DataFrame:  # way, direction → R@k, %
     "Recall of a model's points by each way of scoring."
     rows = []
     for way, (space, a, b) in flat_forms(geometry, images, texts, seed).items():
-        ranks = retrieval_ranks(_Compared(space), a, b, owners)
+        compared: Any = _Compared(space)
+        ranks = retrieval_ranks(compared, a, b, owners)
         found = {f"{side}_R@{k}": 100 * float((rank < k).mean()) for side, rank in ranks.items()}
         rows.append({"way": way} | found)
     return pd.DataFrame(rows).set_index("way")
@@ -132,7 +136,7 @@ def curvature_facts(
     geometry: Geometry,
     images: Float[Tensor, "N D"],  # points
     texts: Float[Tensor, "M D"],  # points
-    owners: Sequence[int],  # index of each caption's image
+    owners: Sequence[int] | Int[np.ndarray, "M"],  # index of each caption's image
 ) -> pd.DataFrame:  # quantiles of radii, and of geodesic over flat distance of pairs
     "Radii √c·r of images and texts, and d_H/d_E of matched pairs: 5, 50 and 95 % quantiles."
     flat, a, b = flat_forms(geometry, images, texts)["log-map vectors"]
@@ -151,7 +155,7 @@ def curvature_facts(
 
 # %% ../../nbs/evaluation/610_flattening.ipynb #f4bc6dfd
 def flatten_suite(
-    model: nn.Module,  # any model with the `DualEncoder` interface
+    model: "ImageTextModel",  # any model with the `DualEncoder` interface
     root: str | Path,  # the data
     suite: str | None = None,  # as for `evaluate_suite`
     sections: Sequence[str] | None = None,  # as for `evaluate_suite`; retrieval alone counts

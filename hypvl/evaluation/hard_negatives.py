@@ -9,6 +9,7 @@ __all__ = ['paired_scores', 'score_pairs', 'equal_words', 'pair_clusters', 'eval
 # %% ../../nbs/evaluation/604_hard_negatives.ipynb #80edc828
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,6 @@ import torch
 from jaxtyping import Bool, Float, Int
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from torch import nn
 
 from ..data.benchmarks.annotations import SUGARCREPE, PairData
 from .baselines import BagOfWords, pair_baselines
@@ -24,9 +24,12 @@ from .oracle import Truth, oracle_pairs, pairs_hold
 from .statistics import item_values
 from .zero_shot import encode_images, encode_texts, inference
 
+if TYPE_CHECKING:
+    from hypvl.models.image_text import ImageTextModel
+
 # %% ../../nbs/evaluation/604_hard_negatives.ipynb #38ccdd80
 def paired_scores(
-    model: nn.Module,  # its `geometry` compares
+    model: "ImageTextModel",  # its `geometry` compares
     images: Float[torch.Tensor, "N D"],  # points
     texts: Float[torch.Tensor, "N D"],  # points
     kind: str = "paper",  # 'paper': −distance, 'official': sum of Lorentz inner products
@@ -42,7 +45,7 @@ def paired_scores(
 
 # %% ../../nbs/evaluation/604_hard_negatives.ipynb #2ac010ea
 def score_pairs(
-    model: nn.Module,  # any model with the `DualEncoder` interface
+    model: "ImageTextModel",  # any model with the `DualEncoder` interface
     pairs: PairData,  # of `hypvl.data.benchmarks.annotations`
     scores: Sequence[str] = ("paper", "official"),  # score functions, side by side
     image_points: Callable | None = None,  # paths → points; None: `encode_images` with `reading`
@@ -110,10 +113,11 @@ def _bucket_items(table: pd.DataFrame, pairs: PairData, names: dict) -> list[pd.
     frames, even, together = [], equal_words(pairs), pair_clusters(pairs)
     facts = names | {"items": table["item"], "clusters": together}
     if len(table):
-        frames.append(item_values({"accuracy": table["correct"]}, **facts))
+        frames.append(item_values({"accuracy": table["correct"].to_numpy()}, **facts))
     if even.any():
         facts = names | {"items": table["item"][even], "clusters": together[even]}
-        frames.append(item_values({"accuracy_equal_words": table["correct"][even]}, **facts))
+        correct = table["correct"][even].to_numpy()
+        frames.append(item_values({"accuracy_equal_words": correct}, **facts))
     if pairs.missing:
         lost = np.repeat([0, 1], [len(set(pairs.paths)), len(pairs.missing)])
         frames.append(item_values({"missing": lost}, **names))
@@ -121,7 +125,7 @@ def _bucket_items(table: pd.DataFrame, pairs: PairData, names: dict) -> list[pd.
 
 # %% ../../nbs/evaluation/604_hard_negatives.ipynb #0901a89a
 def evaluate_pairs(
-    model: nn.Module,  # any model with the `DualEncoder` interface
+    model: "ImageTextModel",  # any model with the `DualEncoder` interface
     buckets: Mapping[str, PairData],  # name → pairs
     *,
     suite: str,  # 'vl_checklist' or 'sugarcrepe', for the rows
@@ -203,7 +207,7 @@ def with_overall(
             dataset=name,
             item=range(len(group)),
             cluster=group.groupby(["dataset", "cluster"]).ngroup(),
-            value=group["value"] * average_weights(group["dataset"], average),
+            value=group["value"] * average_weights(group["dataset"].tolist(), average),
         )
         together.append(added)
     return pd.concat(together, ignore_index=True)

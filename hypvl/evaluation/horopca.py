@@ -9,16 +9,20 @@ __all__ = ['frechet_mean', 'busemann', 'horo_project', 'HoroPCA', 'fit_horopca',
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.taxonomy import Taxonomy
 from .zero_shot import encode_texts, fill_templates, grammatical
 from ..geometry.lorentz import dist, dist0, exp0, log0, mobius_add, pairwise_dist, to_poincare
-from ..geometry.spaces import Product
+from ..geometry.spaces import Geometry
+
+if TYPE_CHECKING:
+    from hypvl.models.image_text import ImageTextModel
 
 # %% ../../nbs/evaluation/607_horopca.ipynb #fce8b735
 def frechet_mean(
@@ -154,7 +158,7 @@ def fit_horopca(
 # %% ../../nbs/evaluation/607_horopca.ipynb #dd53b57b
 def factor_disks(
     points: Float[Tensor, "N D"],  # flat points
-    geometry: Product,  # of the points, or another with a `curvature` for each factor
+    geometry: Geometry,  # of the points, with a `curvature` for each factor
     terms: Sequence[str],  # a name for each point
     groups: Sequence[str],  # the family of each point
     factors: Sequence[int],  # which factors
@@ -181,7 +185,7 @@ def factor_disks(
 
 # %% ../../nbs/evaluation/607_horopca.ipynb #fec3127c
 def taxonomy_disks(
-    model: nn.Module,  # with `encode_text`, `tokenizer`, `geometry`
+    model: "ImageTextModel",  # with `encode_text`, `tokenizer`, `geometry`
     taxonomy: Taxonomy,  # any tree of concepts
     factors: Sequence[int],  # which factors
     generator: torch.Generator,  # draws the starts of the fits
@@ -211,6 +215,6 @@ def taxonomy_disks(
     edges = []
     for term, node in node_of.items():
         above = taxonomy.parents.get(node)
-        if above in family_of and taxonomy.name(above) != term:
+        if above is not None and above in family_of and taxonomy.name(above) != term:
             edges.append((term, taxonomy.name(above)))
     return places, pd.DataFrame(edges, columns=["child", "parent"])

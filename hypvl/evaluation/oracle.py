@@ -170,7 +170,7 @@ def _offered(right, targets, offered: Offered) -> Bool[np.ndarray, "N C"]:
 
 def oracle_classes(
     right: Bool[np.ndarray, "N C"],  # of which images a class is true
-    targets: Sequence[int],  # index of the class that counts as right
+    targets: Sequence[int] | Int[np.ndarray, "N"],  # index of the class that counts as right
     offered: Offered = None,  # classes offered to the images of each class
 ) -> pd.DataFrame:  # columns model, metric, item, value
     "Zero-shot classification; metrics as in `classification_values`."
@@ -191,7 +191,7 @@ def oracle_classes(
 
 def oracle_hierarchy(
     right: Bool[np.ndarray, "N C"],  # of which images a class is true
-    targets: Sequence[int],  # index of the class that counts as right
+    targets: Sequence[int] | Int[np.ndarray, "N"],  # index of the class that counts as right
     metrics: MetricFunction,  # (predicted, target) → values
     offered: Offered = None,  # classes offered to the images of each class
 ) -> pd.DataFrame:  # columns model, metric, item, value

@@ -10,22 +10,24 @@ __all__ = ['Split', 'GRID', 'probe_features', 'logistic_regression', 'Probe', 'l
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import nn
 from torch.utils.data import DataLoader
 
 from .zero_shot import Pictures, inference
 from ..extras import extra_named
 from ..indices import read_integers
 
+if TYPE_CHECKING:
+    from hypvl.models.dual_encoder import ImageEncoder
+
 # %% ../../nbs/evaluation/609_probe.ipynb #0f8da9a6
 def probe_features(
-    model: nn.Module,  # any model with an image tower and an `image_projection`
+    model: "ImageEncoder",  # any model with an image tower and an `image_projection`
     images: Any,  # image files, or an image set
     batch_size: int = 64,  # images in one pass
     workers: int = 0,  # processes that read and decode
@@ -114,7 +116,7 @@ class Probe:
 def _best(tried: list[tuple[float, float]]) -> tuple[float, pd.DataFrame]:
     "The smallest C among those with the best score, and the table of all."
     table = pd.DataFrame(tried, columns=["c", "validation"]).sort_values("c", ignore_index=True)
-    return float(table["c"][table["validation"].idxmax()]), table
+    return float(table["c"].iloc[table["validation"].argmax()]), table
 
 
 def _check_grid(grid: Sequence[float]) -> None:
@@ -140,8 +142,10 @@ def linear_probe(
         fitted = _fit(*train, c, max_iter)
         tried.append((c, float((fitted.predict(val[0]) == val[1]).mean())))
     c, table = _best(tried)
-    both = [np.concatenate(parts) for parts in zip(train, val)] if refit else train
-    fitted = _fit(*both, c, max_iter)
+    features, labels = train
+    if refit:
+        features, labels = np.concatenate([features, val[0]]), np.concatenate([labels, val[1]])
+    fitted = _fit(features, labels, c, max_iter)
     converged = bool((fitted.n_iter_ < max_iter).all())
     return Probe(c, table, fitted.predict(test[0]), test[1], converged)
 

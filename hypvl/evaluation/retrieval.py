@@ -9,16 +9,20 @@ __all__ = ['Scores', 'Relevant', 'relevant_matrix', 'first_hit_rank', 'recall_at
 # %% ../../nbs/evaluation/602_retrieval.ipynb #721f0fba
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from .statistics import item_values
 from .zero_shot import encode_images, encode_texts, inference
 from ..indices import read_indices, read_lengths, read_mask, read_scores, read_values
+
+if TYPE_CHECKING:
+    from hypvl.models.image_text import ImageTextModel
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #c1ae49fe
 Scores = Float[Tensor, "Q N"] | Float[np.ndarray, "Q N"]
@@ -138,10 +142,10 @@ _MOST_KEPT = 2**27  # scores of all pairs that are kept for the second direction
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #8f6e5a46
 def retrieval_ranks(
-    model: nn.Module,  # its `geometry` compares
+    model: "ImageTextModel",  # its `geometry` compares
     image_points: Float[Tensor, "N D"],
     text_points: Float[Tensor, "T D"],
-    owners: Sequence[int],  # index of each caption's image
+    owners: Sequence[int] | Int[np.ndarray, "T"],  # index of each caption's image
     kind: str = "paper",  # score function, 'paper' or 'official'
     chunk: int = 256,  # queries compared at once
 ) -> dict[str, Int[np.ndarray, "_"]]:
@@ -184,10 +188,10 @@ def retrieval_ranks(
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #6a48a750
 def evaluate_retrieval(
-    model: nn.Module,  # any model with the `DualEncoder` interface
+    model: "ImageTextModel",  # any model with the `DualEncoder` interface
     paths: Sequence[str | Path],  # image files
     captions: Sequence[str],  # all captions
-    owners: Sequence[int],  # index of each caption's image
+    owners: Sequence[int] | Int[np.ndarray, "T"],  # index of each caption's image
     *,
     dataset: str,  # name of the set, for the rows
     ks: Sequence[int] = (1, 5, 10),  # lengths of the lists
@@ -208,8 +212,10 @@ def evaluate_retrieval(
     frames = []
     for kind in scores:
         ranks = retrieval_ranks(model, images, texts, owners, kind, chunk)
-        names = dict(suite="retrieval", dataset=dataset, score=kind)
         for direction, rank in ranks.items():
             hits = {f"{direction}_R@{k}": rank < k for k in ks}
-            frames.append(item_values(hits, items=items[direction], **names))
+            rows = item_values(
+                hits, suite="retrieval", dataset=dataset, score=kind, items=items[direction]
+            )
+            frames.append(rows)
     return pd.concat(frames, ignore_index=True)

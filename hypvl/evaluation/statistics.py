@@ -89,7 +89,7 @@ def _counts(
     return rng.multinomial(size, odds, size=draws)
 
 
-def _of_one_kind(groups: Sequence[Sequence[Hashable]]) -> list[ndarray]:
+def _of_one_kind(groups: Sequence[Sequence[Hashable] | ndarray]) -> list[ndarray]:
     "Names of groups as arrays that can be joined and keep 1 and '1' apart."
     parts = [read_names("groups", part) for part in groups]
     if len({part.dtype.kind for part in parts}) > 1:
@@ -99,7 +99,7 @@ def _of_one_kind(groups: Sequence[Sequence[Hashable]]) -> list[ndarray]:
 
 def resampled_sum(
     values: Sequence[Float[ndarray, "n"]],  # test sets that share what is drawn
-    groups: Sequence[Sequence[Hashable]],  # of each set, what each item belongs to
+    groups: Sequence[Sequence[Hashable] | ndarray],  # of each set, what each item belongs to
     weights: Sequence[float],  # of each set
     rng: np.random.Generator,
     draws: int = 4000,
@@ -126,7 +126,7 @@ def resampled_sum(
 def bootstrap_mean(
     values: Float[ndarray, "n"],  # one number an item
     rng: np.random.Generator,  # source of the draws
-    clusters: Sequence[Hashable] | None = None,  # what each item belongs to; None: independent
+    clusters: Sequence[Hashable] | ndarray | None = None,  # what each item belongs to; None: itself
     level: float = 0.95,  # probability that the interval should cover, 0 to 1
     resamples: int = 2000,  # number of draws
     strata: Sequence[Hashable] | None = None,  # of each item; each is drawn by itself
@@ -204,7 +204,7 @@ def item_draws(
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #ca6f83e6
 def seed_interval(
-    values: Float[ndarray, "S"],  # one score a seed
+    values: Sequence[float] | Float[ndarray, "S"],  # one score a seed
     level: float = 0.95,  # probability that the interval should cover
 ) -> Interval:
     "Student's interval of the mean over seeds; infinite for a single seed."
@@ -318,7 +318,8 @@ def estimate(
                 f"samples: number {number} needs finite values and a group for each item, "
                 f"got {found}"
             )
-    per_seed = sum(sample.weight * sample.values.mean(0) for sample in samples)
+    weighted = (sample.weight * sample.values.mean(0) for sample in samples)
+    per_seed = sum(weighted, np.zeros(counts[0]))
     low, high = np.quantile(item_draws(samples, rng, draws), [0.025, 0.975])
     names = set()
     for sample in samples:
@@ -339,7 +340,7 @@ def from_intervals(
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #26be0e87
 def holm(
-    p_values: Sequence[float],
+    p_values: Sequence[float] | Float[ndarray, "m"],
 ) -> Float[ndarray, "m"]:  # in the order given
     "P-values adjusted for their number."
     p = read_values("p_values", p_values)
@@ -380,8 +381,8 @@ def item_values(
     dataset: str,  # data set or subset
     score: str,  # score function
     model: str | None = None,  # name of a baseline
-    items: Sequence[int] | None = None,  # item numbers; None: 0, 1, …
-    clusters: Sequence[int] | None = None,  # what each item belongs to; None: items are independent
+    items: Sequence[int] | ndarray | None = None,  # item numbers; None: 0, 1, …
+    clusters: Sequence[int] | ndarray | None = None,  # what each item belongs to; None: itself
 ) -> pd.DataFrame:  # columns suite, dataset, metric, score, model, item, cluster, value
     "Long rows of per-item results."
     columns: dict[str, list[np.ndarray]] = {"item": [], "cluster": [], "value": []}

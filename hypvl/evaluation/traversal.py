@@ -9,19 +9,23 @@ __all__ = ['ROOT', 'METRICS', 'root_point', 'path_to_root', 'cone_violations', '
 # %% ../../nbs/evaluation/608_traversal.ipynb #036339c1
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..data.taxonomy import Taxonomy
 from .statistics import bootstrap_mean
 from .zero_shot import class_prototypes, encode_texts
 from ..geometry.lorentz import exp0, log0
 from ..geometry.spaces import Geometry
+
+if TYPE_CHECKING:
+    from hypvl.models.image_text import ImageTextModel
 
 # %% ../../nbs/evaluation/608_traversal.ipynb #9bad69ee
 @torch.no_grad()
@@ -59,7 +63,7 @@ def _path_maps(geometry: Geometry) -> tuple[Callable, Callable]:
         return _unchanged, _unit_length
     if not hasattr(geometry, "curvature"):
         return _unchanged, _unchanged
-    form = dict(c=geometry.curvature, mode=geometry.mode, eps=geometry.eps)
+    form: dict[str, Any] = dict(c=geometry.curvature, mode=geometry.mode, eps=geometry.eps)
 
     def to_flat(points):
         return log0(geometry.split(points), **form).flatten(-2)
@@ -148,7 +152,7 @@ class PathTexts:
 
 
 def text_candidates(
-    model: nn.Module,  # with `encode_text`, `tokenizer`, `geometry`
+    model: "ImageTextModel",  # with `encode_text`, `tokenizer`, `geometry`
     captions: Sequence[str] = (),  # any texts
     taxonomy: Taxonomy | None = None,  # all its nodes are candidates
     templates: Sequence[str] = ("a photo of a {}",),  # prompts of a node, one slot each
@@ -176,7 +180,7 @@ _STEP = ("step", "position", "norm", "text", "node", "score", "depth", "relation
 
 def _walk_columns(table: pd.DataFrame) -> list[str]:
     "Columns that name a walk."
-    return [name for name in table if name not in _STEP]
+    return [name for name in table.columns if name not in _STEP]
 
 
 @torch.no_grad()
@@ -353,7 +357,7 @@ def traversal_measures(
     rows = []
     for key, part in groups(traversal_values(table, taxonomy)):
         for metric in METRICS:
-            kept = part[metric].dropna()
+            kept = part[metric].dropna().to_numpy()
             value = low = high = np.nan
             if len(kept):
                 value, low, high = bootstrap_mean(kept, np.random.default_rng(seed))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,11 @@ from .statistics import item_values
 from ..indices import read_indices, read_mask, read_scores, read_values
 from ..pictures import read_picture, upright_rgb
 from ..weights import preserve_modes
+
+if TYPE_CHECKING:
+    from hypvl.geometry.spaces import Side
+    from hypvl.models.dual_encoder import ImageEncoder
+    from hypvl.models.image_text import ImageTextModel
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #deb92d9a
 WORLD_TEMPLATES = ("a photo of a {}", "a picture of a {}", "one {}")
@@ -147,7 +152,7 @@ def _stamp(path: Path) -> str:
 class _Guarded(Dataset):
     "Pictures, or the error of one that cannot be read: a reading process would add its traceback."
 
-    def __init__(self, pictures: Dataset):
+    def __init__(self, pictures: Any):
         self.pictures = pictures
 
     def __len__(self):
@@ -167,7 +172,7 @@ def _stacked(batch: list) -> Any:
 
 
 def encode_batches(
-    model: nn.Module,  # with `encode_image` and `preprocess`
+    model: "ImageEncoder | ImageTextModel",  # with `encode_image` and `preprocess`
     pictures: Dataset,  # tensors after the transform
     batch_size: int = 64,  # images in one pass
     workers: int = 0,  # processes that read and decode
@@ -183,7 +188,7 @@ def encode_batches(
 
 
 def encode_images(
-    model: nn.Module,  # with `encode_image` and `preprocess`
+    model: "ImageEncoder | ImageTextModel",  # with `encode_image` and `preprocess`
     images: Any,  # image files, or an image set
     batch_size: int = 64,  # images in one pass
     transform: Callable | None = None,  # PIL image → tensor; None: the model's `preprocess`
@@ -201,7 +206,7 @@ def encode_images(
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #1c96576f
 def encode_texts(
-    model: nn.Module,  # with `encode_text` and `tokenizer`
+    model: "ImageTextModel",  # with `encode_text` and `tokenizer`
     texts: Sequence[str],  # any texts
     batch_size: int = 256,  # texts in one pass
     progress: bool = False,  # show a bar
@@ -220,12 +225,12 @@ def encode_texts(
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #521242f6
 def score_matrix(
-    model: nn.Module,  # its `geometry` compares
+    model: "ImageTextModel",  # its `geometry` compares
     queries: Float[Tensor, "Q D"],  # points
     keys: Float[Tensor, "K D"],  # points
     kind: str = "paper",  # 'paper': −distance, 'official': sum of Lorentz inner products
     chunk: int = 512,  # queries compared at once
-    side: str = "image",  # modality of the queries: 'image' or 'text'
+    side: "Side" = "image",  # modality of the queries: 'image' or 'text'
 ) -> Float[Tensor, "Q K"]:  # higher is closer, on the CPU
     "Scores of all pairs."
     parts = []
@@ -238,7 +243,7 @@ def score_matrix(
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #27a0614a
 def class_prototypes(
-    model: nn.Module,  # with `encode_text`, `tokenizer`, `geometry`
+    model: "ImageTextModel",  # with `encode_text`, `tokenizer`, `geometry`
     names: Sequence[str],  # class names
     templates: Sequence[str] = WORLD_TEMPLATES,  # prompts with one slot each
     batch_size: int = 256,  # prompts in one pass
@@ -290,9 +295,9 @@ def classification_values(
 
 # %% ../../nbs/evaluation/601_zero_shot.ipynb #331eb27c
 def evaluate_zero_shot(
-    model: nn.Module,  # any model with the `DualEncoder` interface
+    model: "ImageTextModel",  # any model with the `DualEncoder` interface
     images: Any,  # image files, or an image set
-    targets: Sequence[int],  # index of each image's class
+    targets: Sequence[int] | Int[np.ndarray, "N"],  # index of each image's class
     names: Sequence[str],  # class names
     templates: Sequence[str] = WORLD_TEMPLATES,  # prompts with one slot each
     *,
@@ -311,8 +316,9 @@ def evaluate_zero_shot(
     """
     keys = Pictures(images).names
     targets = read_indices("targets", targets, len(names), len(keys))
+    mask = None
     if offered is not None:
-        offered = torch.from_numpy(read_mask("offered", offered, (len(names), len(names))))
+        mask = torch.from_numpy(read_mask("offered", offered, (len(names), len(names))))
     prototypes = class_prototypes(model, names, templates)  # first: a word may be unknown
     points = image_points(images) if image_points else encode_images(model, images, **reading)
     items, predictions = [], []
@@ -321,8 +327,8 @@ def evaluate_zero_shot(
         for start in range(0, len(points), chunk):  # all N × C scores may not fit the memory
             some = slice(start, start + chunk)
             scored = score_matrix(model, points[some], prototypes, kind)
-            if offered is not None:
-                scored = scored.masked_fill(~torch.as_tensor(offered)[targets[some]], -torch.inf)
+            if mask is not None:
+                scored = scored.masked_fill(~mask[targets[some]], -torch.inf)
             parts.append(classify(scored, targets[some]))
         found = pd.concat(parts, ignore_index=True)
         values = classification_values(found)

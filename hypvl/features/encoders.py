@@ -204,7 +204,7 @@ def _timm(name: str, rest: str) -> Encoder:
         known = timm.list_models() + timm.list_pretrained()
         raise KeyError(f"encoder {name!r}: timm has no model {model!r}.{suggest(model, known)}")
     if file:
-        network = timm.create_model(model, pretrained=False, num_classes=0)
+        network: Any = timm.create_model(model, pretrained=False, num_classes=0)
         _read_timm(network, Path(file))
     else:
         if not timm.is_model_pretrained(model):
@@ -222,7 +222,7 @@ class TimmPreprocess:
     "The whole picture, squashed to the size of a network of timm and normalised as it says."
 
     def __init__(self, network: nn.Module):
-        from timm.data import resolve_data_config
+        from timm.data.config import resolve_data_config
 
         facts = resolve_data_config({}, model=network)
         self.size: list[int] = list(facts["input_size"][-2:])
@@ -245,7 +245,8 @@ def _read_timm(network: nn.Module, path: Path) -> None:
 
     if not path.is_file():
         raise FileNotFoundError(f"encoder: no file {str(path)!r}")
-    state = load_file(path) if path.suffix == ".safetensors" else load_plain(path)
+    is_safe = path.suffix == ".safetensors"
+    state: dict[str, Any] = load_file(path) if is_safe else load_plain(path)
     for key in ("state_dict", "model"):
         state = state.get(key, state)
     own = network.state_dict()
@@ -295,7 +296,7 @@ class _Tokenizer:
 # %% ../../nbs/features/350_encoders.ipynb #0f278564
 def _sentence_settings(source: str) -> dict[str, Any]:
     "Pooling, length 1 and longest text of a model of sentence-transformers; {} for others."
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     def content(file):
         path = cached_file(source, file, _raise_exceptions_for_missing_entries=False)

@@ -270,7 +270,9 @@ def encode_shards(
         images, broken = encode_pictures(plan.image, own, batch_size, device)
         texts = shard_texts(one for place, one in enumerate(shard) if place not in broken)
         features = {"image": images, "text": encode_texts(plan.text, texts, batch_size, device)}
-        stored = {s: _stored(found, s, plan.dtype, shard) for s, found in features.items()}
+        stored: dict[str, Any] = {
+            s: _stored(found, s, plan.dtype, shard) for s, found in features.items()
+        }
         with atomic_path(plan.part(number)) as unfinished, open(unfinished, "wb") as file:
             np.savez(file, broken=np.array(json.dumps(broken)), **stored)
 
@@ -305,7 +307,7 @@ class _Items:
         self.columns: dict[str, list] = {name: [] for name in ITEM_COLUMNS}
         self.counts = {"image": 0, "text": 0}  # rows so far
 
-    def add(self, side: str, box: Box | None = None, **values: str) -> None:
+    def add(self, side: str, box: Box | None = None, /, **values: str) -> None:
         "One more item, in the next row of its modality."
         corners = box or (np.nan,) * 4
         line = (

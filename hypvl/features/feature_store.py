@@ -313,14 +313,15 @@ def _columns(store: FeatureStore, split: str, *names: str) -> Any:
 def _of_kind(items: Any, kind: str) -> Any:
     import pyarrow.compute as pc
 
-    return items.filter(pc.equal(items["kind"], kind))
+    return items.filter(pc.field("kind") == kind)
 
 
 def _places(wanted: Any, known: Any) -> np.ndarray:
     "Index of each wanted value among the known ones, -1 where there is none."
     import pyarrow.compute as pc
 
-    found = pc.index_in(wanted, value_set=known.combine_chunks())
+    options = pc.SetLookupOptions(known.combine_chunks())
+    found = pc.call_function("index_in", [wanted], options)
     return pc.fill_null(found, -1).to_numpy().astype(np.int64)
 
 
@@ -602,4 +603,6 @@ def open_features(
     source = [[path.name, *file_stamp(path)[:2]] for path in every]
     if (target / "store.json").is_file() and FeatureStore(target).facts["source"] == source:
         return FeatureStore(target)
-    return store_arrays(target, **files, texts=_captions(folder), source=source)
+    return store_arrays(
+        target, files["image"], files["text"], texts=_captions(folder), source=source
+    )

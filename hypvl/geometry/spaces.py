@@ -116,6 +116,9 @@ class Geometry(nn.Module):
     symmetric = False  # True promises that the score of a pair is the same whoever asks
     factors = 1  # spaces that a point is made of
     closest: float | None = None  # the largest score that there is; None: not known
+    logit_bias: nn.Parameter | None
+    curvature: Tensor  # c of each factor; only spaces with curvature have it
+    root: Tensor  # direction of the most general point, zero while none is set; only of spheres
 
     def __init__(
         self,
@@ -367,7 +370,6 @@ class Sphere(Geometry):
 
     symmetric = True
     closest = 1.0
-    root: Tensor  # direction of the most general point; zero while none is set
 
     def __init__(
         self,

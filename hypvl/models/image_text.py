@@ -160,6 +160,7 @@ class ImageTextModel(HubModel):
     encode_image: Callable[..., Tensor]
     encode_text: Callable[..., Tensor]
     preprocess: Callable[[Image.Image], Tensor]
+    preprocess_squeeze: Callable[[Image.Image], Tensor]
     tokenizer: Any
     encode = encode_items
 

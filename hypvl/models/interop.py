@@ -294,7 +294,7 @@ def _assemble(module: Any, cfg, geometry, config=None):
     width = config.model_cfg["embed_dim"] if config else _width(module, side)
     bias = getattr(module, "logit_bias", None)
     trained = _trained_space(width, bias is not None)
-    space = (geometry or trained).make()
+    space: Any = (geometry or trained).make()
     if geometry in (None, trained):
         space.logit_scale.data = module.logit_scale.detach().float().reshape(()).clone()
         if bias is not None:

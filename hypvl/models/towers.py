@@ -58,6 +58,8 @@ class VisionConfig(ByKind):
 class ModelDescription(ByKind):
     "Base of the descriptions that rebuild a whole model: frozen dataclasses with a `kind`."
 
+    geometry: Any  # description of the space, of the kinds that have one
+
     def make(self) -> nn.Module:
         "The model, with random weights from the global generator."
         raise TypeError(f"{type(self).__name__} lacks make(): the model that it describes")

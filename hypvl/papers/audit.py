@@ -8,6 +8,7 @@ __all__ = ['COLUMNS', 'NOT_PRINTED', 'read_audit', 'audit_table']
 # %% ../../nbs/papers/818_audit.ipynb #5ffd26cb
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -40,6 +41,7 @@ def audit_table(
     "The value of each field beside the printed one; `match` is –, where none is printed."
     by_name = {one.name: flat_fields(to_dict(one)) for one in recipes}
     rows = []
+    row: Any
     for row in audit.itertuples():
         ours, match = row.ours, "no" if row.reason else "yes"
         if row.field:

@@ -24,6 +24,7 @@ from ..data.world.states import SHAPE_GROUP, STATE_GROUP, StateWorld, pairs_of, 
 from ..data.world.writers import SuiteConfig, write_grit
 from ..evaluation.czsl import evaluate
 from ..evaluation.zero_shot import inference
+from ..models.dual_encoder import DualEncoder
 from ..models.registry import load_model
 from ..models.shipped import SHIPPED, load_shipped, shipped_facts, write_shipped
 from .clip_line import recipe as family_recipe
@@ -89,13 +90,13 @@ def _pixels(images: Sequence[np.ndarray]) -> Tensor:
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
 
 
-def _choose(model: nn.Module, images: Tensor, texts: Sequence[str]) -> Tensor:
+def _choose(model: DualEncoder, images: Tensor, texts: Sequence[str]) -> Tensor:
     "Which of the texts scores highest for each picture."
     return model.classify(images, texts, template="{}").argmax(1).cpu()
 
 
 def world_scores(
-    model: nn.Module,
+    model: DualEncoder,
     scenes: int = 400,  # for retrieval
     per_leaf: int = 5,  # pictures of each species
     source: WorldSource = WorldSource(),  # of its training
@@ -115,11 +116,13 @@ def world_scores(
         texts = [f"a photo of {Mention(node, world.words[node][0]).phrase}" for node in nodes]
         wanted = torch.tensor([nodes.index(row[column]) for row in truth])
         found[level] = _share(_choose(model, pixels, texts) == wanted)
-    size = model.config.vision.image_size
+    config: Any = model.config
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         raw = write_grit(world, "val", scenes, place / "raw", progress=False)
-        wanted = PrepareConfig(size=size, min_area=source.min_area, subsampling=0)
+        wanted = PrepareConfig(
+            size=config.vision.image_size, min_area=source.min_area, subsampling=0
+        )
         prepare(raw, place / "val", wanted, progress=False)
         data = DataPaths(place, place / "val", place, "")
         frame = validation_frames(model, data, recipe("clip_world"), place)["validation"]
@@ -129,7 +132,7 @@ def world_scores(
 _SCALE = 100  # of cosines, as CLIP's
 
 
-def _cosines(model: nn.Module, world: StateWorld, split: str, each: int, pairs) -> tuple:
+def _cosines(model: DualEncoder, world: StateWorld, split: str, each: int, pairs) -> tuple:
     "Scores [N, P] of `each` pictures of every pair of a split, and the pairs that they show."
     step = world.images(split) // len(world.pairs(split)) // each
     scenes = [world.scene(split, index) for index in range(0, world.images(split), step)]
@@ -142,7 +145,7 @@ def _cosines(model: nn.Module, world: StateWorld, split: str, each: int, pairs) 
 
 
 def composition_scores(
-    model: nn.Module,
+    model: DualEncoder,
     source: StatesSource = StatesSource(),  # of its training
 ) -> dict[str, float]:
     "What a tower knows of pairs: area of the bias sweep in per cent, loss on training pairs."
@@ -157,7 +160,7 @@ def composition_scores(
 
 # %% ../../nbs/papers/810_backbone.ipynb #6644aba7
 def states_scores(
-    model: nn.Module,
+    model: DualEncoder,
     images: int = 600,  # pictures of the validation split, of all its pairs alike
     source: StatesSource = StatesSource(),  # of its training
 ) -> dict[str, float]:

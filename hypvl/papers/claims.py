@@ -284,7 +284,7 @@ def _compare(
     gains: dict[int, list[pd.Series]] = {1: [], -1: []}
     for sign, group in groups:
         gains[sign] += [gap[column.key] for column in group]
-    effects = sum(sign * sum(found) / len(found) for sign, found in gains.items() if found)
+    effects: Any = sum(sign * sum(found) / len(found) for sign, found in gains.items() if found)
     bounds = np.array([bars.bounds(column) for column in columns])
     means = np.array([one["value"].mean() for one in (ours, theirs)])
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -355,7 +355,7 @@ def _error(effects: np.ndarray) -> float:
 
 
 def _t_value(effects: np.ndarray, against: float) -> float:
-    return (np.mean(effects) - against) / _error(effects)
+    return float((np.mean(effects) - against) / _error(effects))
 
 
 def _p_value(effects: np.ndarray, against: float = 0.0) -> float:
@@ -552,8 +552,9 @@ def judge(
             row |= {"seeds": len(str(old["seeds"]).split(",")), "per_seed": ""}
             row["interval"] = "items and seeds, older rule"
         rows.append(row)
+    row_of = dict(zip(claims.index, rows))
     for place, outcome, p in zip(tests, *outcomes(list(tests.values()))):
-        claim, row = claims.loc[place], rows[claims.index.get_loc(place)]
+        claim, row = claims.loc[place], row_of[place]
         row |= {"outcome": outcome, "p": p}
         row["note"] = _note(claim, row.pop("found"), outcome, row)
     judged = pd.DataFrame(rows, index=claims.index).reindex(columns=list(JUDGED))

@@ -86,7 +86,7 @@ def recipe(
         known_name("variant", variant, tuple(VARIANTS))
     data, train = preset_scale(preset)
     tower = _TOWERS["published" if preset == "paper" else "world"][size]
-    objective = FamilyObjective(family=family, boxes=boxes)
+    objective: Any = override(FamilyObjective(boxes=boxes), {"family": family})
     if preset != "paper":
         data = override(data, {"suite.draw": seed})
         objective = replace(objective, delay="plateau", ramp=min(150, train.steps // 4))
@@ -103,7 +103,8 @@ def recipe(
     )
     made = override(made, variant_fields(family, variant or "official"))
     made = at_budget(override(made, overrides), budget)
-    with_boxes = made.objective.boxes
+    objective = made.objective
+    with_boxes = objective.boxes
     if preset != "paper" and "model.text.vocabulary" not in overrides:
         made = with_vocabulary(made)
     label = made.label or model_label(family, with_boxes)

@@ -59,7 +59,7 @@ def radius_table(
 ) -> pd.DataFrame:  # a row per cell, means over seeds
     "Radii, learned spread, inverse temperature and share of half-spaces of each cell."
     kept = ["_radius", "_spread", "scale", "half_spaces"]
-    named = [name for name in table if any(part in name for part in kept)]
+    named = [name for name in table.columns if any(part in name for part in kept)]
     return table.groupby("cell", sort=False)[named].mean()
 
 # %% ../../nbs/papers/819_curvature.ipynb #97eea6a9
@@ -76,6 +76,7 @@ def curvature_figure(
         left, right = axes.flat
         left.axvspan(-EQUIVALENCE, EQUIVALENCE, color=".92", lw=0)
         left.axvline(0, color=".3", lw=1)
+        row: Any
         for place, row in enumerate(judged.itertuples()):
             colour = _COLOURS.get(row.outcome, ".45")
             left.plot([row.low, row.high], [place, place], color=colour, lw=2)

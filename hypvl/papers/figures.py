@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -39,7 +40,7 @@ COLOURS = (
     *("#767676", "#0072B2", "#D55E00", "#009E73"),
     *("#CC79A7", "#E69F00", "#56B4E9", "#000000"),
 )
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.hashsalt": "hypvl",
     "axes.titlesize": 9,
     "axes.labelsize": 8.5,
@@ -277,10 +278,10 @@ def _draw_curves(
     "Thin lines for seeds, over them a thick one for their mean, and room for levels to compare."
     means = _mean_curves(curves)
     for (model, _), line in curves.groupby(["model", "seed"], sort=False):
-        axis.plot(line["step"], line["value"], color=colours[model], lw=0.6, alpha=0.4)
+        axis.plot(line["step"], line["value"], color=colours[str(model)], lw=0.6, alpha=0.4)
     for model, mean in means.items():
         mean = mean.dropna()
-        axis.plot(mean.index, mean, color=colours[model], lw=2.0, zorder=3)
+        axis.plot(mean.index, mean, color=colours[str(model)], lw=2.0, zorder=3)
     ends = curves["value"].quantile([0.02, 0.98]).tolist()
     low = min(ends[0], means.min().min(), *levels)
     high = max(ends[1], means.max().max(), *levels)
@@ -312,7 +313,7 @@ def training_figure(
     candidates: Mapping[str, int] | None = None,  # of each model: texts for an image to choose from
 ) -> Drawing:
     "Loss rows, spread, schedule and curvature over the steps, one line a model."
-    shown = _curve_panels(list(history))
+    shown = _curve_panels(list(history.columns))
     if not shown:
         raise ValueError(
             f"history: none of the columns is a training curve, got {list(history.columns)}"
@@ -331,7 +332,7 @@ def training_figure(
             if title.startswith("contrast: "):
                 rows = rows.assign(candidates=rows["model"].map(candidates or {}))
             counts = sorted(map(int, rows.get("candidates", pd.Series()).dropna().unique()))
-            _draw_curves(axis, rows, colours, np.log(counts))
+            _draw_curves(axis, rows, colours, np.log(counts).tolist())
             _draw_guessing(axis, counts)
             scale = ", log" if axis.get_yscale() == "log" else ""
             axis.set_title(f"{number} {title}{scale}", loc="left")
@@ -375,9 +376,9 @@ def budget_signs(
         raise ValueError(f"ours: no model {ours!r} among the scores, got {list(wide.columns)}")
     rows = []
     for rival in wide.columns.drop(ours):
-        leads = (wide[ours] - wide[rival]).dropna()
-        for (metric, budget), values in leads.groupby(level=["metric", "budget"], sort=False):
-            lead, low, high = seed_interval(values.to_numpy())
+        leads = (wide[ours] - wide[rival]).dropna().rename("lead").reset_index()
+        for (metric, budget), values in leads.groupby(["metric", "budget"], sort=False):
+            lead, low, high = seed_interval(values["lead"].to_numpy())
             sign = "0" if abs(lead) < 1e-9 else "+" if lead > 0 else "−"
             sure = low > 0 or high < 0
             row = {"metric": metric, "model": rival, "budget": budget, "lead": lead}
@@ -393,13 +394,16 @@ def _draw_budget(axis: Axes, rows: pd.DataFrame, colours: Mapping[str, str]) -> 
         mean, seeds = 100 * by_budget["value"].mean(), by_budget["seed"].agg(set)
         for (start, begin), (end, stop) in pairwise(mean.items()):
             same = seeds[start] == seeds[end]
-            style_of = {"color": colours[model], "lw": 1.6, "ls": "-" if same else "--"}
+            style_of = {"color": colours[str(model)], "lw": 1.6, "ls": "-" if same else "--"}
             axis.plot([start, end], [begin, stop], **style_of)
-        axis.plot(part["budget"], 100 * part["value"], "o", color=colours[model], ms=3, alpha=0.6)
+        axis.plot(
+            part["budget"], 100 * part["value"], "o", color=colours[str(model)], ms=3, alpha=0.6
+        )
 
 
 def _draw_signs(axis: Axes, signs: pd.DataFrame, rivals: Sequence[str]) -> None:
     "Draw one row per rival and one lead in points per budget, in brackets as its sign is."
+    row: Any
     for row in signs.itertuples():
         place = rivals.index(row.model)
         lead = "0" if abs(row.lead) < 0.0005 else f"{100 * row.lead:+.1f}".replace("-", "−")
@@ -489,7 +493,7 @@ def claims_figure(
         ratios = {"height_ratios": [height + 0.6 for height in heights]}
         axes = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw=ratios)[:, 0]
         for axis, rows in zip(axes, blocks):
-            for y, row in rows.iterrows():
+            for y, (_, row) in enumerate(rows.iterrows()):
                 _claim_row(axis, y, row)
             axis.axvline(0, color=".25", lw=1)
             names = [textwrap.fill(claim, 62) for claim in rows["claim"]]
@@ -500,7 +504,7 @@ def claims_figure(
         if not blocks:
             no_data(axes[0], "no primary claim was run")
         words = {"not run": "not judged: too few seeds"}
-        marks = [
+        marks: list[Line2D | Patch] = [
             Line2D([], [], color=colour, marker="o", ls="", label=words.get(outcome, outcome))
             for outcome, colour in OUTCOME_COLOURS.items()
             if primary["outcome"].eq(outcome).any()

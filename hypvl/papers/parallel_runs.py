@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import joblib
 from joblib.externals.loky import get_reusable_executor
@@ -235,7 +236,8 @@ def _side_by_side(
     ):
         # joblib replaces a process whose memory has grown
         warnings.filterwarnings("ignore", "A worker stopped while some jobs")
-        joblib.Parallel(at_once, batch_size=1)(jobs)
+        parallel: Any = joblib.Parallel  # annotated as if `batch_size` were a text
+        parallel(at_once, batch_size=1)(jobs)
 
 # %% ../../nbs/papers/803_parallel_runs.ipynb #ba82dad5
 def run_all(

@@ -8,7 +8,7 @@ __all__ = ['PACKAGES', 'git_state', 'short_commit', 'versions', 'device_type', '
 
 # %% ../../nbs/papers/805_provenance.ipynb #2f945dbc
 import importlib.metadata
-import importlib.util
+import importlib.resources
 import json
 import os
 import platform
@@ -39,11 +39,7 @@ def git_state(
     folder: str | os.PathLike | None = None,  # of the code; default: the installed package
 ) -> dict:
     "Commit of the code, and whether tracked files differ from it; `unknown` outside of a checkout."
-    folder = (
-        Path(folder)
-        if folder is not None
-        else Path(importlib.util.find_spec("hypvl").submodule_search_locations[0])
-    )
+    folder = Path(str(importlib.resources.files("hypvl"))) if folder is None else Path(folder)
     commit = _git(folder, "rev-parse", "HEAD")
     if commit is None or _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:
         return {"commit": "unknown", "dirty": None}

@@ -324,18 +324,18 @@ class Reference:
             found.setdefault((row.table, row.model, row.dataset), str(row.why))
         return found
 
-    def _cell(self, row: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    def _cell(self, row: dict, file: Path) -> dict[str, Any]:
         for rule in self.rules:
             if rule.matches(row):
                 return rule.read(row)
         raise ValueError(f"rules: none reads the cell {dict(row)} of {file.name}")
 
-    def _model(self, row: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    def _model(self, row: dict, file: Path) -> dict[str, Any]:
         named = {here: row[there] for there, here in self.columns.items() if there in row}
         name = self.printed.format(**row)
         for printed, columns in self.models.items():
             if re.fullmatch(printed, name):
-                return named | columns
+                return {**named, **columns}
         known = suggest(name, self.models)
         raise ValueError(f"models: {name!r} of {file.name} is unknown.{known}")
 

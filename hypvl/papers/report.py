@@ -57,7 +57,7 @@ def load_checkpoint(
     # a published NAME/TAG, 'open_clip:NAME/TAG' or 'open_clip:NAME/FILE'
     source: str | Path,
     family: str | None = None,  # of a published file; None: by its layout
-) -> nn.Module:
+) -> Any:
     "A model in evaluation mode."
     text, path = str(source), Path(source)
     if text in SHIPPED and not path.exists():
@@ -115,7 +115,7 @@ def _from_open_clip(text: str) -> nn.Module:
 
 
 def family_of(
-    model: nn.Module,
+    model: Any,
     given: str | None = None,  # what the user says
 ) -> str:
     "The family under which a model stands in tables: as said, as published, or its geometry."
@@ -361,7 +361,7 @@ def evaluate_checkpoint(
         data_root = data_root if world is None else world
     suite = suite or default_suite(data_root)
     chosen_tasks(data_root, suite, sections, names)  # a fault is said before anything is replaced
-    model = source if isinstance(source, nn.Module) else load_checkpoint(source, family)
+    model: Any = source if isinstance(source, nn.Module) else load_checkpoint(source, family)
     out = Path(out)
     checkpoint = weights_hash(model)
     commit = short_commit(git_state())

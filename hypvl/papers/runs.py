@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..config import from_dict, suggest, to_dict
 from ..data.sources import DataPaths, DataSource
@@ -147,10 +147,10 @@ def find_probe(
 
 # %% ../../nbs/papers/802_runs.ipynb #8f7d44f5
 def suite_frames(
-    model: nn.Module, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
+    model: Any, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "All test sets of the data; on real data, which takes hours, finished ones are kept."
-    kept = {}
+    kept: dict[str, Any] = {}
     if not (data.suite / "world.json").exists():
         folder = out / "evaluation"
         kept = {"done": folder / "tasks", "folder": folder / "embeddings"}
@@ -165,7 +165,7 @@ def suite_frames(
 
 
 def validation_embeddings(
-    model: nn.Module,
+    model: Any,
     data: DataPaths,  # of the source that the recipe is tested on
     recipe: Recipe,
 ) -> dict[str, Tensor]:  # 'image' and 'text', on the CPU in float32
@@ -182,7 +182,7 @@ def validation_embeddings(
 
 # %% ../../nbs/papers/802_runs.ipynb #69b8dd91
 def validation_frames(
-    model: nn.Module, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
+    model: Any, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "Retrieval on validation scenes."
     embeddings = validation_embeddings(model, data, recipe)
@@ -240,8 +240,8 @@ def _plain(data: DataPaths) -> list[str]:
 
 def _paths(plain: Sequence[str]) -> DataPaths:
     "Prepared data of `_plain`."
-    *folders, content_hash = plain
-    return DataPaths(*(Path(folder) for folder in folders), content_hash)
+    train, val, suite, content_hash = plain
+    return DataPaths(Path(train), Path(val), Path(suite), content_hash)
 
 
 _JOINED = ("items", "results")  # frames that mean the same whatever probe leaves them
@@ -314,7 +314,10 @@ class Run:
     @property
     def seconds(self) -> float:
         "What training and evaluation took; of a run that was taken up again, its last part."
-        return finished(self.folder)["seconds"]
+        facts = finished(self.folder)
+        if facts is None:
+            raise FileNotFoundError(f"folder: no finished run in {self.folder}")
+        return facts["seconds"]
 
     def frames(self) -> dict[str, pd.DataFrame]:
         "All tables of the run, every row with its origin."
@@ -392,7 +395,7 @@ _LARGE = "items"  # the frame with a row for each test item, score and metric: a
 
 def _columns_of(frame: pd.DataFrame, kind: Callable[[Any], bool]) -> list[str]:
     "Columns of a kind of type."
-    return [name for name in frame if kind(frame[name].dtype)]
+    return [name for name in frame.columns if kind(frame[name].dtype)]
 
 
 def _is_category(dtype: Any) -> bool:

@@ -197,7 +197,7 @@ def read_saved(
     else:
         results = pd.read_parquet(folder / "results.parquet")
     sections = results.groupby("section", sort=False)
-    return {name: {"results": rows.reset_index(drop=True)} for name, rows in sections}
+    return {str(name): {"results": rows.reset_index(drop=True)} for name, rows in sections}
 
 
 def select_rows(
@@ -414,6 +414,13 @@ class StudyRows(StudyPlan):
         frame = select_rows(frames, query.where)
         return frame if query.view is None else query.view(frame)
 
+    def needed(self, query: Rows) -> pd.DataFrame:
+        "Rows of the runs; NoFrame where the first section was not run or has none."
+        found = self.rows(query)
+        if found is None:
+            raise NoFrame(f"the runs of this study left no table {query.frame!r}")
+        return found
+
     def frame(
         self,
         name: str,  # of a table that the runs leave
@@ -421,9 +428,7 @@ class StudyRows(StudyPlan):
         **where,  # column=value that the rows must have
     ) -> pd.DataFrame:
         "Rows of one section's runs."
-        found = self.rows(Rows(name, (section or self.parameters.sections[0],)))
-        if found is None:
-            raise NoFrame(f"the runs of this study left no table {name!r}")
+        found = self.needed(Rows(name, (section or self.parameters.sections[0],)))
         for column, value in where.items():
             found = found[found[column].eq(value)]
         return found
@@ -484,7 +489,7 @@ def study_provenance(
 
 # %% ../../nbs/papers/800_study.ipynb #eb7205b3
 def render_figure(
-    study: StudyRows,
+    study: "Study",
     figure: Figure,
 ) -> Drawing | SavedPicture | Markdown:
     "The figure, saved below `out`; a saved picture or a sentence where its rows are missing."

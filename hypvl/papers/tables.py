@@ -313,18 +313,19 @@ def _blocks(frame: pd.DataFrame, scores: Mapping[str, str]) -> Iterator[Block]:
     "The blocks of a long frame, in its order; `scores` says what a score is called."
     groups = frame.groupby(["source", "score", few_seeds(frame)], sort=False)
     for (source, score, few), cells in groups:
-        fullest = cells["row"].eq(cells["row"].value_counts().idxmax())  # has the columns in order
+        fullest = cells["row"].eq(cells["row"].value_counts().index[0])  # has the columns in order
         in_order = pd.concat([cells[fullest], cells])
         headings = list(dict.fromkeys(zip(in_order["group"], in_order["label"])))
         rows = list(dict.fromkeys(cells["row"]))
         columns = pd.MultiIndex.from_tuples(headings)
         text = pd.DataFrame("–", index=rows, columns=columns)
         rank = pd.DataFrame(0, index=rows, columns=columns)
+        cell: Any
         for cell in cells.itertuples():
             text.loc[cell.row, (cell.group, cell.label)] = shown_text(cell)
             rank.loc[cell.row, (cell.group, cell.label)] = cell.rank
         theirs = f"{source}: the paper's own numbers, on its own data"
-        caption = theirs if source != OUR_BLOCK else f"{source}, {scores.get(score, score)}"
+        caption = theirs if source != OUR_BLOCK else f"{source}, {scores.get(str(score), score)}"
         caption += f"; fewer than {FEWEST_SEEDS} seeds, ranked apart" if few else ""
         yield Block(caption, text, rank)
 
@@ -383,7 +384,7 @@ def split_block(
     for number, columns in enumerate(parts):
         caption = f"{block.caption}, continued" if number and block.caption else block.caption
         text, rank = block.text.iloc[:, columns], block.rank.iloc[:, columns]
-        elsewhere = text.eq("–").all(axis=1) & block.text.ne("–").any(axis=1)
+        elsewhere = (text == "–").all(axis=1) & (block.text != "–").any(axis=1)
         if not elsewhere.all():
             text, rank = text[~elsewhere], rank[~elsewhere]
         shown.append(Block(caption, text, rank))
@@ -394,7 +395,7 @@ _CELL = "white-space: nowrap; padding: .15em .5em; text-align: "
 _MARKS = {0: "{}", 1: "<b>{}</b>", 2: "<u>{}</u>"}
 
 
-def _heading_rows(columns: pd.MultiIndex) -> list[str]:
+def _heading_rows(columns: pd.Index) -> list[str]:
     "Groups over their span, then labels; a group that its only label repeats is written once."
     above, below = [], []
     start = 0
@@ -417,9 +418,9 @@ def _to_html(block: Block) -> str:
     "A block as HTML; JupyterLab drops style sheets of untrusted notebooks, so cells carry styles."
     lines = [f"<p><b>{_html.escape(block.caption)}</b></p>"] if block.caption else []
     lines += ["<table>", "<thead>", *_heading_rows(block.text.columns), "</thead>", "<tbody>"]
-    for row, texts in block.text.iterrows():
+    for (row, texts), ranks in zip(block.text.iterrows(), block.rank.to_numpy()):
         cells = [f'<th style="{_CELL}left">{_html.escape(str(row))}</th>']
-        for text, rank in zip(texts, block.rank.loc[row]):
+        for text, rank in zip(texts, ranks):
             marked = _MARKS[rank].format(text.replace(" ", "\N{NO-BREAK SPACE}"))
             cells.append(f'<td style="{_CELL}right">{marked}</td>')
         lines.append("<tr>" + "".join(cells) + "</tr>")
@@ -438,8 +439,7 @@ def _to_markdown(block: Block) -> str:
         headings.append(label if group in ("", label) else f"{group} {label}")
     lines = [_markdown_line(["", *headings])]
     lines.append(_markdown_line(["---"] + ["---:"] * len(headings)))
-    for row, texts in block.text.iterrows():
-        ranks = block.rank.loc[row]
+    for (row, texts), ranks in zip(block.text.iterrows(), block.rank.to_numpy()):
         marked = [marks[rank].format(text) for text, rank in zip(texts, ranks)]
         lines.append(_markdown_line([str(row), *marked]))
     return "\n".join(lines)
@@ -584,6 +584,7 @@ def _notes(frame: pd.DataFrame, rank_by: Sequence[str]) -> tuple[str, ...]:
     if len(part):
         known = part.drop_duplicates(["dataset", "n", "expected_n"])
         amounts = []
+        cell: Any
         for cell in known.itertuples():
             whole = f" of {cell.expected_n:,.0f}" if pd.notna(cell.expected_n) else ""
             amounts.append(f"{cell.dataset} {cell.n:,.0f}{whole}")
@@ -610,9 +611,7 @@ def _origins(frame: pd.DataFrame) -> tuple[str, ...]:
     return tuple(lines)
 
 # %% ../../nbs/papers/807_tables.ipynb #bf53ee5b
-def _expected_models(
-    layout: Layout, theirs: pd.DataFrame, without: pd.DataFrame
-) -> list[Mapping[str, Any]]:
+def _expected_models(layout: Layout, theirs: pd.DataFrame, without: pd.DataFrame) -> list[dict]:
     "Models that get a row even where they have no number."
     found = pd.concat([theirs, without]) if layout.expected else without
     models = found[list(MODEL_COLUMNS)].drop_duplicates(list(layout.keys))
@@ -628,18 +627,18 @@ def paper_table(
     gaps: Mapping[str, str] | None = None,
 ) -> Table:
     "Our rows beside the paper's."
-    frame, gaps = as_results(ours), dict(gaps or {})
+    frame, reasons = as_results(ours), dict(gaps or {})
     absent = frame[frame["value"].isna()]
     if "reason" in frame:
-        reasons = absent.drop_duplicates("dataset").set_index("dataset")["reason"]
-        gaps = reasons.to_dict() | gaps
+        first = absent.drop_duplicates("dataset")
+        reasons = dict(zip(first["dataset"], first["reason"])) | reasons
     without = absent[absent[list(layout.keys)].notna().all(axis=1)]
     frame = frame[frame["value"].notna()]
     printed = reference[reference["table"].eq(layout.number)]
     theirs = as_results(printed.assign(seed=0, score=PUBLISHED))
-    shown = _choose(layout.columns, frame, gaps)
+    shown = _choose(layout.columns, frame, reasons)
     cells = _cells(frame, layout, shown)
-    cells += _missing(cells, layout, shown, _expected_models(layout, theirs, without), gaps)
+    cells += _missing(cells, layout, shown, _expected_models(layout, theirs, without), reasons)
     mine = _long(cells, layout.number, OUR_BLOCK)
     paper = _long(_cells(theirs, layout, layout.columns), layout.number, layout.source)
     for name in (*_ORIGIN, "seeds", "interval"):
@@ -769,8 +768,8 @@ def as_markdown(
     "The frame as a Markdown table whose columns are aligned, so that a terminal shows it, too."
     text = frame.astype(object).where(frame.notna(), "–").astype(str)
     text = text.apply(lambda column: column.str.replace("|", "\\|").str.replace("\n", " "))
-    widths = [max([len(name), *text[name].str.len()]) for name in text]
-    lines = [list(text), ["-" * width for width in widths], *text.values.tolist()]
+    widths = [max([len(name), *text[name].str.len()]) for name in text.columns]
+    lines = [list(text.columns), ["-" * width for width in widths], *text.values.tolist()]
     rows = [" | ".join(c.ljust(w) for c, w in zip(line, widths)) for line in lines]
     return "".join(f"| {row} |\n" for row in rows)
 

@@ -190,8 +190,10 @@ def measure_update(
         seconds = _median_seconds(update, updates, accelerator.device)
         found.append((seconds, counter.get_total_flops(), memory))
     sizes = batch_size, 2 * batch_size
-    lines = [line_through(*zip(sizes, values)) for values in zip(*found)]
-    return UpdateCost(*lines, f"{_device_name(accelerator.device)}, precision {precision}")
+    seconds, operations, memory = (line_through(*zip(sizes, values)) for values in zip(*found))
+    return UpdateCost(
+        seconds, operations, memory, f"{_device_name(accelerator.device)}, precision {precision}"
+    )
 
 # %% ../../nbs/papers/815_training_plan.ipynb #004f4a06
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ __all__ = ['Direction', 'TIE', 'COSINE_ERROR', 'SEEDS', 'root_angles', 'may_reac
 # %% ../../nbs/search/703_angle_search.ipynb #dba1da11
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -94,14 +94,16 @@ def reach_by_shells(
     "Points that were measured: the k best, or all that meet the bound, are among them."
     if bound is None and k is None:
         raise ValueError("k or bound is needed, got neither")
-    each = 0 if bound is not None else max(SEEDS, -(-2 * k // max(1, len(shells))))
+    wanted = 0 if k is None else k
+    each = 0 if bound is not None else max(SEEDS, -(-2 * wanted // max(1, len(shells))))
     rows = _seeds(cosines, norms, shells, each, both=largest)
     angles = measure(rows)
     if bound is None:
-        if len(rows) < k:
+        if len(rows) < wanted:
             return _with_rest(measure, rows, angles, shells)
-        bound = np.partition(angles, -k)[-k] if largest else np.partition(angles, k - 1)[k - 1]
-    bound = np.clip(bound - TIE if largest else bound + TIE, 0, np.pi)
+        place = len(angles) - wanted if largest else wanted - 1
+        bound = float(np.partition(angles, place)[place])
+    bound = min(max(bound - TIE if largest else bound + TIE, 0.0), np.pi)
     more = []
     for shell in shells:
         rim = norms[shell[0 if largest else -1]]
@@ -198,12 +200,16 @@ class AngleSearch:
         if own is None or own <= 0 or not len(every):  # at the root there is no direction
             return every, measure(every)
 
-        def terms(norm):
-            return tuple(value.item() for value in geometry.angle_terms(own, own.new_tensor(norm)))
+        angle_terms: Any = geometry.angle_terms
+
+        def terms(norm: float) -> tuple[float, float]:
+            a, b = angle_terms(own, own.new_tensor(norm))
+            return a.item(), b.item()
 
         norms = self.table["norms"]
         shells = self.shells if rows is None else cut_into_shells(norms[rows], rows)
         slack = max(1e-5, COSINE_ERROR * (geometry.dim + 2))
         k = None if k is None else min(k, len(every))
-        how = dict(largest=largest, slack=slack, k=k, bound=bound)
-        return reach_by_shells(measure, cosines, norms, shells, terms, **how)
+        return reach_by_shells(
+            measure, cosines, norms, shells, terms, largest=largest, slack=slack, k=k, bound=bound
+        )

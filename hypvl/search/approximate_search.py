@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from ..extras import extra_named
-from .exact_search import ScoreAll, Scored, Scorer, VectorScan, make_vectors
+from .exact_search import ScoreAll, Scored, Scorer, VectorScan, make_vectors, required
 from .point_table import BLOCK
 
 FEW = 4096  # points that a filter leaves, up to which all are scored
@@ -33,6 +33,7 @@ def bound_queries(bounds: torch.Tensor) -> torch.Tensor:
 class BoundSearch(ScoreAll):
     "Search by a lower bound of the distance; each query is certified or not."
 
+    scan: VectorScan
     exact = False
 
     def __init__(self, scorer: Scorer, candidates: int = 500):
@@ -44,14 +45,16 @@ class BoundSearch(ScoreAll):
     def add(self, points: np.ndarray):
         "Append the bound vectors of points."
         vectors_of = self.scorer.geometry.bound_vectors
-        keys = make_vectors(self.scorer, points, lambda some: bound_keys(vectors_of(some)))
+        keys = make_vectors(
+            self.scorer, points, lambda some: bound_keys(required(vectors_of(some)))
+        )
         self.scan.append(keys)
 
     @torch.no_grad()
     def _wide(self, queries):
         "Vectors of queries for a scan, float64."
         bounds = self.scorer.geometry.bound_vectors(self.scorer.tensor(queries))
-        return bound_queries(bounds).double().numpy()
+        return bound_queries(required(bounds)).double().numpy()
 
     def find(self, points, queries, k, rows, certify=False) -> list[Scored]:
         wide, count = self._wide(queries), len(points) if rows is None else len(rows)
@@ -116,8 +119,10 @@ class HNSWSearch(ScoreAll):
 
     def add(self, points: np.ndarray):
         "Append points to the graph."
+        if not len(points):
+            return
         vectors = self._vectors(points)
-        if self.graph is None and len(points):
+        if self.graph is None:
             faiss = _faiss()
             self.graph = faiss.IndexHNSWFlat(vectors.shape[1], 32, faiss.METRIC_L2)
             self.graph.hnsw.efConstruction = 200

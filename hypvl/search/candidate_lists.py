@@ -6,7 +6,7 @@
 __all__ = ['Listed', 'MemberList', 'MemberLists', 'MemberSearch']
 
 # %% ../../nbs/search/704_candidate_lists.ipynb #b36a1c01
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ..geometry.spaces import Geometry
 from .approximate_search import bound_keys, bound_queries
-from .exact_search import ScoreAll, Scored, Scorer, VectorScan, make_vectors
+from .exact_search import ScoreAll, Scored, Scorer, VectorScan, make_vectors, required
 
 # %% ../../nbs/search/704_candidate_lists.ipynb #2daec7a5
 class Listed(NamedTuple):
@@ -43,14 +43,14 @@ class MemberList:
     def keys(self, member: Geometry, part: Tensor) -> Tensor:
         "Vectors of points."
         if self.ranks:
-            return member.search_vectors(part, "key")
-        return bound_keys(member.bound_vectors(part))
+            return required(member.search_vectors(part, "key"))
+        return bound_keys(required(member.bound_vectors(part)))
 
     def queries(self, member: Geometry, part: Tensor) -> Tensor:
         "Vectors of queries."
         if self.ranks:
-            return member.search_vectors(part, "query")
-        return bound_queries(member.bound_vectors(part))
+            return required(member.search_vectors(part, "query"))
+        return bound_queries(required(member.bound_vectors(part)))
 
     def limit(
         self,
@@ -103,7 +103,7 @@ class MemberLists:
         return found
 
     @torch.no_grad()
-    def bound(self, query: np.ndarray, listed: list[Listed], points: np.ndarray) -> float:
+    def bound(self, query: np.ndarray, listed: Sequence[Listed], points: np.ndarray) -> float:
         "The most that a point on no list can score with a query [D]."
         asked, limits = self.scorer.tensor(query)[None], {}
         members = self.members(asked)
@@ -117,6 +117,7 @@ class MemberLists:
 class MemberSearch(ScoreAll):
     "Search by the lists of all members of a geometry; each query is certified or not."
 
+    scan: VectorScan
     exact = False
 
     def __init__(self, scorer: Scorer, candidates: int = 500):

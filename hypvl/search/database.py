@@ -62,7 +62,7 @@ def rerank_distances(
     It holds for vectors of hyperbolic spaces and of products of them. Vectors of a flat space are
     ranked by their Euclidean distance; for those of a sphere this is no distance.
     """
-    query, candidates = np.float64(query), np.float64(candidates)
+    query, candidates = np.asarray(query, np.float64), np.asarray(candidates, np.float64)
     if metric not in ("l1", "l2") or factors < 1 or not (np.asarray(curvature) > 0).all():
         said = f"metric={metric!r}, factors={factors}, curvature={curvature}"
         raise ValueError(f"metric 'l1' or 'l2', factors ≥ 1, curvature > 0 needed, got {said}")

@@ -22,11 +22,11 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from PIL import Image
-from torch import nn
 from tqdm import tqdm
 
 from ..extras import extra_named
 from ..models import create_model, load_model, load_official
+from ..models.image_text import ImageTextModel
 from ..models.shipped import SHIPPED
 from ..pictures import Bounds, Refused, read_picture
 from hypvl.search.explorer_queries import (
@@ -79,6 +79,8 @@ with extra_named("hypvl.search.explorer_page", "explore"):
     import gradio as gr
     import uvicorn
     from fastapi import FastAPI
+    from gradio.components import Component
+    from gradio.themes.default import Default
     from gradio.utils import get_upload_folder
     from gradio_client.utils import is_file_obj, traverse
     from starlette.datastructures import Headers
@@ -190,7 +192,7 @@ def paint_results(searcher: Searcher, view: View, query: Query) -> str:
         way = cards(searcher.gallery, lists["way"].hits, ends=ends)
         return f'<p>{words}</p><div class="strip">{way}</div>'
     if view.show == "map":
-        places = disk_map(searcher, view, query, lists["hits"].hits["row"])
+        places = disk_map(searcher, view, query, lists["hits"].hits["row"].to_numpy())
         return disk_svg(places, searcher.gallery)
     if view.columns:
         return columns(searcher.gallery, lists, view)
@@ -223,7 +225,7 @@ def paint(explorer: Explorer, session: Session, progress: Progress) -> tuple[str
     several = asked(explorer, session, progress)
     shown = paint_picture(gallery, session, several[0][2] if several else None)
     if not several or view.show == "pictures":
-        return shown, pick(gallery, sample_rows(gallery, session.seed))
+        return shown, pick(gallery, sample_rows(gallery, session.seed).tolist())
     answers = [paint_results(*one) for one in several]
     if len(several) == 1:
         return shown, answers[0]
@@ -438,10 +440,10 @@ _MODES = [("nearest first", "nearest"), ("within a threshold, general first", "t
 _LEVELS = [("all", ""), ("pictures", "scene"), ("objects", "object"), ("parts", "part")]
 
 
-def _controls(explorer: Explorer) -> dict[str, gr.components.Component]:
+def _controls(explorer: Explorer) -> dict[str, Component]:
     "Controls by the field of `View` that they set."
     names, labels = explorer.names, explorer.gallery.labels
-    made: dict[str, gr.components.Component] = {}
+    made: dict[str, Component] = {}
     with gr.Accordion("Order", open=True):
         made["score"] = gr.Radio([*SCORES], label="sort by", elem_id="score")
         made["direction"] = gr.Radio(_DIRECTIONS, label="direction", info="of the angle")
@@ -507,8 +509,8 @@ def _threshold_slider(searcher: Searcher, view: View, session: Session):
         return gr.update(visible=False)
     low, high, step = threshold_span(searcher, view, query.point)
     value = find(searcher, view, query.point, query.row).threshold
-    ends = dict(minimum=min(low, value), maximum=max(high, value))
-    return gr.update(value=value, step=step, visible=True, **ends)
+    low, high = min(low, value), max(high, value)
+    return gr.update(value=value, step=step, visible=True, minimum=low, maximum=high)
 
 # %% ../../nbs/search/713_explorer_page.ipynb #03c591e0
 def _reported(progress: gr.Progress) -> Progress:
@@ -736,11 +738,11 @@ class _GalleryEvents:
 
     def watch(self):
         "The button, with the number of new or changed files."
-        gallery = self.explorer.gallery
+        gallery, source = self.explorer.gallery, self.explorer.gallery.source
         with self._lock:  # one look for all tabs
             began = time.monotonic()
-            if began >= self._again:
-                self._changed = gallery.source.changed(gallery.store)
+            if began >= self._again and isinstance(source, FolderPictures):
+                self._changed = source.changed(gallery.store)
                 took = time.monotonic() - began
                 self._again = began + max(_WATCH - 5, 100 * took)  # at most 1 % of the time
         said, count = "Look for new pictures", self._changed
@@ -828,8 +830,9 @@ def _query_column(at):
 
 def _result_column(at):
     "The results, what is shown of them, and exports."
-    label = dict(label="what is shown", show_label=False, elem_id="show")
-    at.show = gr.Radio(_SHOWN, value="hits", **label)
+    at.show = gr.Radio(
+        _SHOWN, value="hits", label="what is shown", show_label=False, elem_id="show"
+    )
     at.status = gr.HTML(elem_id="status")
     at.answers = gr.HTML(js_on_load=CLICKS, elem_id="answers")
     with gr.Row(visible=False) as at.save:
@@ -864,15 +867,16 @@ def _connect(page: gr.Blocks, explorer: Explorer, painter: _Painter, at: SimpleN
     at.others.click(views.others, at.session, outputs, **how)
     for name, control in {**painter.controls, "show": at.show}.items():
         event = control.submit if isinstance(control, gr.Number) else control.input
-        slides = {"trigger_mode": "always_last"} if isinstance(control, gr.Slider) else {}
-        event(partial(views.set, name), [at.session, control], outputs, **how, **slides)
+        mode = "always_last" if isinstance(control, gr.Slider) else None
+        event(partial(views.set, name), [at.session, control], outputs, trigger_mode=mode, **how)
     for button, kind in zip(at.saves, ("csv", "json")):
         made = button.click(partial(_saved, explorer, kind), at.session, at.file, **how)
         made.then(None, at.file, None, js=SAVE, **how)
     files = _GalleryEvents(painter)
     if isinstance(explorer.gallery.source, FolderPictures):
-        quiet = dict(api_visibility="private", show_progress="hidden")
-        gr.Timer(_WATCH).tick(files.watch, None, at.renew, **quiet)
+        gr.Timer(_WATCH).tick(
+            files.watch, None, at.renew, api_visibility="private", show_progress="hidden"
+        )
     at.renew.click(files.renew, at.session, [*outputs, at.headline], **how)
 
 
@@ -892,8 +896,9 @@ def _connect_query(painter, at, outputs, how):
 def make_page(explorer: Explorer) -> gr.Blocks:
     "The page; `make_app` serves it."
     painter = _Painter(explorer)
-    how = dict(title="hypvl explore", analytics_enabled=False, delete_cache=(600, 3600))
-    with UploadsOnly(**how) as page:
+    with UploadsOnly(
+        title="hypvl explore", analytics_enabled=False, delete_cache=(600, 3600)
+    ) as page:
         at = _lay_out(explorer, painter)
         _connect(page, explorer, painter, at)
         _add_endpoint(explorer)
@@ -982,7 +987,7 @@ def make_app(
     app.add_middleware(OwnPagesOnly)
     app.add_middleware(OwnSourcesOnly)
     fonts = ["system-ui", "sans-serif"]
-    theme = gr.themes.Default(font=fonts, font_mono=["ui-monospace", "monospace"])
+    theme = Default(font=fonts, font_mono=["ui-monospace", "monospace"])
     page = make_page(explorer).queue(default_concurrency_limit=4)
     page.has_launched = True  # as `launch()` says: Gradio's own check of files is on, too
     return gr.mount_gradio_app(
@@ -1002,11 +1007,11 @@ def make_app(
 # %% ../../nbs/search/713_explorer_page.ipynb #f138555b
 def run_models(
     runs: tuple[str, ...],  # folders of models or runs, published files, names of shipped models
-) -> dict[str, Callable[[], nn.Module]]:
+) -> dict[str, Callable[[], ImageTextModel]]:
     "What loads each model, by a short name; without runs the shipped models of the world."
     if not runs:
         return {name: partial(create_model, name, pretrained=True) for name in SHIPPED}
-    found: dict[str, Callable[[], nn.Module]] = {}
+    found: dict[str, Callable[[], ImageTextModel]] = {}
     for run in runs:
         path = Path(run)
         if run in SHIPPED:

@@ -17,16 +17,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from numbers import Real
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import pandas as pd
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from PIL import Image
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..config import suggest
 from ..evaluation.horopca import HoroPCA, fit_horopca
@@ -43,6 +43,9 @@ from hypvl.search.gallery import (
     silent,
 )
 from .index import Index, build_index
+
+if TYPE_CHECKING:
+    from hypvl.models.image_text import ImageTextModel
 
 # %% ../../nbs/search/711_explorer_queries.ipynb #d67191f9
 MODES = ("nearest", "threshold")
@@ -202,7 +205,7 @@ class Searcher:
     def __init__(
         self,
         name: str,  # of the model
-        model: nn.Module,
+        model: "ImageTextModel",
         gallery: Gallery,
         points: Float[np.ndarray, "N D"] | None = None,  # None: of `gallery_embeddings`
         progress: Progress = silent,
@@ -276,17 +279,19 @@ class DiskMaps:
                 chosen = torch.randperm(len(self.searcher.points), generator=generator)[:128]
                 some = self.searcher.geometry.split(self.searcher.points[chosen])[:, factor]
                 c = self.searcher.geometry.curvature[factor].item()
-                how = dict(centre=False, steps=60, starts=1, most=128)
-                self._disks[factor] = fit_horopca(some, c=c, generator=generator, **how)
+                self._disks[factor] = fit_horopca(
+                    some, c=c, generator=generator, centre=False, steps=60, starts=1, most=128
+                )
             return self._disks[factor]
 
     def flat_map(self, points: Float[Tensor, "N D"]) -> Float[np.ndarray, "N 2"]:
         "Radius: norm over the largest norm; angle: of the two main directions around the root."
         with self._lock:
-            if self._main is None:
+            main = self._main
+            if main is None:
                 around = self._around(self.searcher.points[:5000])
-                self._main = torch.linalg.svd(around, full_matrices=False).Vh[:2]
-            plane = self._around(points) @ self._main.T
+                main = self._main = torch.linalg.svd(around, full_matrices=False).Vh[:2]
+            plane = self._around(points) @ main.T
             angle = torch.atan2(plane[:, 1], plane[:, 0])
             radius = (self.searcher.norm(points) / self.searcher.norms.max().clip(1e-9)).clip(max=1)
         return (radius[:, None] * torch.stack([angle.cos(), angle.sin()], 1)).detach().numpy()
@@ -300,7 +305,7 @@ class DiskMaps:
 class LabelReader:
     "Labels of a gallery that a model can read, and their embeddings."
 
-    def __init__(self, model: nn.Module, labels: Sequence[str]):
+    def __init__(self, model: "ImageTextModel", labels: Sequence[str]):
         self.model, self.labels, self._lock = model, list(labels), threading.Lock()
         self._words: tuple[list[str], Tensor | None] | None = None
 
@@ -314,7 +319,7 @@ class LabelReader:
     def nearest(self, points: Float[Tensor, "N D"]) -> list[str]:
         "The label whose text lies nearest to each point; '' where the model reads none of them."
         labels, texts = self.readable()
-        if not labels:
+        if texts is None:
             return [""] * len(points)
         with torch.no_grad():
             best = self.model.geometry.score(points, texts, "image").argmax(1)
@@ -342,13 +347,14 @@ def _label_points(model, labels):
 def measured(
     searcher: Searcher,
     point: Float[Tensor, "D"],  # the query
-    rows: Sequence[int],  # of the gallery
+    rows: Sequence[int] | Int[np.ndarray, "H"],  # of the gallery
     direction: str = "parts",
 ) -> pd.DataFrame:  # row, distance[, angle], cosine, norm
     "Scores of some items, each by its definition."
     rows = np.array(rows, int)
     some, query = searcher.points[rows].double(), point.double()[None]
-    geometry, table = searcher.geometry, {"row": rows}
+    geometry = searcher.geometry
+    table: dict[str, np.ndarray] = {"row": rows}
     with torch.no_grad():
         try:
             table["distance"] = geometry.dist(query.expand_as(some), some).numpy()
@@ -386,7 +392,7 @@ def _kept(searcher: Searcher, view: View, asked: int | None) -> np.ndarray:
         if view.hide_image:
             keep &= (items["picture"] != items["picture"].iat[asked]).to_numpy()
     if view.hide_label:
-        shunned = {items["label"].iat[asked]} if asked is not None else _named(view, searcher)
+        shunned = set(items["label"].iloc[[asked]]) if asked is not None else _named(view, searcher)
         keep &= ~items["label"].isin(shunned - {""}).to_numpy()
     return keep
 
@@ -505,11 +511,11 @@ def query_point(
         point = encode_texts(searcher.model, [view.text])[0]
         if not view.also:
             return Query(point, None, f"“{view.text}”")
-        if not searcher.composes:
-            what = searcher.geometry.describe()
-            raise ValueError(f"also: {what} has no factors to join texts in")
+        geometry = searcher.geometry
+        if not (isinstance(geometry, Product) and searcher.composes):
+            raise ValueError(f"also: {geometry.describe()} has no factors to join texts in")
         other = encode_texts(searcher.model, [view.also])[0]
-        joined = searcher.geometry.max_compose(point, other)
+        joined = geometry.max_compose(point, other)
         return Query(joined.detach(), None, f"“{view.text}” and “{view.also}”")
     if upload is not None:
         shown = cut_out(upload, view.box) if view.box else upload
@@ -573,7 +579,7 @@ def disk_map(
     searcher: Searcher,
     view: View,
     query: Query,
-    rows: Sequence[int],  # hits
+    rows: Sequence[int] | Int[np.ndarray, "H"],  # hits
     crowd: int = 300,  # other items, to show where all lie
 ) -> pd.DataFrame:  # kind ('query', 'hit', 'crowd'), row, x, y; attrs: title
     "Places of a query, its hits and some others in the unit disk."
@@ -617,13 +623,13 @@ class Explorer:
     def __init__(
         self,
         gallery: Gallery,
-        models: Mapping[str, Callable[[], nn.Module]],  # name → what loads it
+        models: Mapping[str, Callable[[], "ImageTextModel"]],  # name → what loads it
     ):
         if not models:
             raise ValueError("models: at least one is needed, got none")
         self.gallery, self._load = gallery, dict(models)
         self._searchers: dict[str, Searcher] = {}
-        self._models: dict[str, nn.Module] = {}
+        self._models: dict[str, "ImageTextModel"] = {}
         self._lock = threading.Lock()
 
     @property

@@ -214,13 +214,13 @@ def factor_bars(
         return "<p>This model has one factor. A product model, such as PHyCLIP, has several.</p>"
     top = max(table["norm"].max(), table["mean"].max(), 1e-9)
     made = []
-    for row in table.head(16).itertuples():
-        wide, mean = 100 * row.norm / top, 100 * row.mean / top
+    columns = (table[name].head(16) for name in ("factor", "norm", "mean", "ratio"))
+    for factor, norm, mean, ratio in zip(*columns):
         made.append(
-            f'<tr><th scope="row"><button data-factor="{row.factor}">factor {row.factor}</button>'
-            f'</th><td class="bar"><i style="width:{wide:.1f}%"></i>'
-            f'<u style="left:{mean:.1f}%"></u></td>'
-            f"<td>{row.norm:.3g}</td><td>{row.ratio:.2f} × the mean</td></tr>"
+            f'<tr><th scope="row"><button data-factor="{factor}">factor {factor}</button>'
+            f'</th><td class="bar"><i style="width:{100 * norm / top:.1f}%"></i>'
+            f'<u style="left:{100 * mean / top:.1f}%"></u></td>'
+            f"<td>{norm:.3g}</td><td>{ratio:.2f} × the mean</td></tr>"
         )
     head = "<caption>Norm in each factor, the most unusual first; the line is the mean of all "
     head += "items. A factor leads to its map.</caption>"

@@ -15,20 +15,19 @@ import math
 import os
 import sqlite3
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
 from PIL import Image
-from torch import nn
 
 from ..config import config_hash, file_stamp
 from ..data.coco import category_name, files_of_images, read_coco, required_number
@@ -47,6 +46,9 @@ from .index import model_hash
 
 LEVELS = ("scene", "object", "part")  # from general to specific
 Progress = Callable[[int, int, str], None]  # done, of how many, what is being done
+
+if TYPE_CHECKING:
+    from hypvl.models.image_text import ImageTextModel
 
 # %% ../../nbs/search/710_gallery.ipynb #d650e436
 class Region(NamedTuple):
@@ -201,7 +203,7 @@ def read_annotations(
         raise ValueError(f"annotations: {name!r} is no COCO or LVIS JSON: {reason}") from error
 
 
-def _numbers(record: dict, *names: str) -> np.ndarray:
+def _numbers(record: Mapping[str, Any], *names: str) -> np.ndarray:
     "The four of a box, or as many sizes above 0, of a record."
     found = record[names[0]] if names == ("bbox",) else [record[name] for name in names]
     values = np.asarray(found, float)
@@ -220,7 +222,7 @@ def _as_regions(boxes, size, min_area):
     corners[:, 2:] += corners[:, :2]
     corners = (corners / size).clip(0, 1)
     areas = (corners[:, 2:] - corners[:, :2]).prod(1)
-    is_part = contained(corners).any(0) if len(corners) else np.empty(0, bool)
+    is_part = np.any(contained(corners), axis=0) if len(corners) else np.empty(0, bool)
     regions = []
     for i in np.argsort(-areas, kind="stable"):
         if areas[i] >= min_area:
@@ -471,7 +473,7 @@ def cut_out(
 
 
 def embed_pictures(
-    model: nn.Module,  # with `encode_image` and `preprocess_squeeze`
+    model: "ImageTextModel",  # with `encode_image` and `preprocess_squeeze`
     pictures: Iterable[Image.Image],
 ) -> Float[np.ndarray, "N D"]:  # float32
     "Points of pictures, squeezed to the size that the model takes."
@@ -509,11 +511,13 @@ class Gallery:
 
     def box(self, row: int) -> tuple[float, float, float, float]:
         "Left, top, right, bottom of an item as fractions."
-        return tuple(self.items.loc[row, ["left", "top", "right", "bottom"]].astype(float))
+        sides = (self.items[side].to_numpy() for side in ("left", "top", "right", "bottom"))
+        left, top, right, bottom = (float(values[row]) for values in sides)
+        return left, top, right, bottom
 
     def picture_of(self, row: int) -> Picture:
         "The picture that an item lies in."
-        return self.pictures[self.items["picture"].iat[row]]
+        return self.pictures[self.items["picture"].to_numpy()[row]]
 
     def load(self, row: int, box: Sequence[float] | None = None) -> Image.Image:
         "What an item shows, or another box of its picture."
@@ -565,7 +569,7 @@ _AT_ONCE = 64  # pictures that are opened side by side
 
 def gallery_embeddings(
     gallery: Gallery,
-    model: nn.Module,  # with `encode_image`, `preprocess` and `geometry`
+    model: "ImageTextModel",  # with `encode_image`, `preprocess` and `geometry`
     progress: Progress = silent,
 ) -> Float[np.ndarray, "N D"]:  # float32, one a row of `gallery.items`
     "Points of all items; those that the store lacks are made and kept, picture by picture."

@@ -168,6 +168,8 @@ def table_columns(scorer: Scorer, points, ids, labels=None) -> dict[str, np.ndar
 class IndexedEmbeddings:
     "Points of an index, and what its methods of search have computed from them."
 
+    method: Method
+
     def __init__(self, scorer: Scorer, method: Method = "flat", candidates: int = 500):
         self.scorer, self.method, self.candidates = scorer, method, candidates
         empty = np.empty((0, scorer.geometry.dim), np.float32)

@@ -10,12 +10,14 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import nn
 
 from ..config import file_hash, parse_json, write_atomic
 from ..data.jobs import folder_lock
+from .approximate_search import HNSWSearch
 from .exact_search import VectorScan
 from .index import METHODS, Index, IndexedEmbeddings, build_index, model_hash
 from .point_table import PointTable
@@ -56,7 +58,7 @@ def save_index(index: Index, folder: str | Path):
         for name, array in arrays.items():
             np.save(folder / f".{name}.npy", array)
             files[name] = _finish(folder / f".{name}.npy")
-        if getattr(store.searcher, "graph", None) is not None:
+        if isinstance(store.searcher, HNSWSearch) and store.searcher.graph is not None:
             store.searcher.save(folder / ".hnsw.index")
             files["hnsw"] = _finish(folder / ".hnsw.index")
         write_atomic(folder / "index.json", json.dumps(_facts(index, files), indent=2) + "\n")
@@ -138,9 +140,10 @@ def load_index(
         )
     try:
         paths = _check_files(folder, facts)
-        dim = getattr(model_or_geometry, "geometry", model_or_geometry).dim
+        geometry: Any = getattr(model_or_geometry, "geometry", model_or_geometry)
+        empty = np.empty((0, geometry.dim), np.float32)
         how = {name: facts[name] for name in ("side", "method", "candidates")}
-        index = build_index(model_or_geometry, np.empty((0, dim), np.float32), **how)
+        index = build_index(model_or_geometry, empty, **how)
         _restore(index.store, paths, facts["next_id"])
     except FileNotFoundError:
         if facts == _read_facts(folder / "index.json"):
@@ -162,7 +165,7 @@ def _restore(store: IndexedEmbeddings, paths, next_id):
     vectors = arrays.pop("vectors", None)
     store.table = PointTable(arrays, next_id)
     store.angles.table = store.table
-    if "hnsw" in paths:
+    if isinstance(store.searcher, HNSWSearch) and "hnsw" in paths:
         store.searcher.load(paths["hnsw"])
     elif vectors is not None:
         store.searcher.scan = VectorScan(vectors)

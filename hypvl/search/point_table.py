@@ -72,9 +72,11 @@ def check_points(
     if values.dtype not in (np.float32, np.float64):  # also those of another byte order
         wide = values.dtype.kind == "f" and values.dtype.itemsize >= 8
         values = values.astype(np.float64 if wide else np.float32)
-    for block, part in blocks(values):
+    start = 0
+    for block, _ in blocks(values):
         geometry.check_points(torch.tensor(np.asarray(block)), name)
-        _check_range(block, part.start, name, values.dtype if dtype is None else dtype)
+        _check_range(block, start, name, values.dtype if dtype is None else dtype)
+        start += len(block)
     if values.shape[1] != geometry.dim:
         raise ValueError(f"{name} must have width {geometry.dim}, got {list(values.shape)}")
     values = values if dtype is None else values.astype(dtype, copy=False)

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
-from torch import nn
 
 from ... import __version__
 from ...config import atomic_path, config_hash, suggest, write_atomic
@@ -36,6 +36,9 @@ from hypvl.evaluation.suites.tasks import (
 )
 
 _log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from hypvl.models.image_text import ImageTextModel
 
 # %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #2ca90fb5
 def save_frames(
@@ -230,7 +233,7 @@ def _joined(parts: Sequence[Mapping[str, pd.DataFrame]]) -> dict[str, pd.DataFra
 
 # %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #e11f5b1f
 def evaluate_suite(
-    model: nn.Module,  # any model with the `DualEncoder` interface
+    model: "ImageTextModel",  # any model with the `DualEncoder` interface
     root: str | Path,  # the data
     suite: str | None = None,  # a name of `SUITES`; None: by the layout of `root`
     sections: Sequence[str] | None = None,  # 'retrieval' or 'retrieval/COCO', several; None: all

@@ -67,7 +67,8 @@ def export_wds(
     FileNotFoundError where none is there.
     """
     root, written = Path(root), []
-    run = EvaluationRun(nn.Identity(), root.absolute(), Protocol())
+    nothing: Any = nn.Identity()  # a model is not needed to open data
+    run = EvaluationRun(nothing, root.absolute(), Protocol())
     for task in chosen_tasks(root, suite, sections, names):
         if task.section not in ("zero_shot", "retrieval"):
             continue

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -27,6 +27,9 @@ from tqdm import tqdm
 from ...config import atomic_path, config_hash
 from ..zero_shot import Pictures, encode_batches
 from ...geometry.spaces import Geometry
+
+if TYPE_CHECKING:
+    from hypvl.models.image_text import ImageTextModel
 
 # %% ../../../nbs/evaluation/suites/632_features.ipynb #670ec9e2
 def weights_hash(
@@ -51,7 +54,7 @@ TRANSFORMS = ("crop", "squeeze", "double")
 
 
 def image_transform(
-    model: nn.Module,  # its `preprocess` crops, its `preprocess_squeeze` squeezes
+    model: "ImageTextModel",  # its `preprocess` crops, its `preprocess_squeeze` squeezes
     kind: str,  # one of `TRANSFORMS`
 ) -> Callable:  # PIL image → [3, H, W]
     "The image transform of a protocol."
@@ -80,7 +83,7 @@ class _Chunks:
     def __init__(self, folder: Path | None):
         self.folder = folder
         self.places: dict[str, tuple[str, int]] = {}  # identity → (chunk, row)
-        self.points: dict[str, Tensor | None] = {}  # chunk → points, None where they are on disk
+        self.points: dict[str, Tensor | Path] = {}  # chunk → points, or the file that holds them
 
     def keep(self, ids: Sequence[str], points: Tensor):
         "One more chunk."
@@ -89,9 +92,10 @@ class _Chunks:
             self._note(name, ids, points)
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        with atomic_path(self.folder / f"{name}.safetensors") as part:
+        path = self.folder / f"{name}.safetensors"
+        with atomic_path(path) as part:
             save_file({"points": points.contiguous()}, part, {"ids": json.dumps(ids)})
-        self._note(name, ids, None)
+        self._note(name, ids, path)
 
     def _note(self, name, ids, points):
         self.points[name] = points
@@ -107,7 +111,7 @@ class _Chunks:
                 continue
             try:
                 with safe_open(path, "pt") as file:
-                    self._note(path.stem, json.loads(file.metadata()["ids"]), None)
+                    self._note(path.stem, json.loads(file.metadata()["ids"]), path)
             except Exception as error:
                 said = "%s among the stored points is damaged and made again: %s"
                 _log.warning(said, path.name, error)
@@ -116,9 +120,9 @@ class _Chunks:
     def _read(self, name: str) -> Tensor:
         "Points of a chunk."
         points = self.points[name]
-        if points is not None:
+        if isinstance(points, Tensor):
             return points
-        with safe_open(self.folder / f"{name}.safetensors", "pt") as file:
+        with safe_open(points, "pt") as file:
             return file.get_tensor("points")
 
     def fetch(self, ids: Sequence[str]) -> Float[Tensor, "N D"]:
@@ -127,14 +131,12 @@ class _Chunks:
         for place, identity in enumerate(ids):
             name, row = self.places[identity]
             wanted.setdefault(name, []).append((row, place))
-        found = None
+        parts, order = [], []
         for name, pairs in wanted.items():
-            points = self._read(name)
-            if found is None:
-                found = points.new_empty(len(ids), *points.shape[1:])
             rows, places = torch.tensor(pairs).T
-            found[places] = points[rows]
-        return found
+            parts.append(self._read(name)[rows])
+            order.append(places)
+        return torch.cat(parts)[torch.cat(order).argsort()]
 
 # %% ../../../nbs/evaluation/suites/632_features.ipynb #de39befe
 def _nobody_to_wait_for():
@@ -159,7 +161,7 @@ class PointStore:
 
     def __init__(
         self,
-        model: nn.Module,  # with `encode_image`
+        model: "ImageTextModel",  # with `encode_image`
         transform: str = "crop",  # one of `TRANSFORMS`
         folder: str | Path | None = None,  # where points are kept; None: in memory
         batch_size: int = 64,  # images in one pass

@@ -9,12 +9,11 @@ __all__ = ['held_out_fifth', 'probe_folders', 'ProbeData', 'open_probe', 'unsuit
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool
-from torch import nn
 
 from ...data.benchmarks.webdatasets import open_wds, wds_folders, wds_type
 from hypvl.evaluation.probe import (
@@ -26,6 +25,9 @@ from hypvl.evaluation.probe import (
 )
 from .evaluate import chosen_tasks
 from .protocols import part_of
+
+if TYPE_CHECKING:
+    from hypvl.models.dual_encoder import ImageEncoder
 
 # %% ../../../nbs/evaluation/suites/637_probes.ipynb #91a7fca8
 def held_out_fifth(
@@ -158,7 +160,7 @@ def probe_notes(
     return lines
 
 # %% ../../../nbs/evaluation/suites/637_probes.ipynb #89e75960
-def _splits(model: nn.Module, data: ProbeData, **reading: Any):
+def _splits(model: "ImageEncoder", data: ProbeData, **reading: Any):
     "Splits train, val and test of both kinds of features, and where val comes from."
     features, labels = {}, {}
     for name, split in data.splits.items():
@@ -176,7 +178,7 @@ def _splits(model: nn.Module, data: ProbeData, **reading: Any):
     return found, "fifth of train"
 
 
-def _scores(splits: dict, shots: int | None, seed: int) -> list[dict[str, Any]]:
+def _scores(splits: dict, shots: int | None, seed: int) -> list[dict]:
     "Seed, C, metric and value of the probes on so many training pictures per class."
     parts = splits["train"], splits["val"], splits["test"]
     if splits["train"][1].ndim == 2:
@@ -193,7 +195,7 @@ def _scores(splits: dict, shots: int | None, seed: int) -> list[dict[str, Any]]:
 
 # %% ../../../nbs/evaluation/suites/637_probes.ipynb #17d3e08f
 def probe_wds(
-    model: nn.Module,  # as for `probe_features`
+    model: "ImageEncoder",  # as for `probe_features`
     data: ProbeData,
     shots: Sequence[int | None] = (None,),  # training pictures per class; None: all
     **reading: Any,  # batch_size, workers of `probe_features`

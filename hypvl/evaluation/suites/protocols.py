@@ -11,12 +11,11 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
-from torch import nn
 from torch.utils.data import Subset
 
 from ...config import suggest
@@ -48,6 +47,9 @@ from hypvl.evaluation.zero_shot import (
     evaluate_zero_shot,
     score_matrix,
 )
+
+if TYPE_CHECKING:
+    from hypvl.models.image_text import ImageTextModel
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +100,7 @@ class EvaluationRun:
     `reading` holds what `PointStore` takes: folder, batch_size, workers, progress, share.
     """
 
-    model: nn.Module  # with the `DualEncoder` interface
+    model: "ImageTextModel"  # with the `DualEncoder` interface
     root: Path  # the evaluation data
     protocol: Protocol = Protocol()
     bag: BagOfWords | None = None  # fitted on training captions, for the baseline
@@ -135,8 +137,8 @@ class EvaluationRun:
         model: str | None = None,  # name of a baseline
     ) -> None:
         "Keep the values of items."
-        names = dict(suite=suite, dataset=dataset, score=score, model=model)
-        self.add("items", item_values(values, **names))
+        rows = item_values(values, suite=suite, dataset=dataset, score=score, model=model)
+        self.add("items", rows)
 
     def add_baselines(self, rows: pd.DataFrame, suite: str, dataset: str) -> None:
         "Baseline rows (model, metric, item, value) stand beside every score."
@@ -260,7 +262,7 @@ def add_retrieval(
     dataset: str,  # name for the rows
     images: Any,  # image files, or an image set
     captions: Sequence[str],
-    owners: Sequence[int],  # index of each caption's image
+    owners: Sequence[int] | Int[np.ndarray, "T"],  # index of each caption's image
     missing: Sequence[str] = (),  # images that were not found
     transform: str = "squeeze",  # of the images, one of `TRANSFORMS`
 ) -> None:
@@ -276,9 +278,9 @@ def add_retrieval(
         image_points=run.points(transform),
     )
     baselines = retrieval_baselines(owners, len(images), captions, run.bag)
-    known = run.truth is not None and isinstance(images, Sequence)
-    if known and run.truth.covers(images, captions):
-        holds = texts_hold(run.truth, images, captions)
+    truth = run.truth if isinstance(images, Sequence) else None
+    if truth is not None and truth.covers(images, captions):
+        holds = texts_hold(truth, images, captions)
         baselines = pd.concat([baselines, oracle_retrieval(holds, owners)])
     baselines = baselines.assign(suite="retrieval", dataset=dataset)
     owner_of = pd.Series(owners)
@@ -376,9 +378,14 @@ def part_of(
     if isinstance(data, CaptionData):
         return _part_of_captions(data, which)
     if isinstance(data, PairData):
-        columns = (data.paths, data.positive, data.negative, data.keys)
-        picked = (_pick(column, which) for column in columns)
-        return PairData(*picked, data.missing if len(which) == count else (), data.listed)
+        return PairData(
+            _pick(data.paths, which),
+            _pick(data.positive, which),
+            _pick(data.negative, which),
+            _pick(data.keys, which),
+            data.missing if len(which) == count else (),
+            data.listed,
+        )
     if isinstance(data, FolderData):
         return replace(data, paths=_pick(data.paths, which), labels=_pick(data.labels, which))
     images = Subset(data.images, which.tolist())

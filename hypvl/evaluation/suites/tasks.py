@@ -155,8 +155,10 @@ def expected_counts(
         beginnings = [key[2] for key in counts if key[:2] == (suite, dataset)]
         fitting = [start for start in beginnings if metric.startswith(start)]
         longest = max(fitting, key=len, default=None)
-        known = longest is not None and metric not in _OTHER_ITEMS
-        found.append(float(counts[suite, dataset, longest]) if known else float("nan"))
+        if longest is None or metric in _OTHER_ITEMS:
+            found.append(float("nan"))
+        else:
+            found.append(float(counts[suite, dataset, longest]))
     return found
 
 
@@ -174,7 +176,7 @@ def _open_benchmark(name: str, run: EvaluationRun):
 
 def _add_benchmark(run: EvaluationRun, data):
     known = BENCHMARKS[data.name]
-    tree = {}
+    tree: dict[str, Any] = {}
     if data.name == "ImageNet":
         tree = dict(nodes=known.folders, parents=imagenet_taxonomy().parents, tree="WordNet")
     metric = known.metric(run.protocol.variant)
@@ -205,10 +207,17 @@ def _benchmark_task(name: str) -> Task:
     if name == "ImageNet":
         cells += [("hierarchy", "WordNet", metric) for metric in TREE_METRICS]
     opened, known = partial(_open_benchmark, name), BENCHMARKS[name]
-    facts = dict(source=known.split, full_counts=partial(_whole_benchmark, name))
-    facts |= dict(notes=partial(_same_names, name))
-    texts = (known.templates, known.metric("official"), known.metric("paper"))
-    return Task("zero_shot", name, opened, _add_benchmark, tuple(cells), texts=texts, **facts)
+    return Task(
+        "zero_shot",
+        name,
+        opened,
+        _add_benchmark,
+        tuple(cells),
+        source=known.split,
+        full_counts=partial(_whole_benchmark, name),
+        texts=(known.templates, known.metric("official"), known.metric("paper")),
+        notes=partial(_same_names, name),
+    )
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #a25d4b52
 _RECALLS = tuple(f"{direction}_R@{k}" for direction in ("t2i", "i2t") for k in (1, 5, 10))
@@ -227,8 +236,8 @@ def _caption_task(name: str, source: str | None = None) -> Task:
     cells = tuple(("retrieval", name, metric) for metric in _RECALLS)
     known = CAPTION_SETS[source or name]
     opened = partial(_open_captions, source or name)
-    facts = dict(source=known.split, full_counts=partial(_whole_captions, name, source or name))
-    return Task("retrieval", name, opened, partial(_add_captions, name), cells, **facts)
+    added, whole = partial(_add_captions, name), partial(_whole_captions, name, source or name)
+    return Task("retrieval", name, opened, added, cells, source=known.split, full_counts=whole)
 
 
 def _whole_captions(dataset: str, source: str, run: EvaluationRun, data) -> Counts:
@@ -251,8 +260,8 @@ def _add_column(column: str, run: EvaluationRun, data):
 def _checklist_task(column: str) -> Task:
     cells = (("vl_checklist", column, "accuracy"),)
     opened, added = partial(_open_column, column), partial(_add_column, column)
-    facts = dict(source=CHECKLIST[column][0].path, full_counts=partial(_whole_column, column))
-    return Task("vl_checklist", column, opened, added, cells, **facts)
+    source, whole = CHECKLIST[column][0].path, partial(_whole_column, column)
+    return Task("vl_checklist", column, opened, added, cells, source=source, full_counts=whole)
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #750847f4
 def _whole_column(column: str, run: EvaluationRun, data) -> Counts:
@@ -261,8 +270,9 @@ def _whole_column(column: str, run: EvaluationRun, data) -> Counts:
         return {}
     most, counts = run.protocol.max_pairs, {}
     for name, pairs in data.items():
-        whole = most is None or pairs.missing  # with images missing, the first pairs are others
-        listed = pairs.listed if whole else min(most, pairs.listed)
+        listed = pairs.listed
+        if most is not None and not pairs.missing:  # else the first pairs are others
+            listed = min(most, listed)
         counts["vl_checklist", f"{column}/{name}", "accuracy"] = listed
     return counts | {("vl_checklist", column, "accuracy"): sum(counts.values())}
 
@@ -274,8 +284,15 @@ def _open_crepe(run: EvaluationRun):
 
 def _sugarcrepe_task() -> Task:
     cells = tuple(("sugarcrepe", kind, "accuracy") for kind in (*SUGARCREPE, "overall"))
-    facts = dict(source="val2017", full_counts=_whole_crepe)
-    return Task("sugarcrepe", "SugarCrepe", _open_crepe, add_sugarcrepe, cells, **facts)
+    return Task(
+        "sugarcrepe",
+        "SugarCrepe",
+        _open_crepe,
+        add_sugarcrepe,
+        cells,
+        source="val2017",
+        full_counts=_whole_crepe,
+    )
 
 
 def _whole_crepe(run: EvaluationRun, data) -> Counts:
@@ -362,8 +379,8 @@ def _wds_task(folder: Path) -> Task:
     section = "retrieval" if kind == "retrieval" else "zero_shot"
     cells = tuple((section, name, metric) for metric in _WDS_METRICS[kind])
     lists = "" if kind == "retrieval" else f", names of {CLASS_NAMES}, prompts of {TEMPLATES}"
-    facts = dict(source=f"webdataset, split test{lists}", notes=_wds_notes)
-    return Task(section, name, partial(_open_wds, folder), _add_wds, cells, **facts)
+    opened, source = partial(_open_wds, folder), f"webdataset, split test{lists}"
+    return Task(section, name, opened, _add_wds, cells, source=source, notes=_wds_notes)
 
 
 def _wds_suite(root: Path) -> list[Task]:
@@ -570,8 +587,10 @@ def _class_folders_task(root: Path, names: str | Path | None = None) -> Task:
     name = root.resolve().name
     cells = (("zero_shot", name, "accuracy"),)
     added, notes = partial(_add_classes, names), partial(_class_notes, names)
-    facts = dict(texts=texts, notes=notes, full_counts=partial(_whole_folder, name))
-    return Task("zero_shot", name, _open_classes, added, cells, **facts)
+    whole = partial(_whole_folder, name)
+    return Task(
+        "zero_shot", name, _open_classes, added, cells, full_counts=whole, texts=texts, notes=notes
+    )
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #7508806f
 _SCENES = "images/factors/truth.json"
@@ -608,7 +627,7 @@ def _open_folder(path: Path, run: EvaluationRun):
 
 def _add_folder(dataset: str, run: EvaluationRun, data):
     is_a = run.root / "taxonomy.is_a.txt"
-    tree = {}
+    tree: dict[str, Any] = {}
     if dataset in _TREES and is_a.exists():
         tree = dict(parents=Taxonomy.from_file(is_a).parents, tree=_TREES[dataset])
     name = node_names(run.root)
@@ -648,8 +667,9 @@ def _world(root: Path) -> list[Task]:
         if path.is_dir():
             name = path.name
             opened, added = partial(_open_folder, path), partial(_add_folder, name)
-            facts = dict(beside=_NODES, full_counts=partial(_whole_folder, name))
-            tasks.append(Task("zero_shot", name, opened, added, **facts))
+            whole = partial(_whole_folder, name)
+            task = Task("zero_shot", name, opened, added, beside=_NODES, full_counts=whole)
+            tasks.append(task)
     for path in sorted((root / "captions").glob("*.json")):
         opened, added = partial(_open_world_captions, path), partial(_add_captions, path.stem)
         tasks.append(Task("retrieval", path.stem, opened, added))

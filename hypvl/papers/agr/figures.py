@@ -9,13 +9,14 @@ __all__ = ['curriculum_figure', 'dynamics_figure', 'failure_figure', 'study_figu
 # %% ../../../nbs/papers/agr/938_figures.ipynb #e4ed6ff9
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from PIL import Image
 
-from .curriculum import BREAKPOINTS, PUBLISHED_STEPS, Curriculum
+from .curriculum import BREAKPOINTS, PUBLISHED_STEPS, Curriculum, CurriculumKind
 from .routing_losses import RoutedObjective
 from .tables import WORLD_TEXTS
 from hypvl.papers.figures import (
@@ -67,7 +68,7 @@ _LOOKS = {  # α and β may be one line
 # %% ../../../nbs/papers/agr/938_figures.ipynb #fd6b7618
 def curriculum_figure(
     steps: int = PUBLISHED_STEPS,  # of the run
-    kinds: Sequence[str] = ("four_phase", "single"),  # of `Curriculum`
+    kinds: Sequence[CurriculumKind] = ("four_phase", "single"),
 ) -> Drawing:
     "α, β and the reward of entropy over the steps (Figure 3)."
     rows = []
@@ -121,11 +122,11 @@ def _draw(axis: Axes, rows: pd.DataFrame, by: str, colours: Mapping[str, str]) -
     "Lines by seed, and their mean."
     for name, own in rows.groupby(by, sort=False):
         for _, line in own.groupby(["model", "seed"]):
-            axis.plot(line["step"], line["value"], color=colours[name], lw=0.5, alpha=0.4)
+            axis.plot(line["step"], line["value"], color=colours[str(name)], lw=0.5, alpha=0.4)
         mean = own.groupby("step")["value"].mean()
         look = {"marker": "o", "ms": 4} if len(mean) == 1 else {}  # one point is no line
-        look["ls"] = _DASHES[list(colours).index(name) % len(_DASHES)]
-        axis.plot(mean.index, mean, color=colours[name], lw=1.6, label=name, **look)
+        look["ls"] = _DASHES[list(colours).index(str(name)) % len(_DASHES)]
+        axis.plot(mean.index, mean, color=colours[str(name)], lw=1.6, label=name, **look)
 
 
 _DYNAMICS = {  # panel → column of the log, series
@@ -237,7 +238,7 @@ def study_figure(
     parts = []
     for panel, column in columns.items():
         smoothing = {"smooth": 0.0} if panel in _GRADIENTS else {}
-        parts.append(_curve(history, column, panel, **smoothing))
+        parts.append(_curve(history, column, panel, "", **smoothing))
     data = pd.concat([part for part in parts if len(part)], ignore_index=True)
     shown = [panel for panel in columns if data["panel"].eq(panel).any()]
     colours = palette(list(dict.fromkeys(data["model"])))
@@ -321,9 +322,11 @@ def constants_figure(
         axis = axes[0, 0]
         for model, own in data.groupby("model", sort=False):
             for _, line in own.groupby("seed"):
-                axis.plot(line["constant"], line["value"], color=colours[model], lw=0.5, alpha=0.5)
+                axis.plot(
+                    line["constant"], line["value"], color=colours[str(model)], lw=0.5, alpha=0.5
+                )
             mean = own.groupby("constant")["value"].mean()
-            axis.plot(mean.index, mean, color=colours[model], lw=1.6, label=model)
+            axis.plot(mean.index, mean, color=colours[str(model)], lw=1.6, label=model)
         axis.set(xlabel="constant M", ylabel="R@5 of both directions, %")
         axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.02, 0.5))
     return Drawing(figure, data)
@@ -343,6 +346,7 @@ def leaning_figure(
             said = f"most {case}:\n\n{words}\n\ngate {first['gate']:.2f}"
             line[0].text(0, 0.5, said, va="center", fontsize=8, transform=line[0].transAxes)
             line[0].axis("off")
+            row: Any
             for axis, row in zip(line[1:], own.itertuples()):
                 axis.imshow(picture(row.image))
                 axis.set(xticks=[], yticks=[])

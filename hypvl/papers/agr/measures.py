@@ -20,7 +20,7 @@ from ..study import Frames, Measure
 
 # %% ../../../nbs/papers/agr/937_measures.ipynb #85300001
 def _per_run(
-    values: Mapping[str, float],  # by run; NaN: no value
+    values: Mapping,  # value by run; NaN: no value
     **references: float,  # permuted, upper
 ) -> pd.DataFrame:  # run, value and the references
     frame = pd.DataFrame({"run": list(values), "value": np.array(list(values.values()), float)})
@@ -47,7 +47,8 @@ def _that_name(texts: pd.DataFrame, level: str) -> pd.DataFrame:
     others = names["family"] if level == "species" else names["genus"] | names["species"]
     captions = texts[texts["level"].eq("caption")]
     words = captions["text"].str.split(r"[ ,]+").map(set)
-    return captions[words.map(lambda own: bool(own & names[level]) and not own & others)]
+    chosen = [bool(own & names[level]) and not own & others for own in words]
+    return captions[np.array(chosen, bool)]
 
 
 def texts_of(
@@ -137,7 +138,7 @@ def curvature_kept(frames: Frames) -> pd.DataFrame:  # run, value
         return _per_run({})
     logs = log.dropna(subset=["curvature"]).sort_values("step").groupby("run", sort=False)
     ends = logs["curvature"].agg(["first", "last"])
-    return _per_run(np.log2(ends["last"] / ends["first"]).to_dict())
+    return _per_run(dict(zip(ends.index, np.log2(ends["last"] / ends["first"]))))
 
 
 def rate_ratio(frames: Frames) -> pd.DataFrame:  # run, value, permuted

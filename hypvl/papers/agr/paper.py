@@ -18,6 +18,7 @@ from IPython.display import Markdown
 from scipy import special
 
 from ...data.sources import DataPaths
+from ...geometry.spaces import Side
 from ...models.registry import load_model
 from .curriculum import Curriculum
 from hypvl.papers.agr.figures import (
@@ -63,9 +64,7 @@ TABLE_SECTIONS = tuple(section for section in SECTIONS if section != "budget")
 
 def _of(study: Study, frame: str, *models: str) -> pd.DataFrame:
     "Rows of some models from all sections that were run; all models where none is named."
-    rows = study.rows(Rows(frame, TABLE_SECTIONS))
-    if rows is None:
-        raise NoFrame(f"the runs of this study left no table {frame!r}")
+    rows = study.needed(Rows(frame, TABLE_SECTIONS))
     return rows[rows["model"].isin(models)] if models else rows
 
 
@@ -151,7 +150,7 @@ _OVER_BUDGET = (*("AGR", "CLIP", "MERU", "late fusion, learned temperature"), *_
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #ec3b04e1
 def _budget(study: Study) -> Drawing:
-    rows = budget_scores(study.rows(Rows("results", ("main", "budget"))), BUDGET_METRICS)
+    rows = budget_scores(study.needed(Rows("results", ("main", "budget"))), BUDGET_METRICS)
     return budget_figure(rows[rows["model"].isin(_OVER_BUDGET)], "AGR")
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #85500001
@@ -314,7 +313,7 @@ def _gates_at(history: pd.DataFrame, share: float) -> pd.DataFrame:
     return pd.DataFrame(rows).groupby("model", sort=False).mean().round(3).reset_index()
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #85500007
-def _logs(study: Study) -> Iterator[tuple[str, int, pd.DataFrame]]:
+def _logs(study: Study) -> Iterator[tuple]:
     "Model, seed and log of every run whose weights differ between pairs."
     for (model, seed), log in _of(study, "history").groupby(["model", "seed"], sort=False):
         if "routing/weight_sd" in log and log["routing/weight_sd"].gt(0).any():
@@ -380,7 +379,7 @@ def fall_of(
     smooth = trained.rolling(_ROWS, min_periods=1, center=True).mean()
     if not len(smooth):
         return Fall(np.nan, start, np.nan, np.nan, end)
-    lowest, at = smooth.min(), float(smooth.idxmin())
+    lowest, at = smooth.min(), float(smooth.index[int(smooth.argmin())])
     fell = start - lowest >= LEAST_FALL * abs(start)
     half = float(smooth.index[smooth.le((start + lowest) / 2)][0]) if fell else np.nan
     return Fall(half, start, lowest, at, end)
@@ -393,7 +392,7 @@ def _endings(study: Study) -> Iterator[dict[str, Any]]:
     ends |= {"top-1 of E": "routing/top1_correction", "top-1 of H": "routing/top1_baseline"}
     history = _of(study, "history", *CONVERGING)
     for (model, seed), log in history.groupby(["model", "seed"], sort=False):
-        recipe = recipes[model]
+        recipe: Any = recipes[str(model)]
         row = {"model": model, "seed": seed, "own contrast": recipe.objective.aux_correction > 0}
         learned = recipe.model.geometry.baseline.temperature_mode == "learned"
         row |= {"temperature": "learned" if learned else "fixed"}
@@ -457,7 +456,7 @@ def _step_times(history: pd.DataFrame) -> pd.DataFrame:
     "Median over runs of each run's median, and the fastest and the slowest run."
     rows = []
     for model in ("AGR", "AGR, gate alone"):
-        runs = []
+        runs: list[float] = []
         for _, log in history[history["model"].eq(model)].groupby("seed"):
             passed = log.sort_values("step")[["step", "seconds"]].diff()
             runs.append(1000 * (passed["seconds"] / passed["step"]).median())
@@ -478,7 +477,8 @@ def search_depths(
         return Markdown(_NOT_KEPT)
     trained, data, recipe = found
     points, rows = validation_embeddings(trained, data, recipe), []
-    for query, key in (("text", "image"), ("image", "text")):
+    ways: tuple[tuple[Side, Side], ...] = (("text", "image"), ("image", "text"))
+    for query, key in ways:
         index = build_index(trained.geometry, points[key], side=query)
         gate = trained.geometry.parts(points[query]).query_weights.gate.mean().item()
         for k in best:
@@ -523,13 +523,15 @@ def sizes(study: Study) -> pd.Series:
 # %% ../../../nbs/papers/agr/939_paper.ipynb #8edc7966
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
     "What the plan says about a run besides its model."
-    geometry, facts = recipe.model.geometry, {"encoder": recipe.model.weights}
+    model: Any = recipe.model
+    objective: Any = recipe.objective
+    geometry, facts = model.geometry, {"encoder": model.weights}
     if not isinstance(geometry, RoutedConfig):
         return facts
     return facts | {
         "curriculum": geometry.curriculum.kind,
         "weighting": geometry.routing.weighting,
-        "own contrast": recipe.objective.aux_correction,
+        "own contrast": objective.aux_correction,
     }
 
 

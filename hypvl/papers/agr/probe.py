@@ -91,7 +91,8 @@ def _recall(geometry: Routed, points: Mapping[str, Tensor]) -> float:
     "Mean R@5 of both directions, each query having one right answer."
     right = range(len(points["image"]))
     both = []
-    for query, key in (("image", "text"), ("text", "image")):
+    ways: tuple[tuple[Side, Side], ...] = (("image", "text"), ("text", "image"))
+    for query, key in ways:
         scores = geometry.score(points[query], points[key], query)
         both.append(recall_at_k(scores.cpu(), right, 5)[5])
     return sum(both) / 2
@@ -279,7 +280,7 @@ def text_gates(
     "The gate of every class name and caption of the test data."
     texts = _texts(model, suite)
     gates = query_gates(model, texts["text"].tolist())["gate"] if len(texts) else []
-    counted = texts["text"].str.split().str.len()
+    counted = texts["text"].str.split().map(len)
     return texts.assign(words=counted, gate=gates)
 
 
@@ -337,7 +338,7 @@ def routed_frames(
         points = validation_embeddings(model, data, recipe)
         with_constant = ["constant", *({"held"} & {*variants})]
         curves = {variant: constant_curve(model, points, variant) for variant in with_constant}
-    best = {v: float(c.loc[c["value"].idxmax(), "constant"]) for v, c in curves.items()}
+    best = {v: float(c["constant"].iloc[c["value"].argmax()]) for v, c in curves.items()}
     protocol = Protocol(scores=("paper",), seed=recipe.train.seed)
     for place, (variant, label) in enumerate(variants.items()):
         scored = geometry.scored_as(variant, best.get(variant)) if variant else nullcontext()

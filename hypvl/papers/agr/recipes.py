@@ -261,7 +261,7 @@ def agr_recipe(
             made, data=FeatureSource(source=shared, encoder=model.weights)
         )  # once for all seeds
     columns = {"setting": setting, "budget": budget, "boxes": False}
-    return replace(made, test=source, columns=columns | made.columns)
+    return replace(made, test=source, columns={**columns, **made.columns})
 
 # %% ../../../nbs/papers/agr/934_recipes.ipynb #2872034d
 def trained_parameters(

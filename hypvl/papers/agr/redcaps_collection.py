@@ -127,7 +127,9 @@ def _described(key: str, content: bytes) -> Post:
         about = parse_json(content)
     except ValueError as error:
         raise PostFault("broken json", error) from error
-    texts = [about.get(name) if isinstance(about, dict) else None for name in Post._fields[1:]]
+    texts: list[Any] = [
+        about.get(name) if isinstance(about, dict) else None for name in Post._fields[1:]
+    ]
     if not all(isinstance(text, str) for text in texts):
         raise PostFault("broken json", f"needs subreddit and caption, has {str(about)[:60]}")
     return Post(key, *texts)

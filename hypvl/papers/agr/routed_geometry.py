@@ -69,7 +69,7 @@ class AdaptedHead(nn.Module):
     @torch.no_grad()
     def merged(self) -> nn.Linear:
         "One linear layer without bias that computes the same, for inference."
-        weight = self.base.weight.detach().clone()
+        weight = self.base.get_parameter("weight").detach().clone()
         if self.adapter == "lora":
             weight += self.scale * self.up @ self.down
         layer = nn.Linear(*weight.shape[::-1], bias=False, device=weight.device, dtype=weight.dtype)

@@ -33,9 +33,8 @@ def communities(world: World) -> dict[str, str]:
         for node in path[1:]:
             name = "".join(world.words[node][0].lower().split())
             found[f"{name}pics"] = node
-    return {name: found[name] for name in sorted(found)} | dict.fromkeys(
-        GENERAL, world.taxonomy.root or ""
-    )
+    root = world.taxonomy.root or ""
+    return {**{name: found[name] for name in sorted(found)}, **{name: root for name in GENERAL}}
 
 # %% ../../../nbs/papers/agr/931_synthetic_posts.ipynb #6d5505a1
 YEARS = (2018, 2019, 2020)

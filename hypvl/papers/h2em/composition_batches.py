@@ -45,7 +45,7 @@ class CompositionAugmentation:
         "The transforms of torchvision, behind size and crop."
         flip = v2.RandomHorizontalFlip(self.hflip)
         tilt = v2.RandomPerspective(self.distortion, self.perspective)
-        return v2.Compose([flip, tilt, v2.RandomRotation(self.rotation)])
+        return v2.Compose([flip, tilt, v2.RandomRotation((-self.rotation, self.rotation))])
 
 # %% ../../../nbs/papers/h2em/904_composition_batches.ipynb #2ccbadf9
 class CompositionViews(Dataset):

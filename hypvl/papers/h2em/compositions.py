@@ -187,7 +187,8 @@ def reference_rows(
         return (truth[rows, None] == np.arange(len(place))).astype(float)
 
     draws = min(20, math.ceil(20_000 / len(targets)))  # few of many pictures say as much
-    chance = pd.DataFrame([measured(drawn) for _ in range(draws)]).mean().to_dict()
+    means = pd.DataFrame([measured(drawn) for _ in range(draws)]).mean()
+    chance = dict(zip(means.index, means))
     majority = measured(lambda rows: np.tile(frequent, (rows.stop - rows.start, 1)))
     oracle = measured(known, "exact")  # equal scores have no place on the published grid
     return {"majority": majority, "chance": chance, ORACLE: oracle}
@@ -434,9 +435,9 @@ def _result_rows(
 # %% ../../../nbs/papers/h2em/912_compositions.ipynb #3446ab87
 def _right_items(rows: pd.DataFrame, setting: str, dataset: str) -> pd.DataFrame:
     "Items of `accuracy`: whether the answer of each picture is right; its cluster is the pair."
-    where = {"suite": setting, "dataset": dataset, "score": "paper"}
     values = {"accuracy": rows["right"].to_numpy(float)}
-    return item_values(values, clusters=rows["target"].tolist(), **where)
+    pairs = rows["target"].tolist()
+    return item_values(values, suite=setting, dataset=dataset, score="paper", clusters=pairs)
 
 
 def trained_parameters(
@@ -445,7 +446,8 @@ def trained_parameters(
 ) -> int:
     "How many numbers the recipe's losses reach."
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if not recipe.objective.entailment:  # nothing asks for the categories of primitives
+    objective: Any = recipe.objective
+    if not objective.entailment:  # nothing asks for the categories of primitives
         trained = {name: p for name, p in trained.items() if "parent" not in name}
     return sum(p.numel() for p in trained.values())
 

@@ -8,6 +8,7 @@ __all__ = ['RIGHT', 'WRONG', 'LOST', 'FACTORS', 'first_predictions', 'prediction
 
 # %% ../../../nbs/papers/h2em/915_figures.ipynb #3e3d0dbb
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -76,6 +77,7 @@ def prediction_figure(
             counts = f"{names[0]} {first['alone']}, {names[1]} {first['rival_alone']}"
             figure.suptitle(f"right alone: {counts} of {first['pictures']} pictures", fontsize=9)
         for line, kind in zip(axes, kinds):
+            row: Any
             for axis, row in zip(line, rows[rows["kind"].eq(kind)].itertuples()):
                 axis.imshow(image(row.image))
                 axis.set_title(f"{kind}: {row.target}", fontsize=8)
@@ -91,7 +93,7 @@ def prediction_figure(
     return Drawing(figure, rows)
 
 # %% ../../../nbs/papers/h2em/915_figures.ipynb #26eb6a88
-_SIDES = {"text": ("category", "primitive", "composition")}
+_SIDES: dict[str, tuple[str, ...]] = {"text": ("category", "primitive", "composition")}
 
 
 _SIDES["visual"] = ("visual primitive", "visual composition")
@@ -101,7 +103,7 @@ def _edge_rows(norms: pd.DataFrame, side: str) -> list[dict]:
     "Each edge: its share in order, and the median by which its specific end is farther."
     gaps = edge_gaps(norms, side)
     shares, medians = in_order(gaps).mean(), gaps.median()
-    return [{"edge": name, "holds": shares[name], "gap": medians[name]} for name in gaps]
+    return [{"edge": name, "holds": shares[name], "gap": medians[name]} for name in gaps.columns]
 
 # %% ../../../nbs/papers/h2em/915_figures.ipynb #5a575502
 def norm_figure(
@@ -154,7 +156,8 @@ def disk_figure(
     most: int = 100,  # points in the fit
 ) -> Drawing:
     "Points in the Poincaré disk, by level."
-    names = sorted((n for n in points if n[0] == "x" and n[1:].isdigit()), key=lambda n: int(n[1:]))
+    axes_of = [name for name in points.columns if name[0] == "x" and name[1:].isdigit()]
+    names = sorted(axes_of, key=lambda name: int(name[1:]))
     x = torch.tensor(points[names].to_numpy(np.float64))
     generator = torch.Generator().manual_seed(0)
     c = float(points["curvature"].iloc[0])

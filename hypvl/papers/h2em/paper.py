@@ -104,7 +104,7 @@ def _curves(study: Study) -> Drawing:
 
 def _factorial(study: Study) -> Drawing:
     where = {"suite": ("closed",), "metric": ("auc",), "score": ("paper",)}
-    rows = study.rows(Rows("results", ("main", "factorial"), where))
+    rows = study.needed(Rows("results", ("main", "factorial"), where))
     names = {*LAYOUTS[3].rows.where["model"], *LAYOUTS["factorial"].rows.where["model"]}
     names = {name for name in names if name.startswith(("hyperbolic", "flat"))} | {"H2EM"}
     rows = rows[rows["model"].isin(names) & rows["dataset"].eq(_first_dataset(study))]
@@ -119,7 +119,7 @@ def _training(study: Study) -> Drawing:
 def _budget(study: Study) -> Drawing:
     dataset = _first_dataset(study)
     titles = {("closed", dataset, name): METRICS[name] for name in ("auc", "harmonic_mean")}
-    rows = budget_scores(study.rows(Rows("results", ("main", "budget"))), titles)
+    rows = budget_scores(study.needed(Rows("results", ("main", "budget"))), titles)
     rows = rows[~rows["model"].isin(list(BASELINES))]
     both = rows.groupby("model")["budget"].transform("nunique") > 1
     return budget_figure(rows[both], "H2EM")
@@ -221,7 +221,7 @@ def by_fusion(
     wide = means.pivot(index=["dataset", "model"], columns=["metric", "fusion"], values="shown")
     order = means[["dataset", "model"]].drop_duplicates().itertuples(index=False, name=None)
     ways = pd.MultiIndex.from_product([list(_FUSED), FUSIONS], names=["metric", "fusion"])
-    return wide.reindex(index=list(order), columns=ways.intersection(wide.columns, sort=False))
+    return wide.reindex(index=list(order), columns=ways[ways.isin(wide.columns)])
 
 
 _FUSED = {"AUC": "auc", "HM": "harmonic_mean"}
@@ -232,10 +232,9 @@ def _of_fusions(study: Study, setting: str, exact: bool = False) -> pd.DataFrame
     known_name("setting", setting, ("closed", "open"))
     names = {metric + "_exact" * exact: short for short, metric in _FUSED.items()}
     where = {"suite": (setting,), "metric": tuple(names)}
-    rows = study.rows(Rows("results", SECTIONS[:4], where))
-    if rows is not None:
-        rows = rows[~rows["model"].isin(list(BASELINES)) & rows["value"].notna()]
-    if rows is None or not len(rows):
+    rows = study.needed(Rows("results", SECTIONS[:4], where))
+    rows = rows[~rows["model"].isin(list(BASELINES)) & rows["value"].notna()]
+    if not len(rows):
         raise NoFrame("by_fusion: the runs of this study left no results")
     own = rows["score"].eq("paper")
     fusion = rows["score"].where(~own, rows["fusion"])
@@ -247,7 +246,7 @@ def edge_losses(
 ) -> pd.DataFrame:
     "The six terms of the entailment loss at the last step, rad, and the share of half-spaces."
     history = study.frame("history")
-    names = [name for name in history if name.startswith("entailment/taxonomy/")]
+    names = [name for name in history.columns if name.startswith("entailment/taxonomy/")]
     rows = history.dropna(subset=names, how="all")
     short = at_last_step(rows).rename(
         columns=lambda name: name.removeprefix("entailment/taxonomy/")

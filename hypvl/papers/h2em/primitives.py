@@ -246,7 +246,8 @@ def cluster_primitives(
     for number in dict.fromkeys(label):
         members = np.flatnonzero(label == number)
         central = members[apart[np.ix_(members, members)].sum(1).argsort(kind="stable")]
-        found[_parent_name([names[n] for n in central], found)] = tuple(names[n] for n in members)
+        parent = _parent_name([names[int(n)] for n in central], found)
+        found[parent] = tuple(names[int(n)] for n in members)
     return found
 
 # %% ../../../nbs/papers/h2em/902_primitives.ipynb #330181c1

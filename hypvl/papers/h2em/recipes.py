@@ -178,7 +178,7 @@ def sized_taxonomy(
             letters = "".join(chr(ord("a") + int(digit)) for digit in str(n))
             found[f"group{letters}"] = names[start : start + size]
         groups.append(found)
-    return make_taxonomy(split, *groups, "hand")
+    return make_taxonomy(split, groups[0], groups[1], "hand")
 
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #d3b2a65e
 _FIELD: dict[str, dict[str, Any]] = {
@@ -388,7 +388,8 @@ def composition_recipe(
     if family == "clip" and budget != 1:
         raise ValueError(f"budget={budget}: 'clip' is as it was published, and is not trained")
     made = untrained(made, rest) if family == "clip" else at_budget(made, budget)
-    if made.model.attention is None:  # nothing to name
+    described: Any = made.model
+    if described.attention is None:  # nothing to name
         made = replace(made, train=replace(made.train, groups=()))
     if family == "clip":
         made = replace(made, monitor="", keep_tokens=False)
@@ -516,7 +517,8 @@ def section_recipes(
             )
         for settings in _settings(section, preset):
             given = without_steps(more) if settings.get("family") == "clip" else more
-            made.append(composition_recipe(preset=preset, seed=seed, **settings | given))
+            chosen: dict[str, Any] = settings | given
+            made.append(composition_recipe(preset=preset, seed=seed, **chosen))
     return made
 
 

@@ -95,7 +95,7 @@ def _impossible(frame: pd.DataFrame) -> list[tuple[str, str, str]]:  # model, da
     return found
 
 # %% ../../../nbs/papers/h2em/913_tables.ipynb #db0b765a
-def _repeated(frames: Mapping[int, pd.DataFrame]) -> list[tuple[int, str, str, str]]:
+def _repeated(frames: Mapping[int | str, pd.DataFrame]) -> list[tuple[int, str, str, str]]:
     "Rows that Tables 1 and 2 have alike, in the one whose other areas are farther away."
     where = {"index": "model", "columns": ["metric", "dataset"], "values": "value"}
     wide = {number: frames[number].pivot_table(**where, sort=False) for number in _WORLDS}
@@ -105,7 +105,7 @@ def _repeated(frames: Mapping[int, pd.DataFrame]) -> list[tuple[int, str, str, s
         both = both.dropna(how="all")
         if not both[1].equals(both[2]):
             continue
-        areas = both.loc["auc", 1].astype(float)
+        areas = both[1]["auc"].astype(float)
         far = {}
         for number, table in wide.items():
             usual = table.drop(index=model)["auc"].median()

@@ -153,6 +153,7 @@ def ideas_figure(
         figure, axes = panels(3, 3, width=3.4, height=2.7, sharey=True)
         for axis, ability in zip(axes.flat, ASKED):
             axis.axvline(0, color=".2", lw=1)
+            row: Any
             for row in rows[rows["ability"].eq(ability)].itertuples():
                 place, colour = ideas.index(row.idea), _INTERVALS[row.interval][0]
                 if np.isfinite([row.low, row.high]).all():
@@ -208,7 +209,7 @@ def trades_figure(
         figure, axes = panels(len(_TRADES), width=2.8, height=2.9)
         for axis, sides in zip(axes.flat, _TRADES):
             for model in models:
-                (x, *across), (y, *along) = (table.loc[(model, side)] for side in sides)
+                (x, *across), (y, *along) = (table.xs((model, side)).to_numpy() for side in sides)
                 axis.plot(x, y, shapes[model], color=colours[model], ms=6)
                 if np.isfinite([*across, *along]).all():
                     axis.plot(across, [y, y], color=colours[model], lw=1, alpha=0.6)
@@ -229,7 +230,7 @@ def _ideas(study: Study) -> Drawing:
 
 
 def _trades(study: Study) -> Drawing:
-    rows = study.rows(Rows("results", ("main", "more"), {"score": ("paper",)}))
+    rows = study.needed(Rows("results", ("main", "more"), {"score": ("paper",)}))
     return trades_figure(ability_scores(rows))
 
 

@@ -226,7 +226,7 @@ def aspect_information(
     n, factors = codes.shape
     one_hot, frames = _one_hot(codes), []
     for aspect, questions in aspects.items():
-        present = _checked_presence(questions.to_numpy(), list(questions), n)
+        present = _checked_presence(questions.to_numpy(), list(questions.columns), n)
         held, entropy = present.astype(np.float32), _entropy(present)
         strata = np.asarray((within or {}).get(aspect, np.zeros(n, int)))
         draws = []

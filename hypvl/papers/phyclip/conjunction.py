@@ -8,6 +8,7 @@ __all__ = ['conjunction_pairs', 'top_k', 'conjunction_retrieval', 'conjunction_h
 # %% ../../../nbs/papers/phyclip/822_conjunction.ipynb #c3bacdad
 from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from torch import nn
 
 from ...evaluation.zero_shot import encode_texts, grammatical, inference, score_matrix
 from ...indices import read_mask, read_scores
+from ...models.image_text import ImageTextModel
 
 # %% ../../../nbs/papers/phyclip/822_conjunction.ipynb #a82130c5
 def conjunction_pairs(
@@ -62,7 +64,7 @@ def _conjunction_queries(model, names: Sequence[tuple[str, str]], single: str, b
 
 # %% ../../../nbs/papers/phyclip/822_conjunction.ipynb #cb05bf4a
 def conjunction_retrieval(
-    model: nn.Module,  # with `encode_text`, `tokenizer`, `geometry`
+    model: ImageTextModel,
     image_points: Float[torch.Tensor, "N D"],  # points of the images
     present: Bool[np.ndarray, "N C"],  # which concepts are in which image
     concepts: Sequence[str],  # names of the concepts
@@ -106,6 +108,7 @@ def conjunction_hits(
     column = {name: i for i, name in enumerate(concepts)}
     present = np.asarray(present, dtype=int)
     rows = []
+    row: Any
     for row in found[found["method"].isin(methods)].itertuples():
         held = present[:, column[row.a]] + present[:, column[row.b]]
         names = dict(score=row.score, query=row.pair, method=row.method)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from ...evaluation.zero_shot import encode_texts, grammatical
 from ...geometry.lorentz import dist
 from ...geometry.spaces import Geometry
+from ...models.image_text import ImageTextModel
 
 # %% ../../../nbs/papers/phyclip/820_factor_norms.ipynb #cbf407a4
 def _block_norms(points: Tensor, geometry: Geometry, width: int) -> Float[np.ndarray, "N k"]:
@@ -85,7 +86,7 @@ def dispersion(
 
 # %% ../../../nbs/papers/phyclip/820_factor_norms.ipynb #2dc4de65
 def prompt_norms(
-    model: nn.Module,  # with `encode_text`, `tokenizer`, `geometry`
+    model: ImageTextModel,
     pairs: Sequence[tuple[str, str]],  # concepts A and B
     single: str = "a photo of a {}",  # prompt of one concept
     both: str = "a photo of a {} and a {}",  # prompt of two

@@ -24,6 +24,7 @@ from ...data.taxonomy import Taxonomy
 from ...evaluation.horopca import taxonomy_disks
 from ...evaluation.zero_shot import encode_texts, inference
 from ...geometry.spaces import Geometry
+from ...models.dual_encoder import DualEncoder
 from hypvl.papers.phyclip.alignment import (
     Alignment,
     aspect_information,
@@ -131,7 +132,7 @@ def _crop(path: Path, box: Sequence, size: int):
 
 
 def norm_series(
-    model: nn.Module,  # with the `DualEncoder` interface
+    model: DualEncoder,
     scenes: Scenes,
     rng: np.random.Generator,  # chooses a box of each scene
     image_points: Callable,  # paths → points
@@ -283,7 +284,7 @@ def _names_in_factors(model, taxonomy: Taxonomy, name: Callable, best: pd.DataFr
 
 # %% ../../../nbs/papers/phyclip/823_factor_report.ipynb #c4203001
 def factor_report(
-    model: nn.Module,  # with the `DualEncoder` interface
+    model: DualEncoder,
     scenes: Scenes,
     image_points: Callable,  # paths → points
     *,
@@ -333,10 +334,11 @@ def factor_report(
         series = {"image": images}
         frames["blocks"] = norms_table(series, geometry, width=BLOCK)
         frames["block_prompts"] = prompt_norms(model, named, single, both, width=BLOCK)
-    settings = dict(permutations=permutations, within=scenes.counts)
     aligned = {}
     for kind, of_kind in kinds.items():
-        aligned[kind] = factor_alignment(of_kind, present, families, rng, **settings)
+        aligned[kind] = factor_alignment(
+            of_kind, present, families, rng, permutations=permutations, within=scenes.counts
+        )
     frames["alignment"] = _alignment_rows(aligned, kinds)
     found = aligned["factors"]
     shown = found.table["concept"].map(dict(zip(families, words)))

@@ -8,6 +8,7 @@ __all__ = ['FAMILY_COLOURS', 'SERIES', 'ASPECT_COLOURS', 'norm_quantiles', 'norm
 
 # %% ../../../nbs/papers/phyclip/827_figures.ipynb #c1be4a8a
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
-from torch import nn
 
 from ...data.benchmarks.annotations import read_image_folder, read_karpathy
 from ...data.sources import DataPaths
@@ -74,7 +74,7 @@ def norm_quantiles(
     norms: pd.DataFrame,  # series, factor, norm
 ) -> pd.DataFrame:  # factor, series, and the quantiles as columns 0.05, 0.25, 0.5, 0.75, 0.95
     "Where the norms of each series lie in each factor."
-    quantiles = norms.groupby(["factor", "series"])["norm"].quantile(list(_QUANTILES))
+    quantiles = norms.groupby(["factor", "series"])["norm"].quantile(np.array(_QUANTILES))
     return quantiles.unstack().reset_index()
 
 
@@ -241,7 +241,9 @@ def aspects_figure(
         )
         low, high = axis.dataLim.intervaly
         axis.set_ylim(min(1.2 * low, -0.03 * high), 1.35 * high)  # room for the words
-        handles = [Patch(color=ASPECT_COLOURS.get(name, "#CC79A7"), label=name) for name in aspects]
+        handles: list[Patch | Line2D] = []
+        for name in aspects:
+            handles.append(Patch(color=ASPECT_COLOURS.get(name, "#CC79A7"), label=name))
         handles.append(
             Line2D([], [], color=".1", lw=1.2, label="95 of 100 permutations below (p = .05)")
         )
@@ -314,7 +316,7 @@ def ablation_figure(
 
 # %% ../../../nbs/papers/phyclip/827_figures.ipynb #2b8465f0
 def traversal_steps(
-    model: nn.Module, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
+    model: Any, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "Rows of a probe: traversals of about a hundred images; none where a space has no norm."
     suite = data.suite

@@ -87,8 +87,8 @@ def family_alignment(
     def of_run(rows: pd.DataFrame) -> dict[str, float]:
         by_kind = rows.set_index("kind")
         kind = "blocks" if "blocks" in by_kind.index else "factors"
-        own, perfect = by_kind.loc[kind], by_kind.loc["oracle"]
-        return {"value": own[value], "permuted": own[permuted], "upper": perfect[value]}
+        own, chance = by_kind[value], by_kind[permuted]
+        return {"value": own[kind], "permuted": chance[kind], "upper": own["oracle"]}
 
     return _per_run(frames["alignment"], of_run)
 
@@ -193,7 +193,7 @@ def shared_lists(
             apart = [part for name, part in common.items() if not concepts & {*name.split(" + ")}]
             own.append(common[query])
             unrelated.append(np.mean(apart) if apart else 0.0)
-        return {"value": np.mean(own), "permuted": np.mean(unrelated), "upper": 1.0}
+        return {"value": float(np.mean(own)), "permuted": float(np.mean(unrelated)), "upper": 1.0}
 
     return _per_run(_in_paper_score(frames["hits"]), shared)
 
@@ -224,7 +224,8 @@ def own_factor(
         if step:
             parents = dict(zip(own["child"], own["parent"]))
             upper = upper / np.mean([_ancestors(name, parents) for name in own["child"]])
-        return {"value": wide[True].mean(), "permuted": wide[False].mean(), "upper": upper}
+        value, permuted = wide[True].mean(), wide[False].mean()
+        return {"value": value, "permuted": permuted, "upper": float(upper)}
 
     return _per_run(frames["names"], inside)
 

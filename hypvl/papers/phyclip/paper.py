@@ -62,7 +62,8 @@ def _examples(study: Study) -> Drawing | Markdown:
 
 def _candidates(recipe: Recipe) -> int:
     "Number of texts in the contrastive loss: those of the batch, for some models phrases, too."
-    pairs = recipe.objective.boxes and recipe.family not in WITH_BOXES
+    objective: Any = recipe.objective
+    pairs = objective.boxes and recipe.family not in WITH_BOXES
     return recipe.train.batch_size * (2 if pairs else 1)
 
 
@@ -86,13 +87,13 @@ def _conjunction(study: Study) -> Drawing:
     prompts = study.of_first_seed("prompts", family="phyclip")
     activating = study.of_first_seed("activating", family="phyclip")
     table = study.of_first_seed("alignment_table", family="phyclip")
-    pair, *factors = clearest_pair(prompts, table)
+    pair, first, second = clearest_pair(prompts, table)
     images = {}
-    for factor in factors:
+    for factor in (first, second):
         names = activating.loc[activating["factor"].eq(factor), "image"].head(6)
         if len(names):
             images[factor] = [study.image(name) for name in names]
-    return factor_norm_figure(prompts, pair, tuple(factors), images)
+    return factor_norm_figure(prompts, pair, (first, second), images)
 
 
 def _disks(study: Study) -> Drawing:
@@ -147,11 +148,11 @@ BUDGET_METRICS = {  # what is drawn over the budget: suite, data set, metric →
 def _budget(study: Study) -> Drawing:
     names = {recipe.name: FAMILY_COLOURS[recipe.family] for recipe in study.recipes["main"]}
     scores = budget_scores(
-        study.rows(Rows("results", ("main", "budget", "longer"))), BUDGET_METRICS
+        study.needed(Rows("results", ("main", "budget", "longer"))), BUDGET_METRICS
     )
     levels = scores[scores["model"].eq("chance")].groupby("metric")["value"].mean()
     scores = scores[scores["model"].isin(list(names))]
-    return budget_figure(scores, "PHyCLIP", names, levels.to_dict())
+    return budget_figure(scores, "PHyCLIP", names, dict(zip(levels.index, levels)))
 
 
 def alignment_by_model(study: Study) -> pd.DataFrame:
@@ -180,7 +181,7 @@ def scores_compared(study: Study) -> pd.DataFrame:
     """Recall by minus the distance and by the published sum of inner products, in %, and the share
     of the largest factor in the score of an image with its own text."""
     where = {"suite": ("retrieval",), "metric": tuple(_RECALL)}
-    rows = study.rows(Rows("results", ("main", "ablation"), where))
+    rows = study.needed(Rows("results", ("main", "ablation"), where))
     rows = rows[~rows["model"].isin(list(BASELINES))]
     by = ["model", "k", "product_metric", "score"]
     wide = rows.pivot_table(index=by, columns=["metric", "dataset"], values="value", sort=False)

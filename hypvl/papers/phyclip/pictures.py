@@ -10,6 +10,7 @@ __all__ = ['COLOUR_A', 'COLOUR_B', 'COLOUR_BOTH', 'Extent', 'HOLDS', 'METHODS', 
 # %% ../../../nbs/papers/phyclip/828_pictures.ipynb #26091ec0
 import textwrap
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,7 @@ from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Patch
 from matplotlib.patheffects import withStroke
@@ -91,7 +93,7 @@ def _draw_point(axis: Axes, point, name: str, colour: str, left: bool = False) -
     outline = [withStroke(linewidth=2, foreground="white")]
     side = {"xytext": (-5 if left else 5, 4), "ha": "right" if left else "left"}
     look = side | {"textcoords": "offset points", "fontsize": 8, "zorder": 5}
-    axis.annotate(name, place, path_effects=outline, **look)
+    axis.annotate(name, (place[0], place[1]), path_effects=outline, **look)
     return place
 
 
@@ -169,10 +171,11 @@ def _usual_norms(prompts: pd.DataFrame) -> pd.Series:
 def clearest_pair(
     prompts: pd.DataFrame,  # pair, a, b
     table: pd.DataFrame,  # factor, concept, normalised, assigned
-) -> tuple[object, int, int]:  # the pair, and the factors of its A and B
+) -> tuple[Any, int, int]:  # the pair, and the factors of its A and B
     "The pair of families whose less well known one is known best, judged on images."
     assigned = table[table["assigned"]].set_index("concept")
     best = None
+    row: Any
     for row in prompts.drop_duplicates("pair").itertuples():
         if row.a not in assigned.index or row.b not in assigned.index:
             continue
@@ -218,7 +221,7 @@ def _draw_prompt(axis: Axes, part: pd.DataFrame, colours: Mapping[int, str], usu
 # %% ../../../nbs/papers/phyclip/828_pictures.ipynb #b1135ed9
 def factor_norm_figure(
     prompts: pd.DataFrame,  # pair, a, b, series, prompt, factor, norm of one model
-    pair: object,  # which pair
+    pair: Any,  # which pair
     factors: tuple[int, int],  # of A and of B
     # factor → images [H, W, 3] that activate it
     images: Mapping[int, Sequence[np.ndarray]] | None = None,
@@ -240,7 +243,7 @@ def factor_norm_figure(
             axis.set_ylim(0, top)
             count = rows["factor"].nunique()
             ticks = sorted({first, second}) if count > 20 else sorted(rows["factor"].unique())
-            axis.set_xticks(ticks, ticks if series == "both" else [""] * len(ticks))
+            axis.set_xticks(ticks, [str(tick) if series == "both" else "" for tick in ticks])
         axis.set_xlabel("factor")
         for i, (factor, colour) in enumerate(strips):
             title = f"images far out in factor {factor}"
@@ -299,7 +302,7 @@ def _draw_disk(
     axis: Axes,
     points: pd.DataFrame,
     edges: list[tuple[str, str]],
-    colours: Mapping[str, object],
+    colours: Mapping[str, Any],
     inner: set,
     name_leaves: bool,
     radius: float,
@@ -332,8 +335,9 @@ def mean_distances(
     points: pd.DataFrame,  # group, x, y (unit Poincaré disk) of one factor
 ) -> pd.Series:  # by group
     "How far the terms of each group are from the centre, 2 artanh of their radius, on average."
-    radius = np.hypot(points["x"], points["y"]).clip(upper=1 - 1e-7)
-    return (2 * np.arctanh(radius)).groupby(points["group"], sort=False).mean()
+    radius = np.minimum(np.hypot(points["x"], points["y"]), 1 - 1e-7)
+    distance = pd.Series(2 * np.arctanh(radius), points.index)
+    return distance.groupby(points["group"], sort=False).mean()
 
 
 def _distances(points: pd.DataFrame) -> str:
@@ -362,10 +366,8 @@ def disk_figure(
     pairs, inner = list(zip(edges["child"], edges["parent"])), set(edges["parent"])
     radius = _radius(terms)
     with style():
-        figure = Figure(
-            figsize=(min(4.4, 12.5 / len(factors)) * len(factors), 4.9), layout="constrained"
-        )
-        figure.get_layout_engine().set(h_pad=0.12)
+        width = min(4.4, 12.5 / len(factors)) * len(factors)
+        figure = Figure(figsize=(width, 4.9), layout=ConstrainedLayoutEngine(h_pad=0.12))
         for axis, factor in zip(figure.subplots(1, len(factors), squeeze=False)[0], factors):
             points = terms[terms["factor"].eq(factor)]
             few = len(points) <= 24 if name_leaves is None else name_leaves

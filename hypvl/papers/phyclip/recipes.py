@@ -6,6 +6,8 @@
 __all__ = ['SECTIONS', 'CHANGES', 'differences', 'section_recipes']
 
 # %% ../../../nbs/papers/phyclip/824_recipes.ipynb #74e0f8aa
+from typing import Any
+
 import pandas as pd
 
 from ...config import to_dict
@@ -34,7 +36,8 @@ def differences(
     sides = {}
     for variant in ("paper", "official"):
         made = recipe(family, preset, variant=variant)
-        choices = {f"objective.{key}": made.objective.choice(key) for key in VARIANTS[variant]}
+        objective: Any = made.objective
+        choices = {f"objective.{key}": objective.choice(key) for key in VARIANTS[variant]}
         sides[variant] = flat_fields(to_dict(made)) | choices
     fields = [key for key, value in sides["paper"].items() if sides["official"][key] != value]
     rows = [

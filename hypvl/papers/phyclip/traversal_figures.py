@@ -8,6 +8,7 @@ __all__ = ['LOOKS', 'Shown', 'traversal_figure', 'clears_chance', 'measures_figu
 # %% ../../../nbs/papers/phyclip/829_traversal_figures.ipynb #48bc8d9a
 from collections.abc import Hashable, Mapping
 from textwrap import wrap
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -37,7 +38,7 @@ _LINE_HEIGHT, _COLUMN_WIDTH, _LETTERS = 0.155, 2.2, 35  # inches, inches, letter
 _GAP = 0.045  # inches between two texts
 
 
-Shown = tuple[list[str], object]  # lines of a text, and its row; None for what was left out
+Shown = tuple[list[str], Any]  # lines of a text, and its row; None for what was left out
 
 
 def _shorten(rows: pd.DataFrame, most: int) -> list[Shown]:
@@ -92,8 +93,9 @@ def _names(rows: pd.DataFrame) -> dict[str, str]:
     known: dict[str, str] = dict(NAMES)
     if "model" in rows:
         models = rows.drop_duplicates(["family", "model"]).groupby("family")["model"]
-        known = models.agg(" and ".join).to_dict()
-    return {family: known.get(family, family) for family in families}
+        joined = models.agg(" and ".join)
+        known = dict(zip(joined.index, joined))
+    return {name: known[name] if name in known else name for name in families}
 
 
 def _relation_handles(relations: set) -> list:
@@ -165,6 +167,7 @@ def clears_chance(
 
 def _draw_measure(axis: Axes, rows: pd.DataFrame, families: list[str], factor: int) -> None:
     "Value, interval and chance of one measure, a line a model."
+    row: Any
     for row in rows.itertuples():
         y, colour = families.index(row.family), FAMILY_COLOURS.get(row.family, ".3")
         axis.plot([factor * row.low, factor * row.high], [y, y], color=colour, lw=2.2)

@@ -176,8 +176,7 @@ def recovery_figure(
     attachment, inside = attachment_rates(recovery), inside_rates(edges)
     models = list(dict.fromkeys(recovery["model"]))
     with style():
-        size = {"width": 5.2, "height": 1.5 + 0.5 * len(models)}
-        figure, axes = panels(2, **size, sharey=True)
+        figure, axes = panels(2, width=5.2, height=1.5 + 0.5 * len(models), sharey=True)
         left, right = axes[0]
         _bars(left, attachment, "tree", _TREES, models)
         for tree, (name, dash) in LINES.items():

@@ -44,16 +44,16 @@ def _terms(study: Study) -> Drawing:
 
 
 def _losses(study: Study) -> Drawing:
-    return loss_figure(study.rows(Rows("history", ("main", "control"))))
+    return loss_figure(study.needed(Rows("history", ("main", "control"))))
 
 
 def _recovery(study: Study) -> Drawing:
-    recovery = study.rows(Rows("recovery", TABLE_SECTIONS))
-    return recovery_figure(recovery, study.rows(Rows("edges", TABLE_SECTIONS)))
+    recovery = study.needed(Rows("recovery", TABLE_SECTIONS))
+    return recovery_figure(recovery, study.needed(Rows("edges", TABLE_SECTIONS)))
 
 
 def _weights(study: Study) -> Drawing:
-    return weight_figure(study.rows(Rows("validation", ("weights", "main"))))
+    return weight_figure(study.needed(Rows("validation", ("weights", "main"))))
 
 
 _TERMS = (
@@ -99,7 +99,7 @@ def scores_by_dataset(
 ) -> pd.DataFrame:
     "Mean score over seeds in %, models and baselines by dataset."
     where = {"suite": (suite,), "metric": (metric,), "score": ("paper",)}
-    rows = study.rows(Rows("results", TABLE_SECTIONS, where))
+    rows = study.needed(Rows("results", TABLE_SECTIONS, where))
     trained = [recipe.name for section in study.recipes.values() for recipe in section]
     rows = rows[rows["model"].isin([*trained, *BASELINES])]
     wide = rows.pivot_table(index="model", columns="dataset", values="value", sort=False)
@@ -142,11 +142,14 @@ def parser_agreement(study: Study) -> pd.DataFrame:
 # %% ../../../nbs/papers/syntax/850_paper.ipynb #7d8d78b7
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
     "What the plan says about a run besides its model."
+    data: Any = recipe.data
+    model: Any = recipe.model
+    objective: Any = recipe.objective
     return {
         "μ": recipe.columns["mu"],
-        "parses": getattr(recipe.data, "parser", "") or recipe.data.parses,
-        "text tower": recipe.model.text.attention,
-        "words in context": edge_term(recipe.objective.more).specific.removeprefix("words@"),
+        "parses": getattr(data, "parser", "") or data.parses,
+        "text tower": model.text.attention,
+        "words in context": edge_term(objective.more).specific.removeprefix("words@"),
     }
 
 

@@ -15,12 +15,13 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...data.records import Parse
 from ...evaluation.statistics import item_values
 from ...evaluation.zero_shot import inference
 from ...geometry.spaces import Product
+from ...models.dual_encoder import DualEncoder
 from .word_pieces import DEPS, align, collate_aligned
 
 # %% ../../../nbs/papers/syntax/845_parse_recovery.ipynb #7e5d0f36
@@ -202,7 +203,7 @@ def edge_table(
 # %% ../../../nbs/papers/syntax/845_parse_recovery.ipynb #233b9770
 @torch.no_grad()
 def word_embeddings(
-    model: nn.Module,  # a `DualEncoder`
+    model: DualEncoder,
     texts: Sequence[str],  # raw captions
     parses: Sequence[Parse],  # of the cleaned captions
     input_name: str = "words@final",  # which states, see the notebook *words*
@@ -214,9 +215,10 @@ def word_embeddings(
     """
     if len(texts) != len(parses):
         raise ValueError(f"parses: {len(texts)} needed, one a caption, got {len(parses)}")
+    tokenizer: Any = model.tokenizer
     rows = []
     for text, parse in zip(texts, parses):
-        rows.append(align(text, parse, model.tokenizer.encode(text)))
+        rows.append(align(text, parse, tokenizer.encode(text)))
     found = []
     for start in range(0, len(rows), batch_size):
         part = rows[start : start + batch_size]
@@ -230,7 +232,7 @@ def word_embeddings(
 
 # %% ../../../nbs/papers/syntax/845_parse_recovery.ipynb #d8ec327b
 def parse_report(
-    model: nn.Module,  # a `DualEncoder` with cones
+    model: DualEncoder,  # with cones
     texts: Sequence[str],  # raw captions, none of them seen in training
     parses: Sequence[Parse],  # gold, of the cleaned captions
     input_name: str = "words@final",  # which states
@@ -240,7 +242,7 @@ def parse_report(
     if not model.geometry.has_cones:
         return {}
     captions = word_embeddings(model, texts, parses, input_name)
-    geometry = copy.deepcopy(model.geometry).cpu()
+    geometry: Any = copy.deepcopy(model.geometry).cpu()
     unlabelled = [(points, heads) for points, heads, _ in captions]
     return {
         "recovery": recovery(geometry, unlabelled, seed),

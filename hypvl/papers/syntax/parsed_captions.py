@@ -69,7 +69,8 @@ def train_parser(
 
     if not parses:
         raise ValueError("parses: at least one is needed, got none")
-    spacy.util.fix_random_seed(seed)
+    util: Any = spacy.util
+    util.fix_random_seed(seed)
     nlp = spacy.blank("en")
     nlp.add_pipe("parser", config={"model": _MODEL, "min_action_freq": 1})
     examples = [Example(nlp.make_doc(p.text), p.to_doc(nlp.vocab)) for p in parses]
@@ -90,7 +91,7 @@ _stored = lru_cache(maxsize=128)(StoredParses)  # of as many shards as are shuff
 class TreeShards(ShardDataset):
     "Shards with the dependency trees of their captions."
 
-    kinds = ShardDataset.kinds | dict.fromkeys(("piece_word", "head", "dep"), "labels")
+    kinds = {**ShardDataset.kinds, **dict.fromkeys(("piece_word", "head", "dep"), "labels")}
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 from webdataset.tariterators import base_plus_ext
@@ -30,6 +30,10 @@ from ...data.records import Parse, parse_json
 from .word_pieces import clean_text
 
 _log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    import spacy.language
+    import spacy.tokens
 
 # %% ../../../nbs/papers/syntax/842_parsers.ipynb #c6db5003
 def _gold_pipeline(parses):
@@ -105,14 +109,14 @@ def parser_identity(
     nlp: "spacy.language.Language",
 ) -> str:  # such as 'en_core_web_sm 3.8.0, spaCy 3.8.18, weights 0123456789ab'
     "Name, version and weights of a parser."
-    import spacy
+    from spacy.about import __version__
 
-    models = [getattr(pipe, "model", None) for _, pipe in nlp.pipeline]
+    models: list[Any] = [getattr(pipe, "model", None) for _, pipe in nlp.pipeline]
     weights = hashlib.sha1(
         b"".join(m.to_bytes() for m in models if hasattr(m, "to_bytes"))
     ).hexdigest()[:12]
     name = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']}"
-    return f"{name}, spaCy {spacy.__version__}, weights {weights}"
+    return f"{name}, spaCy {__version__}, weights {weights}"
 
 # %% ../../../nbs/papers/syntax/842_parsers.ipynb #40058c1c
 def _is_plain(head):
@@ -182,8 +186,8 @@ def _read_bin(path):
     from srsly import msgpack_loads
 
     try:
-        docs = DocBin().from_bytes(path.read_bytes())
-        facts = msgpack_loads(docs.user_data[0]) if len(docs) else dict(keys=[])
+        docs: Any = DocBin().from_bytes(path.read_bytes())
+        facts: Any = msgpack_loads(docs.user_data[0]) if len(docs) else dict(keys=[])
         if len(facts["keys"]) != len(docs):
             raise ValueError
         return docs, facts

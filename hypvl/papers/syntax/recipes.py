@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from torch import nn
 
 from ...config import override
 from ...data.grit.shards import find_shards, read_shard
@@ -178,7 +177,7 @@ def tested_parses(
 
 
 def parse_frames(
-    model: nn.Module,
+    model: Any,
     data: DataPaths,
     recipe: Recipe,
     out: Path,
@@ -190,7 +189,8 @@ def parse_frames(
     if not told:
         return {}
     captions, parses = (list(part) for part in zip(*told))
-    words = edge_term(recipe.objective.more).specific
+    objective: Any = recipe.objective
+    words = edge_term(objective.more).specific
     frames = parse_report(model, captions, parses, words)
     score = data.train.parent / "parser" / "score.json"
     if frames and score.is_file():  # what a parser reaches that was trained on a few captions

@@ -134,8 +134,8 @@ def align(
         for i, (v, up) in enumerate(zip(kept, head)):
             dep.append(dep_number("ROOT" if up == i else parse.deps[v]))
     piece_word = np.concatenate([[-1], word, [-1]])
-    rows = (np.array(row, dtype=np.int16) for row in (piece_word, head, dep))
-    return Aligned(np.array(tokens), *rows, tuple(kept))
+    numbers = [np.array(row, dtype=np.int16) for row in (piece_word, head, dep)]
+    return Aligned(np.array(tokens), numbers[0], numbers[1], numbers[2], tuple(kept))
 
 # %% ../../../nbs/papers/syntax/841_word_pieces.ipynb #ca47a4f8
 def collate_aligned(
@@ -157,6 +157,12 @@ def collate_aligned(
     return inputs
 
 # %% ../../../nbs/papers/syntax/841_word_pieces.ipynb #8766cf79
+def _shuffled(row: Aligned, key: str, seed: int) -> Aligned:
+    "The caption with the words of its tree exchanged."
+    head, dep = shuffle_tree(row.head, row.dep, key, seed)
+    return replace(row, head=head, dep=dep)
+
+
 class TreeInputs:
     "Tokens, captions and parses -> the inputs `piece_word`, `head` and `dep`; remembers captions."
 
@@ -178,19 +184,15 @@ class TreeInputs:
     ) -> dict[str, Int16[Tensor, "B _"]]:
         "Inputs of one batch."
         rows = [self._row(*args) for args in zip(tokens, texts, parses)]
-        if self.shuffle_seed is not None:
+        seed = self.shuffle_seed
+        if seed is not None:
             pairs = zip(rows, keys, strict=True)
-            rows = [self._shuffled(row, key) for row, key in pairs]
+            rows = [_shuffled(row, key, seed) for row, key in pairs]
         batch = collate_aligned(rows)
         narrow = batch["piece_word"]
         wide = narrow.new_full(tokens.shape, -1)  # the longest row of the tokens may be padded
         wide[:, : narrow.shape[1]] = narrow
         return dict(piece_word=wide, head=batch["head"], dep=batch["dep"])
-
-    def _shuffled(self, row: Aligned, key: str) -> Aligned:
-        "The caption with the words of its tree exchanged."
-        head, dep = shuffle_tree(row.head, row.dep, key, self.shuffle_seed)
-        return replace(row, head=head, dep=dep)
 
     def _row(self, row, text, parse) -> Aligned:
         "One caption, aligned at its first sight."

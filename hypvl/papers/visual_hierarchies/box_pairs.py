@@ -118,7 +118,7 @@ class Augmentation:
     def transform(self) -> v2.Transform:
         "The transforms of torchvision, without the size."
         steps = [v2.RandomHorizontalFlip(self.hflip), v2.RandomVerticalFlip(self.vflip)]
-        steps += [v2.RandomRotation(self.rotation), v2.ColorJitter(*self.jitter)]
+        steps += [v2.RandomRotation((-self.rotation, self.rotation)), v2.ColorJitter(*self.jitter)]
         if self.kernel:
             steps.append(_Blur(self.kernel, self.blur))
         return v2.Compose(steps)
@@ -126,6 +126,8 @@ class Augmentation:
 
 class _Blur(v2.GaussianBlur):
     "A blur that leaves alone what is smaller than its kernel reflects."
+
+    kernel_size: Sequence[int]
 
     def transform(self, inpt, params):
         if min(inpt.shape[-2:]) <= self.kernel_size[0] // 2:
@@ -370,7 +372,7 @@ class BoxPairDataset(EpochDataset):
 
     def _with_sampled(self, visits: list[tuple]) -> list[tuple]:
         "Append to each visit of a global batch the children that its parent has there."
-        children = defaultdict(tuple)
+        children: dict[tuple[int, int], tuple[int, ...]] = defaultdict(tuple)
         pairs = [self._pair(*visit) for visit in visits]
         for image, parent, child in pairs:
             children[image, parent] += (child,)

@@ -226,7 +226,7 @@ _OPEN_IMAGES = {  # split → images and boxes, storage.googleapis.com/openimage
 }
 
 
-_LVIS = {"lvis_v1_val.json": 19_809, "lvis_v0.5_val.json": 5_000}  # file → its images
+_LVIS_IMAGES = {"lvis_v1_val.json": 19_809, "lvis_v0.5_val.json": 5_000}  # file → its images
 
 
 _OBTAIN = {
@@ -251,7 +251,7 @@ def _boxes(split: str, root: Path) -> Amount:
     faults, where = boxes.faults, files[split].parent.relative_to(root).as_posix()
     note = ", ".join(f"{number:,} {kind}" for kind, number in faults.items())
     if split == "lvis":
-        return Amount(len(boxes.images), _LVIS[files[split].name], where, note)
+        return Amount(len(boxes.images), _LVIS_IMAGES[files[split].name], where, note)
     images, rows = _OPEN_IMAGES[split]
     listed = len(boxes)
     for kind in ("boxes without a file", "no numbers", "empty"):

@@ -10,6 +10,7 @@ __all__ = ['ONE_IMAGE', 'SceneTree', 'scene_tree', 'richest_scene', 'geodesic', 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #95f0b0b2
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -271,7 +272,7 @@ def _mark_angle(axis: Axes, place, first, second, colour: str, name: str) -> flo
     axis.add_patch(Arc(place, 0.26, 0.26, **size))
     middle = np.radians((start + end) / 2)
     where = np.asarray(place) + 0.22 * np.array([np.cos(middle), np.sin(middle)])
-    axis.text(*where, name, color=colour, ha="center", va="center", fontsize=11)
+    axis.text(where[0], where[1], name, color=colour, ha="center", va="center", fontsize=11)
     return float(np.radians(end - start))
 
 
@@ -313,7 +314,7 @@ def angle_figure(
         figure, axes = panels(2, width=3.4, height=3.2)
         _draw_disk(axes[0, 0])
         near = _draw_triangle(axes[0, 0], a, b, lambda p, q: geodesic(p, q, 400))
-        far = _draw_triangle(axes[0, 1], *plane, straight)
+        far = _draw_triangle(axes[0, 1], plane[0], plane[1], straight)
         axes[0, 0].set_title("hyperbolic plane, as Poincaré disk")
         axes[0, 1].set(title="Euclidean plane", aspect="equal")
         axes[0, 1].axis("off")
@@ -383,8 +384,9 @@ def retrieval_figure(
         grid = figure.add_gridspec(len(lists), top + 2)
         for line, ((query, model), part) in enumerate(lists):
             head = figure.add_subplot(grid[line, :2], xticks=[], yticks=[])
-            head.imshow(picture(query))
-            head.set_ylabel(model.replace(", ", ",\n"), fontsize=8)
+            head.imshow(picture(str(query)))
+            head.set_ylabel(str(model).replace(", ", ",\n"), fontsize=8)
+            hit: Any
             for place, hit in zip(range(top), part.itertuples()):
                 axis = figure.add_subplot(grid[line, place + 2], xticks=[], yticks=[])
                 _draw_result(axis, crop_of(picture(hit.file), hit), hit)
@@ -413,7 +415,8 @@ def precision_recall_figure(
     with style():
         figure, axes = panels(1, width=5.6, height=3.8)
         axis = axes[0, 0]
-        for model, rows in mean.groupby("model", sort=False):
+        for name, rows in mean.groupby("model", sort=False):
+            model = str(name)
             rows, colour = rows.sort_values("threshold"), colours[model.removesuffix(ONE_IMAGE)]
             dash = ":" if model.endswith(ONE_IMAGE) else "-"
             line = rows[["recall", "precision"]] * 100
@@ -533,7 +536,7 @@ def frequency_figure(
     counts = classes.pivot_table(index="label", columns="role", values="count", aggfunc="sum")
     counts = counts.reindex(columns=[*roles]).fillna(0).astype(int)
     names = counts.sort_values("candidate boxes", ascending=False, kind="stable").index[:most]
-    names = [name for name in names if counts.loc[name, "candidate boxes"]]
+    names = [name for name in names if counts["candidate boxes"][name]]
     parts = []
     with style():
         figure, axes = panels(1, 2, width=9.6, height=1.6, sharex=True)

@@ -66,6 +66,8 @@ class Search:
         own = self.queries[part]
         if not hierarchical:
             return own
+        if self.hierarchy is None:
+            raise ValueError("hierarchical: True needs a hierarchy of classes, got None")
         return own.astype(np.float32) @ self.hierarchy.astype(np.float32) > 0
 
     def excluded(self, part: slice = slice(None)) -> Bool[Tensor, "q N"] | None:

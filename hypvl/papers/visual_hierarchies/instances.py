@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ...data.benchmarks.image_sets import ImageSet, MissingData
@@ -28,6 +28,7 @@ from ...data.sources import DataPaths
 from ...evaluation.statistics import summarise
 from ...evaluation.zero_shot import encode_images, inference
 from ...geometry.spaces import Geometry
+from ...models.dual_encoder import ImageEncoder
 from ..runs import PROBES
 from .box_pairs import Views
 from .box_source import BoxSource
@@ -156,7 +157,7 @@ def validation_set(
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #727f7704
 def embed_instances(
-    model: nn.Module,  # with `embed`
+    model: ImageEncoder,  # with `embed`
     boxes: Boxes,
     image: np.ndarray,  # place of the picture of each instance
     row: np.ndarray,  # of its box, −1 for the whole picture
@@ -194,7 +195,7 @@ class Embedded:
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #d9846327
 def embed_set(
-    model: nn.Module,
+    model: ImageEncoder,
     found: InstanceSet,
     size: int,
     workers: int = 0,
@@ -217,7 +218,7 @@ def embed_set(
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #cd6fb4ff
 def set_missing_root(
-    model: nn.Module,  # with `embed`
+    model: ImageEncoder,  # with `embed`
     boxes: Boxes,  # of the training set
     size: int,  # side of the views in pixels
     workers: int = 0,
@@ -417,7 +418,7 @@ def _large_boxes(boxes: Boxes, most: int, seed: int = 0) -> np.ndarray:
     return np.sort(drawn)
 
 
-def _radii(model: nn.Module, points: Float[Tensor, "N D"]) -> np.ndarray:
+def _radii(model: ImageEncoder, points: Float[Tensor, "N D"]) -> np.ndarray:
     "Distances of points from the root."
     geometry: Any = model.geometry
     with inference(model) as device:
@@ -436,7 +437,7 @@ def _single_class_sets(root: str) -> Iterator[tuple[str, ImageSet, ImageSet]]:
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #a0919ec6
 def vote_items(
-    model: nn.Module, data: DataPaths, source: BoxSource, size: int, workers: int = 0
+    model: ImageEncoder, data: DataPaths, source: BoxSource, size: int, workers: int = 0
 ) -> pd.DataFrame | None:
     "Item values of the single-class sets; None where there is none."
     frames = []
@@ -453,8 +454,9 @@ def vote_items(
         return evaluate_votes(*points, *labels, **settings)
     for name, known, asked in _single_class_sets(source.root):
         points = [encode_images(model, images, workers=workers) for images in (asked, known)]
-        settings = {"dataset": name, "radii": _radii(model, points[1])}
-        frames.append(evaluate_votes(*points, asked.labels, known.labels, **settings))
+        near = _radii(model, points[1])
+        labels = asked.labels, known.labels
+        frames.append(evaluate_votes(points[0], points[1], *labels, dataset=name, radii=near))
     return pd.concat(frames, ignore_index=True) if frames else None
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #aa827e3d
@@ -485,7 +487,7 @@ PROBE_OF = {  # what ranks candidates → name of the probe
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #c82b0aeb
 def _measure(
     by: str,
-    model: nn.Module,
+    model: ImageEncoder,
     data: DataPaths,
     recipe: Recipe,
     out: Path,

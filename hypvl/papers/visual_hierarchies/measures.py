@@ -42,7 +42,7 @@ def depth_order(
     here = rows["suite"].eq("order") & rows["metric"].eq("depth_correlation")
     rows = rows[here & rows["dataset"].ne(LVIS) & rows["score"].eq("paper")]
     names = {name: "other" for name in BASELINES} | {"chance": "permuted", ORACLE: "upper"}
-    column = rows["model"].map(lambda model: names.get(model, "value"))
+    column = [names.get(model, "value") for model in rows["model"]]
     wide = rows.assign(column=column).pivot_table(index="run", columns="column", values="value")
     return wide.reindex(columns=["value", "permuted", "upper"]).dropna().reset_index()
 

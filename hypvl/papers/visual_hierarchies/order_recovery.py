@@ -183,7 +183,8 @@ def order_recovery(
         truth = np.zeros((n, n))
         for edge in asked[""].edges:
             truth[edge] = 1
-        views = {None: [(scores, radii)], "chance": [], "oracle": [(truth, asked[""].depth)]}
+        views: dict[str | None, list[tuple[np.ndarray, np.ndarray]]] = {None: [(scores, radii)]}
+        views |= {"chance": [], "oracle": [(truth, asked[""].depth)]}
         for _ in range(draws):
             who = rng.permutation(n)
             views["chance"].append((scores[np.ix_(who, who)], radii[who]))

@@ -17,7 +17,7 @@ from IPython.display import Markdown
 from ..figures import Drawing, budget_figure, budget_scores, training_figure
 from ..parameters import Seeds
 from ..reference import BASELINES, Rows
-from ..study import Figure, NoFrame, Paper, Study
+from ..study import Figure, Paper, Study
 from .box_pairs import Views
 from .box_source import BoxSource
 from .box_table import Boxes, load_boxes
@@ -87,7 +87,7 @@ def _retrieval(study: Study, first: int, count: int) -> Drawing:
 # %% ../../../nbs/papers/visual_hierarchies/879_paper.ipynb #1789ab8c
 def _curves(study: Study) -> Drawing:
     where = {"dataset": (OPEN_IMAGES,), "direction": ("parent_to_child",)}
-    return precision_recall_figure(study.rows(Rows("curves", ("main", "cross"), where)))
+    return precision_recall_figure(study.needed(Rows("curves", ("main", "cross"), where)))
 
 
 def _tree(study: Study) -> Drawing | Markdown:
@@ -106,7 +106,7 @@ def _frequencies(study: Study) -> Drawing:
 
 
 def _order(study: Study) -> Drawing:
-    return order_figure(study.rows(Rows("items", _ONE_BUDGET, {"score": ("paper",)})))
+    return order_figure(study.needed(Rows("items", _ONE_BUDGET, {"score": ("paper",)})))
 
 
 def _training(study: Study) -> Drawing:
@@ -124,10 +124,10 @@ BUDGET_METRICS = {  # what is drawn over the budget: suite, data set, metric →
 
 
 def _budget(study: Study) -> Drawing:
-    rows = budget_scores(study.rows(Rows("results", ("main", "budget"))), BUDGET_METRICS)
+    rows = budget_scores(study.needed(Rows("results", ("main", "budget"))), BUDGET_METRICS)
     levels = rows[rows["model"].eq("chance")].groupby("metric")["value"].mean()
     rows = rows[rows["model"].isin(["CLIP-hyp", "CLIP-euc"])]
-    return budget_figure(rows, "CLIP-hyp", guessing=levels.to_dict())
+    return budget_figure(rows, "CLIP-hyp", guessing=dict(zip(levels.index, levels)))
 
 # %% ../../../nbs/papers/visual_hierarchies/879_paper.ipynb #a33e1002
 _TEST_SET = "Test split of the synthetic dataset in the format of Open Images, or the real one"
@@ -201,9 +201,7 @@ _SHOWN = (
 def by_score(study: Study) -> pd.DataFrame:
     "Models by the score that ranks, mean over seeds, in %; `paper` is the model's own."
     where = {"dataset": (OPEN_IMAGES,), "metric": _SHOWN}
-    rows = study.rows(Rows("results", _ONE_BUDGET, where))
-    if rows is None:
-        raise NoFrame("by_score: the runs of this study left no results")
+    rows = study.needed(Rows("results", _ONE_BUDGET, where))
     rows = rows[~rows["model"].isin(list(BASELINES))]
     index = ["model", "score"]
     wide = rows.pivot_table(index=index, columns="metric", values="value", sort=False)
@@ -215,7 +213,8 @@ def recipe_trials(study: Study) -> pd.DataFrame:
     path = study.reference_folder.parent / "trials" / "visual_hierarchies.csv"
     rows = pd.read_csv(path).set_index("setting")
     scores = ["scenes of a box", "boxes of a scene", "recall at 45 %"]
-    shown = rows.assign(**(100 * rows[scores]).round(1).to_dict("series"))
+    shown = rows.copy()
+    shown[scores] = (100 * rows[scores]).round(1)
     return shown[[*scores, "loss", "CPU seconds", "seed", "preset", "commit"]].round({"loss": 2})
 
 

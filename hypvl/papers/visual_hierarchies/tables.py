@@ -230,7 +230,10 @@ SCORES = {
 }
 
 
-_OTHER_SCORES = {4: {"paper": "votes of boxes by cosine"}, 5: {"paper": "counts"}}
+_OTHER_SCORES: dict[int | str, dict[str, str]] = {
+    4: {"paper": "votes of boxes by cosine"},
+    5: {"paper": "counts"},
+}
 
 # %% ../../../nbs/papers/visual_hierarchies/876_tables.ipynb #8e2224b0
 _TEST = "Open Images: test split of the synthetic dataset in its format, or the real one."
