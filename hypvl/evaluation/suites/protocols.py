@@ -248,7 +248,7 @@ def add_multilabel(
     for kind in run.protocol.scores:
         scores = score_matrix(run.model, points, prototypes, kind).numpy()
         values = {"mAP": average_precision(scores, np.asarray(flags))}
-        if ties := tied_classes(scores, flags).sum():
+        if ties := tied_classes(scores, np.asarray(flags)).sum():
             _log.warning(
                 "%s, score %s: mAP depends on the order of the pictures, as in CLIP_benchmark; in "
                 "%d of %d classes a picture with the class and one without have equal scores",
