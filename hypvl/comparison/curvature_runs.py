@@ -272,8 +272,9 @@ PRIMARY = {  # contrast → cell, rival
 
 _FIRST = {name for pair in PRIMARY.values() for name in pair}
 _ALL = {cell.name: cell for group in CELLS.values() for cell in group}
-GROUPS = {  # of cells: those of the primary contrasts, and all
+GROUPS = {  # of cells: those of the primary contrasts, of these the ones without cones, and all
     "primary": tuple(cell for cell in _ALL.values() if cell.name in _FIRST),
+    "plain": tuple(cell for cell in _ALL.values() if cell.name in _FIRST and not cell.cones),
     **CELLS,
 }
 
