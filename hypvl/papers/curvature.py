@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 
 from ..comparison.curvature import RADII
 from ..comparison.curvature_runs import PRIMARY, effects
@@ -68,14 +69,25 @@ def radius_table(
 _COLOURS = {"supported": "#0072B2", "refuted": "#D55E00", "no difference": "#009E73"}
 
 
+def _draw_curve(axis: Axes, curve: pd.DataFrame) -> None:
+    "Effects with intervals over the radius, and the equivalence bound."
+    axis.axhspan(-EQUIVALENCE, EQUIVALENCE, color=".92", lw=0)
+    axis.axhline(0, color=".3", lw=1)
+    spread = np.abs(curve[["low", "high"]].to_numpy().T - curve["effect"].to_numpy())
+    axis.errorbar(curve["radius"], curve["effect"], yerr=spread, fmt="o-", color="#0072B2")
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(curve["radius"], [f"{radius:g}" for radius in curve["radius"]])
+    axis.set(xlabel="median radius ρ (flat → curved)", ylabel="hyperbolic − flat, points")
+
+
 def curvature_figure(
     table: pd.DataFrame,  # of `curvature_runs.results`
 ) -> Drawing:
-    "Left: the primary contrasts. Right: the gain of curvature over the radius."
+    "Left: the primary contrasts. Right, for several radii: the gain of curvature over the radius."
     judged, curve = contrasts(table), radius_curve(table)
     with style():
-        figure, axes = panels(2, width=4.4, height=2.8)
-        left, right = axes.flat
+        figure, axes = panels(1 + (len(curve) > 1), width=4.4, height=2.8)
+        left, *right = axes.flat
         left.axvspan(-EQUIVALENCE, EQUIVALENCE, color=".92", lw=0)
         left.axvline(0, color=".3", lw=1)
         row: Any
@@ -83,17 +95,13 @@ def curvature_figure(
             colour = _COLOURS.get(row.outcome, ".45")
             left.plot([row.low, row.high], [place, place], color=colour, lw=2)
             left.plot(row.effect, place, "o", color=colour, ms=6)
-            left.text(row.high, place - 0.18, f" {row.outcome}", color=colour, fontsize=7)
+            said = {"color": colour, "fontsize": 7, "ha": "center"}
+            left.text(row.effect, place - 0.18, row.outcome, **said)
         left.set_yticks(
             range(len(judged)), [name.replace(" − ", "\n− ") for name in judged["contrast"]]
         )
         left.set(ylim=(len(judged) - 0.5, -0.6), xlabel="difference of R@5, points")
         left.margins(x=0.25)
-        right.axhspan(-EQUIVALENCE, EQUIVALENCE, color=".92", lw=0)
-        right.axhline(0, color=".3", lw=1)
-        spread = np.abs(curve[["low", "high"]].to_numpy().T - curve["effect"].to_numpy())
-        right.errorbar(curve["radius"], curve["effect"], yerr=spread, fmt="o-", color="#0072B2")
-        right.set_xscale("log", base=2)
-        right.set_xticks(curve["radius"], [f"{radius:g}" for radius in curve["radius"]])
-        right.set(xlabel="median radius ρ (flat → curved)", ylabel="hyperbolic − flat, points")
+        for axis in right:
+            _draw_curve(axis, curve)
     return Drawing(figure, pd.concat([judged, curve], keys=["contrasts", "radius"]).reset_index(0))
