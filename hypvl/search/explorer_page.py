@@ -738,10 +738,11 @@ class _GalleryEvents:
 
     def watch(self):
         "The button, with the number of new or changed files."
-        gallery, source = self.explorer.gallery, self.explorer.gallery.source
+        gallery = self.explorer.gallery
+        source: Any = gallery.source  # only a folder of pictures shows this button
         with self._lock:  # one look for all tabs
             began = time.monotonic()
-            if began >= self._again and isinstance(source, FolderPictures):
+            if began >= self._again:
                 self._changed = source.changed(gallery.store)
                 took = time.monotonic() - began
                 self._again = began + max(_WATCH - 5, 100 * took)  # at most 1 % of the time
