@@ -272,9 +272,11 @@ PRIMARY = {  # contrast → cell, rival
 
 _FIRST = {name for pair in PRIMARY.values() for name in pair}
 _ALL = {cell.name: cell for group in CELLS.values() for cell in group}
-GROUPS = {  # of cells: those of the primary contrasts, of these the ones without cones, and all
-    "primary": tuple(cell for cell in _ALL.values() if cell.name in _FIRST),
-    "plain": tuple(cell for cell in _ALL.values() if cell.name in _FIRST and not cell.cones),
+_primary = tuple(cell for cell in _ALL.values() if cell.name in _FIRST)
+GROUPS = {  # of cells: those of the primary contrasts, these without and with cones, and all
+    "primary": _primary,
+    "plain": tuple(cell for cell in _primary if not cell.cones),
+    "coned": tuple(cell for cell in _primary if cell.cones),
     **CELLS,
 }
 
