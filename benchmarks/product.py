@@ -47,8 +47,8 @@ def make_loss(form, c):
         return (F.cross_entropy(logits, target) + F.cross_entropy(logits.T, target)) / 2
 
     def fused(x, y, scale):
-        by = "triton" if form == "kernels" else "auto"
-        rows, columns = product_cross_entropy_both(x, y, c=c, scale=scale, form=by)
+        asked = {"form": "triton"} if form == "kernels" else {}
+        rows, columns = product_cross_entropy_both(x, y, c=c, scale=scale, **asked)
         return (rows.mean() + columns.mean()) / 2
 
     if form == "plain":
