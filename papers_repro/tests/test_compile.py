@@ -3,6 +3,7 @@
 And no objective waits for the numbers that it computes.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from hypvl.models.registry import create_model
 from hypvl.papers.agr.clipped import ClippedConfig
 from hypvl.papers.agr.routed_geometry import RoutedConfig
 from hypvl.papers.agr.routing_losses import RoutedObjective
+from hypvl.papers.clip_line import recipe as published_recipe
 from hypvl.papers.h2em.composition_losses import CompositionObjective
 from hypvl.papers.h2em.compositional_model import COMPOSITION_KINDS, composition_space
 from hypvl.papers.study import find_paper
@@ -98,6 +100,21 @@ def test_a_training_step_breaks_nowhere_in_geometry():
     places = [f"{f.filename}:{f.lineno}" for one in found.break_reasons for f in one.user_stack]
     assert found.graph_count > 0 and any("text.py" in place for place in places)
     assert not [place for place in places if Path(place).is_relative_to(geometry)]
+
+
+def test_a_published_step_is_one_graph():
+    made = published_recipe("phyclip", "paper", "S", boxes=True)
+    vision = replace(made.model.vision, depth=2, patch_size=112)  # less to compute
+    text = replace(made.model.text, layers=2)
+    model = create_model(replace(made.model, vision=vision, text=text), seed=0).train()
+    texts = model.tokenizer(["a cat", "a dog on a mat"] * 32)  # enough for groups by length
+    batch = {"text": texts, "box_text": texts.flip(0)}
+    for name in ("image", "box_image"):
+        batch[name] = torch.rand(1, 3, made.image_size, made.image_size).expand(64, -1, -1, -1)
+    torch._dynamo.reset()
+    step = Step(model, made.objective.make())
+    found = torch._dynamo.explain(step)(batch, made.train.steps - 1)
+    assert (found.graph_count, found.break_reasons) == (1, [])
 
 
 FAMILIES = {"clip": Sphere(8), "meru": Lorentz(8), "hycoclip": Lorentz(8), "phyclip": Product(2, 4)}
