@@ -553,9 +553,13 @@ class Study(StudyRows):
     ) -> Any:
         "A further table of the paper; a sentence where the runs left no rows for it."
         try:
-            return table(self, **arguments)
+            found = table(self, **arguments)
         except NoFrame as missing:
             return Markdown(f"*Not shown: {missing.args[0]}.*")
+        if isinstance(found, pd.DataFrame) and not len(found):
+            asked = " ".join(str(value) for value in arguments.values())
+            return Markdown(f"*Not shown: the runs left no rows{asked and f' of {asked}'}.*")
+        return found
 
     def scores(self) -> pd.DataFrame:
         "Mean score of each model and task, beside baseline and upper bound, %; saved below `out`."

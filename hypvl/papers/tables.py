@@ -489,6 +489,8 @@ class GroupedFrame(_ShownFrame):
     "A wide table that a notebook shows in parts, its columns under the headings of groups."
 
     def _repr_html_(self) -> str:
+        if not len(self):
+            return "<p><em>This table has no rows.</em></p>"
         names = self.attrs["rows"]
         texts = {}
         for group, columns in self.attrs["groups"].items():
