@@ -26,8 +26,10 @@ from ..config import suggest
 from ..data.records import read_json
 from ..extras import MissingExtra
 from .feature_store import EncoderInfo
+from ..geometry.spaces import SphereConfig
 from ..models.adapters import weights_hash
-from ..models.frozen import load_source
+from ..models.frozen import frozen_towers, load_source
+from ..models.registry import create_model
 from ..pictures import upright_rgb
 from ..weights import check_values, load_plain
 
@@ -194,6 +196,14 @@ def _shipped(name: str, rest: str) -> Encoder:
     "The towers of a model that comes with the package."
     return _of_dual_encoder(name, load_source(name))
 
+
+def _towers(name: str, rest: str) -> Encoder:
+    "The towers of a trained model as they stand under new heads."
+    config = frozen_towers(rest, SphereConfig(8))
+    model = create_model(config, seed=0)
+    config.initialise(model)
+    return _of_dual_encoder(name, model)
+
 # %% ../../nbs/features/350_encoders.ipynb #04efc84b
 def _timm(name: str, rest: str) -> Encoder:
     "An image encoder of timm."
@@ -351,7 +361,7 @@ def _transformers(name: str, rest: str) -> Encoder:
     return Encoder(name, text=text, tokenize=_Tokenizer(tokenizer, longest), pooling=says)
 
 # %% ../../nbs/features/350_encoders.ipynb #803f1245
-_KINDS = {"open_clip": _open_clip, "shipped": _shipped}
+_KINDS = {"open_clip": _open_clip, "shipped": _shipped, "towers": _towers}
 _KINDS |= {"timm": _timm, "transformers": _transformers}
 
 
@@ -397,4 +407,6 @@ def load_encoder(
     hint = suggest(kind, _KINDS)
     if rest and "." in kind:
         hint = " A function runs code, so that it is read from the command line only."
-    raise ValueError(f"encoder {name!r}: open_clip:, timm:, transformers:, shipped: needed.{hint}")
+    raise ValueError(
+        f"encoder {name!r}: open_clip:, timm:, transformers:, shipped:, towers: needed.{hint}"
+    )
