@@ -4,15 +4,14 @@
 
 # %% auto #0
 __all__ = ['Pair', 'PATHS', 'COMPOSITION_KINDS', 'FUSIONS', 'PairVocabulary', 'composition_space', 'CompositionalConfig',
-           'backbone_description', 'find_backbone', 'SoftPrompts', 'tower_device', 'GatheredBatchNorm', 'disentangler',
-           'EncodedImages', 'EncodedTexts', 'CompositionalEncoder', 'fuse_scores']
+           'find_backbone', 'SoftPrompts', 'tower_device', 'GatheredBatchNorm', 'disentangler', 'EncodedImages',
+           'EncodedTexts', 'CompositionalEncoder', 'fuse_scores']
 
 # %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #2419df6b
 import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -28,10 +27,10 @@ from ...geometry.spaces import Geometry, GeometryConfig, ProductConfig, SphereCo
 from ...inputs import KIND_OF_NAME, Kind, input_kind
 from ...models.adapters import tower_sources
 from ...models.dual_encoder import normalise_pixels
-from ...models.hub import HubModel, read_model_config
-from ...models.interop import open_clip_config
+from ...models.frozen import source_description
+from ...models.hub import HubModel
 from ...models.registry import load_model
-from ...models.shipped import SHIPPED, load_shipped, shipped_config
+from ...models.shipped import SHIPPED, load_shipped
 from ...models.towers import ModelDescription
 from .attention import AttentionConfig, CrossModalAttention, Summaries
 from .splits import clean_name
@@ -184,24 +183,9 @@ class CompositionalConfig(ModelDescription, kind="compositional"):
     @property
     def image_size(self) -> int:
         "Pixels of a picture's side: those of the backbone."
-        return backbone_description(self.backbone).image_size
+        return source_description(self.backbone).image_size
 
 # %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #e8d40788
-def backbone_description(
-    source: str,  # as for `find_backbone`
-) -> Any:
-    "The description of a backbone, found without its weights."
-    if source in SHIPPED:
-        return shipped_config(source)
-    kind, _, name = source.partition(":")
-    if name and kind == "open_clip":
-        return open_clip_config(name.partition(":")[0])
-    folder = Path(source) / "model" if (Path(source) / "model").is_dir() else Path(source)
-    if not (folder / "config.json").is_file():
-        raise FileNotFoundError(f"backbone: no shipped model and no config.json at {source!r}")
-    return read_model_config(folder / "config.json")[0]
-
-
 def find_backbone(
     source: str,  # 'clip_states', 'open_clip:NAME', 'open_clip:NAME:FILE', or a folder
 ) -> Any:

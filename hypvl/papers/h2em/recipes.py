@@ -19,9 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...arguments import model_name
 from ...config import file_stamp, override
 from ...data.world.states import StatesConfig, StateWorld
 from ...geometry.spaces import GeometryConfig
+from ...models.frozen import source_description
+from ...models.shipped import SHIPPED
 from ..changes import Change
 from .attention import AttentionConfig
 from .composition_losses import CompositionObjective
@@ -29,7 +32,6 @@ from .composition_source import TAXONOMY, CzslSource
 from hypvl.papers.h2em.compositional_model import (
     CompositionalConfig,
     PairVocabulary,
-    backbone_description,
     composition_space,
     find_backbone,
 )
@@ -95,6 +97,7 @@ def training_images(
     return source.world.train_images * len(split.train)
 
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #535a63ac
+@lru_cache  # the recipes of a study ask for the same names
 @torch.no_grad()
 def primitive_features(
     backbone: str,  # as for `find_backbone`
@@ -107,8 +110,9 @@ def primitive_features(
         return model.encode_text(model.tokenizer(texts)).double().numpy()
     except ValueError as error:  # the small towers read the words of their world alone
         raise ValueError(
-            f"model.backbone={backbone!r} does not read these names: {error}. Preset paper has a "
-            "CLIP that does"
+            f"backbone: {backbone!r} does not read these names: {error}. Set the parameter "
+            "backbone (model.backbone of a recipe) to open_clip:NAME:FILE or to the folder of a "
+            "dual encoder that does"
         ) from None
 
 
@@ -225,6 +229,23 @@ def _source(preset: str, draw: int) -> CzslSource:
     world = {"smoke": _SMALL, "gpu": _LARGE}.get(preset, StatesConfig())
     return CzslSource(world=replace(world, draw=draw), augment=False, keep_decoded=100_000)
 
+# %% ../../../nbs/papers/h2em/911_recipes.ipynb #64a0b3cd
+def _backbone(size: str, place: str, preset: str) -> tuple[str, str]:
+    "What the tables call a backbone, and where it is; `size` of `_BACKBONES`, or any place."
+    small, large = MAIN_BACKBONES
+    usual = size or (large if preset == "paper" else small)
+    known_name("backbone", usual, tuple(_BACKBONES))
+    if not place:
+        return usual, _BACKBONES[usual]
+    if size:
+        raise ValueError(
+            f"backbone: {place!r} in place of {size!r}, which this recipe is about; leave it out "
+            "of section backbones"
+        )
+    names = {known: name for name, known in _BACKBONES.items()}
+    own = place.split(":")[1] if place.startswith("open_clip:") else model_name(place)
+    return names.get(place, own), place
+
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #f9b11fb9
 def _training(name: str, images: int, preset: str, seed: int, family: str) -> TrainConfig:
     "Epochs of so many pictures as updates."
@@ -310,7 +331,8 @@ def _label(family: str, space: str, entailment: float, hardness: float, attentio
 def composition_recipe(
     family: str = "h2em",  # of `FAMILIES`
     preset: str = "mini",  # smoke, mini, gpu or paper
-    backbone: str = "",  # of the tables' names, 'ViT-L/14'; empty: that of the preset
+    # of the tables' names, 'ViT-L/14'; empty: that of the preset, or `model.backbone` of overrides
+    backbone: str = "",
     space: str = "curved",  # of `SPACES`
     attention: str = "linear",  # of `ATTENTION`
     entailment: float = 0.1,  # β₂
@@ -327,13 +349,10 @@ def composition_recipe(
     """
     known_name("family", family, FAMILIES)
     known_name("preset", preset, PRESETS)
-    small, large = MAIN_BACKBONES
-    size = backbone or (large if preset == "paper" else small)
-    known_name("backbone", size, tuple(_BACKBONES))
     data, rest = split_overrides(overrides, "data")
     source = _source(preset, 0 if data.get("root") else seed)
     source = override(source, {k: v for k, v in data.items() if k != "kind"})
-    towers = rest.pop("model.backbone", _BACKBONES[size])
+    size, towers = _backbone(backbone, rest.pop("model.backbone", ""), preset)
     if preset == "paper" and not (sizes or source.root):
         raise ValueError(
             f"data.root: preset 'paper' takes epochs, layers and names from a data set; without "
@@ -344,7 +363,10 @@ def composition_recipe(
         taxonomy = sized_taxonomy(split)
     else:
         split, taxonomy = split_of(source), taxonomy_of(source, towers)
-    width, images = backbone_description(towers).geometry.dim, training_images(source, split)
+        if source.root and towers in SHIPPED:  # few words; others are not loaded for this
+            for names in (split.states, split.objects):
+                primitive_features(towers, names)
+    width, images = source_description(towers).geometry.dim, training_images(source, split)
     flat, field = family != "h2em", _FIELD.get(split.name, _FIELD["mit-states"])
     alone = family in ("clip", "csp")
     if flat:
