@@ -27,6 +27,8 @@ class RunParameters:
     more_seeds: tuple[int, ...] = ()  # of the other sections; none given: the paper's default
     one_seed: tuple[str, ...] = ()  # sections that run the first seed alone; none given: likewise
     data_root: str = ""  # folder of real data; empty: the synthetic dataset
+    # frozen towers: shipped name, open_clip:NAME:FILE or a folder; empty: those of the preset
+    backbone: str = ""
     out: str = ""  # where runs, tables and figures go; empty: runs/<paper>-<preset>
     device: str = "auto"  # auto, cpu or cuda
     launch: str = "inline"  # inline, accelerate, slurm; none: render saved rows, train nothing

@@ -98,6 +98,7 @@ class Paper:
     seeds: Seeds = Seeds()  # where none are given
     describe: Callable[[Recipe], Mapping[str, Any]] = _no_columns  # columns of the plan
     real_data: str = "grit"  # kind of the data source that `data_root` names
+    backbone: str = ""  # key of its recipes that `backbone` sets; empty: none has frozen encoders
     # recipes of the published sizes where sizes are those of the data and the data are not there:
     # (section, seed); None: those of preset 'paper'
     published: Callable[..., Sequence[Recipe]] | None = None
@@ -250,9 +251,16 @@ def write_rows(
 def data_overrides(
     paper: Paper,
     data_root: str,  # folder of real data; empty: the synthetic dataset
+    backbone: str = "",  # of `RunParameters`
 ) -> dict[str, str]:
-    "Settings of every recipe that follow from the folder of the data."
-    return {"data.kind": paper.real_data, "data.root": data_root} if data_root else {}
+    "Settings of every recipe that follow from the folder of the data and from the backbone."
+    if backbone and not paper.backbone:
+        raise ValueError(
+            f"backbone: {backbone!r} has no place in {paper.title}, whose recipes have no frozen "
+            "encoders"
+        )
+    settings = {"data.kind": paper.real_data, "data.root": data_root} if data_root else {}
+    return settings | ({paper.backbone: backbone} if backbone else {})
 
 # %% ../../nbs/papers/800_study.ipynb #d39c399f
 class StudyPlan:
@@ -271,7 +279,7 @@ class StudyPlan:
         self.name = "photographs" if parameters.preset == "photographs" else "world"  # of the study
         self.recipes: dict[str, list[Recipe]] = {}
         self.asked_seeds: dict[str, list[int]] = {}  # of each recipe; a frozen model has seed 0
-        given = data_overrides(paper, parameters.data_root)
+        given = data_overrides(paper, parameters.data_root, parameters.backbone)
         for section in parameters.sections:
             self.recipes[section], self.asked_seeds[section] = [], []
             for seed in parameters.seeds_of(section):

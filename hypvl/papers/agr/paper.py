@@ -549,6 +549,7 @@ paper = Paper(
     seeds=Seeds((0, 1, 2), {"smoke": (0,)}, one_seed=("budget", "towers")),
     describe=_describe,
     real_data="redcaps",
+    backbone="model.weights",
     suites=("agr",),
     suite_tables=(2, 4),
 )

@@ -16,7 +16,7 @@ from ...data.world.writers import SuiteConfig
 from ...features.feature_source import FeatureSource
 from ...geometry.spaces import GeometryConfig, ProductConfig, SphereConfig
 from ...losses.objective import FamilyObjective
-from ...models.frozen import frozen_towers
+from ...models.frozen import frozen_towers, source_description
 from .clipped import ClippedConfig
 from .curriculum import Curriculum
 from .post_batches import PostReading
@@ -234,10 +234,9 @@ def agr_recipe(
     training = override(_training(preset), of_training)
     training = replace(training, seed=seed, steps=max(2, round(budget * training.steps)))
     published = preset == "paper"
-    width = 512 if published else 64
-    weights = FROZEN_ENCODERS["published" if published else "world"]
-    weights = rest.get("model.weights") or weights
-    weights = weights.removeprefix("shipped:")  # its configuration has the widths
+    usual = FROZEN_ENCODERS["published" if published else "world"]
+    weights = rest.pop("model.weights", "") or usual
+    width = source_description(weights).geometry.dim  # of its own projections, the fixed layers
     model = frozen_towers(weights, _geometry(setting, width, training.steps))
     objective = RoutedObjective(steps=training.steps)
     if setting in ("clip", "meru"):
@@ -257,9 +256,9 @@ def agr_recipe(
     source = made.data  # what the settings of data have made of it
     if not setting.startswith("towers") and not published:
         shared = override(source, {"suite.draw": 0}) if hasattr(source, "suite") else source
-        made = replace(
-            made, data=FeatureSource(source=shared, encoder=model.weights)
-        )  # once for all seeds
+        encoder = model.weights  # features are made once for all seeds
+        encoder = encoder if encoder.startswith("shipped:") else f"towers:{encoder}"
+        made = replace(made, data=FeatureSource(source=shared, encoder=encoder))
     columns = {"setting": setting, "budget": budget, "boxes": False}
     return replace(made, test=source, columns={**columns, **made.columns})
 

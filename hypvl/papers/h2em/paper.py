@@ -301,5 +301,6 @@ paper = Paper(
     seeds=Seeds((0, 1, 2), _SEEDS, one_seed=("budget", "sweeps")),
     describe=_describe,
     real_data="czsl",
+    backbone="model.backbone",
     published=published_recipes,
 )
