@@ -5,14 +5,16 @@ has. What needs that truth says so in its cell; everything else is trained, meas
 The tests with data copy published files instead, byte for byte.
 """
 
+import json
 import os
 import shutil
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from conftest import papermill
+from conftest import papermill, plan
 
 from hypvl.data.grit.prepare import PrepareConfig, prepare
 from hypvl.data.sources import WorldSource
@@ -21,6 +23,8 @@ from hypvl.data.world.published import write_data_root
 from hypvl.data.world.scenes import World
 from hypvl.data.world.states import StatesConfig
 from hypvl.data.world.writers import SuiteConfig
+from hypvl.models.registry import create_model
+from hypvl.models.shipped import shipped_config
 from hypvl.papers.agr.synthetic_posts import RedcapsWorldConfig, write_redcaps_world
 from hypvl.papers.h2em.composition_source import write_state_world
 from hypvl.papers.syntax.parsed_captions import train_parser
@@ -123,19 +127,46 @@ def published_compositions(root):
     unpack("fashion/fashion.tar", root)
 
 
-PUBLISHED = {  # AGR's shipped encoder lacks words of photographs; Open Images has no rows there
+def published_posts(root):
+    "Photographs of COCO with their first caption as posts of RedCaps, beside benchmarks."
+    photographs(root)
+    listed = json.loads((root / "coco/annotations/captions_val2017.json").read_text())
+    captions = {one["image_id"]: one["caption"] for one in reversed(listed["annotations"])}
+    posts, images = [], root / "redcaps/images"
+    images.mkdir(parents=True)
+    for image in listed["images"]:
+        name = str(image["id"])
+        shutil.copy(root / "coco" / image["file_name"], images / f"{name}.jpg")
+        post = {"image_id": name, "subreddit": "pics", "caption": captions[image["id"]]}
+        posts.append(post)
+    (root / "redcaps/annotations").mkdir()
+    file = root / "redcaps/annotations/pics_2017.json"
+    file.write_text(json.dumps({"info": {}, "annotations": posts}))
+
+
+PUBLISHED = {  # Open Images has no rows there
     "phyclip": published_grit,
     "syntax": published_parsed_grit,
     "h2em": published_compositions,
+    "agr": published_posts,
 }
+_ENCODERS = {"h2em": "clip_states", "agr": "clip_world"}  # of the presets, which have few words
 
 
-def runs_through(paper, write, folder, timeout):
+def save_encoder(paper, folder):
+    "A model of the shape of the preset's frozen encoder with a row for every piece, untrained."
+    known = shipped_config(_ENCODERS[paper])
+    every_piece = replace(known, text=replace(known.text, vocabulary=()))
+    create_model(every_piece, seed=0).save_pretrained(folder)
+    return folder
+
+
+def runs_through(paper, write, folder, timeout, **parameters):
     "Write a data root, and run the notebook of a paper on it."
     root, out = folder / "root", folder / "out"
     root.mkdir()
     write(root)
-    done = papermill(f"{paper}.ipynb", out, timeout, preset="smoke", data_root=root)
+    done = papermill(f"{paper}.ipynb", out, timeout, preset="smoke", data_root=root, **parameters)
     assert done.returncode == 0, done.stderr[-4000:]
     results = pd.read_csv(out / "results.csv")
     assert results["value"].notna().any() and (out / "tables" / "claims.csv").exists()
@@ -151,4 +182,22 @@ def test_a_notebook_runs_through_on_published_layouts(paper, tmp_path):
 @pytest.mark.data
 @pytest.mark.parametrize("paper", PUBLISHED)
 def test_a_notebook_runs_through_on_published_files(paper, tmp_path):
-    runs_through(paper, PUBLISHED[paper], tmp_path, 3_600)
+    own = {}
+    if paper in _ENCODERS:
+        own = {"backbone": save_encoder(paper, tmp_path / "encoder")}
+    runs_through(paper, PUBLISHED[paper], tmp_path, 3_600, **own)
+
+
+@pytest.mark.parametrize("paper", _ENCODERS)
+def test_every_model_of_a_notebook_takes_the_backbone_that_is_named(paper, tmp_path):
+    encoder = str(save_encoder(paper, tmp_path / "encoder"))
+    named = plan(paper, preset="smoke", sections="all", backbone=encoder, out=str(tmp_path))
+    usual = plan(paper, preset="smoke", sections="all", out=str(tmp_path))
+    for section, recipes in named.recipes.items():
+        key = "backbone" if paper == "h2em" else "weights"
+        assert {getattr(recipe.model, key) for recipe in recipes} <= {encoder}
+        for recipe, other in zip(recipes, usual.recipes[section], strict=True):
+            assert recipe.hash != other.hash and recipe.model.geometry == other.model.geometry
+    if paper == "agr":
+        encoders = {getattr(recipe.data, "encoder", "") for recipe in named.recipes["main"]}
+        assert encoders == {f"towers:{encoder}"}
