@@ -26,9 +26,8 @@ from ..config import suggest
 from ..data.records import read_json
 from ..extras import MissingExtra
 from .feature_store import EncoderInfo
-from ..geometry.spaces import SphereConfig
 from ..models.adapters import weights_hash
-from ..models.frozen import frozen_towers, load_source
+from ..models.frozen import frozen_towers, load_source, source_description
 from ..models.registry import create_model
 from ..pictures import upright_rgb
 from ..weights import check_values, load_plain
@@ -199,7 +198,7 @@ def _shipped(name: str, rest: str) -> Encoder:
 
 def _towers(name: str, rest: str) -> Encoder:
     "The towers of a trained model as they stand under new heads."
-    config = frozen_towers(rest, SphereConfig(8))
+    config = frozen_towers(rest, source_description(rest).geometry)
     model = create_model(config, seed=0)
     config.initialise(model)
     return _of_dual_encoder(name, model)
