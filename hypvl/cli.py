@@ -530,9 +530,7 @@ def check_places(
     for root in args.data or (args.data_root,):
         if isinstance(root, Path):
             _check_out(args, root)
-    for name, least in (("batch_size", 1), ("workers", 0), ("seed", 0)):
-        if getattr(args, name) < least:
-            raise ValueError(f"{name}: at least {least}, got {getattr(args, name)}")
+    _check_least(args, batch_size=1, workers=0, seed=0)
 
 
 def _models_of(args: argparse.Namespace) -> list[tuple[str, str, Path]]:
@@ -550,6 +548,13 @@ def _models_of(args: argparse.Namespace) -> list[tuple[str, str, Path]]:
                 f"checkpoint: several models of {args.checkpoint!r} are named {name!r}"
             )
     return [(s, name, args.out / name.replace(" ", "_")) for s, name in zip(sources, names)]
+
+
+def _check_least(args: argparse.Namespace, **least: int) -> None:
+    "Raise where an option is less than its least value."
+    for name, value in least.items():
+        if getattr(args, name) < value:
+            raise ValueError(f"{name}: at least {value}, got {getattr(args, name)}")
 
 
 def _check_out(args: argparse.Namespace, root: Path):
@@ -1084,7 +1089,7 @@ def _compare(args: argparse.Namespace) -> int:
     found = compare(args.features, args.seeds, out, **settings)
     print(found.report())
     best = out / "best"
-    say(f"{best} is the best head: hypvl evaluate --checkpoint {best}, hypvl info {best}")
+    say(f"{best} is the best head; hypvl info {best} says what it can be used for")
     return 0
 
 # %% ../nbs/001_cli.ipynb #16abbe4d
@@ -1092,6 +1097,7 @@ def _extract(args: argparse.Namespace) -> int:
     "Run `hypvl features extract`."
     check_device(args.device)
     check_out("out", args.out)
+    _check_least(args, batch_size=1, workers=0)
     for plugin in args.plugin:
         load_plugin(plugin)
     wait("hypvl features extract: loads the encoders")
@@ -1145,6 +1151,11 @@ def _export(args: argparse.Namespace) -> int:
     from hypvl.papers.report import load_checkpoint
 
     model = load_checkpoint(args.checkpoint, args.family)
+    if not hasattr(model, "text_tower"):
+        raise ValueError(
+            f"checkpoint: {args.checkpoint!r} has no towers to export; a head reads features of "
+            "encoders that are not in its folder"
+        )
     form, folder = ("torch", args.torch) if args.torch else ("onnx", args.onnx)
     for path in export_model(model, folder, form).values():
         say(f"written: {path}")

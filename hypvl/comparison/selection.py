@@ -161,6 +161,7 @@ class Comparison:
         shown = self.table[["candidate", "rate", "R@5", "low", "high", "tied"]].round(1)
         shown["rate"] = [f"{rate:g}" for rate in self.table["rate"]]
         shown["tied"] = ["tied" if tied else "" for tied in self.table["tied"]]
+        shown.loc[0, "tied"] = "best" if self.winner else "largest"
         over = "images, 1 seed" if self.seeds == 1 else f"{self.seeds} seeds"
         tied = "; ".join(self.table["candidate"][self.table["tied"]])
         if self.winner:
@@ -170,11 +171,14 @@ class Comparison:
                 f"No winner. Largest: {self.best}. Within {EQUIVALENCE:g} point of it, or not "
             )
             outcome += f"told apart from it: {tied}."
-        raw = "" if self.raw is None else f"\nCosine of the features, not trained: {self.raw:.1f}"
+        raw = ""
+        if self.raw is not None:
+            raw = f"Without training, by the cosine of the features: {self.raw:.1f}"
+            raw += ", above every head.\n" if self.raw > self.table["R@5"][0] else ".\n"
         return (
             f"R@5, mean of both directions, % of {self.images[0]:,} validation images; "
-            f"95 % intervals over {over}\n\n{shown.to_string(index=False)}\n\n{outcome}\n"
-            f"Held out ({self.images[1]:,} test images), {self.best}: {_said(self.held_out)}{raw}\n"
+            f"95 % intervals over {over}\n\n{shown.to_string(index=False)}\n\n{outcome}\n{raw}"
+            f"Held out ({self.images[1]:,} test images), {self.best}: {_said(self.held_out)}\n"
             f"Control, trained on shuffled pairs: {_said(self.shuffled)}; chance {self.chance:.1f}"
         )
 
@@ -228,11 +232,10 @@ def _checked_store(source: Any, folder: Path | None) -> FeatureStore:
     else:
         store = source if isinstance(source, FeatureStore) else open_features(source)
     for split, least in (("train", 8), ("val", 2), ("test", 2)):
-        count = len(store.pairs(split))
+        count = len(np.unique(store.pairs(split)[:, 0]))
         if count < least:
             raise ValueError(
-                f"store: split {split!r} needs at least {least} pairs of image and caption, "
-                f"got {count}"
+                f"store: split {split!r} needs at least {least} images with a caption, got {count}"
             )
     return store
 
@@ -279,8 +282,12 @@ def compare(
 
     Validation chooses learning rates and ranks; the best is estimated again on the test split.
     Boxes and phrases are trained on where the store has them. Raises ValueError for a store
-    without pairs in one of its splits, for fewer images than seeds and for no seed.
+    without pairs in one of its splits, for fewer images than seeds, and for no seed, step or rate.
     """
+    if steps is not None and steps < 1:
+        raise ValueError(f"steps: 1 or more, got {steps}")
+    if not rates:
+        raise ValueError("rates: a learning rate or more needed, got none")
     folder = Path(out) if out is not None else None
     found = _checked_store(store, folder)
     images = {s: len(np.unique(found.pairs(s)[:, 0])) for s in ("train", "val", "test")}

@@ -164,8 +164,9 @@ Made with hypvl. Load it with `hypvl.models.load_model`.
 |---|---|---|---|
 {% for row in results %}| {{ row.suite }} | {{ row.dataset }} | {{ row.metric }} | {{ row.value }} |
 {% endfor %}{% endif %}
-Pixels in [0, 1] go in; the model subtracts `pixel_mean` and divides by `pixel_std` itself.
-"""
+{% if pixels %}Pixels in [0, 1] go in; the model subtracts `pixel_mean` and divides by `pixel_std` itself.
+{% else %}Features of frozen encoders go in; `model.attach` names the encoders.
+{% endif %}"""
 
 
 _download_settings = ("revision", "cache_dir", "force_download", "local_files_only", "token")
@@ -309,6 +310,7 @@ class HubModel(
             facts=model_facts(self),
             results=rows,
             title=title,
+            pixels=hasattr(self, "pixel_mean"),
             **kwargs,
         )
 

@@ -71,18 +71,21 @@ def uses_of(
         if hasattr(model, n)
     }
     uses = []
+    config = getattr(model, "config", None)
+    bare = getattr(config, "encoders", None) == {}  # a head over features of unknown encoders
     if {"encode_image", "encode_text", "score"} <= has:
-        uses.append("compare images and texts: encode_image, encode_text, score; hypvl evaluate")
+        tried = " of features" if bare else "; hypvl evaluate"
+        uses.append(f"compare images and texts: encode_image, encode_text, score{tried}")
     elif "encode_image" in has:
         uses.append("compare images with images: encode_image; it reads no texts")
-    if "classify" in has:
+    if "classify" in has and not bare:
         uses.append("name images without examples: classify(images, labels)")
     if "scores" in has:
         uses.append(
             'name pairs of a state and an object, seen or not: scores({"image": pixels}, pairs)'
         )
     lacking = geometry.lacks()
-    if "encode_image" in has and not {"dist", "norm", "search_vectors"} & {*lacking}:
+    if "encode_image" in has and not bare and not {"dist", "norm", "search_vectors"} & {*lacking}:
         uses.append("look at what it finds: hypvl explore --run CHECKPOINT")
     if geometry.has_cones:
         uses.append("say what is above what: entailment cones, geometry.entail, geometry.angles")
