@@ -164,7 +164,8 @@ Made with hypvl. Load it with `hypvl.models.load_model`.
 |---|---|---|---|
 {% for row in results %}| {{ row.suite }} | {{ row.dataset }} | {{ row.metric }} | {{ row.value }} |
 {% endfor %}{% endif %}
-{% if pixels %}Pixels in [0, 1] go in; the model subtracts `pixel_mean` and divides by `pixel_std` itself.
+{% if pixels -%}
+Pixels in [0, 1] go in; the model subtracts `pixel_mean` and divides by `pixel_std` itself.
 {% else %}Features of frozen encoders go in; `model.attach` names the encoders.
 {% endif %}"""
 
