@@ -54,7 +54,7 @@ SCALES = {"scale .03": 0.03, "scale .1": 0.1, "scale .3": 0.3, "mean length 1": 
 
 
 def settings() -> dict[str, dict]:
-    """Name → what `composition_recipe` is told.
+    """Name → arguments of `composition_recipe`.
 
     Scales and rates of H²EM and the rates of its rivals; then, at the rates and the scale that were
     chosen, what keeps models from knowing the training pairs by heart.

@@ -81,7 +81,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def given(text: str) -> str:
-    "A text that is not empty, as a variable of the shell may be that nobody set."
+    "A text that is not empty, as an unset shell variable would be."
     if not text.strip():
         raise argparse.ArgumentTypeError(f"a name or path is needed, got {text!r}")
     return text

@@ -391,7 +391,7 @@ def make_parser() -> argparse.ArgumentParser:
         train_command,
         add_train,
         help="train and evaluate a recipe of a paper, or one in a file",
-        description="Train and evaluate a recipe; the same command goes on where it stopped.",
+        description="Train and evaluate a recipe; the same command resumes where it stopped.",
     )
     _command(
         commands,
@@ -493,7 +493,7 @@ def make_parser() -> argparse.ArgumentParser:
         _add_extraction,
         _add_machine,
         help="compute the features of photographs, boxes, captions and phrases once",
-        description="Fill a feature store; the same command goes on where it stopped.",
+        description="Fill a feature store; the same command resumes where it stopped.",
     )
     return parser
 
@@ -501,7 +501,7 @@ def make_parser() -> argparse.ArgumentParser:
 def check_places(
     args: argparse.Namespace,  # of `hypvl evaluate`
 ) -> None:
-    "Raise what can be said about paths and device before anything heavy is imported."
+    "Raise errors about paths and device before anything heavy is imported."
     for source, _, _ in _models_of(args):
         check_checkpoint(source)
     if len({isinstance(data, Path) for data in args.data or ()}) > 1:
@@ -1200,7 +1200,7 @@ def main(
     except KeyboardInterrupt:
         if args.debug:
             raise
-        print(f"hypvl {args.command}: stopped; the same command goes on", file=sys.stderr)
+        print(f"hypvl {args.command}: stopped; the same command resumes", file=sys.stderr)
         return STOPPED
     except (ValueError, LookupError, OSError, MissingExtra) as error:
         if args.debug:

@@ -39,7 +39,7 @@ def suggest(
 ) -> str:  # the tail of an error message, with a leading blank
     """Tail of an error message: the nearest known name, or the known names if none is near.
 
-    Names that begin with `name` are the nearest; of several, three are told.
+    Names that begin with `name` are the nearest; of several, three are listed.
     """
     known = [str(k) for k in known]
     front, _, last = str(name).rpartition(".")
@@ -294,7 +294,7 @@ class Registry(dict):
 
 
 class ByKind:
-    "Base of dataclasses that form a union: each member is told apart by its `kind`."
+    "Base of dataclasses that form a union: each member is identified by its `kind`."
 
     kind: typing.ClassVar[str] = ""  # of a member; empty for the base of a family
     members: typing.ClassVar[dict[str, type]] = {}  # kind → class, of one family

@@ -293,7 +293,7 @@ def read_settings(
 def check_training(
     args: argparse.Namespace,  # of `hypvl train`
 ) -> None:
-    "Raise what can be said of recipe, places and device without an import."
+    "Raise errors about recipe, paths and device without an import."
     if is_file_name(args.recipe):
         check_file("recipe", Path(args.recipe))
         if args.preset is not None:
@@ -486,7 +486,7 @@ def _train(recipe: "Recipe", out: Path, args: argparse.Namespace, launching: dic
         say(f"training    found finished in {folder}")
     else:
         _prepare(recipe, out, args)
-        begun = "goes on" if (folder / "checkpoints").is_dir() else "begins"
+        begun = "resumes" if (folder / "checkpoints").is_dir() else "begins"
         say(f"training    {begun} in {folder}, then {', '.join(recipe.probes) or 'no evaluation'}")
         try:
             run(recipe, out, args.launch, args.device, not args.quiet, **launching)
@@ -530,7 +530,7 @@ def _say_scores(recipe: "Recipe", folder: Path, plugins: list[str]) -> None:
 def check_plan(
     args: argparse.Namespace,  # of `hypvl plan`
 ) -> None:
-    "Raise what can be said of paper, numbers, data and device without an import."
+    "Raise errors about paper, numbers, data and device without an import."
     check_paper(args.paper)
     if args.scaling_efficiency > 1:
         raise ValueError(f"scaling_efficiency: at most 1, got {args.scaling_efficiency}")

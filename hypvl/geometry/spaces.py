@@ -113,7 +113,9 @@ class Geometry(nn.Module):
     """
 
     has_cones = False  # whether `entail` can be other than zero
-    symmetric = False  # True promises that the score of a pair is the same whoever asks
+    symmetric = (
+        False  # True promises that the score of a pair does not depend on which is the query
+    )
     factors = 1  # spaces that a point is made of
     closest: float | None = None  # the largest score that there is; None: not known
     logit_bias: nn.Parameter | None

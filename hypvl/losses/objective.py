@@ -127,7 +127,7 @@ def check_embeddings(
     kinds: Mapping[str, str],  # of inputs, as the loader declares
     step: int = 0,  # updates done so far
 ):
-    """Raise for features in place of embeddings, where they can be told apart.
+    """Raise for features in place of embeddings, where the two can be distinguished.
 
     A GPU waits for the answer of a sphere, so there it is asked at every hundredth step only.
     """

@@ -43,7 +43,7 @@ def check_lifted(
     name: str,  # of the argument, for the message
     side: Any,  # 'image' or 'text'
 ):
-    "Raise for features in the place of points, as far as that can be told."
+    "Raise for features in place of embeddings, where the two can be distinguished."
     if getattr(points, "not_lifted", False):
         row = points[:1].detach()
         if not torch.equal(geometry.lift(row, side).to(row.dtype), row):

@@ -305,7 +305,7 @@ def load_model(
         run such as RUN/checkpoints/best, or the name of a repository on the Hub, user/model.
     device: where the model goes; None: the CPU.
     towers: for a model with frozen towers, {'image_tower': place} where place is a file, a
-        folder or a model that has the weights; needed if they are not where `freeze` was told.
+        folder or a model that has the weights; needed if they are not where `freeze` found them.
 
     Raises FileNotFoundError at once for a folder that is not there; USER/MODEL is looked for on
     the Hub unless a folder USER is here, ./USER/MODEL is always a folder.

@@ -201,7 +201,7 @@ def train_backbone(
 ) -> Path:
     """Train a shipped model, score it, write its two files; returns the one with the weights.
 
-    A training that was interrupted goes on, and a finished one is only scored and written.
+    An interrupted training resumes, and a finished one is only scored and written.
     """
     made, out = recipe(name, **settings), Path(out)
     size = made.image_size

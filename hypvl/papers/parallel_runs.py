@@ -176,7 +176,7 @@ def _first_and_later(
 def _prepare_meanwhile(later: Sequence[_SizedSource], out: str | Path) -> Iterator[None]:
     """A thread makes data; where that fails, the run that needs them fails too, and has a name.
 
-    After a fault or Ctrl-C it ends when the data at hand are made.
+    After a fault or Ctrl-C it ends when the data in progress are written.
     """
     over = threading.Event()
 
@@ -197,12 +197,12 @@ def _prepare_meanwhile(later: Sequence[_SizedSource], out: str | Path) -> Iterat
 # %% ../../nbs/papers/803_parallel_runs.ipynb #5b678fd1
 @contextmanager
 def _explain_interrupt(out: str | Path) -> Iterator[None]:
-    "An interrupt says how to go on."
+    "An interrupt says how to resume."
     try:
         yield
     except KeyboardInterrupt:
         kept = f"finished runs are kept in {Path(out) / 'runs'}"
-        raise KeyboardInterrupt(f"{kept}; the same command goes on from there") from None
+        raise KeyboardInterrupt(f"{kept}; the same command resumes from there") from None
 
 # %% ../../nbs/papers/803_parallel_runs.ipynb #4760508e
 def _side_by_side(

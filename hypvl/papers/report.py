@@ -339,7 +339,7 @@ def evaluate_checkpoint(
     names: str | Path | None = None,  # of the classes of suite 'folder', as for `tasks_of`
     reference: str | Path | None = None,  # folder of the papers' numbers
     device: str = "cpu",
-    say: Callable[[str], None] = print,  # told a line for each task
+    say: Callable[[str], None] = print,  # called with one line per task
     **reading: Any,  # batch_size, workers, progress, share of `PointStore`
 ) -> dict[str, Path]:  # results, gaps, items, tables
     """Evaluate a checkpoint and write everything below `out`.

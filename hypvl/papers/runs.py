@@ -117,7 +117,7 @@ def train(
     progress: bool = True,
     resume: str | bool = "auto",
 ) -> pd.DataFrame:
-    "Train the model of a recipe in the folder `out`, `model` in it; an interrupted one goes on."
+    "Train the model of a recipe in the folder `out`, `model` in it; an interrupted one resumes."
     out = Path(out)
     accelerator = make_accelerator(recipe.train.precision, device, recipe.train.peer_timeout)
     model = starting_model(recipe)

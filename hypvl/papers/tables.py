@@ -155,7 +155,7 @@ def _refuse_mixed_runs(heading: str, score: str, column: Column, rows: list[Mapp
 
 # %% ../../nbs/papers/807_tables.ipynb #e997feae
 def _one_a_seed(rows: list[Mapping]) -> list[Mapping]:
-    "A row for each seed; what looks at no picture may differ between runs and is their mean."
+    "One row per seed; text-only baselines may differ between runs and are averaged."
     by_seed: dict[Any, list[Mapping]] = {}
     for row in rows:
         by_seed.setdefault(row["seed"], []).append(row)

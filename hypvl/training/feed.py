@@ -31,7 +31,7 @@ class ResumeWarning(UserWarning):
 def keeps_position(
     loader: Any,  # gives batches
 ) -> bool:
-    "Whether a loader can say where it stands and go on from there."
+    "Whether a loader can save its position and resume from it."
     return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
 
 

@@ -76,7 +76,7 @@ class StopRequest:
 
     def obey(
         self,
-        message: str = "",  # what people are told on stderr; nothing if empty
+        message: str = "",  # message on stderr; none if empty
     ):
         "After the context: hand the signal to its earlier handler, then end with Interrupted."
         number = self.number or signal.SIGTERM  # 0: another process was asked

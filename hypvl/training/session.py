@@ -155,7 +155,7 @@ def shutdown_message(trainer: Any) -> str:
         return ""
     return (
         f"step {trainer.step} of {trainer.config.steps}: asked to stop. The checkpoint of this "
-        f"step is in {trainer.out / 'checkpoints'}; the same call goes on from there"
+        f"step is in {trainer.out / 'checkpoints'}; the same call resumes from there"
     )
 
 # %% ../../nbs/training/521_session.ipynb #76c83047

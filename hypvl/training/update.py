@@ -113,7 +113,7 @@ class Step(nn.Module):
     A model whose samples meet before the objective also has `embed_rows(batch, inputs, kinds)`
     and `join_rows(rows, inputs)`, which together do what `embed` does, and `joint`, the modules
     of the second. One that measures something on its first batch has `begin_update(batches,
-    inputs, kinds)`, which is told the micro-batches of an update before it. A layer that does so
+    inputs, kinds)`, which gets the micro-batches of an update before it. A layer that does so
     has `started` and `start_from(inputs)`, which gets what it reads first in each of them.
     """
 

@@ -276,7 +276,7 @@ def fetch_wds(
     folder: str | Path,  # in which the dataset's folder is made
     split: str = "test",
 ) -> Path:  # the folder of the dataset
-    """Download a webdataset benchmark file by file; a second call goes on where the first stopped.
+    """Download a webdataset benchmark file by file; a second call resumes where the first stopped.
 
     Raises ValueError for another address, MissingData where a file is not there, OSError for
     other failures of the download.

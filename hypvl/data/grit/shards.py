@@ -158,7 +158,7 @@ class _SampleSize:
         self.key, self.bytes, self.told = None, 0, False
 
     def add(self, info: tarfile.TarInfo) -> MemberFault | None:
-        "The fault of the member by which its sample becomes too large; it is told once."
+        "The fault of the member by which its sample becomes too large; it is reported once."
         key = base_plus_ext(info.name)[0]
         if key != self.key:
             self.key, self.bytes, self.told = key, 0, False
@@ -177,7 +177,7 @@ class _SampleSize:
 # %% ../../../nbs/data/grit/221_shards.ipynb #678e6674
 def tar_members(
     stream: BinaryIO,  # of a tar, which need not be seekable
-    on_fault: Callable[[MemberFault], object],  # told what is left out
+    on_fault: Callable[[MemberFault], object],  # called with what is left out
     mode: Literal[
         "r|*", "r|"
     ] = "r|*",  # as of `tarfile.open`: 'r|' for tars that are not compressed
@@ -346,7 +346,7 @@ def sample_places(
 
 
 def _fits(key, size, path, on_fault) -> bool:
-    "Whether a sample is of a size that is read; otherwise a fault is told."
+    "Whether a sample is of a size that is read; otherwise a fault is reported."
     if size > MAX_SAMPLE:
         fault = MemberFault(f"sample {key!r} has {size:,} bytes, at most {MAX_SAMPLE:,}")
         on_fault("too large", str(path), fault)

@@ -409,7 +409,7 @@ def _phrase(
     scene: Scene,
     place: int,
     rng,
-    kinds: Iterable[str],  # attributes that may be told
+    kinds: Iterable[str],  # attributes that may be described
     always: bool = True,  # whether they all are
 ) -> Caption:
     "One thing with some of its attributes."

@@ -52,7 +52,7 @@ def _save(path: Path, data: bytes | str) -> None:
 
 
 def jpeg(image: np.ndarray, quality: int = 95) -> bytes:
-    "JPEG bytes of a uint8 picture, colours at full resolution: small sprites are told by them."
+    "JPEG bytes of a uint8 picture, colours at full resolution: small sprites differ by them."
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "JPEG", quality=quality, subsampling=0)
     return buffer.getvalue()
@@ -111,7 +111,7 @@ def write_grit(
 ) -> list[Path]:
     """Raw GRIT shards `00000.tar`, ... of `count` samples of a split in the folder `out`.
 
-    Finished shards are kept, so an interrupted run goes on.
+    Finished shards are kept, so an interrupted run resumes.
     """
     if count < 1 or shard_size < 1:
         raise ValueError(f"count={count} and shard_size={shard_size} must be at least 1")

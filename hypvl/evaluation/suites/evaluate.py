@@ -242,7 +242,7 @@ def evaluate_suite(
     captions: Iterable[str] | None = None,  # of the training, for the bag of words; None: no rows
     names: str | Path | None = None,  # of the classes of suite 'folder', as for `tasks_of`
     done: str | Path | None = None,  # where finished tasks are kept and found; None: nowhere
-    say: Callable[[str], None] = _silent,  # told a line for each task
+    say: Callable[[str], None] = _silent,  # called with one line per task
     on_fault: str = "raise",  # of data that cannot be used: 'raise', or 'gap' to go on without
     commit: str = "",  # of the code, kept with the results that are made now
     after: Callable[[dict[str, pd.DataFrame]], None] | None = None,  # gets all frames so far

@@ -59,7 +59,7 @@ def export_wds(
     suite: str | None = None,  # as for `tasks_of`
     sections: Sequence[str] | None = None,  # as for `chosen_tasks`; None: all
     names: str | Path | None = None,  # of the classes of suite 'folder', as for `tasks_of`
-    say: Callable[[str], None] = _silent,  # told a line for each dataset
+    say: Callable[[str], None] = _silent,  # called with one line per dataset
 ) -> list[Path]:  # folders that were written
     """Write the classification and retrieval datasets of a suite as webdatasets.
 

@@ -48,7 +48,7 @@ def probe_folders(
     root: str | Path,  # the data
     suite: str | None = None,  # as for `tasks_of`
     sections: Sequence[str] | None = None,  # as for `chosen_tasks`; None: all
-    say: Callable[[str], None] = print,  # told what is left out
+    say: Callable[[str], None] = print,  # called with what is left out
 ) -> list[Path]:
     "Return the webdataset benchmarks with labels among the datasets of an evaluation."
     named = {task.dataset for task in chosen_tasks(root, suite, sections)}

@@ -68,7 +68,7 @@ def _unknown(run: EvaluationRun, data: Any) -> Counts:
 
 
 def _nothing_to_say(run: EvaluationRun, data: Any) -> Sequence[str]:
-    "Nobody has to be told how the data were read."
+    "No note on how the data were read."
     return ()
 
 

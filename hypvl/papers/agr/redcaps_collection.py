@@ -287,7 +287,7 @@ def collect_posts(
 ) -> "Posts":
     """The usable posts of a copy, from `posts.arrow` in `out`, made where it is missing or old.
 
-    An interrupted call goes on where it was; a folder that another process fills is waited for.
+    An interrupted call resumes; the call waits for a folder that another process fills.
     """
     if not 0 <= max_bad <= 1:
         raise ValueError(f"max_bad must be a share in 0..1, got {max_bad}")

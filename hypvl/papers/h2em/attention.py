@@ -61,7 +61,7 @@ class Space(nn.Module):
 class TimeLinear(nn.Linear):
     """A linear layer that reads time and space components: W [x₀; x] + b (H²EM, Eq. 8 ff.).
 
-    Its output are space components; their time is recomputed by whoever needs it.
+    Its outputs are space components; the caller recomputes their time component if needed.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ def _settings(section: str, preset: str) -> list[dict]:
     if section in ("budget", "longer"):
         shares = [share for share in BUDGETS if (share > 1) == (section == "longer")]
         models = [{"family": family} for family in FAMILIES]
-        if section == "longer":  # claims ask of them, too, whether they are still learning
+        if section == "longer":  # claims ask of them, too, whether they have converged
             models += _settings("boxes", preset)
         return [{**model, "budget": share} for share in shares for model in models]
     if section == "ablation":

@@ -195,7 +195,7 @@ class TreeInputs:
         return dict(piece_word=wide, head=batch["head"], dep=batch["dep"])
 
     def _row(self, row, text, parse) -> Aligned:
-        "One caption, aligned at its first sight."
+        "One caption, aligned when it is first read."
         known = self.rows.get((text, parse))
         if known is None:
             if len(self.rows) >= self.limit:

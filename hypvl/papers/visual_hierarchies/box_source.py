@@ -134,7 +134,7 @@ class BoxSource(DataSource, kind="boxes"):
         Folders `train`, `validation`, `test` and `lvis`, those that there are, for `load_boxes` and
         `read_pairs`; `report.json` counts boxes, pairs and what was left out. `size` does not
         matter: pictures are read as they are. Of several processes one writes, the others wait.
-        An interrupted call goes on with the first table or part of pairs that is missing; the
+        An interrupted call resumes with the first table or part of pairs that is missing; the
         synthetic dataset is drawn from its beginning until it was finished once. Another draw of it
         than 0 has a suite of its own, with the same tables of training and validation.
         """

@@ -250,7 +250,7 @@ def read_pairs(
     if not (out / "pairs.json").exists():
         raise FileNotFoundError(
             f"folder: no finished pairs of this table under containment={rule.containment} in "
-            f"{Path(folder).name!r}; `write_pairs` makes them, and goes on where it stopped"
+            f"{Path(folder).name!r}; `write_pairs` makes them, and resumes where it stopped"
         )
     for name in read_json(out / "pairs.json")["parts"]:
         part = read_parquet(out / name, ["image_id", "parent", "child"])

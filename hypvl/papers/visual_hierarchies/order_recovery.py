@@ -115,7 +115,7 @@ class Contained:
 
 
 def _baseline_views(image: Contained) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    "Scores and radii of what looks at no picture."
+    "Scores and radii of the baselines that read no pixels."
     n, found = len(image.points), {}
     if image.scene is not None:
         is_scene = np.arange(n) == image.scene
@@ -169,7 +169,7 @@ def order_recovery(
     draws: int = 20,  # permutations for `chance`
     seed: int = 0,  # of permutations and coins
 ) -> pd.DataFrame:  # item values of containment_f1 and depth_correlation, and the same with _boxes
-    "Edges and depths of every image, of the model, of what looks at no picture, and of the truth."
+    "Edges and depths of every image: of the model, the baselines without pixels, and the truth."
     rng, like = np.random.default_rng(seed), likeness(score, geometry, "parent_to_child")
     found: dict[tuple[str | None, str], dict[int, float]] = {}  # model and metric → item → value
     has_order = False

@@ -210,7 +210,7 @@ def evaluate_votes(
     k: int = 5,  # voters
     score_name: str = "paper",  # of the score, for the rows
     memory: int = MEMORY,  # bytes for a block of queries
-) -> pd.DataFrame:  # item values of metric vote_accuracy, with the models that look at no query
+) -> pd.DataFrame:  # item values of metric vote_accuracy, with the baselines that ignore the query
     "Classification by neighbours, image by image."
     truth = read_integers("query_labels", query_labels, len(queries))
     known = read_integers("candidate_labels", candidate_labels, len(candidates))
