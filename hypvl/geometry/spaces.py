@@ -158,7 +158,7 @@ class Geometry(nn.Module):
         return TypeError(f"{type(self).__name__} lacks {method}")
 
     def lacks(self) -> list[str]:
-        "Methods that this member has no answer for."
+        "Names of the methods that this geometry does not provide."
         asked = ("lift", "score", "dist", "norm", "angles", "search_vectors")
         missing = [m for m in asked if getattr(type(self), m) is getattr(Geometry, m)]
         return missing + ([] if self.has_cones else ["entail"])
@@ -320,14 +320,14 @@ class Geometry(nn.Module):
         return F.cross_entropy(self.logits(queries, keys, side), target, reduction="none")
 
     def begin_step(self, step: int):
-        "Told before each update how many have been made: for curricula. Nothing by default."
+        "Called before each update with the number of updates so far, for curricula; no-op here."
 
     def clamp_parameters(self):
         "Bring the scalars that train back into their range, in place: temperature at least .01."
         clamp_trained(self.logit_scale, most=math.log(100))
 
     def settings(self) -> dict[str, dict[str, Any]]:
-        """What its answers follow from besides parameters, by module: class and plain attributes.
+        """State that decides scores besides parameters, by module: class and plain attributes.
 
         Names with a leading underscore are left out: what a step leaves behind.
         """
@@ -365,7 +365,7 @@ def unit_rows(
 
 # %% ../../nbs/geometry/105_spaces.ipynb #4b5b9fd4
 class Sphere(Geometry):
-    """Unit vectors compared by their cosine: CLIP. A row of zeros is a point that is like no other.
+    """Unit vectors compared by their cosine: CLIP. A row of zeros has cosine 0 with every point.
 
     It has no outward direction and no cones: `angles` raises TypeError, `entail` is 0.
     """
@@ -526,7 +526,7 @@ class Product(Geometry):
         return {"c": self.curvature, "mode": self.mode, "eps": self.eps}
 
     def _is_fused(self):
-        "Whether the fused form says what `score` says: not for literal guards, nor a new score."
+        "Whether the fused form computes `score`: not with literal guards or a changed score."
         own = type(self).score is Product.score and type(self).logits is Geometry.logits
         return own and self.mode == "stable"
 

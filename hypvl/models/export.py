@@ -129,7 +129,7 @@ def export_model(
     folder: str | Path,
     form: str = "torch",
 ) -> dict[str, Path]:
-    """Write a model's two encoders and what a user of them must know.
+    """Write a model's two encoders and a description of their inputs.
 
     model: a `DualEncoder`, on the CPU or a GPU.
     folder: is made; gets image_encoder, text_encoder and export.json.
@@ -169,7 +169,7 @@ def export_model(
 
 
 def _description(model) -> dict[str, Any]:
-    "What a user of the programs must know."
+    "Description of the programs' inputs and outputs."
     geometry = model.geometry
     curvature = getattr(geometry, "curvature", None)
     return {

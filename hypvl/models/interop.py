@@ -115,7 +115,7 @@ def _trained_space(width: int, biased: bool) -> SphereConfig:
 
 # %% ../../nbs/models/306_interop.ipynb #b8a6b6aa
 class PixelInput(NamedTuple):
-    "What a model must know of the input of an image tower of open_clip."
+    "Input size and pixel statistics of an image tower of open_clip."
 
     image_size: int  # side of the square, pixels
     pixel_mean: tuple[float, ...]  # of each colour, pixels in [0, 1]
@@ -123,7 +123,7 @@ class PixelInput(NamedTuple):
 
 
 class TextInput(NamedTuple):
-    "What a model must know of the input of a text tower of open_clip."
+    "Context length of a text tower of open_clip."
 
     context_length: int  # ids of a text
 
@@ -384,7 +384,7 @@ def from_open_clip(
 
 
 def _warn_of_losses(module):
-    "Say what a trained model has and a `DualEncoder` has no use for."
+    "Warn of a trained part that a `DualEncoder` does not use."
     if getattr(module, "text_decoder", None) is not None:
         warnings.warn("model: left out is text_decoder, which writes captions", stacklevel=4)
 

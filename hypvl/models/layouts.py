@@ -19,7 +19,7 @@ from .hub import read_checkpoint
 # %% ../../nbs/models/318_layouts.ipynb #b1c38516
 @dataclass(frozen=True)
 class OfficialFile:
-    "What a model remembers of the checkpoint it was read from."
+    "Facts of the checkpoint that a model was read from."
 
     family: str  # one of `published_families`
     extras: dict[str, Tensor] = field(default_factory=dict)  # of the state dict, not read
@@ -89,7 +89,7 @@ def attention_heads(
     wanted: int | None,  # what the caller says
     usual: Mapping[int, int],  # width → heads as published
 ) -> int:
-    "Heads of a tower: as said, as published for its width, or one per 64 channels."
+    "Heads of a tower: as given, as published for its width, or one per 64 channels."
     heads = wanted or usual.get(width)
     if heads is None and width % 64 == 0:
         heads = width // 64

@@ -174,7 +174,7 @@ def guess_family(
     state: Mapping[str, Tensor],  # names and tensors of a checkpoint
     hint: str = "",  # the file name
 ) -> str | None:
-    "The family that a layout and a file name belong to; None where they do not tell."
+    "The family that a layout and a file name belong to; None where they do not determine it."
     if "curvs.0" in state:
         return "phyclip"
     if "curv" not in state:

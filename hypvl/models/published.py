@@ -46,7 +46,7 @@ class PublishedCheckpoint:
 
     @property
     def check(self) -> str:
-        "What a downloaded file is compared with whenever it is loaded."
+        "The hash check that a downloaded file passes whenever it is loaded."
         if self.sha256:
             return "the published SHA-256"
         if self.repository:
@@ -128,7 +128,7 @@ def _check_hash(path: Path, expected: str):
 
 
 def _announce(row):
-    "Say the licence before the first byte."
+    "Print the licence before the download."
     size = f", {row.size / 1e9:.2f} GB" if row.size else ""
     print(f"{row.name} ({row.tag}){size}: licence {row.licence}; {row.citation}; {row.address}")
     print(f"The file is checked against {row.check}.")

@@ -34,7 +34,7 @@ def shipped_facts(
     name: str,  # of `SHIPPED`
     folder: str | Path | None = None,  # with the files; None: the package's own
 ) -> dict[str, Any]:
-    "What is known of a shipped model: its description, recipe, commit, seed, steps, scores, data."
+    "Facts of a shipped model: its description, recipe, commit, seed, steps, scores, data."
     path = _weights_file(name, folder).with_suffix(".json")
     if not path.is_file():
         raise FileNotFoundError(

@@ -109,7 +109,7 @@ class Tokenizer:
 # %% ../../nbs/models/301_text_towers.ipynb #3ac7f0b8
 @dataclass(frozen=True)
 class TextConfig(ByKind):
-    "What the description of any text tower holds; the members add the fields of their kind."
+    "Common fields of the configs of text towers; each kind adds its own."
 
     width: int = 512  # width of the tokens and of the features
     context_length: int = 77  # longest sequence

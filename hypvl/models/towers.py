@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/models/300_towers.ipynb #e2f5b9e1
 class Tower(Protocol):
-    "What a model asks of a tower: an nn.Module with these. Optional: `final_norm`, `projected`."
+    "Interface of a tower: an nn.Module with these. Optional: `final_norm`, `projected`."
 
     width: int  # of its features
     config: Any  # image towers: image_size, pixel_mean, pixel_std; text towers: context_length
@@ -43,7 +43,7 @@ class Tower(Protocol):
 
 @dataclass(frozen=True)
 class VisionConfig(ByKind):
-    "What the description of any image tower holds; the members add the fields of their kind."
+    "Common fields of the configs of image towers; each kind adds its own."
 
     image_size: int = 224  # side of the square input, pixels
     width: int = 768  # width of the features
