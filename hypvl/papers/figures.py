@@ -25,6 +25,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 from PIL import Image
 
 from hypvl.evaluation.statistics import (
@@ -288,6 +289,10 @@ def _draw_curves(
     if _dwarfing(means) and low > 0:
         axis.set_yscale("log")
         axis.set_ylim(low / 1.2, high * 1.2)
+        few = high / low < 30  # less than one and a half decades: 1, 2 and 5 of each
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,)))
+        axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axis.yaxis.set_minor_formatter(NullFormatter())
     elif low < high:
         room = 0.06 * (high - low)
         axis.set_ylim(low - room, high + room)

@@ -157,22 +157,12 @@ _SERIES |= {"mean": "#0072B2", "of matches": "#CC79A7", "c": "#009E73"}
 _SERIES |= {"images": "#56B4E9", "captions": "#E69F00"}
 
 
-def dynamics_figure(
-    history: pd.DataFrame,  # rows of metrics.csv of one model, with model and seed
-) -> Drawing:
-    "Losses, weights, curvature and accuracy within the batch over the steps (Figure 4)."
-    parts = []
-    for panel, columns in _DYNAMICS.items():
-        parts += [_curve(history, column, panel, series) for column, series in columns.items()]
-    spread = _curve(history, "routing/weight_sd", "weight of a pair", "deviation")
-    found = [part for part in [*parts, spread] if len(part)]
-    if not found:
-        raise ValueError("history: no column of a router")
-    data = pd.concat(found, ignore_index=True)
-    steps = int(history["step"].max())
+def _draw_dynamics(data: pd.DataFrame) -> Drawing:
+    "Figure 4 of its rows: panel, series, step, value, model, seed."
+    steps = int(data["step"].max())
     with style():
-        figure, axes = panels(len(_DYNAMICS), width=2.9, height=2.5)
-        for axis, panel in zip(axes[0], _DYNAMICS):
+        figure, axes = panels(3, 2, width=3.2, height=2.3)
+        for axis, panel in zip(axes.flat, _DYNAMICS):
             own = data[data["panel"].eq(panel) & data["series"].ne("deviation")]
             _shade(axis, steps)
             _draw(axis, own, "series", _SERIES)
@@ -184,35 +174,54 @@ def dynamics_figure(
                 axis.fill_between(mean.index, *ends, color="#0072B2", alpha=0.15)
             axis.set(title=panel, xlabel="step", xlim=(0, steps))
             if own["series"].nunique() > 1:
-                axis.legend(frameon=False, fontsize=7)
+                axis.legend(frameon=False, fontsize=7.5)
         figure.supxlabel(_phase_key(steps), fontsize=8, color=".3")
     return Drawing(figure, data)
+
+
+def dynamics_figure(
+    history: pd.DataFrame,  # rows of metrics.csv of one model, with model and seed
+) -> Drawing:
+    "Losses, weights, curvature and accuracy within the batch over the steps (Figure 4)."
+    parts = []
+    for panel, columns in _DYNAMICS.items():
+        parts += [_curve(history, column, panel, series) for column, series in columns.items()]
+    spread = _curve(history, "routing/weight_sd", "weight of a pair", "deviation")
+    found = [part for part in [*parts, spread] if len(part)]
+    if not found:
+        raise ValueError("history: no column of a router")
+    return _draw_dynamics(pd.concat(found, ignore_index=True))
 
 
 _FAILURES = {
     "gate of a query": "routing/gate",
     "weight of a pair": "routing/weight",
-    "share of the correction that arrives": "routing/mix",
+    "share M of the correction": "routing/mix",
     "curvature": "curvature",
     "radius √c·r of captions in H": "radius/text",
 }
 
 # %% ../../../nbs/papers/agr/938_figures.ipynb #01339672
+def _draw_failures(data: pd.DataFrame) -> Drawing:
+    "Figure 5 of its rows: panel, step, value, model, seed."
+    colours = palette(list(dict.fromkeys(data["model"])))
+    with style():
+        figure, axes = panels(3, 2, width=3.2, height=2.3)
+        for axis, panel in zip(axes.flat, _FAILURES):
+            _draw(axis, data[data["panel"].eq(panel)], "model", colours)
+            axis.set(title=panel, xlabel="step")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        axes[1, 2].axis("off")  # five panels: the sixth place has the legend
+        axes[1, 2].legend(handles, labels, loc="center", frameon=False)
+    return Drawing(figure, data)
+
+
 def failure_figure(
     history: pd.DataFrame,  # rows of metrics.csv of several models
 ) -> Drawing:
     "Gate, weight, share of the correction and curvature of several models (Figure 5)."
     parts = [_curve(history, column, panel) for panel, column in _FAILURES.items()]
-    data = pd.concat([part for part in parts if len(part)], ignore_index=True)
-    colours = palette(list(dict.fromkeys(data["model"])))
-    with style():
-        figure, axes = panels(len(_FAILURES), width=2.9, height=2.7)
-        for axis, panel in zip(axes[0], _FAILURES):
-            _draw(axis, data[data["panel"].eq(panel)], "model", colours)
-            axis.set(title=panel, xlabel="step")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-    return Drawing(figure, data)
+    return _draw_failures(pd.concat([part for part in parts if len(part)], ignore_index=True))
 
 # %% ../../../nbs/papers/agr/938_figures.ipynb #4e5c5220
 _GRADIENTS = {
@@ -350,7 +359,7 @@ def leaning_figure(
             for axis, row in zip(line[1:], own.itertuples()):
                 axis.imshow(picture(row.image))
                 axis.set(xticks=[], yticks=[])
-                axis.set_title(f"{row.rank}: {row.score:.2f}", fontsize=8)
+                axis.set_title(f"{row.rank}: score {row.score:.2f}", fontsize=8)
                 scores = f"$S_E$ {row.euclidean:.1f}, $S_H$ {row.hyperbolic:.2f}"
                 axis.set_xlabel(f"w {row.weight:.2f}, M {row.mix:.2f}\n{scores}", fontsize=7.5)
                 for side in axis.spines.values():

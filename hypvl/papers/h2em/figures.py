@@ -132,7 +132,8 @@ def norm_figure(
             share = edge_share(part, side)
             axis.set_title(heading, loc="left")
             where = {"transform": axis.transAxes, "ha": "right", "va": "top"}
-            axis.text(0.98, 0.97, f"{100 * share:.0f} % of edges", fontsize=8, **where)
+            where["bbox"] = {"fc": "white", "ec": "none", "pad": 1.5}  # over the medians
+            axis.text(0.98, 0.97, f"{100 * share:.0f} % of edges in order", fontsize=8, **where)
             top = axis.get_ylim()[1]
             axis.set(xlabel="distance from the root", yticks=[], ylim=(0, 1.18 * top))
             about = {"panel": heading, "model": model, "stage": stage, "share": share}

@@ -19,7 +19,7 @@ import hypvl.papers.agr.tables
 import hypvl.papers.h2em.tables
 import hypvl.papers.visual_hierarchies.tables  # noqa: F401
 from ...evaluation.statistics import seed_interval
-from ..figures import Drawing, palette, panels, style
+from ..figures import DASHES, Drawing, palette, panels, style
 from ..h2em.compositional_model import FUSIONS
 from .recipes import CHANGES, MAIN, MODELS, MORE, SECTIONS, section_recipes
 from ..parameters import Seeds
@@ -133,11 +133,11 @@ LAYOUTS = {
 }
 
 # %% ../../../nbs/papers/ideas/942_paper.ipynb #00238aa2
-_INTERVALS = {  # column interval of the judged claims: colour and label
-    "95 % over seeds": ("#0072B2", "95 % interval over seeds"),
-    "range over seeds": (".45", "range over seeds"),
-    "items and seeds, older rule": (".45", "95 % interval over items and seeds"),
-    "": (".7", "1 seed"),
+_INTERVALS = {  # column interval of the judged claims: colour, dash and label
+    "95 % over seeds": ("#0072B2", "-", "95 % interval over seeds"),
+    "range over seeds": (".45", DASHES, "range over seeds"),
+    "items and seeds, older rule": (".45", "-", "95 % interval over items and seeds"),
+    "": (".7", "-", "1 seed"),
 }
 
 
@@ -155,9 +155,9 @@ def ideas_figure(
             axis.axvline(0, color=".2", lw=1)
             row: Any
             for row in rows[rows["ability"].eq(ability)].itertuples():
-                place, colour = ideas.index(row.idea), _INTERVALS[row.interval][0]
+                place, (colour, dash, _) = ideas.index(row.idea), _INTERVALS[row.interval]
                 if np.isfinite([row.low, row.high]).all():
-                    axis.plot([row.low, row.high], [place, place], color=colour, lw=2)
+                    axis.plot([row.low, row.high], [place, place], color=colour, lw=2, ls=dash)
                 if np.isfinite(row.effect):
                     axis.plot(row.effect, place, "o", color=colour, ms=5)
             axis.set(title=ability, ylim=(len(ideas) - 0.5, -0.5))
@@ -166,7 +166,10 @@ def ideas_figure(
             axis.set_xlabel("gain, points")
         drawn = set(rows.loc[rows["effect"].notna(), "interval"])
         marks = [look for kind, look in _INTERVALS.items() if kind in drawn]
-        handles = [Line2D([], [], color=c, lw=2, marker="o", label=name) for c, name in marks]
+        handles = [
+            Line2D([], [], color=colour, lw=2, ls=dash, marker="o", label=name)
+            for colour, dash, name in marks
+        ]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     columns = ["idea", "ability", "effect", "low", "high", "interval"]
     return Drawing(figure, rows[columns].reset_index(drop=True))
@@ -206,17 +209,23 @@ def trades_figure(
         points.append({"model": model, "ability": ability, "value": mean, "low": low, "high": high})
     table = pd.DataFrame(points).set_index(["model", "ability"])
     with style():
-        figure, axes = panels(len(_TRADES), width=2.8, height=2.9)
+        figure, axes = panels(2, -(-len(_TRADES) // 2), width=4.2, height=2.9)
         for axis, sides in zip(axes.flat, _TRADES):
+            middles = []
             for model in models:
                 (x, *across), (y, *along) = (table.xs((model, side)).to_numpy() for side in sides)
-                axis.plot(x, y, shapes[model], color=colours[model], ms=6)
-                if np.isfinite([*across, *along]).all():
-                    axis.plot(across, [y, y], color=colours[model], lw=1, alpha=0.6)
-                    axis.plot([x, x], along, color=colours[model], lw=1, alpha=0.6)
+                axis.plot(x, y, shapes[model], color=colours[model], ms=6, mec="white", mew=0.7)
+                middles.append((x, y))
+                if np.isfinite([*across, *along]).all():  # cut where the axes end
+                    faint = {"color": colours[model], "lw": 0.7, "alpha": 0.3, "zorder": 1}
+                    axis.plot(across, [y, y], **faint)
+                    axis.plot([x, x], along, **faint)
             axis.set(xlabel=f"{sides[0]}, %", ylabel=f"{sides[1]}, %")
-            axis.set_xlim(np.clip(axis.get_xlim(), 0, 100))  # an interval over seeds may end beyond
-            axis.set_ylim(np.clip(axis.get_ylim(), 0, 100))
+            low, high = np.min(middles, 0), np.max(middles, 0)
+            room = np.maximum(0.25 * (high - low), 0.5)  # the models, not their intervals, fill it
+            (left, bottom), (right, top) = low - room, high + room
+            axis.set(xlim=(left, right), ylim=(bottom, top))
+
         handles = [
             Line2D([], [], color=c, marker=shapes[name], lw=0, label=name)
             for name, c in colours.items()
@@ -245,7 +254,7 @@ _IDEAS = (
 )
 _TRADES_CAPTION = (
     "Mean scores on the synthetic dataset in two abilities at a time, {seeds}. Bars are 95 % "
-    "intervals over seeds; squares are models of section more."
+    "intervals over seeds, cut where the axes end; squares are models of section more."
 )
 _LONGER = tuple(name for name in SECTIONS if name.startswith("longer"))
 

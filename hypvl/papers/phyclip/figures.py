@@ -272,7 +272,9 @@ def _ablation_panel(axis: Axes, cell: pd.DataFrame, title: str) -> None:
         caps = {"elinewidth": 0.9, "capsize": 2 * bool(bars.any())}
         axis.errorbar(places, part["value"] * factor, yerr=bars, **caps, **look)
     axis.set(title=title, xlabel="k", xticks=range(len(counts)), xticklabels=counts)
-    axis.set_ylim(0, 1.1 * axis.dataLim.y1)
+    low, high = axis.dataLim.intervaly
+    room = max(0.15 * (high - low), 0.02 * high)  # from zero, all lines would look flat
+    axis.set_ylim(low - room, high + room)
 
 # %% ../../../nbs/papers/phyclip/827_figures.ipynb #8aea80c1
 def ablation_figure(

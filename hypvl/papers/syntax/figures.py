@@ -216,7 +216,8 @@ def weight_figure(
         sns.scatterplot(data, alpha=0.4, s=14, **common)
         axes[0, 0].set_xscale("symlog", linthresh=0.02)
         axes[0, 0].set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        high = 1.15 * data["value"].max()
-        axes[0, 0].set(xlabel="μ, weight of the syntax loss", ylim=(0, high))
+        low, high = data["value"].min(), data["value"].max()
+        room = max(0.1 * (high - low), 1.0)  # points; from zero the line would look flat
+        axes[0, 0].set(xlabel="μ, weight of the syntax loss", ylim=(low - room, high + room))
         axes[0, 0].set(ylabel="text → image R@5, %")
     return Drawing(figure, data)

@@ -276,7 +276,7 @@ def _mark_angle(axis: Axes, place, first, second, colour: str, name: str) -> flo
     return float(np.radians(end - start))
 
 
-_BESIDE = {"origin": (-12, -14), "x": (4, -11), "y": (4, -11)}  # of a corner: its name, in points
+_BESIDE = {"origin": (-12, -14), "x": (4, -11), "y": (-13, -3)}  # of a corner: its name, in points
 
 
 def _draw_triangle(axis: Axes, x, y, line) -> dict[str, float]:
@@ -319,7 +319,7 @@ def angle_figure(
         axes[0, 1].set(title="Euclidean plane", aspect="equal")
         axes[0, 1].axis("off")
         for axis in axes.flat:
-            axis.set(xlim=(-0.2, 1.08), ylim=(-0.33, 1.08))
+            axis.set(xlim=(-1.05, 1.05), ylim=(-1.05, 1.05))  # the whole disk
     named = [near | {"space": "hyperbolic"}, far | {"space": "Euclidean"}]
     return Drawing(figure, pd.DataFrame(named)[["space", "beta1", "alpha2"]])
 
@@ -421,7 +421,8 @@ def precision_recall_figure(
             dash = ":" if model.endswith(ONE_IMAGE) else "-"
             line = rows[["recall", "precision"]] * 100
             axis.plot(line["recall"], line["precision"], dash, color=colour, lw=1.7, label=model)
-            _name_thresholds(axis, rows, colour, named)
+            if dash == "-":
+                _name_thresholds(axis, rows, colour, named)
         axis.set(xlabel="recall, %", ylabel="precision, %", xlim=(0, 104))
         axis.legend(frameon=False, loc="upper right")
     return Drawing(figure, mean.reset_index(drop=True))
@@ -431,6 +432,9 @@ def _name_thresholds(axis: Axes, rows: pd.DataFrame, colour: str, count: int) ->
     "Dots with their threshold, evenly along the recall."
     shift = 0.07 * (len(axis.get_legend_handles_labels()[1]) - 1)  # so that they are apart
     wanted = np.linspace(0.1, 0.7, count) + shift
+    rows = rows[rows["recall"].lt(0.75)]  # beyond, all curves meet at the share of positives
+    if not len(rows):
+        return
     nearest = {int((rows["recall"] - level).abs().to_numpy().argmin()) for level in wanted}
     for number in sorted(nearest):
         row = rows.iloc[number]
@@ -511,6 +515,9 @@ def class_tree_figure(
         figure = Figure(figsize=(3.1 * len(roots), 0.22 * tall + 0.3), layout="constrained")
         for axis, lines in zip(figure.subplots(1, len(roots), squeeze=False)[0], branches):
             for number, (level, parent, name) in enumerate(lines):
+                if name.startswith("and ") and name.endswith(" more"):  # a remark, no class
+                    axis.text(level, -number, name, va="center", fontsize=7, color=".4")
+                    continue
                 if level:
                     way = [
                         (level - 0.95, -parent - 0.4),
