@@ -179,7 +179,7 @@ def _sets() -> Iterator[DataCheck]:
 
 @contextmanager
 def _quiet():
-    "Counts are said once, in the table."
+    "Counts appear once, in the table."
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

@@ -360,7 +360,7 @@ def evaluate_checkpoint(
             )
         data_root = data_root if world is None else world
     suite = suite or default_suite(data_root)
-    chosen_tasks(data_root, suite, sections, names)  # a fault is said before anything is replaced
+    chosen_tasks(data_root, suite, sections, names)  # a fault is raised before anything is replaced
     model: Any = source if isinstance(source, nn.Module) else load_checkpoint(source, family)
     out = Path(out)
     checkpoint = weights_hash(model)

@@ -24,7 +24,7 @@ class Attribute:
 
     name: str
     words: tuple[str, ...]  # what may be said
-    odds: float  # share of things that carry one of the words; of the others nothing is said
+    odds: float  # share of things that carry one of the words; the others have none
     paint: Look | None = None  # how a word looks; None: something else shows it (size)
     applies: tuple[str, ...] = ()  # families that can have it; () = all
     conflicts: tuple[str, ...] = ()  # words or names of earlier attributes that exclude it

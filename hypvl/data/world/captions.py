@@ -20,7 +20,7 @@ from .scenes import Rendered, Scene, World, true_action, true_relation
 # %% ../../../nbs/data/world/216_captions.ipynb #db4a8d4d
 @dataclass(frozen=True)
 class Caption:
-    "A caption before it is read out: what is said of which thing."
+    "A caption before it is written as text: the words for each thing."
 
     mentions: tuple[Mention, ...]
     objects: tuple[int, ...]  # place in the scene of what each mention speaks of

@@ -160,7 +160,7 @@ class CaptionSampler:
 
     levels: tuple[float, ...] = (0.6, 0.2, 0.15, 0.05)  # odds of `LEVELS`
     synonym: float = 0.3  # probability of a name other than the first
-    # attribute → probability of saying what is true; one that is not listed is said half the time
+    # attribute → probability that it is mentioned; .5 if not listed
     attributes: Mapping[str, float] = field(default_factory=_attribute_shares, hash=False)
     all_objects: float = 0.7  # probability that a caption leaves nothing out
     relation: float = 0.3  # probability of a spatial relation between the first two

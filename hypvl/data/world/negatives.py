@@ -199,7 +199,7 @@ def _swaps(scene: Scene, c: Caption) -> list[tuple[int, int]]:
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #d4440ecd
 def swap_attribute(world: World, scene: Scene, c: Caption, rng: np.random.Generator) -> Edited:
-    "Two things exchange the looks that are said of them."
+    "Two things exchange the attributes that the caption mentions."
     pairs = _swaps(scene, c)
     if not pairs:
         return None
@@ -223,7 +223,7 @@ def _longer(c: Caption, extra: Mention, place: int) -> Caption:
 
 
 def add_object(world: World, scene: Scene, c: Caption, rng: np.random.Generator) -> Edited:
-    "One thing more is said to be there that is not."
+    "The caption names one more thing, which is absent."
     leaf = _absent_leaf(world, scene, rng)
     if leaf is None:
         return None
@@ -233,7 +233,7 @@ def add_object(world: World, scene: Scene, c: Caption, rng: np.random.Generator)
 
 
 def add_object_equal(world: World, scene: Scene, c: Caption, rng: np.random.Generator) -> Edited:
-    "One thing more is said to be there, which is, or which is not."
+    "The caption names one more thing, present or absent."
     unnamed = sorted({*range(len(scene.things))} - {*c.objects})
     if not unnamed:
         return None

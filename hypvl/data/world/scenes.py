@@ -92,7 +92,7 @@ class Thing:
 
     @property
     def size(self) -> str:
-        "small, medium or large; of medium nothing is said."
+        "small, medium or large; medium is never mentioned."
         return self.attributes.get("size", "medium")
 
 

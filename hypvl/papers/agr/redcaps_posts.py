@@ -151,5 +151,5 @@ def with_subreddit(
     caption: str,
     words: str,  # of the community
 ) -> str:
-    "What the text tower reads where the community is said."
+    "Input of the text tower with the name of the community."
     return f"{words} : {caption}"

@@ -88,7 +88,7 @@ def annotation(
     index: int,  # of the scene
     total: int,  # posts over all years
 ) -> tuple[dict[str, Any], Scene, Caption]:
-    "One entry of an annotation file, its scene and what is said of it."
+    "One entry of an annotation file, its scene and its caption."
     scene = world.scene("train", index)
     told = caption(world, scene)
     rng = generator(world.config.seed, "post", index)

@@ -532,7 +532,7 @@ def composition_frames(
     progress: bool = False,
     *,
     fusion: str = "prob",  # of `FUSIONS`: the model's own
-    say=own_candidates,  # how texts are said
+    say=own_candidates,  # form of the texts
 ) -> dict[str, pd.DataFrame]:
     "A probe: frames results, items, answers, norms and points."
     phases = Phases(recipe, data)

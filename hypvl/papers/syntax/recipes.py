@@ -29,7 +29,7 @@ from .syntax_loss import SyntaxConfig, edge_term, syntax_terms
 from ...training.recipe import Recipe, at_budget
 
 # %% ../../../nbs/papers/syntax/846_recipes.ipynb #dc08b550
-# of things with a material, of things that do something, of scenes with a action between two
+# of things with a material, of things that do something, of scenes with an action between two
 SHARE = 0.4
 
 
