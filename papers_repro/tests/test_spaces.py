@@ -1,4 +1,4 @@
-"""Sphere and flat space: several keys per query, rows of zeros, searches and points that coincide."""
+"""Sphere and flat space: keys of each query, rows of zeros, searches, points that coincide."""
 
 import pytest
 import torch
