@@ -435,7 +435,10 @@ _SHOWN = [
     ("Factors", "factors"),
     ("Choose a picture", "pictures"),
 ]
-_DIRECTIONS = [("find parts (more specific)", "parts"), ("find wholes (more general)", "wholes")]
+_DIRECTIONS = [
+    ("find objects, parts (more specific)", "parts"),
+    ("find scenes (more general)", "wholes"),
+]
 _MODES = [("nearest first", "nearest"), ("within a threshold, general first", "threshold")]
 _LEVELS = [("all", ""), ("pictures", "scene"), ("objects", "object"), ("parts", "part")]
 
