@@ -142,8 +142,7 @@ _DISK_CAPTION = (
 )
 _CURVES_CAPTION = (
     "Seen against unseen accuracy on the synthetic dataset, mean over {seeds}, each model with its "
-    "own fusion. Dots: best harmonic mean of each seed. Legend: area below each curve, including "
-    "the part left of the axes."
+    "own fusion. Dots: best harmonic mean of each seed. Legend: area below each curve."
 )
 _FACTORIAL_CAPTION = (
     "AUC on the synthetic dataset, closed world, {seeds}. Left: curved and flat space with neither "
