@@ -260,7 +260,7 @@ def _add_machine(parser: argparse.ArgumentParser):
         "--workers",
         default=min(8, os.cpu_count() or 1),
         type=int,
-        help="processes that read images; default: a core each, at most 8",
+        help="processes that read images; default: one per core, at most 8",
     )
     group.add_argument(
         "--device",
@@ -422,7 +422,7 @@ def make_parser() -> argparse.ArgumentParser:
         "gates",
         gates_command,
         add_gates,
-        help="how Euclidean AGR treats each query",
+        help="gate of each query of an AGR model",
         description="Gate of each text under an AGR checkpoint, and its hyperbolic share.",
     )
     _command(
@@ -433,7 +433,7 @@ def make_parser() -> argparse.ArgumentParser:
         _add_protocol,
         _add_checklist,
         _add_machine,
-        help="evaluate a checkpoint on the data sets of a paper",
+        help="evaluate a checkpoint on the datasets of a paper",
     )
     _command(
         commands,
@@ -460,7 +460,7 @@ def make_parser() -> argparse.ArgumentParser:
         description="Train five geometries and three losses on a feature store, with learning "
         "rates tuned for each; one table, one figure, the best head as a checkpoint.",
     )
-    about_data = "look at a folder of data sets, or export them"
+    about_data = "check a folder of datasets, or export them"
     data = commands.add_parser("data", help=about_data, description=_sentence(about_data))
     kinds = data.add_subparsers(dest="kind", metavar="kind", parser_class=Parser, required=True)
     _command(
