@@ -12,8 +12,6 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..geometry.published_scores import SquaredEuclideanConfig
-from ..geometry.spaces import GeometryConfig, ProductConfig, SphereConfig
 from .dual_encoder import DualEncoder
 from .interop import OpenClipConfig, open_clip_config
 from hypvl.models.layouts import (
@@ -24,6 +22,7 @@ from hypvl.models.layouts import (
     short_list,
     tensor_shape,
 )
+from .registry import family_geometry
 from ..weights import load_tensors
 
 # %% ../../nbs/models/319_euclip.ipynb #0c5dd29d
@@ -57,12 +56,6 @@ def open_clip_family(
     return family or fitting[0]
 
 # %% ../../nbs/models/319_euclip.ipynb #e3ab72a7
-def _geometry(family: str, dim: int) -> GeometryConfig:
-    if family == "clip":
-        return SphereConfig(dim=dim)
-    return ProductConfig(k=1, d=dim) if family == "meru" else SquaredEuclideanConfig(dim)
-
-
 def _model_cfg(state, visual_heads, text_heads):
     "open_clip's description of the towers of a state dict."
     width, _, patch, _ = tensor_shape(state, "visual.conv1.weight", 4)
@@ -113,7 +106,7 @@ def load_euclip(
     "The model of a checkpoint in open_clip's layout, in evaluation mode."
     state = checkpoint.state
     model_cfg = _model_cfg(state, visual_heads, text_heads)
-    geometry = _geometry(family, model_cfg["embed_dim"])
+    geometry = family_geometry(family, 1, model_cfg["embed_dim"])
     config: OpenClipConfig = open_clip_config(model_cfg, geometry)
     with torch.random.fork_rng(devices=[]):
         model = config.make()
