@@ -9,13 +9,13 @@ __all__ = ['held_out_fifth', 'probe_folders', 'ProbeData', 'open_probe', 'unsuit
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool
 
-from ...data.benchmarks.webdatasets import open_wds, wds_folders, wds_type
+from ...data.benchmarks.webdatasets import WdsBenchmark, open_wds, wds_folders, wds_type
 from hypvl.evaluation.probe import (
     few_shot,
     linear_probe,
@@ -75,7 +75,7 @@ class ProbeData:
     "A webdataset benchmark whose splits are open; pictures are read later."
 
     name: str
-    splits: dict[str, Any]  # train, test, and val where it is there
+    splits: dict[str, WdsBenchmark]  # train, test, and val where it is there
     seed: int = 0  # of the held-out fifth, and the first of five draws of k pictures
 
 
@@ -96,6 +96,12 @@ def open_probe(
     return ProbeData(folder.name, splits, seed)
 
 # %% ../../../nbs/evaluation/suites/637_probes.ipynb #b4d9e1e2
+def _class_counts(labels: Sequence | np.ndarray, classes: int) -> np.ndarray:
+    "Pictures of each class, from class indices or from flags [N, C]."
+    labels = np.asarray(labels)
+    return labels.sum(0) if labels.ndim == 2 else np.bincount(labels, minlength=classes)
+
+
 def unsuited_shots(
     data: ProbeData,
     shots: Sequence[int | None] = (None,),  # training pictures per class; None: all
@@ -111,22 +117,18 @@ def unsuited_shots(
     else:
         held = held_out_fifth(train, data.seed)
         train, val, where = train[~held], train[held], "the held-out fifth of train"
-    reasons = {}
+    reasons, classes = {}, len(opened["train"].classes)
+    of_train, of_val = _class_counts(train, classes), _class_counts(val, classes)
     for k in filter(None, shots):
-        few = [
-            c
-            for part in (train, val)
-            for c, n in zip(*np.unique(part, return_counts=True))
-            if n < k
-        ]
+        few = [c for counts in (of_train, of_val) for c, n in enumerate(counts) if 0 < n < k]
         if few:
             advice = "give fewer shots"
             if where != "val":
                 advice += f", or a split val: without it a class needs {5 * k if k > 1 else 2}"
             reasons[k] = (
                 f"shots: {k} pictures per class of {name} are needed for training and {k} for "
-                f"validation, class {few[0]} has {(train == few[0]).sum()} in train and "
-                f"{(val == few[0]).sum()} in {where}; {advice}"
+                f"validation, class {few[0]} has {of_train[few[0]]} in train and "
+                f"{of_val[few[0]]} in {where}; {advice}"
             )
     return reasons
 
@@ -136,11 +138,7 @@ def probe_notes(
 ) -> list[str]:
     "Return a line for classes without training pictures, and without test pictures of an mAP."
     classes = data.splits["train"].classes
-    counts = {}
-    for name in ("train", "test"):
-        labels = np.asarray(data.splits[name].labels)
-        flags = labels if labels.ndim == 2 else np.eye(len(classes), dtype=int)[labels]
-        counts[name] = flags.sum(0)
+    counts = {n: _class_counts(data.splits[n].labels, len(classes)) for n in ("train", "test")}
     several = np.asarray(data.splits["train"].labels).ndim == 2
     lines = []
     for name, empty, counted in (
@@ -160,7 +158,7 @@ def probe_notes(
     return lines
 
 # %% ../../../nbs/evaluation/suites/637_probes.ipynb #89e75960
-def _splits(model: "ImageEncoder", data: ProbeData, **reading: Any):
+def _splits(model: "ImageEncoder", data: ProbeData, **reading: int):
     "Splits train, val and test of both kinds of features, and where val comes from."
     features, labels = {}, {}
     for name, split in data.splits.items():
@@ -198,7 +196,7 @@ def probe_wds(
     model: "ImageEncoder",  # as for `probe_features`
     data: ProbeData,
     shots: Sequence[int | None] = (None,),  # training pictures per class; None: all
-    **reading: Any,  # batch_size, workers of `probe_features`
+    **reading: int,  # batch_size, workers of `probe_features`
 ) -> pd.DataFrame:
     """Return the scores of linear probes on a webdataset benchmark, one row per score.
 
