@@ -9,7 +9,7 @@ __all__ = ['Direction', 'TIE', 'COSINE_ERROR', 'SEEDS', 'root_angles', 'may_reac
 # %% ../../nbs/search/703_angle_search.ipynb #dba1da11
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
@@ -200,11 +200,10 @@ class AngleSearch:
         if own is None or own <= 0 or not len(every):  # at the root there is no direction
             return every, measure(every)
 
-        angle_terms: Any = geometry.angle_terms
-
         def terms(norm: float) -> tuple[float, float]:
-            a, b = angle_terms(own, own.new_tensor(norm))
-            return a.item(), b.item()
+            found = geometry.angle_terms(own, own.new_tensor(norm))
+            assert found is not None  # `has_terms`
+            return found[0].item(), found[1].item()
 
         norms = self.table["norms"]
         shells = self.shells if rows is None else cut_into_shells(norms[rows], rows)

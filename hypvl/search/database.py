@@ -7,7 +7,6 @@ __all__ = ['database_rows', 'rerank_distances']
 
 # %% ../../nbs/search/708_vector_database.ipynb #3476ba42
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,7 @@ from ..geometry.spaces import Geometry
 def database_rows(
     geometry: Geometry,
     points: Float[torch.Tensor, "N D"] | Float[np.ndarray, "N D"],
-    ids: Sequence[Any] | None = None,  # N of any type; None: 0, 1, …
+    ids: Sequence[object] | None = None,  # N of any type; None: 0, 1, …
 ) -> pd.DataFrame:  # columns id, vector (float32), norm and band
     """Return the vectors to store in a Euclidean index, and the distance of each to the root.
 

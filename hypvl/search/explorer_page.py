@@ -86,6 +86,7 @@ with extra_named("hypvl.search.explorer_page", "explore"):
     from starlette.datastructures import Headers
     from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.responses import PlainTextResponse
+    from starlette.types import ASGIApp
 
 # %% ../../nbs/search/713_explorer_page.ipynb #02ce3bfc
 @dataclass
@@ -93,7 +94,9 @@ class Session:
     "What one user sees: lives in the page's state."
 
     view: View = View()
-    past: tuple[tuple[View, Any], ...] = ()  # views before this one, with their uploads
+    past: tuple[
+        tuple[View, Image.Image | None], ...
+    ] = ()  # views before this one, with their uploads
     upload: Image.Image | None = None
     seed: int = 0  # of the pictures to choose from
 
@@ -261,7 +264,7 @@ def answer(
     threshold: float | None = None,  # largest distance or angle, least cosine; None: of the k-th
     score: str = "distance",  # or 'angle', 'cosine'
     direction: str = "parts",  # of the angle; or 'wholes'
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     "What the endpoint `search` gives: hits as plain values."
     try:
         k = int(k) if isinstance(k, float) and k.is_integer() else k  # JSON knows one kind
@@ -481,7 +484,7 @@ def _flat(explorer):
     return _FLAT.format(elsewhere if len(explorer.names) > 1 else "hypvl explore --run RUN")
 
 
-def _shown_values(explorer: Explorer, session: Session, controls) -> list[Any]:
+def _shown_values(explorer: Explorer, session: Session, controls) -> list[object]:
     "What the controls show of a view."
     view = session.view
     searcher = explorer.searcher(view.model)
@@ -533,7 +536,7 @@ class _Painter:
         self.controls: dict[str, Any] = {}
         self.text = 10  # place of the two texts in what `painted` returns
 
-    def painted(self, session: Session, progress: Progress, said: str = "") -> list[Any]:
+    def painted(self, session: Session, progress: Progress, said: str = "") -> list[object]:
         "All that the page shows of a session; of the one before where this one cannot be."
         began = time.perf_counter()
         try:
@@ -941,7 +944,7 @@ _POLICY = (
 class OwnSourcesOnly:
     "Tells browsers to load nothing from anywhere else."
 
-    def __init__(self, app: Any):
+    def __init__(self, app: ASGIApp):
         self.app = app
 
     async def __call__(self, scope, receive, send):
@@ -964,7 +967,7 @@ class OwnPagesOnly:
     Browsers say in `Sec-Fetch-Site` (to this machine and over https) or in `Origin` who asks.
     """
 
-    def __init__(self, app: Any):
+    def __init__(self, app: ASGIApp):
         self.app = app
 
     async def __call__(self, scope, receive, send):

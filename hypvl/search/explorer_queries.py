@@ -60,7 +60,7 @@ DIRECTIONS = ("parts", "wholes")
 SHOWS = ("hits", "way", "map", "factors", "pictures")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     "Whether a value, which programs choose freely, is a number and not NaN."
     return isinstance(value, Real) and not isinstance(value, bool) and value == value
 
@@ -162,7 +162,7 @@ def from_address(address: str) -> View:
     return View(**found)
 
 
-def _field(name: str, text: str) -> Any:
+def _field(name: str, text: str) -> object:
     "A field of a view from its text in an address."
     if name == "box":
         return tuple(float(side) for side in text.split(","))
@@ -656,7 +656,7 @@ class Explorer:
             self.gallery, self._searchers = gallery, {}
 
 # %% ../../nbs/search/711_explorer_queries.ipynb #73eb156c
-def as_records(found: Found) -> list[dict[str, Any]]:
+def as_records(found: Found) -> list[dict[str, object]]:
     "Hits as plain values, best first."
     records = []
     for place, hit in enumerate(found.hits.to_dict("records"), 1):
@@ -674,7 +674,7 @@ def search_records(
     k: int = 10,
     threshold: float | None = None,  # largest distance; None: of the k-th
     **view: Any,  # further fields of `View`
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     "Items near a picture, or within a threshold of it, general before specific."
     wanted = View(mode=mode, k=k, threshold=threshold, **view)
     query = query_point(searcher, wanted, image)

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import pandas as pd
@@ -164,7 +164,7 @@ class Store:
             found = base.execute(f"select key, thumb from pictures where key in ({marks})", keys)
             return dict(found.fetchall())
 
-    def rows(self, question: str, *values: Any) -> list[tuple]:
+    def rows(self, question: str, *values: object) -> list[tuple]:
         "Answers to a question in SQL."
         with self.open() as base:
             return base.execute(question, values).fetchall()
@@ -203,7 +203,7 @@ def read_annotations(
         raise ValueError(f"annotations: {name!r} is no COCO or LVIS JSON: {reason}") from error
 
 
-def _numbers(record: Mapping[str, Any], *names: str) -> np.ndarray:
+def _numbers(record: Mapping[str, object], *names: str) -> np.ndarray:
     "The four of a box, or as many sizes above 0, of a record."
     found = record[names[0]] if names == ("bbox",) else [record[name] for name in names]
     values = np.asarray(found, float)

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['Method', 'METHODS', 'By', 'Hits', 'Match', 'best_hits', 'best_match', 'check_k', 'model_hash', 'choose_method',
-           'table_columns', 'IndexedEmbeddings', 'Options', 'search', 'within', 'Index', 'build_index', 'brute_force']
+           'table_columns', 'IndexedEmbeddings', 'Options', 'search', 'within', 'Index', 'geometry_of', 'build_index',
+           'brute_force']
 
 # %% ../../nbs/search/705_index.ipynb #8f88c52b
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from ..config import suggest
 from ..evaluation.suites.features import weights_hash
 from ..geometry.spaces import Geometry, Side
+from ..indices import Values
 from .angle_search import AngleSearch, Direction
 from .approximate_search import BoundSearch, HNSWSearch
 from .candidate_lists import MemberSearch
@@ -111,7 +113,7 @@ def best_match(
     return Match(scores, torch.from_numpy(ids[rows]), torch.from_numpy(norms[rows]))
 
 # %% ../../nbs/search/705_index.ipynb #45f16cca
-def check_k(k: Any, queries: int, points: int) -> int:
+def check_k(k: float, queries: int, points: int) -> int:
     "k as an int; ValueError where it is none, or where so many hits would exhaust memory."
     try:
         known = not isinstance(k, (bool, np.bool_)) and int(k) == k and k >= 1
@@ -182,7 +184,7 @@ class IndexedEmbeddings:
         self.searcher.add(self.table["points"])
         self.angles = AngleSearch(self.scorer, self.table)
 
-    def add(self, points: Any, ids: Any, labels: Any) -> np.ndarray:
+    def add(self, points: Values, ids: Values | None, labels: Values | None) -> np.ndarray:
         "Add points; returns their ids."
         dtype = self.table["points"].dtype if self.table.rows else None
         is_mapped = isinstance(points, np.memmap)
@@ -195,7 +197,7 @@ class IndexedEmbeddings:
         self.angles = AngleSearch(self.scorer, self.table)
         return ids
 
-    def remove(self, ids: Any):
+    def remove(self, ids: Values | int):
         "Remove points; those that are left are copied once they are less than half of the rows."
         alive = self.table["alive"]
         left = alive & ~np.isin(np.arange(len(alive)), find_rows(self.table, ids))
@@ -215,9 +217,9 @@ class Options:
 
     by: By = "score"  # 'score' of the geometry, or exterior 'angle' at the query
     direction: Direction = "children"  # of an angle: small ones, or 'parents': large ones
-    labels: Any = None  # only points with this label, or one of these
+    labels: object = None  # only points with this label, or one of these
     norms: tuple[float, float] | None = None  # only points between these distances from the root
-    exclude: Any = None  # ids to leave out
+    exclude: Values | int | None = None  # ids to leave out
     certify: bool = False  # continue until the best are proved, even if all points are scored
 
     def __post_init__(self):
@@ -230,7 +232,7 @@ class Options:
             )
 
 
-def search(store: IndexedEmbeddings, queries: Any, k: int, options: Options) -> Hits:
+def search(store: IndexedEmbeddings, queries: Values, k: int, options: Options) -> Hits:
     "The k best points of each query."
     queries = check_points(queries, store.scorer.geometry, "queries")
     k, points = check_k(k, len(queries), len(store.table)), store.table["points"]
@@ -245,7 +247,7 @@ def search(store: IndexedEmbeddings, queries: Any, k: int, options: Options) -> 
 
 # %% ../../nbs/search/705_index.ipynb #9eb0efe5
 def within(
-    store: IndexedEmbeddings, queries: Any, threshold: float, options: Options
+    store: IndexedEmbeddings, queries: Values, threshold: float, options: Options
 ) -> list[Match]:
     "For each query all points whose score reaches the threshold."
     if not np.isfinite(threshold):
@@ -299,35 +301,46 @@ class Index:
 
     def add(
         self,
-        points: Any,  # [N, D]
-        ids: Any = None,  # N integers of 0 or more; None: running numbers
-        labels: Any = None,  # N integers or strings; needed if the index has labels
+        points: Values,  # [N, D]
+        ids: Values | None = None,  # N integers of 0 or more; None: running numbers
+        labels: Values | None = None,  # N integers or strings; needed if the index has labels
     ) -> Tensor:  # [N], the ids
         "Add points."
         return torch.from_numpy(self.store.add(points, ids, labels))
 
-    def remove(self, ids: Any):
+    def remove(self, ids: Values | int):
         "Remove points; the ids of the others stay."
         self.store.remove(ids)
 
-    def search(self, queries: Any, k: int = 10, **options: Any) -> Hits:
+    def search(self, queries: Values, k: int = 10, **options: Any) -> Hits:
         """The k best of each query [Q, D], best first; keywords are the fields of `Options`.
 
         By angle, the score is π minus the angle for children, and the angle for parents.
         """
         return search(self.store, queries, k, Options(**options))
 
-    def within(self, queries: Any, threshold: float, **options: Any) -> list[Match]:
+    def within(self, queries: Values, threshold: float, **options: Any) -> list[Match]:
         "For each query all points whose score reaches a threshold; exact. Keywords as in `search`."
         return within(self.store, queries, threshold, Options(**options))
+
+# %% ../../nbs/search/705_index.ipynb #97af8fbf
+def geometry_of(
+    model_or_geometry: nn.Module,  # a model with a `geometry`, or a geometry
+) -> Geometry:
+    "Return the geometry; TypeError for a model without one."
+    geometry = getattr(model_or_geometry, "geometry", model_or_geometry)
+    if not isinstance(geometry, Geometry):
+        what = type(model_or_geometry).__name__
+        raise TypeError(f"model_or_geometry: a model with a geometry is needed, got {what}")
+    return geometry
 
 # %% ../../nbs/search/705_index.ipynb #36f0ed43
 def build_index(
     model_or_geometry: nn.Module,  # a model with a `geometry`, or a geometry
-    embeddings: Any,  # [N, D] points: tensor or array, also memory-mapped; [0, D]: an empty index
+    embeddings: Values,  # [N, D] points, also memory-mapped; [0, D]: an empty index
     *,
-    ids: Any = None,  # N integers of 0 or more that stay; None: 0, 1, …
-    labels: Any = None,  # N integers or strings to filter by
+    ids: Values | None = None,  # N integers of 0 or more that stay; None: 0, 1, …
+    labels: Values | None = None,  # N integers or strings to filter by
     side: Side = "image",  # modality of the queries, where the score depends on it (a router)
     method: Method = "flat",  # exact or certified; 'hnsw': approximate
     candidates: int = 500,  # points per query that are scored exactly where `flat` cannot rank
@@ -336,10 +349,7 @@ def build_index(
 
     Raises TypeError or ValueError that name the argument.
     """
-    geometry = getattr(model_or_geometry, "geometry", model_or_geometry)
-    if not isinstance(geometry, Geometry):
-        what = type(model_or_geometry).__name__
-        raise TypeError(f"model_or_geometry: a model with a geometry is needed, got {what}")
+    geometry = geometry_of(model_or_geometry)
     if side not in ("image", "text"):
         raise ValueError(f"side: unknown {side!r}.{suggest(side, ('image', 'text'))}")
     store = IndexedEmbeddings(Scorer(geometry, side), method, candidates)
@@ -347,7 +357,7 @@ def build_index(
     return Index(store, model_hash(model_or_geometry))
 
 
-def brute_force(index: Index, queries: Any, k: int = 10, **options: Any) -> Hits:
+def brute_force(index: Index, queries: Values, k: int = 10, **options: Any) -> Hits:
     "The k best of each query with every point scored: the reference for `Index.search`."
     store = copy(index.store)
     store.searcher = ScoreAll(store.scorer)

@@ -10,7 +10,6 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -19,7 +18,14 @@ from ..config import file_hash, parse_json, write_atomic
 from ..data.jobs import folder_lock
 from .approximate_search import HNSWSearch
 from .exact_search import VectorScan
-from .index import METHODS, Index, IndexedEmbeddings, build_index, model_hash
+from hypvl.search.index import (
+    METHODS,
+    Index,
+    IndexedEmbeddings,
+    build_index,
+    geometry_of,
+    model_hash,
+)
 from .point_table import PointTable
 
 VERSION = 4  # of the folder of an index
@@ -140,8 +146,7 @@ def load_index(
         )
     try:
         paths = _check_files(folder, facts)
-        geometry: Any = getattr(model_or_geometry, "geometry", model_or_geometry)
-        empty = np.empty((0, geometry.dim), np.float32)
+        empty = np.empty((0, geometry_of(model_or_geometry).dim), np.float32)
         how = {name: facts[name] for name in ("side", "method", "candidates")}
         index = build_index(model_or_geometry, empty, **how)
         _restore(index.store, paths, facts["next_id"])

@@ -8,13 +8,13 @@ __all__ = ['BLOCK', 'LARGEST_ID', 'LARGEST_LENGTH', 'blocks', 'GrowingArray', 'c
 
 # %% ../../nbs/search/700_point_table.ipynb #4f9fbdb0
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from ..geometry.spaces import Geometry
+from ..indices import Values
 
 BLOCK = 1 << 16  # rows in a block
 LARGEST_ID = np.iinfo(np.int64).max
@@ -57,7 +57,7 @@ class GrowingArray:
 
 # %% ../../nbs/search/700_point_table.ipynb #6e58d366
 def check_points(
-    values: Any, geometry: Geometry, name: str, dtype: np.dtype | None = None
+    values: Values, geometry: Geometry, name: str, dtype: np.dtype | None = None
 ) -> np.ndarray:
     "Points as a float32 or float64 array [N, D]; ValueError names the row that is wrong."
     if isinstance(values, Tensor):
@@ -95,13 +95,13 @@ def _check_range(block, start, name, dtype):
         raise ValueError(f"{name} of {dtype} must be within ±{most:.3g}, got {found}")
 
 # %% ../../nbs/search/700_point_table.ipynb #fa150661
-def has_flags(values: Any) -> bool:
+def has_flags(values: object) -> bool:
     "Whether a boolean stands in a list, or is all that was given."
     listed = values if isinstance(values, (list, tuple, set)) else [values]
     return any(isinstance(value, (bool, np.bool_)) for value in listed)
 
 
-def check_ids(ids: Any, name: str = "ids") -> np.ndarray:
+def check_ids(ids: object, name: str = "ids") -> np.ndarray:
     "Ids as int64; ValueError for booleans, and for floats, which cannot hold all of them."
     if has_flags(ids):
         raise ValueError(f"{name} must be integers of int64, got booleans")
@@ -112,7 +112,7 @@ def check_ids(ids: Any, name: str = "ids") -> np.ndarray:
     return ids.astype(np.int64)
 
 
-def new_ids(ids: Any, count: int, start: int) -> np.ndarray:
+def new_ids(ids: Values | None, count: int, start: int) -> np.ndarray:
     "Ids of new points: those given, or `count` integers from `start`."
     if ids is None:
         if start + count > LARGEST_ID:
@@ -129,7 +129,7 @@ def new_ids(ids: Any, count: int, start: int) -> np.ndarray:
     return ids
 
 # %% ../../nbs/search/700_point_table.ipynb #5b91abf2
-def check_labels(labels: Any, count: int) -> np.ndarray | None:
+def check_labels(labels: Values | None, count: int) -> np.ndarray | None:
     "Labels [N] of new points as integers, Booleans or strings; None where there are none."
     if labels is None:
         return None
@@ -146,7 +146,7 @@ def check_labels(labels: Any, count: int) -> np.ndarray | None:
 
 def has_label(
     known: np.ndarray,  # [n], labels of a table
-    wanted: Any,  # a label, or several
+    wanted: object,  # a label, or several
 ) -> np.ndarray:  # [n] bool
     "Whether each label is one of those wanted; no integer is compared as a float."
     if isinstance(wanted, Iterable) and not isinstance(wanted, (str, np.ndarray, Tensor)):
@@ -210,7 +210,7 @@ class PointTable:
             raise ValueError(f"labels: they are {known} in this index, got {labels.dtype}")
 
 # %% ../../nbs/search/700_point_table.ipynb #1a6f2fbc
-def find_rows(table: PointTable, ids: Any) -> np.ndarray:
+def find_rows(table: PointTable, ids: Values | int) -> np.ndarray:
     "Rows of the points with these ids; ValueError where there is none."
     ids = np.atleast_1d(check_ids(ids))
     if ids.ndim != 1:
@@ -234,9 +234,9 @@ def known_norms(table: PointTable) -> np.ndarray:
 
 def filter_rows(
     table: PointTable,
-    labels: Any = None,  # only points with this label, or one of these
+    labels: object = None,  # only points with this label, or one of these
     norms: tuple[float, float] | None = None,  # only points between these distances from the root
-    exclude: Any = None,  # ids to leave out
+    exclude: Values | int | None = None,  # ids to leave out
 ) -> np.ndarray | None:
     "Rows that the filters leave, ascending; None where nothing is filtered or removed."
     keep = table["alive"]
