@@ -22,7 +22,7 @@ from ..geometry.spaces import GeometryConfig, ProductConfig, SphereConfig
 from .adapters import read_towers
 from .dual_encoder import DualEncoder
 from .hub import HubModel
-from .interop import open_clip_config, open_clip_names
+from .interop import OpenClipConfig, open_clip_config, open_clip_names
 from hypvl.models.published import (
     fetch_published,
     find_published,
@@ -182,7 +182,7 @@ def _published_config(row):
     config = replace(config, geometry=family_geometry(row.family, 1, config.geometry.dim))
     if isinstance(config, ModelConfig):
         return replace(config, family=row.family)
-    if row.family == "euclip":
+    if row.family == "euclip" and isinstance(config, OpenClipConfig):
         towers = {part: config.model_cfg[part] for part in ("vision_cfg", "text_cfg")}
         bare = {part: cfg | {"final_layernorm": False} for part, cfg in towers.items()}
         config = replace(config, model_cfg=config.model_cfg | bare)
