@@ -161,7 +161,7 @@ def flatten_suite(
     sections: Sequence[str] | None = None,  # as for `evaluate_suite`; retrieval alone counts
     limit: int | None = None,  # captioned images
     k: int = 5,  # length of the lists
-    **reading: Any,  # folder, batch_size, workers, progress of `PointStore`
+    **reading: object,  # folder, batch_size, workers, progress of `PointStore`
 ) -> dict[str, tuple[pd.DataFrame, pd.DataFrame]]:  # dataset → recalls, facts
     "Flattening of a model on each retrieval dataset of a suite whose files exist."
     from hypvl.data.benchmarks.image_sets import MissingData
@@ -169,7 +169,7 @@ def flatten_suite(
     from hypvl.evaluation.suites.protocols import EvaluationRun, Protocol
 
     run = EvaluationRun(model, Path(root).absolute(), Protocol(limit=limit), reading=reading)
-    geometry: Any = deepcopy(model.geometry).cpu()  # the model keeps its own on its device
+    geometry = deepcopy(model.geometry).cpu()  # the model keeps its own on its device
     found = {}
     for task in chosen_tasks(root, suite, sections):
         if task.section != "retrieval":

@@ -9,7 +9,7 @@ __all__ = ['NAMES', 'Interval', 'read_names', 'resampled_sum', 'bootstrap_mean',
 # %% ../../nbs/evaluation/600_statistics.ipynb #e39e55b2
 from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from numpy import ndarray
 from scipy import stats
 from torch import Tensor
 
-from ..indices import read_values
+from ..indices import Values, read_values
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #a8058d5e
 class Interval(NamedTuple):
@@ -45,7 +45,7 @@ def _checked(values) -> Float[ndarray, "n"]:
 
 def read_names(
     name: str,  # of the argument, for messages
-    given: Any,  # numbers, texts or other names, in a list, array, tensor or column
+    given: Values,  # numbers, texts or other names, in a list, array, tensor or column
     length: int | None = None,  # how many there must be; None: any number
 ) -> Shaped[ndarray, "n"]:
     """Return names of clusters, strata or groups in a row, each as it is.
@@ -145,7 +145,7 @@ def bootstrap_mean(
     if strata is not None:
         codes = pd.factorize(read_names("strata", strata, len(values)))[0]
         parts = np.split(np.argsort(codes, kind="stable"), np.cumsum(np.bincount(codes))[:-1])
-    means: Any = 0.0
+    means = 0.0
     fewer = 0 if strata is None else 1
     for part in parts:
         if fewer and len(set(groups[part])) == 1:

@@ -62,12 +62,12 @@ from ...paper_parts import import_part
 Counts = Mapping[tuple[str, str, str], int]
 
 
-def _unknown(run: EvaluationRun, data: Any) -> Counts:
+def _unknown(run: EvaluationRun, data: object) -> Counts:
     "Nothing is published about how many items there are."
     return {}
 
 
-def _nothing_to_say(run: EvaluationRun, data: Any) -> Sequence[str]:
+def _nothing_to_say(run: EvaluationRun, data: object) -> Sequence[str]:
     "No note on how the data were read."
     return ()
 
