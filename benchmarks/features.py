@@ -160,7 +160,8 @@ def train_once(args):
     "Train heads on the store, and print the peak of anonymous memory as JSON."
     memory = AnonymousMemory()
     memory.start()
-    from hypvl.papers.recipe_names import find_recipe, on_features
+    from hypvl.papers.feature_recipes import on_features
+    from hypvl.papers.recipe_names import find_recipe
     from hypvl.papers.runs import train
 
     settings = {"objective.boxes": False, "train.steps": args.steps, "train.batch_size": args.batch}

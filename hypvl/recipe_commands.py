@@ -361,7 +361,8 @@ def _own_recipe(args: argparse.Namespace) -> "Recipe":
     "The recipe that is meant, on data of one's own; settings of `data` are those of its source."
     from hypvl.config import override
     from hypvl.data.own_data import PairSource
-    from hypvl.papers.recipe_names import on_features, on_pairs
+    from hypvl.papers.feature_recipes import on_features
+    from hypvl.papers.recipe_names import on_pairs
 
     if _is_store(args.data):
         return on_features(_recipe(args), args.data)

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['Scores', 'Relevant', 'relevant_matrix', 'first_hit_rank', 'recall_at_k', 'chunked_ranks', 'retrieval_ranks',
-           'evaluate_retrieval']
+           'retrieval_items', 'evaluate_retrieval']
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #721f0fba
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -187,6 +187,31 @@ def retrieval_ranks(
         }
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #6a48a750
+def retrieval_items(
+    model: "ImageTextModel",  # its `geometry` compares
+    image_points: Float[Tensor, "N D"],
+    text_points: Float[Tensor, "T D"],
+    owners: Sequence[int] | Int[np.ndarray, "T"],  # index of each caption's image
+    *,
+    dataset: str,  # name of the set, for the rows
+    ks: Sequence[int] = (1, 5, 10),  # lengths of the lists
+    scores: Sequence[str] = ("paper", "official"),  # score functions, side by side
+    chunk: int = 256,  # queries compared at once
+) -> pd.DataFrame:  # item values of metrics t2i_R@K and i2t_R@K
+    "Whether each query of both directions finds its own image or caption, of points."
+    items = {"t2i": range(len(text_points)), "i2t": np.unique(owners)}
+    frames = []
+    for kind in scores:
+        ranks = retrieval_ranks(model, image_points, text_points, owners, kind, chunk)
+        for direction, rank in ranks.items():
+            hits = {f"{direction}_R@{k}": rank < k for k in ks}
+            rows = item_values(
+                hits, suite="retrieval", dataset=dataset, score=kind, items=items[direction]
+            )
+            frames.append(rows)
+    return pd.concat(frames, ignore_index=True)
+
+
 def evaluate_retrieval(
     model: "ImageTextModel",  # any model with the `DualEncoder` interface
     paths: Sequence[str | Path],  # image files
@@ -208,14 +233,5 @@ def evaluate_retrieval(
         images = encode_images(model, paths, **reading)
     else:
         images = image_points(paths)
-    items = {"t2i": range(len(captions)), "i2t": np.unique(owners)}
-    frames = []
-    for kind in scores:
-        ranks = retrieval_ranks(model, images, texts, owners, kind, chunk)
-        for direction, rank in ranks.items():
-            hits = {f"{direction}_R@{k}": rank < k for k in ks}
-            rows = item_values(
-                hits, suite="retrieval", dataset=dataset, score=kind, items=items[direction]
-            )
-            frames.append(rows)
-    return pd.concat(frames, ignore_index=True)
+    how: Any = {"dataset": dataset, "ks": ks, "scores": scores, "chunk": chunk}
+    return retrieval_items(model, images, texts, owners, **how)

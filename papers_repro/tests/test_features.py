@@ -10,7 +10,8 @@ from hypvl.cli import main
 from hypvl.data.photographs import Photograph
 from hypvl.features import Encoder, FeatureStore, extract
 from hypvl.models.registry import load_model
-from hypvl.papers.recipe_names import find_recipe, on_features
+from hypvl.papers.feature_recipes import on_features
+from hypvl.papers.recipe_names import find_recipe
 from hypvl.papers.runs import run, train
 
 COLOURS = 16
