@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from hypvl.arguments import (
     MODEL_NAMES,
     PRESETS,
+    STUDY_PRESETS,
     SUITE_NAMES,
     add_common,
     check_checkpoint,
@@ -105,7 +106,9 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     "Options of `hypvl train`."
     group = parser.add_argument_group("what is trained")
     group.add_argument("recipe", help="PAPER:RECIPE, see `hypvl list recipes`, or a JSON file")
-    group.add_argument("--preset", type=choice(*PRESETS), help="of a named recipe; default mini")
+    group.add_argument(
+        "--preset", type=choice(*STUDY_PRESETS), help="of a named recipe; default mini"
+    )
     group.add_argument("--seed", type=int, help="default: 0, or that of the file")
     group.add_argument(
         "--set",
@@ -126,7 +129,8 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--data_root",
         type=place,
-        help="folder of real data in the layout of a paper; default: the synthetic dataset",
+        help="folder of real data in the layout of a paper; default: the synthetic dataset; for "
+        "preset photographs a feature store, of which --seed names the test fold",
     )
     _add_run(parser.add_argument_group("where and how"))
     add_launch(parser)
@@ -346,10 +350,11 @@ def _recipe(args: argparse.Namespace) -> "Recipe":
         if args.data_root is not None:
             settings["data.root"] = str(args.data_root)
         return read_recipe(args.recipe, settings)
+    preset = args.preset or "mini"
     if args.data_root is not None:
         paper = find_paper(args.recipe.partition(":")[0])
-        settings = data_overrides(paper, str(args.data_root)) | settings
-    return find_recipe(args.recipe, args.preset or "mini", args.seed or 0, settings)
+        settings = data_overrides(paper, str(args.data_root), preset) | settings
+    return find_recipe(args.recipe, preset, args.seed or 0, settings)
 
 
 def _is_store(folder: Path) -> bool:
@@ -365,6 +370,8 @@ def _own_recipe(args: argparse.Namespace) -> "Recipe":
     from hypvl.papers.recipe_names import on_pairs
 
     if _is_store(args.data):
+        if args.preset == "photographs":
+            args = argparse.Namespace(**{**vars(args), "data_root": args.data})
         return on_features(_recipe(args), args.data)
     of_data = [text for text in args.settings if text.startswith("data.")]
     others = [text for text in args.settings if text not in of_data]

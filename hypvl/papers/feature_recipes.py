@@ -108,7 +108,7 @@ DATASET = "Flickr8k"  # of the studies of all papers, in tables and claims
 _TRAINING = {
     "steps": 1_500,
     "batch_size": 256,
-    "warmup": 100,
+    "warmup": None,  # a tenth of the steps, at most 100
     "schedule": "cosine",
     "clip_grad": 1.0,
     "precision": "no",
@@ -121,6 +121,16 @@ _TRAINING = {
 }
 
 
+def _given(folder: str) -> str:
+    "The folder of a feature store; ValueError where none is given."
+    if folder:
+        return folder
+    raise ValueError(
+        "data_root: preset 'photographs' trains on a feature store, got none; "
+        "`hypvl features extract` makes one"
+    )
+
+
 def on_photographs(
     recipe: Recipe,  # of which geometry and objective stay
     folder: str,  # of the feature store
@@ -128,13 +138,8 @@ def on_photographs(
     seed: int = 0,  # of weights, dropout and batches; seed % 8 is the fold of the test
     published: bool = False,  # True: the splits of the store, in place of a fold
 ) -> Recipe:
-    "The recipe at preset `photographs`. ValueError where no store is given."
-    if not folder:
-        raise ValueError(
-            "data_root: preset 'photographs' trains on a feature store, got none; "
-            "`hypvl features extract` makes one"
-        )
-    made = on_features(recipe, folder)
+    "The recipe at preset `photographs`. ValueError where the folder is empty."
+    made = on_features(recipe, _given(folder))
     fold = None if published else seed % PARTS
     data = replace(made.data, fold=fold, name=DATASET)
     train = replace(recipe.train, **_TRAINING, lr=rate, seed=seed)
@@ -145,7 +150,7 @@ def encodes_texts(
     folder: str,  # of a feature store
 ) -> bool:
     "Whether the store names a text encoder that can be loaded, so that prompts can be encoded."
-    return open_features(folder).encoders["text"].name.partition(":")[0] in LOADABLE
+    return open_features(_given(folder)).encoders["text"].name.partition(":")[0] in LOADABLE
 
 # %% ../../nbs/papers/814_feature_recipes.ipynb #2d1f3e69
 def validation_frames(

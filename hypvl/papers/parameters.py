@@ -14,19 +14,20 @@ from typing import Any
 
 from ..arguments import check_folder
 from ..config import UnknownKey, override, suggest
-from .recipes import PRESETS, known_name
+from . import STUDY_PRESETS
+from .recipes import known_name
 
 # %% ../../nbs/papers/804_parameters.ipynb #27faf85e
 @dataclass(frozen=True)
 class RunParameters:
     "Parameters of a reproduction notebook."
 
-    preset: str = "mini"  # smoke, mini, gpu or paper
+    preset: str = "mini"  # smoke, mini, gpu, paper or photographs
     sections: tuple[str, ...] = ()  # parts of the paper to run, or all; none given: the first
     seeds: tuple[int, ...] = ()  # of the first section; none given: the paper's default
     more_seeds: tuple[int, ...] = ()  # of the other sections; none given: the paper's default
     one_seed: tuple[str, ...] = ()  # sections that run the first seed alone; none given: likewise
-    data_root: str = ""  # folder of real data; empty: the synthetic dataset
+    data_root: str = ""  # folder of real data, or a feature store; empty: the synthetic dataset
     # frozen towers: shipped name, open_clip:NAME:FILE or a folder; empty: those of the preset
     backbone: str = ""
     out: str = ""  # where runs, tables and figures go; empty: runs/<paper>-<preset>
@@ -34,7 +35,7 @@ class RunParameters:
     launch: str = "inline"  # inline, accelerate, slurm; none: render saved rows, train nothing
 
     def __post_init__(self):
-        known_name("preset", self.preset, PRESETS)
+        known_name("preset", self.preset, STUDY_PRESETS)
         known_name("device", self.device, ("auto", "cpu", "cuda"))
         known_name("launch", self.launch, ("inline", "accelerate", "slurm", "none"))
 

@@ -134,7 +134,7 @@ def _classification() -> list[Column]:
 # %% ../../nbs/papers/806_reference.ipynb #1d5d3d31
 def _retrieval(direction: str, heading: str) -> list[Column]:
     columns = []
-    for name in ("seen", "unseen", "COCO", "Flickr30K"):
+    for name in ("seen", "unseen", "COCO", "Flickr30K", "Flickr8k"):
         for k in (5, 10):
             metric, group = f"{direction}_R@{k}", f"{heading}, {name}"
             columns.append(Column("retrieval", name, metric, direction, group, f"R@{k}"))

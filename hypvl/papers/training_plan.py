@@ -284,7 +284,7 @@ def _recipes_of(paper: Paper, preset: str, section: str, seed: int, root: str) -
     "The recipes of a section on real data, at the published sizes, or on the synthetic dataset."
     if preset == "paper" and paper.published is not None and not root:
         return list(paper.published(section, seed))
-    data = data_overrides(paper, root)
+    data = data_overrides(paper, root, preset)
     return list(paper.recipes(section, preset=preset, seed=seed, **data))
 
 

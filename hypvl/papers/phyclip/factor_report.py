@@ -290,6 +290,7 @@ def factor_report(
     *,
     name: Callable[[str], str] = str,  # display name of a node
     taxonomy: Taxonomy | None = None,  # for the disks; its nodes hold the families
+    series: Mapping[str, Float[Tensor, "N D"]] | None = None,  # None: of `norm_series`
     scores: Sequence[str] = ("paper", "official"),  # score functions
     seed: int = 0,  # of permutations and draws
     permutations: int = 200,  # of the null hypothesis
@@ -320,19 +321,18 @@ def factor_report(
     if no_norms is not None:
         return frames
 
-    frames["norms"] = norms_table(norm_series(model, scenes, rng, image_points), geometry)
+    series = series or norm_series(model, scenes, rng, image_points)
+    frames["norms"] = norms_table(series, geometry)
     asked = pairs or combinations(range(len(words)), 2)
     named = [(words[i], words[j]) for i, j in asked]
     if geometry.factors > 1 and hasattr(geometry, "curvature"):
-        texts = encode_texts(model, scenes.texts)
-        frames["score_shares"] = largest_share(images, texts, geometry)
+        frames["score_shares"] = largest_share(images, series["text"], geometry)
     frames["prompts"] = prompt_norms(model, named, single, both)
     norms = factor_norms(images, geometry)
     kinds = {"factors": norms, "oracle": _perfect(present, norms.shape[1])}
     if geometry.factors == 1 and images.shape[-1] % BLOCK == 0 and images.shape[-1] > BLOCK:
         kinds["blocks"] = factor_norms(images, geometry, width=BLOCK)
-        series = {"image": images}
-        frames["blocks"] = norms_table(series, geometry, width=BLOCK)
+        frames["blocks"] = norms_table({"image": images}, geometry, width=BLOCK)
         frames["block_prompts"] = prompt_norms(model, named, single, both, width=BLOCK)
     aligned = {}
     for kind, of_kind in kinds.items():

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BUDGET_METRICS', 'DIFFICULTY', 'FIGURES', 'paper', 'alignment_by_model', 'aspects_by_seed', 'scores_compared',
-           'sibling_scores', 'recipe_trials']
+           'sibling_scores', 'recipe_trials', 'tuning_runs', 'convergence_runs']
 
 # %% ../../../nbs/papers/phyclip/830_paper.ipynb #d9bde37e
 from collections.abc import Mapping
@@ -16,8 +16,11 @@ from IPython.display import Markdown
 from ...data.benchmarks.annotations import read_karpathy
 from ...data.taxonomy import Taxonomy
 from ...evaluation.traversal import traversal_measures
+from ..claims import SEEDS
 from ..clip_line import WITH_BOXES
+from ..feature_recipes import recall_by_rate, recall_by_steps
 from ..figures import Drawing, budget_figure, budget_scores, training_figure
+from ..parameters import Seeds
 from hypvl.papers.phyclip.figures import (
     FAMILY_COLOURS,
     ablation_figure,
@@ -28,6 +31,7 @@ from hypvl.papers.phyclip.figures import (
     traversal_steps,
 )
 from .measures import MEASURES
+from .photograph_factors import photograph_factors
 from hypvl.papers.phyclip.pictures import (
     clearest_pair,
     disk_figure,
@@ -225,8 +229,19 @@ def recipe_trials(
         {"contrast": 2, "recall@5": 1, "CPU seconds": 0}
     )
 
+# %% ../../../nbs/papers/phyclip/830_paper.ipynb #e74db55d
+def tuning_runs(study: Study) -> pd.DataFrame:
+    "Validation recall of each learning rate, preset `photographs`."
+    return recall_by_rate(study.needed(Rows("results", ("tuning",))))
+
+
+def convergence_runs(study: Study) -> pd.DataFrame:
+    "Validation recall after twice the steps, preset `photographs`."
+    tuning, longer = (study.needed(Rows("results", (name,))) for name in ("tuning", "longer"))
+    return recall_by_steps(tuning, longer)
+
 # %% ../../../nbs/papers/phyclip/830_paper.ipynb #adc5c936
-_FIRST = "PHyCLIP on the synthetic dataset, first seed."
+_FIRST = "PHyCLIP on {data}, first seed."
 
 # %% ../../../nbs/papers/phyclip/830_paper.ipynb #3d4bb2bd
 FIGURES = {
@@ -252,7 +267,7 @@ FIGURES = {
         "training",
         ("history",),
         caption=(
-            "Training curves on the synthetic dataset, {seeds}: thin lines are seeds, thick lines "
+            "Training curves on {data}, {seeds}: thin lines are seeds, thick lines "
             "their mean. Dotted: ln of the number of texts in the contrastive loss, the loss of "
             "guessing."
         ),
@@ -263,7 +278,7 @@ FIGURES = {
         ("results",),
         section="budget",
         caption=(
-            "Scores on the synthetic dataset over the multiple of the planned steps; marks are "
+            "Scores on {data} over the multiple of the planned steps; marks are "
             "seeds, lines their mean. Below: PHyCLIP's lead over each rival in points, in "
             "brackets where its 95 % interval over seeds includes 0."
         ),
@@ -286,7 +301,7 @@ FIGURES |= {
         "figure3_norms",
         ("norms",),
         caption=(
-            "Distance to the origin of images, texts and their boxes, synthetic dataset, first "
+            "Distance to the origin of images, texts and their boxes, {data}, first "
             "seed. (a) Each factor: median, middle half and middle nine tenths. (b, c) Histograms "
             "with density estimates."
         ),
@@ -375,11 +390,12 @@ paper = Paper(
     title="PHyCLIP",
     sections=SECTIONS,
     recipes=section_recipes,
+    seeds=Seeds(by_preset={"photographs": tuple(range(SEEDS))}),
     changes=CHANGES,
     reference=REFERENCE,
     tables=LAYOUTS,
     figures=FIGURES,
-    probes={"traversal": traversal_steps},
+    probes={"traversal": traversal_steps, "photograph_factors": photograph_factors},
     measures=MEASURES,
     describe=_describe,
     suites=("phyclip", "world"),
