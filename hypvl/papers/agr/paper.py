@@ -42,12 +42,14 @@ from .measures import MEASURES
 from hypvl.papers.agr.probe import (
     encodable_texts,
     leaning_captions,
+    photograph_routing,
     routed_frames,
     test_captions,
 )
 from .recipes import CHANGES, SECTIONS, section_recipes, trained_parameters
 from .routed_geometry import RoutedConfig
 from .tables import LAYOUTS, REFERENCE
+from ..claims import SEEDS
 from ..figures import Drawing, budget_figure, budget_scores
 from ..parameters import Seeds
 from ..reference import Rows
@@ -59,7 +61,8 @@ from ...search import brute_force, build_index
 from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #f831b91c
-TABLE_SECTIONS = tuple(section for section in SECTIONS if section != "budget")
+_OF_VALIDATION = ("budget", "tuning", "longer")
+TABLE_SECTIONS = tuple(section for section in SECTIONS if section not in _OF_VALIDATION)
 
 
 def _of(study: Study, frame: str, *models: str) -> pd.DataFrame:
@@ -525,7 +528,7 @@ def _describe(recipe: Recipe) -> Mapping[str, Any]:
     "What the plan says about a run besides its model."
     model: Any = recipe.model
     objective: Any = recipe.objective
-    geometry, facts = model.geometry, {"encoder": model.weights}
+    geometry, facts = model.geometry, {"encoder": getattr(model, "weights", "features")}
     if not isinstance(geometry, RoutedConfig):
         return facts
     return facts | {
@@ -544,9 +547,13 @@ paper = Paper(
     reference=REFERENCE,
     tables=LAYOUTS,
     figures=FIGURES,
-    probes={"routed": routed_frames},
+    probes={"routed": routed_frames, "photograph_routing": photograph_routing},
     measures=MEASURES,
-    seeds=Seeds((0, 1, 2), {"smoke": (0,)}, one_seed=("budget", "towers")),
+    seeds=Seeds(
+        (0, 1, 2),
+        {"smoke": (0,), "photographs": tuple(range(SEEDS))},
+        one_seed=("budget", "towers"),
+    ),
     describe=_describe,
     real_data="redcaps",
     backbone="model.weights",
