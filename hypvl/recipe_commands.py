@@ -484,7 +484,7 @@ def train_command(
 # %% ../nbs/007_recipe_commands.ipynb #5e0e669f
 def _train(recipe: "Recipe", out: Path, args: argparse.Namespace, launching: dict[str, Any]) -> int:
     "Prepare data, train and evaluate; a line for each stage."
-    from hypvl.papers.runs import run
+    from hypvl.papers.runs import Run, run, write_card
     from hypvl.training.launch import LaunchError, finished
 
     folder = out / "runs" / recipe.hash
@@ -504,6 +504,7 @@ def _train(recipe: "Recipe", out: Path, args: argparse.Namespace, launching: dic
     if not finished(folder):
         say("training    is submitted; the same command finds it when it is done")
         return 0
+    write_card(Run(recipe, folder))
     _say_scores(recipe, folder, args.plugin)
     return 0
 

@@ -116,7 +116,7 @@ class FeatureSource(DataSource, kind="features"):
     fold: int | None = field(default=None, metadata={"hash": "changed"})
     source: DataSource | None = None  # whose samples are encoded where there is no folder
     encoder: str = "shipped:clip_world"  # which reads them, as for `load_encoder`
-    name: str = field(default="features", metadata={"hash": False})  # of the dataset in tables
+    name: str = field(default="test", metadata={"hash": False})  # of its test split in tables
 
     splits = SPLITS
 

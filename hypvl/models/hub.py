@@ -127,6 +127,8 @@ def model_facts(
                 f"{type(tower).__name__}, {getattr(tower.config, size)} {unit}, width {tower.width}"
             )
             facts[part.replace("_", " ")] = fact + ", frozen" * (part in model.frozen)
+    for side, encoder in getattr(model.config, "encoders", {}).items():
+        facts[f"{side} encoder"] = f"{encoder.name}, frozen, hash of its weights {encoder.hash}"
     facts["geometry"] = model.geometry.describe()
     curvature = getattr(model.geometry, "curvature", None)
     if curvature is not None:
@@ -163,10 +165,10 @@ Made with hypvl. Load it with `hypvl.models.load_model`.
 | suite | dataset | metric | value |
 |---|---|---|---|
 {% for row in results %}| {{ row.suite }} | {{ row.dataset }} | {{ row.metric }} | {{ row.value }} |
-{% endfor %}{% endif %}
-{% if pixels -%}
+{% endfor %}{% endif %}{% if facts.pixel_mean %}
 Pixels in [0, 1] go in; the model subtracts `pixel_mean` and divides by `pixel_std` itself.
-{% else %}Features of frozen encoders go in; `model.attach` names the encoders.
+{% else %}
+Features of frozen encoders go in.
 {% endif %}"""
 
 
@@ -311,7 +313,6 @@ class HubModel(
             facts=model_facts(self),
             results=rows,
             title=title,
-            pixels=hasattr(self, "pixel_mean"),
             **kwargs,
         )
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RATES', 'TUNING_SEEDS', 'DATASET', 'STEPS', 'on_features', 'split_retrieval', 'retrieval_frames', 'on_photographs',
-           'encodes_texts', 'validation_frames', 'recall_by_rate', 'recall_by_steps']
+           'encodes_texts', 'validation_retrieval_frames', 'recall_by_rate', 'recall_by_steps']
 
 # %% ../../nbs/papers/814_feature_recipes.ipynb #a3c417fa
 from collections.abc import Sequence
@@ -156,7 +156,7 @@ def encodes_texts(
     return open_features(_given(folder)).encoders["text"].name.partition(":")[0] in LOADABLE
 
 # %% ../../nbs/papers/814_feature_recipes.ipynb #2d1f3e69
-def validation_frames(
+def validation_retrieval_frames(
     model: HyperbolicHead, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "Retrieval on the validation split of the store that a recipe trains on."
@@ -164,7 +164,7 @@ def validation_frames(
     return {"results": summarise(items, recipe.train.seed).assign(reason="")}
 
 
-PROBES["validation retrieval"] = validation_frames
+PROBES["validation retrieval"] = validation_retrieval_frames
 
 
 def _validation_recall(results: pd.DataFrame, *by: str) -> pd.Series:

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['Monitor', 'MONITORS', 'Probe', 'PROBES', 'JOB', 'make_loader', 'starting_model', 'train', 'find_probe',
            'suite_frames', 'validation_embeddings', 'validation_frames', 'check_data', 'check_recipe', 'evaluate',
-           'train_and_evaluate', 'job', 'Run', 'prepare_data', 'run', 'joined', 'without_categories', 'gather']
+           'train_and_evaluate', 'job', 'Run', 'write_card', 'prepare_data', 'run', 'joined', 'without_categories',
+           'gather']
 
 # %% ../../nbs/papers/802_runs.ipynb #1721ed1e
 import importlib
@@ -340,6 +341,18 @@ class Run:
         if len(history):
             frames["history"] = history
         return {name: stamp(frame, **origin) for name, frame in frames.items()}
+
+# %% ../../nbs/papers/802_runs.ipynb #5900da0d
+def write_card(made: Run) -> None:
+    "Write the scores of a finished run into the card of its model."
+    results = made.frames().get("results")
+    if results is None:
+        return
+    own = results[results["model"].eq(made.recipe.name) & results["score"].eq("paper")]
+    rows = own[["suite", "dataset", "metric", "value"]].dropna().round({"value": 4})
+    model = load_model(made.folder / "model")
+    card = model.generate_model_card(title=made.recipe.name, results=rows.to_dict("records"))
+    card.save(made.folder / "model" / "README.md")
 
 # %% ../../nbs/papers/802_runs.ipynb #1bfe8cee
 def prepare_data(

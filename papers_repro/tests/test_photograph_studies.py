@@ -1,0 +1,160 @@
+"""Preset `photographs` of the papers on a small feature store with encoders of random weights."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from new_process import in_new_process, run_notebook
+from PIL import Image
+
+from hypvl.cli import main
+from hypvl.comparison.curvature_outcomes import ChainFeatures
+from hypvl.data.photographs import Photograph
+from hypvl.features import FeatureStore, extract, load_encoder
+from hypvl.models.registry import load_model
+from hypvl.papers import feature_recipes
+from hypvl.papers.phyclip.photograph_factors import FAMILIES
+from hypvl.papers.phyclip.recipes import PHOTOGRAPH_RATES, photograph_recipe, section_recipes
+
+COUNT = 128  # photographs: sixteen in each fold
+KINDS = ("people", "animals", "vehicles")
+SHORT = {"steps": 4, "batch_size": 16}
+
+
+def tiny_text_encoder(folder):
+    "A text model of random weights that knows the words of the captions."
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    folder.mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "photo", "of", "and", "red"]
+    words += [FAMILIES[kind] for kind in KINDS]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    BertTokenizer(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    BertModel(BertConfig(vocab_size=len(words), **sizes)).save_pretrained(folder)
+    return load_encoder(f"transformers:{folder}")
+
+
+def photograph(number, split):
+    "A picture whose colour says which two of three families it shows, each in a box of its own."
+    kinds = KINDS[number % 3], KINDS[(number + number // 3) % 3]
+    colour = tuple(255 * (kind in kinds) for kind in KINDS)
+    said = [f"a {FAMILIES[kind]}" for kind in kinds]
+    captions = [" and ".join(said), f"a photo of {' and a red '.join(said)}"]
+    boxes = [(0, 0, 0.5, 1), (0.5, 0, 1, 1)]
+    picture = Image.new("RGB", (16, 16), colour)
+    return Photograph(f"{number:03d}.jpg", picture, split, captions, boxes, said, (0, 1), kinds)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    import timm
+
+    folder = tmp_path_factory.mktemp("photographs")
+    torch.manual_seed(0)
+    network = timm.create_model("test_efficientnet", pretrained=False)
+    torch.save(network.state_dict(), folder / "weights.pth")
+    image = load_encoder(f"timm:test_efficientnet/{folder}/weights.pth")
+    text = tiny_text_encoder(folder / "bert")
+    splits = ["test"] * 16 + ["val"] * 16 + ["train"] * 96
+    found = [photograph(number, split) for number, split in enumerate(splits)]
+    store = extract(found, image, text, folder / "store", 32, 0, progress=False, device="cpu")
+    chains = tuple((f"a {number}", f"a red {number}") for number in range(64))
+    rng = np.random.default_rng(0)
+    shapes = (64, 8), (64, 2, 16), (64, 2, 1, 16), (16,)
+    ChainFeatures(*map(rng.standard_normal, shapes), chains).save(store.folder / "hierarcaps.npz")
+    return store
+
+
+def test_each_seed_has_a_fold_and_tuning_its_own_seeds(store, tmp_path):
+    of_store = {"data.folder": str(store.folder)}
+    main_recipes = section_recipes("main", "photographs", 3, **of_store)
+    assert [recipe.data.fold for recipe in main_recipes] == [3] * 4
+    assert {recipe.train.seed for recipe in main_recipes} == {3}
+    assert [recipe.data.boxes for recipe in main_recipes] == [True] * 4
+    tuning = [section_recipes("tuning", "photographs", seed, **of_store) for seed in range(8)]
+    assert [len(recipes) for recipes in tuning] == [12] * 3 + [0] * 5
+    assert {recipe.train.seed for recipe in tuning[2]} == {10}
+    counts = pd.Series([recipe.family for recipe in sum(tuning, [])]).value_counts()
+    assert counts.nunique() == 1  # as many runs for each rival
+    rates = {recipe.family: recipe.train.lr for recipe in main_recipes}
+    assert rates == PHOTOGRAPH_RATES
+    tests = []
+    for seed in range(8):
+        recipe = photograph_recipe("clip", seed=seed, **of_store)
+        paths = recipe.data.prepare(tmp_path, 0)
+        items = FeatureStore(paths.suite).items
+        tests.append({*items.loc[items["split"].eq("test"), "image"]})
+    assert sum(map(len, tests)) == len(set.union(*tests)) == COUNT
+
+
+def test_preset_photographs_asks_for_a_store(capsys):
+    assert main(["train", "phyclip:clip", "--preset", "photographs"]) == 2
+    assert "data_root: preset 'photographs' trains on a feature store" in capsys.readouterr().err
+    assert main(["train", "syntax:meru", "--preset", "photographs"]) == 2
+    assert "preset='photographs' is none of smoke, mini, gpu, paper" in capsys.readouterr().err
+
+
+def shortened(notebook, out, parameters):
+    "The notebook with four steps per run."
+    from hypvl.papers.agr import recipes
+
+    feature_recipes._TRAINING |= SHORT
+    recipes.STEPS = SHORT["steps"]
+    return run_notebook(notebook, out, parameters)
+
+
+def reproduce(notebook, store, out, **parameters):
+    settings = {"preset": "photographs", "data_root": str(store.folder), "out": str(out)}
+    job = shortened, notebook, out, settings | parameters
+    found, said = in_new_process(*job, log=out / "log.txt")
+    assert not found, said[-6000:]
+    return pd.read_csv(out / "results.csv"), pd.read_csv(out / "tables" / "claims.csv")
+
+
+def test_phyclip_on_photographs(store, tmp_path):
+    settings = {"seeds": "0,1", "more_seeds": "0", "sections": "main,tuning,longer"}
+    results, claims = reproduce("phyclip.ipynb", store, tmp_path, **settings)
+    claims = claims.set_index("id")
+    assert {*claims.index} == {"retrieval", "families", "composition"}
+    assert claims["effect"].notna().all()
+    assert {*claims["note"]} == {"2 of 8 seeds"}
+    own = results[results["section"].eq("main") & results["score"].eq("paper")]
+    recall = own[own["metric"].isin(["t2i_R@5", "i2t_R@5"]) & own["dataset"].eq("Flickr8k")]
+    by_model = recall.groupby("model")["value"].mean()
+    rivals = by_model[["CLIP + boxes", "MERU + boxes", "HyCoCLIP"]].mean()
+    assert claims.at["retrieval", "effect"] == pytest.approx(100 * (by_model["PHyCLIP"] - rivals))
+    assert by_model["oracle"] == 1
+    assert own.groupby("seed")["data"].nunique().tolist() == [1, 1] and own["data"].nunique() == 2
+    tried = results[results["section"].eq("tuning")]
+    assert {*tried["dataset"]} == {"validation"} and tried["rate"].nunique() == 3
+
+
+def test_agr_on_photographs(store, tmp_path):
+    settings = {"seeds": "0,1", "more_seeds": "0", "sections": "main,tuning"}
+    results, claims = reproduce("agr.ipynb", store, tmp_path, **settings)
+    claims = claims.set_index("id")
+    assert claims.drop("euclid-dominates")["effect"].notna().all(), claims["note"]
+    own = results[results["section"].eq("main") & results["metric"].eq("t2i_R@5")]
+    by_model = own.groupby("model")["value"].mean()
+    gap = 100 * (by_model["AGR"] - by_model["MERU"])
+    assert claims.at["t2i-meru", "effect"] == pytest.approx(gap)
+
+
+def test_command_makes_a_model_of_photographs(store, tmp_path, capsys):
+    command = ["train", "phyclip:phyclip", "--preset", "photographs", "--data", str(store.folder)]
+    command += ["--set", "train.steps=4", "--set", "train.batch_size=16"]
+    assert main([*command, "--out", str(tmp_path), "--device", "cpu", "--quiet"]) == 0
+    said = capsys.readouterr().out
+    assert "t2i_R@5" in said
+    (folder,) = tmp_path.glob("runs/*/model")
+    model = load_model(folder)
+    pictures = [photograph(number, "test").image for number in (0, 1, 2, 4)]
+    likely = model.classify(
+        pictures, [FAMILIES[kind] for kind in KINDS], template="a photo of a {}"
+    )
+    assert likely.shape == (4, 3) and torch.allclose(likely.sum(1), torch.ones(4))
+    texts = model.encode(["a person", "a red animal"])
+    assert len(texts) == 2 and np.isfinite(np.asarray(texts)).all()
+    card = (folder / "README.md").read_text()
+    assert "| retrieval | test | t2i_R@1 |" in card and "timm:test_efficientnet" in card
