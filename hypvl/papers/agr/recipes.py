@@ -320,7 +320,7 @@ def photograph_recipe(
     rate = rate or PHOTOGRAPH_RATES.get(setting, PHOTOGRAPH_RATES["agr"])
     made = on_photographs(base, folder, rate, seed)
     train = override(replace(made.train, steps=steps), of_training)
-    columns = {**base.columns, "budget": float(budget), "rate": rate}
+    columns = {**base.columns, "budget": float(budget), "rate": rate, "training_seed": seed}
     return replace(made, train=train, probes=tuple(probes), columns=columns)
 
 
