@@ -95,6 +95,8 @@ def photograph_recipe(
     **overrides: Any,  # dotted keys; `data.folder` is the feature store
 ) -> Recipe:
     "The published recipe of a model as heads on the features of photographs."
+    if WIDTH % k:
+        raise ValueError(f"k={k} does not divide the width {WIDTH}")
     base = recipe(family, "paper", boxes=boxes, metric=metric)
     shapes: dict[str, dict[str, int]] = {
         "clip": {"model.geometry.dim": WIDTH},
