@@ -425,6 +425,8 @@ def _other_scores(results: "pd.DataFrame", most: int = 12) -> list[str]:
     from hypvl.papers.reference import BASELINES
 
     rows = results[results["value"].notna() & ~results["model"].isin([*BASELINES])]
+    if "paper" in {*rows.get("score", ())}:  # by the paper's own score where there are others
+        rows = rows[rows["score"].eq("paper")]
     lines = ["no scores in %: no table has a column for what was measured"]
     several = rows["model"].nunique() > 1
     for row in rows[:most].itertuples():
