@@ -10,6 +10,7 @@ __all__ = ['RATES', 'TUNING_SEEDS', 'DATASET', 'STEPS', 'on_features', 'split_re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -97,7 +98,8 @@ def retrieval_frames(
     model: HyperbolicHead, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "Retrieval on the test split of the store that a recipe trains on."
-    items = split_retrieval(model, FeatureStore(data.suite), "test", recipe.data.name)
+    source: Any = recipe.data
+    items = split_retrieval(model, FeatureStore(data.suite), "test", source.name)
     return {"results": summarise(items, recipe.train.seed).assign(reason=""), "items": items}
 
 
@@ -108,7 +110,7 @@ RATES = (1e-3, 3e-3, 1e-2)  # learning rates that every model tries
 TUNING_SEEDS = (8, 9, 10)  # none of the study's own; seed 8 has the fold of seed 0
 DATASET = "Flickr8k"  # of the studies of all papers, in tables and claims
 STEPS = 1_500
-_TRAINING = {
+_TRAINING: dict[str, Any] = {
     "steps": STEPS,
     "batch_size": 256,
     "warmup": None,  # a tenth of the steps, at most 100
@@ -143,8 +145,9 @@ def on_photographs(
 ) -> Recipe:
     "The recipe at preset `photographs`. ValueError where the folder is empty."
     made = on_features(recipe, _given(folder))
+    source: Any = made.data
     fold = None if published else seed % PARTS
-    data = replace(made.data, fold=fold, name=DATASET)
+    data = replace(source, fold=fold, name=DATASET)
     train = replace(recipe.train, **_TRAINING, lr=rate, seed=seed)
     return replace(made, preset="photographs", data=data, train=train, probes=("retrieval",))
 

@@ -403,7 +403,7 @@ def routed_frames(
 CHAINS = "hierarcaps.npz"  # beside the arrays of a store
 
 
-def _gates_of(model: HyperbolicHead, features: Float[Tensor, "N W"]) -> np.ndarray:
+def _gates_of(model: Any, features: Float[Tensor, "N W"]) -> np.ndarray:
     "The gate of each text, from its features."
     with inference(model) as device:
         points = model.encode_text(features.float().to(device), normalize=True)
@@ -439,7 +439,8 @@ def photograph_routing(
 ) -> dict[str, pd.DataFrame]:
     "Retrieval on the test split of a store under every score, facts of the router, gates of texts."
     geometry, store = model.geometry, FeatureStore(data.suite)
-    variants, source = scored_variants(recipe), recipe.data
+    source: Any = recipe.data
+    variants = scored_variants(recipe)
     points, curves = _curves(model, data, recipe, variants)
 
     def measure(first: bool) -> Mapping[str, pd.DataFrame]:

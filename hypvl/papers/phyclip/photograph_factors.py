@@ -7,6 +7,7 @@ __all__ = ['FAMILIES', 'SERIES', 'photograph_scenes', 'photograph_factors']
 
 # %% ../../../nbs/papers/phyclip/831_photograph_factors.ipynb #9df22871
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,6 @@ from jaxtyping import Int
 from ...comparison.head_training import embed_rows
 from ...data.sources import DataPaths
 from ...features.feature_store import FeatureStore
-from ...models.head import HyperbolicHead
 from .factor_report import Scenes, factor_report
 from ...training.recipe import Recipe
 
@@ -65,7 +65,7 @@ def photograph_scenes(
 
 # %% ../../../nbs/papers/phyclip/831_photograph_factors.ipynb #83f3c4c8
 def photograph_factors(
-    model: HyperbolicHead, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
+    model: Any, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "The frames of `factor_report` on the test photographs of a store."
     store, seed = FeatureStore(data.suite), recipe.train.seed
