@@ -59,7 +59,7 @@ def store(tmp_path_factory):
     splits = ["test"] * 16 + ["val"] * 16 + ["train"] * 96
     found = [photograph(number, split) for number, split in enumerate(splits)]
     store = extract(found, image, text, folder / "store", 32, 0, progress=False, device="cpu")
-    chains = tuple((f"a {number}", f"a red {number}") for number in range(64))
+    chains = tuple((f"a {number}", f"red {number}") for number in range(64))
     rng = np.random.default_rng(0)
     shapes = (64, 8), (64, 2, 16), (64, 2, 1, 16), (16,)
     ChainFeatures(*map(rng.standard_normal, shapes), chains).save(store.folder / "hierarcaps.npz")
