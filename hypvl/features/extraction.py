@@ -417,7 +417,8 @@ def extract(
     rank, processes = (int(os.environ.get(n, d)) for n, d in (("RANK", 0), ("WORLD_SIZE", 1)))
     if _begin(plan) is None:
         where = _device(device)
-        image.to(where), text.to(where)
+        image.to(where)
+        text.to(where)
         if where.type == "cpu":
             keep_freed_memory()
         shards = range(len(plan.shards))

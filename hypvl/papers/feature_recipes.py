@@ -76,8 +76,11 @@ def split_retrieval(
 ) -> pd.DataFrame:  # rows of items of the model and of the baselines
     "Recall of both directions on a split, per query, with text-only baselines and upper bound."
     images, owners, texts = store_layout(store, split)
-    points = [embed_rows(model, store, *side) for side in (("image", images), ("text", texts))]
-    items = retrieval_items(model, *points, owners, dataset=dataset, scores=scores)
+    sides = {"image": images, "text": texts}
+    points = {side: embed_rows(model, store, side, rows) for side, rows in sides.items()}
+    items = retrieval_items(
+        model, points["image"], points["text"], owners, dataset=dataset, scores=scores
+    )
     said = store.items[store.items["kind"].eq("caption")]
     training = said["text"][said["split"].eq("train") & said["text"].ne("")]
     bag = BagOfWords(training) if len(training) else None
@@ -184,7 +187,8 @@ def recall_by_rate(
     found = _validation_recall(results, "rate")
     means = found.groupby(["model", "rate"], sort=False).mean().unstack("rate").sort_index(axis=1)
     best = means.idxmax(axis=1)
-    edge = ["edge of the grid" if rate in (min(means), max(means)) else "" for rate in best]
+    ends = means.columns.min(), means.columns.max()
+    edge = ["edge of the grid" if rate in ends else "" for rate in best]
     shown = means.rename(columns="{:g}".format).round(1)
     runs = found.groupby("model", sort=False).size()
     return shown.assign(runs=runs, best=best, note=edge).rename_axis(None, axis=1)

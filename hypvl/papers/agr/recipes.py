@@ -300,7 +300,9 @@ _OF_SECTION = {
     "towers": ("towers", "towers full", "towers coupled"),
 }
 LONGER = 2.0  # the steps of section `budget`, as a share of the others'
-PHOTOGRAPH_RATES = dict.fromkeys(("agr", "clip", "meru"), 3e-3)  # chosen in section `tuning`
+PHOTOGRAPH_RATES: dict[str, float] = dict.fromkeys(
+    ("agr", "clip", "meru"), 3e-3
+)  # chosen in section `tuning`
 _ON_PHOTOGRAPHS = ("agr", "clip", "meru", "single", "query", "alone", "shuffled")
 
 

@@ -79,7 +79,9 @@ def _settings(section: str, preset: str) -> list[dict]:
 
 # %% ../../../nbs/papers/phyclip/824_recipes.ipynb #1dd726bf
 WIDTH = 256  # of the points on photographs
-PHOTOGRAPH_RATES = dict.fromkeys(FAMILIES, 3e-3)  # learning rates, chosen in section `tuning`
+PHOTOGRAPH_RATES: dict[str, float] = dict.fromkeys(
+    FAMILIES, 3e-3
+)  # learning rates, chosen in section `tuning`
 
 
 def photograph_recipe(

@@ -127,9 +127,9 @@ def _rates(rows: pd.DataFrame, by: str) -> pd.DataFrame:  # model, `by`, value, 
     "Means of the seeds' means in %, with 95 % intervals over seeds; none for a single seed."
     means = rows.groupby(["model", by, "seed"], sort=False)["value"].mean()
     found = []
-    for (model, kind), of_seeds in means.groupby(level=["model", by], sort=False):
-        ends = np.array(seed_interval(of_seeds.to_numpy()))
-        value, low, high = 100 * np.where(np.isfinite(ends), ends, np.nan)
+    for (model, kind), of_seeds in means.groupby(["model", by], sort=False):
+        ends = seed_interval(of_seeds.to_numpy())
+        value, low, high = (100 * end if np.isfinite(end) else np.nan for end in ends)
         found.append({"model": model, by: kind, "value": value, "low": low, "high": high})
     return pd.DataFrame(found)
 
