@@ -7,6 +7,7 @@ One with `<!-- full: ... -->` is read likewise, and run where pytest has `--full
 """
 
 import ast
+import builtins
 import importlib
 import inspect
 import json
@@ -272,7 +273,8 @@ def calls_fit(code):
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             named = {word.arg: word.value for word in node.keywords}
-            inspect.signature(names[node.func.id]).bind(*node.args, **named)
+            called = names.get(node.func.id) or getattr(builtins, node.func.id)
+            inspect.signature(called).bind(*node.args, **named)
 
 
 @pytest.mark.parametrize(
