@@ -264,6 +264,8 @@ def gates_of_captions(study: Study, model: str = "AGR") -> pd.DataFrame:  # one 
     "Mean gate of captions by the level of the names in them, and by what they tell; all seeds."
     rows, parts = _of(study, "gates", model), []
     captions = rows[rows["level"].eq("caption")].drop_duplicates(["seed", "text"])
+    if not {*GROUPS} <= {*captions}:
+        raise NoFrame("the captions of these data do not say which levels they name")
     for by, groups in GROUPS.items():
         found = gate_means(captions, by, groups).rename(
             columns={by: "captions of", "value": "gate"}
