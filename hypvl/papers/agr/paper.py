@@ -348,6 +348,8 @@ def convergences(study: Study) -> pd.DataFrame:  # one row per run
     """
     rows = []
     for model, seed, log in _logs(study):
+        if log["step"].nunique() < 4:
+            raise NoFrame("a fit needs 4 logged steps, and the runs were shorter")
         heads = {"E": "members/correction", "H": "members/baseline"}
         fits = convergence_rates(log, heads).set_index("head")
         row = {"model": model, "seed": seed} | fits["rate"].add_prefix("rate ").to_dict()
@@ -513,8 +515,9 @@ def leads_over_ablations(study: Study) -> pd.DataFrame:  # one row per part; in 
     "How far AGR leads a model without one of its parts in retrieval, from the table of claims."
     judged = study.judged().set_index("id")
     names = ["effect", "low", "high", "interval", "seeds", "note"]
-    found = judged.loc[list(PARTS), names].rename(columns={"effect": "lead"})
-    found.insert(0, "left out", list(PARTS.values()))
+    known = {name: part for name, part in PARTS.items() if name in judged.index}
+    found = judged.loc[list(known), names].rename(columns={"effect": "lead"})
+    found.insert(0, "left out", list(known.values()))
     return found.round(2).reset_index(drop=True)
 
 
