@@ -834,6 +834,9 @@ def _data_of(args: argparse.Namespace, share: "Share") -> None:
         args.data_root, args.suite = found
         if args.suite == "pairs":
             say(said_of(args.data_root))
+            say(
+                "all pairs are scored; a model that was trained on some of them scores higher there"
+            )
 
 # %% ../nbs/001_cli.ipynb #0a4df59a
 def _evaluate(args: argparse.Namespace) -> int:

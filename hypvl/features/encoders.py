@@ -369,9 +369,11 @@ def _made_by_function(name: str, module: str, function: str) -> Encoder:
     try:
         made = getattr(import_module(module), function)()
     except (ImportError, AttributeError) as error:
-        hint = suggest(module, _KINDS) if "." not in module else ""
+        kinds = ""
+        if "." not in module:
+            kinds = f" Kinds of encoders: {', '.join(_KINDS)}.{suggest(module, _KINDS)}"
         raise ValueError(
-            f"encoder {name!r}: no function {function!r} of {module}: {error}.{hint}"
+            f"encoder {name!r}: no function {function!r} of {module}: {error}.{kinds}"
         ) from error
     if not isinstance(made, Encoder):
         raise TypeError(

@@ -40,7 +40,13 @@ def read_array(
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
-        why = "it holds pickled Python objects" if "object" in str(error).lower() else "it was cut"
+        with path.open("rb") as file:
+            starts = file.read(6)
+        why = "it was cut"
+        if starts != b"\x93NUMPY"[: len(starts)]:
+            why = "it is another format with this name"
+        elif "object" in str(error).lower():
+            why = "it holds pickled Python objects"
         raise ValueError(
             f"{path.name}: not a whole array of numbers, probably {why} ({error}); "
             "write it again with numpy.save and a float array"
@@ -234,7 +240,12 @@ def _read_facts(folder: Path) -> dict[str, Any]:
             f"store: no feature store in {str(folder)!r}, store.json is missing; "
             "hypvl.features.extract and FeatureStore.from_arrays write one"
         )
-    facts = read_json(path)
+    try:
+        facts = read_json(path)
+    except ValueError as error:
+        raise StoreError(
+            f"{error}; it was cut or changed, copy or extract the store again"
+        ) from error
     if not isinstance(facts, dict) or facts.get("version") != VERSION:
         got = facts.get("version") if isinstance(facts, dict) else facts
         raise StoreError(f"store.json: version {VERSION} is read, got {got!r}")
@@ -267,6 +278,12 @@ def verify_store(
             raise StoreError(f"{name}: sha256 {found[:12]}…, {wanted[:12]}… was written")
 
 # %% ../../nbs/features/352_feature_store.ipynb #1d87d6c9
+def _check_varied(name: str, array: np.ndarray) -> None:
+    "Raise where all rows are one vector: nothing can be learned from such features."
+    if len(array) > 1 and all((part == array[0]).all() for part in _chunks(array)):
+        raise ValueError(f"{name}: all {len(array):,} rows are the same, features differ by item")
+
+
 def write_store(
     folder: Path,  # with the arrays in it, `image.npy` and `text.npy`
     items: Any,  # a table of pyarrow with the columns of `ITEM_COLUMNS`
@@ -282,6 +299,7 @@ def write_store(
     modalities = {}
     for name, encoder in encoders.items():
         path, array = folder / f"{name}.npy", read_array(folder / f"{name}.npy")
+        _check_varied(name, array)
         own = np.isin(kinds, [kind for kind, side in ITEM_KINDS.items() if side == name])
         training = np.unique(rows[own & (splits == "train")])
         modalities[name] = {
@@ -587,10 +605,18 @@ def open_features(
     path: str | Path,  # of a store, of clip-retrieval's layout, or of two .npy files
     out: str | Path | None = None,  # of the store that is made; None: `feature_store` in `path`
 ) -> FeatureStore:
-    "The feature store of a folder; other layouts are copied into one, once."
+    """The feature store of a folder; other layouts are copied into one, once.
+
+    Raises `StoreError` for a store that is not whole, FileNotFoundError where nothing is found.
+    """
     folder = Path(path)
     if (folder / "store.json").is_file() or not folder.is_dir():
         return FeatureStore(folder)
+    if (folder / "items.parquet").is_file():
+        raise StoreError(
+            f"store: store.json is missing in {str(folder)!r}, which has the items of a store; "
+            "copy or extract the store again"
+        )
     files = {side: _in_order(folder / f"{short}_emb", "*.npy") for side, short in _SHORT.items()}
     metadata = _in_order(folder / "metadata", "*.parquet")
     if all(files.values()):

@@ -195,13 +195,14 @@ class ImageTextModel(HubModel):
         images: Float[Tensor, "N 3 H W"]
         | UInt8[Tensor, "N 3 H W"]
         | Image.Image
-        | Sequence[Image.Image],
+        | Path
+        | Sequence[Image.Image | Path],
         labels: Sequence[str],
         template: str | Sequence[str] = "a photo of a {}",
     ) -> Float[Tensor, "N L"]:
         """Probability of each label for each image; rows sum to 1.
 
-        images: as for `encode_image`, or one PIL image, or a list of them.
+        images: as for `encode_image`, or one picture (PIL image or Path), or a list of them.
         labels: names such as 'dog'.
         template: the text of a label, with {} where the name goes; of several, a label is the
             one point that `geometry.prototype` makes of its texts, as in the evaluation.
@@ -227,17 +228,18 @@ class ImageTextModel(HubModel):
         return self.geometry.logits(image_points, text_points).softmax(dim=-1)
 
     def _preprocessed(self, images):
-        "A tensor of pictures, made by `preprocess` of one PIL image or several."
+        "A tensor of pictures, made by `preprocess` of one picture or several."
         if isinstance(images, Tensor):
             return images
         pictures = list(images) if isinstance(images, (list, tuple)) else [images]
-        others = [picture for picture in pictures if not isinstance(picture, Image.Image)]
+        others = [picture for picture in pictures if not isinstance(picture, (Image.Image, Path))]
         if others or not pictures:
             found = type_and_shape(others[0]) if others else "none"
             inside = "a list with " if isinstance(images, (list, tuple)) else ""
-            hint = "; PIL.Image.open(path) reads a file"
+            hint = "; pathlib.Path(name) is a file" if found == "str" else ""
             raise ValueError(
-                "images must be a tensor [N, 3, H, W], a PIL image or a list of PIL images, "
-                f"got {inside}{found}{hint if found in ('str', 'PosixPath') else ''}"
+                "images must be a tensor [N, 3, H, W], a picture (PIL image or Path) or a list of "
+                f"pictures, got {inside}{found}{hint}"
             )
+        pictures = [read_picture(one) if isinstance(one, Path) else one for one in pictures]
         return torch.stack([self.preprocess(picture) for picture in pictures])
