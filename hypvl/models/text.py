@@ -323,7 +323,7 @@ class TextTower(nn.Module):
                 f"not in the vocabulary of this model, which has rows for "
                 f"{len(self.config.vocabulary)} of {self.config.vocab_size} pieces; use other "
                 "words (model.text_tower.words), or a model that was trained with them "
-                "(vocabulary=() has all pieces)"
+                "(vocabulary=() has all pieces; notebooks of papers take it as backbone)"
             )
         return rows
 
