@@ -1,27 +1,18 @@
 #!/usr/bin/env python
-"""Speed of feature extraction, and memory of training on a million pairs of features.
+"""Speed of feature extraction.
 
-    OMP_NUM_THREADS=2 python benchmarks/features.py extraction
-    OMP_NUM_THREADS=2 python benchmarks/features.py memory
+    OMP_NUM_THREADS=2 python benchmarks/features.py
 
-`extraction`: `hypvl.features.extract` against a bare loop, which decodes with torchvision in as
+`hypvl.features.extract` against a bare loop, which decodes with torchvision in as
 many processes, resizes tensors and calls the network under `inference_mode`. Both sides encode the
 same JPEG files with one timm network of random weights. Each side keeps its best batch size of
 `--sizes`, best of `--repeats`, the sides in turn, because the machine may be shared. Where it is
 busy, `--clock cpu` with one thread counts seconds of the processors, reading processes included.
-
-`memory`: a store of `--pairs` pairs of `--width` features, and `--steps` updates of PHyCLIP's heads
-on it. The peak of anonymous memory (`RssAnon`) is that of the whole training process, torch
-included. Pages of memory-mapped files do not count: the system drops them when it needs memory.
 """
 
 import argparse
-import json
 import resource
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
@@ -36,7 +27,7 @@ from torchvision.io import decode_image
 from torchvision.transforms import v2
 
 from hypvl.data.photographs import Photograph
-from hypvl.features import Encoder, FeatureStore, extract, load_encoder
+from hypvl.features import Encoder, extract, load_encoder
 
 
 def write_pictures(folder, count):
@@ -128,97 +119,17 @@ def measure_extraction(args):
         print(f"ratio {top['extract'] / top['bare loop']:.3f}, target 0.95")
 
 
-def write_random(path, rows, width):
-    "A file of random features, written in pieces."
-    rng = np.random.default_rng(0)
-    shape = (rows, width)
-    out = np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=shape)
-    for first in range(0, rows, 65536):
-        last = min(first + 65536, rows)
-        out[first:last] = rng.standard_normal((last - first, width), dtype=np.float32)
-    out.flush()
-
-
-class AnonymousMemory(threading.Thread):
-    "The peak of this process's anonymous memory in MiB, looked at every 10 ms."
-
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.peak, self.start_value = 0.0, self.now()
-
-    def now(self):
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
-
-    def run(self):
-        while True:
-            self.peak = max(self.peak, self.now())
-            time.sleep(0.01)
-
-
-def train_once(args):
-    "Train heads on the store, and print the peak of anonymous memory as JSON."
-    memory = AnonymousMemory()
-    memory.start()
-    from hypvl.papers.feature_recipes import on_features
-    from hypvl.papers.recipe_names import find_recipe
-    from hypvl.papers.runs import train
-
-    settings = {"objective.boxes": False, "train.steps": args.steps, "train.batch_size": args.batch}
-    recipe = on_features(find_recipe("phyclip:phyclip", "mini", overrides=settings), args.store)
-    imported = memory.peak
-    with tempfile.TemporaryDirectory() as out:
-        start = time.perf_counter()
-        data = recipe.data.prepare(out, 0)
-        train(recipe, data, Path(out) / "run", "cpu", progress=False)
-        seconds = time.perf_counter() - start
-    found = {"peak_mib": memory.peak, "imported_mib": imported, "seconds": seconds}
-    print(json.dumps(found), flush=True)
-
-
-def measure_memory(args):
-    "Write a store in this process, train in another."
-    with tempfile.TemporaryDirectory(dir=args.folder) as box:
-        folder = Path(box)
-        for side in ("image", "text"):
-            write_random(folder / f"{side}.npy", args.pairs, args.width)
-        memory = AnonymousMemory()
-        memory.start()
-        start = time.perf_counter()
-        FeatureStore.from_arrays(folder / "store", folder / "image.npy", folder / "text.npy")
-        seconds = time.perf_counter() - start
-        print(f"store written in {seconds:.0f} s, peak anonymous memory {memory.peak:.0f} MiB")
-        command = [sys.executable, __file__, "train", "--store", str(folder / "store")]
-        command += ["--steps", str(args.steps), "--batch", str(args.batch)]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        found = json.loads(said.splitlines()[-1])
-    print(f"{args.pairs:,} pairs x {args.width}, {args.steps} updates of {args.batch}:")
-    print(
-        f"peak anonymous memory {found['peak_mib']:.0f} MiB (after imports "
-        f"{found['imported_mib']:.0f}), target 1,024; {found['seconds']:.0f} s"
-    )
-
-
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("part", choices=("extraction", "memory", "train"))
     parser.add_argument("--network", default="tf_efficientnet_lite0")
     parser.add_argument("--pictures", type=int, default=256)
     parser.add_argument("--sizes", type=int, nargs="+", default=[16, 32, 64])
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall")
-    parser.add_argument("--pairs", type=int, default=1_000_000)
-    parser.add_argument("--width", type=int, default=768)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--batch", type=int, default=1024)
-    parser.add_argument("--folder", help="for the store of part memory, some 6 GB")
-    parser.add_argument("--store", help="of part train")
-    args = parser.parse_args()
-    parts = {"extraction": measure_extraction, "memory": measure_memory, "train": train_once}
-    parts[args.part](args)
+    measure_extraction(parser.parse_args())
 
 
 if __name__ == "__main__":

@@ -318,20 +318,21 @@ def write_store(
     return FeatureStore(folder)
 
 # %% ../../nbs/features/352_feature_store.ipynb #facdef6b
-def _columns(store: FeatureStore, split: str, *names: str) -> Any:
-    "Some columns of the items of a split."
+def _items(store: FeatureStore, split: str, kind: str, *names: str) -> Any:
+    "Some columns of the items of a kind in a split; the file is read in parts."
+    import pyarrow as pa
+    import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     if split not in SPLITS:
         raise ValueError(f"split={split!r}: unknown.{suggest(split, SPLITS)}")
-    path = store.folder / "items.parquet"
-    return pq.read_table(path, columns=[*names], filters=[("split", "=", split)])
-
-
-def _of_kind(items: Any, kind: str) -> Any:
-    import pyarrow.compute as pc
-
-    return items.filter(pc.field("kind") == kind)
+    with pq.ParquetFile(store.folder / "items.parquet") as file:
+        schema = pa.schema([file.schema_arrow.field(name) for name in names])
+        parts = []
+        for part in file.iter_batches(ROWS, columns=[*names, "kind", "split"]):
+            wanted = pc.and_(pc.equal(part["kind"], kind), pc.equal(part["split"], split))
+            parts.append(part.filter(wanted).select(names))
+    return pa.Table.from_batches(parts, schema)
 
 
 def _places(wanted: Any, known: Any) -> np.ndarray:
@@ -348,8 +349,8 @@ def read_pairs(
     split: str = "train",
 ) -> Int[np.ndarray, "P 2"]:
     "Rows of each caption's image and of the caption, in the order of the captions."
-    items = _columns(store, split, "id", "kind", "row", "parent")
-    images, captions = _of_kind(items, "image"), _of_kind(items, "caption")
+    images = _items(store, split, "image", "id", "row")
+    captions = _items(store, split, "caption", "parent", "row")
     places = _places(captions["parent"], images["id"])
     there = places >= 0
     rows = images["row"].to_numpy()[places[there]], captions["row"].to_numpy()[there]
@@ -361,9 +362,9 @@ def read_boxes(
     split: str = "train",
 ) -> Int[np.ndarray, "Q 4"]:
     "Rows of image, caption, box and phrase, in the order of the phrases."
-    items = _columns(store, split, "id", "kind", "row", "image", "parent", "caption")
-    images, boxes, captions = (_of_kind(items, kind) for kind in ("image", "box", "caption"))
-    phrases = _of_kind(items, "phrase")
+    images, boxes = (_items(store, split, kind, "id", "row") for kind in ("image", "box"))
+    captions = _items(store, split, "caption", "id", "row", "parent")
+    phrases = _items(store, split, "phrase", "row", "image", "parent", "caption")
     places = (
         _places(phrases["image"], images["id"]),
         _caption_places(phrases, captions),
