@@ -227,7 +227,7 @@ def field_docs(
 
 
 def _comments(cls: type) -> dict[str, str]:
-    "Comments of the fields that stand in the source of a class itself."
+    "Comments of the fields that a class itself declares."
     try:
         source = textwrap.dedent(inspect.getsource(cls))
     except (OSError, TypeError):  # of a class without a file
@@ -254,13 +254,13 @@ Config = TypeVar("Config")
 
 
 class _DocWithFields:
-    "A docstring that ends with the fields of its dataclass; the source is read when asked for."
+    "A docstring that ends with the fields of its dataclass; the source is read at first access."
 
     def __init__(self, text: str | None):
         self.text = text
 
     def __get__(self, _, cls: type) -> str | None:
-        if "__match_args__" not in vars(cls):  # not made yet: `dataclass` asks for a docstring
+        if "__match_args__" not in vars(cls):  # too early: `dataclass` reads the docstring
             return self.text or cls.__name__
         docs = {name: doc for name, doc in field_docs(cls).items() if doc}
         lines = [f"{name}: {doc}" for name, doc in docs.items()]
@@ -428,7 +428,7 @@ def _unknown_key(error, front: str, known: list[str] | None) -> UnknownKey:
 
 
 def _with_key(error: Exception, key: str, owner: Any) -> Exception:
-    "An error with the key in front; a check of a class names a field of its own."
+    "An error with the key in front; a check of a class names one of the class's fields."
     text = str(error)
     is_field = text.split(":")[0] in getattr(owner, "__dataclass_fields__", ())
     if type(error) in (ValueError, TypeError) and (key or owner is None):
@@ -509,7 +509,7 @@ def _nest(changes: Mapping) -> dict:
 
 # %% ../nbs/000_config.ipynb #72d5bb15
 def _shared_fields(cfg: Any, cls: type) -> dict[str, Any]:
-    "Fields of another member of a family; what was set in one of equal name and type stays."
+    "Fields of another member of a union; set values of fields with equal name and type stay."
     before = {f.name: f for f in dataclasses.fields(cfg)}
     ours, theirs = typing.get_type_hints(type(cfg)), typing.get_type_hints(cls)
     shared = {"kind": cls.kind}
@@ -618,7 +618,7 @@ def _once(pairs):
     if len(made) < len(pairs):
         counts = Counter(key for key, _ in pairs)
         twice = next(key for key, count in counts.items() if count > 1)
-        raise ValueError(f"key {twice!r} stands twice in an object")
+        raise ValueError(f"key {twice!r} occurs twice in an object")
     return made
 
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 
 # %% ../nbs/008_extras.ipynb #d6ec5f27
-EXTRAS = {  # extra → what it brings, as it is imported
+EXTRAS = {  # extra → import names of its libraries
     "models": (
         *("torchvision", "open_clip", "timm", "pandas", "PIL", "safetensors"),
         *("huggingface_hub", "filelock", "regex", "tqdm", "jinja2"),
@@ -95,7 +95,7 @@ def check_libraries(
 def _installed(library: str) -> bool:
     "Whether a library is loaded, or can be found."
     if library in sys.modules:
-        return sys.modules[library] is not None  # None: somebody has forbidden it
+        return sys.modules[library] is not None  # None: the import is blocked
     try:
         return find_spec(library) is not None
     except ModuleNotFoundError:  # of a finder that answers for all others

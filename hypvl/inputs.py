@@ -18,7 +18,7 @@ from .config import suggest
 # %% ../nbs/003_inputs.ipynb #146c8204
 @dataclass(frozen=True)
 class Kind:
-    "What the rest of the system needs to know about an entry of a batch."
+    "Properties of a batch entry that encoders, guards and metrics use."
 
     name: str
     shape: str  # of an entry, for messages

@@ -44,7 +44,7 @@ class Refused(ValueError):
 
 # %% ../nbs/005_pictures.ipynb #8763a12b2bbd4a93a75aff182afb95dc
 def _eight_bits(image: Image.Image) -> Image.Image:
-    "A grey picture of 16 bits in 8; what is transparent is white."
+    "A grey picture of 16 bits reduced to 8; transparent pixels become white."
     values = np.asarray(image)
     if values.min() < 0 or values.max() > 65535:
         raise Refused(f"values {values.min()}…{values.max()} where 16 bits are known", "depth")
@@ -176,7 +176,7 @@ def counted_by_kind(
 def files_below(
     folder: str | Path,
 ) -> list[Path]:
-    """Files in the order of their paths, without what tools left behind.
+    """Files in the order of their paths, without leftovers of tools.
 
     Links to folders are followed; a folder that several links lead to is read once.
     """
@@ -196,5 +196,5 @@ def pictures_below(
     folder: str | Path,
     suffixes: Sequence[str],  # in lower case, with their dot
 ) -> list[Path]:
-    "Files that look like pictures, in the order of their paths, without what tools left behind."
+    "Files that look like pictures, in the order of their paths, without leftovers of tools."
     return [path for path in files_below(folder) if path.suffix.lower() in suffixes]

@@ -363,7 +363,7 @@ def _is_store(folder: Path) -> bool:
 
 
 def _own_recipe(args: argparse.Namespace) -> "Recipe":
-    "The recipe that is meant, on data of one's own; settings of `data` are those of its source."
+    "The named recipe, on your own data; settings of `data` are those of its source."
     from hypvl.config import override
     from hypvl.data.own_data import PairSource
     from hypvl.papers.feature_recipes import on_features
@@ -427,7 +427,7 @@ def _other_scores(results: "pd.DataFrame", most: int = 12) -> list[str]:
     rows = results[results["value"].notna() & ~results["model"].isin([*BASELINES])]
     if "paper" in {*rows.get("score", ())}:  # by the paper's own score where there are others
         rows = rows[rows["score"].eq("paper")]
-    lines = ["no scores in %: no table has a column for what was measured"]
+    lines = ["no scores in %: no table has a column for the measured metrics"]
     several = rows["model"].nunique() > 1
     for row in rows[:most].itertuples():
         line = f"{row.suite}/{row.dataset} {row.metric}  {row.value:.4g}"
@@ -535,7 +535,7 @@ def _say_scores(recipe: "Recipe", folder: Path, plugins: list[str]) -> None:
     for line in score_lines(made.frames().get("results")):
         say(f"            {line}")
     needed = "".join(f" --plugin {plugin}" for plugin in plugins)
-    say(f"model       {folder / 'model'}; hypvl info {folder}{needed} says what it is")
+    say(f"model       {folder / 'model'}; hypvl info {folder}{needed} describes it")
 
 # %% ../nbs/007_recipe_commands.ipynb #48bad3ba
 def check_plan(
@@ -637,7 +637,7 @@ def list_command(
         load_plugin(plugin)
     papers = [args.paper] if args.paper else paper_packages()
     suites, models = list(SUITE_NAMES), [*MODEL_NAMES, *published_names()]
-    if args.plugin:  # which may add to them; without one nothing asks for torch
+    if args.plugin:  # which may add to them; without one torch is not imported
         from hypvl.evaluation.suites.tasks import SUITES
         from hypvl.models import list_models
 

@@ -33,7 +33,7 @@ def as_image(
 
 def show_with_slider(
     draw: Callable[[Any], Figure],  # a picture of a value
-    name: str,  # of what is moved, with its unit, beside the slider
+    name: str,  # of the moved parameter, with its unit, beside the slider
     values: Sequence,  # that the slider takes, in order
     start: Any,  # the value of the still picture, one of `values`
 ) -> SelectionSlider:

@@ -105,7 +105,7 @@ def preserve_modes(module: nn.Module) -> Iterator[None]:
 
 # %% ../nbs/012_weights.ipynb #797642d0
 def check_uncompressed(
-    path: str | Path,  # any file; only zip archives are looked at
+    path: str | Path,  # any file; only zip archives are checked
 ) -> None:
     "Raise ValueError for a zip archive that holds more bytes than it has."
     with open(path, "rb") as file:

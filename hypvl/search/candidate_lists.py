@@ -73,7 +73,7 @@ class MemberList:
 
 # %% ../../nbs/search/704_candidate_lists.ipynb #e3811dbd
 class MemberLists:
-    "The lists of all members of a geometry: their vectors side by side, and what they bound."
+    "The lists of all members of a geometry: their concatenated vectors, and the bounds that they give."
 
     def __init__(self, scorer: Scorer):
         self.scorer, self.lists = scorer, list[MemberList]()

@@ -111,7 +111,7 @@ class Scorer:
         points: np.ndarray,  # [N, D]
         rows: np.ndarray | None = None,  # None: all
     ) -> np.ndarray:  # float64
-        "What is measured at points, block by block."
+        "A measure of points, block by block."
         found = [np.empty(0)]
         for some, _ in blocks(points, rows, max(1, 2**23 // self.geometry.dim)):
             found.append(measure(self.tensor(some)).flatten().double().numpy())

@@ -119,7 +119,7 @@ UPLOAD = Bounds(20_000_000, 40_000_000, ("JPEG", "PNG", "WEBP"), animated=False)
 def read_upload(
     path: str | Path | None,  # of the file that was sent
 ) -> Image.Image:  # of at most 1024 pixels a side, since the session keeps it
-    "An uploaded picture within bounds; Refused says what is wrong with it."
+    "An uploaded picture within bounds; Refused names its fault."
     if path is None:
         raise Refused("no picture: choose a file first", "no picture")
     try:
@@ -150,7 +150,7 @@ def paint_picture(gallery: Gallery, session: Session, query: Query | None) -> st
     if query is None:
         return "<p>Nothing is chosen yet. Choose a picture, upload one, or type a text.</p>"
     caption = f"<p>{escaped(query.name)}</p>"
-    hint = "<p>Draw a box on the picture to search with what is in it.</p>"
+    hint = "<p>Draw a box on the picture to search with its content.</p>"
     if view.text:
         return caption
     if session.upload is not None:
@@ -173,10 +173,10 @@ def shown_lists(searcher: Searcher, view: View, query: Query) -> dict[str, Found
 
 # %% ../../nbs/search/713_explorer_page.ipynb #2a9e999b
 def _fitting(searcher, view, first=True):
-    """The view as a model can answer it.
+    """The view with settings that a model supports.
 
-    By distance where its geometry lacks the score that is asked for; a threshold is one of the
-    first model's scores, and means nothing to another model or score.
+    By distance if its geometry lacks the requested score; a threshold is one of the first
+    model's scores, and is dropped for another model or score.
     """
     if view.score not in searcher.scores:
         return replace(view, score="distance", threshold=None)
@@ -267,7 +267,7 @@ def answer(
 ) -> list[dict[str, object]]:
     "What the endpoint `search` gives: hits as plain values."
     try:
-        k = int(k) if isinstance(k, float) and k.is_integer() else k  # JSON knows one kind
+        k = int(k) if isinstance(k, float) and k.is_integer() else k  # JSON has one kind
         picture, how = read_upload(image), dict(score=score, direction=direction)
         return search_records(explorer.searcher(), picture, mode, k, threshold, **how)
     except ValueError as error:
@@ -459,9 +459,9 @@ def _controls(explorer: Explorer) -> dict[str, Component]:
     with gr.Accordion("Filters", open=False):
         made["level"] = gr.Radio(_LEVELS, label="only")
         made["label"] = gr.Dropdown([("any", ""), *labels[:2000]], label="label", filterable=True)
-        made["hide_image"] = gr.Checkbox(label="hide what is in the same picture")
+        made["hide_image"] = gr.Checkbox(label="hide items of the same picture")
         made["hide_label"] = gr.Checkbox(
-            label="hide the same label", info="of the item that asks, or named in the text"
+            label="hide the same label", info="of the query item, or named in the text"
         )
         made["low"] = gr.Number(label="norm from", minimum=0)
         made["high"] = gr.Number(label="norm to", info="0: no bound", minimum=0)
@@ -509,7 +509,7 @@ def _shown_values(explorer: Explorer, session: Session, controls) -> list[object
 
 
 def _threshold_slider(searcher: Searcher, view: View, session: Session):
-    "Range and value: until somebody moves it, that of the last of the nearest."
+    "Range and value: until a user moves it, the score of the last of the nearest."
     query = query_point(searcher, view, session.upload)
     if view.mode != "threshold" or query is None:
         return gr.update(visible=False)
@@ -575,7 +575,7 @@ class _Painter:
 
 # %% ../../nbs/search/713_explorer_page.ipynb #45ba5ad3
 def _read_view(explorer: Explorer, address: str) -> tuple[View, str]:
-    "The view of an address without what is wrong with it, and what that is."
+    "The view from the valid settings of a URL, and its errors."
     view, said = without_mistakes(address)
     for name in ("model", "beside"):
         value = getattr(view, name)
@@ -657,7 +657,7 @@ class _QueryEvents:
             said = f"{error}{_readable(self.explorer.searcher(session.view.model))}"
             painted = self.painted(session, _reported(progress), said)
             first = self.painter.text
-            painted[first : first + 2] = [gr.skip()] * 2  # what was typed can be corrected
+            painted[first : first + 2] = [gr.skip()] * 2  # keep the typed text for correction
             return painted
         return self.painted(session.go(view, session.upload), _reported(progress))
 
@@ -704,7 +704,7 @@ class _BoxEvents:
         return self.painted(session.go(view, session.upload), _reported(progress))
 
     def number(self, session, text, progress=gr.Progress()):
-        "A box was written, in percent; without numbers the whole picture asks."
+        "A box was typed, in percent; without numbers the whole picture is the query."
         if not text.strip():
             return self.whole(session, progress)
         view = session.view
@@ -718,7 +718,7 @@ class _BoxEvents:
                 said = "box: left, top, right, bottom in percent, left below right and so down"
                 said += f", got {text!r}"
         painted = self.painted(session, _reported(progress), said)
-        painted[self.painter.text - 2] = gr.skip()  # what was typed can be corrected
+        painted[self.painter.text - 2] = gr.skip()  # keep the typed text for correction
         return painted
 
     def whole(self, session, progress=gr.Progress()):
@@ -770,7 +770,7 @@ class _GalleryEvents:
 
 # %% ../../nbs/search/713_explorer_page.ipynb #29d426ef
 def _asking(view):
-    "What is shown after a choice: results."
+    "The outputs after a choice: results."
     return "hits" if view.show == "pictures" else view.show
 
 
@@ -781,7 +781,7 @@ def _readable(searcher):
 
 
 def _headline(gallery):
-    "The name of the folder and what it holds; as HTML, because Markdown would follow its links."
+    "The name and content of the folder; as HTML, because Markdown would follow its links."
     return f"<h1>{escaped(gallery.source.title)}</h1><p>{escaped(gallery.describe())}</p>"
 
 # %% ../../nbs/search/713_explorer_page.ipynb #ec6d7bcb
@@ -794,7 +794,7 @@ class UploadsOnly(gr.Blocks):
 
 
 def _check_uploaded(file):
-    "Raise for what is no uploaded file, with the same words whether there is such a file or not."
+    "Raise unless the file was uploaded; the message is the same whether such a file exists or not."
     path, uploads = Path(file["path"]), Path(get_upload_folder())
     try:
         real = path.resolve()
@@ -836,7 +836,7 @@ def _query_column(at):
 
 
 def _result_column(at):
-    "The results, what is shown of them, and exports."
+    "The results, their view, and exports."
     at.show = gr.Radio(
         _SHOWN, value="hits", label="what is shown", show_label=False, elem_id="show"
     )
@@ -870,7 +870,7 @@ def _connect(page: gr.Blocks, explorer: Explorer, painter: _Painter, at: SimpleN
     page.load(views.load, at.session, outputs, **how)
     at.address.change(None, at.address, None, js=ADDRESS, api_visibility="private")
     at.answers.select(views.visit, at.session, outputs, **how)
-    at.back.click(None, js=BACK, api_visibility="private")  # the browser goes back, and says so
+    at.back.click(None, js=BACK, api_visibility="private")  # the browser goes back and reports it
     at.others.click(views.others, at.session, outputs, **how)
     for name, control in {**painter.controls, "show": at.show}.items():
         event = control.submit if isinstance(control, gr.Number) else control.input
@@ -964,7 +964,7 @@ class OwnSourcesOnly:
 class OwnPagesOnly:
     """Refuses uploads and events that another site's page sends; programs send no such headers.
 
-    Browsers say in `Sec-Fetch-Site` (to this machine and over https) or in `Origin` who asks.
+    Browsers name the requesting site in `Sec-Fetch-Site` (to this machine and over https) or `Origin`.
     """
 
     def __init__(self, app: ASGIApp):
@@ -1071,7 +1071,7 @@ def explore(
     port: int = 7860,
     say: Callable[[str], None] = print,
 ):
-    "Index what is new, then serve the page until it is stopped."
+    "Index new pictures, then serve the page until it is stopped."
     check_port(host, port)
     models = run_models(runs)
     source = WorldPictures(scenes) if images is None else FolderPictures(images, annotations)
@@ -1091,7 +1091,7 @@ def explore(
     hosts = here if host in here else ("*",)
     if host not in here:
         say(
-            f"host: {host}: there is no password. Everybody who reaches port {port} of this "
+            f"host: {host}: there is no password. Anyone who reaches port {port} of this "
             "machine sees the pictures and can search with their own. Without --host, only this "
             "machine is answered; `ssh -L` brings the page to another one."
         )

@@ -170,7 +170,7 @@ def _field(name: str, text: str) -> object:
 
 # %% ../../nbs/search/711_explorer_queries.ipynb #e6d4b23b
 def without_mistakes(address: str) -> tuple[View, str]:
-    "The view of what can be read of a query string, and what was wrong with the rest."
+    "The view from the valid settings of a query string, and the errors of the others."
     view, wrong = View(), []
     for name, text in parse_qsl(address.removeprefix("?")):
         try:
@@ -215,10 +215,10 @@ class Searcher:
         lacking = [method for method in SEARCHED if method in self.geometry.lacks()]
         if lacking:
             kind = type(self.geometry).__name__
-            raise ValueError(f"run: {name} cannot be looked at: {kind} lacks {', '.join(lacking)}")
+            raise ValueError(f"run: {name} cannot be explored: {kind} lacks {', '.join(lacking)}")
         if points is None and not hasattr(model, "encode_image"):
             kind = type(model).__name__
-            raise ValueError(f"run: {name} cannot be looked at: {kind} encodes no pictures")
+            raise ValueError(f"run: {name} cannot be explored: {kind} encodes no pictures")
         made = gallery_embeddings(gallery, model, progress) if points is None else points
         if len(made) != len(gallery.items):
             raise ValueError(f"points must be {len(gallery.items)}, one an item, got {len(made)}")
@@ -317,7 +317,7 @@ class LabelReader:
             return self._words
 
     def nearest(self, points: Float[Tensor, "N D"]) -> list[str]:
-        "The label whose text lies nearest to each point; '' where the model reads none of them."
+        "The label whose text is nearest to each point; '' if the model can read none of them."
         labels, texts = self.readable()
         if texts is None:
             return [""] * len(points)
@@ -327,7 +327,7 @@ class LabelReader:
 
 # %% ../../nbs/search/711_explorer_queries.ipynb #76c04b62
 def _label_points(model, labels):
-    "Labels that a model can read, and their points; a small model does not know every word."
+    "Labels that a model can read, and their points; a small vocabulary lacks some words."
     if not hasattr(model, "encode_text"):
         return [], None
     prompts = [f"a photo of a {label}" for label in labels]
@@ -358,7 +358,7 @@ def measured(
     with torch.no_grad():
         try:
             table["distance"] = geometry.dist(query.expand_as(some), some).numpy()
-        except RuntimeError:  # layers of its own, in float32
+        except RuntimeError:  # its layers, in float32
             some, query = some.float(), query.float()
             table["distance"] = geometry.dist(query.expand_as(some), some).numpy()
         if "angle" in searcher.scores:
@@ -459,7 +459,7 @@ def find(
 
 # %% ../../nbs/search/711_explorer_queries.ipynb #a3ebab0d
 def _described(searcher, hits):
-    "What the gallery knows of the rows, beside their scores."
+    "Keys, pictures, boxes and labels of the rows, beside their scores."
     gallery = searcher.gallery
     known = gallery.items.iloc[hits["row"].to_numpy(int)].reset_index(drop=True)
     names = [gallery.pictures[i].name for i in known.pop("picture")]
@@ -495,7 +495,7 @@ class Query(NamedTuple):
     "A query: its embedding, its row in the gallery and its name."
 
     point: Float[Tensor, "D"]
-    row: int | None  # of the gallery, where an item asks
+    row: int | None  # of the gallery, if the query is an item
     name: str  # in words
 
 # %% ../../nbs/search/711_explorer_queries.ipynb #6a63a227
@@ -504,7 +504,7 @@ def query_point(
     view: View,
     upload: Image.Image | None = None,  # goes before an item, and after a text
 ) -> Query | None:  # None: there is no query yet
-    "The point of what a view asks with."
+    "The point of a view's query."
     if view.text:
         if not hasattr(searcher.model, "encode_text"):
             raise ValueError(f"text: {searcher.name} reads no texts")

@@ -44,7 +44,7 @@ def data_uri(
 
 def framed(
     content: bytes,  # thumbnail of the whole picture
-    box: Sequence[float],  # what is outlined, as fractions
+    box: Sequence[float],  # the outlined box, as fractions
     alt: str,  # the picture in words
 ) -> str:
     "A picture with a box on it."
@@ -62,7 +62,7 @@ def cards(
     gallery: Gallery,
     hits: pd.DataFrame,  # of `find` or `traversal_to_root`
     first: str = "",  # the score that comes first
-    ends: tuple[str, ...] = (),  # what stands before the first and after the last
+    ends: tuple[str, ...] = (),  # texts before the first and after the last
 ) -> str:
     "A list of hits; each is a button with the item's key."
     thumbs = gallery.thumbs(hits["row"])
@@ -228,12 +228,12 @@ def factor_bars(
 
 # %% ../../nbs/search/712_explorer_views.ipynb #575991d4
 def _plain_cell(text: object) -> str:
-    "A cell that no spreadsheet takes for a formula: an apostrophe stands before =, +, - and @."
+    "A cell that no spreadsheet reads as a formula: an apostrophe before =, +, - and @."
     return f"'{text}" if str(text).startswith(("=", "+", "-", "@", "\t", "\r")) else str(text)
 
 
 def to_csv(
-    lists: Sequence[tuple[str, Found]],  # name of a model, what it found
+    lists: Sequence[tuple[str, Found]],  # name of a model, its hits
 ) -> str:
     "Hits as CSV, without row numbers of this process."
     tables = []
@@ -249,7 +249,7 @@ def to_csv(
 
 
 def to_json(
-    lists: Sequence[tuple[str, Found]],  # name of a model, what it found
+    lists: Sequence[tuple[str, Found]],  # name of a model, its hits
     view: View,
     query: str,  # the query in words
 ) -> str:

@@ -45,7 +45,7 @@ from hypvl.pictures import (
 from .index import model_hash
 
 LEVELS = ("scene", "object", "part")  # from general to specific
-Progress = Callable[[int, int, str], None]  # done, of how many, what is being done
+Progress = Callable[[int, int, str], None]  # done, total, current step
 
 if TYPE_CHECKING:
     from hypvl.models.image_text import ImageTextModel
@@ -94,7 +94,7 @@ def item_key(
     picture: str,  # key of the picture
     box: Sequence[float],  # of the region
 ) -> str:
-    "The name of a region, the same wherever its picture lies."
+    "The name of a region, independent of the folder of its picture."
     return digest(picture, ",".join(f"{value:.5f}" for value in box))
 
 # %% ../../nbs/search/710_gallery.ipynb #acb0dc6e
@@ -138,7 +138,7 @@ class Store:
 
     @contextmanager
     def open(self) -> Iterator[sqlite3.Connection]:
-        "A connection; what was written in the block is kept if the block ends well."
+        "A connection; writes of the block are committed if it ends without an error."
         base = sqlite3.connect(self.path, timeout=60)
         try:
             with base:
@@ -170,7 +170,7 @@ class Store:
             return base.execute(question, values).fetchall()
 
 # %% ../../nbs/search/710_gallery.ipynb #bd75220f
-# what is shown: no animations, and nothing that takes long
+# no animations, and no picture that takes long to decode
 SHOWN = Bounds(most_bytes=32_000_000, most_pixels=50_000_000, animated=False)
 
 # %% ../../nbs/search/710_gallery.ipynb #bdd921b2
@@ -238,7 +238,7 @@ class Source(Protocol):
     title: str  # of the page
 
     def scan(self, store: Store, progress: Progress) -> tuple[list[Picture], list[tuple]]:
-        "Pictures, and (name, reason) of what was left out."
+        "Pictures, and (name, reason) of skipped ones."
         ...
 
     def load(self, picture: Picture, store: Store) -> Image.Image:
@@ -288,7 +288,7 @@ def read_inside(
     folder: Path,  # resolved
     bounds: Bounds,
 ) -> bytes:
-    "Bytes of a file that lies in the folder, also by its real name."
+    "Bytes of a file inside the folder, also after resolving links."
     real = path.resolve()
     if not real.is_relative_to(folder):
         raise Refused("link: it leads out of the folder", "link")
@@ -329,7 +329,7 @@ class FolderPictures:
         return [Path(path) for path in self._walk()]
 
     def changed(self, store: Store) -> int:
-        "How many files the store does not know as they are now."
+        "Number of files that are new or changed since the store was written."
         known = dict(store.rows("select path, facts from files"))
         return sum(known.get(path) != _facts(path) for path in self._walk())
 
@@ -385,7 +385,7 @@ def _facts(path):
         return "missing"
 
 # %% ../../nbs/search/710_gallery.ipynb #60201625
-_WORLD_VERSION = 1  # of what is kept of a scene; another one is painted anew
+_WORLD_VERSION = 1  # of the cached scenes; another one is painted again
 
 
 _WORLD = WorldConfig(supports=0.4, repeats=0.3)
@@ -496,7 +496,7 @@ class Gallery:
     store: Store
     pictures: list[Picture]
     items: pd.DataFrame  # picture, key, level, label, left, top, right, bottom
-    faults: list[tuple] = field(default_factory=list)  # (name, reason) of what was left out
+    faults: list[tuple] = field(default_factory=list)  # (name, reason) of skipped ones
 
     @cached_property
     def rows(self) -> dict[str, int]:
@@ -516,7 +516,7 @@ class Gallery:
         return left, top, right, bottom
 
     def picture_of(self, row: int) -> Picture:
-        "The picture that an item lies in."
+        "The picture that contains an item."
         return self.pictures[self.items["picture"].to_numpy()[row]]
 
     def load(self, row: int, box: Sequence[float] | None = None) -> Image.Image:
@@ -546,7 +546,7 @@ def open_gallery(
     store: Store,
     progress: Progress = silent,
 ) -> Gallery:
-    "List the pictures of a source; what the store knows is not read again."
+    "List the pictures of a source; pictures in the store are not read again."
     pictures, faults = source.scan(store, progress)
     columns: dict[str, list] = {name: [] for name in ("picture", "key", "level", "label", "box")}
     for i, picture in enumerate(pictures):
@@ -576,7 +576,7 @@ def gallery_embeddings(
     name, store, keys = model_hash(model), gallery.store, gallery.items["key"]
     known = dict(store.rows("select item, point from points where model = ?", name))
     boxes = gallery.items[["left", "top", "right", "bottom"]].to_numpy()
-    of_picture: dict[int, list[tuple]] = {}  # what is missing: keys and boxes
+    of_picture: dict[int, list[tuple]] = {}  # keys and boxes that the store lacks
     for i, key, box in zip(gallery.items["picture"], keys, boxes):
         if key not in known:
             of_picture.setdefault(i, []).append((key, box))

@@ -294,7 +294,7 @@ class Index:
         return self.store.searcher.exact
 
     def describe(self) -> str:
-        "What it holds and how it searches."
+        "The size of the index and its search method."
         kind = "approximate" if self.store.method == "hnsw" else "certified query by query"
         what = f"{len(self):,} points of a {self.store.scorer.geometry.describe()}"
         return f"{what}; {self.store.searcher.describe()}, {'exact' if self.exact else kind}"

@@ -402,7 +402,7 @@ def test_hide_what_is_in_the_picture_and_what_has_the_label(world, tab):
     assert picture_of[[gallery.rows[k] for k in keys(tab)]].eq(picture_of[row]).any()
     tab.get_by_role("button", name="Filters").click()
     for words, view in (
-        ("hide what is in the same picture", View(k=40, hide_image=True)),
+        ("hide items of the same picture", View(k=40, hide_image=True)),
         ("hide the same label", View(k=40, hide_image=True, hide_label=True)),
     ):
         tab.get_by_label(words).check()
