@@ -181,7 +181,7 @@ class _Reader(Dataset):
 
 # %% ../../nbs/data/207_batches.ipynb #5d0e3a19
 class Loader:
-    """Batches of a dataset over a torch `DataLoader`, resumable without reading what was seen.
+    """Batches of a dataset over a torch `DataLoader`, resumable without reading earlier samples.
 
     `kinds` names the entries of a batch; `state_dict` and `load_state_dict` keep the position,
     for another number of reading processes or of ranks too, as long as the global batch is the

@@ -64,7 +64,7 @@ class CocoFile:
 
     name: str
     images: Mapping[int, Mapping[str, Any]]  # id → entry
-    annotations: Sequence[Any]  # each is looked at by who reads it
+    annotations: Sequence[Any]  # each is checked by its reader
     categories: Mapping[int, Mapping[str, Any]]  # id → entry
 
     def numbered(self) -> Iterator[tuple[str, Any]]:
@@ -104,7 +104,7 @@ def read_coco(
     path: str | Path,  # captions_val2017.json, instances_val2017.json, lvis_v1_val.json, ...
     lists: Sequence[str] = ("images", "annotations", "categories"),  # that must be there
 ) -> CocoFile:
-    "Return the lists of a file; ValueError where one is missing or an id stands twice in it."
+    "Return the lists of a file; ValueError if one is missing or an id occurs twice in it."
     path = Path(path)
     content = read_json(path)
     found = {name: _list(content, name, path.name) for name in lists}

@@ -55,7 +55,7 @@ class TarPicture:
 
     file: Path
     first: int  # first byte of the sample
-    end: int  # byte behind the last one
+    end: int  # byte after the last one
     member: str  # suffix
 
     @property
@@ -111,12 +111,12 @@ class Downloads:
     "What img2dataset has written."
 
     pairs: tuple[tuple[Any, tuple[str, ...]], ...]  # place of a picture, and its captions
-    faults: tuple[tuple[str, str, str], ...]  # kind, where, what is wrong
+    faults: tuple[tuple[str, str, str], ...]  # kind, place, fault
     failed: int  # downloads without a picture
 
     @property
     def line(self) -> str:
-        "What was found, in a line of text."
+        "The counts, as a line of text."
         rows = len(self.pairs) + len(self.faults) + self.failed
         return f"{self.failed:,} of {rows:,} downloads failed, {len(self.faults):,} are faulty"
 
@@ -124,7 +124,7 @@ class Downloads:
 def text_captions(
     text: Any,
 ) -> list[str]:
-    "Return the lines of a text that hold a word; none of what is no text."
+    "Return the lines of a text that contain a word; none if it is not UTF-8."
     lines = text.splitlines() if isinstance(text, str) else ()
     return [line.strip() for line in lines if line.strip()]
 
@@ -215,7 +215,7 @@ def picture_column(table: Path) -> str | None:
 # %% ../../nbs/data/224_downloads.ipynb #44bc1a26
 def beside_shards(
     files: Sequence[Path],  # of a folder that is read by its tars or Parquet files
-) -> list[tuple[str, str, str]]:  # kind, where, what is wrong
+) -> list[tuple[str, str, str]]:  # kind, place, fault
     "Return the faults of pictures that lie beside shards."
     why = "of a folder with tars or Parquet files only these are read; move the pictures away"
     pictures = [path for path in files if path.suffix.lower() in PICTURE_SUFFIXES]

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 # %% ../../nbs/data/202_jobs.ipynb #facf492c
 def _owner(note: Path) -> str:
-    "Who holds a lock, as far as it is written down."
+    "The process that holds a lock, from the file `.owner`."
     try:
         return note.read_text(encoding="utf-8") or "another process"
     except FileNotFoundError:
@@ -37,7 +37,7 @@ def _owner(note: Path) -> str:
 
 @contextmanager
 def folder_lock(folder: str | Path, timeout: float = 24 * 3600) -> Iterator[None]:
-    """Keep other processes from filling `folder` meanwhile; those that come second wait and say so.
+    """Lock `folder` against other writing processes; a second one logs that it waits.
 
     The folder is made if it does not exist. After `timeout` seconds of waiting it is a
     `TimeoutError` which names the owner.

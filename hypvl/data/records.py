@@ -157,7 +157,7 @@ class Sample:
     text: str  # caption
     boxes: tuple[Box, ...] = ()  # regions with phrases
     parse: Parse | None = None  # parse of the caption
-    truth: Mapping[str, Any] = field(default_factory=dict)  # what is known of image and caption
+    truth: Mapping[str, Any] = field(default_factory=dict)  # metadata of image and caption
     meta: Mapping[str, Any] = field(default_factory=dict)  # anything else
 
     def __post_init__(self):
@@ -241,7 +241,7 @@ def read_table(
 ) -> list[tuple[str, ...]]:  # the wanted cells of each row
     """The columns of a CSV file in UTF-8; whatever is not a whole row is an error that names it.
 
-    Python's strict reader: pyarrow takes everything behind an open quote for one cell, and pandas
+    Python's strict reader: pyarrow takes everything after an open quote for one cell, and pandas
     fills short rows. A file with tabs that does not quote its cells is read as it is.
     """
     name, text = Path(path).name, read_text(path)
@@ -271,7 +271,7 @@ def read_table(
 def bad_text(
     text: str,
 ) -> str:  # empty where nothing is
-    "What is wrong with a text that cannot be written to a file: halves of surrogate pairs."
+    "The fault of a text that cannot be written to a file: halves of surrogate pairs."
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -48,7 +48,7 @@ class DataSource(ByKind):
         if kind and lacking:
             raise TypeError(
                 f"{cls.__name__}: a data source of kind {kind!r} lacks {' and '.join(lacking)}; "
-                "hypvl.data.sources.DataSource says what they are called with and return"
+                "see hypvl.data.sources.DataSource for their arguments and results"
             )
         super().__init_subclass__(kind=kind, **settings)
 
@@ -134,7 +134,7 @@ class ShardSource(DataSource):
     keep_decoded = True  # images stay in the memory of each reading process
 
     def captions(self, data: DataPaths, limit: int = 20_000) -> Sequence[str]:
-        "Captions of the training shards; what is broken is left out."
+        "Captions of the training shards; broken samples are left out."
         found = []
         for shard in find_shards(data.train):
             for raw in read_shard(shard, lambda *fault: None):
@@ -213,7 +213,7 @@ def _check_sizes(source):
 # %% ../../nbs/data/203_sources.ipynb #81212268
 @dataclass(frozen=True)
 class WorldSource(ShardSource, kind="world"):
-    "The synthetic dataset, as large as asked for."
+    "The synthetic dataset, of the given size."
 
     world: WorldConfig = WorldConfig()
     suite: SuiteConfig = SuiteConfig()

@@ -322,7 +322,7 @@ def class_indices(
 ) -> list[int]:
     """The label of each class name, in any spelling, as files or folders call the classes.
 
-    Numbers are no names: every source counts the classes in an order of its own.
+    Numbers are no names: the order of the classes differs between sources.
     """
     known = {}
     for words in (benchmark.classes, benchmark.folders):
