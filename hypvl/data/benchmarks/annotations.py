@@ -38,7 +38,7 @@ class FolderData:
     paths: tuple[Path, ...]
     labels: tuple[int, ...]  # index into `classes`
     classes: tuple[str, ...]  # folder names, sorted
-    unread: tuple[str, ...] = ()  # pictures of kinds that nobody reads, below the folder
+    unread: tuple[str, ...] = ()  # pictures in unsupported formats, below the folder
 
     @property
     def empty(self) -> tuple[str, ...]:
@@ -52,17 +52,17 @@ def _real_folder(path: str) -> str:
 
 
 def _real_place(path: str, real_folder: Callable[[str], str]) -> str:
-    "Where a file lies, by links of its folder and its own."
+    "Path of a file, after resolving links."
     folder, name = os.path.split(path)
     is_link = os.path.islink(path)
     return os.path.realpath(path) if is_link else os.path.join(real_folder(folder), name)
 
 
 class ClassFolders:
-    """Pictures in one folder per class, each file once, without what tools leave behind.
+    """Pictures in one folder per class, each file once, without leftovers of tools.
 
     `samples` are (path, label) in torchvision's order, `classes` the names of the folders. Links
-    to folders are followed, and a link to the folder that it lies in gives no picture twice. Files
+    to folders are followed, and a link to its parent folder gives no picture twice. Files
     of other kinds are counted in the log, as are pictures and archives beside the class folders.
     """
 
@@ -84,7 +84,7 @@ class ClassFolders:
                     yield path
 
     def _tell_others(self, root: Path):
-        "Count what is left out, each file once."
+        "Count skipped files, each once."
         files = sorted(p.name for p in root.iterdir() if p.is_file() and not left_behind(p.name))
         loose = [name for name in files if name.lower().endswith(PICTURE_SUFFIXES)]
         packed = (*UNREAD_SUFFIXES, *ARCHIVE_SUFFIXES)
@@ -102,7 +102,7 @@ class ClassFolders:
 
     @property
     def unread(self) -> tuple[str, ...]:
-        "Pictures of kinds that nobody reads."
+        "Pictures in unsupported formats."
         return tuple(name for name in self.others if name.lower().endswith(UNREAD_SUFFIXES))
 
     def _is_image(self, path: str) -> bool:
@@ -182,7 +182,7 @@ def _check_level(folder: Path, found: ClassFolders):
     if () not in inside and len(inside) > 1:  # one name in all, as CLASS/images, is a layout
         above = list(dict.fromkeys(str(folder / path.parent.parent) for path in below))
         raise ValueError(
-            f"folder: no picture lies in {below[0].parts[0]!r} or another class folder of "
+            f"folder: there is no picture in {below[0].parts[0]!r} or another class folder of "
             f"{str(folder)!r} itself, but deeper, as {str(below[0])!r}; "
             f"is {' or '.join(map(repr, above[:3]))} meant?"
         )
@@ -261,7 +261,7 @@ def _captions(entries, where):
     times = Counter(name for name, _, _ in entries)
     twice = [name for name, count in times.items() if count > 1]
     if twice:
-        raise ValueError(f"{where}: {len(twice)} images stand twice, the first is {twice[0]!r}")
+        raise ValueError(f"{where}: {len(twice)} images occur twice, the first is {twice[0]!r}")
     found, missing = _locate({name: places for name, places, _ in entries}, where)
     paths, captions, owners, blank = [], [], [], []
     for name, _, texts in entries:

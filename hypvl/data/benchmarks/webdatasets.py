@@ -64,7 +64,7 @@ class WdsBenchmark:
 # %% ../../../nbs/data/benchmarks/247_webdatasets.ipynb #10bbe2fc
 CLASS_NAMES = "classnames.txt"
 TEMPLATES = "zeroshot_classification_templates.txt"
-_OBTAIN = "the datasets of huggingface.co/clip-benchmark, each in a folder of its own"
+_OBTAIN = "the datasets of huggingface.co/clip-benchmark, each in its own folder"
 
 
 def wds_folders(root: str | Path) -> list[Path]:
@@ -127,7 +127,7 @@ class _TarImages(Dataset):
     "Pictures at places of tars."
 
     def __init__(self, places: Sequence[tuple[Path, int, int, str]]):
-        self.places = places  # tar, first byte, byte behind the last one, member
+        self.places = places  # tar, first byte, byte after the last one, member
 
     def __len__(self):
         return len(self.places)

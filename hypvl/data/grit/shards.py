@@ -54,7 +54,7 @@ JUDGE_AFTER = 1000  # samples to see before the share of faults is judged
 
 @dataclass
 class Faults:
-    "Counts what was broken, by kind, and keeps a line for the log."
+    "Counts faults by kind, and keeps a line for the log."
 
     max_bad: float = 0.01  # largest share of broken samples, 0..1
     seen: int = 0  # samples so far, the broken ones included
@@ -89,7 +89,7 @@ MAX_SAMPLE = 256 * 2**20  # bytes of a sample, headers included
 MAX_TEXT = 4 * 2**20  # bytes of a caption or a JSON member, which grows when it is parsed
 
 
-MAX_HEADER = 2**20  # bytes of a name or another header that stands in a member of its own
+MAX_HEADER = 2**20  # bytes of a name or another header in a separate member
 
 
 _TEXTS = (".txt", ".json", ".cls", ".caption")
@@ -142,7 +142,7 @@ class StrictHeader(tarfile.TarInfo):
 
 # %% ../../../nbs/data/grit/221_shards.ipynb #7841935d
 def _bad_member(info: tarfile.TarInfo) -> MemberFault | None:
-    "Why a member is left out; an error for one that nobody has, and that takes hours to skip."
+    "Why a member is left out; an error for an implausible size, which takes hours to skip."
     if not info.isreg() or info.issparse():
         return MemberFault(f"member {info.name!r} is a link, a device or sparse")
     if info.size > 64 * MAX_MEMBER:
@@ -152,7 +152,7 @@ def _bad_member(info: tarfile.TarInfo) -> MemberFault | None:
 
 
 class _SampleSize:
-    "Adds up the members of each sample, which stand side by side."
+    "Adds up the members of each sample, which are adjacent."
 
     def __init__(self):
         self.key, self.bytes, self.told = None, 0, False
@@ -177,7 +177,7 @@ class _SampleSize:
 # %% ../../../nbs/data/grit/221_shards.ipynb #678e6674
 def tar_members(
     stream: BinaryIO,  # of a tar, which need not be seekable
-    on_fault: Callable[[MemberFault], object],  # called with what is left out
+    on_fault: Callable[[MemberFault], object],  # called with each skipped member
     mode: Literal[
         "r|*", "r|"
     ] = "r|*",  # as of `tarfile.open`: 'r|' for tars that are not compressed
@@ -242,7 +242,7 @@ def _records(stream: BinaryIO, path: str, on_fault, mode: Literal["r|*", "r|"] =
 
 
 def _bad_name(name: str) -> MemberFault | None:
-    "What is wrong with the name of a member."
+    "The fault of a member's name."
     if _leads_out(name):
         return MemberFault(f"member {name!r} leads out of the folder", "unsafe name")
     if not name.isprintable():
@@ -269,7 +269,7 @@ def read_shard(
 ) -> Iterator[dict[str, Any]]:
     """Samples of one shard: `__key__`, `__url__` and suffix -> bytes.
 
-    `on_fault` is called with (kind, shard, error) for what is broken; None raises the error.
+    `on_fault` is called with (kind, shard, error) for each fault; None raises the error.
     """
     left_out = set()
 
@@ -320,7 +320,7 @@ def sample_places(
     on_fault: Callable[[str, str, Exception], None],  # as in `read_shard`
     contents: Sequence[str] = (),  # suffixes of the members to read
 ) -> Iterator[tuple[int, int, dict[str, Any]]]:
-    "First byte, byte behind the last one, and members of each sample; most contents are None."
+    "First byte, byte after the last one, and members of each sample; most contents are None."
     key, first, end = None, 0, 0
     members: dict[str, str | bytes | None] = {}
     try:

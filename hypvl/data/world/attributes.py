@@ -92,7 +92,7 @@ _BITES = ((0, 0.36, 0.2, 0.5, 0, 0.66), (1, 0.36, 0.8, 0.5, 1, 0.66))
 
 
 def conditioned(picture: np.ndarray, word: str) -> np.ndarray:
-    "A broken thing has a crack and bitten edges, a halo lies around a glowing one."
+    "A broken thing has a crack and bitten edges, a glowing one has a halo."
     size, image = picture.shape[0], Image.fromarray(picture)
     alpha = image.getchannel("A")
     if word == "broken":

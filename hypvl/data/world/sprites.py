@@ -64,7 +64,7 @@ class Sprite:
     "Layers in the order in which they are painted."
 
     layers: tuple[Layer, ...]
-    _looks: dict = field(default_factory=dict, repr=False)  # what was painted before
+    _looks: dict = field(default_factory=dict, repr=False)  # painted before
 
     @cached_property
     def _body(self) -> tuple[np.ndarray, np.ndarray]:
@@ -95,7 +95,7 @@ class Sprite:
         angle: float = 0.0,  # degrees, besides what a pose turns
         attributes: Mapping[str, str] = MappingProxyType({}),
     ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        "The picture (uint8 RGBA) and the bool mask of what is visible of each layer."
+        "The picture (uint8 RGBA) and a bool mask of the visible pixels of each layer."
         key = []
         for name, word in attributes.items():
             attribute = ATTRIBUTES[name]
@@ -263,7 +263,7 @@ def _mark(family: str, body: Layer, which: int, scale: float = 1.0) -> Layer:
     return Layer("mark", mark)
 
 # %% ../../../nbs/data/world/212_sprites.ipynb #8d4bc660
-_SUPPORTS = {  # genus -> where something stands on it (x, y of its centre), and how wide
+_SUPPORTS = {  # genus -> place of the supported object (x, y of its centre), and its width
     "car": (-0.42, -0.46, 0.74),
     "seat": (0.2, -0.5, 0.74),
     "table": (0.0, -0.48, 0.74),
@@ -279,7 +279,7 @@ class DrawnSprites:
         self.taxonomy, self.object_scale = Taxonomy(parents, "thing"), object_scale
         self._looks = {}  # leaf -> family, genus, mark
         self._drawn: dict[str, Sprite] = {}
-        self.supports = {}  # leaf -> centre and width of what it carries, in half widths
+        self.supports = {}  # leaf -> centre and width of the object on it, in half widths
         for number, genus in enumerate(_GENUS_PARTS):
             rng = np.random.default_rng(number)
             kinds = self.taxonomy.children(genus)
