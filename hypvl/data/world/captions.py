@@ -23,7 +23,7 @@ class Caption:
     "A caption before it is written as text: the words for each thing."
 
     mentions: tuple[Mention, ...]
-    objects: tuple[int, ...]  # place in the scene of what each mention speaks of
+    objects: tuple[int, ...]  # index in the scene of each mention's object
     template: str
     relation: str | None = None  # a spatial relation or a verb, between the first two
 
@@ -33,7 +33,7 @@ class Caption:
 
     @property
     def text(self) -> str:
-        "What is read out."
+        "The text of the caption."
         return self.read()[0].text
 
 # %% ../../../nbs/data/world/216_captions.ipynb #aa0f7089
@@ -50,7 +50,7 @@ def _one_of_each_group(scene: Scene) -> list[int]:
 def _chosen_order(
     scene: Scene, rng: np.random.Generator, caption_sampler: CaptionSampler
 ) -> list[int]:
-    "Places of the things that a caption speaks of, in its order."
+    "Indices of the objects that a caption mentions, in its order."
     order = [int(place) for place in rng.permutation(_one_of_each_group(scene))]
     if rng.random() >= caption_sampler.all_objects and len(order) > 1:
         order = order[: int(rng.integers(1, len(order)))]
@@ -60,7 +60,7 @@ def _chosen_order(
 def caption(
     world: World,
     scene: Scene,
-    number: int = 0,  # a scene has as many captions as one likes
+    number: int = 0,  # a scene has any number of captions
     caption_sampler: CaptionSampler | None = None,  # None: the world's
 ) -> Caption:
     "Say something true of a scene."
@@ -94,7 +94,7 @@ def thing_truths(
     scene: Scene,
     rendered: Rendered | None = None,  # with it, things and parts get their boxes
 ) -> list[dict[str, Any]]:
-    "What is known of the things of a scene."
+    "The true attributes and boxes of a scene's objects."
     truths = []
     for thing in scene.things:
         path = world.paths[thing.leaf]
@@ -163,14 +163,14 @@ class _Point:
 
 
 def is_true_of(said: Mapping[str, Any], thing: Mapping[str, Any]) -> bool:
-    "Whether a mention may speak of a thing, both as in the truth on disk."
+    "Whether a mention fits an object, both as in the truth on disk."
     if said["node"] != thing["node"] and said["node"] not in thing["above"]:
         return False
     return set(said["adjectives"]) <= set(thing["attributes"].values())
 
 
 def relations_between(things: Sequence[Mapping[str, Any]], a: int, b: int) -> set[str]:
-    "What holds between two things: how a stands to b, and what a does to b."
+    "Relations between two objects: spatial relation of a to b, and action of a on b."
     place = true_relation(_Point(things[a]["xy"]), _Point(things[b]["xy"]))
     found = set() if place is None else {place}
     if things[a]["action"] and things[a]["action"][1] == b:

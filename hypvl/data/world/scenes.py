@@ -42,7 +42,7 @@ class WorldConfig:
         default_factory=dict, hash=False
     )  # attribute -> share of things
     actions: float = 0.0  # share of scenes in which one thing does something to another
-    supports: float = 0.0  # share of scenes in which one thing lies on another
+    supports: float = 0.0  # share of scenes with an object on a support
     groups: float = 0.0  # share of scenes with a group of one leaf
     repeats: float = 0.0  # share of scenes in which a class is repeated
     object_scale: float = 1.0  # above 1 larger things and marks, below 1 smaller ones
@@ -82,11 +82,13 @@ class Thing:
     "One object of a scene."
 
     leaf: str
-    attributes: Mapping[str, str]  # only what is true and can be said: {'colour': 'red'}
+    attributes: Mapping[
+        str, str
+    ]  # only true attributes that captions can mention: {'colour': 'red'}
     xy: tuple[float, float]  # centre as fractions of width and height
     diameter: float  # as a fraction of the width
     angle: float  # degrees
-    supported_by: int | None = None  # place in the scene of the thing on which it lies
+    supported_by: int | None = None  # index in the scene of its support
     group: int | None = None  # things of one group share the number
     action: tuple[str, int] | None = None  # a verb, and the place of whom it is done to
 
@@ -98,7 +100,7 @@ class Thing:
 
 @dataclass(frozen=True)
 class Scene:
-    "What is where, and which scene of which split it is."
+    "Objects with their places, and the split and index of the scene."
 
     things: tuple[Thing, ...]
     split: str
@@ -115,14 +117,14 @@ def quadrant(xy: tuple[float, float]) -> int:
 
 
 class Placed(Protocol):
-    "What has a place in a picture."
+    "An object with a place in a picture."
 
     @property
     def xy(self) -> tuple[float, float]: ...
 
 
 def true_relation(a: Placed, b: Placed, margin: float = 0.2) -> str | None:
-    """How a stands to b along the axis on which they are further apart; None below `margin`.
+    """Relation of a to b along the axis of larger distance; None below `margin`.
 
     Places count to four decimals, as the truth on disk holds them.
     """
@@ -135,7 +137,7 @@ def true_relation(a: Placed, b: Placed, margin: float = 0.2) -> str | None:
 
 
 def true_action(scene: Scene) -> tuple[int, int, str | None]:
-    "Who does something to whom in a scene, and the verb; None where nobody does."
+    "Agent, patient and verb of a scene's action; None without an action."
     for who, thing in enumerate(scene.things):
         if thing.action:
             verb, whom = thing.action
@@ -171,7 +173,7 @@ class GenusPairs:
 
 @dataclass(frozen=True)
 class LeafPlaces:
-    "No leaf stands in a quadrant that is held out for it."
+    "No leaf is in a quadrant that is held out for it."
 
     places: frozenset[tuple[str, int]]
     name: str = "places"
@@ -214,18 +216,18 @@ class Visible:
     name: str  # '' for the thing itself, else the part's name
     xyxy: tuple[float, float, float, float]  # corners as fractions
     area: float  # visible pixels, as a share of the picture
-    occluded: bool = False  # something lies in front of it
+    occluded: bool = False  # another object is in front of it
     truncated: bool = False  # it is cut at the border of the picture
     group: bool = False  # one box around a group
 
 
 @dataclass(frozen=True)
 class Rendered:
-    "A picture with what can be seen in it."
+    "A picture with its visible objects."
 
     image: np.ndarray  # uint8 [H, W, 3]
     boxes: tuple[Visible, ...]
-    masks: tuple[np.ndarray, ...] | None = None  # bool [H, W] of each box, if asked for
+    masks: tuple[np.ndarray, ...] | None = None  # bool [H, W] of each box, if requested
 
 # %% ../../../nbs/data/world/215_scenes.ipynb #dd8bc32e
 _CARRIER, _REPEAT, _CLUMP, _ROWS = 4, 5, 6, 8  # rows of the tables of looks; the first 4: drawn
@@ -281,7 +283,7 @@ class _Looks:
         return said
 
     def thing(self, row: int, leaf: str, xy: tuple[float, float], size: str | None = None) -> Thing:
-        "A thing with its looks; `size` overrides what is drawn."
+        "An object with its attributes; `size` overrides the drawn size."
         attributes = self.attributes(row, self.world.paths[leaf][-1])
         if size:
             attributes["size"] = size
@@ -334,7 +336,7 @@ def _draw_centres(rng: np.random.Generator, count: int) -> list[tuple[float, flo
 
 # %% ../../../nbs/data/world/215_scenes.ipynb #c1080b37
 def _with_support(world: "World", scene: Scene, looks: _Looks) -> Scene:
-    "The scene in which one thing lies on another."
+    "The scene with an object on a support."
     rng = world.rng(scene.split, scene.index, "supports")
     if rng.random() >= world.config.supports:
         return scene
@@ -351,7 +353,7 @@ def _with_support(world: "World", scene: Scene, looks: _Looks) -> Scene:
 
 
 def _paint_order(things: tuple[Thing, ...]) -> list[int]:
-    "Things in their order, then supports, then what is carried."
+    "Objects in order, then supports, then the objects on them."
     supports = {thing.supported_by for thing in things}
 
     def depth(i):
@@ -398,7 +400,7 @@ def _free(thing: Thing) -> bool:
 
 
 def _with_repetition(world: "World", scene: Scene, looks: _Looks) -> Scene:
-    "The scene in which one leaf stands twice, where there is a free place."
+    "The scene with one leaf repeated, if there is a free place."
     rng = world.rng(scene.split, scene.index, "repeats")
     if rng.random() >= world.config.repeats:
         return scene
@@ -516,7 +518,7 @@ class _Canvas:
         self.labels = np.zeros(self.image.shape[:2], np.uint8)  # from 1; 0: the ground
 
     def put(self, number: int, sprite: Sprite, thing: Thing) -> None:
-        "Paint a thing over what is there."
+        "Paint an object over the picture."
         side = self.image.shape[0]
         width = max(4, round(thing.diameter * side))
         rgba, layers = sprite.paint(width, thing.angle, thing.attributes)
@@ -602,7 +604,7 @@ class World:
         """The same world with the scenes of another draw in every split but `train`.
 
         Draws are independent of each other; draw 0 is the world as it is made. Classes, words,
-        sprites and what is held out are those of the seed in every draw.
+        sprites and held-out combinations are those of the seed in every draw.
         """
         if isinstance(draw, bool) or not isinstance(draw, (int, np.integer)) or draw < 0:
             raise ValueError(f"draw={draw!r} must be a whole number from 0")
@@ -611,7 +613,7 @@ class World:
         return other
 
     def _world_rng(self, aspect: str) -> np.random.Generator:
-        "A generator for what is drawn once."
+        "A generator for draws that are shared by all scenes."
         return generator(self.config.seed, aspect)
 
     def _pairs(self) -> GenusPairs:
@@ -637,7 +639,7 @@ class World:
         return LeafPlaces(frozenset(chosen))
 
     def allows(self, scene: Scene) -> bool:
-        "Whether a scene obeys what its split obeys, and violates what it violates."
+        "Whether a scene obeys and violates the held-out predicates of its split."
         split = SPLITS[scene.split]
         obeys = (*split.obeys, *self._further) if split.name == "train" else split.obeys
         if not all(self.held_out[name].allows(scene) for name in obeys):
@@ -662,7 +664,7 @@ class World:
         leaf: str | None = None,  # the leaf of the first thing
         **first: str,  # attributes of the first thing; size='medium' is neither small nor large
     ) -> Scene:
-        "What is where in a scene of a split."
+        "Objects and places in a scene of a split."
         rng, places = self.rng(split, index, "objects"), self.rng(split, index, "places")
         drawn = _draw_count(self, rng, split)
         count = drawn if count is None else count

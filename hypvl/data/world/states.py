@@ -278,7 +278,7 @@ class PairSplit:
     train: tuple[Pair, ...]
     val_unseen: tuple[Pair, ...]
     test_unseen: tuple[Pair, ...]
-    val_seen: tuple[Pair, ...]  # training pairs, with pictures of their own
+    val_seen: tuple[Pair, ...]  # training pairs, with other pictures
     test_seen: tuple[Pair, ...]
     off: frozenset[Pair]  # never rendered
     blocks: frozenset[Pair]  # (group of states, group of shapes) that are switched off
@@ -408,7 +408,7 @@ class StateWorld:
 
 # %% ../../../nbs/data/world/225_states.ipynb #50ac37a9
 def _ground(world: StateWorld, scene: Scene) -> np.ndarray:
-    "What lies behind the thing: soft tones, specks and lines."
+    "The background: soft tones, specks and lines."
     side = world.config.image_size
     rng = world.rng(scene.split, scene.index, "ground")
     tones = (rng.integers(70, 130) + rng.integers(-14, 15, (3, 3, 3))).astype(np.uint8)
