@@ -76,7 +76,7 @@ class BagOfWords:
 
 # %% ../../nbs/evaluation/605_baselines.ipynb #81621f05
 def _word_counts(texts: Sequence[str]) -> Int[np.ndarray, "N"]:
-    "Words of each text: what stands between blanks."
+    "Words of each text, separated by blanks."
     return np.array([len(text.split()) for text in texts])
 
 
@@ -106,7 +106,8 @@ Offered = Bool[np.ndarray, "C C"] | None  # [class of an image, class that is of
 
 def constant_ranks(
     targets: Iterable[int],  # index of the right class
-    preference: Sequence[float] | Float[np.ndarray, "C"],  # higher is said first, for every image
+    preference: Sequence[float]
+    | Float[np.ndarray, "C"],  # higher is predicted first, for every image
     offered: Offered = None,  # classes offered to the images of each class
 ) -> Int[np.ndarray, "N"]:  # 0 where the class said first is right
     "Rank of the right class when the same ranking of classes is given to every image."

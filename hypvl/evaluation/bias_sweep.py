@@ -113,7 +113,7 @@ class CompositionScores:
     object_accuracy: float
     curve: pd.DataFrame  # bias, seen, unseen
     bias_grid: str
-    note: str = ""  # what was done about a special case
+    note: str = ""  # treatment of a special case
 
     @property
     def measures(self) -> dict[str, float]:

@@ -21,7 +21,7 @@ PairList = Sequence[tuple] | Int[np.ndarray, "P 2"]  # names or numbers of state
 Part = slice | Sequence[int] | np.ndarray | None  # of columns or images; None: all
 
 
-_BLOCK = 2**18  # scores that are looked at together: they stay in a cache
+_BLOCK = 2**18  # scores processed together: they fit into a cache
 
 
 def _in_order(name: str, given: Values) -> np.ndarray | Sequence:
@@ -167,7 +167,7 @@ class StreamingSweep:
         self,
         targets: Values,  # N columns or pairs: what each image shows
         pairs: PairList,  # P pairs of state and object: the columns
-        seen_pairs: Values,  # columns, pairs or flags: what was trained on
+        seen_pairs: Values,  # columns, pairs or flags: training pairs
         feasibility: Values | None = None,  # flags or numbers [P]
         threshold: float | None = None,  # least feasibility of an unseen pair
         *,
@@ -193,7 +193,7 @@ class StreamingSweep:
         self._scored = np.zeros(len(self.target), np.int64)
         marks = np.random.default_rng(0).integers(2**64, size=len(self.parts), dtype=np.uint64)
         self._mark = np.where(self.group == _EXCLUDED, np.uint64(0), marks)
-        self._marks = np.zeros(len(self.target), np.uint64)  # of what was scored, modulo 2⁶⁴
+        self._marks = np.zeros(len(self.target), np.uint64)  # of the scored entries, modulo 2⁶⁴
 
     def _chunk(self, shape: tuple, columns: Part, images: Part) -> tuple[np.ndarray, np.ndarray]:
         "Columns and images of a chunk."
@@ -244,7 +244,7 @@ class StreamingSweep:
         self._marks[images] += self._mark[columns].sum(dtype=np.uint64)
 
     def _merge(self, group: int, images, value, column) -> None:
-        "Keep the better of what is known and what is new."
+        "Keep the better of the stored and the new scores."
         if not (value < np.inf).all():  # NaN and inf
             n = int(np.flatnonzero(~(value < np.inf))[0])
             raise ValueError(f"scores: {value[n]} for image {images[n]} and column {column[n]}")
@@ -294,7 +294,7 @@ def evaluate(
     scores: Values,  # [N, P], higher is closer; NumPy or torch, any float type
     targets: Values,  # N columns, or pairs
     pairs: PairList,  # P pairs of state and object, names or numbers
-    seen_pairs: Values,  # columns, pairs or flags [P]: what was trained on
+    seen_pairs: Values,  # columns, pairs or flags [P]: training pairs
     feasibility: Values | None = None,  # open world: flags [P], or numbers [P] with a threshold
     threshold: float | None = None,  # least feasibility of an unseen pair
     bias_grid: str = "official",  # or 'exact': see `hypvl.evaluation.bias_sweep`

@@ -98,7 +98,7 @@ def _of_one_kind(groups: Sequence[Sequence[Hashable] | ndarray]) -> list[ndarray
 
 
 def resampled_sum(
-    values: Sequence[Float[ndarray, "n"]],  # test sets that share what is drawn
+    values: Sequence[Float[ndarray, "n"]],  # test sets that share their units
     groups: Sequence[Sequence[Hashable] | ndarray],  # of each set, what each item belongs to
     weights: Sequence[float],  # of each set
     rng: np.random.Generator,
@@ -227,7 +227,7 @@ class Estimate:
     per_seed: tuple[float, ...]  # the number of each seed
     below: float  # half-width of the 95 % interval over items, towards lower values
     above: float  # and towards higher ones
-    groups: int  # what was drawn independently; 0: many
+    groups: int  # independent units; 0: many
 
     @property
     def value(self) -> float:
@@ -281,7 +281,7 @@ class Estimate:
     def p_value(
         self,
         threshold: float = 0.0,  # what the number is tested against
-        sides: int = 2,  # 1: only the side on which it lies was asked for
+        sides: int = 2,  # 1: one-sided test
     ) -> float:
         "Chance of a number this far from the threshold if the threshold were the truth."
         gap = self.value - threshold
@@ -330,7 +330,7 @@ def estimate(
 
 def from_intervals(
     seeds: Sequence[Interval],  # of each seed, over items
-    groups: int,  # items behind each
+    groups: int,  # items of each
 ) -> Estimate:
     "The estimate of a number that is no mean over items, from its intervals."
     values = tuple(float(found.value) for found in seeds)

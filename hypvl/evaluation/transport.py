@@ -42,7 +42,7 @@ def _positions(reference: Mapping, order) -> list:
 
 
 def _aligned(retrieved: Labels, reference: Labels, order) -> tuple[np.ndarray, np.ndarray]:
-    "Both as shares, a position a label and `other` behind them."
+    "Both as shares, one position per label and `other` after them."
     if isinstance(reference, Mapping) != isinstance(retrieved, Mapping):
         kinds = f"{type(retrieved).__name__} and {type(reference).__name__}"
         raise TypeError(f"retrieved and reference: two mappings or two arrays needed, got {kinds}")

@@ -60,7 +60,7 @@ UNCOUNTABLE = ("clothing", "food", "furniture", "bread", "footwear", "equipment"
 def grammatical(
     prompt: str,  # with the article "a" before every name
 ) -> str:
-    "The prompt with the articles that its names ask for."
+    "The prompt with grammatical articles."
     words = prompt.split(" ")
     kept = []
     for word, following in zip(words, [*words[1:], ""]):

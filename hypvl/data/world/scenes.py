@@ -29,7 +29,7 @@ SIZES = {"small": (16, 19), "medium": (20, 24), "large": (25, 29)}
 
 @dataclass(frozen=True)
 class WorldConfig:
-    "What the world is made of; its hash names a rendered data set."
+    "Settings of a synthetic dataset; its hash names the rendered files."
 
     seed: int = 0
     image_size: int = 48  # side of a scene in pixels
@@ -41,7 +41,7 @@ class WorldConfig:
     odds: Mapping[str, float] = field(
         default_factory=dict, hash=False
     )  # attribute -> share of things
-    actions: float = 0.0  # share of scenes in which one thing does something to another
+    actions: float = 0.0  # share of scenes with an action of one object on another
     supports: float = 0.0  # share of scenes with an object on a support
     groups: float = 0.0  # share of scenes with a group of one leaf
     repeats: float = 0.0  # share of scenes in which a class is repeated

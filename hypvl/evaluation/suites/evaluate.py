@@ -101,7 +101,7 @@ FAILED = "failed: "  # in front of the reason where the data are there and canno
 
 
 def _with_whole(results: pd.DataFrame, task: Task, run: EvaluationRun, data) -> pd.DataFrame:
-    "Rows with the items of the published protocol, its split, and the limit that was asked for."
+    "Rows with the items of the published protocol, its split, and the limit of the call."
     limit = float("nan") if run.protocol.limit is None else float(run.protocol.limit)
     expected = expected_counts(results, task.full_counts(run, data))
     return results.assign(expected_n=expected, source=task.source, limit=limit)
@@ -130,7 +130,7 @@ def chosen_tasks(
     sections: Sequence[str] | None = None,  # 'retrieval' or 'retrieval/COCO', several; None: all
     names: str | Path | None = None,  # as for `tasks_of`
 ) -> list[Task]:
-    "The tasks that an evaluation is asked for; an unknown section is an error."
+    "The tasks of an evaluation; an unknown section is an error."
     tasks = tasks_of(root, suite, names)
     if sections is None:
         return tasks
@@ -257,9 +257,9 @@ def evaluate_suite(
 
     Returned are frames by name: `results` (suite, dataset, metric, score, model, value, n, low,
     high, reason, expected_n, source, limit, task_hash; `model` is empty for the evaluated model,
-    `expected_n` for what nobody has counted, `limit` where none was asked for), `items` (the values
-    behind them), `predictions`, `pairs`, and the frames of `factor_report`, among them `lacking`:
-    what could not be measured because of the model's geometry.
+    `expected_n` if unknown, `limit` if none was given), `items` (their values),
+    `predictions`, `pairs`, and the frames of `factor_report`, among them `lacking`: the metrics
+    that the model's geometry does not support.
     """
     for method, reads in (("encode_image", "preprocess"), ("encode_text", "tokenizer")):
         if not hasattr(model, method):
@@ -267,7 +267,7 @@ def evaluate_suite(
                 f"model: a suite shows pictures and texts, {type(model).__name__} lacks {method}; "
                 "wrap it with the encoder that its features come from"
             )
-        getattr(model, reads, None)  # a head without its encoder says so here
+        getattr(model, reads, None)  # a head without its encoder raises here
     if on_fault not in ("raise", "gap"):
         raise ValueError(f"on_fault: unknown {on_fault!r}.{suggest(on_fault, ('raise', 'gap'))}")
     root = Path(root).absolute()

@@ -48,7 +48,7 @@ def probe_folders(
     root: str | Path,  # the data
     suite: str | None = None,  # as for `tasks_of`
     sections: Sequence[str] | None = None,  # as for `chosen_tasks`; None: all
-    say: Callable[[str], None] = print,  # called with what is left out
+    say: Callable[[str], None] = print,  # called with skipped sets
 ) -> list[Path]:
     "Return the webdataset benchmarks with labels among the datasets of an evaluation."
     named = {task.dataset for task in chosen_tasks(root, suite, sections)}
@@ -204,7 +204,7 @@ def probe_wds(
     k pictures per class of a dataset with several labels per picture, and where a class has fewer
     than k.
     """
-    logistic_regression()  # features take long: scikit-learn is asked for first
+    logistic_regression()  # features take long: check for scikit-learn first
     for reason in unsuited_shots(data, shots).values():
         raise ValueError(reason)
     found, validation = _splits(model, data, **reading)

@@ -116,7 +116,7 @@ class EvaluationRun:
         return self._stores[transform]
 
     def relative(self, path: str | Path) -> str:
-        "A path as seen from the data; one that lies elsewhere stays as it is."
+        "A path relative to the data; a path outside the data is unchanged."
         path = Path(path)
         return (
             path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
@@ -141,7 +141,7 @@ class EvaluationRun:
         self.add("items", rows)
 
     def add_baselines(self, rows: pd.DataFrame, suite: str, dataset: str) -> None:
-        "Baseline rows (model, metric, item, value) stand beside every score."
+        "Add baseline rows (model, metric, item, value) beside every score."
         rows = rows.assign(suite=suite, dataset=dataset)
         for score in self.protocol.scores:
             self.add("items", rows.assign(score=score, cluster=rows["item"]))

@@ -79,15 +79,15 @@ class Task:
     section: str  # zero_shot, retrieval, vl_checklist, sugarcrepe or factors
     dataset: str  # its name in the results
     open: Callable[[EvaluationRun], Any]  # raises `MissingData` where the data are not there
-    add: Callable[[EvaluationRun, Any], None]  # adds the rows of what was opened
+    add: Callable[[EvaluationRun, Any], None]  # adds the rows of the opened data
     cells: tuple[tuple[str, str, str], ...] = ()  # suite, data set and metric that it fills
     beside: tuple[str, ...] = ()  # files below the data that `add` reads, such as a taxonomy
     source: str = ""  # split or file that is evaluated, in the publisher's words
-    # what it was opened as (None: it is not there) → items of the published protocol, by suite,
+    # opened data (None: missing) → items of the published protocol, by suite,
     # data set and the beginning of a metric
     full_counts: Callable[[EvaluationRun, Any], Counts] = _unknown
     texts: tuple = ()  # prompts and names that decide the numbers, beside the data
-    # lines about what was opened, said before anything is computed
+    # lines about the opened data, logged before the computation
     notes: Callable[[EvaluationRun, Any], Sequence[str]] = _nothing_to_say
 
     @property
@@ -120,7 +120,7 @@ def data_hash(
 
 def task_hash(
     task: Task,
-    data: Any,  # what it opened
+    data: Any,  # the opened data
     root: Path,  # paths count relative to it
 ) -> str:
     "Twelve digits that name the data of a task, with the content of the files beside them."
@@ -162,11 +162,14 @@ def expected_counts(
     return found
 
 
-_OTHER_ITEMS = ("missing", "accuracy_equal_words")  # metrics that do not count what is published
+_OTHER_ITEMS = (
+    "missing",
+    "accuracy_equal_words",
+)  # metrics with another unit than the published items
 
 
 def _part(run: EvaluationRun, data: Any) -> Any:
-    "As much of a data set as the protocol asks for."
+    "The part of a data set that the protocol uses."
     return part_of(data, run.protocol.limit, run.protocol.seed)
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #04c823fd
@@ -388,7 +391,7 @@ def _wds_suite(root: Path) -> list[Task]:
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #bc531f3a
 def _pairs_suite(root: Path) -> list[Task]:
-    "Retrieval on pictures and captions of one's own, as `PairSource` prepares them."
+    "Retrieval on your own pictures and captions, as `PairSource` prepares them."
     root = Path(root)
     name = own_captions(root)[0] if (root / OWN_PAIRS).is_file() else root.resolve().name
     cells = tuple(("retrieval", name, metric) for metric in _RECALLS)
@@ -412,7 +415,7 @@ def _is_world(root: Path) -> bool:
 
 
 def world_folder(
-    data_root: str | Path,  # the data, or what lies up to two folders above their `suite`
+    data_root: str | Path,  # the data folder, or up to two folders above its `suite`
 ) -> Path | None:  # None: there is none
     "The folder that has the layout of the world."
     root = Path(data_root)
@@ -486,7 +489,7 @@ _SEPARATORS = {" ": "a blank", ",": "a comma", ";": "a semicolon", ":": "a colon
 def _check_list(classes: Sequence[str], file: str, lines: Sequence[str]):
     "Raise where lines without a tab name folders all the same, or their order could be another."
     by_length = sorted(classes, key=len, reverse=True)
-    starts = []  # number of the line, folder, what stands behind it
+    starts = []  # line number, folder, name
     for number, line in enumerate(lines, 1):
         for folder in by_length:
             if line.startswith(folder) and line[len(folder) : len(folder) + 1] in _SEPARATORS:
@@ -560,7 +563,7 @@ def _open_classes(run: EvaluationRun):
 
 
 def _whole_folder(dataset: str, run: EvaluationRun, data) -> Counts:
-    "With the pictures of kinds that nobody reads; nothing is known where there are none."
+    "With the pictures in unsupported formats; None without any."
     if data is None or not data.unread or run.protocol.limit is not None:
         return {}
     return {("zero_shot", dataset, ""): len(data.paths) + len(data.unread)}
@@ -596,7 +599,7 @@ def _class_folders_task(root: Path, names: str | Path | None = None) -> Task:
 _SCENES = "images/factors/truth.json"
 
 
-_WORLD = ("world.json", "zero_shot", _SCENES)  # any of them; captions/ is anybody's name
+_WORLD = ("world.json", "zero_shot", _SCENES)  # any of them; captions/ is a common name
 
 
 _NODES = ("taxonomy.is_a.txt", "names.tsv")  # files that say what the nodes are
@@ -686,7 +689,7 @@ def _world(root: Path) -> list[Task]:
 
 
 def node_names(
-    root: Path,  # the data, with names.tsv where nodes have names of their own
+    root: Path,  # the data, with names.tsv if nodes have display names
 ) -> Callable[[str], str]:  # node → name
     "Display names of nodes, from the folder's names.tsv."
     file = root / "names.tsv"
