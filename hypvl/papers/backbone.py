@@ -81,7 +81,7 @@ def recipe(
 
 # %% ../../nbs/papers/810_backbone.ipynb #d0cdb65e
 def _share(right: Tensor) -> float:
-    "Per cent of what is true."
+    "Per cent of true values."
     return round(100 * float(right.float().mean()), 2)
 
 
@@ -148,7 +148,7 @@ def composition_scores(
     model: DualEncoder,
     source: StatesSource = StatesSource(),  # of its training
 ) -> dict[str, float]:
-    "What a tower knows of pairs: area of the bias sweep in per cent, loss on training pairs."
+    "Scores of a tower on pairs: area of the bias sweep in per cent, loss on training pairs."
     world = StateWorld(source.world)
     pairs = [*world.split.train, *world.split.val_unseen]
     scores, shown = _cosines(model, world, "val", world.config.test_images, pairs)
@@ -219,7 +219,7 @@ def train_backbone(
         "versions": {"torch": torch.__version__, "hypvl": hypvl.__version__},
     }
     path = write_shipped(model, name, facts, folder)
-    shipped = load_shipped(name, folder)  # half precision: what is recorded is what is shipped
+    shipped = load_shipped(name, folder)  # half precision: the record describes the shipped weights
     scores = SCORES[name](shipped, source=made.data)
     path = write_shipped(shipped, name, facts | {"validation": scores}, folder)
     print(f"{path.name}: {path.stat().st_size:,} bytes, {scores}")

@@ -86,9 +86,11 @@ def uses_of(
         )
     lacking = geometry.lacks()
     if "encode_image" in has and not bare and not {"dist", "norm", "search_vectors"} & {*lacking}:
-        uses.append("look at what it finds: hypvl explore --run CHECKPOINT")
+        uses.append("search images: hypvl explore --run CHECKPOINT")
     if geometry.has_cones:
-        uses.append("say what is above what: entailment cones, geometry.entail, geometry.angles")
+        uses.append(
+            "order general and specific: entailment cones, geometry.entail, geometry.angles"
+        )
     if "search_vectors" not in lacking:
         uses.append("search many points: hypvl.search.index.build_index")
     return uses
@@ -111,7 +113,7 @@ def _learned(geometry: Any) -> dict[str, str]:
 def checkpoint_facts(
     source: str | Path,  # as for `load_checkpoint`, the folder of a run, or a shipped model's name
     family: str | None = None,  # of a published file; None: by its layout
-) -> dict[str, str]:  # fact → what it is; 'use 1', … and what it is without
+) -> dict[str, str]:  # fact → value; 'use 1', … and unsupported uses
     "What a checkpoint is."
     path = Path(source)
     if str(source) in SHIPPED and not path.exists():

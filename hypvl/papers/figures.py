@@ -90,8 +90,8 @@ class Drawing:
     "A figure together with the data that it draws."
 
     figure: Figure  # matplotlib figure, not registered with pyplot
-    data: pd.DataFrame  # what is drawn, tidy
-    caption: str = ""  # what is plotted, on which data; written by a person
+    data: pd.DataFrame  # plotted rows, tidy
+    caption: str = ""  # plotted quantities and data
 
     def __post_init__(self):
         "Lay the figure out now and freeze it: the layout would move a little with every drawing."
@@ -180,7 +180,7 @@ def mean_over_seeds(
 ) -> Interval:
     """The mean of the seeds' means with its 95 % interval over items and seeds.
 
-    Each seed may have items of its own.
+    Each seed may have its own items.
     """
     seeds = []
     for _, own in rows[rows["value"].notna()].groupby("seed"):
@@ -372,7 +372,7 @@ def budget_scores(
 # %% ../../nbs/papers/808_figures.ipynb #29abcf9c
 def budget_signs(
     scores: pd.DataFrame,  # model, seed, budget, metric, value
-    ours: str,  # name of the model whose lead is asked for
+    ours: str,  # name of the model whose lead is shown
 ) -> pd.DataFrame:  # metric, model (the rival), budget, lead, low, high, seeds, sign
     "How far a model leads each rival at each budget, over the seeds that both have."
     keys = ["metric", "budget", "seed"]

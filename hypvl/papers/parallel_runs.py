@@ -97,7 +97,7 @@ def _one_of_several(
     registered: tuple[dict, dict],
     launching: dict,
 ) -> None:
-    "A run without a bar and without processes of its own; a fault names the run."
+    "A run without a bar and without subprocesses; an error names the run."
     for known, found in zip((PROBES, MONITORS), registered):
         known.update(found)  # also those that a notebook has registered
     stopped = Path(out) / _STOPPED
@@ -190,7 +190,7 @@ def _prepare_meanwhile(later: Sequence[_SizedSource], out: str | Path) -> Iterat
     maker.start()
     try:
         yield
-        maker.join()  # after a fault nobody waits for it
+        maker.join()  # after an error, do not wait for it
     finally:
         over.set()
 
@@ -252,7 +252,7 @@ def run_all(
 ) -> dict[str, Run]:  # by the hash of the recipe
     """The runs of recipes below `out`, made where they are missing, and their data.
 
-    Several runs at once are processes of their own, each of which reads the script that called:
+    Several runs at once are separate processes, each of which imports the calling script:
     there the call belongs below `if __name__ == "__main__":`, and without it is a RuntimeError.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):  # still reads the script

@@ -91,7 +91,7 @@ def versions(
 def device_type(
     asked: str | None,  # 'cpu' to stay there; 'auto', 'cuda', None
 ) -> str:
-    "What a run that asks for a device works on: 'cuda' where there is one, else 'cpu'."
+    "The device of a run on device 'auto': 'cuda' if there is one, else 'cpu'."
     return "cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu"
 
 

@@ -50,7 +50,7 @@ def _facts(paper: Paper, recipe: Recipe) -> dict[str, Any]:
 
 
 def _own_name(front: str, facts: Mapping, first: Mapping, taken: Mapping) -> str:
-    "The front, with as many facts as it needs to be nobody else's."
+    "The front, with as many settings as needed to be unique."
     name = front
     for key, value in facts.items():
         if name not in taken:
@@ -69,7 +69,7 @@ def named_recipes(
     seed: int = 0,
     **overrides: Any,  # dotted keys of every recipe, such as `data.root`
 ) -> dict[str, NamedRecipe]:  # by name, in the order of the sections
-    "Every recipe of a paper by a name of its own; of equal ones the first."
+    "Every recipe of a paper by a unique name; of equal ones the first."
     found: dict[str, NamedRecipe] = {}
     first_facts: dict[str, dict[str, Any]] = {}
     known = set()
@@ -131,9 +131,9 @@ def read_recipe(
 # %% ../../nbs/papers/812_recipe_names.ipynb #0070f60e
 def on_pairs(
     recipe: Recipe,
-    source: PairSource,  # pictures and captions of one's own
+    source: PairSource,  # your own pictures and captions
 ) -> Recipe:
-    """The recipe on data of one's own, without boxes, which pairs do not have.
+    """The recipe on your own data, without boxes, which pairs do not have.
 
     It is tested on retrieval of the held-out pictures. ValueError for a recipe that reads more
     than pictures and captions.

@@ -49,7 +49,7 @@ _LARGE_SUITE = SuiteConfig(
 # %% ../../nbs/papers/801_recipes.ipynb #d34c4014
 def known_name(
     argument: str,  # the name of the argument, for the message
-    value: str,  # what was given
+    value: str,  # given values
     known: tuple[str, ...],  # what may be given
 ) -> str:
     "The value; an error with the nearest known one where it is unknown."

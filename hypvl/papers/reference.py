@@ -204,7 +204,7 @@ class Rows:
     frame: str = "results"  # name of the table that a run leaves
     sections: tuple[str, ...] = ("main",)  # the first must have been run, the others add to it
     where: Mapping[str, tuple] = field(default_factory=dict)  # column → values that belong
-    view: Callable[[pd.DataFrame], pd.DataFrame] | None = None  # what is made of these rows
+    view: Callable[[pd.DataFrame], pd.DataFrame] | None = None  # transform of these rows
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class Layout:
     "How a paper prints one of its tables."
 
     number: int | str  # in the paper, such as 1 or 'S1'
-    title: str  # what it shows
+    title: str  # content of the table
     columns: tuple[Column, ...]  # the world's and the paper's
     keys: tuple[str, ...]  # columns of the results that make a row
     label: Callable[[Mapping], str]  # heading of a row
@@ -220,7 +220,7 @@ class Layout:
     source: str  # heading of the paper's block
     rank_by: tuple[str, ...] = ()  # rank within these columns
     expected: bool = False  # show the paper's rows that were not run, as gaps
-    beside_few: bool = False  # models with more seeds stand beside those of one or two, too
+    beside_few: bool = False  # show models with more seeds also at the one or two seeds of others
     rows: Rows = Rows()  # ours
     caption: str = ""  # which data, over how many seeds; written by a person
     # rows of which models' own baselines are shown; (): of all
@@ -232,7 +232,7 @@ def pick_columns(
     task: str,  # one of `TASKS`
     *wanted: tuple[str, str],  # data set and metric
 ) -> tuple[Column, ...]:
-    "Columns of a task by data set and metric, in the order asked for."
+    "Columns of a task by data set and metric, in the given order."
     found = {(column.dataset, column.metric): column for column in task_columns(task)}
     missing = [pair for pair in wanted if pair not in found]
     if missing:
@@ -251,7 +251,7 @@ def place_among(
     name: Any,
     order: Sequence[Any],  # of names
 ) -> int:
-    "The place of a name in an order; behind all others where it is not in it."
+    "The position of a name in an order; unknown names come last."
     return order.index(name) if name in order else len(order)
 
 # %% ../../nbs/papers/806_reference.ipynb #73ce662c
@@ -369,7 +369,7 @@ def check_model_name(
         )
 
 
-ORACLE = "oracle"  # rows of a model that knows the truth: the upper bound
+ORACLE = "oracle"  # rows of an oracle: the upper bound
 
 
 OF_A_MODEL = ("nearest_to_root",)  # baselines that are another one for each model
@@ -399,7 +399,7 @@ _ABSENT = {
 def as_results(
     frame: pd.DataFrame | None,  # rows of ours; None or empty: nothing was run
 ) -> pd.DataFrame:
-    "Our rows with every column of the vocabulary; an error names what is missing."
+    "Our rows with every column of the vocabulary; an error names missing columns."
     if frame is None or not len(frame):
         return pd.DataFrame(columns=[*NEEDED, *_ABSENT])
     missing = [name for name in NEEDED if name not in frame]

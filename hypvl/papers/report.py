@@ -118,7 +118,7 @@ def family_of(
     model: Any,
     given: str | None = None,  # what the user says
 ) -> str:
-    "The family under which a model stands in tables: as said, as published, or its geometry."
+    "The family of a model in tables: as given, as published, or its geometry."
     if given is not None:
         return given
     if getattr(model, "official", None):
@@ -182,7 +182,7 @@ def suite_tables(
     results: pd.DataFrame,  # stamped rows of one or several models, gaps among them
     suite: str,  # which paper's tables
     reference: str | Path | None = None,  # folder of the papers' numbers; None: the checkout's
-) -> dict[str, Table]:  # file name → table, those with a column that was asked for
+) -> dict[str, Table]:  # file name → table, those with a requested column
     "The tables of a suite."
     papers_suites = [name for paper in _papers() for name in paper.suites]
     known = {*SUITES, *papers_suites}
@@ -218,7 +218,7 @@ def training_texts(
     except ValueError as error:
         if file is not None:
             raise ValueError(f"captions: {error}") from error
-        _log.warning("no bag of words: %s", error)  # nobody asked for this file
+        _log.warning("no bag of words: %s", error)  # this file is optional
         return None
 
 
@@ -275,7 +275,7 @@ _TABLE_FILES = (".csv", ".md")  # of `Table.files`
 
 
 def _remove_others(out: Path, frames: Mapping, tables: Mapping):
-    "Nothing of an earlier evaluation stands beside this one; files of others stay."
+    "Remove the files of an earlier evaluation; other files stay."
     for name in {"items", "predictions", "pairs"} - {*frames}:
         (out / f"{name}.parquet").unlink(missing_ok=True)
     numbers = {layout.number for layout in _plain_layouts()}
@@ -325,7 +325,7 @@ def _write_results(
 
 # %% ../../nbs/papers/811_report.ipynb #9a9a65b6
 def evaluate_checkpoint(
-    source: str | Path | nn.Module,  # as for `load_checkpoint`, or what it gave
+    source: str | Path | nn.Module,  # as for `load_checkpoint`, or its result
     data_root: str | Path,  # the data; of the world, as for `world_folder`
     out: str | Path,  # folder for results, points and finished tasks
     # a name of `SUITES`; None: the world's where `data_root` has its layout, else the default
@@ -371,7 +371,7 @@ def evaluate_checkpoint(
     asked = json.loads(json.dumps(asked))  # as it is read again
 
     def stamped(results):
-        "Rows that say where they came from; what was found finished keeps its commit."
+        "Rows with their provenance; finished ones keep their commit."
         made_at = results.get("commit", pd.Series(commit, results.index)).fillna(commit)
         rows = results.drop(columns="commit", errors="ignore")
         unknown = {name: float("nan") for name in ("low", "high") if name not in rows}
@@ -383,10 +383,10 @@ def evaluate_checkpoint(
         return stamp(rows, **facts, **model.geometry.facts()).assign(commit=made_at)
 
     def keep_so_far(so_far):
-        "Results and tables stand after each task that gave a number."
+        "Write results and tables after each task with a number."
         nonlocal told
         if so_far["results"]["value"].iloc[-1:].notna().all():
-            if told:  # of what is replaced nothing stays beside the first new row
+            if told:  # replaced files are removed before the first new row
                 _remove_others(out, {}, {})
                 save_provenance(asked | {"commit": commit, "finished": False}, out)
                 told = []

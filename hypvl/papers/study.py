@@ -52,14 +52,14 @@ from ..training.recipe import Recipe
 # %% ../../nbs/papers/800_study.ipynb #573229b6
 @dataclass(frozen=True)
 class Figure:
-    "What draws a figure, what it needs, and its caption."
+    "The function that draws a figure, the frames that it needs, and its caption."
 
     draw: Callable[["Study"], Drawing | Markdown]  # or a sentence that says why it is not drawn
     file: str  # name of the saved files
     # frames of the first section without which it is not drawn; 'data': the test pictures
     needs: tuple[str, ...] = ()
     section: str = ""  # a section that must have been run
-    caption: str = ""  # what is plotted, on which data; {seeds} and {data} are replaced
+    caption: str = ""  # plotted quantities and data; {seeds} and {data} are replaced
 
 
 Frames = Mapping[str, pd.DataFrame]  # tables that runs leave, by name
@@ -102,7 +102,7 @@ class Paper:
     # recipes of the published sizes where sizes are those of the data and the data are not there:
     # (section, seed); None: those of preset 'paper'
     published: Callable[..., Sequence[Recipe]] | None = None
-    suites: tuple[str, ...] = ()  # of `hypvl evaluate`, whose results stand in its tables
+    suites: tuple[str, ...] = ()  # of `hypvl evaluate`, whose results are shown in its tables
     suite_tables: tuple[int, ...] = ()  # those tables
 
     def __post_init__(self):
@@ -113,7 +113,7 @@ class Paper:
         namespace: Mapping[str, Any] | None = None,  # `globals()` of a notebook
         **parameters,  # of `RunParameters`, in place of a notebook's
     ) -> "Study":
-        "What is to be run, from the parameters of a notebook."
+        "The runs to make, from the parameters of a notebook."
         given = dict(namespace or {}) | parameters
         return Study(self, read_parameters(given, self.sections, self.seeds, (Paper, Study)))
 
@@ -155,9 +155,9 @@ def measured_rows(
 # %% ../../nbs/papers/800_study.ipynb #55d26b72
 def under_each_seed(
     frame: pd.DataFrame,  # rows with seed and run
-    seeds: Mapping[str, Sequence[int]],  # run → seeds under which it was asked for
+    seeds: Mapping[str, Sequence[int]],  # run → seeds that the plan lists for it
 ) -> pd.DataFrame:
-    "The rows of each run under the seeds that asked for it; a frozen model may have several."
+    "The rows of each run for each of its planned seeds; a frozen model may have several."
     parts = []
     for run, asked in seeds.items():
         own = frame[frame["run"].eq(run)]
@@ -338,7 +338,7 @@ def section_frames(
     measures: Mapping[str, Measure],
     runs: Mapping[str, Run],  # by hash
     recipes: Sequence[Recipe],  # of one section
-    asked_seeds: Sequence[int],  # under which each recipe was asked for
+    asked_seeds: Sequence[int],  # planned for each recipe
 ) -> dict[str, pd.DataFrame]:
     "Frames of the runs of a section with the rows of its measures, each run under its seeds."
     seeds: dict[str, list[int]] = {}
@@ -545,7 +545,7 @@ _CLAIMS_CAPTION = (
 
 # %% ../../nbs/papers/800_study.ipynb #d3117879
 class Study(StudyRows):
-    "A paper's runs below a folder, and what is rendered from them."
+    "A paper's runs below a folder, and their tables, figures and claims."
 
     _judged: pd.DataFrame | None = None
 
