@@ -115,7 +115,7 @@ def _curve(
     )
 
 
-_DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))  # what lies below shows through
+_DASHES = ("-", (0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))  # transparent
 
 
 def _draw(axis: Axes, rows: pd.DataFrame, by: str, colours: Mapping[str, str]) -> None:
@@ -284,7 +284,7 @@ def starved_until(
 def gate_means(
     gates: pd.DataFrame,  # model, seed, text, gate and the column `by`
     by: str,  # 'level' of a text, 'names' or 'kind' of a caption
-    groups: Mapping[str, str],  # value of that column → what it is called
+    groups: Mapping[str, str],  # value of that column → label
 ) -> pd.DataFrame:  # model, by, n, value, low, high
     "Mean gate of each group of texts with its interval over texts and seeds."
     rows = []
@@ -345,7 +345,7 @@ def leaning_figure(
     cases: pd.DataFrame,  # of `probe.leaning_captions`
     picture: Callable[[str], Image.Image],  # of a file name
 ) -> Drawing:
-    "The captions that lean most to either geometry, and their best candidates (Tables 8 and 9)."
+    "Captions with the largest weight of either geometry, and best candidates (Tables 8 and 9)."
     parts = list(cases.groupby("case", sort=False))
     with style():
         figure, axes = panels(cases["rank"].max() + 1, len(parts), width=1.5, height=2.1)

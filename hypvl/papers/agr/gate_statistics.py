@@ -115,7 +115,7 @@ def _numbers(values, name: str) -> Float[ndarray, "n"]:
 def correlate(
     values: Sequence[float] | pd.Series,  # gates
     other: Sequence[float] | pd.Series,  # a depth, or a flag as 0 and 1
-    given: Sequence[Sequence[float] | pd.Series] = (),  # what is kept constant, linearly
+    given: Sequence[Sequence[float] | pd.Series] = (),  # linear controls
 ) -> Correlation:
     "Pearson's correlation, or the partial one."
     pair = [_numbers(values, "values"), _numbers(other, "other")]
@@ -137,14 +137,14 @@ def gate_correlations(
     columns: Sequence[str] = ("depth", "abstract", "attributes"),
     given: Sequence[str] = (),  # columns that are kept constant in `partial`; theirs is NaN
 ) -> pd.DataFrame:  # one row per column: r, n, r²; partial r
-    "Correlations of the gate with what is known of queries."
+    "Correlations of the gate with the labels of queries."
     _needs(gates, "gate", *columns, *given)
     rows = []
     for name in columns:
         values = gates[name].astype(float)
         alone = correlate(gates["gate"], values)
         row = {"column": name, **alone._asdict(), "r2": alone.r**2}
-        row["partial_r"] = np.nan  # what is kept constant has none
+        row["partial_r"] = np.nan  # a control has no row
         if name not in given:
             others = [gates[column].astype(float) for column in given]
             row["partial_r"] = correlate(gates["gate"], values, others).r

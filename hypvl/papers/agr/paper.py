@@ -111,7 +111,7 @@ _NOT_KEPT = "*not drawn: weights are not kept*"
 
 
 def _trained(study: Study, model: str) -> tuple[Any, DataPaths, Recipe] | None:
-    "A model of the first section and seed and what it is tested on; None without its weights."
+    "A model of the first section and seed with its test data; None without its weights."
     recipes = study.recipes[study.parameters.sections[0]]
     recipe = next((one for one in recipes if one.name == model), None)
     if recipe is None or recipe.hash not in study.runs:
@@ -142,7 +142,7 @@ def _leaning(study: Study) -> Drawing | Markdown:
     return leaning_figure(cases, lambda name: read_picture(places[name]))
 
 
-BUDGET_METRICS = {  # what is drawn over the budget: suite, data set, metric → title
+BUDGET_METRICS = {  # plotted over the budget: suite, data set, metric → title
     ("retrieval", "seen", "t2i_R@5"): "text → image R@5, seen",
     ("retrieval", "unseen", "t2i_R@5"): "text → image R@5, unseen",
     ("zero_shot", "species", "accuracy"): "species",
@@ -170,14 +170,14 @@ _CAPTIONS = {
     "most of its parts. All start at curvature 1. Synthetic dataset, {seeds}. Thin lines are "
     "seeds, thick ones their mean.",
     "study": "Losses of either head alone, router weight, gradient norms, gates and inverse "
-    "temperature, with and without a contrastive loss of its own for the Euclidean head and with "
+    "temperature, with and without a separate contrastive loss for the Euclidean head and with "
     "the hyperbolic temperature fixed or learned. Synthetic dataset, {seeds}.",
     "gates": "Mean gate of class names by level and of test captions of the synthetic dataset; "
     "lines are 95 % intervals over texts and {seeds}. A higher gate admits more of the Euclidean "
     "correction.",
     "8 and 9": "The two captions of test scenes whose five best images have the largest and the "
     "smallest mean $M$, the share of the correction, first seed. A frame marks the caption's own "
-    "image; above each image stands its score, below it weight $w$, $M$ and both scores.",
+    "image; above each image its score, below it weight $w$, $M$ and both scores.",
     "constants": "Recall at 5, mean of both directions, on validation scenes of the synthetic "
     "dataset when one constant $M$ replaces gate and router weight. 0 is the hyperbolic score "
     "alone. Thin lines are seeds ({seeds}), thick ones their mean.",
@@ -212,7 +212,7 @@ def queries(study: Study, model: str = "AGR", listed: int = 3) -> pd.DataFrame:
 
 
 def correlations(study: Study, model: str = "AGR") -> pd.DataFrame:
-    "How the gate of a caption goes with what is known of it, of the first seed."
+    "Correlation of a caption's gate with its labels, for the first seed."
     rows = _of(study, "gates", model)
     own = rows[rows["seed"].eq(study.parameters.seeds[0]) & rows["level"].eq("caption")]
     known = own.drop_duplicates("text")
@@ -261,7 +261,7 @@ GROUPS = {  # column of the gates → its values as the table calls them, abstra
 
 
 def gates_of_captions(study: Study, model: str = "AGR") -> pd.DataFrame:  # one row per group
-    "Mean gate of captions by the level of the names in them, and by what they tell; all seeds."
+    "Mean gate of captions by the level of their names and by kind; all seeds."
     rows, parts = _of(study, "gates", model), []
     captions = rows[rows["level"].eq("caption")].drop_duplicates(["seed", "text"])
     if not {*GROUPS} <= {*captions}:

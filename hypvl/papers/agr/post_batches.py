@@ -46,7 +46,7 @@ class PostReading:
 
     crop_scale: tuple[float, float] = (0.5, 1.0)  # share of the area that a crop keeps
     augment: bool = True  # False: whole pictures, so that features can be kept
-    subreddit_prefix: float = 0.5  # probability that the community's name stands in front
+    subreddit_prefix: float = 0.5  # probability of the community's name as prefix
     block: int = 1000  # neighbouring posts that stay together
     mix: int = 64  # blocks that are shuffled together
     keep_decoded: int = 0  # pictures that stay in the memory of each reading process

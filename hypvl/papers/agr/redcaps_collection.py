@@ -39,7 +39,7 @@ COLUMNS = ("image_id", "subreddit", "caption", "file", "offset", "length", "dige
 
 
 class PostPicture(NamedTuple):
-    "Where a post's picture lies."
+    "File and position of a post's picture."
 
     image_id: str
     subreddit: str
@@ -102,7 +102,7 @@ _PARTS = ("jpg", "json")
 def _grouped(
     path: Path, broken: list[Exception]
 ) -> Iterator[tuple[str, dict[str, tuple[int, bytes]]]]:
-    "Members by post, each with its first byte; `broken` gets what is left out, or why it ends."
+    "Members by post, each with its first byte; `broken` collects skipped members, or the final error."
     key, parts = "", {}
     try:
         with open(path, "rb") as stream:
@@ -251,7 +251,7 @@ def _check(counts: Counter, kept: int, max_bad: float) -> None:
 
 
 def _merge(files: list[Path], folder: Path, max_bad: float) -> dict[str, Any]:
-    "Write the table, the faults and the report of what was found in all files."
+    "Write the table, the faults and the report on all files."
     parts = [folder / "files" / path.stem for path in files]
     rows = pd.concat([pd.read_parquet(f"{part}.rows.parquet") for part in parts])
     named = [pd.read_parquet(f"{part}.faults.parquet") for part in parts]
@@ -337,20 +337,20 @@ class Posts:
         self,
         number: int,  # from 0
     ) -> PostPicture:
-        "What is known of a post."
+        "The entries of a post."
         if not 0 <= number < len(self):
             raise IndexError(f"number={number}: there are {len(self)} posts")
         return PostPicture(*(self.table[name][number].as_py() for name in COLUMNS))
 
     def picture(self, row: PostPicture) -> bytes:
-        "The bytes of a post's picture; raises PostFault where they are not what was looked at."
+        "The bytes of a post's picture; raises PostFault if they differ from the scanned ones."
         with open(self.root / row.file, "rb") as stream:
             stream.seek(row.offset)
             content = stream.read(row.length)
         if _digest(content) != row.digest:
             raise PostFault(
                 "changed picture",
-                f"{row.file} has changed since it was looked at; delete {str(self.folder)!r} and "
+                f"{row.file} has changed since it was scanned; delete {str(self.folder)!r} and "
                 "collect the posts again",
             )
         return content

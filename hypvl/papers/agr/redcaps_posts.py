@@ -20,7 +20,7 @@ from ...pictures import Refused, read_picture
 
 # %% ../../../nbs/papers/agr/927_redcaps_posts.ipynb #56600693
 class Post(NamedTuple):
-    "One annotation: a picture and what was said of it."
+    "One annotation: a picture and its title."
 
     image_id: str  # unique over the release
     subreddit: str
@@ -68,7 +68,7 @@ def _post(entry: Any, where: str) -> Post:
 # %% ../../../nbs/papers/agr/927_redcaps_posts.ipynb #2394ad6a
 def read_annotations(
     path: str | Path,  # <subreddit>_<year>.json
-    wrong: list[str] | None = None,  # gets a line for each annotation that is none; None: an error
+    wrong: list[str] | None = None,  # collects a line for each invalid annotation; None: an error
 ) -> list[Post]:
     "The posts of an annotation file, in its order."
     name, posts = Path(path).name, []

@@ -23,7 +23,7 @@ from ...data.world.scenes import Scene, World, WorldConfig
 from ...data.world.writers import jpeg
 
 # %% ../../../nbs/papers/agr/931_synthetic_posts.ipynb #324f6262
-GENERAL = ("itookapicture", "pics")  # communities that say nothing of what is seen
+GENERAL = ("itookapicture", "pics")  # communities unrelated to the picture
 
 
 def communities(world: World) -> dict[str, str]:
