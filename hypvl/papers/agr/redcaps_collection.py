@@ -102,7 +102,7 @@ _PARTS = ("jpg", "json")
 def _grouped(
     path: Path, broken: list[Exception]
 ) -> Iterator[tuple[str, dict[str, tuple[int, bytes]]]]:
-    "Members by post, each with its first byte; `broken` collects skipped members, or the final error."
+    "Members by post with their first byte; `broken` collects skipped members, or the final error."
     key, parts = "", {}
     try:
         with open(path, "rb") as stream:
