@@ -288,7 +288,7 @@ class CrossModalAttention(nn.Module):
         texts: Float[Tensor, "T D"] | Float[Tensor, "B T D"],  # points; own ones, or for all
         summaries: Summaries,
         c: Tensor,  # [factors], curvature magnitudes
-        chunk: int = 512,  # texts at a time; what is inside is computed again for the gradient
+        chunk: int = 512,  # texts per chunk; activations are recomputed for the gradient
     ) -> Float[Tensor, "B T D"]:
         "The same as `refine`, in chunks of texts."
         if chunk < 1:

@@ -27,7 +27,7 @@ from ...pictures import read_picture
 # %% ../../../nbs/papers/h2em/904_composition_batches.ipynb #97001d47
 @dataclass(frozen=True)
 class CompositionAugmentation:
-    "What is drawn for a training picture."
+    "The random parameters of a training picture."
 
     hflip: float = 0.5  # probability
     perspective: float = 0.5  # probability
@@ -42,7 +42,7 @@ class CompositionAugmentation:
             raise ValueError(f"rotation must not be negative, got {self.rotation!r}")
 
     def transform(self) -> v2.Transform:
-        "The transforms of torchvision, behind size and crop."
+        "The transforms of torchvision, after resize and crop."
         flip = v2.RandomHorizontalFlip(self.hflip)
         tilt = v2.RandomPerspective(self.distortion, self.perspective)
         return v2.Compose([flip, tilt, v2.RandomRotation((-self.rotation, self.rotation))])

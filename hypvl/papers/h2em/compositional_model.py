@@ -176,7 +176,7 @@ class CompositionalConfig(ModelDescription, kind="compositional"):
 
     def untrained(self) -> "CompositionalConfig":
         kind, _, name = self.backbone.partition(":")
-        if kind != "open_clip":  # shipped, or in a folder of one's own
+        if kind != "open_clip":  # shipped, or in your own folder
             return self
         return replace(self, backbone=f"{kind}:{name.partition(':')[0]}")
 
@@ -282,7 +282,7 @@ def tower_device(tower: nn.Module) -> torch.device:
 class GatheredBatchNorm(nn.BatchNorm1d):
     "Batch normalisation whose statistics, in training, are those of the rows of all processes."
 
-    of_all_processes = True  # what the trainer asks of a norm where there are several
+    of_all_processes = True  # needed by the trainer with several processes
 
     def forward(self, input: Float[Tensor, "B D"]) -> Float[Tensor, "B D"]:
         alone = not (dist.is_available() and dist.is_initialized())
@@ -712,7 +712,7 @@ class CompositionalEncoder(HubModel):
 
     @property
     def _curvature(self) -> Tensor:
-        "Curvature magnitudes; flat space does not ask."
+        "Curvature magnitudes; unused in flat space."
         return getattr(self.geometry, "curvature", self.geometry.logit_scale.new_ones(1))
 
     def _views(self, features):
@@ -791,7 +791,7 @@ class CompositionalEncoder(HubModel):
         return points
 
     def _check_inputs(self, wanted, batch):
-        "Refuse inputs that nobody can make."
+        "Refuse inputs that the model does not compute."
         names, known = self.config.vocabulary, {**KIND_OF_NAME, **self.kinds}
         for name in wanted:
             if name not in known and name not in batch:

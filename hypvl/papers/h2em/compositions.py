@@ -447,7 +447,7 @@ def trained_parameters(
     "How many numbers the recipe's losses reach."
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     objective: Any = recipe.objective
-    if not objective.entailment:  # nothing asks for the categories of primitives
+    if not objective.entailment:  # the categories of primitives are unused
         trained = {name: p for name, p in trained.items() if "parent" not in name}
     return sum(p.numel() for p in trained.values())
 

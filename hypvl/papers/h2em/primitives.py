@@ -37,7 +37,7 @@ _SHIPPED = {"ut-zappos": "ut_zappos_taxonomy.json"}  # in hypvl/resources
 
 
 def _check_parents(what: str, parents: Any, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    "Parent -> children, or an error that lists what is missing, repeated and unknown."
+    "Parent -> children; ValueError with the missing, repeated and unknown names."
     if not isinstance(parents, Mapping) or not parents:
         raise ValueError(f"{what}: an object {{parent: [children]}} needed, got {parents!r:.80}")
     names, listed = list(names), Counter()
@@ -77,7 +77,7 @@ class PrimitiveTaxonomy:
 
     @property
     def ours(self) -> bool:
-        "Whether no one but this project would have made it: to be said in each table."
+        "Whether this project made the taxonomy, which each table states."
         return self.source == "cluster"
 
     def parent_names(self, kind: str) -> tuple[str, ...]:
@@ -186,13 +186,13 @@ def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     keys = [key for key, _ in pairs]
     for key in keys:
         if keys.count(key) > 1:
-            raise ValueError(f"group {key!r} stands twice")
+            raise ValueError(f"group {key!r} occurs twice")
     return dict(pairs)
 
 
 def parse_taxonomy(
     text: str,  # the answer to `taxonomy_prompt`
-    names: Sequence[str],  # what was asked about
+    names: Sequence[str],  # the names of the prompt
 ) -> dict[str, tuple[str, ...]]:  # parent -> children
     "The groups of an answer, each name in exactly one; anything else is an error."
     start, decoder = text.find("{"), json.JSONDecoder(object_pairs_hook=_no_repeats)
@@ -225,7 +225,7 @@ def cluster_primitives(
     features: Float[np.ndarray, "n w"],  # of the names, in this order
     groups: int | None = None,  # None: round(sqrt(n))
 ) -> dict[str, tuple[str, ...]]:  # parent -> children
-    "Groups of names with like features; ours, where no language model was asked."
+    "Groups of names with similar features; our method, without a language model."
     features = np.asarray(features, float)
     if features.ndim != 2 or len(features) != len(names):
         raise ValueError(f"features: a row for each of {len(names)} names, got {features.shape}")

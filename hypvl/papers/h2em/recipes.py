@@ -61,7 +61,7 @@ from ...training.recipe import Recipe, at_budget, split_overrides, untrained, wi
 def split_of(
     source: CzslSource,
 ) -> CompositionSplit:
-    "Which pairs a source trains on and asks for."
+    "The training and evaluation pairs of a source."
     if source.root:
         return read_split(source.root, source.name)
     world = StateWorld(source.world)
@@ -97,7 +97,7 @@ def training_images(
     return source.world.train_images * len(split.train)
 
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #535a63ac
-@lru_cache  # the recipes of a study ask for the same names
+@lru_cache  # the recipes of a study read the same names
 @torch.no_grad()
 def primitive_features(
     backbone: str,  # as for `find_backbone`
@@ -378,7 +378,7 @@ def composition_recipe(
         ]
         if idle:
             raise ValueError(
-                f"family={family!r} has a space, an attention and losses of its own: "
+                f"family={family!r} has its own space, attention and losses: "
                 f"{', '.join(idle)} would do nothing; h2em has these settings"
             )
         attention = own

@@ -201,7 +201,7 @@ def read_split(
     root: str | Path,  # of one data set
     name: str = "",  # in messages; the folder's where empty
 ) -> CompositionSplit:
-    "The split of a folder; an incomplete or inconsistent one is an error that says what is wrong."
+    "The split of a folder; ValueError for an incomplete or inconsistent one."
     root = Path(root)
     files = {phase: root / SPLIT_FOLDER / f"{phase}_pairs.txt" for phase in PHASES}
     lacking = [path.name for path in files.values() if not path.is_file()]
@@ -231,7 +231,7 @@ def compare_counts(
     split: CompositionSplit,
     images: dict[str, int] | None = None,  # phase -> pictures, where they are known
 ) -> pd.DataFrame:  # one row per count: found, published
-    "What the files hold beside what is published; a difference is a warning."
+    "Compare the files with the published counts; a difference is a warning."
     found = split.counts()
     for phase, number in (images or {}).items():
         found[f"{phase}_images"] = number
@@ -242,7 +242,7 @@ def compare_counts(
     different = table[table.found != table.published]
     if len(different):
         facts = [f"{n}: {row.found}, published {row.published}" for n, row in different.iterrows()]
-        _log.warning("%s differs from what is published: %s", split.name, "; ".join(facts))
+        _log.warning("%s differs from the published counts: %s", split.name, "; ".join(facts))
     return table
 
 # %% ../../../nbs/papers/h2em/900_splits.ipynb #ededc8b9

@@ -27,7 +27,7 @@ def image_tokens(
     """Tokens of pictures: first the feature of the tower, then one for each place.
 
     `image_tokens.register(MyTower)` teaches it another class of towers. Raises TypeError for a
-    class that nobody has registered.
+    class that is not registered.
     """
     raise TypeError(f"tower: {type(tower).__name__} has no tokens; see image_tokens.register")
 
@@ -120,7 +120,7 @@ class Bottleneck(nn.Module):
         self,
         width: int,  # of the stream
         dim: int = 64,  # of the bottleneck
-        scale: float = 0.1,  # of what is added
+        scale: float = 0.1,  # of the added term
         dropout: float = 0.1,
     ):
         super().__init__()
@@ -133,7 +133,7 @@ class Bottleneck(nn.Module):
             nn.init.zeros_(zero)
 
     def forward(self, x: Float[Tensor, "*B W"]) -> Float[Tensor, "*B W"]:
-        "What is added to the stream."
+        "The term added to the residual stream."
         return self.scale * self.up(self.dropout(F.relu(self.down(x))))
 
     def remember(self, norm: nn.Module, inputs: tuple) -> None:
@@ -141,7 +141,7 @@ class Bottleneck(nn.Module):
         self.seen = inputs[0]
 
     def add(self, branch: nn.Module, inputs: tuple, out: Any) -> Any:
-        "A hook behind a branch, attention or MLP."
+        "A hook after a branch, attention or MLP."
         assert self.seen is not None
         extra, self.seen = self(self.seen), None
         return (out[0] + extra, *out[1:]) if isinstance(out, tuple) else out + extra
@@ -154,7 +154,7 @@ class Bottlenecks(nn.ModuleList):
         self,
         tower: nn.Module,  # gets hooks, and no new part
         dim: int = 64,  # of a bottleneck
-        scale: float = 0.1,  # of what is added
+        scale: float = 0.1,  # of the added term
         dropout: float = 0.1,
     ):
         super().__init__()
