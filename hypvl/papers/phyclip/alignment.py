@@ -118,8 +118,7 @@ def _checked_presence(present, families: Sequence[str], n: int) -> Bool[np.ndarr
     constant = [name for name, part in zip(families, present.mean(0)) if part in (0, 1)]
     if constant:
         raise ValueError(
-            f"present: families {constant} are in all items or in none, "
-            "so nothing can be told about them"
+            f"present: families {constant} are in all items or in none, so they have no information"
         )
     return present
 

@@ -236,9 +236,7 @@ def aspects_figure(
         axis = axes[0, 0]
         _draw_answers(axis, answers)
         axis.set(xlabel="factor", ylabel="% of the question's entropy")
-        axis.set_title(
-            f"factors by what they answer to first (p < .01): {_counted_aspects(answers)}"
-        )
+        axis.set_title(f"factors by their strongest aspect (p < .01): {_counted_aspects(answers)}")
         low, high = axis.dataLim.intervaly
         axis.set_ylim(min(1.2 * low, -0.03 * high), 1.35 * high)  # room for the words
         handles: list[Patch | Line2D] = []

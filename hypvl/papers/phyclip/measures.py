@@ -39,7 +39,7 @@ def norm_excess(
     specific: str,  # image, box_image, text or box_text
     general: str,  # another of them
 ) -> pd.DataFrame:
-    "How much farther from the origin the specific series lies, as a share of the general one."
+    "Mean excess norm of the specific series, as a share of the general one."
 
     def excess(rows: pd.DataFrame) -> dict[str, float] | None:
         total = rows[rows["factor"].astype(str).eq("total")]

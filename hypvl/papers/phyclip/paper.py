@@ -142,7 +142,7 @@ def _answers(study: Study) -> Drawing:
     return aspects_figure(study.of_first_seed("answers", family="phyclip"))
 
 
-BUDGET_METRICS = {  # what is drawn over the budget: suite, data set, metric → title
+BUDGET_METRICS = {  # plotted over the budget: suite, data set, metric → title
     ("zero_shot", "species", "accuracy"): "species",
     ("zero_shot", "family", "accuracy"): "family",
     ("retrieval", "unseen", "t2i_R@5"): "text → image R@5, unseen",

@@ -29,7 +29,7 @@ def cone_margins(
     geometry: Product,  # or another with `cones`
     points: Float[Tensor, "N D"],  # one a word
 ) -> Float[Tensor, "N N"]:  # radians; row: dependant (apex), column: candidate head
-    "By how much each word lies outside the cone of each other; negative inside."
+    "Angle by which each word is outside the cone of each other; negative inside."
     if not geometry.has_cones:
         raise ValueError(f"geometry: {geometry.describe()} has no entailment cones")
     points = points.float()
@@ -52,14 +52,14 @@ def _loop(heads: np.ndarray, root: int) -> np.ndarray | None:
 
 
 def _least_heads(costs: np.ndarray, root: int) -> np.ndarray:
-    "Heads of least cost that all lead to `root`; nobody is joined to itself."
+    "Heads of least cost that all lead to `root`; no word is its own head."
     nodes = np.arange(len(costs))
     heads = np.where(nodes == root, root, costs.argmin(1))
     loop = _loop(heads, root)
     if loop is None:
         return heads
     rest = np.setdiff1d(nodes, loop)
-    # what a head outside costs more than the one inside, and what it costs to hang on the loop
+    # excess cost of an outside head over the inside one, and cost of attaching to the cycle
     enter = costs[np.ix_(loop, rest)] - costs[loop, heads[loop]][:, None]
     leave = costs[np.ix_(rest, loop)]
     within_rest = costs[np.ix_(rest, rest)]
@@ -144,7 +144,7 @@ def recovery(
     seed: int = 0,  # of random trees
     dataset: str = "captions",  # for the rows
 ) -> pd.DataFrame:  # item values of metric 'uas', with the kind of tree in column `tree`
-    "Unlabelled attachment of cone trees and of trees that know nothing."
+    "Unlabelled attachment of cone trees and of baseline trees."
     rng = np.random.default_rng(seed)
     attached = {name: [] for name in ("cones", "inverted", *CHAINS, "shuffled")}
     for points, gold in captions:
@@ -238,7 +238,7 @@ def parse_report(
     input_name: str = "words@final",  # which states
     seed: int = 0,  # of random trees and control pairs
 ) -> dict[str, pd.DataFrame]:
-    "Do the cones of a model know the parse? Frames `recovery` and `edges`; none without cones."
+    "Recovery of the parse from a model's cones: frames `recovery` and `edges`; none without cones."
     if not model.geometry.has_cones:
         return {}
     captions = word_embeddings(model, texts, parses, input_name)

@@ -44,7 +44,7 @@ def _gold_pipeline(parses):
     def look_up(text):
         if text not in known:
             raise ValueError(
-                f"parser 'gold' has no parse of {text!r}, it knows {len(known)} texts: give them "
+                f"parser 'gold' has no parse of {text!r}, it has {len(known)} texts: give them "
                 "as `parses`"
             )
         return known[text].to_doc(nlp.vocab)
@@ -55,7 +55,7 @@ def _gold_pipeline(parses):
 
 def load_parser(
     name: str | Path = "en_core_web_sm",  # installed package, folder of a saved pipeline, or 'gold'
-    parses: Iterable[Parse] = (),  # what 'gold' knows
+    parses: Iterable[Parse] = (),  # texts of 'gold'
 ) -> "spacy.language.Language":
     "A spaCy pipeline that sets heads; never downloads."
     import spacy
@@ -128,7 +128,7 @@ def _is_plain(head):
 def _read_plain(path, found) -> bool:
     """Fill `found`, {key: bytes}, with the captions of a tar; False at a header that is not plain.
 
-    What lies between the captions is not read.
+    Bytes between the captions are not read.
     """
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as tar:
         at = 0
@@ -147,7 +147,7 @@ def _read_plain(path, found) -> bool:
 
 # %% ../../../nbs/papers/syntax/842_parsers.ipynb #7e71968e
 def _captions(path, faults):
-    "Keys and cleaned captions of a shard in order; counts what is broken."
+    "Keys and cleaned captions of a shard in order; counts faults."
     found, texts, plain = {}, {}, True
     try:
         plain = _read_plain(path, found)
@@ -206,7 +206,7 @@ def _read_bin(path):
 
 # %% ../../../nbs/papers/syntax/842_parsers.ipynb #ba45f289
 def _state(path, facts, overwrite):
-    "What becomes of a shard whose parses should have these facts: finished, parsed or replaced."
+    "Action for a shard with these expected facts: finished, parsed or replaced."
     if not sidecar(path).exists():
         return "parsed"
     try:
@@ -235,7 +235,7 @@ def _loaded(name, identity):
 
 
 def _write_parses(path, facts, docs):
-    "Write parses, in a form that says what they were made of."
+    "Write parses with the identity of their parser and captions."
     from spacy.tokens import DocBin
     from srsly import msgpack_dumps
 
@@ -253,7 +253,7 @@ def _facts(keys, texts, identity):
 
 
 def _parse_shard(path, name, identity, batch_size, overwrite, max_bad, nlp=None):
-    "Parse one shard, with a parser of its own if none is given; (counts, lines for the log)."
+    "Parse one shard, loading a parser if none is given; (counts, lines for the log)."
     faults = Faults(max_bad)
     keys, texts = _captions(path, faults)
     facts = _facts(keys, texts, identity)
@@ -350,7 +350,7 @@ def read_docs(
     shard: str | Path,  # a shard that `parse_shards` has parsed
     vocab=None,  # spaCy vocabulary of the Docs; None makes one
 ) -> Iterator[tuple[str, "spacy.tokens.Doc"]]:
-    "(key, Doc) of each caption; the user data of the first Doc say who parsed it."
+    "(key, Doc) of each caption; the user data of the first Doc name the parser."
     from spacy.vocab import Vocab
 
     docs, facts = _read_bin(sidecar(shard))
@@ -365,7 +365,7 @@ def read_parses(
 
 # %% ../../../nbs/papers/syntax/842_parsers.ipynb #e13e23a7
 class StoredParses:
-    "The parses beside a shard; each is made when it is asked for."
+    "The parses beside a shard; each is decoded at first access."
 
     def __init__(
         self,

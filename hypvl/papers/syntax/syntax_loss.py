@@ -112,7 +112,7 @@ class Syntax(LossTerm, kind="syntax"):
         """Mean or sum of the violations, not weighted; 0 with a gradient where there is no pair.
 
         Reports, where there are cones: share of violated pairs, mean angle and aperture in radians;
-        of edges also the share whose head stands to the right. NaN where there is no pair.
+        of edges also the share whose head is to the right. NaN without a pair.
         """
         edges = None
         if self.term == "edge":

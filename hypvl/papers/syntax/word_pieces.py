@@ -67,7 +67,7 @@ class Pieces:
 def pieces(
     text: str,  # cleaned, as `clean_text` returns it
 ) -> Pieces:
-    "Pieces of a text with the characters that they stand for."
+    "Pieces of a text with their characters."
     found = []
     for match in _bpe().pat.finditer(text.lower()):
         for number, start, end in _match(match[0]):
@@ -106,7 +106,7 @@ def _words_of(found, parse, length):
 def align(
     text: str,  # a raw caption
     parse: Parse | None,  # the parse of `clean_text(text)`; None leaves all pieces without a word
-    tokens: Sequence[int] | None = None,  # ids with marks, no padding; None asks open_clip's
+    tokens: Sequence[int] | None = None,  # ids with marks, no padding; None: open_clip's
     context_length: int = 77,  # longest sequence, marks included, where `tokens` is None
     drop: Iterable[str] = ("punct", "space"),  # words that leave the tree, as in `keep_words`
 ) -> Aligned:
