@@ -105,7 +105,7 @@ def read_boxes(
 # %% ../../../nbs/papers/visual_hierarchies/868_box_source.ipynb #92f3ac8b
 @dataclass(frozen=True)
 class BoxSource(DataSource, kind="boxes"):
-    "Pairs of a whole and what lies in it: of the synthetic dataset, or of Open Images."
+    "Pairs of a scene or box and the boxes inside it: of the synthetic dataset, or of Open Images."
 
     root: str = ""  # folder with open_images/ and lvis/; empty: the synthetic dataset
     world: BoxWorldConfig = BoxWorldConfig()
@@ -132,11 +132,11 @@ class BoxSource(DataSource, kind="boxes"):
         """Tables of boxes and their pairs below `root`, made where they are missing.
 
         Folders `train`, `validation`, `test` and `lvis`, those that there are, for `load_boxes` and
-        `read_pairs`; `report.json` counts boxes, pairs and what was left out. `size` does not
+        `read_pairs`; `report.json` counts boxes, pairs and skipped items. `size` does not
         matter: pictures are read as they are. Of several processes one writes, the others wait.
         An interrupted call resumes with the first table or part of pairs that is missing; the
         synthetic dataset is drawn from its beginning until it was finished once. Another draw of it
-        than 0 has a suite of its own, with the same tables of training and validation.
+        than 0 has its own suite, with the same tables of training and validation.
         """
         folder, draw = self.folder(root), 0 if self.root else self.world.draw
         suite, name = folder, folder.name
@@ -153,14 +153,14 @@ class BoxSource(DataSource, kind="boxes"):
                 own = annotation_files(raw, ("classes", "test", "lvis"))
                 places = {split: own if split in own else files for split in files}
                 self._prepare_splits(places, suite, progress)
-            self.test_images(suite)  # a wrong file is an error now, not behind a training
+            self.test_images(suite)  # a wrong file is an error now, not after a training
         val = folder / ("validation" if "validation" in report else "train")
         return DataPaths(folder / "train", val, suite, name)
 
     def _prepare_splits(
         self, files: Mapping[str, Mapping[str, Path]], out: Path, progress: bool
     ) -> dict[str, dict]:
-        "Tables and pairs of the splits that there are, each of its own files; what was counted."
+        "Tables and pairs of the existing splits, each of its own files; their counts."
         report = {}
         for split in (*SPLITS, "lvis"):
             if split in files:
@@ -180,7 +180,7 @@ class BoxSource(DataSource, kind="boxes"):
         return read_image_ids(load_boxes(Path(folder) / "test"), self.test_ids)
 
     def _prepare_split(self, files, split: str, out: Path, progress: bool) -> dict:
-        "Table and pairs of a split; what was counted."
+        "Table and pairs of a split; their counts."
         if not (out / "table.json").exists():
             save_boxes(read_boxes(files, split), out)
         boxes = load_boxes(out)

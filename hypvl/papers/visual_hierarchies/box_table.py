@@ -37,7 +37,7 @@ class Boxes:
     classes: tuple[str, ...]  # identifiers: of Open Images MIDs, of LVIS category ids
     names: tuple[str, ...]  # of the classes, for display
     root: str = ""  # folder of the images
-    faults: Mapping[str, int] = field(default_factory=dict)  # what was left out or mended
+    faults: Mapping[str, int] = field(default_factory=dict)  # skipped or corrected boxes
 
     def __len__(self) -> int:
         return len(self.image)

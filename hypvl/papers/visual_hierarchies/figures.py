@@ -220,7 +220,7 @@ def _draw_order(axis: Axes, tree: SceneTree, views: Views) -> None:
 
 
 def _in_reading_order(tree: SceneTree) -> list[int]:
-    "Nodes depth first, so that siblings stand together."
+    "Nodes depth first, so that siblings are adjacent."
     return list(nx.dfs_preorder_nodes(tree.graph, SCENE))
 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #eadd3651
@@ -348,7 +348,7 @@ def crop_of(
     picture: np.ndarray,  # [H, W, 3]
     hit,  # with x1, y1, x2, y2 as fractions
 ) -> np.ndarray:
-    "What is in the box of a result."
+    "The crop of a result."
     high, wide = picture.shape[:2]
     corners = np.array([hit.x1, hit.y1, hit.x2, hit.y2], float)
     left, top, right, bottom = pixel_box(corners, wide, high)
@@ -505,7 +505,7 @@ def class_tree_figure(
     roots: Sequence[int] | None = None,  # None: `best_roots`
     levels: int = 4,  # classes on a way down
 ) -> Drawing:
-    "Some classes with what lies in them, drawn sideways."
+    "Some classes with the classes below them, drawn sideways."
     roots, rows = best_roots(tree) if roots is None else list(roots), []
     if not roots:
         raise ValueError("tree: no class contains another")
@@ -538,7 +538,7 @@ def frequency_figure(
     classes: pd.DataFrame,  # role, label, count
     most: int = 50,  # classes
 ) -> Drawing:
-    "Shares of the most frequent classes among the boxes that are searched and that ask."
+    "Shares of the most frequent classes among candidate boxes and queries."
     roles = {"candidate boxes": "candidates", "query boxes": "queries"}
     counts = classes.pivot_table(index="label", columns="role", values="count", aggfunc="sum")
     counts = counts.reindex(columns=[*roles]).fillna(0).astype(int)

@@ -46,7 +46,7 @@ Likeness = Callable[[Float[Tensor, "q D"], Float[Tensor, "N D"]], Float[Tensor, 
 def likeness(
     name: str,  # one of `SCORES`
     geometry: Geometry | None = None,  # not needed for the cosine
-    direction: str = "parent_to_child",  # who asks; or 'child_to_parent'
+    direction: str = "parent_to_child",  # direction; or 'child_to_parent'
 ) -> Likeness:  # of queries [q, D] and candidates [N, D]; higher is closer
     "The score by which queries rank candidates."
     if name not in SCORES:
@@ -359,7 +359,7 @@ class _Knowing:
 
     def _drawn(self, pool, length, wanted, part):
         "Mean transport and variation of random lists, which do not depend on the blocks."
-        if self.search.exclude_self:  # every query has a pool of its own
+        if self.search.exclude_self:  # every query has its own pool
             lists = []
             for query, counts, k in zip(range(part.start, part.stop), pool, length):
                 rng = np.random.default_rng([self.seed, query])

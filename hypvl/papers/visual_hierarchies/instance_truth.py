@@ -42,7 +42,7 @@ class Search:
 
     queries: Bool[np.ndarray, "Q C"]  # labels of each query
     candidates: Int[np.ndarray, "N"] | Bool[np.ndarray, "N C"]  # label or labels of each candidate
-    hierarchy: Bool[np.ndarray, "C C"] | None = None  # row: a class; column: what is right for it
+    hierarchy: Bool[np.ndarray, "C C"] | None = None  # row: a class; column: relevant classes
     query_images: Int[np.ndarray, "Q"] | None = None  # numbers of images
     candidate_images: Int[np.ndarray, "N"] | None = None
     exclude_self: bool = False  # instances of the query's own image are no candidates

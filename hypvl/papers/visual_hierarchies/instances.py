@@ -92,7 +92,7 @@ class InstanceSet:
         return [every[image] for image in images]
 
     def searches(self) -> dict[str, Search]:
-        "By direction: labels of queries and candidates, and what lies below or above them."
+        "By direction: labels of queries and candidates, and the classes below or above them."
         boxes, chosen, count = self.boxes, self.chosen, len(self.boxes.classes)
         parent_to_child = Search(
             queries=label_matrix(self.labels(chosen.query_images), count),
@@ -123,7 +123,7 @@ _VALIDATION = ("validation", "train", "open_images", FRACTIONS, 10_000)
 def _open_set(
     data: DataPaths, source: BoxSource, name: str, about: tuple, most: int | None
 ) -> InstanceSet:
-    "A set of `_SETS`, of what is prepared."
+    "A set of `_SETS`, from the prepared data."
     folder, ground, bounds, fractions, queries = about
     boxes = load_boxes(data.suite / folder)
     known = load_boxes(data.suite / ground)
@@ -201,7 +201,7 @@ def embed_set(
     workers: int = 0,
     ordered: int = 200,  # images whose order is measured
 ) -> Embedded:
-    "Points of what is searched, and of all large boxes of some images."
+    "Embeddings of queries and candidates, and of all large boxes of some images."
     boxes, chosen = found.boxes, found.chosen
     measured = np.arange(len(boxes.images))
     measured = measured[:: max(1, len(measured) // ordered)][:ordered]
@@ -303,7 +303,7 @@ def _thresholds(like: str, scores: Float[Tensor, "q N"], geometry: Geometry) -> 
 
 
 def curve_rows(embedded: Embedded, geometry: Geometry, by: str = "") -> pd.DataFrame:
-    "Precision and recall of scenes that ask for boxes, by the model's own score."
+    "Precision and recall of boxes retrieved by scenes, by the model's own score."
     direction, name = DIRECTIONS[0], scores_of(geometry, by)["paper"]
     search, (queries, answers) = embedded.found.searches()[direction], embedded.points(direction)
     score = scores_between(likeness(name, geometry, direction), queries, answers)
@@ -426,7 +426,7 @@ def _radii(model: ImageEncoder, points: Float[Tensor, "N D"]) -> np.ndarray:
 
 
 def _single_class_sets(root: str) -> Iterator[tuple[str, ImageSet, ImageSet]]:
-    "Name, known and asked pictures of each set that is there; a warning says what is not."
+    "Name, candidates and queries of each available set; a warning names missing ones."
     for name in SINGLE_CLASS:
         try:
             known, asked = open_single_class(name, root)

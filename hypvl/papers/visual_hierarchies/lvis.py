@@ -33,7 +33,7 @@ def _four_numbers(bbox: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    "Whether a value can be a coordinate; true and false cannot, nor what no float64 holds."
+    "Whether a value can be a coordinate; not true, false or values beyond float64."
     known = isinstance(value, (int, float)) and not isinstance(value, bool)
     return known and not abs(value) > sys.float_info.max
 
@@ -68,11 +68,11 @@ def _images(file: CocoFile, folder, faults: Counter) -> tuple[dict, list[str]]:
 # %% ../../../nbs/papers/visual_hierarchies/862_lvis.ipynb #240a11ed
 def read_lvis(
     path: str | Path,  # such as lvis_v1_val.json
-    images: str | Path | None = None,  # folder with `val2017/`, ...; None: nobody looks for files
+    images: str | Path | None = None,  # folder with `val2017/`, ...; None: files are not checked
 ) -> Boxes:
     """Boxes of a file in LVIS's layout; classes are in the order of their ids.
 
-    `faults` counts what was left out: images without a file and their boxes, boxes of images that
+    `faults` counts skipped items: images without a file and their boxes, boxes of images that
     are not listed, and boxes that are not four numbers; and images without boxes, which stay.
     """
     file, faults = read_coco(path), Counter()

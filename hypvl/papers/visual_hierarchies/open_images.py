@@ -127,7 +127,7 @@ def _numbers(column: pa.Array, known: dict[str, int], grow: bool) -> np.ndarray:
 def read_open_images(
     annotations: str | Path,  # CSV of boxes, such as oidv6-train-annotations-bbox.csv
     classes: dict[str, str],  # as from `read_classes`
-    images: str | Path | None = None,  # folder of the images; None: nobody looks for files
+    images: str | Path | None = None,  # folder of the images; None: files are not checked
     split: str = "train",  # folder of the images below it
     block_size: int = 1 << 20,  # bytes decoded at a time
 ) -> Boxes:

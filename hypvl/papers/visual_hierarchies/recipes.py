@@ -46,7 +46,7 @@ def pair_objective() -> TermsObjective:
 def hcl_objective() -> TermsObjective:
     """HCL's loss: contrast of two views by cosine, and of scene and object by distance.
 
-    What is right beside the partner is masked as in `pair_objective`.
+    Further positives are masked as in `pair_objective`.
     """
     views = LabelContrast("child", "view", "child_row", "child_row", similarity="direction")
     pairs = LabelContrast("parent", "child", "entails", "instance", weight=0.1)

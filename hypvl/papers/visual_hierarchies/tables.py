@@ -203,7 +203,7 @@ _ORDER_OF_ROWS = ("CLIP", UNTRAINED, "CLIP-euc, one image", "CLIP-hyp, one image
 
 
 def _place(row: Mapping) -> tuple:
-    "Models as the paper orders them, others behind."
+    "Models in the paper's order, others last."
     return (place_among(row["model"], _ORDER_OF_ROWS),)
 
 
