@@ -964,7 +964,7 @@ class OwnSourcesOnly:
 class OwnPagesOnly:
     """Refuses uploads and events that another site's page sends; programs send no such headers.
 
-    Browsers name the requesting site in `Sec-Fetch-Site` (to this machine and over https) or `Origin`.
+    Browsers name that site in `Sec-Fetch-Site` (to this machine and over https) or `Origin`.
     """
 
     def __init__(self, app: ASGIApp):
