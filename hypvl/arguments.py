@@ -30,7 +30,7 @@ from .config import suggest
 
 # %% ../nbs/006_arguments.ipynb #7cba22d0
 class Parser(argparse.ArgumentParser):
-    "A parser whose errors suggest what may have been meant."
+    "A parser whose errors suggest the nearest known option."
 
     def error(self, message):
         self.print_usage(sys.stderr)
@@ -179,7 +179,7 @@ def _import_file(path: Path) -> ModuleType:
 
 # %% ../nbs/006_arguments.ipynb #67d17a85
 def load_plugin(
-    name: str,  # what `import` takes, or the path of a .py file
+    name: str,  # module name, or the path of a .py file
 ) -> ModuleType:
     """Import a module whose geometries, losses, towers or data sources register themselves.
 
@@ -359,7 +359,7 @@ def listed(
     name: str,  # of the argument
     value: str,  # of the argument; the path of a .txt file lists several
 ) -> list[str]:
-    "The value, or what the lines of a list say, without empty lines and those with a # in front."
+    "The value, or the lines of a list, without empty lines and comments."
     path = Path(value)
     if path.suffix != ".txt" or not path.is_file():
         return [value]

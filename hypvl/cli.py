@@ -301,18 +301,18 @@ def _add_data_check(parser: argparse.ArgumentParser):
     group.add_argument(
         "--checksums",
         action="store_true",
-        help="compare archives below data_root with what their publishers have; reads every byte",
+        help="compare archives below data_root with published checksums; reads every byte",
     )
     group.add_argument(
         "--pictures",
         action="store_true",
-        help="decode every picture of a zero-shot, caption or pair set that is a file of its own, "
+        help="decode every picture of a zero-shot, caption or pair set that is a separate file, "
         "and list all that cannot be read",
     )
 
 
 def _add_extraction(parser: argparse.ArgumentParser):
-    "Options that say whose features are computed, and with what."
+    "Options for the pictures and the encoders of features."
     group = parser.add_argument_group("data and encoders")
     group.add_argument(
         "--data",
@@ -399,7 +399,7 @@ def make_parser() -> argparse.ArgumentParser:
         plan_command,
         add_plan,
         help="samples per second, memory and hours of a paper's recipes",
-        description="What the recipes of a paper take, from a few updates measured here.",
+        description="Speed, memory and hours of a paper's recipes, from a few updates measured here.",
     )
     _command(
         commands,
@@ -469,7 +469,7 @@ def make_parser() -> argparse.ArgumentParser:
         _data_check,
         _add_data_check,
         help="list the datasets found, whether each is complete, and how to get the rest",
-        description="What a folder holds of the published data sets. The exit code is 0 if all "
+        description="List the published data sets in a folder. The exit code is 0 if all "
         "are complete, 3 if something is missing, 1 if something cannot be used.",
     )
     _command(
@@ -588,7 +588,7 @@ def _processes(device: str):
     return str(state.device), share
 
 # %% ../nbs/001_cli.ipynb #8c21631e
-MAIN_NUMBERS = (  # suite, data set (None: the mean over all), metric, what is printed
+MAIN_NUMBERS = (  # suite, data set (None: the mean over all), metric, label
     ("zero_shot", None, "accuracy", "zero-shot accuracy"),
     ("retrieval", None, "t2i_R@5", "text to image R@5"),
     ("retrieval", None, "i2t_R@5", "image to text R@5"),
@@ -731,7 +731,7 @@ def _flatten(args, checkpoint: str, name: str, out: Path, device: str, alone: bo
 
 # %% ../nbs/001_cli.ipynb #cba4013c
 def _probe_sets(args: argparse.Namespace) -> tuple[list[tuple["ProbeData", list]], set[int]]:
-    "Open datasets with the shots that they suit, and the exit codes of what is left out."
+    "Open datasets with the shots that they suit, and the exit codes of skipped ones."
     from hypvl.data.benchmarks.image_sets import MissingData
     from hypvl.evaluation.suites.probes import (
         open_probe,
@@ -961,7 +961,7 @@ def _join_results(models: Sequence[tuple[str, str, Path]], path: Path):
 
 # %% ../nbs/001_cli.ipynb #f456bf17
 def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[str], list[str]]:
-    "Print the folder of results and the main numbers; return what is missing and what failed."
+    "Print the folder of results and the main numbers; return the missing and the failed sets."
     import pandas as pd
 
     from hypvl.evaluation.statistics import is_part
@@ -999,7 +999,7 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
 
 # %% ../nbs/001_cli.ipynb #2ba74184
 def _wds_state(folder: Path) -> tuple[str, str]:
-    "State of the test split of a webdataset benchmark, and its size or what is wrong."
+    "State of the test split of a webdataset benchmark, and its size or fault."
     from hypvl.data.benchmarks.image_sets import MissingData
     from hypvl.data.benchmarks.webdatasets import open_wds
 
@@ -1165,7 +1165,7 @@ def _export(args: argparse.Namespace) -> int:
     return 0
 
 # %% ../nbs/001_cli.ipynb #95a30782
-STOPPED = 130  # exit code of what Ctrl-C stopped, as a shell has it
+STOPPED = 130  # exit code after Ctrl-C, as in a shell
 
 
 UNREAD = 141  # the reader of the output has closed, likewise

@@ -44,7 +44,7 @@ def suggest(
     known = [str(k) for k in known]
     front, _, last = str(name).rpartition(".")
     beside = {k.rpartition(".")[2]: k for k in known if front and k.rpartition(".")[0] == front}
-    # right, but for what is before it
+    # right, except for its prefix
     near = [k for k in known if k.rpartition(".")[2] == last][:1]
     if not near and beside:  # a long front that is right says nothing about the last part
         near = [beside[k] for k in difflib.get_close_matches(last, beside, n=1, cutoff=0.5)]
@@ -276,14 +276,14 @@ def with_field_docs(
 
 # %% ../nbs/000_config.ipynb #a65fb24f
 def _is_copy(new: Any, known: Any) -> bool:
-    "Whether a notebook of the package defines again what the package has."
+    "Whether a notebook of the package redefines a class of the package."
     packaged = str(getattr(known, "__module__", "")).startswith("hypvl.")
     here = getattr(new, "__module__", "") == "__main__"
     return packaged and here and new.__qualname__ == known.__qualname__
 
 
 class Registry(dict):
-    """Name → class or function, for what is no config.
+    """Name → class or function, for entries that are no configs.
 
     The package's own entries stay when a notebook of the package, which defines them, is run.
     """
@@ -307,7 +307,7 @@ class ByKind:
             cls.members = {}
         elif cls.kind and not kind:
             parent = cls.__mro__[1].__name__
-            raise TypeError(f"kind: {cls.__name__}, a {parent}, needs a kind of its own")
+            raise TypeError(f"kind: {cls.__name__}, a {parent}, needs another kind")
         elif kind:
             cls.kind = kind
             known = cls.members.get(kind, cls)
@@ -444,7 +444,7 @@ def _all_fields(cfg: Any, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def _plain(value: Any, key: str = "", fields: Callable = _all_fields) -> Any:
-    "`value` as what JSON can hold."
+    "`value` as JSON-compatible data."
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         below = {k: _plain(v, f"{key}.{k}".lstrip("."), fields) for k, v in fields(value, key)}
         return ({"kind": value.kind} if isinstance(value, ByKind) else {}) | below
@@ -470,7 +470,7 @@ def to_dict(
 
 def from_dict(
     cls: type[Config],  # the dataclass to build
-    d: Mapping,  # what `to_dict` made; missing keys take their defaults
+    d: Mapping,  # as from `to_dict`; missing keys take their defaults
 ) -> Config:
     "Build a config from plain data, with every value read as its declared type."
     if not isinstance(d, Mapping):
@@ -581,7 +581,7 @@ def atomic_path(
     path = Path(path)
     part = path.with_name(
         f".{path.name}.part"
-    )  # what a killed writer leaves is overwritten by the next
+    )  # the next writer overwrites leftovers of a killed one
     try:
         yield part
         with open(part, "rb+") as f:
@@ -623,7 +623,7 @@ def _once(pairs):
 
 
 def parse_json(content: str | bytes) -> Any:
-    "What JSON says; whatever is wrong with it is a ValueError."
+    "The parsed JSON; ValueError for any fault."
     try:
         return json.loads(content, object_pairs_hook=_once)
     except RecursionError:
@@ -657,7 +657,7 @@ def load_config(
     cls: type[Config],  # the dataclass that was saved
     path: str | Path,  # the .json file
 ) -> Config:
-    "Load what `save_config` wrote."
+    "Load a file of `save_config`."
     return from_dict(cls, read_object(path))
 
 

@@ -85,7 +85,7 @@ def _shown(values: np.ndarray) -> str:
 def read_integers(
     name: str,  # of the argument, for messages
     given: Values,
-    length: int | None = None,  # how many there must be; None: any number
+    length: int | None = None,  # required number; None: any
 ) -> Int64[np.ndarray, "N"]:
     "Return integers; ValueError for booleans, floats, and another shape or length."
     values = read_values(name, given)
@@ -108,7 +108,7 @@ def read_indices(
     name: str,  # of the argument, for messages
     given: Values,
     count: int,  # of the things that are counted from 0
-    length: int | None = None,  # how many indices there must be; None: any number
+    length: int | None = None,  # required number of indices; None: any
 ) -> Int64[np.ndarray, "N"]:
     "Return indices in 0 … count − 1; ValueError for anything else, booleans and floats among it."
     values = read_integers(name, given, length)

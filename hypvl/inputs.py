@@ -25,7 +25,7 @@ class Kind:
     side: str | None = None  # 'image' or 'text': the modality that it belongs to
     embedded: bool = True  # an encoder makes points of it; False: handed through as it is
     ragged: bool = False  # axis 1 differs from batch to batch
-    fill: int = 0  # what pads a ragged axis
+    fill: int = 0  # fill value of a ragged axis
     one_per_sample: bool = True  # row n belongs to sample n
     shared: bool = False  # the same rows for every part of a batch, such as candidates
 
@@ -62,7 +62,7 @@ def input_kind(
     name: str,  # of an input, such as 'image' or 'words@final:mean'
     kinds: Mapping[str, str | Kind] | None = None,  # name → kind, as a loader declares them
 ) -> Kind:
-    """The kind of an input: as declared, else what the name means in the CLIP line.
+    """The kind of an input: as declared, else by the name of a CLIP input.
 
     Raises LookupError for a name without a kind, and for an unknown kind.
     """

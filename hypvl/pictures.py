@@ -25,7 +25,7 @@ with extra_named("hypvl.pictures"):
 # %% ../nbs/005_pictures.ipynb #8edb47106e1a46a883d545849b8ab81b
 @dataclass(frozen=True)
 class Bounds:
-    "What is taken as a picture."
+    "Limits of a readable picture."
 
     most_bytes: int = 100_000_000
     most_pixels: int = 89_478_485  # from here on Pillow warns of a decompression bomb
@@ -56,7 +56,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:
-    "The picture in RGB as people see it: turned by its EXIF mark, on white where transparent."
+    "The picture in RGB: upright by its EXIF mark, on white where transparent."
     if not isinstance(image, Image.Image):
         raise TypeError(
             f"image: PIL image needed, got {type(image).__name__} {str(image)[:40]!r}; "
@@ -145,7 +145,7 @@ def read_picture(
 
 # %% ../nbs/005_pictures.ipynb #cb1e1581032b452c9409d6c6813c49d1
 PICTURE_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif")
-PICTURE_SUFFIXES += (".tiff", ".ppm", ".pgm", ".pbm")  # what `Bounds.formats` are called on disk
+PICTURE_SUFFIXES += (".tiff", ".ppm", ".pgm", ".pbm")  # file suffixes of `Bounds.formats`
 UNREAD_SUFFIXES = (".heic", ".heif", ".avif", ".jp2", ".jxl", ".svg", ".cr2", ".cr3", ".nef")
 UNREAD_SUFFIXES += (".arw", ".dng")  # pictures all the same
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".7z", ".rar")
@@ -167,7 +167,7 @@ def left_behind(
 def counted_by_kind(
     files: Sequence[str],  # names or paths
 ) -> str:  # '60 .heic, 1 .zip; e.g. cat/a.heic'
-    "How many files of each ending there are, and one of them."
+    "Number of files per suffix, and one example."
     kinds = Counter(PurePath(file).suffix.lower() or "without ending" for file in files)
     counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.most_common())
     return f"{counts}; e.g. {files[0]}"

@@ -526,7 +526,7 @@ def _prepare(recipe: "Recipe", out: Path, args: argparse.Namespace) -> None:
 
 
 def _say_scores(recipe: "Recipe", folder: Path, plugins: list[str]) -> None:
-    "Print what a finished run has learned, and where its model is."
+    "Print the scores of a finished run and the folder of its model."
     from hypvl.papers.parallel_runs import run_summary
     from hypvl.papers.runs import Run
 

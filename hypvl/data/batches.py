@@ -143,7 +143,7 @@ class EpochDataset(Dataset):
         return default_collate(samples)
 
     def identity(self) -> dict[str, Any]:
-        "What the samples depend on, besides seed and order, for JSON."
+        "Settings of the samples, besides seed and order, for JSON."
         return {}
 
 
@@ -185,7 +185,7 @@ class Loader:
 
     `kinds` names the entries of a batch; `state_dict` and `load_state_dict` keep the position,
     for another number of reading processes or of ranks too, as long as the global batch is the
-    same. A pass that does not train starts anew at each `iter`.
+    same. A pass in order restarts at each `iter`.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class Loader:
         return self._faults.counts
 
     def identity(self) -> dict[str, Any]:
-        "What distinguishes these batches from others."
+        "Settings that identify these batches."
         return dict(self._facts)
 
     def state_dict(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ def said(
     entry: Any,  # of one of the lists
     where: str,  # such as `lvis.json: images[3]`
 ) -> str:
-    "Return what a message calls an entry."
+    "Return the name of an entry in messages."
     has_id = isinstance(entry, Mapping) and "id" in entry
     return f"{where} (id {entry['id']})" if has_id else where
 
@@ -68,7 +68,7 @@ class CocoFile:
     categories: Mapping[int, Mapping[str, Any]]  # id → entry
 
     def numbered(self) -> Iterator[tuple[str, Any]]:
-        "What a message calls an annotation, and the annotation; ValueError where one id is twice."
+        "Name of an annotation in messages, and the annotation; ValueError for a repeated id."
         known = set()
         for place, entry in enumerate(self.annotations):
             where = f"{self.name}: annotations[{place}]"
@@ -129,7 +129,7 @@ def category_name(entry: Mapping[str, Any], where: str) -> str:
 # %% ../../nbs/data/213_coco.ipynb #8a725bdf
 def image_files(
     record: Mapping[str, Any],  # an entry of `images`
-    where: str = "record",  # what a message calls it
+    where: str = "record",  # its name in messages
 ) -> list[str]:
     "Return where a picture may be: the last two parts of `coco_url`, then `file_name`."
     found = []

@@ -108,7 +108,7 @@ def read_place(place: TarPicture | ParquetPicture) -> Image.Image:
 # %% ../../nbs/data/224_downloads.ipynb #d4c6f75e
 @dataclass(frozen=True)
 class Downloads:
-    "What img2dataset has written."
+    "Output of img2dataset."
 
     pairs: tuple[tuple[Any, tuple[str, ...]], ...]  # place of a picture, and its captions
     faults: tuple[tuple[str, str, str], ...]  # kind, place, fault

@@ -93,7 +93,7 @@ def run_jobs(
 ) -> Iterator[Any]:
     """The result of `function(*job)` for each job, in order.
 
-    A failing job stops those that have not begun. What cannot be sent to another process is a
+    A failing job stops those that have not begun. A function that cannot be pickled is a
     `TypeError` before one is started.
     """
     jobs = list(jobs)

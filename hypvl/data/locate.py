@@ -47,12 +47,12 @@ class FoundSet:
 
 
 class Amount(NamedTuple):
-    "How much of a set is there."
+    "State of a set."
 
     there: int  # items
     published: int  # items that there should be
     where: str  # below the data root
-    note: str = ""  # what else there is to say
+    note: str = ""  # further remarks
     complete: bool = True  # False: incomplete whatever the counts say
     pictures: tuple[Path, ...] = ()  # files that hold one each
 
@@ -111,7 +111,7 @@ def count_samples(
     path: str | Path,  # a shard
     through: bool = False,  # read it even if its counts and its end say that it is whole
 ) -> tuple[int, int, str]:  # samples found, samples written, faults
-    "How many samples of a shard are there, and how many its preparation has written."
+    "Samples in a shard, and samples written by its preparation."
     written = expected_samples(path)
     if written and not through and _ends_well(Path(path)):
         return written, written, ""
@@ -141,7 +141,7 @@ _GRIT = (
 
 # %% ../../nbs/data/208_locate.ipynb #3c058ec2
 def _grit(name: str, root: Path) -> Amount:
-    "Pairs of prepared shards, beside what their preparation has written."
+    "Pairs in prepared shards, beside the counts of their preparation."
     folder = root / "grit"
     shards = sorted(folder.glob("*.tar"))
     if not shards:
@@ -231,7 +231,7 @@ def check_root(
     data_root: str | Path,
     sets: Sequence[str] | None = None,  # titles, such as 'COCO'; None: all that are known
 ) -> pd.DataFrame:  # columns name, state, there, published, where, note
-    "What a folder holds of the published data sets."
+    "The published data sets found in a folder."
     rows = [vars(found) for found in found_sets(data_root, sets)]
     return pd.DataFrame(rows, columns=["name", "state", "there", "published", "where", "note"])
 

@@ -63,7 +63,7 @@ def unreadable_pictures(
 # %% ../../nbs/data/204_own_data.ipynb #08bc1b2d
 def unpack_pairs(
     shards: Sequence[Path],  # tars, and Parquet files with a column of pictures
-    folder: Path,  # where the pictures go
+    folder: Path,  # output folder of the pictures
     progress: bool = True,  # show a bar
 ) -> PairFiles:
     """Unpack the pictures of shards and return their pairs and faults.
@@ -130,7 +130,7 @@ class OwnPairs:
 
 
 def look_through(
-    found: PairFiles,  # what `find_pairs` or `unpack_pairs` gives
+    found: PairFiles,  # result of `find_pairs` or `unpack_pairs`
     workers: int | None = None,  # threads; None: one per core
     progress: bool = True,  # show a bar
 ) -> OwnPairs:

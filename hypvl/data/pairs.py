@@ -254,7 +254,7 @@ class PairDataset(EpochDataset):
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ValueError(f"size: an integer of 1 or more, got {size!r}")
         if not callable(tokenizer):
-            raise TypeError(f"tokenizer: what makes ids of texts, got {tokenizer!r}")
+            raise TypeError(f"tokenizer: a callable from texts to ids is needed, got {tokenizer!r}")
         if not isinstance(columns, (tuple, list)) or len(columns) != 2:
             raise ValueError(f"columns: two names, of pictures and captions, got {columns!r}")
         check_crop_scale(crop_scale)

@@ -98,7 +98,7 @@ class Parse:
 
     @classmethod
     def from_dict(cls, d: Mapping) -> "Parse":
-        "Read what `to_dict` wrote."
+        "Read a dictionary of `to_dict`."
         missing = {"text", "words", "starts", "heads", "deps"} - set(d)
         if missing:
             raise ValueError(f"parse: missing keys {sorted(missing)}, got {sorted(d)}")
@@ -110,7 +110,7 @@ class Box:
     "A rectangle of an image and the phrase that it shows."
 
     xyxy: tuple[float, float, float, float]  # left, top, right, bottom as fractions in 0..1
-    phrase: str  # what the box shows
+    phrase: str  # content of the box
     start: int = -1  # first character of the phrase in the caption, -1 when it is not in it
     end: int = -1  # one past its last character
     node: str | None = None  # taxonomy node of the object
@@ -235,7 +235,7 @@ def _rows(
 
 # %% ../../nbs/data/200_records.ipynb #16fff622
 def read_table(
-    path: str | Path,  # rows with commas, or what `separator` says, below a row of names
+    path: str | Path,  # rows separated by commas or `separator`, below a row of names
     columns: Sequence[str],  # that are wanted
     separator: str = ",",
 ) -> list[tuple[str, ...]]:  # the wanted cells of each row

@@ -30,7 +30,7 @@ from .world.writers import SuiteConfig, suite_name, write_grit, write_suite
 # %% ../../nbs/data/203_sources.ipynb #0e6328a8
 @dataclass(frozen=True)
 class DataPaths:
-    "Where prepared data lie."
+    "Folders of prepared data."
 
     train: Path  # for training
     val: Path  # for validation; may be `train` where there is nothing else
@@ -64,7 +64,7 @@ class DataSource(ByKind):
 
     def dataset(
         self,
-        data: DataPaths,  # what `prepare` returned
+        data: DataPaths,  # result of `prepare`
         tokenizer,  # strings → ids [B, L], padded with 0
         size: int,  # side of the images in pixels
         seed: int = 0,  # of order and random draws
@@ -103,14 +103,14 @@ class DataSource(ByKind):
         return self.loader(replace(data, val=part), tokenizer, size, batch_size, split="val")
 
     def start_model(self, model: Any, data: DataPaths) -> None:
-        "Set what an untrained model keeps of its training data, such as their statistics."
+        "Set the statistics of the training data in an untrained model."
 
     def is_synthetic(self) -> bool:
         "Whether the library draws these data itself."
         return False
 
     def samples(self) -> "DataSource":
-        "The source of the pictures and texts themselves, where another keeps what towers say."
+        "The source of pictures and texts, also for a source of features."
         return self
 
     def words(self) -> tuple[str, ...]:
@@ -178,7 +178,7 @@ def _write_split(
 
 # %% ../../nbs/data/203_sources.ipynb #4027fc3b
 def _grammar_words() -> set[str]:
-    "What the grammar puts between the words of its mentions."
+    "Function words of the grammar."
     names = ("anchor", "boat", "cup")  # for both articles
     said = tuple(Mention(name, name) for name in names)
     captions = [compose(said, template) for template in ("bare", "photo", "there")]
@@ -237,7 +237,7 @@ class WorldSource(ShardSource, kind="world"):
         return world_words(self.make_world())
 
     def folder(self, root: str | Path, size: int) -> Path:
-        "Where `prepare` puts the data: named after all that they depend on but the draw."
+        "Folder of the data, named after all settings except the draw."
         suite = replace(self.suite, draw=0)
         made_of = [self.world, suite, self.train, self.val, self.min_area, size]
         return Path(root) / config_hash(made_of)
@@ -270,7 +270,7 @@ class StatesSource(ShardSource, kind="states"):
     val: int = 1_000  # pictures for validation, of training pairs too
     min_area: int = 64  # boxes need more pixels than that
     crop_scale: tuple[float, float] = (0.6, 1.0)  # area kept by the random crop
-    # how often a sentence names the pair, the shape alone, the state alone
+    # shares of sentences with the pair, the shape alone, the state alone
     form_odds: tuple[float, float, float] = _changed(FORM_ODDS)
 
     def __post_init__(self):
@@ -315,7 +315,7 @@ class GritSource(ShardSource, kind="grit"):
     def prepare(
         self, root: str | Path = "", size: int = 224, workers: int = 1, progress: bool = True
     ) -> DataPaths:
-        "Where the shards lie; their index is made in `workers` processes where it is missing."
+        "Folders of the shards; `workers` processes build a missing index."
         base = Path(self.root)
         shards = sorted((base / "grit").glob("*.tar"))
         if not self.root or not shards:

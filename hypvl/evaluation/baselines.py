@@ -125,7 +125,7 @@ def class_preferences(
     names: Sequence[str],  # class names
     bag: BagOfWords | None = None,  # None: no entry for it
 ) -> dict[str, Float[np.ndarray, "C"]]:  # model → preference
-    "What text-only baselines say about classes, whatever the image."
+    "Predictions of text-only baselines for classes."
     targets = read_indices("targets", targets, len(names))
     preferences = {"majority": np.bincount(targets, minlength=len(names)).astype(float)}
     if bag is not None:

@@ -100,7 +100,7 @@ def _curve(best: BestPredictions, bias_grid: str) -> pd.DataFrame:
 # %% ../../nbs/evaluation/650_bias_sweep.ipynb #eb424abc
 @dataclass(frozen=True, eq=False)
 class CompositionScores:
-    "What a sweep found; accuracies and area are in 0 ... 1."
+    "Results of a sweep; accuracies and area are in 0 ... 1."
 
     seen: float  # best accuracy on images of seen pairs
     unseen: float  # the same for unseen pairs
@@ -174,7 +174,7 @@ def auc_upper_bound(
     s, u, h = (min(value + unit / 2, 100) for value in (seen, unseen, harmonic_mean))
     if 2 * u <= h:
         return s * u / 100
-    corner = h * u / (2 * u - h)  # until there Unseen is what bounds
+    corner = h * u / (2 * u - h)  # up to here the bound is Unseen
     if corner >= s:
         return s * u / 100
     tail = (s - corner) / 2 + h / 4 * math.log((2 * s - h) / (2 * corner - h))

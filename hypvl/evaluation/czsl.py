@@ -25,7 +25,7 @@ _BLOCK = 2**18  # scores processed together: they fit into a cache
 
 
 def _in_order(name: str, given: Values) -> np.ndarray | Sequence:
-    "A list or array; what pandas holds by its place, not by its index."
+    "A list or array; pandas objects by position, not by index."
     if isinstance(given, torch.Tensor | pd.Series | pd.Index | pd.DataFrame):
         return read_values(name, given)
     if isinstance(given, np.ndarray) or (
@@ -165,7 +165,7 @@ class StreamingSweep:
 
     def __init__(
         self,
-        targets: Values,  # N columns or pairs: what each image shows
+        targets: Values,  # N columns or pairs: the truth of each image
         pairs: PairList,  # P pairs of state and object: the columns
         seen_pairs: Values,  # columns, pairs or flags: training pairs
         feasibility: Values | None = None,  # flags or numbers [P]
@@ -232,7 +232,7 @@ class StreamingSweep:
             elif not orderly:
                 members = members[np.argsort(columns[members], kind="stable")]
             groups.append((number, members, others))
-        groups.sort(key=lambda entry: entry[2] is not None)  # what overwrites the block comes last
+        groups.sort(key=lambda entry: entry[2] is not None)  # the block is overwritten last
         exact = np.float64 if scores.dtype.kind != "f" or scores.itemsize > 4 else np.float32
         rows = max(1, _BLOCK // max(1, len(columns)))
         for first in range(0, len(images), rows):

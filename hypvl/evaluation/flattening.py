@@ -106,7 +106,7 @@ def flat_forms(
 
 # %% ../../nbs/evaluation/610_flattening.ipynb #de00c6b8
 class _Compared(nn.Module):
-    "What `retrieval_ranks` needs of a model."
+    "The part of a model that `retrieval_ranks` uses."
 
     def __init__(self, geometry):
         super().__init__()

@@ -130,7 +130,7 @@ def evaluate_pairs(
     *,
     suite: str,  # 'vl_checklist' or 'sugarcrepe', for the rows
     scores: Sequence[str] = ("paper", "official"),  # score functions, side by side
-    **images,  # image_points, or what `encode_images` takes
+    **images,  # image_points, or arguments of `encode_images`
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Hard-negative classification, bucket by bucket: item values, and the pairs.
 

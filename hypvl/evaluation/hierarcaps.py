@@ -120,7 +120,7 @@ def length_oracles(
     noise: float = 1.0,  # standard deviation of the noisy radius, in tiers
     seed: int = 0,  # of the noise
 ) -> pd.DataFrame:  # a row per radius: tau, regressed_tau, equal_length_tau
-    "Return what the measures say of a perfect radius, a noisy one, and length alone."
+    "Return the measures of a perfect radius, a noisy one, and length alone."
     tiers = np.broadcast_to(np.arange(words.shape[1], dtype=float), words.shape)
     drawn = np.random.default_rng(seed).normal(0, noise, words.shape)
     oracles = {"perfect": tiers, "noisy": tiers + drawn, "log length": np.log(words)}

@@ -76,7 +76,7 @@ def hierarchical_metrics(
     lca: str = "official",  # 'official': from the prediction's side; 'max': the larger distance
     include_self: bool = False,  # count a node among its own ancestors
 ) -> dict[str, Float[ndarray, "n"]]:
-    """How far predictions are from the truth in a tree.
+    """Hierarchical metrics of predictions in a tree.
 
     One value a pair for tie, lca, jaccard, precision and recall. `lca='official'` is 1 where the
     class is right, `lca='max'` is 0. `include_self` changes the ancestors that jaccard, precision

@@ -32,7 +32,7 @@ _FOLDERS = ("zero_shot/*", "images/*", "vl_checklist/images/vg", "sugarcrepe/ima
 
 @dataclass(frozen=True)
 class Truth:
-    "What images show and what texts say."
+    "True content of images and texts."
 
     things: Mapping[Path, Sequence[Mapping[str, Any]]]  # image → its objects
     readings: Mapping[str, Sequence[Mapping[str, Any]]]  # text → its readings, nearly always one
@@ -45,7 +45,7 @@ class Truth:
 
 
 def _reading(said: Mapping[str, Any]) -> str:
-    "What tells one reading of a text from another."
+    "Key of a text's content."
     parts = [[m["node"], sorted(m["adjectives"])] for m in said["mentions"]]
     return json.dumps([parts, said["relation"]])
 
@@ -109,7 +109,7 @@ def _related(scenes, count: int) -> dict[str, Bool[np.ndarray, "N P P"]]:
 
 def consistency(
     scenes: Sequence[Sequence[Mapping[str, Any]]],  # objects of each scene, as on disk
-    captions: Sequence[Mapping[str, Any]],  # what each caption says, as on disk
+    captions: Sequence[Mapping[str, Any]],  # content of each caption, as on disk
 ) -> Bool[np.ndarray, "N T"]:
     "Which captions are true of which scenes."
     count = max(map(len, scenes))

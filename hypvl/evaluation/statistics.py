@@ -46,7 +46,7 @@ def _checked(values) -> Float[ndarray, "n"]:
 def read_names(
     name: str,  # of the argument, for messages
     given: Values,  # numbers, texts or other names, in a list, array, tensor or column
-    length: int | None = None,  # how many there must be; None: any number
+    length: int | None = None,  # required number; None: any
 ) -> Shaped[ndarray, "n"]:
     """Return names of clusters, strata or groups in a row, each as it is.
 
@@ -83,7 +83,7 @@ def _counts(
     rng: np.random.Generator,
     draws: int,
 ) -> Int[ndarray, "draws U"]:
-    "How often each thing is drawn."
+    "Number of draws of each unit."
     if isinstance(draws, bool) or draws != int(draws) or draws < 1:
         raise ValueError(f"resamples must be a positive integer, got {draws!r}")
     return rng.multinomial(size, odds, size=draws)
@@ -99,7 +99,7 @@ def _of_one_kind(groups: Sequence[Sequence[Hashable] | ndarray]) -> list[ndarray
 
 def resampled_sum(
     values: Sequence[Float[ndarray, "n"]],  # test sets that share their units
-    groups: Sequence[Sequence[Hashable] | ndarray],  # of each set, what each item belongs to
+    groups: Sequence[Sequence[Hashable] | ndarray],  # of each set, the units of each item
     weights: Sequence[float],  # of each set
     rng: np.random.Generator,
     draws: int = 4000,
@@ -126,7 +126,7 @@ def resampled_sum(
 def bootstrap_mean(
     values: Float[ndarray, "n"],  # one number an item
     rng: np.random.Generator,  # source of the draws
-    clusters: Sequence[Hashable] | ndarray | None = None,  # what each item belongs to; None: itself
+    clusters: Sequence[Hashable] | ndarray | None = None,  # unit of each item; None: itself
     level: float = 0.95,  # probability that the interval should cover, 0 to 1
     resamples: int = 2000,  # number of draws
     strata: Sequence[Hashable] | None = None,  # of each item; each is drawn by itself
@@ -162,7 +162,7 @@ def bootstrap_mean(
 # %% ../../nbs/evaluation/600_statistics.ipynb #ab59f392
 @dataclass(frozen=True)
 class ScoredItems:
-    "Results on a test set, and what each item belongs to."
+    "Results on a test set, and the units of each item."
 
     values: Float[ndarray, "n S"]  # a column a seed
     groups: ndarray  # [n] names, or [n, 2] where an item belongs to two
@@ -236,7 +236,7 @@ class Estimate:
 
     @property
     def covers(self) -> str:
-        "What the interval covers."
+        "Sources of variance in the interval."
         if self.below or self.above or self.groups != len(self.per_seed):
             return "items" if len(self.per_seed) == 1 else "items and seeds"
         return "seeds" if len(self.per_seed) > 1 else "nothing"
@@ -280,7 +280,7 @@ class Estimate:
 
     def p_value(
         self,
-        threshold: float = 0.0,  # what the number is tested against
+        threshold: float = 0.0,  # threshold of the test
         sides: int = 2,  # 1: one-sided test
     ) -> float:
         "Chance of a number this far from the threshold if the threshold were the truth."
@@ -382,7 +382,7 @@ def item_values(
     score: str,  # score function
     model: str | None = None,  # name of a baseline
     items: Sequence[int] | ndarray | None = None,  # item numbers; None: 0, 1, …
-    clusters: Sequence[int] | ndarray | None = None,  # what each item belongs to; None: itself
+    clusters: Sequence[int] | ndarray | None = None,  # unit of each item; None: itself
 ) -> pd.DataFrame:  # columns suite, dataset, metric, score, model, item, cluster, value
     "Long rows of per-item results."
     columns: dict[str, list[np.ndarray]] = {"item": [], "cluster": [], "value": []}

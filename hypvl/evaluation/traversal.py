@@ -79,7 +79,7 @@ def path_to_root(
     points: Float[Tensor, "N D"],  # of images, or of anything else
     geometry: Geometry,  # of the points
     steps: int = 50,  # on each path, both ends included
-    root: Float[Tensor, "D"] | None = None,  # where paths end; None: `root_point`
+    root: Float[Tensor, "D"] | None = None,  # end of the paths; None: `root_point`
 ) -> Float[Tensor, "N steps D"]:  # on the geometry's device
     "Points on the way from `points` to the root."
     if steps < 2:
@@ -136,7 +136,7 @@ def nearest_texts(
     return chosen, scores[np.arange(len(scores)), chosen]
 
 # %% ../../nbs/evaluation/608_traversal.ipynb #fd374b4d
-ROOT = "[ROOT]"  # how the root is shown
+ROOT = "[ROOT]"  # label of the root
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def distinct_texts(
 
 # %% ../../nbs/evaluation/608_traversal.ipynb #0a3ad533
 def _relation(text: str, node: str | None, target: str, above: Mapping[str, set]) -> str:
-    "What a retrieved text is to the true class of its image."
+    "Relation of a retrieved text to the true class of its image."
     if pd.isna(node):
         return "root" if text == ROOT else "caption"
     if node == target:
@@ -260,7 +260,7 @@ def step_relations(
     table: pd.DataFrame,  # of `traverse`, with a column target
     taxonomy: Taxonomy,  # of the nodes
 ) -> pd.DataFrame:  # the same rows with depth (NaN without a node) and relation
-    "What every retrieved text is to the true class of the image."
+    "Relation of every retrieved text to the true class of the image."
     if "target" not in table:
         raise ValueError(
             f"table: a column target with the true nodes is needed, got {list(table.columns)}"
@@ -295,7 +295,7 @@ def traversal_values(
     table: pd.DataFrame,  # of `traverse`
     taxonomy: Taxonomy,  # of the nodes
 ) -> pd.DataFrame:  # columns of the walk, then METRICS
-    "How well each walk climbs the taxonomy."
+    "Metrics of each traversal against the taxonomy."
     columns, table = _walk_columns(table), table.reset_index(drop=True)
     table["walk"] = table.groupby(columns, sort=False, dropna=False).ngroup()
     walks = table.drop_duplicates("walk").set_index("walk")[columns]

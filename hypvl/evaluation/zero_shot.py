@@ -131,7 +131,7 @@ class Pictures(Dataset):
 
     @property
     def ids(self) -> list[str]:
-        "What identifies each picture: its file as it is now, or those that hold the set."
+        "Identity of each picture: its file in its current state, or the files of the set."
         if self.source is None:
             stamps = {path: _stamp(path) for path in dict.fromkeys(self.files)}
             return [stamps[path] for path in self.files]
@@ -260,7 +260,7 @@ def classify(
     scores: Float[Tensor, "N C"] | Float[np.ndarray, "N C"],  # higher is better
     targets: Sequence[int] | Int[Tensor, "N"] | Int[np.ndarray, "N"],  # index of the right class
 ) -> pd.DataFrame:  # columns target, predicted, rank
-    "What happened to each image."
+    "Prediction of each image."
     scores = read_scores("scores", scores).cpu().numpy()
     n, classes = scores.shape
     targets = read_indices("targets", targets, classes, n)

@@ -26,7 +26,7 @@ def read_audit(
     paper: str,  # name of the paper's subpackage
     folder: str | Path | None = None,  # of the CSV files; None: beside the papers' numbers
 ) -> pd.DataFrame:  # columns of `COLUMNS`
-    "What a paper prints about its models, a row per item."
+    "Printed settings of a paper, one row per item."
     file = Path(folder or reference_folder().parent / "audit") / f"{paper}.csv"
     frame = pd.read_csv(file, dtype=str, keep_default_na=False)
     if list(frame.columns) != list(COLUMNS):

@@ -55,7 +55,7 @@ def recipe(
     seed: int = 0,
     **overrides: Any,  # dotted keys of the recipe
 ) -> Recipe:
-    "How a shipped model is trained."
+    "Training recipe of a shipped model."
     known_name("name", name, SHIPPED)
     steps = steps or _STEPS[name]
     family = name.partition("_")[0]
@@ -195,7 +195,7 @@ SCORES = {
 def train_backbone(
     name: str = "clip_world",  # of a shipped model
     out: str | Path = "runs/backbone",  # folder of data and training
-    folder: str | Path | None = None,  # where weights and facts go; None: into the package
+    folder: str | Path | None = None,  # output folder of weights and facts; None: the package
     progress: bool = True,
     **settings: Any,  # of `recipe`
 ) -> Path:

@@ -34,7 +34,7 @@ def run_folder(
 
 
 def _run_facts(source: Path) -> dict[str, str]:
-    "What the files of a run say."
+    "Facts from the files of a run."
     run = run_folder(source)
     if run is None:
         return {"trained": "not known: the folder belongs to no run"}
@@ -54,7 +54,7 @@ def _run_facts(source: Path) -> dict[str, str]:
 
 
 def _shipped(name: str) -> dict[str, str]:
-    "What the files of a shipped model say."
+    "Facts from the files of a shipped model."
     facts = shipped_facts(name)
     recipe = f"run {facts['recipe']}, seed {facts['seed']}"
     return {"recipe": recipe, "trained": f"{facts['steps']:,} steps", "commit": facts["commit"]}
@@ -63,7 +63,7 @@ def _shipped(name: str) -> dict[str, str]:
 def uses_of(
     model: nn.Module,  # with a geometry
 ) -> list[str]:
-    "What a model can be used for, a line each."
+    "Uses of a model, one per line."
     geometry: Any = model.geometry
     has = {
         n
@@ -114,7 +114,7 @@ def checkpoint_facts(
     source: str | Path,  # as for `load_checkpoint`, the folder of a run, or a shipped model's name
     family: str | None = None,  # of a published file; None: by its layout
 ) -> dict[str, str]:  # fact → value; 'use 1', … and unsupported uses
-    "What a checkpoint is."
+    "Facts of a checkpoint."
     path = Path(source)
     if str(source) in SHIPPED and not path.exists():
         model, origin = load_checkpoint(source), _shipped(str(source))
@@ -122,7 +122,7 @@ def checkpoint_facts(
         run = run_folder(path) if path.is_dir() else None
         own = path / "model" if run is not None and path.resolve() == run else path
         model = load_checkpoint(own if path.exists() else source, family)
-        origin = {"trained": "elsewhere; the file tells no step"}
+        origin = {"trained": "elsewhere; the file has no step"}
         if path.is_dir():
             origin = _run_facts(path)
     facts = {"kind": type(model).__name__} | model_facts(model)

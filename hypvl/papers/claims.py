@@ -346,7 +346,7 @@ SEEDS = 8  # that a primary claim needs
 LEVEL = 0.05
 
 
-_ROUNDING = 1e-9  # of effects: what differs by less is equal
+_ROUNDING = 1e-9  # of effects: smaller differences are ties
 
 
 def _error(effects: np.ndarray) -> float:
@@ -393,7 +393,7 @@ def detectable(
 # %% ../../nbs/papers/809_claims.ipynb #8e023d8a
 @dataclass(frozen=True)
 class Tested:
-    "What the tests of one claim say, before the number of claims is taken into account."
+    "Test results of one claim, before correction for the number of claims."
 
     p: float  # of the test against 0, or against −equivalence for `not worse`
     positive: bool  # side of the effect

@@ -23,7 +23,7 @@ _TOWERS = {
     "world": {"S": "tiny_s", "B": "tiny", "L": "tiny_l"},
     "published": {"S": "vit_small_16", "B": "vit_base_16", "L": "vit_large_16"},
 }
-_LITERAL_EPS = 1e-6  # what PHyCLIP's training passes; the others leave the default of 1e-8
+_LITERAL_EPS = 1e-6  # value of PHyCLIP's training; the others use the default of 1e-8
 
 
 def model_label(

@@ -34,7 +34,7 @@ _OF_FEATURES = ("image", "text", "box_image", "box_text")
 
 def on_features(
     recipe: Recipe,
-    folder: str | Path,  # feature store, or what `open_features` reads
+    folder: str | Path,  # feature store, or a source of `open_features`
     hidden: int = 512,  # width of the heads' hidden layer; 0: none
     dropout: float = 0.3,  # of the hidden layer
 ) -> Recipe:

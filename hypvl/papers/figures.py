@@ -137,7 +137,7 @@ def _show(png: bytes, caption: str) -> None:
 
 @dataclass(frozen=True)
 class SavedPicture:
-    "A figure as it was saved, where the frames that it draws were not kept."
+    "A saved figure, if its frames were not kept."
 
     png: bytes
     caption: str = ""
@@ -248,10 +248,10 @@ def smoothed_curves(
     return pd.concat(curves, ignore_index=True)
 
 # %% ../../nbs/papers/808_figures.ipynb #74fd6067
-STILL = 0.01  # of a value: what moves less is one
+STILL = 0.01  # of a value: smaller changes are constant
 
 
-DWARFED = 6.0  # times the others: what takes the axis for itself
+DWARFED = 6.0  # times the others: beyond it the axis is logarithmic
 
 
 def _mean_curves(curves: pd.DataFrame) -> pd.DataFrame:  # step × model
@@ -299,7 +299,7 @@ def _draw_curves(
 
 # %% ../../nbs/papers/808_figures.ipynb #13876e0d
 def _draw_guessing(axis: Axes, counts: Sequence[int]) -> None:
-    "What a contrast costs that cannot tell so many candidates apart."
+    "Chance level of a contrastive loss with so many candidates."
     for count in counts:
         level = np.log(count)
         axis.axhline(level, color=".2", ls=":", lw=1.1)
@@ -326,7 +326,7 @@ def training_figure(
     colours = palette(list(dict.fromkeys(history["model"])), colours)
     curves = {title: smoothed_curves(history, names, smooth) for title, names in shown.items()}
     still = {title for title, rows in curves.items() if _is_still(rows)}
-    still = still if len(still) < len(curves) else set()  # where nothing moves, all is drawn
+    still = still if len(still) < len(curves) else set()  # if nothing changes, all is plotted
     moving = [title for title in curves if title not in still]
     down = -(-len(moving) // 4)
     across, drawn = -(-len(moving) // down), []
@@ -374,7 +374,7 @@ def budget_signs(
     scores: pd.DataFrame,  # model, seed, budget, metric, value
     ours: str,  # name of the model whose lead is shown
 ) -> pd.DataFrame:  # metric, model (the rival), budget, lead, low, high, seeds, sign
-    "How far a model leads each rival at each budget, over the seeds that both have."
+    "Lead of a model over each rival at each budget, over their common seeds."
     keys = ["metric", "budget", "seed"]
     wide = scores.pivot_table(index=keys, columns="model", values="value", sort=False)
     if ours not in wide:

@@ -112,7 +112,7 @@ def _one_of_several(
 
 
 def _how_many(at_once: int | None, missing: int, how: str, device: str) -> int:
-    "How many of the missing runs go side by side."
+    "Number of missing runs that train in parallel."
     if at_once is None:
         here = 1 if device_type(device) == "cuda" else joblib.cpu_count()
         at_once = {"slurm": missing, "inline": here}.get(how, 1)
@@ -159,7 +159,7 @@ _SizedSource = tuple[DataSource, int]  # data, and the size of their images
 
 
 def _sources(runs: Iterable[Run]) -> list[_SizedSource]:
-    "What runs need, in the order in which they need it."
+    "Data of runs, in the order of their use."
     sizes = ((r.recipe.image_size, r.recipe.sources) for r in runs)
     return list(dict.fromkeys((data, size) for size, sources in sizes for data in sources))
 
@@ -167,7 +167,7 @@ def _sources(runs: Iterable[Run]) -> list[_SizedSource]:
 def _first_and_later(
     runs: Sequence[Run], at_once: int
 ) -> tuple[list[_SizedSource], list[_SizedSource]]:
-    "What the first so many runs need, and what only others do."
+    "Data of the first `count` runs, and data of later ones only."
     first = _sources(runs[:at_once])
     return first, [source for source in _sources(runs) if source not in first]
 

@@ -30,7 +30,7 @@ class RunParameters:
     data_root: str = ""  # folder of real data, or a feature store; empty: the synthetic dataset
     # frozen towers: shipped name, open_clip:NAME:FILE or a folder; empty: those of the preset
     backbone: str = ""
-    out: str = ""  # where runs, tables and figures go; empty: runs/<paper>-<preset>
+    out: str = ""  # folder of runs, tables and figures; empty: runs/<paper>-<preset>
     device: str = "auto"  # auto, cpu or cuda
     launch: str = "inline"  # inline, accelerate, slurm; none: render saved rows, train nothing
 
@@ -54,7 +54,7 @@ class Seeds:
     "The seeds that a paper runs where none are given."
 
     default: tuple[int, ...] = (0,)
-    by_preset: Mapping[str, tuple[int, ...]] | None = None  # where a preset has others
+    by_preset: Mapping[str, tuple[int, ...]] | None = None  # presets with other seeds
     beyond_first: str = "same"  # of the other sections: 'same', or 'first' for one seed
     one_seed: tuple[str, ...] = ()  # of them, those that run the first seed alone: long ones
 

@@ -48,7 +48,7 @@ def git_state(
 
 # %% ../../nbs/papers/805_provenance.ipynb #df707b86
 def short_commit(
-    state: Mapping,  # what `git_state` returned
+    state: Mapping,  # result of `git_state`
 ) -> str:
     "Ten digits of the commit, with `+changes` where the tree was edited."
     return state["commit"][:10] + ("+changes" if state.get("dirty") else "")
@@ -156,7 +156,7 @@ def provenance(
 
 # %% ../../nbs/papers/805_provenance.ipynb #f44ede23
 def provenance_frame(
-    record: Mapping,  # what `provenance` returned
+    record: Mapping,  # result of `provenance`
 ) -> pd.DataFrame:
     "The record as two columns, `fact` and `value`; nested facts get dotted names."
 
@@ -174,7 +174,7 @@ def provenance_frame(
 
 
 def save_provenance(
-    record: Mapping,  # what `provenance` returned
+    record: Mapping,  # result of `provenance`
     out: str | os.PathLike,  # folder, made if missing
 ) -> Path:
     "Write the record as JSON, atomically, and return the file."

@@ -45,7 +45,7 @@ class NamedRecipe:
 
 
 def _facts(paper: Paper, recipe: Recipe) -> dict[str, Any]:
-    "What may tell two recipes with one label apart."
+    "Settings that can distinguish two recipes with one label."
     return {**recipe.columns, "tower": recipe.tower, **paper.describe(recipe)}
 
 

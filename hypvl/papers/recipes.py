@@ -50,7 +50,7 @@ _LARGE_SUITE = SuiteConfig(
 def known_name(
     argument: str,  # the name of the argument, for the message
     value: str,  # given values
-    known: tuple[str, ...],  # what may be given
+    known: tuple[str, ...],  # accepted keys
 ) -> str:
     "The value; an error with the nearest known one where it is unknown."
     if value not in known:

@@ -28,7 +28,7 @@ class Column:
     suite: str  # zero_shot, retrieval, hierarchy, vl_checklist, sugarcrepe
     dataset: str  # data set, or subset of the suite
     metric: str  # accuracy, t2i_R@5, tie, …
-    task: str  # what a claim calls it
+    task: str  # name in claims
     group: str  # upper heading
     label: str  # lower heading
     percent: bool = True  # shown times 100
@@ -38,7 +38,7 @@ class Column:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        "What names the measurement."
+        "The name of the measurement."
         return self.suite, self.dataset, self.metric
 
     @property
@@ -209,7 +209,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Layout:
-    "How a paper prints one of its tables."
+    "Layout of a paper's table."
 
     number: int | str  # in the paper, such as 1 or 'S1'
     title: str  # content of the table
@@ -225,7 +225,7 @@ class Layout:
     caption: str = ""  # which data, over how many seeds; written by a person
     # rows of which models' own baselines are shown; (): of all
     baselines_of: tuple[str, ...] = ()
-    scores: Mapping[str, str] = field(default_factory=dict)  # what a score is called here
+    scores: Mapping[str, str] = field(default_factory=dict)  # our name of the score
 
 
 def pick_columns(
@@ -285,14 +285,14 @@ class Rule:
 # %% ../../nbs/papers/806_reference.ipynb #0019dcc1
 @dataclass(frozen=True)
 class Reference:
-    "How to read the numbers that a paper prints."
+    "Rules for the printed numbers of a paper."
 
     files: str  # for example 'mine_table{}.csv'
     tables: tuple[int | str, ...]  # numbers of the tables, as in the names of the files
     rules: tuple[Rule, ...]  # the first that matches a cell reads it
     models: Mapping[str, Mapping[str, Any]]  # printed model, a regular expression → its columns
     columns: Mapping[str, str] = field(default_factory=dict)  # column of the CSV → column here
-    printed: str = "{model}"  # what names a printed model; filled from the CSV's columns
+    printed: str = "{model}"  # name of a printed model; filled from the CSV's columns
     # folder → printed rows that cannot be right: columns table, model, dataset, why
     doubts: Callable[[Path], pd.DataFrame] | None = None
 
@@ -430,7 +430,7 @@ def column_bounds(
 
 # %% ../../nbs/papers/806_reference.ipynb #e4c74550
 def reference_folder() -> Path:
-    "Where the papers' numbers lie: above the working folder, in the checkout, or in the package."
+    "Folder of the papers' numbers: above the working folder, in the checkout, or in the package."
     for folder in (Path.cwd(), *Path.cwd().parents):
         if (folder / "papers_repro" / "reference").is_dir():
             return folder / "papers_repro" / "reference"

@@ -116,7 +116,7 @@ def _from_open_clip(text: str) -> nn.Module:
 
 def family_of(
     model: Any,
-    given: str | None = None,  # what the user says
+    given: str | None = None,  # given by the user
 ) -> str:
     "The family of a model in tables: as given, as published, or its geometry."
     if given is not None:
@@ -230,7 +230,7 @@ def _texts_of(path: Path) -> list[str]:
 
 
 def _evaluation_of(out: Path) -> dict | None:
-    "What the provenance of an evaluation says; None where there is none that can be read."
+    "Provenance of an evaluation; None if there is no readable one."
     try:
         facts = parse_json((out / "provenance.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -211,7 +211,7 @@ def check_data(
 def check_recipe(
     recipe: Recipe,
 ) -> None:
-    """Raise ValueError for what cannot be trained, before any data are made.
+    """Raise ValueError for an invalid recipe, before any data are prepared.
 
     Warns of loss terms that are always 0.
 
@@ -234,7 +234,7 @@ def check_recipe(
 
 # %% ../../nbs/papers/802_runs.ipynb #5f03b312
 def _plain(data: DataPaths) -> list[str]:
-    "Prepared data as what JSON can hold."
+    "Prepared data as JSON-compatible data."
     folders = (data.train, data.val, data.suite)
     return [*(str(folder.resolve()) for folder in folders), data.content_hash]
 
@@ -373,7 +373,7 @@ def prepare_data(
     return tuple(paths for _, paths in made)
 
 
-JOB = "hypvl.papers.runs:job"  # what a launcher calls in its processes
+JOB = "hypvl.papers.runs:job"  # called by a launcher in its processes
 
 # %% ../../nbs/papers/802_runs.ipynb #a1b2a09d
 def run(

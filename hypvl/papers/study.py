@@ -89,13 +89,15 @@ class Paper:
     title: str
     sections: tuple[str, ...]  # parts to run; the first is always run
     recipes: Callable[..., Sequence[Recipe]]  # (section, preset, seed, **overrides)
-    reference: Reference  # how its printed numbers are read
+    reference: Reference  # rules for its printed numbers
     tables: Mapping[Any, Layout]  # by number: 1 or 'S1'
     figures: Mapping[str, Figure]  # by number or name
-    changes: tuple[Change, ...] = ()  # what sets each model apart from another one
+    changes: tuple[Change, ...] = ()  # differences between models
     probes: Mapping[str, Probe] = field(default_factory=dict)  # its own, by name
-    measures: Mapping[str, Measure] = field(default_factory=dict)  # what `measure:NAME` names
-    seeds: Seeds = Seeds()  # where none are given
+    measures: Mapping[str, Measure] = field(
+        default_factory=dict
+    )  # measures by NAME of `measure:NAME`
+    seeds: Seeds = Seeds()  # default
     describe: Callable[[Recipe], Mapping[str, Any]] = _no_columns  # columns of the plan
     real_data: str = "grit"  # kind of the data source that `data_root` names
     backbone: str = ""  # key of its recipes that `backbone` sets; empty: none has frozen encoders
@@ -122,7 +124,7 @@ _OF_A_RUN = (*MODEL_COLUMNS, "seed", "preset", "commit", "data", "run", "budget"
 
 
 def _origins(frames: Frames) -> pd.DataFrame:
-    "One row per run and seed with its origin, from its results or from what else it leaves."
+    "One row per run and seed with its provenance, from its results or another frame."
     if "results" not in frames:
         frame = next(iter(frames.values()))
         own = [name for name in _OF_A_RUN if name in frame]
@@ -454,7 +456,7 @@ class StudyRows(StudyPlan):
         name: str,  # of a table that the runs leave
         **where,  # column=value that the rows must have
     ) -> pd.DataFrame:
-        "Rows of the first section's runs of the first seed: what a figure of single items shows."
+        "Rows of the first section's runs of the first seed, for figures of single items."
         return self.frame(name, seed=self.parameters.seeds[0], **where)
 
 # %% ../../nbs/papers/800_study.ipynb #f28ed45f
@@ -482,7 +484,7 @@ def study_provenance(
     parameters: RunParameters,
     seconds: float,
 ) -> dict[str, Any]:
-    "What decides the numbers of a study: versions, seeds, hashes of configs and data."
+    "Provenance of a study: versions, seeds, hashes of configs and data."
     hashes = {
         section: ", ".join(dict.fromkeys(one["results"]["run"].astype(str)))
         for section, one in frames.items()
@@ -556,7 +558,7 @@ class Study(StudyRows):
 
     @cached_property
     def data(self) -> DataPaths:
-        "Where the data of the first run are."
+        "Folders of the data of the first run."
         first = self.recipes[self.parameters.sections[0]][0]
         source = first.test or first.data
         return source.prepare(self.out / "data", first.image_size, progress=False)
@@ -632,7 +634,7 @@ class Study(StudyRows):
         return fold(text.reset_index(drop=True), f"{len(text)} claims", longest=20)
 
     def provenance(self) -> pd.DataFrame:
-        "What decides the numbers; saved below `out`."
+        "Provenance; saved below `out`."
         results, seconds = self.rows(Rows("results", tuple(self._frames))), time.perf_counter()
         seconds -= self.started
         record = study_provenance(self._frames, results, self.parameters, seconds)

@@ -44,7 +44,7 @@ def over_seeds(
     # rows of one cell, one a seed: value, low, high, n, seed, preset, commit, data, run
     rows: Sequence[Mapping],
 ) -> dict[str, Any]:
-    "Mean, 95 % interval, and what the interval covers, of one cell."
+    "Mean, 95 % interval, and kind of interval of one cell."
     seen = []
     for row in rows:
         ends = float(row["low"]), float(row["high"])
@@ -274,7 +274,7 @@ def _choose(
 
 # %% ../../nbs/papers/807_tables.ipynb #3a68fe64
 def _digits(cell) -> int:
-    "Decimals of a cell: the paper's own, or what a test set of ours can bear."
+    "Decimals of a cell: the paper's, or fewer for our test sets."
     if cell.source != OUR_BLOCK:
         return cell.digits
     return min(cell.digits, 1) if cell.percent else max(cell.digits - 1, 0)
@@ -310,7 +310,7 @@ class Block:
 
 
 def _blocks(frame: pd.DataFrame, scores: Mapping[str, str]) -> Iterator[Block]:
-    "The blocks of a long frame, in its order; `scores` says what a score is called."
+    "The blocks of a long frame, in its order; `scores` has the labels of scores."
     groups = frame.groupby(["source", "score", few_seeds(frame)], sort=False)
     for (source, score, few), cells in groups:
         fullest = cells["row"].eq(cells["row"].value_counts().index[0])  # has the columns in order
@@ -529,8 +529,8 @@ class Table:
     frame: pd.DataFrame  # one row a cell
     notes: tuple[str, ...] = ()  # footer lines
     caption: str = ""  # shown quantities and data
-    origins: tuple[str, ...] = ()  # where each row comes from, folded
-    scores: Mapping[str, str] = field(default_factory=lambda: SCORES)  # what scores are called
+    origins: tuple[str, ...] = ()  # provenance of each row, folded
+    scores: Mapping[str, str] = field(default_factory=lambda: SCORES)  # labels of scores
 
     def html(self) -> str:
         "HTML tables that a notebook has room for, the footer, and the origin of the rows folded."
@@ -567,7 +567,7 @@ class Table:
 
 # %% ../../nbs/papers/807_tables.ipynb #f1226240
 def _notes(frame: pd.DataFrame, rank_by: Sequence[str]) -> tuple[str, ...]:
-    "Footer: what intervals mean, and why cells are missing."
+    "Footer: meaning of intervals, and reasons of missing cells."
     ours = frame[frame["source"].eq(OUR_BLOCK)]
     within = "".join(f", {name} by {name}" for name in rank_by)
     notes = [
@@ -601,7 +601,7 @@ def _notes(frame: pd.DataFrame, rank_by: Sequence[str]) -> tuple[str, ...]:
 
 
 def _origins(frame: pd.DataFrame) -> tuple[str, ...]:
-    "Where our rows come from."
+    "Provenance of our rows."
     ours = frame[frame["source"].eq(OUR_BLOCK)]
     measured = ours[ours["value"].notna() & ~ours["baseline"]].drop_duplicates("row")
     lines = []
@@ -621,7 +621,7 @@ def _expected_models(layout: Layout, theirs: pd.DataFrame, without: pd.DataFrame
 
 
 def paper_table(
-    layout: Layout,  # how the paper prints the table
+    layout: Layout,  # layout of the table
     # our rows, one run a model and seed; None: nothing was run; no value: a gap with its `reason`
     ours: pd.DataFrame | None,
     reference: pd.DataFrame,  # the paper's numbers
@@ -680,7 +680,7 @@ def _finish(layout: Layout, mine: pd.DataFrame, paper: pd.DataFrame) -> Table:
     "Both sides in one frame, sorted and ranked, with the footer."
     frame = pd.concat([mine.astype(object), paper.astype(object)], ignore_index=True)
     frame = frame.reindex(columns=[name for name in _TABLE_COLUMNS if name != "rank"])
-    # chance of an accuracy follows from the number of answers, however few questions are there
+    # chance of an accuracy depends on the number of classes, not of items
     exact = frame["row"].eq(BASELINES["chance"]) & frame["metric"].eq("accuracy")
     frame["part"] = is_part(frame) & (frame["source"].eq(OUR_BLOCK) & ~exact).to_numpy()
     for name in ("note", "suspect", "interval", "seeds", *_ORIGIN):
@@ -698,7 +698,7 @@ def _finish(layout: Layout, mine: pd.DataFrame, paper: pd.DataFrame) -> Table:
 
 # %% ../../nbs/papers/807_tables.ipynb #80700002
 def _measure_of(column: Column) -> str:
-    "What a column measures, whatever direction, cutoff and pictures: 'same class'."
+    "The measure of a column without direction, cutoff and pictures: 'same class'."
     return re.sub(r"^\w+_to_[a-z]+_|^(t2i|i2t)_|@.*|_boxes$", "", column.metric).replace("_", " ")
 
 

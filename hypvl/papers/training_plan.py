@@ -156,7 +156,7 @@ def _make_update(module, batches, recipe, accelerator, optimizer) -> Callable[[]
 def measure_update(
     recipe: Recipe,
     source: DataSource,  # of samples with the recipe's inputs
-    data: DataPaths,  # what its `prepare` returned
+    data: DataPaths,  # result of its `prepare`
     batch_size: int = 4,  # of the smaller measurement; the other has twice as many
     updates: int = 3,  # timed, of each; fewer where they take longer than `LONG`
     device: str | None = None,  # 'cpu', 'cuda'; None: the best there is
@@ -358,7 +358,7 @@ _SHOWN = ("recipe", "tower", "steps", "batch_size", "seeds", "devices")
 
 
 def plan_lines(
-    plan: pd.DataFrame,  # what `plan_paper` returned
+    plan: pd.DataFrame,  # result of `plan_paper`
 ) -> list[str]:
     "A plan as lines of text, without the recipes that train nothing."
     trained = plan[plan["steps"] > 0].astype({"samples_per_second": float, "gib_per_device": float})

@@ -69,7 +69,7 @@ def may_reach(
 def cut_into_shells(
     norms: np.ndarray,  # distances from the root, of some points
     rows: np.ndarray,  # which points these are
-    count: int = 8,  # how many shells
+    count: int = 8,  # number of shells
 ) -> list[np.ndarray]:  # rows of each, norms ascending
     "Points in shells of equal size by their norm."
     in_order = rows[np.argsort(norms, kind="stable")]

@@ -73,7 +73,7 @@ class MemberList:
 
 # %% ../../nbs/search/704_candidate_lists.ipynb #e3811dbd
 class MemberLists:
-    "The lists of all members of a geometry: their concatenated vectors, and the bounds that they give."
+    "The lists of all members of a geometry: their concatenated vectors and bounds."
 
     def __init__(self, scorer: Scorer):
         self.scorer, self.lists = scorer, list[MemberList]()
@@ -153,7 +153,7 @@ class MemberSearch(ScoreAll):
         return found
 
     def _deepen(self, points, queries, k, rows, vectors, depth, doubtful, found):
-        "Score what the lists contain down to a depth, and certify where the bound allows."
+        "Score the lists down to a depth, and certify queries by the bound."
         fetched = []
         for wide in vectors:
             wide = wide[doubtful]

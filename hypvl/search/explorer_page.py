@@ -91,7 +91,7 @@ with extra_named("hypvl.search.explorer_page", "explore"):
 # %% ../../nbs/search/713_explorer_page.ipynb #02ce3bfc
 @dataclass
 class Session:
-    "What one user sees: lives in the page's state."
+    "The session of one user, part of the page's state."
 
     view: View = View()
     past: tuple[
@@ -265,7 +265,7 @@ def answer(
     score: str = "distance",  # or 'angle', 'cosine'
     direction: str = "parts",  # of the angle; or 'wholes'
 ) -> list[dict[str, object]]:
-    "What the endpoint `search` gives: hits as plain values."
+    "Response of the endpoint `search`: hits as plain values."
     try:
         k = int(k) if isinstance(k, float) and k.is_integer() else k  # JSON has one kind
         picture, how = read_upload(image), dict(score=score, direction=direction)
@@ -479,13 +479,13 @@ _FLAT = "Angles, factors and the Poincaré disk need a hyperbolic model: {}."
 
 
 def _flat(explorer):
-    "How to get what a sphere lacks."
+    "Hint for views that a sphere does not support."
     elsewhere = "choose another one under Models, or start hypvl explore with another --run"
     return _FLAT.format(elsewhere if len(explorer.names) > 1 else "hypvl explore --run RUN")
 
 
 def _shown_values(explorer: Explorer, session: Session, controls) -> list[object]:
-    "What the controls show of a view."
+    "Values of the controls for a view."
     view = session.view
     searcher = explorer.searcher(view.model)
     fits = _fitting(searcher, view)
@@ -534,7 +534,7 @@ class _Painter:
     def __init__(self, explorer: Explorer):
         self.explorer = explorer
         self.controls: dict[str, Any] = {}
-        self.text = 10  # place of the two texts in what `painted` returns
+        self.text = 10  # position of the two texts in the result of `painted`
 
     def painted(self, session: Session, progress: Progress, said: str = "") -> list[object]:
         "All that the page shows of a session; of the one before where this one cannot be."
@@ -942,7 +942,7 @@ _POLICY = (
 
 
 class OwnSourcesOnly:
-    "Tells browsers to load nothing from anywhere else."
+    "Headers that forbid browsers to load from other sites."
 
     def __init__(self, app: ASGIApp):
         self.app = app
@@ -1015,7 +1015,7 @@ def make_app(
 def run_models(
     runs: tuple[str, ...],  # folders of models or runs, published files, names of shipped models
 ) -> dict[str, Callable[[], ImageTextModel]]:
-    "What loads each model, by a short name; without runs the shipped models of the world."
+    "Loader of each model, by a short name; without runs the shipped models."
     if not runs:
         return {name: partial(create_model, name, pretrained=True) for name in SHIPPED}
     found: dict[str, Callable[[], ImageTextModel]] = {}

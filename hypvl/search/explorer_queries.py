@@ -86,7 +86,7 @@ class View:
     mode: str = "nearest"  # the best, or all within the threshold, general before specific
     score: str = "distance"
     direction: str = "parts"  # of the angle: more specific ones, or more general ones
-    k: int = 12  # how many are shown
+    k: int = 12  # number of shown items
     threshold: float | None = None  # largest distance or angle, least cosine; None: of the k-th
     columns: bool = False  # pictures, objects and parts side by side
     hide_image: bool = False  # nothing of the picture of the query
@@ -151,7 +151,7 @@ def from_address(address: str) -> View:
     known = [f.name for f in fields(View)]
     found: dict[str, Any] = {}
     for name, text in parse_qsl(address.removeprefix("?")):
-        if name.startswith("__"):  # what the browser or the page's library adds
+        if name.startswith("__"):  # added by the browser or the page's library
             continue
         if name not in known:
             raise ValueError(f"address: unknown {name!r}.{suggest(name, known)}")
@@ -185,7 +185,7 @@ _FLAGS = {name for name, kind in _TYPES.items() if kind is bool}
 
 # %% ../../nbs/search/711_explorer_queries.ipynb #3675e20f
 class Found(NamedTuple):
-    "What a view shows."
+    "The hits of a view."
 
     hits: pd.DataFrame  # row, key, level, label, picture, score columns, norm, box; best first
     count: int  # items within the threshold, or all that the filters leave
@@ -547,7 +547,7 @@ _STEPS = 24  # points of a traversal, both ends included
 def traversal_to_root(
     searcher: Searcher,
     query: Query,
-) -> pd.DataFrame:  # row, position (0: here, 1: root), norm, distance, word, and what is known
+) -> pd.DataFrame:  # row, position (0: here, 1: root), norm, distance, word, and labels
     """Items that 24 points of the traversal from a query to the root pass.
 
     `norm` is that of the item; `distance` is from the item to the traversal at `position`.
@@ -623,7 +623,7 @@ class Explorer:
     def __init__(
         self,
         gallery: Gallery,
-        models: Mapping[str, Callable[[], "ImageTextModel"]],  # name → what loads it
+        models: Mapping[str, Callable[[], "ImageTextModel"]],  # name → function that loads it
     ):
         if not models:
             raise ValueError("models: at least one is needed, got none")

@@ -233,7 +233,7 @@ def _as_regions(boxes, size, min_area):
 
 # %% ../../nbs/search/710_gallery.ipynb #9ce9d70d
 class Source(Protocol):
-    "Where pictures come from."
+    "A source of pictures."
 
     title: str  # of the page
 
@@ -378,7 +378,7 @@ class FolderPictures:
 
 # %% ../../nbs/search/710_gallery.ipynb #231d514b
 def _facts(path):
-    "What changes when a file does."
+    "Size and modification time of a file."
     try:
         return " ".join(map(str, file_stamp(path)))
     except OSError:
@@ -520,7 +520,7 @@ class Gallery:
         return self.pictures[self.items["picture"].to_numpy()[row]]
 
     def load(self, row: int, box: Sequence[float] | None = None) -> Image.Image:
-        "What an item shows, or another box of its picture."
+        "The crop of an item, or of another box of its picture."
         image = self.source.load(self.picture_of(row), self.store)
         return cut_out(image, self.box(row) if box is None else box)
 

@@ -136,7 +136,7 @@ def model_hash(
 
 
 def choose_method(scorer: Scorer, method: Method, candidates: int) -> ScoreAll:
-    "Method of search by what the geometry offers."
+    "Method of search by the geometry's interface."
     geometry, sample = scorer.geometry, scorer.sample
     if method not in METHODS:
         raise ValueError(f"method: unknown {method!r}.{suggest(method, METHODS)}")
@@ -168,7 +168,7 @@ def table_columns(scorer: Scorer, points, ids, labels=None) -> dict[str, np.ndar
 
 # %% ../../nbs/search/705_index.ipynb #5d3f3127
 class IndexedEmbeddings:
-    "Points of an index, and what its methods of search have computed from them."
+    "Points of an index, and the structures of its search methods."
 
     method: Method
 

@@ -153,7 +153,7 @@ def load_index(
     except FileNotFoundError:
         if facts == _read_facts(folder / "index.json"):
             raise
-        return load_index(folder, model_or_geometry)  # it was saved anew meanwhile
+        return load_index(folder, model_or_geometry)  # it was saved again meanwhile
     return index
 
 # %% ../../nbs/search/706_index_files.ipynb #60c6d5aa

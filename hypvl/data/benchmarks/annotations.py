@@ -202,7 +202,7 @@ class CaptionData:
 
 
 def _value(entry, key, kind, where) -> Any:
-    "entry[key], checked; an error says where and what."
+    "entry[key], checked; an error names place and fault."
     if not isinstance(entry, Mapping) or key not in entry:
         raise ValueError(f"{where} has no key {key!r}, got {str(entry)[:80]}")
     if not isinstance(entry[key], kind):
@@ -222,7 +222,7 @@ def _whole(value, where):
 def image_below(
     root: str | Path,  # folder of images
     name: str,  # as an annotation file has it
-    where: str,  # what a message calls the entry
+    where: str,  # name of the entry in messages
 ) -> Path:
     "Return the file of a name below a folder; ValueError for a name that leads elsewhere."
     parts = PurePosixPath(name.replace("\\", "/")).parts
@@ -459,7 +459,7 @@ SUGARCREPE_COUNTS: Mapping[str, int] = MappingProxyType(
     }
 )
 SUGARCREPE = tuple(SUGARCREPE_COUNTS)
-OVERALL = "overall"  # what the average over kinds is called in results
+OVERALL = "overall"  # name of the average over kinds in results
 
 
 def read_sugarcrepe(

@@ -47,7 +47,7 @@ class CaptionSet:
     "A retrieval benchmark."
 
     layouts: tuple[CaptionLayout, ...]
-    obtain: str  # where it comes from
+    obtain: str  # source
     images: int  # of the published protocol
     captions: int
     split: str  # that the papers evaluate, in their words
@@ -117,9 +117,9 @@ def first_with_images(
     read: Callable[[Path], Any],  # image folder → data; FileNotFoundError where no image is there
     folders: Sequence[Path],  # that exist, in order
     name: str,  # of the set
-    obtain: str,  # how to get it
+    obtain: str,  # download hint
 ) -> Any:
-    "What the folder gives that holds most of the images."
+    "The set from the folder with most of the images."
     found, errors = [], []
     for folder in folders:
         try:

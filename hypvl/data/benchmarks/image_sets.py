@@ -31,7 +31,7 @@ class MissingData(FileNotFoundError):
         self,
         message: str,  # names the set, the folder and the way to get it
         looked_in: str = "",  # folder
-        obtain: str = "",  # how to get it
+        obtain: str = "",  # download hint
     ):
         super().__init__(message)
         self.looked_in, self.obtain = looked_in, obtain
@@ -43,7 +43,7 @@ class MissingData(FileNotFoundError):
 def lacks(
     name: str,  # of the set
     looked_in: Sequence[Path],  # files or folders that are not there
-    obtain: str,  # how to get it
+    obtain: str,  # download hint
 ) -> MissingData:
     "The error of a set that is not there."
     places = ", ".join(map(str, looked_in))
@@ -76,7 +76,7 @@ def with_data_root(
     message: str,
     root: Path,  # folder of all data sets
 ) -> str:
-    "The message with `data_root` in the place of that folder, so that it tells no machine."
+    "The message with `data_root` in place of that folder, without machine paths."
     return re.sub(rf"(?<![\w./-]){re.escape(str(root))}(?=[/'\",:;)\s]|$)", "data_root", message)
 
 # %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #bb06d485
@@ -278,7 +278,7 @@ def open_benchmark(
     benchmark: str | Benchmark,  # name in any spelling, or a record
     data_root: str | Path,  # holds the folders of all data sets
 ) -> ImageSet:
-    "The images that the papers evaluate, as far as they are there."
+    "The available images of the papers' evaluation."
     b = benchmark if isinstance(benchmark, Benchmark) else find_benchmark(benchmark)
     folders = [place for place in _places(b, Path(data_root)) if place.is_dir()]
     folder, missed = Path(data_root) / b.folder, []
@@ -317,7 +317,7 @@ def _places(b, root):
 
 
 def _image_set(b, folder, images, names, lacks):
-    "Labels, keys and content_hash of what a reader found; items with a path are sorted by it."
+    "Labels, keys and content_hash of a reader's items; items with a path are sorted by it."
     spelled = list(dict.fromkeys(names))
     if spelled and isinstance(spelled[0], int):
         labels = list(names)

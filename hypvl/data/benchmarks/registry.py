@@ -33,7 +33,7 @@ class Benchmark:
     kind: str  # 'general', 'fine-grained' or 'specialized', as in PHyCLIP's Table 1
     templates: tuple[str, ...]  # prompts with one slot {} each
     folder: str  # below the data root, named as torchvision or the archive names it
-    obtain: str  # how to get it, from its official source
+    obtain: str  # download hint, from its official source
     reader: str = ""  # class of torchvision.datasets, 'CUB', or '': class folders only
     options: tuple[tuple[str, object], ...] = ()  # keywords of torchvision's class
     split: str = "test"  # split that the papers evaluate, in their words
@@ -66,7 +66,7 @@ _TFDS = "and the published split as test.csv beside (columns file, label)"
 # %% ../../../nbs/data/benchmarks/240_registry.ipynb #89538d27
 _ROWS: tuple[
     tuple[str, int, str, str, str, dict[str, Any]], ...
-] = (  # name, images, group, folder, how to get it, what differs from the defaults
+] = (  # name, images, group, folder, download hint, differences from the defaults
     (
         "ImageNet",
         50_000,

@@ -34,7 +34,7 @@ WDS_TYPES = ("classification", "multilabel", "retrieval")
 
 @dataclass(frozen=True, eq=False)
 class WdsBenchmark:
-    "Pictures of a webdataset benchmark, with what belongs to each."
+    "Pictures of a webdataset benchmark, with the label or captions of each."
 
     name: str  # of the folder, such as wds_cifar10
     kind: str  # one of `WDS_TYPES`
@@ -138,7 +138,7 @@ class _TarImages(Dataset):
 
 
 def _label(kind: str, content: bytes, classes: Sequence[str], where: str) -> Any:
-    "What belongs to a picture."
+    "Label or captions of a picture."
     if len(content) > MAX_TEXT:
         raise ValueError(f"{where}: {len(content):,} bytes, at most {MAX_TEXT:,}")
     if kind == "multilabel":
@@ -402,7 +402,7 @@ def write_wds(
 ) -> Path:  # the folder
     """Write a dataset in the layout that `open_wds` and CLIP_benchmark read.
 
-    Raises ValueError for what `open_wds` would refuse and where the folder has other classes,
+    Raises ValueError for data that `open_wds` would refuse and if the folder has other classes,
     templates or another kind, FileExistsError where the split is there. Replaces no file.
     """
     folder, count = Path(folder), len(labels)

@@ -60,7 +60,7 @@ def select_boxes(
     height: int,  # of the image in pixels
     min_area: int = 1024,  # a box must have more than so many pixels
 ) -> tuple[list[tuple[str, tuple[int, int, int, int]]], Counter]:
-    "The kept (phrase, pixel corners), and what happened to all boxes."
+    "The kept (phrase, pixel corners), and counts of all boxes."
     kept, seen, counts = [], set(), Counter()
     for row in _rows(meta):
         if len(kept) == MAX_BOXES:
@@ -91,7 +91,7 @@ def select_boxes(
 # %% ../../../nbs/data/grit/222_prepare.ipynb #0380c8d9
 @dataclass(frozen=True)
 class PrepareConfig:
-    "What the preparation does."
+    "Settings of the preparation."
 
     size: int = 224  # side of the squares in pixels
     min_area: int = 32 * 32  # boxes need more pixels than that
@@ -146,10 +146,10 @@ def _jpeg(image, config):
 
 
 def prepare_sample(
-    raw: Mapping[str, bytes | str],  # `__key__`, a picture, `json` and what `extra_members` names
+    raw: Mapping[str, bytes | str],  # `__key__`, a picture, `json` and the `extra_members`
     config: PrepareConfig = PrepareConfig(),
 ) -> tuple[dict[str, bytes | str] | None, Counter]:
-    "The training sample, or None where no box is left, and what happened to the boxes."
+    "The training sample, or None if no box is left, and counts of the boxes."
     image, meta = _decode(raw)
     boxes, counts = select_boxes(meta, *image.size, config.min_area)
     if not boxes:
@@ -287,7 +287,7 @@ def _check_faults(counts, max_bad):
     faults.check(final=True)
 
 
-_WHOLE = ("kept", "no box left")  # what became of samples that could be read
+_WHOLE = ("kept", "no box left")  # counts of readable samples
 
 # %% ../../../nbs/data/grit/222_prepare.ipynb #dc5ff649
 def _refuse_others(out: Path, names: Sequence[str]) -> None:

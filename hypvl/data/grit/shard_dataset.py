@@ -123,7 +123,7 @@ def _write_index(folder: Path, known: dict[str, tuple]) -> None:
             )
     except OSError as error:
         _log.warning(
-            "the index of %s cannot be kept (%s) and is made anew each time", folder, error
+            "the index of %s cannot be stored (%s) and is rebuilt each time", folder, error
         )
 
 # %% ../../../nbs/data/grit/223_shard_dataset.ipynb #569e7998

@@ -202,7 +202,7 @@ def tar_members(
 
 
 def _skip(archive, info):
-    "Read over a member in large pieces: tarfile's own small ones copy what is decompressed."
+    "Read over a member in large pieces: tarfile's small ones copy decompressed data."
     content = archive.extractfile(info) if info.isreg() and not info.issparse() else None
     while content is not None and content.read(2**24):
         pass
@@ -251,7 +251,7 @@ def _bad_name(name: str) -> MemberFault | None:
 
 
 def _shard_records(path: str, on_fault):
-    "The records of a whole shard; what breaks it is a fault."
+    "The records of a whole shard; an error in it is a fault."
     try:
         if is_remote(path):
             stream = next(iter(url_opener([dict(url=path)])))["stream"]
@@ -405,7 +405,7 @@ def find_shards(
     names = [str(s) for s in shards]
     if commands := [name for name in names if _is_command(name)]:
         raise ValueError(
-            f"shards: {commands[0]!r} would run a command in a shell; write what it gives to a "
+            f"shards: {commands[0]!r} would run a command in a shell; write its output to a "
             "file, or name a file or an address"
         )
     missing = [name for name in names if not is_remote(name) and not Path(name).is_file()]

@@ -23,9 +23,9 @@ class Attribute:
     "A property that things may have and captions may tell."
 
     name: str
-    words: tuple[str, ...]  # what may be said
+    words: tuple[str, ...]  # possible words
     odds: float  # share of things that carry one of the words; the others have none
-    paint: Look | None = None  # how a word looks; None: something else shows it (size)
+    paint: Look | None = None  # paint function; None: shown otherwise (size)
     applies: tuple[str, ...] = ()  # families that can have it; () = all
     conflicts: tuple[str, ...] = ()  # words or names of earlier attributes that exclude it
     bucket: str = ""  # bucket of VL-CheckList, without its first half

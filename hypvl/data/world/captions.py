@@ -122,7 +122,7 @@ def thing_truths(
 
 
 def caption_truth(said: Caption) -> dict[str, Any]:
-    "What a caption says."
+    "Content of a caption."
     parse, spans = said.read()
     mentions = []
     for number, (m, place) in enumerate(zip(said.mentions, said.objects)):

@@ -62,7 +62,7 @@ def linearise(root: Word) -> tuple[Parse, dict[int, tuple[int, int]]]:
 # %% ../../../nbs/data/world/214_grammar.ipynb #ef7119b7
 @dataclass(frozen=True)
 class Mention:
-    "What a caption says of one object."
+    "One object in a caption: its name and adjectives."
 
     node: str  # the taxonomy node that the name belongs to
     name: str  # the word or words used
@@ -164,7 +164,7 @@ class CaptionSampler:
     attributes: Mapping[str, float] = field(default_factory=_attribute_shares, hash=False)
     all_objects: float = 0.7  # probability that a caption leaves nothing out
     relation: float = 0.3  # probability of a spatial relation between the first two
-    action: float = 0.7  # probability of saying what one thing does to another
+    action: float = 0.7  # probability of stating an action
 
     def __post_init__(self):
         if len(self.levels) != len(LEVELS) or min(self.levels) < 0 or not sum(self.levels):
@@ -197,7 +197,7 @@ def level_of(
     node: str,
     path: tuple[str, ...],  # leaf ... family
 ) -> str:
-    "How abstract a name is for a thing: one of `LEVELS`."
+    "Level of abstraction of a name for a thing: one of `LEVELS`."
     if node not in path:
         return "root"
     place = path.index(node)

@@ -99,7 +99,9 @@ def _given(world: World, scene: Scene, place: int, words: dict[str, str | None],
     return _with_thing(scene, place, attributes=attributes, diameter=diameter)
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #e1e37444
-Edited = tuple[Caption, Caption, Scene | None] | None  # true, false, and of what that is true
+Edited = (
+    tuple[Caption, Caption, Scene | None] | None
+)  # true, false, and the scene of which the false one is true
 
 
 def _replace_leaf(world, scene, c: Caption, i: int, leaf: str | None, rng) -> Edited:

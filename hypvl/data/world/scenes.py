@@ -152,7 +152,7 @@ class HeldOut(Protocol):
     def name(self) -> str: ...
 
     @property
-    def things(self) -> int: ...  # how many things a scene needs to violate it
+    def things(self) -> int: ...  # number of things that a scene needs to violate it
 
     def allows(self, scene: Scene) -> bool: ...
 
@@ -237,7 +237,7 @@ _WIDEST = 0.8  # share of the picture's width
 
 
 def _sight(config: WorldConfig) -> float:
-    "How much larger things are: at most so that all sizes keep their order."
+    "Scale of things, limited so that all sizes keep their order."
     return min(config.object_scale, _WIDEST * 48 / SIZES["large"][1])
 
 
@@ -246,14 +246,14 @@ def diameter_of(
     size: str,  # small, medium or large
     share: float,  # 0: the smallest of this size, 1: the largest
 ) -> float:
-    "How wide a thing is, as a share of the picture's width."
+    "Width of a thing, as a share of the picture's width."
     low, high = SIZES[size]
     return float(min((low + share * (high - low)) * _sight(config) / 48, _WIDEST))
 
 
 @dataclass
 class _Looks:
-    "Tables of what things look like, one row per thing."
+    "Tables of attributes and poses, one row per thing."
 
     world: "World"
     split: str
@@ -296,7 +296,7 @@ class _Looks:
 
 # %% ../../../nbs/data/world/215_scenes.ipynb #8a38a542
 def _draw_count(world: "World", rng: np.random.Generator, split: str) -> int:
-    "How many things a scene has; as many as it takes to violate what the split violates."
+    "Number of things in a scene; enough to violate the predicates of the split."
     odds = np.array(world.config.objects[: len(world.families)], float)  # one thing a family
     least = max((world.held_out[name].things for name in SPLITS[split].violates), default=1)
     odds[: least - 1] = 0
@@ -472,12 +472,12 @@ def _with_action(world: "World", scene: Scene, drawn: int) -> Scene:
 
 # %% ../../../nbs/data/world/215_scenes.ipynb #537693b4
 def _disc(centre: np.ndarray, radius: float) -> tuple[float, float, float, float]:
-    "The box of a circle, as PIL wants it."
+    "The box of a circle, in PIL's form."
     return (*(centre - radius), *(centre + radius))
 
 
 def _paint_action(pen: ImageDraw.ImageDraw, verb: str, a, b, r: float) -> None:
-    "What a thing at `a` does to one at `b` of radius `r`, in pixels."
+    "Draw the action of a thing at `a` on one at `b` of radius `r`, in pixels."
     if verb == "pulls":
         pen.line((*a, *b), fill=(70, 40, 20), width=2)
         pen.ellipse(_disc(b, 1.2 * r), outline=(70, 40, 20), width=2)
@@ -590,7 +590,7 @@ class World:
             if predicate.name in self.held_out:
                 raise ValueError(f"held_out: two sets are named {predicate.name!r}")
             self.held_out[predicate.name] = predicate
-        self._liked: dict[str, tuple[str, ...]] = {}  # leaf -> what carries it
+        self._liked: dict[str, tuple[str, ...]] = {}  # leaf -> its supports
 
     def rng(self, split: str, index: int, aspect: str) -> np.random.Generator:
         "The generator of one aspect of one scene, the same in every process."
@@ -660,7 +660,7 @@ class World:
         split: str,
         index: int,
         *,
-        count: int | None = None,  # how many things are drawn
+        count: int | None = None,  # number of main things
         leaf: str | None = None,  # the leaf of the first thing
         **first: str,  # attributes of the first thing; size='medium' is neither small nor large
     ) -> Scene:

@@ -274,7 +274,7 @@ _SUPPORTS = {  # genus -> place of the supported object (x, y of its centre), an
 class DrawnSprites:
     "Procedural sprites of the built-in lexicon."
 
-    def __init__(self, object_scale: float = 1.0):  # how large marks are; 1 is the default world
+    def __init__(self, object_scale: float = 1.0):  # scale of marks; 1 is the default
         parents, self.words = lexicon()
         self.taxonomy, self.object_scale = Taxonomy(parents, "thing"), object_scale
         self._looks = {}  # leaf -> family, genus, mark

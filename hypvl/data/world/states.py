@@ -122,7 +122,7 @@ def _places(picture: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _depth(picture: np.ndarray) -> np.ndarray:
-    "How far inside the outline every pixel is, in half widths of the thing."
+    "Distance of every pixel to the outline, in half widths of the object."
     inside = picture[..., 3] > 127
     return np.asarray(distance_transform_edt(inside)) / (_SIDE / 2)
 
@@ -234,7 +234,7 @@ def pairs_of(scene: Scene) -> list[Pair]:
 # %% ../../../nbs/data/world/225_states.ipynb #bebf8508
 @dataclass(frozen=True)
 class StatesConfig:
-    """What the world of states and shapes is made of.
+    """Settings of the dataset of states and shapes.
 
     Draws differ in their test pictures alone. Which pairs are seen and unseen is that of the seed
     in every draw, since the frozen backbone was trained without its unseen pairs; so are the
@@ -282,7 +282,7 @@ class PairSplit:
     test_seen: tuple[Pair, ...]
     off: frozenset[Pair]  # never rendered
     blocks: frozenset[Pair]  # (group of states, group of shapes) that are switched off
-    draws: int  # how many splits were drawn until one was good
+    draws: int  # number of splits drawn until one was valid
 
 # %% ../../../nbs/data/world/225_states.ipynb #d7c32228
 _KIND, _FORM = tuple(STATES), tuple(SHAPES)
@@ -361,7 +361,7 @@ class StateWorld:
         return self.split.train
 
     def images(self, split: str) -> int:
-        "How many pictures a split has; the captions have no end."
+        "Number of pictures in a split; the captions are endless."
         if split.startswith("captions"):
             raise ValueError(f"split={split!r} has no end")
         each = self.config.train_images if split == "train" else self.config.test_images
@@ -468,12 +468,12 @@ def render_state(
     return Rendered(image, (seen,), (mask,) if masks else None)
 
 # %% ../../../nbs/data/world/225_states.ipynb #c0c4e41f
-_FORMS = ("pair", "shape", "state")  # what a sentence names
+_FORMS = ("pair", "shape", "state")  # kinds of sentences
 FORM_ODDS = (0.5, 0.25, 0.25)  # how often, in this order
 
 
 def _phrase(state: str, shape: str, form: str, dep: str) -> Word:
-    "The tree of what a sentence names."
+    "The tree of a sentence's noun phrase."
     if form == "state":
         return Word("something", dep, [], [Word(state, "amod")], 0)
     said = Mention(shape, shape, (state,) if form == "pair" else ())

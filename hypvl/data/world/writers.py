@@ -92,7 +92,7 @@ def write_raw_shard(
 
 # %% ../../../nbs/data/world/218_writers.ipynb #64467c9c
 def _claim_shards(out: Path, made_of: list) -> None:
-    "Note what the shards of a folder are made of; refuse a folder of other ones."
+    "Record the settings of the shards in a folder; refuse a folder of other ones."
     note = out / "made_of.json"
     if note.exists() and json.loads(note.read_text()) != made_of:
         raise ValueError(f"out={out.name!r} holds other shards; choose another folder or delete it")
@@ -337,7 +337,7 @@ def _write_part(writer, world: World, root: Path, config: SuiteConfig):
 
 # %% ../../../nbs/data/world/218_writers.ipynb #8ad36414
 def _finished_suite(root: Path, world: World, wanted: dict) -> dict | None:
-    "What `world.json` of a finished folder holds; None where something is left to write."
+    "Content of `world.json` of a finished folder; None if it is incomplete."
     if not (root / "world.json").exists():
         return None
     found = json.loads((root / "world.json").read_text())
@@ -356,7 +356,7 @@ def write_suite(
     workers: int = 1,  # processes
     progress: bool = True,  # show a bar
 ) -> dict:
-    """All evaluation data of the world below `root`; returns what `world.json` holds.
+    """All evaluation data of the dataset below `root`; returns the content of `world.json`.
 
     A finished folder is left as it is, and one that another process is filling is waited for.
     """

@@ -54,7 +54,7 @@ def save_frames(
 
 
 def load_frames(
-    folder: str | Path,  # what `save_frames` wrote to
+    folder: str | Path,  # folder of `save_frames`
 ) -> dict[str, pd.DataFrame]:  # by name
     "Read all frames of a folder."
     files = sorted(Path(folder).glob("*.parquet"))
@@ -76,7 +76,7 @@ def _save_whole(frames, folder: Path):
         shutil.rmtree(part, ignore_errors=True)
 
 
-_LIST = "frames.json"  # what a whole folder holds
+_LIST = "frames.json"  # files of a complete folder
 
 # %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #c261339f
 def _load_whole(folder: Path) -> dict[str, pd.DataFrame] | None:
@@ -109,7 +109,7 @@ def _with_whole(results: pd.DataFrame, task: Task, run: EvaluationRun, data) -> 
 
 def gap_rows(
     task: Task,
-    error: Exception,  # `MissingData`, or what went wrong
+    error: Exception,  # `MissingData`, or another error
     root: Path,  # of the data, absolute; it becomes `data_root` in the reason
     scores: Sequence[str],  # one row a cell and score
     cells: Sequence[tuple[str, str, str]] | None = None,  # None: all of the task
@@ -150,7 +150,7 @@ class _FinishedTasks:
     "Frames of tasks in a folder, found again by the hash of all that they depend on."
 
     folder: Path | None  # None: nothing is kept
-    same: list  # what all tasks depend on
+    same: list  # settings of all tasks
     writes: bool = True  # whether this process does
 
     def place(self, task: Task, *content: str) -> Path | None:
@@ -214,7 +214,7 @@ def _done(task: Task, run: EvaluationRun, finished: _FinishedTasks, commit: str,
 
 # %% ../../../nbs/evaluation/suites/635_evaluate.ipynb #76fbf5fa
 def _gaps(task: Task, error: Exception, run: EvaluationRun) -> pd.DataFrame:
-    "`gap_rows` with what there should be."
+    "`gap_rows` with the expected items."
     rows = gap_rows(task, error, run.root, run.protocol.scores)
     return _with_whole(rows, task, run, None)
 
@@ -241,7 +241,7 @@ def evaluate_suite(
     *,
     captions: Iterable[str] | None = None,  # of the training, for the bag of words; None: no rows
     names: str | Path | None = None,  # of the classes of suite 'folder', as for `tasks_of`
-    done: str | Path | None = None,  # where finished tasks are kept and found; None: nowhere
+    done: str | Path | None = None,  # folder of finished tasks; None: not saved
     say: Callable[[str], None] = _silent,  # called with one line per task
     on_fault: str = "raise",  # of data that cannot be used: 'raise', or 'gap' to go on without
     commit: str = "",  # of the code, kept with the results that are made now
@@ -300,7 +300,7 @@ def evaluate_suite(
         except (ValueError, OSError, LookupError, MemoryError) as error:
             if on_fault == "raise" or share.world > 1:  # the others would wait for this process
                 raise
-            run.take()  # what the task has added before it failed
+            run.take()  # rows that the task added before it failed
             frames = {"results": _gaps(task, error, run)}
             said = f"failed: {error}"
         parts.append(frames)

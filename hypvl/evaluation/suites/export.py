@@ -22,7 +22,7 @@ from .tasks import class_names, node_names
 
 # %% ../../../nbs/evaluation/suites/636_export.ipynb #8faf18a0
 def _wds_facts(data: Any, root: Path, suite: str | None, names: Any) -> dict[str, Any]:
-    "What `write_wds` takes of the data of a task."
+    "Arguments of `write_wds` from the data of a task."
     templates = Protocol().templates
     if isinstance(data, CaptionData):
         texts: list[list[str]] = [[] for _ in data.paths]

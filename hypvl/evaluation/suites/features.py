@@ -69,7 +69,7 @@ def image_transform(
 
 
 def _describe(transform) -> str:
-    "Six digits of what a transform says of itself, without addresses in memory."
+    "Six digits of the hash of a transform's description, without memory addresses."
     said = re.sub(r" at 0x[0-9a-f]+", "", repr(transform))
     return hashlib.sha256(said.encode()).hexdigest()[:6]
 
@@ -163,7 +163,7 @@ class PointStore:
         self,
         model: "ImageTextModel",  # with `encode_image`
         transform: str = "crop",  # one of `TRANSFORMS`
-        folder: str | Path | None = None,  # where points are kept; None: in memory
+        folder: str | Path | None = None,  # folder of the store; None: in memory
         batch_size: int = 64,  # images in one pass
         workers: int = 0,  # processes that read and decode
         progress: bool = False,  # show a bar on a terminal

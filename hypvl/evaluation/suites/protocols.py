@@ -64,7 +64,7 @@ _KNOWN_VALUES = {
 
 @dataclass(frozen=True)
 class Protocol:
-    "What two evaluations of a model on the same data may differ in."
+    "Settings in which two evaluations of a model on the same data may differ."
 
     scores: tuple[str, ...] = ("paper", "official")  # score functions, side by side
     variant: str = "official"  # accuracy: 'official' mean over classes, 'paper' top-1
@@ -97,7 +97,7 @@ class Protocol:
 class EvaluationRun:
     """One model on one folder of data.
 
-    `reading` holds what `PointStore` takes: folder, batch_size, workers, progress, share.
+    `reading` has the arguments of `PointStore`: folder, batch_size, workers, progress, share.
     """
 
     model: "ImageTextModel"  # with the `DualEncoder` interface
@@ -183,7 +183,7 @@ def add_classification(
     nodes: Sequence[str] | None = None,  # classes in `predictions` and in the tree; None: `names`
     parents: Mapping[str, str] | None = None,  # child → parent; None: no hierarchical metrics
     tree: str = "",  # data set of the hierarchical rows
-    metric: str = "per_class",  # what `accuracy` is: 'per_class' or 'top1'
+    metric: str = "per_class",  # meaning of `accuracy`: 'per_class' or 'top1'
     offered: Offered = None,  # classes offered to the images of each class
 ) -> None:
     "Zero-shot classification, and how wrong the wrong classes are."
@@ -218,7 +218,7 @@ def add_classification(
 def _add_hierarchy(
     run: EvaluationRun, tree: str, predictions, labels, names, nodes, parents, offered, right
 ):
-    "How far predictions are from the truth, for the model, the baselines and the oracle."
+    "Hierarchical metrics of the model, the baselines and the oracle."
 
     def of_indices(predicted, target):
         said, true = [nodes[i] for i in predicted], [nodes[i] for i in target]

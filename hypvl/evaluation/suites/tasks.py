@@ -97,7 +97,7 @@ class Task:
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #4c72ea7c
 def data_hash(
-    data: Any,  # what a task opened
+    data: Any,  # opened data of a task
     root: Path,  # paths count relative to it
 ) -> str:
     "Twelve digits that name the data of a task."
@@ -135,7 +135,7 @@ def task_hash(
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #d28c888b
 def data_state(
-    data: Any,  # what a task opened
+    data: Any,  # opened data of a task
 ) -> str:
     "Twelve digits that change when a file is written again, even at the same size, or left out."
     if isinstance(data, Mapping):
@@ -462,7 +462,7 @@ def class_names(
     classes: Sequence[str],  # folders, sorted
     file: str | Path | None = None,  # `folder<TAB>name` a line, or a name a line in their order
 ) -> list[str]:
-    "What the classes of a folder are called in prompts, each in its own way."
+    "Class names of a folder for prompts, from a file or from the folders."
     names = [class_name(name) for name in classes] if file is None else _read_names(classes, file)
     first: dict[str, str] = {}
     for folder, name in zip(classes, names):
@@ -476,7 +476,7 @@ def class_names(
 
 
 def _natural(name: str) -> list:
-    "By what people order names: numbers by their value, letters without case and accents."
+    "Natural sort key: numbers by their value, letters without case and accents."
     apart = unicodedata.normalize("NFKD", name).casefold()
     letters = "".join(letter for letter in apart if not unicodedata.combining(letter))
     parts = re.split(r"(\d+)", letters)
@@ -578,7 +578,7 @@ def _add_classes(names: str | Path | None, run: EvaluationRun, data):
 
 
 def _class_notes(names: str | Path | None, run: EvaluationRun, data) -> list[str]:
-    "What the first classes are called, and in which words."
+    "A line with the names of the first classes and the prompts."
     known = class_names(data.classes, names)
     first = ", ".join(f"{folder} → {name}" for folder, name in zip(data.classes[:3], known))
     prompts = " | ".join(run.protocol.templates)
@@ -602,7 +602,7 @@ _SCENES = "images/factors/truth.json"
 _WORLD = ("world.json", "zero_shot", _SCENES)  # any of them; captions/ is a common name
 
 
-_NODES = ("taxonomy.is_a.txt", "names.tsv")  # files that say what the nodes are
+_NODES = ("taxonomy.is_a.txt", "names.tsv")  # files that describe the nodes
 
 
 _TREES = {"species": "species", "clutter": "clutter"}  # zero-shot set → hierarchical data set
@@ -664,7 +664,7 @@ def _by_kind_of_edit(path: Path):
 
 
 def _world(root: Path) -> list[Task]:
-    "The tasks of what a folder in the world's layout holds."
+    "The tasks of a folder in the layout of the synthetic dataset."
     tasks = []
     for path in sorted((root / "zero_shot").glob("*")):
         if path.is_dir():

@@ -127,7 +127,7 @@ class Clipped(Product):
         return reach.mean() if self.metric == "l1" else reach.square().mean().sqrt()
 
     def clamp_parameters(self):
-        "In place, what trains: temperature at least .01, c in its range."
+        "Clamp trained scalars in place: temperature at least .01, c in its range."
         clamp_trained(self.logit_scale, most=math.log(100))
         low, high = self.curvature_range
         clamp_trained(self.log_curvature, math.log(low), math.log(high))

@@ -48,7 +48,7 @@ class Curriculum:
         self,
         phase: str,  # a key of `BREAKPOINTS`
     ) -> float:  # a step
-        "Where a phase ends."
+        "Last step of a phase."
         return BREAKPOINTS[phase] * self.steps / PUBLISHED_STEPS
 
     def _check(self, step: int):
@@ -62,7 +62,7 @@ class Curriculum:
         self,
         step: int,  # updates done so far
     ) -> float:  # 0 to 1
-        "How much the routing acts on the score."
+        "Weight of the routing in the score."
         self._check(step)
         if self.kind == "none":
             return 1.0
@@ -73,7 +73,7 @@ class Curriculum:
         self,
         step: int,  # updates done so far
     ) -> float:  # 0 to 1
-        "How much of the correction is visible."
+        "Visible share of the correction."
         self._check(step)
         if self.kind in ("none", "no_throttle"):
             return 1.0

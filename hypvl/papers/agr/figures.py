@@ -50,7 +50,7 @@ def _shade(axis: Axes, steps: int) -> None:
 
 
 def _phase_key(steps: int) -> str:
-    "What the background of a short run says, in words: its phases are too narrow for names."
+    "Text for the phases of a short run, which are too narrow for labels."
     *ends, (last, _) = _phase_ends(steps).items()
     said = ", ".join(f"{phase} to {end:.3g}" for phase, end in ends)
     return f"background: {said}, then {last}"

@@ -241,7 +241,7 @@ def fit_rate(
     losses: Sequence[float] | pd.Series,
     unit: float = 1000,  # steps that are one unit of time
 ) -> Rate:
-    "How fast a loss falls towards its floor."
+    "Convergence rate of a loss."
     t, values = np.asarray(steps, float), np.asarray(losses, float)
     if len(t) != len(values) or len(t) < 4:
         raise ValueError(f"losses: one a step and at least 4 needed, got {len(values)} of {len(t)}")

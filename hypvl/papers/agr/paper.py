@@ -365,7 +365,7 @@ _ROWS = 5  # of a log: the mean of so many is a start, an end and a point of a s
 
 
 class Fall(NamedTuple):
-    "How far a smoothed loss falls from its start; `half` is NaN where it does not."
+    "Fall of a smoothed loss from its start; `half` is NaN if it does not fall."
 
     half: float  # the first step at which half of the way to the lowest is done
     first: float
@@ -476,7 +476,7 @@ def _step_times(history: pd.DataFrame) -> pd.DataFrame:
 def search_depths(
     study: Study,
     model: str = "AGR",
-    best: Sequence[int] = (1, 10),  # how many are searched
+    best: Sequence[int] = (1, 10),  # number of searched points
 ) -> pd.DataFrame | Markdown:  # one row per query modality and number
     "Depth in both heads' lists at which the best of validation scenes are proved; first seed."
     found = _trained(study, model)
@@ -498,7 +498,7 @@ def search_depths(
     return pd.DataFrame(rows).round(3)
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #85500017
-PARTS = {  # id of a claim on retrieval → what the rival lacks, or has instead
+PARTS = {  # id of a claim on retrieval → part that the rival lacks or replaces
     "t2i-clip": "all of it: CLIP",
     "wide-sphere": "all of it: a sphere with as many parameters",
     "gate-alone": "router of pairs",
@@ -512,7 +512,7 @@ PARTS = {  # id of a claim on retrieval → what the rival lacks, or has instead
 
 
 def leads_over_ablations(study: Study) -> pd.DataFrame:  # one row per part; in points
-    "How far AGR leads a model without one of its parts in retrieval, from the table of claims."
+    "Lead of AGR in retrieval over a model without one of its parts, from the table of claims."
     judged = study.judged().set_index("id")
     names = ["effect", "low", "high", "interval", "seeds", "note"]
     known = {name: part for name, part in PARTS.items() if name in judged.index}
@@ -530,7 +530,7 @@ def sizes(study: Study) -> pd.Series:
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #8edc7966
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
-    "What the plan says about a run besides its model."
+    "Settings of a run in the plan, besides its model."
     model: Any = recipe.model
     objective: Any = recipe.objective
     geometry, facts = model.geometry, {"encoder": getattr(model, "weights", "features")}

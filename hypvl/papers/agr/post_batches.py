@@ -42,7 +42,7 @@ def held_out_posts(
 # %% ../../../nbs/papers/agr/930_post_batches.ipynb #2cd6b220
 @dataclass(frozen=True)
 class PostReading:
-    "How posts are read."
+    "Settings for reading posts."
 
     crop_scale: tuple[float, float] = (0.5, 1.0)  # share of the area that a crop keeps
     augment: bool = True  # False: whole pictures, so that features can be kept

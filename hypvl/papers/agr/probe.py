@@ -131,7 +131,7 @@ def score_parts(
     points: Mapping[str, Tensor],  # 'image' and 'text'
     side: Side,  # modality of the query
 ) -> dict[str, Float[Tensor, "Q K"]]:  # gate, weight, mix, delta, hyperbolic, euclidean, score
-    "What the score of every pair is made of (Algorithm 1), on the CPU: M = mix, the gate, w, w_E."
+    "Parts of the score of every pair (Algorithm 1), on the CPU: M = mix, the gate, w, w_E."
     pairs = geometry.pairs(points["image"], points["text"])
     pairs = pairs if side == "image" else pairs.of_texts()
     query_weights = geometry.parts(points[side]).query_weights
@@ -218,7 +218,7 @@ def synthetic_captions(
 ) -> (
     pd.DataFrame
 ):  # one row per caption of the synthetic dataset, by its text: the values of `FACTS`
-    "What the truth on disk says of the test captions."
+    "Ground truth of the test captions on disk."
     tree, rows = suite / "taxonomy.is_a.txt", {}
     known = Taxonomy.from_file(tree) if tree.exists() else None
     depth = {node: known.depth(node) for node in known.nodes} if known else {}

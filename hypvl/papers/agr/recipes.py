@@ -54,7 +54,7 @@ _MINI_SUITE = SuiteConfig(
 
 
 def _training(preset: str) -> TrainConfig:
-    "How heads are trained at a preset."
+    "Training settings of heads at a preset."
     training = TrainConfig(
         steps=300,
         batch_size=128,
@@ -201,7 +201,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 # %% ../../../nbs/papers/agr/934_recipes.ipynb #ce6db73e
 def _geometry(setting: str, width: int, steps: int) -> GeometryConfig:
-    "Sphere and hyperbolic space of a width, or what the setting puts in their place."
+    "Sphere and hyperbolic space of a width, or their replacements by the setting."
     if setting in ("clip", "meru"):
         return SphereConfig(width) if setting == "clip" else ProductConfig(k=1, d=width)
     sphere, hyperbolic = SphereConfig(width), ClippedConfig(d=width)
@@ -251,10 +251,10 @@ def agr_recipe(
         settings |= _RIVAL_AS_PUBLISHED
     made = override(made, {key: settings[key] for key in settings if key not in overrides} | rest)
     if "grad_norms" not in of_training and isinstance(objective, RoutedObjective):
-        parts = ("correction", "baseline", "gate")  # whose gradients the log tells
+        parts = ("correction", "baseline", "gate")  # gradients in the log
         parts += ("router",) if made.model.geometry.routing.weighting != "query" else ()
         made = replace(made, train=replace(made.train, grad_norms=parts))
-    source = made.data  # what the settings of data have made of it
+    source = made.data  # after the settings of data
     if not setting.startswith("towers") and not published:
         shared = override(source, {"suite.draw": 0}) if hasattr(source, "suite") else source
         encoder = model.weights  # features are made once for all seeds

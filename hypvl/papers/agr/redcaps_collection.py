@@ -55,7 +55,7 @@ class Fault(NamedTuple):
 
     kind: str
     image_id: str
-    file: str  # where it was looked for
+    file: str  # expected path
     detail: str
 
 
@@ -78,7 +78,7 @@ def _checked_row(post: Post, content: bytes, file: str, offset: int) -> PostPict
 def annotated_rows(
     posts: list[Post], wrong: list[str], path: Path, root: Path
 ) -> Iterator[PostPicture | Fault]:
-    "What became of each annotation of a file, as `read_annotations` found them."
+    "Post or fault of each annotation of a file, in the order of `read_annotations`."
     name, images = path.relative_to(root).as_posix(), root / "images"
     for line in wrong:
         yield Fault("broken annotation", "", name, line)
@@ -136,7 +136,7 @@ def _described(key: str, content: bytes) -> Post:
 
 # %% ../../../nbs/papers/agr/928_redcaps_collection.ipynb #5c469f38
 def shard_rows(path: Path, root: Path) -> Iterator[PostPicture | Fault]:
-    "What became of each post of a shard."
+    "Post or fault of each sample of a shard."
     file, count, broken = path.relative_to(root).as_posix(), 0, []
     for key, parts in _grouped(path, broken):
         count += 1
@@ -154,7 +154,7 @@ def shard_rows(path: Path, root: Path) -> Iterator[PostPicture | Fault]:
 
 # %% ../../../nbs/papers/agr/928_redcaps_collection.ipynb #2a559730
 def _stamp(path: Path, root: Path, communities: list[str]) -> list[int]:
-    "What changes with a file and with the folders of its pictures."
+    "Stamp of a file and of the folders of its pictures."
     stamp = [*file_stamp(path)]
     if path.suffix == ".json":
         folders = (root / "images", *(root / "images" / name for name in communities))
@@ -229,7 +229,7 @@ def _without_duplicates(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]
 
 
 def _content(rows: pd.DataFrame) -> str:
-    "A short name of what posts say and show, wherever the pictures lie."
+    "Hash of captions and pictures, independent of paths."
     digest = blake2b(digest_size=6)
     for column in ("image_id", "subreddit", "caption", "digest"):
         digest.update("\n".join(rows[column].astype(str)).encode() + b"\0")
@@ -328,7 +328,7 @@ class Posts:
         self.table = feather.read_table(str(self.folder / "posts.arrow"), memory_map=True)
 
     def __reduce__(self):
-        return Posts, (self.folder,)  # a process maps the file anew
+        return Posts, (self.folder,)  # a process maps the file again
 
     def __len__(self) -> int:
         return self.table.num_rows

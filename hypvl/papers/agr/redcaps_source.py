@@ -41,7 +41,7 @@ class RedcapsSource(DataSource, kind="redcaps"):
         check_least(self, held_out=0)
 
     def folder(self, root: str | Path) -> Path:
-        "Where `prepare` puts the data: named after the world, or after the place of a copy."
+        "Folder of the data, named after the synthetic dataset or the path of a copy."
         made_of = ["redcaps", self.world, replace(self.suite, draw=0)]
         if self.root:
             made_of = ["redcaps", str(Path(self.root).resolve())]

@@ -131,7 +131,7 @@ class Parts(NamedTuple):
 
 
 class PairMatrices(NamedTuple):
-    "What both directions share: matrices of images by texts."
+    "Shared by both directions: matrices of images by texts."
 
     correction: Float[Tensor, "I T"]  # S_E
     baseline: Float[Tensor, "I T"]  # S_H
@@ -145,7 +145,7 @@ class PairMatrices(NamedTuple):
 # %% ../../../nbs/papers/agr/924_routed_geometry.ipynb #51141af2
 @dataclass(frozen=True)
 class RoutingConfig:
-    """How pairs are weighed (AGR, Algorithm 1).
+    """Settings of the routing (AGR, Algorithm 1).
 
     weighting: 'pair', the router's weight of each pair; 'shuffled', the same with scores of other
     pairs (a control); 'query', no router, the gate alone. gated: whether a query has a gate.
@@ -297,7 +297,7 @@ class Routed(Geometry):
         finally:
             self.variant, self.constant = before
 
-    # --- what happens at a step
+    # --- schedule
 
     def begin_step(self, step: int):
         """Updates done so far, by which the curriculum sets α and β while the module trains.
@@ -310,12 +310,12 @@ class Routed(Geometry):
 
     @property
     def alpha(self) -> float:
-        "How much the routing acts now."
+        "Current weight of the routing."
         return self.curriculum.alpha(self._step) if self.training else 1.0
 
     @property
     def beta(self) -> float:
-        "How much of the correction is visible now."
+        "Current visible share of the correction."
         return self.curriculum.beta(self._step) if self.training else 1.0
 
     @property

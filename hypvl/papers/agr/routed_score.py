@@ -26,7 +26,7 @@ SOURCES = ("route", "raw")
 
 @dataclass(frozen=True)
 class ScoreForm:
-    "How two scores become one."
+    "Formula that combines two scores."
 
     form: Literal["residual", "interpolation", "interpolation_pure"] = "residual"
     delta_source: Literal["route", "raw"] = "route"  # the correction times β, or as it is
@@ -45,7 +45,7 @@ class ScoreForm:
 
 
 class QueryWeights(NamedTuple):
-    "What a query brings to its scores: calibration is (w_E, s_H, s_E)."
+    "Gate and calibration (w_E, s_H, s_E) of a query."
 
     gate: Float[Tensor, "Q"]  # 0 to 1
     calibration: Float[Tensor, "Q 3"] | None = None  # None: (1, 1, 1)
@@ -75,7 +75,7 @@ def difference(
     stretch: Float[Tensor, "Q 1"],  # s_E
     form: ScoreForm,
 ) -> Float[Tensor, "Q K"]:
-    "Δ, what the correction would change."
+    "Δ, the bounded correction."
     apart = stretch * correction - baseline
     return form.delta_max * torch.tanh(apart / form.delta_max) if form.bounded else apart
 
@@ -85,8 +85,8 @@ def routed_score(
     baseline: Float[Tensor, "Q K"],  # S_H
     weight: Float[Tensor, "Q K"] | float,  # w of the router
     query_weights: QueryWeights,  # the queries
-    alpha: float = 1.0,  # how much the routing acts
-    beta: float = 1.0,  # how much of the correction is visible
+    alpha: float = 1.0,  # weight of the routing
+    beta: float = 1.0,  # visible share of the correction
     form: ScoreForm = ScoreForm(),
 ) -> Float[Tensor, "Q K"]:
     """The score of each query with each key; higher is closer.

@@ -76,7 +76,7 @@ def _first_layer(e, s, rows: TileSide, columns: TileSide, layers: Layers, width:
 
 # %% ../../../nbs/papers/agr/922_router.ipynb #0a59a026
 class Masks(NamedTuple):
-    "What dropout keeps of the two hidden layers, already scaled; None: everything."
+    "Scaled dropout masks of the two hidden layers; None: no dropout."
 
     first: Tensor | None = None
     second: Tensor | None = None
@@ -105,7 +105,7 @@ def tile_logits(
 
 
 class TileGradients(NamedTuple):
-    "What a tile adds to the gradients."
+    "Gradient contributions of a tile."
 
     e: Tensor | None  # None: not needed
     s: Tensor | None
@@ -171,7 +171,7 @@ def tile_gradients(
 
 # %% ../../../nbs/papers/agr/922_router.ipynb #08d2eaef
 class _Plan(NamedTuple):
-    "How a matrix of pairs is cut."
+    "Division of a matrix of pairs into tiles."
 
     rows: int  # of a tile
     width: int  # of a context
@@ -194,7 +194,7 @@ class _Plan(NamedTuple):
         return Masks(*found)
 
     def pieces(self, e: Tensor, s: Tensor, *small: Tensor) -> Iterator[tuple[slice, tuple]]:
-        "Each tile, and what `tile_logits` takes of it."
+        "Each tile, and its inputs of `tile_logits`."
         rows, columns, layers = TileSide(*small[:3]), TileSide(*small[3:6]), Layers(*small[6:])
         for number, tile in enumerate(self.tiles(len(e))):
             part, masks = TileSide(*(x[tile] for x in rows)), self.masks(number, e[tile], layers)

@@ -75,7 +75,7 @@ def routing_columns(
     texts: Float[Tensor, "I D"],  # local
     offset: int,  # of the first local text in `pairs`
 ) -> dict[str, Any]:
-    "Columns of the log, without `routing/`: what the router does at a step."
+    "Columns of the log, without `routing/`: statistics of the router at a step."
     query_weights, other = (geometry.parts(x).query_weights for x in (images, texts))
     gate, of_correction, of_baseline, stretch = query_weights.columns()
     weight = torch.ones_like(pairs.baseline) if pairs.weight is None else pairs.weight

@@ -54,7 +54,7 @@ _BEGIN = {2018: 1_514_764_800, 2019: 1_546_300_800, 2020: 1_577_836_800}  # UTC
 
 @dataclass(frozen=True)
 class RedcapsWorldConfig:
-    "How many posts are written of what."
+    "Numbers of posts."
 
     world: WorldConfig = WorldConfig()
     posts: int = 17_000
@@ -74,7 +74,7 @@ def image_id(index: int) -> str:
 
 
 def community_of(world: World, scene: Scene, rng: np.random.Generator) -> str:
-    "Where a scene is posted: one time in four where anything is."
+    "Community of a scene: one in four is unrelated to the picture."
     if rng.random() < 0.25:
         return GENERAL[int(rng.integers(len(GENERAL)))]
     thing = scene.things[int(rng.integers(len(scene.things)))]

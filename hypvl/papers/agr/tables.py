@@ -65,7 +65,7 @@ def _gates() -> list[Column]:
 
 # %% ../../../nbs/papers/agr/936_tables.ipynb #2885a612
 def _learned() -> list[Column]:
-    "What gates have learned."
+    "Learned gate parameters."
     how = {"percent": False, "better": "neither", "digits": 3}
     return [Column("router", "validation", m, "learned", "", m, **how) for m in LEARNED]
 

@@ -194,7 +194,7 @@ class AttentionLayer(nn.Module):
     def summary(
         self, tokens: Float[Tensor, "B N D"], c: Tensor
     ) -> tuple[Float[Tensor, "B H h h"], Float[Tensor, "B H h 1"]]:
-        "What a text needs of a picture: φ(K)ᵀV and φ(K)ᵀ1; keys and values for a softmax."
+        "Summary of a picture for texts: φ(K)ᵀV and φ(K)ᵀ1; keys and values for a softmax."
         keys = self._by_head(self.key(tokens, c))
         values = self._by_head(self.value(tokens, c))
         if self.config.kernel == "softmax":
@@ -203,7 +203,7 @@ class AttentionLayer(nn.Module):
 
     @fp32_geometry
     def _totals(self, keys, values):
-        "Sums over all tokens: half precision would lose what single tokens add."
+        "Sums over all tokens: half precision would lose single tokens."
         keys = self._kernel_map(keys)
         return keys.mT @ values, keys.sum(2)[..., None]
 
@@ -266,7 +266,7 @@ class CrossModalAttention(nn.Module):
         self.blend = nn.Parameter(torch.full(size, config.blend_init))
 
     def summaries(self, tokens: Float[Tensor, "B N D"], c: Tensor) -> Summaries:
-        "What all layers need of pictures."
+        "Summaries of pictures for all layers."
         return [layer.summary(tokens, c) for layer in self.layers]  # pyright: ignore
 
     def refine(

@@ -135,7 +135,7 @@ class CzslSource(DataSource, kind="czsl"):
         return () if self.root else state_words()
 
     def folder(self, root: str | Path) -> Path:
-        "Where `prepare` puts the data: named after all that they depend on but the draw."
+        "Folder of the data, named after all settings except the draw."
         made_of = ["czsl", replace(self.world, draw=0)]
         if self.root:
             base = Path(self.root)
@@ -152,7 +152,7 @@ class CzslSource(DataSource, kind="czsl"):
         """Rows of all pictures below `root`, made where they are missing.
 
         All three folders are the same one: `compositions` reads it. `report.json` counts pairs
-        and pictures, beside what is published, and what was skipped. `size` does not matter.
+        and pictures, beside the published counts, and skipped items. `size` does not matter.
         Another draw than 0 has its own suite: the same rows of training and
         validation, and rows of its own test pictures.
         """

@@ -135,7 +135,7 @@ class CompositionalConfig(ModelDescription, kind="compositional"):
     """
 
     vocabulary: PairVocabulary
-    backbone: str = "clip_states"  # where the towers are: shipped, open_clip:NAME:FILE, a folder
+    backbone: str = "clip_states"  # source of the towers: shipped, open_clip:NAME:FILE, a folder
     geometry: GeometryConfig = field(default_factory=composition_space)
     attention: AttentionConfig | None = AttentionConfig()  # None: texts do not see the picture
     adapter_dim: int = 0  # of the image adapters; 0: none, and tokens of images may be cached
@@ -275,7 +275,7 @@ def _context(tower, tokenizer, config):
 
 
 def tower_device(tower: nn.Module) -> torch.device:
-    "Where a tower is."
+    "Device of a tower."
     return next(tower.parameters()).device
 
 # %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #efc9a0de
@@ -309,13 +309,13 @@ _OWN_TEXT = Kind("own_text", "points [B, D] of the labels' texts", "text", one_p
 _STATIC = Kind("static_texts", "points [N, D]", "text", one_per_sample=False, shared=True)
 _PARTS = Kind("parts", "integers [P, 2]", embedded=False, one_per_sample=False, shared=True)
 _STATIC_TEXTS = ("pair", "state", "object", "states", "objects", "state_parent", "object_parent")
-COMPOSITION_KINDS: dict[str, str | Kind] = {  # of what a compositional model reads and makes
+COMPOSITION_KINDS: dict[str, str | Kind] = {  # inputs of a compositional model
     **dict.fromkeys(("image_state", "image_object"), "image"),
     **dict.fromkeys(("pair", "state", "object"), "labels"),
     **dict.fromkeys(("pair_texts", "state_texts", "object_texts"), _CANDIDATES),
     **{f"own_{path}": _OWN_TEXT for path in PATHS},
     **{f"static_{name}": _STATIC for name in _STATIC_TEXTS},
-    "view_features": "image_features",  # what the views of state and object start from
+    "view_features": "image_features",  # input of the views of state and object
     "image_tokens": "image_tokens",
     "pair_parts": _PARTS,
 }
@@ -327,7 +327,7 @@ class EncodedImages(NamedTuple):
     pair: Float[Tensor, "B D"]  # points
     state: Float[Tensor, "B D"]
     object: Float[Tensor, "B D"]
-    summaries: Summaries  # what the attention needs of them
+    summaries: Summaries  # their inputs for the attention
 
 
 class EncodedTexts(NamedTuple):
@@ -447,7 +447,7 @@ class CompositionalEncoder(HubModel):
         inputs: Sequence[str] = ("image", "pair_texts"),
         kinds: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
-        "What `embed` gives without the views of state and object, and the input they start from."
+        "Result of `embed` without the views of state and object, and the input of these."
         self._check_inputs(inputs, batch)
         images, texts = self._image_features(batch, kinds), self._text_features(_paths(inputs))
         points = self._points(batch, inputs, images, texts)
@@ -460,7 +460,7 @@ class CompositionalEncoder(HubModel):
         rows: Mapping[str, Any],  # of `embed_rows`, of all samples of an update
         inputs: Sequence[str] = ("image", "pair_texts"),
     ) -> dict[str, Any]:
-        "What `embed` would have given for all samples at once."
+        "Result of `embed` for all samples at once."
         features = self._parts_of(rows["view_features"], self.views_of)
         points = {f"image_{part}": self._lift(x, part) for part, x in features.items()}
         return {name: points[name] if name in points else rows[name] for name in inputs}
@@ -506,7 +506,7 @@ class CompositionalEncoder(HubModel):
 
     @torch.no_grad()
     def tokens(self, images: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B N+1 W"]:
-        "What the image tower says of pictures in [0, 1] or bytes: entries of kind `image_tokens`."
+        "Tokens of the image tower for pictures in [0, 1] or bytes: entries of kind `image_tokens`."
         if self.image_adapters is not None:
             raise ValueError("tokens: with adapter_dim > 0 the tower learns, nothing may be kept")
         return image_tokens(self.image_tower, self._pixels(images.to(self.pixel_mean.device)))
@@ -622,7 +622,7 @@ class CompositionalEncoder(HubModel):
         """Scores of pairs for the pictures of a batch; higher is better.
 
         batch: `{"image": pixels}`, pictures [B, 3, H, W] as for `encode_image`.
-        pairs: names, `[("glossy", "star"), ...]`, or what `candidates` gave; None: the training
+        pairs: names, `[("glossy", "star"), ...]`, or the result of `candidates`; None: the training
             pairs.
         fusion: see `score_chunks`.
         """
@@ -721,7 +721,7 @@ class CompositionalEncoder(HubModel):
         return EncodedImages(pair, state, thing, self._summaries(features))
 
     def _summaries(self, features):
-        "Of the tokens, what the attention needs."
+        "Inputs of the attention from the tokens."
         if self.attention is None:
             return []
         tokens = self._lift(features["patches"], "patches")

@@ -106,7 +106,7 @@ def phase_logits(
 # %% ../../../nbs/papers/h2em/912_compositions.ipynb #4076ae75
 @dataclass(frozen=True)
 class Setting:
-    "Which columns of all pairs take part, and what makes an unseen one feasible."
+    "Candidate columns of all pairs, and the rule for feasible unseen ones."
 
     name: str  # of `SETTINGS`
     phase: str  # 'val' or 'test'
@@ -195,13 +195,13 @@ def reference_rows(
 
 # %% ../../../nbs/papers/h2em/912_compositions.ipynb #a0fbb5f1
 _PARTS = np.arange(3).repeat(2).reshape(3, 2)
-CURVE = ("seen", "unseen", "harmonic_mean", "auc")  # what a sweep measures
+CURVE = ("seen", "unseen", "harmonic_mean", "auc")  # metrics of a sweep
 
 
 def predictions_of(
     rows: pd.DataFrame,  # target_seen, seen_score, seen_right, unseen_score, unseen_right
 ) -> BestPredictions:
-    "What a sweep needs, with column 0 for every target."
+    "Inputs of a sweep, with column 0 for every target."
     seen = np.where(rows["seen_right"], 0, 1)
     unseen = np.where(rows["unseen_right"], 0, 2)
     trained, target = rows["target_seen"].to_numpy(bool), np.zeros(len(rows), np.int64)
@@ -267,7 +267,7 @@ def own_points(
     batches: Any,  # a loader of one pass
     candidates: EncodedTexts,  # of all pairs, state by state
     targets: Sequence[Pair],  # of the pictures
-) -> dict[str, Float[Tensor, "N D"]]:  # by what, on the CPU
+) -> dict[str, Float[Tensor, "N D"]]:  # by kind, on the CPU
     "Points of the texts of each picture's own pair, refined by it, and of its three views."
     names, found = model.config.vocabulary, {what: [] for what in LEVELS}
     first = 0
@@ -347,7 +347,7 @@ def edge_gaps(
     norms: pd.DataFrame,  # as for `edge_lengths`
     side: str = "text",  # or 'visual'
 ) -> pd.DataFrame:  # one row per picture, one column per edge
-    "How much farther from the root the specific end of each edge is than its general end."
+    "Difference of the distances from the root, specific minus general end of each edge."
     ends = edge_lengths(norms, side).items()
     return pd.DataFrame({name: specific - general for name, (general, specific) in ends})
 
@@ -378,7 +378,7 @@ LEVEL_PAIRS = (  # general, specific
 def level_auroc(
     norms: pd.DataFrame,  # model, stage, dataset, seed, level, value
 ) -> pd.DataFrame:  # model, stage, dataset, seed, general, specific, value
-    "How often the more specific of two levels is farther from the root, for each run."
+    "Probability that the more specific of two levels is farther from the root, per run."
     rows = []
     runs = norms.groupby(["model", "stage", "dataset", "seed"], sort=False, observed=True)
     for run, part in runs:
@@ -394,7 +394,7 @@ def level_auroc(
 def _prediction_rows(
     sweep_state: StreamingSweep, setting: Setting, targets: Sequence[Pair], bias: float | None
 ) -> pd.DataFrame:
-    "One row per picture: what a bootstrap needs, and the answer at a bias."
+    "One row per picture: inputs of a bootstrap, and the prediction at a bias."
     best, pairs = sweep_state.best(), setting.pairs
     rows = {
         "item": np.arange(len(targets)),
@@ -444,7 +444,7 @@ def trained_parameters(
     model: nn.Module,  # of the recipe
     recipe: Recipe,
 ) -> int:
-    "How many numbers the recipe's losses reach."
+    "Number of parameters with a gradient from the recipe's losses."
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     objective: Any = recipe.objective
     if not objective.entailment:  # the categories of primitives are unused
@@ -487,7 +487,7 @@ def _steps_between(rows: pd.DataFrame, taxonomy: PrimitiveTaxonomy) -> list[floa
 
 @dataclass(frozen=True)
 class Phases:
-    "What a probe reads: data, feasibility, loaders."
+    "Inputs of a probe: data, feasibility, loaders."
 
     recipe: Recipe
     data: DataPaths

@@ -51,7 +51,7 @@ def pair_feasibility(
     return np.where(seen, 0.0, (on_objects + in_states) / 2).ravel()
 
 # %% ../../../nbs/papers/h2em/903_feasibility.ipynb #c7139413
-CUSTOMARY = {  # how names of UT-Zappos are looked up
+CUSTOMARY = {  # replacements for names of UT-Zappos
     "Faux.Fur": "fake fur",
     "Faux.Leather": "fake leather",
     "Full.grain.leather": "thick leather",
@@ -113,7 +113,7 @@ def check_feasibility(
 
 
 def _read_arrays(path: Path):
-    "What a file holds, read to its end: an array, a tensor, or several by name."
+    "Content of a file: an array, a tensor, or several by name."
     if path.suffix == ".npy":
         return np.load(path, allow_pickle=False)
     if path.suffix == ".npz":
@@ -133,7 +133,7 @@ def read_feasibility(
         raise FileNotFoundError(f"path: {path} is no file")
     try:
         content = _read_arrays(path)
-    except Exception:  # torch's own words advise to run what the file holds
+    except Exception:  # torch's message advises running the file's code
         raise ValueError(
             f"{path.name} is not loaded: it may hold code, is damaged, or holds no numbers"
         ) from None

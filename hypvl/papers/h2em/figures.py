@@ -147,7 +147,7 @@ def norm_figure(
 
 # %% ../../../nbs/papers/h2em/915_figures.ipynb #1f405055
 def _disk_radius(x: torch.Tensor, c: float) -> np.ndarray:
-    "How far points lie from the middle of the disk of radius 1, in all their dimensions."
+    "Distance of points from the middle of the disk of radius 1, in all their dimensions."
     return lorentz.to_poincare(x, c=c).norm(dim=-1).numpy()
 
 
@@ -269,7 +269,7 @@ def factorial_figure(
     effects: pd.DataFrame,  # rows of `Study.judged`: id, effect, low, high, interval
     metric: str = "auc",  # of METRICS
 ) -> Drawing:
-    "Cells, and what each factor brings over the other two."
+    "Cells, and the main effect of each factor."
     colours = {True: "#0072B2", False: "#767676"}
     with style():
         figure, axes = panels(2, 1, width=4.2, height=2.7)

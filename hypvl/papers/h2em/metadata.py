@@ -111,7 +111,7 @@ def load_records(
             content = load_plain(path)
         except FileNotFoundError:
             raise
-        except Exception:  # torch's own words advise to run what the file holds
+        except Exception:  # torch's message advises running the file's code
             raise ValueError(
                 f"{path.name} is not loaded, since it may hold code or is no torch file; "
                 f"`hypvl.papers.h2em.metadata.convert_metadata({path.name!r})` rewrites it "

@@ -280,7 +280,7 @@ def typos(
 
 # %% ../../../nbs/papers/h2em/916_paper.ipynb #ac52821d
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
-    "What the plan says about a run besides its model."
+    "Settings of a run in the plan, besides its model."
     known = recipe.columns
     names = {"tower": recipe.tower, "taxonomy": known.get("taxonomy", "")}
     return names | {"fusion": known.get("fusion", ""), "budget": known.get("budget", 1.0)}

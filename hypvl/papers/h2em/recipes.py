@@ -70,7 +70,7 @@ def split_of(
 
 @lru_cache
 def _counted(root: str, split: CompositionSplit, stamps: tuple) -> int:
-    "Training pictures of a folder; what cannot be measured is refused before a training."
+    "Training pictures of a folder; unusable data raise before a training."
     data, trained = read_compositions(root, split, "ignore"), set(split.train)
     for phase in ("val", "test"):
         pairs = data.pairs(phase)
@@ -103,7 +103,7 @@ def primitive_features(
     backbone: str,  # as for `find_backbone`
     names: tuple[str, ...],  # of states or objects
 ) -> np.ndarray:  # [n, w]
-    "What the text tower of the backbone says of each name alone."
+    "Text features of the backbone for each name alone."
     model = find_backbone(backbone)
     texts = [f"a photo of {clean_name(name)}" for name in names]
     try:
@@ -205,7 +205,7 @@ _WORD_DROPOUT = {"world": 0.1, "mit-states": 0.3, "ut-zappos": 0.3}
 _PRIMITIVES = {"cgqa": 0.1}  # Troika's weight of states and objects, elsewhere 1
 
 
-_BACKBONES = {  # what the tables call it → where it is
+_BACKBONES = {  # label in tables → source
     "tiny": "clip_states",
     "ViT-B/32": "open_clip:ViT-B-32-quickgelu:openai",
     "ViT-B/16": "open_clip:ViT-B-16-quickgelu:openai",
@@ -231,7 +231,7 @@ def _source(preset: str, draw: int) -> CzslSource:
 
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #64a0b3cd
 def _backbone(size: str, place: str, preset: str) -> tuple[str, str]:
-    "What the tables call a backbone, and where it is; `size` of `_BACKBONES`, or any place."
+    "Label of a backbone in tables, and its source; `size` of `_BACKBONES`, or any source."
     small, large = MAIN_BACKBONES
     usual = size or (large if preset == "paper" else small)
     known_name("backbone", usual, tuple(_BACKBONES))
@@ -448,11 +448,11 @@ def _sweep() -> list[dict[str, Any]]:
 
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #c233500b
 def _settings(section: str, preset: str) -> list[dict[str, Any]]:
-    "What the recipes of a section set."
+    "Settings of the recipes of a section."
     without = [{"attention": "none"}, {"attention": "softmax"}]
     rivals = [{"family": name} for name in FAMILIES[:-1]]
     flat, product = [{"space": "flat", **off} for off in _OFF], [{"space": "product"}]
-    longer = (*rivals[1:], *_OFF, *flat, *without, *product)  # what claims compare
+    longer = (*rivals[1:], *_OFF, *flat, *without, *product)  # compared by claims
     found: dict[str, list[dict[str, Any]]] = {
         "main": [*rivals, *_OFF],
         "attention": without,

@@ -156,7 +156,7 @@ class CompositionSplit:
         return np.array(found, np.int64).reshape(-1, 2)
 
     def columns(self, pairs: Iterable[Pair], setting: str = "closed") -> Int[np.ndarray, "N"]:
-        "The column of each pair: what evaluation calls a target."
+        "The column of each pair, the target of evaluation."
         pairs = list(pairs)
         if setting == "open":
             states, objects = self.indices(pairs).T
@@ -168,7 +168,7 @@ class CompositionSplit:
         return np.array([place[pair] for pair in pairs], np.int64)
 
     def train_places(self, pairs: Iterable[Pair]) -> Int[np.ndarray, "N"]:
-        "The place of each pair in `train`, −1 for an unseen one: what training calls a target."
+        "The place of each pair in `train`, the target of training; −1 for an unseen one."
         place = {pair: n for n, pair in enumerate(self.train)}
         return np.array([place.get(pair, -1) for pair in pairs], np.int64)
 
@@ -187,7 +187,7 @@ class CompositionSplit:
         return mask
 
     def counts(self) -> dict[str, int]:
-        "What published tables count."
+        "Counts of published tables."
         found = {"states": len(self.states), "objects": len(self.objects)}
         found["train_pairs"] = len(self.train)
         for phase in ("val", "test"):
@@ -249,7 +249,7 @@ def compare_counts(
 def split_folders(
     root: str | Path,  # of several data sets
 ) -> dict[str, Path]:  # names of `DATASETS` that there are
-    "Where the splits of a folder of data sets lie."
+    "Folders of the splits below a folder of data sets."
     found = {}
     for folder in sorted(Path(root).glob(f"*/{SPLIT_FOLDER}")):
         name = dataset_of(folder.parent.name)

@@ -244,7 +244,7 @@ def _trades(study: Study) -> Drawing:
 
 
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
-    "What the plan says about a run besides its model."
+    "Settings of a run in the plan, besides its model."
     return {"geometry": recipe.model.geometry.kind, "tower": recipe.tower}
 
 

@@ -43,7 +43,7 @@ def angle_terms(
 # %% ../../../nbs/papers/ideas/940_recipes.ipynb #8234c449
 @dataclass(frozen=True)
 class Idea:
-    "What sets a model of the comparison apart."
+    "Distinguishing settings of a model in the comparison."
 
     family: str  # clip, meru, hycoclip or phyclip
     cones: bool = True  # entailment of texts, and of boxes where the family has it

@@ -60,7 +60,7 @@ def _information(one_hot, present, factors):
 # %% ../../../nbs/papers/phyclip/821_alignment.ipynb #636ebd47
 @dataclass(frozen=True)
 class Alignment:
-    """How well factors match families.
+    """Alignment of factors with families.
 
     `table` has one row a factor and concept: bits, null, excess, normalised, p, auc, assigned.
     `low` and `high` are a 95 % interval of `value` by a delete-a-group jackknife over items.
@@ -220,7 +220,7 @@ def aspect_information(
     bins: int = 8,  # bins of the norm
     permutations: int = 200,  # of the null hypothesis
 ) -> pd.DataFrame:  # factor, aspect, question, information (share of entropy), null_high, p
-    "For each factor and aspect the question that its norm answers best, above chance."
+    "For each factor and aspect the property of largest information above chance."
     codes = quantile_bins(norms, bins)
     n, factors = codes.shape
     one_hot, frames = _one_hot(codes), []

@@ -110,7 +110,7 @@ def prompt_norms(
 def top_activating(
     norms: Float[np.ndarray, "N k"],  # of `factor_norms`
     factor: int,  # which factor
-    count: int,  # how many items to draw
+    count: int,  # number of items to draw
     rng: np.random.Generator,  # draws them
     share: float = 1e-3,  # the top share that is drawn from; at least `count` items
 ) -> Int[np.ndarray, "count"]:  # item indices
@@ -129,7 +129,7 @@ def largest_share(
     b: Float[Tensor, "N D"],  # others, pair by pair
     geometry: Geometry,  # with a curvature for each factor
 ) -> pd.DataFrame:  # columns item, score, share, factors
-    "Of each pair, what part of a score the factor with the largest part has; 1/k if all are alike."
+    "Share of the largest factor in the score of each pair; 1/k if all are equal."
     c = geometry.curvature.double().cpu()
     apart = dist(geometry.split(a.double().cpu()), geometry.split(b.double().cpu()), c=c)
     parts = {"paper": apart, "official": torch.cosh(c.sqrt() * apart) / c}

@@ -174,7 +174,7 @@ def _why_no_disks(geometry: Geometry) -> str | None:
 
 
 def _lacking_rows(geometry: Geometry, no_norms: str | None) -> pd.DataFrame:
-    "What cannot be measured, and why: columns part, reason."
+    "Unsupported parts of the report: columns part, reason."
     rows = []
     if not hasattr(geometry, "max_compose"):
         reason = f"{geometry.describe()}: no factors to choose from"
@@ -198,7 +198,7 @@ def _conjunctions(model, images, scenes: Scenes, present, words, pairs, **how) -
 
 
 def _answers(norms, scenes: Scenes, families: pd.DataFrame, rng, permutations: int):
-    "Which family, colour or number of things each factor answers to best."
+    "Family, colour or number of things that each factor encodes best."
     aspects, within = {"family": families}, {"family": scenes.counts}
     numbers, kept = presence([[str(count)] for count in scenes.counts])
     if kept:

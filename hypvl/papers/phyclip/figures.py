@@ -73,7 +73,7 @@ _QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 def norm_quantiles(
     norms: pd.DataFrame,  # series, factor, norm
 ) -> pd.DataFrame:  # factor, series, and the quantiles as columns 0.05, 0.25, 0.5, 0.75, 0.95
-    "Where the norms of each series lie in each factor."
+    "Quantiles of the norms of each series in each factor."
     quantiles = norms.groupby(["factor", "series"])["norm"].quantile(np.array(_QUANTILES))
     return quantiles.unstack().reset_index()
 
@@ -189,7 +189,7 @@ ASPECT_COLOURS = {"family": "#0072B2", "colour": "#E69F00", "number of things": 
 def first_aspects(
     answers: pd.DataFrame,  # factor, aspect, question, information, null_high, p
 ) -> pd.Series:  # by factor: its aspect with most information, or 'none'
-    "What each factor answers to first."
+    "Strongest aspect of each factor."
     clear = answers[answers["p"].lt(0.01)]
     best = clear.loc[clear.groupby("factor")["information"].idxmax()]
     factors = sorted(answers["factor"].unique())
@@ -227,7 +227,7 @@ def _draw_answers(axis: Axes, answers: pd.DataFrame) -> None:
 def aspects_figure(
     answers: pd.DataFrame,  # factor, aspect, question, information, null_high, p [, seed]
 ) -> Drawing:
-    "What each factor's norm answers to best: a family, a colour, or how many things there are."
+    "Strongest aspect of each factor's norm: family, colour, or number of things."
     if "seed" in answers:
         answers = answers[answers["seed"].eq(answers["seed"].min())]
     aspects = dict.fromkeys(answers["aspect"])
@@ -280,7 +280,7 @@ def ablation_figure(
 ) -> Drawing:
     """Metrics over the number of factors, ours and the paper's, ℓ1 as a line and ℓ2 as a mark.
 
-    Where some models have fewer seeds than others, all are shown by the seeds of these.
+    If some models have fewer seeds than others, all are shown at their common seeds.
     """
     frame = table.frame
     ours, few = frame["source"].eq(OUR_BLOCK), few_seeds(frame)

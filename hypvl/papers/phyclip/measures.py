@@ -82,7 +82,7 @@ def family_alignment(
     value: str,  # value or auc
     permuted: str,  # null or auc_null
 ) -> pd.DataFrame:
-    "How well the best assignment of factors or blocks to families explains the families."
+    "Information about families under the best assignment of factors or blocks."
 
     def of_run(rows: pd.DataFrame) -> dict[str, float]:
         by_kind = rows.set_index("kind")
@@ -135,7 +135,7 @@ def pair_lifts(
 def conjunction_lift(
     frames: Frames,  # 'prompts'; 'block_prompts' where a model has one space
 ) -> pd.DataFrame:
-    "How much a conjunction activates the factors of both its concepts, mean over pairs."
+    "Activation of the factors of both concepts by a conjunction, mean over pairs."
 
     def lift(rows: pd.DataFrame) -> dict[str, float]:
         norms = conjunction_norms(rows)
@@ -148,7 +148,7 @@ def conjunction_lift(
 def near_maximum(
     frames: Frames,  # 'prompts'
 ) -> pd.DataFrame:
-    "How much nearer to the factor-wise maximum a conjunction is than one of other concepts."
+    "Closeness of a conjunction to the factor-wise maximum, relative to other concepts."
 
     def nearness(rows: pd.DataFrame) -> dict[str, float]:
         norms = conjunction_norms(rows)

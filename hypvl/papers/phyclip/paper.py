@@ -167,7 +167,7 @@ def alignment_by_model(study: Study) -> pd.DataFrame:
 
 
 def aspects_by_seed(study: Study) -> pd.DataFrame:
-    "Number of PHyCLIP's factors by the aspect that their norm answers first, per seed."
+    "Number of PHyCLIP's factors by their strongest aspect, per seed."
     rows = study.frame("answers", family="phyclip")
     counts = {seed: first_aspects(part).value_counts() for seed, part in rows.groupby("seed")}
     return (
@@ -380,7 +380,7 @@ FIGURES |= {
 
 # %% ../../../nbs/papers/phyclip/830_paper.ipynb #3473ba24
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
-    "What the plan says about a run besides its model."
+    "Settings of a run in the plan, besides its model."
     geometry = recipe.model.geometry
     return {"geometry": geometry.kind, **geometry.facts(), "tower": recipe.tower}
 

@@ -334,7 +334,7 @@ def _draw_disk(
 def mean_distances(
     points: pd.DataFrame,  # group, x, y (unit Poincaré disk) of one factor
 ) -> pd.Series:  # by group
-    "How far the terms of each group are from the centre, 2 artanh of their radius, on average."
+    "Mean distance of each group's terms from the centre, 2 artanh of their radius."
     radius = np.minimum(np.hypot(points["x"], points["y"]), 1 - 1e-7)
     distance = pd.Series(2 * np.arctanh(radius), points.index)
     return distance.groupby(points["group"], sort=False).mean()

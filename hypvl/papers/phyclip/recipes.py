@@ -22,7 +22,7 @@ from ..recipes import BUDGETS, known_name
 from ...training.recipe import Recipe, at_budget
 
 # %% ../../../nbs/papers/phyclip/824_recipes.ipynb #5596395a
-_SAID = {  # what a field chooses
+_SAID = {  # meaning of a field
     "objective.box_contrast": "contrast of boxes",
     "objective.reduction": "reduction over the batch",
     "objective.ent_scale": "entailment: factor of the sum of four terms",
@@ -36,7 +36,7 @@ def differences(
     family: str = "phyclip",
     preset: str = "paper",
 ) -> pd.DataFrame:  # columns what, paper, published code, field
-    "What `variant` chooses, field by field."
+    "Settings of `variant`, field by field."
     sides = {}
     for variant in ("paper", "official"):
         made = recipe(family, preset, variant=variant)
@@ -56,7 +56,7 @@ SECTIONS = ("main", "boxes", "budget", "longer", "ablation", "sizes", "tuning", 
 
 
 def _settings(section: str, preset: str) -> list[dict]:
-    "What the recipes of a section set."
+    "Settings of the recipes of a section."
     if section == "main":
         return [{"family": family, "probes": ("suite", "traversal")} for family in FAMILIES]
     if section == "boxes":
@@ -115,7 +115,7 @@ def photograph_recipe(
 
 
 def _photograph_settings(section: str, seed: int, factors: bool) -> list[dict]:
-    "What the recipes of a section on photographs set."
+    "Settings of the recipes of a section on photographs."
     if section == "main":
         probes = ("retrieval", *(("photograph_factors",) if factors else ()))
         return [{"family": family, "probes": probes} for family in FAMILIES]

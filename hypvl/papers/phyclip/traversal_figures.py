@@ -88,7 +88,7 @@ def _draw_head(axis: Axes, picture: np.ndarray, title: str) -> None:
 
 
 def _names(rows: pd.DataFrame) -> dict[str, str]:
-    "What a family is called: the name of the model, where that is known."
+    "Label of a family: the name of the model, if known."
     families = dict.fromkeys(rows["family"])
     known: dict[str, str] = dict(NAMES)
     if "model" in rows:

@@ -48,7 +48,7 @@ def final_loss(history: pd.DataFrame, term: str) -> pd.DataFrame:  # run, value
 
 
 def loss_fall(history: pd.DataFrame, term: str) -> pd.DataFrame:  # run, value, permuted, upper
-    "How far the syntax loss falls, in radians; 0 on permuted steps, at most the loss at the start."
+    "Fall of the syntax loss, in radians; 0 on permuted steps, at most the loss at the start."
     first, last = _both_ends(syntax_loss(history, term))
     table = pd.DataFrame({"value": first - last, "permuted": 0.0, "upper": first})
     return table.rename_axis("run").reset_index()

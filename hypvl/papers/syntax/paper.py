@@ -141,7 +141,7 @@ def parser_agreement(study: Study) -> pd.DataFrame:
 
 # %% ../../../nbs/papers/syntax/850_paper.ipynb #7d8d78b7
 def _describe(recipe: Recipe) -> Mapping[str, Any]:
-    "What the plan says about a run besides its model."
+    "Settings of a run in the plan, besides its model."
     data: Any = recipe.data
     model: Any = recipe.model
     objective: Any = recipe.objective

@@ -177,7 +177,7 @@ def edge_table(
     captions: Iterable[LabelledCaption],  # points, heads and dependency labels of the words
     seed: int = 0,  # of the control pairs
 ) -> pd.DataFrame:
-    """What the cones say about every edge.
+    """Cone membership and margin of every edge.
 
     Columns: item, word, label, side, margin, inside, control_margin, control_inside; the control
     is another word of the caption in place of the head, missing where there is none.

@@ -59,7 +59,7 @@ _MODEL = {
 
 def train_parser(
     parses: Sequence[Parse],  # gold
-    folder: str | Path,  # where the pipeline is saved
+    folder: str | Path,  # folder of the pipeline
     rounds: int = 4,  # passes over the parses
     seed: int = 0,  # of the weights and the order
 ) -> Path:  # the folder, for `load_parser`

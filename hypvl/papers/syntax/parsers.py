@@ -225,7 +225,7 @@ def _state(path, facts, overwrite):
 # %% ../../../nbs/papers/syntax/842_parsers.ipynb #f2b70e5e
 @lru_cache(maxsize=1)
 def _loaded(name, identity):
-    "The parser of this process; the identity tells apart what lay at `name` at different times."
+    "The parser of this process; the identity distinguishes versions at `name`."
     nlp = load_parser(name)
     if parser_identity(nlp) != identity:
         raise ValueError(
@@ -247,7 +247,7 @@ def _write_parses(path, facts, docs):
 
 
 def _facts(keys, texts, identity):
-    "What parses are made of."
+    "Identity of the parser and captions."
     digest = hashlib.sha1(json.dumps([keys, texts]).encode()).hexdigest()
     return dict(keys=keys, parser=identity, digest=digest)
 

@@ -48,7 +48,7 @@ def syntax_recipe(
     boxes: bool | None = None,  # None: at 'paper' none, as published; in the world with them
     parses: str = "gold",  # 'gold' (the world's grammar) or 'spacy'
     parser: str = "",  # of 'spacy' in the world: an installed pipeline, or 'small'
-    note: str = "",  # what sets it apart
+    note: str = "",  # its settings
     budget: float = 1.0,  # multiple of the preset's steps
     **overrides,  # dotted keys of the recipe; `syntax.` sets `SyntaxConfig`, e.g. "syntax.cont"
 ) -> Recipe:
@@ -102,7 +102,7 @@ _SHUFFLED = {"note": SHUFFLED, "data.shuffled": True}
 
 
 def section_settings(section: str) -> list[dict]:
-    "What the recipes of a section set."
+    "Settings of the recipes of a section."
     known_name("section", section, SECTIONS)
     if section == "main":
         return [{"weight": 0.0}, {}]
@@ -193,7 +193,7 @@ def parse_frames(
     words = edge_term(objective.more).specific
     frames = parse_report(model, captions, parses, words)
     score = data.train.parent / "parser" / "score.json"
-    if frames and score.is_file():  # what a parser reaches that was trained on a few captions
+    if frames and score.is_file():  # score of a parser trained on a few captions
         known = frames["recovery"]
         parsed = known[known["tree"].eq("cones")].assign(
             tree="parser", value=json.loads(score.read_text())["uas"]

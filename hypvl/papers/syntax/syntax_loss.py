@@ -24,7 +24,7 @@ def edge_index(
 ) -> tuple[Int[Tensor, "E"], Int[Tensor, "E"], Int[Tensor, "E"]]:
     """Caption, dependant and head of every edge.
 
-    How many edges there are is known only once they are counted, so this waits for a GPU.
+    The number of edges must be counted, which synchronises with a GPU.
     """
     words = head.shape[1]
     is_edge = (head >= 0) & (head != torch.arange(words, device=head.device))

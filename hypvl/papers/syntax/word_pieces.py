@@ -22,7 +22,7 @@ from .word_trees import DEPS, dep_number, keep_words, prune, shuffle_tree
 # %% ../../../nbs/papers/syntax/841_word_pieces.ipynb #14597746
 def clean_text(
     text: str,  # a raw caption
-) -> str:  # what the parser reads; as long as what the tokeniser reads
+) -> str:  # input of the parser; as long as the tokeniser's
     "CLIP's cleaning without its lower case."
     if not text.isascii() or not text.isprintable() or "&" in text:
         from open_clip.tokenizer import basic_clean

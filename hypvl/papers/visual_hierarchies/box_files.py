@@ -29,7 +29,7 @@ BOX_WORLD = WorldConfig(image_size=96, supports=0.6, groups=0.2, repeats=0.3)
 
 @dataclass(frozen=True)
 class BoxWorldConfig:
-    "How many scenes are written of what; draws differ in the scenes of the test and of LVIS."
+    "Numbers of scenes; draws differ in the scenes of the test and of LVIS."
 
     world: WorldConfig = field(default=BOX_WORLD)
     train: int = 2000  # scenes of Open Images
@@ -107,7 +107,7 @@ def world_classes(world: World) -> dict[str, str]:
 
 
 def part_name(part: str) -> str:
-    "How a class of parts is called: a word that no species has."
+    "Name of a class of parts: a word that no species has."
     return f"{part} part"
 
 

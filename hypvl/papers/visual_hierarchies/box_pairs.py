@@ -184,7 +184,7 @@ class PairConfig:
 
 # %% ../../../nbs/papers/visual_hierarchies/866_box_pairs.ipynb #cd6bb057
 class EntailedSets:
-    "The integers that say what a parent entails and what a child is."
+    "Integers of a parent's entailed rows and classes, and of a child's own."
 
     def __init__(self, boxes: Boxes, config: PairConfig, containment: float = 0.8):
         self.boxes, self.containment = boxes, containment
@@ -272,7 +272,7 @@ class _PairViews:
         return self.views.crop(image, parent), self.sets.parent(image, parent), number
 
     def sample(self, image: int, parent: int, child: int, draw: str) -> dict[str, Any]:
-        "What a pair gives in one epoch."
+        "Views and labels of a pair in one epoch."
         child_image = int(self.boxes.image[child])
         whole, entails, number = self.parent(image, parent, child, draw)
         crop, again = self.views.crop(child_image, child), {}

@@ -115,7 +115,7 @@ class BoxSource(DataSource, kind="boxes"):
     test_ids: str = field(default="", metadata={"hash": "file"})
 
     def folder(self, root: str | Path) -> Path:
-        "Where `prepare` puts the data: named after all that they depend on but the draw."
+        "Folder of the data, named after all settings except the draw."
         made_of = [replace(self.world, draw=0), self.rule]
         if self.root:
             files = annotation_files(self.root)

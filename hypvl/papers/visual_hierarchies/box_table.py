@@ -149,7 +149,7 @@ def save_boxes(
 
 
 def load_boxes(
-    folder: str | Path,  # what `save_boxes` wrote
+    folder: str | Path,  # folder of `save_boxes`
 ) -> Boxes:
     "Return a table of boxes; a missing or truncated file is an error that names it."
     folder = Path(folder)

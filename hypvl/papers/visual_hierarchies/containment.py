@@ -160,19 +160,19 @@ def scene_pairs(
     return Pairs(boxes.image[child], np.full(len(child), SCENE, np.int64), child)
 
 # %% ../../../nbs/papers/visual_hierarchies/863_containment.ipynb #20a34244
-KINDS_OF_PAIRS = ("scene", "box")  # what the general side is
+KINDS_OF_PAIRS = ("scene", "box")  # kind of the general side
 
 
 _MADE_OF = b"hypvl.pairs"  # key of the metadata of a part
 
 
 def _mark(boxes: Boxes, rule: ContainmentRule) -> bytes:
-    "What a part was made of."
+    "Source of a part."
     return config_hash([to_dict(rule), boxes.content_hash]).encode()
 
 
 def pairs_folder(boxes: Boxes, rule: ContainmentRule, folder: str | Path) -> Path:
-    "Where the pairs of a table under a rule lie below a folder."
+    "Folder of the pairs of a table under a rule, below a folder."
     return Path(folder) / f"pairs-{_mark(boxes, rule).decode()}"
 
 

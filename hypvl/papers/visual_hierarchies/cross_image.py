@@ -33,7 +33,7 @@ def training_pairs(
 
 # %% ../../../nbs/papers/visual_hierarchies/865_cross_image.ipynb #f9542f1d
 class CrossImage:
-    "Boxes of other images that scenes entail by their class, drawn anew in each epoch."
+    "Boxes of other images that scenes entail by their class, drawn again in each epoch."
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Candidates:
     query_rows: np.ndarray  # int64, some of `rows`
 
     def counts(self) -> dict[str, int]:
-        "How many there are of each."
+        "Numbers of each."
         return {name: len(column) for name, column in vars(self).items()}
 
 

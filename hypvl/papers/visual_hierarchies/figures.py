@@ -57,7 +57,7 @@ class SceneTree:
         return found
 
     def label(self, node: int) -> str:
-        "What a box shows."
+        "The crop of a box."
         return "scene" if node == SCENE else self.boxes.names[self.boxes.label[node]]
 
     def frame(self) -> pd.DataFrame:
@@ -397,7 +397,7 @@ def retrieval_figure(
     return Drawing(figure, shown)
 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #9f417b15
-ONE_IMAGE = ", one image"  # how names end of models that were trained without foreign boxes
+ONE_IMAGE = ", one image"  # suffix of models trained without boxes of other images
 
 
 def precision_recall_figure(

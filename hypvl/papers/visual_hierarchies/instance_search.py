@@ -85,7 +85,7 @@ def _cosine(queries, candidates):
 def row_counts(
     mask: Bool[Tensor, "q N"],
 ) -> Int[Tensor, "q"]:
-    "How many are marked in each row."
+    "Number of marks in each row."
     if mask.is_cuda:
         return mask.sum(1)
     return torch.tensor([np.count_nonzero(row) for row in mask.numpy()])  # as fast as reading
@@ -145,7 +145,7 @@ def list_length(
 
 
 def _at(fraction: float) -> str:
-    "How the metrics of a fraction end."
+    "Suffix of the metrics of a fraction."
     return f"@{100 * fraction:.0f}%"
 
 
@@ -325,7 +325,7 @@ class _Knowing:
         "Values by metric of both."
         search = self.search
         left, right = search.candidates_left(part), search.right(part).sum(1).numpy()
-        left = np.maximum(left, 1)  # where none is left, none is right
+        left = np.maximum(left, 1)  # without candidates, none is right
         nan = np.where(right > 0, 1.0, np.nan)
         chance, oracle = {}, {}
         for k in self.tops:

@@ -224,7 +224,7 @@ def set_missing_root(
     workers: int = 0,
     most: int = 2000,  # pictures whose mean is taken
 ) -> bool:  # whether a root was missing
-    "Where a geometry keeps a root and has none: the mean direction of whole pictures."
+    "Set a missing root of a geometry that needs one: the mean direction of whole pictures."
     geometry: Any = model.geometry
     if not hasattr(geometry, "root") or geometry.root.any():
         return False
@@ -241,7 +241,7 @@ def scores_of(
     geometry: Geometry,
     by: str = "",  # 'cosine' or 'distance'; empty: the angle, or the score where there is none
 ) -> dict[str, str]:
-    "Name in tables → name of the likeness; the first is `paper`."
+    "Name in tables → name of the score; the first is `paper`."
     has_angles = "angles" not in geometry.lacks()
     own = _OWN[by] or ("angle" if has_angles else "score")
     found = {"paper": own}
@@ -294,7 +294,7 @@ def retrieval_items(
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #b2496cde
 def _thresholds(like: str, scores: Float[Tensor, "q N"], geometry: Geometry) -> np.ndarray:
-    "33 thresholds of a likeness."
+    "33 thresholds of a score."
     if like.startswith("angle"):
         return ANGLE_THRESHOLDS
     if like == "cosine" or (like == "score" and "angles" in geometry.lacks()):
@@ -478,7 +478,7 @@ def size_rows(data: DataPaths, source: BoxSource) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #48ef5a1e
-PROBE_OF = {  # what ranks candidates → name of the probe
+PROBE_OF = {  # score that ranks candidates → name of the probe
     "angle": "instances",
     "cosine": "instances_by_cosine",
     "distance": "instances_by_distance",

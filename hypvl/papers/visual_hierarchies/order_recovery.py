@@ -106,7 +106,7 @@ def rank_correlation(
 # %% ../../../nbs/papers/visual_hierarchies/873_order_recovery.ipynb #191ee4bc
 @dataclass(frozen=True, eq=False)
 class Contained:
-    "The instances of an image and what contains what."
+    "The instances of an image and their containment."
 
     points: Float[Tensor, "n D"]  # of one model
     edges: Edges  # (general, specific)

@@ -173,7 +173,7 @@ _FAMILIES = {"CLIP": "clip", "HCL": "hcl", "MoCo": "moco"}
 
 # %% ../../../nbs/papers/visual_hierarchies/876_tables.ipynb #cedf028c
 def _columns_of(name: str) -> dict:
-    "What the vocabulary says of a model of the paper."
+    "Our columns for a model of the paper."
     family = next((f for start, f in _FAMILIES.items() if name.startswith(start)), "")
     return {"model": name, "family": family, "boxes": name not in ("CLIP", "MoCo")}
 

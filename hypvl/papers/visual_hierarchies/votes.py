@@ -80,7 +80,9 @@ class SingleClass:
     name: str  # as in the tables
     candidates: int  # images that the paper's table or the published split has
     queries: int
-    train: tuple[tuple[str, object], ...] = ()  # how the registry's record differs for candidates
+    train: tuple[
+        tuple[str, object], ...
+    ] = ()  # differences of the registry's record for candidates
     drawn: bool = False  # candidates are 80 % of all images
 
 
@@ -203,7 +205,7 @@ def evaluate_votes(
     candidate_labels: Sequence[int],
     *,
     dataset: str,  # name of the set, for the rows
-    # what each query belongs to, such as the picture of a crop; None: queries are independent
+    # cluster of each query, such as the picture of a crop; None: queries are independent
     clusters: Sequence[int] | Int[np.ndarray, "Q"] | None = None,
     # distance of each candidate from the root; None: without nearest_to_root
     radii: Float[np.ndarray, "N"] | None = None,
