@@ -399,7 +399,7 @@ def make_parser() -> argparse.ArgumentParser:
         plan_command,
         add_plan,
         help="samples per second, memory and hours of a paper's recipes",
-        description="Speed, memory and hours of a paper's recipes, from a few updates measured here.",
+        description="Speed, memory and hours of a paper's recipes, measured on a few updates.",
     )
     _command(
         commands,
