@@ -101,7 +101,7 @@ def world_scores(
     per_leaf: int = 5,  # pictures of each species
     source: WorldSource = WorldSource(),  # of its training
 ) -> dict[str, float]:
-    "Retrieval and names on fresh pictures of the world, in per cent."
+    "Retrieval and classification on new synthetic pictures, in per cent."
     world = World(source.world)
     leaves = sorted(world.paths)
     images, truth = [], []

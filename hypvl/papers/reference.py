@@ -79,7 +79,7 @@ def register_world_sets(
 def task_columns(
     *tasks: str,  # of `TASKS`
 ) -> tuple[Column, ...]:
-    "All columns of tasks, of each the world's first."
+    "All columns of tasks, those of the synthetic dataset first."
     for task in tasks:
         if task not in TASKS:
             raise ValueError(f"task: known are {', '.join(TASKS)}, got {task!r}")

@@ -356,7 +356,7 @@ def evaluate_checkpoint(
         world = world_folder(data_root)
         if world is None and suite == "world":
             raise FileNotFoundError(
-                f"data_root: {str(data_root)!r} has nothing in the layout of the world"
+                f"data_root: {str(data_root)!r} has nothing in the layout of the synthetic dataset"
             )
         data_root = data_root if world is None else world
     suite = suite or default_suite(data_root)

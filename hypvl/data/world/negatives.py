@@ -69,7 +69,7 @@ def _renamed(world: World, m: Mention, leaf: str, rng: np.random.Generator) -> M
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #5a1f3c77
 def attribute_words(world: World) -> dict[str, tuple[str, ...]]:
-    "Attribute → its words, of those that things of this world have and that can be false."
+    "Attribute → its words, if things of this dataset have them and they can be false."
     found = {}
     for name, row in ATTRIBUTES.items():
         if world.config.odds.get(name, row.odds) > 0 and len(row.words) > 1:
@@ -389,7 +389,7 @@ def hard_negative(world: World, kind: str, index: int) -> HardNegative:
         if found is not None:
             return found
     raise ValueError(
-        f"kind={kind!r}: no caption could be edited in 1000 scenes; this world has no such words"
+        f"kind={kind!r}: no caption could be edited in 1000 scenes; this dataset has no such words"
     )
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #22e9d82c
@@ -447,13 +447,13 @@ CHECKS = (
 
 
 def _has_size(world: World, size: str) -> bool:
-    "Whether things of this world may be small, medium or large."
+    "Whether things of this dataset may be small, medium or large."
     odds = world.config.odds.get("size", ATTRIBUTES["size"].odds)
     return odds < 1 if size == "medium" else odds > 0
 
 
 def empty_checks(world: World) -> tuple[str, ...]:
-    "Buckets of `CHECKS` that this world can say nothing about."
+    "Buckets of `CHECKS` for which this dataset has no words."
     empty = []
     for bucket in CHECKS:
         no_words = bucket in _ATTRIBUTES and _ATTRIBUTES[bucket] not in attribute_words(world)
@@ -495,7 +495,7 @@ def checklist_pair(world: World, bucket: str, index: int) -> HardNegative:
         raise ValueError(f"bucket={bucket!r} is none of {', '.join(CHECKS)}")
     world = plain_world(world)
     if bucket in empty_checks(world):
-        raise ValueError(f"bucket={bucket!r}: this world leaves it empty")
+        raise ValueError(f"bucket={bucket!r}: this dataset leaves it empty")
     makers = {"attribute": _attribute_pair, "relation": _relation_pair}
     make_pair = makers.get(bucket.split("_")[0], _object_pair)
     for attempt in range(1000):

@@ -677,11 +677,11 @@ class World:
                 f"count={count} must be between 1 and {most} (four places, one thing a family)"
             )
         if leaf is not None and leaf not in self.paths:
-            raise ValueError(f"leaf={leaf!r} is not a leaf of this world")
+            raise ValueError(f"leaf={leaf!r} is not a leaf of this dataset")
         for name, word in first.items():
             if name not in ATTRIBUTES:
                 known = ", ".join(ATTRIBUTES)
-                raise ValueError(f"{name}={word!r}: things of this world have {known}")
+                raise ValueError(f"{name}={word!r}: things of this dataset have {known}")
             is_medium = name == "size" and word == "medium"
             if not is_medium and word not in ATTRIBUTES[name].words:
                 raise ValueError(f"{name}={word!r} is none of {', '.join(ATTRIBUTES[name].words)}")

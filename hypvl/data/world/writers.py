@@ -261,7 +261,7 @@ def _checklist_file(bucket: str) -> str:
 
 
 def write_vl_checklist(world: World, root: Path, config: SuiteConfig) -> list[str]:
-    "One file a bucket; those that this world leaves empty are left out and returned."
+    "One file per bucket; empty ones are left out and returned."
     left_out, base = list(empty_checks(world)), root / "vl_checklist"
     pictures = _Pictures(world, base / "images" / "vg")
     for bucket in CHECKS:
@@ -279,7 +279,7 @@ def write_vl_checklist(world: World, root: Path, config: SuiteConfig) -> list[st
 
 # %% ../../../nbs/data/world/218_writers.ipynb #ca491efe
 def _all_pairs(world: World, kind: str, count: int) -> list[HardNegative]:
-    "Pairs of a kind of edit; none where the world has no words for it."
+    "Pairs of a kind of edit; none if the dataset has no words for it."
     try:
         return [hard_negative(world, kind, i) for i in range(count)]
     except ValueError:
@@ -287,7 +287,7 @@ def _all_pairs(world: World, kind: str, count: int) -> list[HardNegative]:
 
 
 def write_sugarcrepe(world: World, root: Path, config: SuiteConfig) -> list[str]:
-    "One file a kind of edit; kinds that this world has no words for are left out and returned."
+    "One file per kind of edit; kinds without words are left out and returned."
     left_out, base = [], root / "sugarcrepe"
     pictures = _Pictures(world, base / "images")
     for kind in EDITS:

@@ -275,7 +275,9 @@ def evaluate_suite(
         raise FileNotFoundError(f"root: {root.name!r} is no folder")
     tasks = chosen_tasks(root, suite, sections, names)
     if not tasks:
-        raise ValueError(f"root: {root.name!r} has nothing to evaluate in the layout of the world")
+        raise ValueError(
+            f"root: {root.name!r} has nothing to evaluate in the layout of the synthetic dataset"
+        )
     bag = None if captions is None else BagOfWords(captions)
     truth = read_truth(root)
     run = EvaluationRun(model, root, protocol, bag, truth, reading)

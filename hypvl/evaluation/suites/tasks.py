@@ -417,14 +417,16 @@ def _is_world(root: Path) -> bool:
 def world_folder(
     data_root: str | Path,  # the data folder, or up to two folders above its `suite`
 ) -> Path | None:  # None: there is none
-    "The folder that has the layout of the world."
+    "The folder with the layout of the synthetic dataset."
     root = Path(data_root)
     if _is_world(root):
         return root
     below = [suite for suite in (root / "suite", *sorted(root.glob("*/suite"))) if _is_world(suite)]
     if len(below) > 1:
         several = ", ".join(repr(str(suite)) for suite in below)
-        raise ValueError(f"data_root: {str(root)!r} holds several worlds, give one: {several}")
+        raise ValueError(
+            f"data_root: {str(root)!r} contains several synthetic datasets, give one: {several}"
+        )
     return below[0] if below else None
 
 
