@@ -6,7 +6,7 @@
 __all__ = ['KeptTokens']
 
 # %% ../../nbs/training/511_cached.ipynb #b7ffef72
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ class KeptTokens:
 
     def __init__(
         self,
-        loader: Any,  # with `kinds`; `row` in its batches
+        loader: Iterable[Mapping[str, Tensor]],  # with `kinds`; `row` in its batches
         encode: Callable[[Tensor], Tensor],  # pictures [B, 3, H, W] → tokens [B, N+1, W]
     ):
         given = getattr(loader, "kinds", None) or {}
@@ -44,7 +44,7 @@ class KeptTokens:
             raise AttributeError(name)
         return getattr(self.loader, name)
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[dict[str, Tensor]]:
         for batch in self.loader:
             rows = batch["row"].tolist()
             new = [n for n, row in enumerate(rows) if row not in self._known]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import (
     BatchSampler,
     DataLoader,
@@ -29,14 +30,14 @@ class ResumeWarning(UserWarning):
 
 
 def keeps_position(
-    loader: Any,  # gives batches
+    loader: object,  # gives batches
 ) -> bool:
     "Whether a loader can save its position and resume from it."
     return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
 
 
 def set_epoch(
-    loader: Any,  # gives batches
+    loader: object,  # gives batches
     epoch: int,  # number of the pass that follows
 ):
     "Tell a loader, its samplers and its data set the number of the epoch, where they want to know."
@@ -62,7 +63,7 @@ def _own_generators(loader):
 
 # %% ../../nbs/training/509_feed.ipynb #4af99f3d
 def check_loader(
-    loader: Any,  # gives batches
+    loader: object,  # gives batches
     size: int,  # samples that each batch must have
 ):
     "Raise for what gives no batches, and for a loader of torch with a batch that is too small."
@@ -93,18 +94,18 @@ def _arguments(loader: DataLoader) -> dict[str, Any]:
 
 
 def shard_loader(
-    loader: Any,  # gives batches
+    loader: Iterable[Mapping[str, Tensor]],  # gives batches
     rank: int,  # this process
     processes: int,  # that train together
     seed: int = 0,  # of the order, the same in all processes
-) -> Any:
+) -> Iterable[Mapping[str, Tensor]]:
     """A torch `DataLoader` restricted to the samples of one process; any other loader as it is.
 
     Raises ValueError for a `DataLoader` whose samples cannot be divided.
     """
     if processes == 1 or not isinstance(loader, DataLoader) or keeps_position(loader):
         return loader
-    sampler: Any = loader.sampler
+    sampler = loader.sampler
     if isinstance(sampler, DistributedSampler):
         found = sampler.num_replicas, sampler.rank
         if found != (processes, rank):
@@ -136,7 +137,7 @@ class Feed:
 
     def __init__(
         self,
-        loader: Iterable[Mapping[str, Any]],
+        loader: Iterable[Mapping[str, Tensor]],
         size: int,  # samples of a batch
         accumulate: int = 1,  # batches of one update
         device: torch.device | str = "cpu",
@@ -202,7 +203,7 @@ class Feed:
                 )
             self.epoch, self.used = self.epoch + 1, 0
 
-    def next(self) -> list[dict[str, Any]]:
+    def next(self) -> list[dict[str, Tensor]]:
         "The micro-batches of one update, on the device."
         if self._source is None:
             self._source = self._batches()

@@ -22,11 +22,12 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..inputs import input_kind, join_parts
+from ..losses.objective import Objective
 from ..losses.terms import Context
 
 # %% ../../nbs/training/500_update.ipynb #8828a263
 def embedded_inputs(
-    embeddings: Mapping[str, Any],  # entries by name, as `embed` returned them
+    embeddings: Mapping[str, object],  # entries by name, as `embed` returned them
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
 ) -> list[str]:
     "Names of the entries that an encoder made, which have gradients."
@@ -39,7 +40,7 @@ def _one_per_sample(name, kinds):
 
 
 def sample_inputs(
-    embeddings: Mapping[str, Any],  # entries by name, as `embed` returned them
+    embeddings: Mapping[str, object],  # entries by name, as `embed` returned them
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
 ) -> list[str]:
     "Names of the embedded entries with one point a sample: what guard and metrics look at."
@@ -48,7 +49,7 @@ def sample_inputs(
 
 
 def count_samples(
-    batch: Mapping[str, Any],
+    batch: Mapping[str, object],
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
 ) -> int:
     "Samples of a batch: rows of its first entry with one row a sample."
@@ -120,14 +121,14 @@ class Step(nn.Module):
     def __init__(
         self,
         model: nn.Module,
-        objective: Any,
+        objective: Objective,
         kinds: Mapping[str, str] | None = None,  # name → kind; None: what the names mean
         gather: Callable | None = None,  # local rows → (rows of all processes, own offset)
         processes: int = 1,
     ):
         super().__init__()
         self.model: Any = model
-        self.objective: Any = objective
+        self.objective = objective
         self.kinds = {**getattr(model, "kinds", {}), **(kinds or {})}  # the loader's win
         self.gather = gather
         self.processes = processes
@@ -137,11 +138,11 @@ class Step(nn.Module):
         "What loss terms know besides embeddings: step, kinds, and how to reach other processes."
         return Context(step, self.kinds, self.gather, self.processes)
 
-    def embed(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+    def embed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         "Points of the inputs that the objective reads."
         return self.model.embed(batch, self.objective.inputs, self.kinds)
 
-    def begin_update(self, batches: Sequence[Mapping[str, Any]]):
+    def begin_update(self, batches: Sequence[Mapping[str, Tensor]]):
         "Let the model, and layers that start from data, look at all micro-batches of an update."
         if hasattr(self.model, "begin_update"):
             self.model.begin_update(batches, self.objective.inputs, self.kinds)
@@ -150,13 +151,13 @@ class Step(nn.Module):
         if layers:
             _start_layers(self, layers, batches)
 
-    def embed_rows(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+    def embed_rows(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         "Points of the inputs as far as each sample is on its own."
         if not hasattr(self.model, "embed_rows"):
             return self.embed(batch)
         return self.model.embed_rows(batch, self.objective.inputs, self.kinds)
 
-    def join_rows(self, rows: Mapping[str, Any]) -> dict[str, Any]:
+    def join_rows(self, rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
         "Points of the inputs, from the rows of all samples of an update."
         if not hasattr(self.model, "join_rows"):
             return dict(rows)
@@ -164,10 +165,10 @@ class Step(nn.Module):
 
     def head(
         self,
-        embeddings: Mapping[str, Any],
+        embeddings: Mapping[str, Tensor],
         step: int,
         update: bool = True,  # False: leave the state of the objective alone
-    ) -> tuple[Tensor, dict[str, Any]]:
+    ) -> tuple[Tensor, dict[str, Tensor | float]]:
         "The objective on embeddings, in full precision."
         tensors = [v for v in embeddings.values() if isinstance(v, Tensor)]
         with torch.autocast(tensors[0].device.type, enabled=False):
@@ -177,7 +178,7 @@ class Step(nn.Module):
 
     def forward(
         self,
-        batch: Mapping[str, Any],
+        batch: Mapping[str, Tensor],
         step: int,
         cached: Mapping[str, Tensor] | None = None,  # gradient of the loss by the rows
         head_gradients: Sequence[tuple[Tensor, Tensor]] = (),  # parameter, its gradient
@@ -207,8 +208,8 @@ class Result:
     "What an update leaves behind besides gradients."
 
     loss: Float[Tensor, ""]  # detached
-    logs: dict[str, Any]  # the objective's log
-    embeddings: dict[str, Any]  # detached embeddings of the whole local batch
+    logs: dict[str, Tensor | float]  # the objective's log
+    embeddings: dict[str, Tensor]  # detached embeddings of the whole local batch
     grads: dict[str, Tensor]  # gradient of the loss with respect to the embeddings, if asked for
 
 
@@ -227,9 +228,9 @@ def _set_generator_state(state, device):
 
 # %% ../../nbs/training/500_update.ipynb #c3d4e5f6
 def join_embeddings(
-    parts: Sequence[Mapping[str, Any]],  # entries of several micro-batches, by name
+    parts: Sequence[Mapping[str, Tensor]],  # entries of several micro-batches, by name
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
-) -> dict[str, Any]:
+) -> dict[str, Tensor]:
     "The entries of all micro-batches; words are padded to the longest caption, as their kind says."
     return {
         name: join_parts([part[name] for part in parts], input_kind(name, kinds))
@@ -238,9 +239,9 @@ def join_embeddings(
 
 
 def to_device(
-    batch: Mapping[str, Any],  # inputs and other entries
+    batch: Mapping[str, Tensor],  # inputs and other entries
     device: torch.device | str,
-) -> dict[str, Any]:
+) -> dict[str, Tensor]:
     "A batch with its tensors on a device; all else as it is."
     ahead = torch.device(device).type != "cpu"  # what is read at once must not be on its way
     moved = {}
@@ -265,7 +266,7 @@ def _detached(embeddings):
 # %% ../../nbs/training/500_update.ipynb #2a7ef3e2
 def backward(
     module: nn.Module,  # a `Step`, maybe prepared by accelerate
-    batches: Sequence[Mapping[str, Any]],  # one batch, or micro-batches that count as one
+    batches: Sequence[Mapping[str, Tensor]],  # one batch, or micro-batches that count as one
     step: int,  # updates done, for the schedules of the objective
     accelerator: Accelerator,
     grads: bool = False,  # also return the gradient of the embeddings
@@ -315,7 +316,7 @@ def _head_backward(step_module, parts, step):
         rows[name] = _full(rows[name]).detach().requires_grad_()
     embeddings = step_module.join_rows(rows)
     loss, logs = step_module.head(embeddings, step)
-    leaves: dict[Any, Tensor] = {
+    leaves: dict[tuple[str, str | int], Tensor] = {
         ("rows", name): rows[name] for name in embedded_inputs(rows, kinds)
     }
     for name in embedded_inputs(embeddings, kinds):
