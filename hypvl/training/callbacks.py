@@ -17,13 +17,13 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from safetensors import SafetensorError
-from torch import nn
+from torch import Tensor, nn
 from tqdm.std import tqdm
 
 from ..config import suggest
@@ -42,6 +42,10 @@ from hypvl.training.guard import (
 from .metrics import Metrics, fetch, measure, read_metrics
 from .update import Step, count_samples, generator_state, to_device
 from ..weights import preserve_modes
+
+if TYPE_CHECKING:
+    from hypvl.models.hub import HubModel
+    from hypvl.training.loop import Trainer
 
 # %% ../../nbs/training/520_callbacks.ipynb #609ee39d
 def is_due(
@@ -64,8 +68,8 @@ class OnRow:
 
 
 def callback_of(
-    value: Any,  # an object with hooks, or a function
-) -> Any:
+    value: object,  # with hooks, or a function
+) -> object:
     "The callback; a function becomes one with `on_row`."
     if any(hasattr(value, hook) for hook in HOOKS):
         return value
@@ -74,7 +78,7 @@ def callback_of(
     return OnRow(value)
 
 
-def call_hooks(trainer: Any, hook: str):
+def call_hooks(trainer: "Trainer", hook: str):
     "Call a hook of all callbacks that have it."
     for callback in trainer.callbacks:
         method = getattr(callback, hook, None)
@@ -83,7 +87,7 @@ def call_hooks(trainer: Any, hook: str):
 
 # %% ../../nbs/training/520_callbacks.ipynb #f434adc7
 def update_columns(
-    trainer: Any,  # after an update
+    trainer: "Trainer",  # after an update
     inspect: bool,  # the collapse guard inspects the embeddings
 ) -> dict[str, Any]:
     "The columns of an update, averaged over processes."
@@ -147,7 +151,7 @@ class Logging:
 
 # %% ../../nbs/training/520_callbacks.ipynb #21301f6e
 def common_batches(
-    loader: Iterable[Mapping[str, Any]],
+    loader: Iterable[Mapping[str, Tensor]],
     kinds: Mapping[str, str],  # name → kind of entry
     accelerator: Accelerator,
 ):
@@ -173,7 +177,7 @@ class Validation:
 
     def __init__(
         self,
-        loader: Iterable[Mapping[str, Any]],  # finite; each pass gives the same batches
+        loader: Iterable[Mapping[str, Tensor]],  # finite; each pass gives the same batches
         module: Step,
         accelerator: Accelerator,
     ):
@@ -246,7 +250,7 @@ class BestWeights:
 
 # %% ../../nbs/training/520_callbacks.ipynb #ffaa7b47
 def save_as_model(
-    model: Any,  # with `save_pretrained`
+    model: "HubModel",
     folder: Path,  # replaced as a whole
     step: int,  # updates done
 ):

@@ -243,7 +243,7 @@ def save_checkpoint(
     folder: str | Path,  # a run's checkpoints folder
     step: int,  # updates done; names the checkpoint
     weights: Mapping[str, Mapping[str, Tensor]],  # name → state dict, of NAME.safetensors
-    state: Mapping[str, Any],  # the rest: tensors and plain values
+    state: Mapping[str, object],  # the rest: tensors and plain values
     keep: int = 2,  # how many of the newest stay
 ) -> Path:
     "Write a checkpoint, whole or not at all, then delete all but it and the newest others."
@@ -262,7 +262,7 @@ def save_best(
     folder: str | Path,  # a run's checkpoints folder
     step: int,  # updates done
     weights: Mapping[str, Mapping[str, Tensor]],  # name → state dict
-    facts: Mapping[str, Any],  # plain values: which column, and its value
+    facts: Mapping[str, object],  # plain values: which column, and its value
 ) -> Path:
     "Write the best weights so far as `FOLDER/best`, in place of the earlier ones."
     final = Path(folder) / "best"

@@ -8,7 +8,7 @@ __all__ = ['check_numbers', 'check_names', 'TrainConfig']
 # %% ../../nbs/training/508_config.ipynb #b1d47e88
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import nn
@@ -34,7 +34,7 @@ _LEAST = dict(
 )
 
 # %% ../../nbs/training/508_config.ipynb #0b1c8b9c
-def check_numbers(config: Any):
+def check_numbers(config: "TrainConfig"):
     "Raise ValueError for a number of a `TrainConfig` outside its range."
     for name in (*_LEAST, "lr", "eps", "min_lr", "warmup", "clip_grad"):
         value = getattr(config, name)
@@ -61,7 +61,7 @@ def check_numbers(config: Any):
         raise ValueError(f"clip_grad: above 0, or None for none, got {config.clip_grad}")
 
 # %% ../../nbs/training/508_config.ipynb #9149245b
-def check_names(config: Any):
+def check_names(config: "TrainConfig"):
     "Raise ValueError for a name of a `TrainConfig` that does not exist."
     parts = config.grad_norms
     listed = isinstance(parts, (tuple, list))
@@ -79,12 +79,15 @@ def check_names(config: Any):
             raise ValueError(f"{name}: unknown {value!r}.{suggest(value, names)}")
 
 # %% ../../nbs/training/508_config.ipynb #62911549
-def _free(default) -> Any:
+_Default = TypeVar("_Default")
+
+
+def _free(default: _Default) -> _Default:
     "A field that does not change the weights."
     return field(default=default, metadata={"hash": False})
 
 
-def _later(default) -> Any:
+def _later(default: _Default) -> _Default:
     "A field that counts only where it is set."
     return field(default=default, metadata={"hash": "changed"})
 
@@ -164,7 +167,7 @@ class TrainConfig:
     def make_optimizer(
         self,
         model: nn.Module,  # any module
-        objective: Any = None,  # its parameters too, if it is a module
+        objective: object = None,  # its parameters too, if it is a module
     ) -> torch.optim.Optimizer:
         "The optimiser that the config names, see `hypvl.training.optim.make_optimizer`."
         return make_optimizer(

@@ -224,7 +224,7 @@ class Feed:
             found.append(to_device(batch, self.device))
         return found
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Mapping[str, object]:
         "The position, for a checkpoint."
         state = dict(epoch=self.epoch, used=self.used, start=self._start, loader=None)
         if keeps_position(self.loader):

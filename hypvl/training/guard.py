@@ -23,6 +23,8 @@ from jaxtyping import Float
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from ..geometry.spaces import Geometry
+from ..losses.terms import Context, LossTerm
 from hypvl.training.checkpoint import (
     get_generators,
     preserve_generators,
@@ -124,7 +126,7 @@ class CollapseGuard:
         "How many processes bring keys."
         return 1 if self.accelerator is None else self.accelerator.num_processes
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> Mapping[str, object]:
         "What a checkpoint must hold."
         start = {name: list(values) for name, values in self.start.items()}
         return dict(counts=dict(self.counts), largest=dict(self.largest), start=start)
@@ -141,9 +143,9 @@ class CollapseGuard:
 
     def measure(
         self,
-        embeddings: Mapping[str, Any],  # entries by name, as the model's `embed` returned them
+        embeddings: Mapping[str, Tensor],  # entries by name, as the model's `embed` returned them
         grads: Mapping[str, Tensor | None],  # input → gradient of the loss by its embeddings
-        values: Mapping[str, Any],  # row name → value for the whole batch
+        values: Mapping[str, Tensor | float],  # row name → value for the whole batch
         kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
     ) -> dict[str, float]:
         "Columns spread/INPUT, grad/INPUT and chance, of the whole batch."
@@ -189,9 +191,9 @@ class CollapseGuard:
     def observe(
         self,
         step: int,  # updates done
-        embeddings: Mapping[str, Any],  # entries by name, as the model's `embed` returned them
+        embeddings: Mapping[str, Tensor],  # entries by name, as the model's `embed` returned them
         grads: Mapping[str, Tensor | None],  # input → gradient of the loss by its embeddings
-        values: Mapping[str, Any],  # row name → value for the whole batch
+        values: Mapping[str, Tensor | float],  # row name → value for the whole batch
         kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
     ) -> dict[str, float | str]:  # columns spread/INPUT, grad/INPUT, chance, guard
         "Measure the inputs with one point a sample, warn if needed, and return columns."
@@ -217,10 +219,10 @@ class CollapseGuard:
 
 # %% ../../nbs/training/504_guard.ipynb #95eb59f8
 def term_gradients(
-    rows: Sequence,  # rows of an objective
-    embeddings: Mapping[str, Any],  # entries by name, as the model's `embed` returned them
-    geometry: Any,  # what the rows measure with
-    context: Callable[[], Any],  # makes a context of the objective, a new one for each row
+    rows: Sequence[LossTerm],  # rows of an objective
+    embeddings: Mapping[str, Tensor],  # entries by name, as the model's `embed` returned them
+    geometry: Geometry,  # what the rows measure with
+    context: Callable[[], Context],  # makes a context of the objective, a new one for each row
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
 ) -> dict[str, Tensor]:  # row name → norm of its gradient
     "Norm of the gradient of each row with respect to all embeddings."
@@ -290,7 +292,7 @@ def note_start(
 
 def largest_loss(
     guard: CollapseGuard,
-    embeddings: Mapping[str, Any],  # entries by name, as the model's `embed` returned them
+    embeddings: Mapping[str, Tensor],  # entries by name, as the model's `embed` returned them
     logs: Mapping[str, Any],  # of the objective: `weight/NAME` are factors of schedules
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
 ) -> float:
@@ -334,7 +336,7 @@ def _is_plain(value):
 def save_replay(
     folder: str | Path,  # where to make the replay's folder
     step: int,  # update that would have followed
-    batch: Any,  # one batch, or the micro-batches of one update
+    batch: Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]],  # or micro-batches of an update
     model: nn.Module,  # its weights are saved
     state: Mapping = {},  # more to keep, for example the generators at the start of the step
 ) -> Path:
@@ -350,7 +352,7 @@ def save_replay(
 def diagnose(
     model: nn.Module,  # with `embed` and `geometry`
     objective,  # with `terms` and `inputs`
-    batch: Any,  # one batch, or the micro-batches of one update
+    batch: Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]],  # or micro-batches of an update
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
     step: int = 0,  # updates done, for rows that depend on it
 ) -> pd.DataFrame:  # a line for each input and row: kind, name, value, gradient, finite
@@ -370,7 +372,7 @@ def diagnose(
     def context():
         return module.context(step)
 
-    gradients = term_gradients(objective.terms, embeddings, model.geometry, context, kinds)
+    gradients = term_gradients(objective.terms, embeddings, module.model.geometry, context, kinds)
     for row in objective.terms:
         gradient = gradients[row.name].item()
         with torch.no_grad():

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from typing import Any
+from collections.abc import Callable
 
 import torch
 
@@ -49,7 +49,7 @@ class StopRequest:
         self.signals = signals
         self.number = 0  # the first signal that came; 0: none
         self._when = 0.0  # it came
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, Callable | int] = {}
 
     def _note(self, number, frame):
         if not self.number:

@@ -15,10 +15,12 @@ from typing import Any
 import pandas as pd
 import torch
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from ..config import check_type
+from ..losses.objective import Objective
 from ..losses.terms import gather_processes
 from hypvl.training.callbacks import (
     BestWeights,
@@ -43,7 +45,7 @@ from .update import Step, backward, check_batch_norms, make_accelerator
 from ..weights import preserve_modes
 
 # %% ../../nbs/training/505_loop.ipynb #03f986df
-def check_parts(objective: Any, config: Any):
+def check_parts(objective: object, config: object):
     "Raise for an objective or a config that a trainer cannot use."
     if not hasattr(objective, "inputs"):
         name = type(objective).__name__
@@ -61,7 +63,7 @@ def parameters_named(model: nn.Module, part: str) -> list[nn.Parameter]:
     return found
 
 
-def gradient_norm(parameters: Iterable[nn.Parameter]) -> torch.Tensor:
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
     "Norm of all gradients together; 0 where no parameter has one."
     return nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
 
@@ -76,7 +78,13 @@ def call_geometry(model: nn.Module, name: str, *arguments):
 class Updater:
     "Norms of the gradient, clipping, the optimiser's step and averaged weights."
 
-    def __init__(self, model: nn.Module, objective: Any, config: TrainConfig, scaler: Any = None):
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: object,
+        config: TrainConfig,
+        scaler: GradScaler | None = None,
+    ):
         self.model, self.config, self.scaler = model, config, scaler
         self.optimizer = config.make_optimizer(model, objective)
         self.parameters = [p for g in self.optimizer.param_groups for p in g["params"]]
@@ -85,7 +93,7 @@ class Updater:
         if config.ema:
             self.ema = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(config.ema))
 
-    def clip_gradients(self) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def clip_gradients(self) -> tuple[Tensor, dict[str, Tensor]]:
         "Norm of the gradient before clipping, and columns `grad_norm/PART`."
         if self.scaler is not None and self.has_gradients():
             self.scaler.unscale_(self.optimizer)
@@ -117,17 +125,19 @@ class Updater:
 class TrainingSetup:
     "Model, objective, batches, optimiser and callbacks of a run, ready for updates."
 
+    clock: float  # time of the last row of the metrics
+
     def __init__(
         self,
         model: nn.Module,  # is trained in place
-        objective: Any,  # loss terms
-        loader: Iterable[Mapping[str, Any]],  # batches of `config.micro_batch(processes)` samples
+        objective: Objective,
+        loader: Iterable[Mapping[str, Tensor]],  # of `config.micro_batch(processes)` samples
         config: TrainConfig,
         out: str | Path,  # the run's folder
         accelerator: Accelerator | None = None,  # None: made from the config
-        callbacks: Sequence[Any] = (),  # objects with hooks, or functions (trainer, row)
+        callbacks: Sequence[object] = (),  # objects with hooks, or functions (trainer, row)
         kinds: Mapping[str, str] | None = None,  # name of an entry → its kind
-        validation: Iterable[Mapping[str, Any]] | None = None,  # finite batches of other data
+        validation: Iterable[Mapping[str, Tensor]] | None = None,  # finite, of other data
     ):
         check_parts(objective, config)
         self.model, self.objective, self.config, self.out = model, objective, config, Path(out)
@@ -171,8 +181,8 @@ class TrainingSetup:
 
 # %% ../../nbs/training/505_loop.ipynb #ba6ca98f
 def share_loss(
-    loss: torch.Tensor,  # of this process
-    grad_norm: torch.Tensor,
+    loss: Tensor,  # of this process
+    grad_norm: Tensor,
     stop: bool,  # this process was asked to stop
     accelerator: Accelerator,
 ) -> tuple[float, float, bool]:

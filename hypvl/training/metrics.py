@@ -108,9 +108,9 @@ def measure(
     model: nn.Module,  # its geometry is read
     result: Result,  # of an update
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
-) -> dict[str, Any]:  # numbers and tensors of one number
+) -> dict[str, Tensor | float]:
     "Columns of the metrics for one update."
-    row: dict[str, Any] = dict(loss=result.loss) | result.logs
+    row: dict[str, Tensor | float] = {"loss": result.loss} | result.logs
     geometry: Any = getattr(model, "geometry", None)
     scale = getattr(geometry, "logit_scale", None)
     if isinstance(scale, Tensor):
@@ -141,15 +141,15 @@ def average_columns(
 
 # %% ../../nbs/training/501_metrics.ipynb #965d6c8a
 def fetch(
-    row: Mapping[str, Any],  # numbers, text, and tensors of one number
+    row: Mapping[str, Tensor | float | str],  # tensors are of one number
     accelerator: Accelerator | None = None,  # averages over its processes
 ) -> dict[str, Any]:
     "The same row without tensors, in one transfer from the device."
-    names = [k for k, v in row.items() if isinstance(v, Tensor)]
+    tensors = {k: v.detach() for k, v in row.items() if isinstance(v, Tensor)}
     numbers: dict[str, float] = {}
-    if names:
-        values = torch.stack([row[k].detach().double().reshape(()) for k in names])
-        numbers = dict(zip(names, values.tolist()))
+    if tensors:
+        values = torch.stack([v.double().reshape(()) for v in tensors.values()])
+        numbers = dict(zip(tensors, values.tolist()))
     if accelerator and accelerator.num_processes > 1:
         numbers = average_columns(gather_object([numbers]))
     return dict(row) | numbers

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Any
 
 import pandas as pd
 import torch
@@ -74,7 +73,7 @@ def _names_of(parts, kind):
 # %% ../../nbs/training/502_optim.ipynb #158c99db
 def named_parts(
     model: nn.Module,  # its names stand as they are
-    objective: Any = None,  # if it is a module, its parameters are called objective.NAME
+    objective: object = None,  # if it is a module, its parameters are called objective.NAME
 ) -> dict[str, nn.Module]:
     "Prefix of names → module, of what is trained together."
     if not isinstance(model, nn.Module):
@@ -175,7 +174,7 @@ def _all_names(parts):
 def freeze(
     model: nn.Module,  # changed in place: frozen parameters no longer require gradients
     groups: Sequence[Group],
-    objective: Any = None,  # its parameters may be frozen as well, if it is a module
+    objective: object = None,  # its parameters may be frozen as well, if it is a module
 ) -> list[nn.Module]:  # modules with parameters, all of them frozen by a group
     "Freeze what the groups say; the modules returned belong in evaluation mode while training."
     parts = named_parts(model, objective)
@@ -199,7 +198,7 @@ def parameter_groups(
     weight_decay: float = 0.2,  # for the parameters that decay
     variant: str = "paper",  # 'paper': no decay of biases, gains, scalars; 'official': as the code
     groups: Sequence[Group] = (),  # parameters that are trained differently
-    objective: Any = None,  # its parameters too, if it is a module
+    objective: object = None,  # its parameters too, if it is a module
 ) -> list[dict]:
     """Groups for an optimiser: parameters with one decay and one factor on the learning rate.
 
@@ -326,8 +325,8 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(
         self,
-        closure: Callable[[], Any] | None = None,  # computes the loss again
-    ) -> Any:  # the loss of the closure
+        closure: Callable[[], float] | None = None,  # computes the loss again
+    ) -> float | None:  # the loss of the closure
         "One update of all parameters that have a gradient."
         loss = None
         if closure is not None:
@@ -414,7 +413,7 @@ def make_optimizer(
     variant: str = "paper",  # see `parameter_groups`
     name: str = "adamw",  # a key of `optimizers`
     groups: Sequence[Group] = (),  # parameters that are trained differently
-    objective: Any = None,  # its parameters too, if it is a module
+    objective: object = None,  # its parameters too, if it is a module
 ) -> torch.optim.Optimizer:
     """The optimiser of a name with the parameter groups of the paper or of the published code.
 

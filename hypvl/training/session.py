@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
@@ -24,6 +24,9 @@ from .checkpoint import latest_checkpoint, preserve_generators, step_of
 from .config import TrainConfig
 from .interruption import ProcessLost, StopRequest, lost_peer
 from .run_state import RunIdentity
+
+if TYPE_CHECKING:
+    from hypvl.training.loop import Trainer
 
 # %% ../../nbs/training/521_session.ipynb #3724ba21
 class RunInProgress(RuntimeError):
@@ -82,7 +85,7 @@ def check_same_run(out: Path, identity: RunIdentity, accelerator: Accelerator, m
 
 # %% ../../nbs/training/521_session.ipynb #09d1a485
 def find_start(
-    trainer: Any,
+    trainer: "Trainer",
     resume: str | bool,
     config: TrainConfig,  # maybe with more steps than the trainer's
     identity: RunIdentity,
@@ -113,7 +116,7 @@ def remove_old_run(out: Path):
         (out / name).unlink(missing_ok=True)
 
 # %% ../../nbs/training/521_session.ipynb #6e9815fe
-def start_run(trainer: Any, resume: str | bool, steps: int | None):
+def start_run(trainer: "Trainer", resume: str | bool, steps: int | None):
     "Begin a new run or restore the latest checkpoint, and write the run's identity."
     config = trainer.config if steps is None else replace(trainer.config, steps=steps)
     feed, main = trainer.feed, trainer.accelerator.is_main_process
@@ -133,7 +136,7 @@ def start_run(trainer: Any, resume: str | bool, steps: int | None):
 
 # %% ../../nbs/training/521_session.ipynb #bd5e26f9
 @contextmanager
-def name_lost_process(trainer: Any) -> Iterator[None]:
+def name_lost_process(trainer: "Trainer") -> Iterator[None]:
     "Turn a network error into `ProcessLost`, which says which run has lost a process."
     try:
         yield
@@ -149,7 +152,7 @@ def name_lost_process(trainer: Any) -> Iterator[None]:
         ) from e
 
 
-def shutdown_message(trainer: Any) -> str:
+def shutdown_message(trainer: "Trainer") -> str:
     "What the main process says after it was asked to stop."
     if not trainer.accelerator.is_main_process:
         return ""
@@ -161,7 +164,7 @@ def shutdown_message(trainer: Any) -> str:
 # %% ../../nbs/training/521_session.ipynb #76c83047
 @contextmanager
 def training_session(
-    trainer: Any,
+    trainer: "Trainer",
     resume: str | bool,  # 'auto', True or False
     steps: int | None,  # of the whole run; None: those of the config
 ) -> Iterator[None]:
