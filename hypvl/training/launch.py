@@ -72,7 +72,7 @@ def finished(
     return json.loads(path.read_text()) if path.is_file() else None
 
 
-def check_same_job(out: Path, job: Mapping[str, Any]):
+def check_same_job(out: Path, job: Mapping[str, object]):
     "Raise if the folder belongs to another job."
     if not (out / "job.json").is_file():
         return
@@ -83,7 +83,7 @@ def check_same_job(out: Path, job: Mapping[str, Any]):
         raise ValueError(f"out: {out} belongs to a job with another {' and '.join(differ)}")
 
 
-def finish_job(out: Path, result: Any, seconds: float):
+def finish_job(out: Path, result: object, seconds: float):
     "Write `finished.json`, in the main process."
     if int(os.environ.get("RANK", 0)):
         return
@@ -263,7 +263,7 @@ class Cluster:
         if self.nodes < 1:
             raise ValueError(f"nodes: 1 or more, got {self.nodes}")
 
-    def submitit_parameters(self) -> dict[str, Any]:
+    def submitit_parameters(self) -> dict[str, object]:
         "Arguments of `update_parameters` of submitit's executor."
         names = ("timeout_min", "nodes", "gpus_per_node", "cpus_per_task", "mem_gb")
         chosen = {name: getattr(self, name) for name in (*names, "slurm_partition")}
@@ -295,7 +295,7 @@ class NodeTask:
         else:
             run_job(self.out)
 
-    def checkpoint(self) -> Any:
+    def checkpoint(self) -> object:
         "What submitit queues in place of a job whose time is over: the same one."
         from submitit.helpers import DelayedSubmission
 
@@ -431,13 +431,13 @@ def _check_importable(name, how):
 
 def begin_job(
     function: Callable | str,  # or its name
-    config: Any,  # a dataclass or plain data
+    config: object,  # a dataclass or plain data
     out: Path,  # the job's folder
     identity: str | None = None,  # what tells jobs apart; None: function and config
     again: bool = False,  # run although the folder is finished or submitted
 ) -> bool:
     "Write `job.json`; False where the job is finished, or may yet finish on a cluster."
-    job: dict[str, Any] = dict(function=function_name(function), config=config)
+    job: dict[str, object] = dict(function=function_name(function), config=config)
     if dataclasses.is_dataclass(config):
         job["config"] = to_dict(config)
     if identity:
@@ -455,7 +455,7 @@ def begin_job(
 # %% ../../nbs/training/506_launch.ipynb #9bae9a62
 def launch(
     function: Callable | str,  # called as function(config, out); or 'package.module:function'
-    config: Any,  # a dataclass or plain data
+    config: object,  # a dataclass or plain data
     out: str | Path,  # the job's folder
     how: str = "inline",  # 'inline', 'accelerate' or 'slurm'
     num_processes: int | None = None,  # of accelerate, on all machines; None: one per GPU

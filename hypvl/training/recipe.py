@@ -91,7 +91,7 @@ def at_budget(
 
 def untrained(
     made: Recipe,
-    overrides: Mapping[str, Any],  # with which it was made
+    overrides: Mapping[str, object],  # with which it was made
 ) -> Recipe:
     "A recipe of weights as they were published, whatever the seed; set steps are an error."
     steps = made.train.steps
@@ -105,14 +105,14 @@ def untrained(
 
 
 def without_steps(
-    overrides: Mapping[str, Any],  # dotted keys of every recipe of a section
+    overrides: Mapping[str, object],  # dotted keys of every recipe of a section
 ) -> dict[str, Any]:
     "Those that a recipe takes which is not trained."
     return {key: value for key, value in overrides.items() if key != "train.steps"}
 
 # %% ../../nbs/training/514_recipe.ipynb #0708292c
 def split_overrides(
-    overrides: Mapping[str, Any],  # dotted keys of a recipe
+    overrides: Mapping[str, object],  # dotted keys of a recipe
     part: str,  # 'data', 'train', …
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     "Those of a part, without its name, and the others, where a recipe needs the part first."

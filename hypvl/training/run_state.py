@@ -15,7 +15,7 @@ import random
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from ..config import load_config, parse_json, save_config, write_atomic
+from ..losses.objective import Objective
 from hypvl.training.checkpoint import (
     load_checkpoint,
     preserve_generators,
@@ -36,6 +37,9 @@ from .feed import Feed, ResumeWarning, set_epoch
 from .guard import CollapseGuard
 from ..weights import load_tensors, plain_model, plain_name
 
+if TYPE_CHECKING:
+    from hypvl.training.loop import Updater
+
 # %% ../../nbs/training/510_run_state.ipynb #24412d3e
 def _counts(f, value):
     "Whether a field of a config changes what it describes."
@@ -44,11 +48,11 @@ def _counts(f, value):
 
 
 def describe(
-    value: Any,  # a config, a row of an objective, or plain data
+    value: object,  # a config, a row of an objective, or plain data
 ) -> Any:
     "What a value is, as plain data."
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        facts: dict[str, Any] = {"class": type(value).__name__}
+        facts: dict[str, object] = {"class": type(value).__name__}
         for f in dataclasses.fields(value):
             if _counts(f, getattr(value, f.name)):
                 facts[f.name] = describe(getattr(value, f.name))
@@ -64,10 +68,11 @@ def describe(
     return str(value) if isinstance(value, Path) else type(value).__name__
 
 
-def _described(value: Any) -> dict[str, Any]:
+def _described(value: object) -> dict[str, object]:
     "What an object says of itself, or its class."
-    if callable(getattr(value, "identity", None)):
-        return describe(value.identity())
+    identity = getattr(value, "identity", None)
+    if callable(identity):
+        return describe(identity())
     return {"class": type(value).__name__}
 
 # %% ../../nbs/training/510_run_state.ipynb #aa511931
@@ -87,7 +92,7 @@ def _without_gradient(model: nn.Module, front: str = "") -> dict[str, bool]:
     return found
 
 
-def _trained_parts(model: nn.Module) -> dict[str, Any]:
+def _trained_parts(model: nn.Module) -> dict[str, object]:
     "What of a model is frozen, and its adapters, where there are any."
     adapters = describe(getattr(model, "adapters", None) or {})
     frozen: dict[str, bool] = {name: True for name in getattr(model, "frozen", ())}
@@ -98,7 +103,7 @@ def _trained_parts(model: nn.Module) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value}
 
 
-def model_identity(model: nn.Module) -> dict[str, Any]:
+def model_identity(model: nn.Module) -> dict[str, object]:
     "What a model says, its config, or its parameters' shapes; what is frozen, and its adapters."
     model = plain_model(model)
     facts = _described(model) | _trained_parts(model)
@@ -111,7 +116,7 @@ def model_identity(model: nn.Module) -> dict[str, Any]:
     return facts | {"parameters": shapes}
 
 # %% ../../nbs/training/510_run_state.ipynb #7c04d066
-def objective_identity(objective: Any) -> dict[str, Any]:
+def objective_identity(objective: Objective) -> dict[str, object]:
     "What an objective is: what it says, or its loss terms and schedules."
     facts = _described(objective)
     if callable(getattr(objective, "identity", None)):
@@ -123,7 +128,7 @@ def objective_identity(objective: Any) -> dict[str, Any]:
     return facts | {"inputs": list(objective.inputs), "terms": terms, "schedules": schedules}
 
 # %% ../../nbs/training/510_run_state.ipynb #7542ed1a
-def _hash_content(digest: Any, value: Any) -> None:
+def _hash_content(digest: "hashlib._Hash", value: Any) -> None:
     "Add a sample to a hash: numbers, texts, tensors, arrays, pictures, and containers of them."
     digest.update(type(value).__name__.encode())
     if isinstance(value, torch.Tensor):
@@ -146,7 +151,7 @@ def _hash_content(digest: Any, value: Any) -> None:
         digest.update(repr(value).encode())
 
 
-def _fixed_generator(value: Any) -> Any:
+def _fixed_generator(value: object) -> object:
     "A new generator of the same type with a fixed seed; None for anything else."
     if isinstance(value, torch.Generator):
         return torch.Generator(value.device).manual_seed(0)
@@ -193,13 +198,14 @@ def data_content(
             return None
 
 # %% ../../nbs/training/510_run_state.ipynb #e2acde2d
-def data_identity(loader: Any) -> dict[str, Any]:
+def data_identity(loader: object) -> dict[str, object]:
     "What the data are: what the loader says, or its config, data set, length and content."
     facts = _described(loader)
     if callable(getattr(loader, "identity", None)):
         return facts
-    if dataclasses.is_dataclass(getattr(loader, "config", None)):
-        facts["config"] = describe(loader.config)
+    config = getattr(loader, "config", None)
+    if dataclasses.is_dataclass(config):
+        facts["config"] = describe(config)
     data = getattr(loader, "dataset", None)
     if data is not None:
         facts["dataset"] = _described(data)
@@ -210,8 +216,8 @@ def data_identity(loader: Any) -> dict[str, Any]:
 
 # %% ../../nbs/training/510_run_state.ipynb #0d71f483
 def differences(
-    old: Any,  # plain data
-    new: Any,  # plain data
+    old: object,  # plain data
+    new: object,  # plain data
     name: str = "",  # of the two
 ) -> list[str]:
     "What differs, as 'model.config.geometry.dim=8, now 4'."
@@ -244,8 +250,8 @@ class RunIdentity:
         self,
         config: TrainConfig,
         model: nn.Module,
-        objective: Any,
-        loader: Any,
+        objective: Objective,
+        loader: object,
         kinds: Mapping[str, str] | None = None,  # name → kind, as the trainer uses them
     ):
         self.config = config
@@ -303,10 +309,10 @@ class RunIdentity:
 
 # %% ../../nbs/training/510_run_state.ipynb #5e9e13e8
 def position_of_rank(
-    feeds: Sequence[Mapping[str, Any]],  # state of each process's feed, from a checkpoint
+    feeds: Sequence[Mapping[str, object]],  # state of each process's feed, from a checkpoint
     rank: int,  # of this process
     processes: int,  # that train together now
-) -> Mapping[str, Any]:
+) -> Mapping[str, object]:
     "The feed's state for a process; of other numbers of processes only where all states agree."
     if len(feeds) == processes:
         return feeds[rank]
@@ -328,8 +334,8 @@ class RunState:
     def __init__(
         self,
         model: nn.Module,
-        objective: Any,  # a state is kept if it has `state_dict`
-        updater: Any,  # with `optimizer` and `ema`, the averaged weights or None
+        objective: Objective,  # a state is kept if it has `state_dict`
+        updater: "Updater",
         feed: Feed,
         guard: CollapseGuard,
         accelerator: Accelerator,
@@ -346,14 +352,14 @@ class RunState:
         self.best: float | None = None  # value of the best weights
         self.best_of: tuple[str, ...] = ()  # its column, and which value of it is best
 
-    def weights(self) -> dict[str, dict[str, Any]]:
+    def weights(self) -> dict[str, dict[str, torch.Tensor]]:
         "State dicts of the model and its average."
         found = {"model": self.model.state_dict()}
         if self.ema is not None:
             found["ema"] = self.ema.module.state_dict()
         return found
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         "Everything besides weights, of all processes."
         scaler, objective = self.accelerator.scaler, self.objective
         return dict(
