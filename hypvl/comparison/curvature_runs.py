@@ -88,7 +88,7 @@ class CellRun:
         return fold_store(store, folder / "folds" / f"{number}-{store.hash}", number, self.folds)
 
 
-def measure_run(run: CellRun, store: FeatureStore, folder: Path) -> dict[str, Any]:
+def measure_run(run: CellRun, store: FeatureStore, folder: Path) -> dict[str, object]:
     "Train a cell on the fold of its seed; returns R@5 per image and the manipulation check."
     fold = run.fold(store, folder)
     start = time.perf_counter()
@@ -116,7 +116,7 @@ def do_run(
     run: CellRun,
     store: str,  # folder
     folder: str,  # of the results
-    facts: Mapping[str, Any],  # written beside the result
+    facts: Mapping[str, object],  # written beside the result
 ) -> str:  # '' or the last line of the error
     "Measure a run that has no result yet and keep it; an error is kept, too."
     torch.set_num_threads(1)
@@ -139,7 +139,7 @@ def run_cells(
     folder: str | Path,  # of the results
     processes: int | None = None,  # None: one per core
     progress: bool = True,
-    facts: Mapping[str, Any] = {},  # written beside each new result, such as the commit
+    facts: Mapping[str, object] = {},  # written beside each new result, such as the commit
 ) -> pd.DataFrame:  # of `results`
     "Make the runs that have no result yet, several at a time; a failed one is named at the end."
     folder = Path(folder)
@@ -177,7 +177,7 @@ EXTENSIONS = 3  # steps beyond the edge of a grid
 _NEXT = {"rate": 10**0.5, "weight": 4.0}  # factor from one value to the next
 
 
-def tuning_runs(cells: Sequence[Cell], **settings: Any) -> list[CellRun]:
+def tuning_runs(cells: Sequence[Cell], **settings: int) -> list[CellRun]:
     "All cells at all rates, with cones at all weights."
     made = []
     for cell in cells:
@@ -218,7 +218,7 @@ def planned_tuning(
     cells: Sequence[Cell],
     store: FeatureStore,
     folder: str | Path,  # of the results
-    **settings: Any,  # steps, batch_size and folds of `CellRun`
+    **settings: int,  # steps, batch_size and folds of `CellRun`
 ) -> tuple[list[CellRun], pd.DataFrame | None]:  # runs; `tuned`, None while runs are missing
     "The tuning runs that the results so far ask for: the grid, and steps beyond its edge."
     runs = tuning_runs(cells, **settings)
@@ -238,8 +238,8 @@ def tune(
     folder: str | Path,  # of the results
     processes: int | None = None,  # None: one per core
     progress: bool = True,
-    facts: Mapping[str, Any] = {},  # as for `run_cells`
-    **settings: Any,  # steps, batch_size and folds of `CellRun`
+    facts: Mapping[str, object] = {},  # as for `run_cells`
+    **settings: int,  # steps, batch_size and folds of `CellRun`
 ) -> tuple[list[CellRun], pd.DataFrame]:  # runs; `tuned` of their results
     "Make the tuning runs of cells, and further ones for choices at an edge."
     while True:
@@ -287,7 +287,7 @@ def study_progress(
     groups: Sequence[str] = tuple(CELLS),
     seeds: Sequence[int] = range(8),
     processes: int = 2,  # side by side
-    **settings: Any,  # steps, batch_size and folds of `CellRun`
+    **settings: int,  # steps, batch_size and folds of `CellRun`
 ) -> pd.DataFrame:  # a row per cell and one for all
     "Runs that are done, have failed and are left, by cell, and the hours that these take."
     found, rows, seconds = FeatureStore(store), {}, []

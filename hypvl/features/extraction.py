@@ -15,12 +15,12 @@ import platform
 import shutil
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import ceil, floor
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ from ..data.downloads import ParquetPicture, RowPicture, TarPicture, read_place
 from ..data.jobs import folder_lock
 from ..data.photographs import Photograph, Photographs, usable
 from ..data.records import read_json
-from .encoders import Encoder
+from .encoders import Encoder, Tokens
 from hypvl.features.feature_store import (
     ITEM_COLUMNS,
     EncoderInfo,
@@ -44,6 +44,9 @@ from hypvl.features.feature_store import (
     write_store,
 )
 from ..pictures import Refused, read_picture, upright_rgb
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # %% ../../nbs/features/351_extraction.ipynb #f18d3ed1
 Box = tuple[float, float, float, float]  # x1, y1, x2, y2 as fractions
@@ -68,7 +71,9 @@ def distinct_boxes(
     return list(dict.fromkeys(photograph.boxes))
 
 
-def _picture(image: Any) -> Image.Image:
+def _picture(
+    image: TarPicture | ParquetPicture | RowPicture | Image.Image | str | Path,
+) -> Image.Image:
     "A photograph's picture in RGB; Refused where it cannot be read."
     if isinstance(image, (TarPicture, ParquetPicture)):
         return read_place(image)
@@ -80,7 +85,9 @@ def _picture(image: Any) -> Image.Image:
 class PictureCrops(Dataset):
     "Preprocessed pictures [1 + boxes, 3, H, W] of each photograph, or why it cannot be read."
 
-    def __init__(self, photographs: Sequence[Photograph], preprocess: Any):
+    def __init__(
+        self, photographs: Sequence[Photograph], preprocess: Callable[[Image.Image], Tensor]
+    ):
         self.photographs, self.preprocess = photographs, preprocess
 
     def __len__(self) -> int:
@@ -96,7 +103,9 @@ class PictureCrops(Dataset):
         return torch.stack([self.preprocess(part) for part in parts])
 
 # %% ../../nbs/features/351_extraction.ipynb #78eb64ed
-def _batches(samples: Iterable[Any], size: int, broken: dict[int, str]) -> Iterator[Tensor]:
+def _batches(
+    samples: Iterable[Tensor | str], size: int, broken: dict[int, str]
+) -> Iterator[Tensor]:
     "Pictures of several photographs in batches of `size`; reasons of broken ones are collected."
     waiting: list[Tensor] = []
     for place, sample in enumerate(samples):
@@ -111,7 +120,7 @@ def _batches(samples: Iterable[Any], size: int, broken: dict[int, str]) -> Itera
         yield torch.stack(waiting)
 
 
-def _on(device: torch.device, tokens: Any) -> Any:
+def _on(device: torch.device, tokens: Tokens) -> Tokens:
     "Tokens on a device."
     if isinstance(tokens, Tensor):
         return tokens.to(device)
@@ -121,7 +130,7 @@ def _on(device: torch.device, tokens: Any) -> Any:
 @torch.inference_mode()
 def encode_pictures(
     encoder: Encoder,
-    samples: Iterable[Any],  # pictures [n, 3, H, W] of each photograph, or why there are none
+    samples: Iterable[Tensor | str],  # pictures [n, 3, H, W] of a photograph, or why there are none
     batch_size: int,
     device: torch.device,
 ) -> tuple[np.ndarray, dict[int, str]]:  # features [N, W]; index of a sample → why it is broken
@@ -197,7 +206,7 @@ class ExtractionPlan:
         return self.parts / f"{shard:06d}.npz"
 
 # %% ../../nbs/features/351_extraction.ipynb #825e97f4
-def _check_same(plan: ExtractionPlan, found: dict[str, Any], what: str) -> None:
+def _check_same(plan: ExtractionPlan, found: Mapping[str, Any], what: str) -> None:
     "Raise where a folder holds features of other encoders or other photographs."
     if found.get("extraction") == plan.hash:
         return
@@ -351,7 +360,7 @@ class _Items:
                 "text", box, id=name, kind="phrase", text=said, parent=names[box], **common, **more
             )
 
-    def table(self) -> Any:
+    def table(self) -> "pa.Table":
         "The table for Parquet."
         import pyarrow as pa
 
@@ -363,7 +372,7 @@ def _report(plan: ExtractionPlan, broken: list[dict[int, str]]) -> dict[str, Any
     faults = [*plan.photographs.faults]
     for shard, places in zip(plan.shards, broken):
         faults += [("broken picture", shard[place].id, why) for place, why in places.items()]
-    left_out: dict[str, Any] = {}
+    left_out: dict[str, dict[str, object]] = {}
     for kind, count in Counter(kind for kind, *_ in faults).items():
         where, why = next((where, why) for other, where, why in faults if other == kind)
         left_out[kind] = {"count": count, "first": f"{where}: {why}"}
@@ -387,7 +396,7 @@ def _finish(plan: ExtractionPlan) -> None:
     write_store(plan.folder, items.table(), plan.encoders, source)
 
 
-def _wait_for(done: Any, seconds: float = 0.2) -> None:
+def _wait_for(done: Callable[[], bool], seconds: float = 0.2) -> None:
     "Wait until a condition holds; other processes work towards it."
     while not done():
         time.sleep(seconds)

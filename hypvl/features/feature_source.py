@@ -78,7 +78,7 @@ class FeatureDataset(EpochDataset):
             batch[name] = torch.from_numpy(found.astype(np.float32))
         return batch
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         return dict(samples=len(self), content=self.store.hash, boxes=self.boxes)
 
 
@@ -158,7 +158,7 @@ class FeatureSource(DataSource, kind="features"):
         return replace(base, train=folder, val=folder)
 
     def dataset(
-        self, data: DataPaths, tokenizer: Any, size: int, seed: int = 0, split: str = "train"
+        self, data: DataPaths, tokenizer: object, size: int, seed: int = 0, split: str = "train"
     ) -> FeatureDataset:
         "The features of a split; see `DataSource.dataset`."
         return FeatureDataset(FeatureStore(data.train), split, seed, self.boxes)
