@@ -8,10 +8,10 @@ __all__ = ['tower_sources', 'base_name', 'tower_state', 'weights_hash', 'source_
 
 # %% ../../nbs/models/309_adapters.ipynb #2a200934
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -20,6 +20,9 @@ from torch import Tensor, nn
 
 from ..config import Registry, suggest
 from ..weights import file_tensors, load_plain, load_tensors, plain_model, plain_name
+
+if TYPE_CHECKING:
+    from peft import PeftConfig
 
 # %% ../../nbs/models/309_adapters.ipynb #e07fc6f1
 def _adapter_layers(tower: nn.Module) -> dict[str, nn.Module]:
@@ -30,7 +33,7 @@ def _adapter_layers(tower: nn.Module) -> dict[str, nn.Module]:
 
 def base_name(
     name: str,  # of a tensor in a tower with adapters
-    wrapped: Mapping[str, Any],  # names of wrapped layers, the innermost first
+    wrapped: Iterable[str],  # names of wrapped layers, the innermost first
 ) -> str | None:  # None: the tensor belongs to an adapter
     "The name of a tensor in the tower as it was without adapters."
     for layer in wrapped:
@@ -73,7 +76,7 @@ tower_sources = Registry()  # kind → function that makes a model of what follo
 
 def source_model(
     source: str | Path | nn.Module,  # such as 'shipped:clip_world', a path, or a model
-) -> Any:
+) -> nn.Module | None:
     "The model that a source is, or that one of a known kind names; None for a path."
     if isinstance(source, nn.Module):
         return source
@@ -130,7 +133,7 @@ def _pickled(path):
 
 
 def own_projection(
-    model: Any,  # of `source_model`
+    model: nn.Module,  # of `source_model`
     side: str,  # 'image' or 'text'
 ) -> Float[Tensor, "D W"] | None:  # None where it is unknown
     "From the features of a tower to the points that the source compared."
@@ -151,7 +154,7 @@ class _Care:
     trained: tuple[str, ...]  # parameters that had a gradient before
     frozen: bool = False  # saved by reference
     source: str = ""  # where its weights are found again
-    adapter: Any = None  # peft's config
+    adapter: "PeftConfig | None" = None
 
 # %% ../../nbs/models/309_adapters.ipynb #9422b9e5
 class AdaptableTowers(nn.Module):
@@ -167,7 +170,7 @@ class AdaptableTowers(nn.Module):
         return [name for name, care in self._care.items() if care.frozen]
 
     @property
-    def adapters(self) -> dict[str, Any]:
+    def adapters(self) -> "dict[str, PeftConfig]":
         "Names of adapted towers and the config of each adapter."
         return {name: c.adapter for name, c in self._care.items() if c.adapter is not None}
 
@@ -221,7 +224,7 @@ class AdaptableTowers(nn.Module):
             self._release(name)
         self.train(self.training)
 
-    def add_adapter(self, name: str, config: Any) -> None:
+    def add_adapter(self, name: str, config: "PeftConfig") -> None:
         """Put trainable adapters into a tower; its own weights get no gradient.
 
         name: 'image_tower' or 'text_tower'.
@@ -299,12 +302,12 @@ class AdaptableTowers(nn.Module):
                     names.add(f"{part}.{name}")
         return names
 
-    def saved_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def saved_state(self) -> tuple[dict[str, Tensor], dict[str, dict[str, object]]]:
         "Tensors to save, without frozen towers, and notes on frozen and adapted towers."
         elsewhere = self.frozen_tensors()
         own = self.state_dict()
         state = file_tensors({name: t for name, t in own.items() if name not in elsewhere})
-        notes = {}
+        notes: dict[str, dict[str, object]] = {}
         for part, care in self._care.items():
             notes[part] = {}
             if care.frozen:

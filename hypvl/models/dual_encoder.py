@@ -15,7 +15,7 @@ from jaxtyping import Float, Int, UInt8
 from PIL import Image
 from torch import Tensor, nn
 
-from ..geometry.spaces import Geometry
+from ..geometry.spaces import Geometry, Side
 from ..inputs import KINDS, WORDS, input_kind, join_parts
 from .hub import HubModel
 from .image_text import ImageTextModel, lift_or_mark, type_and_shape
@@ -65,11 +65,10 @@ class ImageEncoder(HubModel):
     """
 
     image_tower: Tower
-    geometry: Geometry
     pixel_mean: Tensor
     pixel_std: Tensor
     preprocess: Callable[[Image.Image], Tensor]
-    tokenizer: Any = None  # there are no texts
+    tokenizer: Callable[[str | list[str]], Tensor] | None = None  # there are no texts
 
     def __init__(
         self,
@@ -119,7 +118,7 @@ class ImageEncoder(HubModel):
 
     def embed(
         self,
-        batch: Mapping[str, Any],
+        batch: Mapping[str, Tensor],
         inputs: Sequence[str] = ("image", "text"),
         kinds: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:
@@ -168,7 +167,7 @@ class ImageEncoder(HubModel):
             points |= encoder(batch, names)
         return {name: points[name] for name in inputs}
 
-    def encoders(self) -> dict[str, Callable[[Mapping[str, Any], Mapping[str, str]], dict]]:
+    def encoders(self) -> dict[str, Callable[[Mapping[str, Tensor], Mapping[str, str]], dict]]:
         """Kind → method that embeds entries of that kind.
 
         A method gets the batch and the names that it shall embed, each with its kind, and returns
@@ -181,7 +180,7 @@ class ImageEncoder(HubModel):
         }
 
     def embed_images(
-        self, batch: Mapping[str, Any], names: Mapping[str, str]
+        self, batch: Mapping[str, Tensor], names: Mapping[str, str]
     ) -> dict[str, Float[Tensor, "B D"]]:
         "Points of several entries of pictures, one pass of the image tower."
         parts = [self._pixels(batch[name], f"input {name!r}") for name in names]
@@ -192,7 +191,7 @@ class ImageEncoder(HubModel):
         return _split(self.geometry.lift(features, "image"), names, parts)
 
     def embed_image_features(
-        self, batch: Mapping[str, Any], names: Mapping[str, str]
+        self, batch: Mapping[str, Tensor], names: Mapping[str, str]
     ) -> dict[str, Float[Tensor, "B D"]]:
         "Points of outputs of the image tower that were kept: projection and lift only."
         parts = self._kept_features(batch, names, "image")
@@ -208,7 +207,7 @@ class ImageEncoder(HubModel):
         """
         if side == "image":
             return self.image_tower(self._pixels(inputs, "inputs"))
-        tower: Any = getattr(self, "text_tower", None)
+        tower = getattr(self, "text_tower", None)
         if side != "text" or tower is None:
             raise ValueError(f"side: {type(self).__name__} has no {side!r} tower")
         return tower(_checked_tokens(inputs, "inputs"))
@@ -314,7 +313,7 @@ class DualEncoder(ImageEncoder, ImageTextModel):
         features = self.text_projection(self.text_tower(_checked_tokens(tokens, "tokens")))
         return lift_or_mark(self.geometry, features, "text", normalize)
 
-    def encoders(self) -> dict[str, Callable[[Mapping[str, Any], Mapping[str, str]], dict]]:
+    def encoders(self) -> dict[str, Callable[[Mapping[str, Tensor], Mapping[str, str]], dict]]:
         """Kind → method that embeds entries of that kind: pictures, texts, words, kept features.
 
         A method gets the batch and the names that it shall embed, each with its kind, and returns
@@ -327,7 +326,9 @@ class DualEncoder(ImageEncoder, ImageTextModel):
             "text_features": self.embed_text_features,
         }
 
-    def embed_texts(self, batch: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Tensor]:
+    def embed_texts(
+        self, batch: Mapping[str, Tensor], names: Mapping[str, str]
+    ) -> dict[str, Tensor]:
         "Points of several entries of ids and of the words of 'text', one pass of the text tower."
         texts = [name for name, kind in names.items() if kind == "text"]
         words = [name for name, kind in names.items() if kind == "words"]
@@ -355,7 +356,7 @@ class DualEncoder(ImageEncoder, ImageTextModel):
         return {name: points[name] for name in names}
 
     def embed_text_features(
-        self, batch: Mapping[str, Any], names: Mapping[str, str]
+        self, batch: Mapping[str, Tensor], names: Mapping[str, str]
     ) -> dict[str, Float[Tensor, "B D"]]:
         "Points of outputs of the text tower that were kept: projection and lift only."
         parts = self._kept_features(batch, names, "text")
@@ -365,7 +366,7 @@ class DualEncoder(ImageEncoder, ImageTextModel):
     @torch.no_grad()
     def calibrate(
         self,
-        batch: Mapping[str, Any],
+        batch: Mapping[str, Tensor],
         max_gain: float = 100.0,
         kinds: Mapping[str, str] | None = None,
     ) -> "DualEncoder":
@@ -467,7 +468,7 @@ class Heads(nn.Module):
 def tower_projection(
     tower: Tower,  # whose features it reads
     geometry: Geometry,
-    side: Any,
+    side: Side,
 ) -> nn.Module:
     "`make_projection`, or nothing behind a tower that projects to the width of the only head."
     if getattr(tower, "projected", False) and list(geometry.heads.values()) == [tower.width]:
@@ -478,7 +479,7 @@ def tower_projection(
 def make_projection(
     width: int,  # of the features that it reads
     geometry: Geometry,  # whose heads it feeds
-    side: Any,  # 'image' or 'text'
+    side: Side,  # 'image' or 'text'
 ) -> nn.Module:
     "The layer between features and a geometry: its only head, or several."
     heads = {name: geometry.make_head(name, width, side) for name in geometry.heads}

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ..config import write_atomic
 from ..extras import MissingExtra
 from .adapters import weights_hash
+from .dual_encoder import DualEncoder
 from .hub import model_facts
 from ..weights import preserve_modes
 
@@ -29,7 +30,7 @@ class ImageProgram(nn.Module):
 
     def __init__(
         self,
-        model: Any,  # a `DualEncoder`; its modules are taken
+        model: DualEncoder,  # its modules are taken
     ):
         super().__init__()
         self.model = model
@@ -46,7 +47,7 @@ class TextProgram(nn.Module):
 
     def __init__(
         self,
-        model: Any,  # a `DualEncoder`; its modules are taken
+        model: DualEncoder,  # its modules are taken
     ):
         super().__init__()
         self.model = model
@@ -70,7 +71,7 @@ def _merged(model):
 
 
 def exported_programs(
-    model: Any,  # a `DualEncoder`
+    model: DualEncoder,
 ) -> dict[str, torch.export.ExportedProgram]:
     """The programs 'image_encoder' and 'text_encoder', each for batches of any size.
 
@@ -125,13 +126,13 @@ _writers: dict[str, tuple[str, Callable]] = {
 
 
 def export_model(
-    model: Any,
+    model: DualEncoder,
     folder: str | Path,
     form: str = "torch",
 ) -> dict[str, Path]:
     """Write a model's two encoders and a description of their inputs.
 
-    model: a `DualEncoder`, on the CPU or a GPU.
+    model: on the CPU or a GPU.
     folder: is made; gets image_encoder, text_encoder and export.json.
     form: 'torch' (.pt2 of torch.export) or 'onnx', which needs the packages onnx and onnxscript.
 
@@ -168,7 +169,7 @@ def export_model(
     return paths
 
 
-def _description(model) -> dict[str, Any]:
+def _description(model) -> dict[str, object]:
     "Description of the programs' inputs and outputs."
     geometry = model.geometry
     curvature = getattr(geometry, "curvature", None)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from PIL import Image
 from torch import Tensor, nn
 
@@ -106,7 +106,7 @@ class HeadInput(nn.Module):
             getattr(self, name).copy_(value)
         self.deviation[self.deviation <= 0] = 1.0
 
-    def forward(self, inputs: Any) -> Float[Tensor, "*B W"]:
+    def forward(self, inputs: Tensor | Mapping[str, Tensor]) -> Float[Tensor, "*B W"]:
         "Standardised features of features, pixels [B, 3, H, W] or tokens."
         features = self._read(inputs)
         if self.training and not self._norm_checked:
@@ -180,7 +180,7 @@ class _Tokens(dict):
         return _Tokens({name: x.to(device) for name, x in self.items()})
 
 
-def _widths(width: Any) -> dict[Any, int]:
+def _widths(width: int | Mapping[str, int]) -> dict[Any, int]:
     "Width per modality, checked."
     is_number = not isinstance(width, Mapping)
     widths = {"image": width, "text": width} if is_number else dict(width)
@@ -271,7 +271,7 @@ class HyperbolicHead(ImageTextModel):
         return self.preprocess
 
     @property
-    def tokenizer(self) -> Callable[[Sequence[str]], Any]:
+    def tokenizer(self) -> Callable[[Sequence[str]], Tensor | _Tokens]:
         "Texts → tokens, of the text encoder."
 
         def tokenize(texts):
@@ -298,7 +298,7 @@ class HyperbolicHead(ImageTextModel):
 
     def encode_text(
         self,
-        tokens: Float[Tensor, "*B W"] | Any,
+        tokens: Float[Tensor, "*B W"] | Int[Tensor, "B L"] | Mapping[str, Tensor],
         normalize: bool = False,
     ) -> Tensor:
         """Projected features [*B, F] of texts, or their points on the geometry [*B, D].
@@ -317,7 +317,7 @@ class HyperbolicHead(ImageTextModel):
 
     def embed(
         self,
-        batch: Mapping[str, Any],
+        batch: Mapping[str, Tensor],
         inputs: Sequence[str] = ("image", "text"),
         kinds: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:

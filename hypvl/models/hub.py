@@ -29,15 +29,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from ..config import atomic_path, from_dict, read_object, suggest, to_dict, write_atomic
+from ..geometry.spaces import Geometry
 from .adapters import AdaptableTowers
 from .towers import ModelDescription
 from ..weights import check_values, file_tensors, load_plain, load_tensors, own_names
 
 # %% ../../nbs/models/307_hub.ipynb #f10d838a
 def save_model_config(
-    config: Any,  # a member of `ModelDescription`
+    config: object,  # a member of `ModelDescription`
     path: str | Path,  # the .json file
-    towers: dict[str, Any] | None = None,  # what is to be known of frozen and adapted towers
+    towers: Mapping[str, object] | None = None,  # what is to be known of frozen and adapted towers
 ) -> Path:
     "Write a description with its kind as sorted JSON."
     if not isinstance(config, ModelDescription):
@@ -109,7 +110,7 @@ def read_checkpoint(
 
 # %% ../../nbs/models/307_hub.ipynb #27601d6a
 def model_facts(
-    model: Any,  # with a `geometry`: a `DualEncoder`, or a head on other features
+    model: "HubModel",
 ) -> dict[str, str]:
     "What a model card says: family, towers, geometry, curvature, temperature, pixels, size."
     facts = {}
@@ -248,11 +249,12 @@ class HubModel(
     """
 
     config: Any
+    geometry: Geometry
     official: Any = None  # what `load_official` remembers of a published file
 
     def embed(
         self,
-        batch: Mapping[str, Any],
+        batch: Mapping[str, Tensor],
         inputs: Sequence[str] = ("image", "text"),
         kinds: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:
@@ -261,7 +263,7 @@ class HubModel(
 
     def forward(
         self,
-        batch: Mapping[str, Any],
+        batch: Mapping[str, Tensor],
         inputs: Sequence[str] = ("image", "text"),
         kinds: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:
@@ -279,7 +281,7 @@ class HubModel(
 
     def generate_model_card(
         self,
-        *args: Any,
+        *args: object,
         licence: str | None = None,
         datasets: Sequence[str] = (),
         results: Sequence[Mapping[str, Any]] = (),

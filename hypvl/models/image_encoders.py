@@ -84,7 +84,7 @@ class TorchvisionTower(nn.Module):
         from torchvision.models import get_model
 
         super().__init__()
-        self.network: Any = get_model(name, weights=None)
+        self.network = get_model(name, weights=None)
         width = getattr(getattr(self.network, "fc", None), "in_features", None)
         if width is None or (not hidden and width != config.width):
             raise ValueError(f"vision.name: no features of width {config.width} before fc: {name}")
@@ -216,7 +216,6 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
         "Read the weights of the source into the tower, and its own projection if that is kept."
         if not self.weights:
             return
-        part: Any = model
         source = source_model(self.weights)
         towers = self.weights if source is None else source
         read_towers(model, towers, ("image_tower",), self.weights)
@@ -228,7 +227,7 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
             raise ValueError(
                 f"own: a projection of width {self.own} in {self.weights!r}, it has {has}"
             )
-        layer: Any = part.image_projection
+        layer: Any = getattr(model, "image_projection")
         layer = layer[0] if isinstance(layer, nn.Sequential) else layer
         with torch.no_grad():
             layer.weight.copy_(found)

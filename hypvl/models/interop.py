@@ -57,9 +57,9 @@ def open_clip_names(
 
 
 def open_clip_config(
-    model: str | Path | Mapping[str, Any],
+    model: str | Path | Mapping[str, object],
     geometry: GeometryConfig | None = None,
-    preprocess: Mapping[str, Any] | None = None,
+    preprocess: Mapping[str, object] | None = None,
 ) -> OpenClipConfig:
     """The description of a model that open_clip knows.
 
@@ -102,7 +102,7 @@ def _source(model):
     return model if isinstance(model, str) else ""
 
 
-def _plain(x: Any) -> Any:
+def _plain(x: object) -> Any:
     "Mappings and sequences as JSON has them."
     if isinstance(x, Mapping):
         return {k: _plain(v) for k, v in x.items()}
@@ -194,7 +194,7 @@ class OpenClipText(nn.Module):
 
     def __init__(
         self,
-        model: Any,  # a model of open_clip
+        model: nn.Module,  # of open_clip
         width: int,  # of its features
     ):
         super().__init__()
@@ -240,7 +240,7 @@ class LazyTokenizer:
         self.name = name
         self.text_cfg = dict(text_cfg)
         self.context_length = self.text_cfg.get("context_length", 77)
-        self.made: Any = None
+        self.made: Callable[..., Tensor] | None = None
 
     def __reduce__(self):
         return LazyTokenizer, (self.name, self.text_cfg)  # travels to workers without its tables
@@ -321,7 +321,7 @@ def _width(module, side):
 
 # %% ../../nbs/models/306_interop.ipynb #fe185ee6
 def random_module(
-    model_cfg: Mapping[str, Any],  # of open_clip
+    model_cfg: Mapping[str, object],  # of open_clip
 ) -> nn.Module:
     """The module that open_clip would build, with random weights; nothing is downloaded.
 
@@ -329,7 +329,7 @@ def random_module(
     """
     import open_clip
 
-    cfg: dict[str, Any] = _plain(model_cfg)
+    cfg = _plain(model_cfg)
     last_norms = [cfg[part].pop("final_layernorm", True) for part in ("vision_cfg", "text_cfg")]
     custom = cfg.pop("custom_text", False) or "hf_model_name" in cfg["text_cfg"]
     if "timm_model_name" in cfg["vision_cfg"]:
@@ -347,11 +347,11 @@ def random_module(
 
 # %% ../../nbs/models/306_interop.ipynb #5e716333
 def from_open_clip(
-    model: str | Path | Mapping[str, Any] | nn.Module,
+    model: str | Path | Mapping[str, object] | nn.Module,
     pretrained: str | Path | None = None,
     geometry: GeometryConfig | None = None,
     *,
-    preprocess: Mapping[str, Any] | None = None,
+    preprocess: Mapping[str, object] | None = None,
     seed: int | None = None,
 ) -> DualEncoder:
     """A model of open_clip behind the interface of this library.
@@ -411,7 +411,7 @@ def _adopt(module, pretrained, geometry, preprocess):
     return _assemble(module, pixels, geometry)
 
 # %% ../../nbs/models/306_interop.ipynb #dd05e981
-def _module(source, config, pretrained) -> Any:
+def _module(source, config, pretrained) -> nn.Module:
     "An open_clip module with the wanted weights."
     import open_clip
 

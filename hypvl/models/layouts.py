@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -48,7 +48,7 @@ def read_published(
         kind = type(content).__name__
         raise ValueError(f"path: {name!r} holds a {kind}, not a dictionary of tensors")
     beside, ignored = {}, []
-    state: Any = content
+    state = content
     wrapper = next((key for key in ("model", "state_dict") if key in content), None)
     if wrapper:
         state = content[wrapper]

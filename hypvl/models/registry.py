@@ -195,7 +195,7 @@ def create_model(
     pretrained: bool | str = False,
     seed: int | None = None,
     device: str | torch.device | None = None,
-    **overrides: Any,
+    **overrides: object,
 ) -> Any:
     """A model by its name or description, with random weights unless `pretrained` says which.
 

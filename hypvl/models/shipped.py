@@ -6,6 +6,7 @@ __all__ = ['SHIPPED', 'shipped_facts', 'shipped_config', 'write_shipped', 'load_
 # %% ../../nbs/models/311_shipped.ipynb #22200d7e
 import hashlib
 import json
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ SHIPPED = ("phyclip_world", "clip_world", "clip_states")
 _MOST_BYTES = 3_000_000  # of weights in the package
 
 
-def _weights_file(name: str, folder: str | Path | None) -> Any:
+def _weights_file(name: str, folder: str | Path | None) -> Path:
     "Path of the weights of a shipped model; its facts lie beside them, as JSON."
     if name not in SHIPPED:
         raise KeyError(f"unknown shipped model {name!r}.{suggest(name, SHIPPED)}")
@@ -53,7 +54,7 @@ def shipped_config(
 def write_shipped(
     model: torch.nn.Module,  # with a `config`, the description that rebuilds it
     name: str,  # of `SHIPPED`
-    facts: dict[str, Any],  # what is to be known of it
+    facts: Mapping[str, object],  # what is to be known of it
     folder: str | Path | None = None,  # None: into the package
 ) -> Path:
     "Write the two files of a shipped model; returns the one with the weights."
@@ -77,7 +78,7 @@ def write_shipped(
 def load_shipped(
     name: str,  # of `SHIPPED`
     folder: str | Path | None = None,  # with the files; None: the package's own
-) -> Any:
+) -> torch.nn.Module:
     "A shipped model in evaluation mode, its weights in float32."
     facts = shipped_facts(name, folder)
     path = _weights_file(name, folder)

@@ -36,7 +36,7 @@ class Tower(Protocol):
         "Normalised images [B, 3, H, W] or ids [B, L] to features [B, width]."
         ...
 
-    def train(self, mode: bool = True) -> Any: ...
+    def train(self, mode: bool = True) -> object: ...
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]: ...
 
@@ -150,7 +150,7 @@ def sincos_positions(
 # %% ../../nbs/models/300_towers.ipynb #287778be
 def recomputed(
     block: nn.Module,  # a part of a tower
-    *inputs: Any,  # of its forward pass
+    *inputs: object,  # of its forward pass
 ) -> Any:
     "Outputs of a part whose activations are not kept, but computed again in the backward pass."
     return checkpoint(block, *inputs, use_reentrant=False)
