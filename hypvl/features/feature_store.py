@@ -341,11 +341,11 @@ def _items(store: FeatureStore, split: str, kind: str, *names: str) -> "pa.Table
         raise ValueError(f"split={split!r}: unknown.{suggest(split, SPLITS)}")
     with pq.ParquetFile(store.folder / "items.parquet") as file:
         schema = pa.schema([file.schema_arrow.field(name) for name in names])
-        parts = []
-        for part in file.iter_batches(ROWS, columns=[*names, "kind", "split"]):
-            wanted = pc.and_(pc.equal(part["kind"], kind), pc.equal(part["split"], split))
-            parts.append(part.filter(wanted).select(names))
-    return pa.Table.from_batches(parts, schema)
+        parts = [schema.empty_table()]
+        for batch in file.iter_batches(ROWS, columns=[*names, "kind", "split"]):
+            wanted = (pc.field("kind") == kind) & (pc.field("split") == split)
+            parts.append(pa.Table.from_batches([batch]).filter(wanted).select(names))
+    return pa.concat_tables(parts)
 
 
 def _places(wanted: "pa.ChunkedArray", known: "pa.ChunkedArray") -> np.ndarray:
