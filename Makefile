@@ -72,9 +72,11 @@ quick: .venv/.installed  ## two minutes, before a commit: format, lint, types, c
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/basedpyright
-	@before=$$($(TREE)); $(MAKE) --no-print-directory export && \
+	@before=$$($(TREE)); $(MAKE) --no-print-directory export || exit 1; \
 		test "$$before" = "$$($(TREE))" || echo "'make export' has written hypvl/: commit it with the notebooks"
-	@for notebook in $$(git diff --name-only --diff-filter=d $(BASE) -- nbs | grep 'ipynb$$'); do \
+	@git rev-parse --quiet --verify $(BASE) > /dev/null || { echo "BASE=$(BASE): no such branch or commit"; exit 1; }
+	@for notebook in $$({ git diff --name-only --diff-filter=d $(BASE) -- nbs; \
+			git ls-files --others --exclude-standard -- nbs; } | grep 'ipynb$$'); do \
 		OMP_NUM_THREADS=1 $(BIN)/nbdev_test --path $$notebook --do_print --pause 0 || exit 1; done
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest papers_repro/tests/test_repository.py papers_repro/tests/test_vocabulary.py -q
 

@@ -49,8 +49,12 @@ setup(
     author=cfg["author"],
     author_email=cfg["author_email"],
     url=cfg["git_url"],
-    license="Apache-2.0 AND MIT AND LicenseRef-WordNet-3.0",  # code; prompts; names of ImageNet
-    license_files=["LICENSE", "NOTICE", "hypvl/resources/WORDNET-LICENSE"],
+    project_urls={"Changelog": f"{cfg['git_url']}/blob/main/CHANGELOG.md"},
+    license_expression="Apache-2.0 AND MIT AND LicenseRef-WordNet-3.0",  # code; prompts; names of ImageNet
+    license_files=[
+        *("LICENSE", "NOTICE", "hypvl/resources/WORDNET-LICENSE"),
+        "hypvl/resources/README.md",  # with the MIT licence of the prompts
+    ],
     keywords=cfg["keywords"].split(),
     packages=[*find_packages(include=["hypvl", "hypvl.*"]), *BESIDE],
     package_dir=BESIDE,

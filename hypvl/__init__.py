@@ -68,13 +68,15 @@ NAMES = {
 }  # name → module below hypvl
 
 
-def __getattr__(name: str):
-    "A name of `NAMES`, from the module that defines it."
-    if name not in NAMES:
-        hint = "" if name.startswith("_") else _suggest(name, NAMES)
-        raise AttributeError(f"module 'hypvl' has no attribute {name!r}.{hint}")
-    with _extra_named(f"hypvl.{name}"):
-        return getattr(_import_module(f"hypvl.{NAMES[name]}"), name)
+if not TYPE_CHECKING:  # else a misspelt name would be no error in an editor
+
+    def __getattr__(name: str):
+        "A name of `NAMES`, from the module that defines it."
+        if name not in NAMES:
+            hint = "" if name.startswith("_") else _suggest(name, NAMES)
+            raise AttributeError(f"module 'hypvl' has no attribute {name!r}.{hint}")
+        with _extra_named(f"hypvl.{name}"):
+            return getattr(_import_module(f"hypvl.{NAMES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__
 from hypvl.arguments import (
+    FAMILY_NAMES,
     SUITE_NAMES,
     Parser,
     add_common,
@@ -83,7 +84,7 @@ def _add_places(parser: argparse.ArgumentParser):
     )
     group.add_argument(
         "--family",
-        type=choice("clip", "meru", "hycoclip", "phyclip", "uncha", "euclip", "atmg"),
+        type=choice(*FAMILY_NAMES),
         help="of a published file; default: by its layout",
     )
     group.add_argument(
@@ -334,7 +335,7 @@ def _add_export(parser: argparse.ArgumentParser):
     parser.add_argument("checkpoint", type=given, help="as for `hypvl evaluate --checkpoint`")
     parser.add_argument(
         "--family",
-        type=choice("clip", "meru", "hycoclip", "phyclip", "uncha", "euclip", "atmg"),
+        type=choice(*FAMILY_NAMES),
         help="of a published file; default: by its layout",
     )
     form = parser.add_mutually_exclusive_group(required=True)

@@ -20,7 +20,7 @@ EXTRAS = {  # extra → import names of its libraries
     "train": (
         "sklearn",
         *("accelerate", "webdataset", "geoopt", "spacy", "srsly", "scipy", "pyarrow"),
-        *("matplotlib", "seaborn", "tensorboard", "networkx", "h5py", "peft"),
+        *("matplotlib", "seaborn", "tensorboard", "networkx", "h5py", "peft", "transformers"),
         *("wordsegment", "joblib", "psutil", "IPython", "submitit"),
     ),
     "search": ("faiss",),

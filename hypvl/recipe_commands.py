@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypvl.arguments import (
+    FAMILY_NAMES,
     MODEL_NAMES,
     PRESETS,
     STUDY_PRESETS,
@@ -163,7 +164,9 @@ def add_list(parser: argparse.ArgumentParser) -> None:
         "what", nargs="?", type=choice(*LISTED), help=f"{', '.join(LISTED)}; default: all in short"
     )
     parser.add_argument("--paper", help="recipes of this paper only")
-    parser.add_argument("--preset", default="mini", type=choice(*PRESETS), help="of the recipes")
+    parser.add_argument(
+        "--preset", default="mini", type=choice(*STUDY_PRESETS), help="of the recipes"
+    )
     parser.add_argument("--contains", default="", help="only names with this part")
 
 # %% ../nbs/007_recipe_commands.ipynb #bb8c0aae
@@ -248,7 +251,7 @@ def add_info(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--family",
-        type=choice("clip", "meru", "hycoclip", "phyclip"),
+        type=choice(*FAMILY_NAMES),
         help="of a published file; default: by its layout",
     )
 
@@ -642,7 +645,7 @@ def list_command(
         from hypvl.models import list_models
 
         suites, models = list(SUITES), list_models()
-    shown = {"papers": papers, "presets": list(PRESETS), "suites": suites, "models": models}
+    shown = {"papers": papers, "presets": list(STUDY_PRESETS), "suites": suites, "models": models}
     if args.what is None:
         for name, words in shown.items():
             say(f"{name:8} {', '.join(word for word in words if args.contains in word)}")

@@ -11,7 +11,7 @@ import logging
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, overload
 
 import torch
 from torch import nn
@@ -189,6 +189,28 @@ def _published_config(row):
     return config
 
 # %% ../../nbs/models/303_registry.ipynb #ade775d0
+@overload
+def create_model(
+    name_or_config: str,
+    *,
+    pretrained: bool | str = ...,
+    seed: int | None = ...,
+    device: str | torch.device | None = ...,
+    **overrides: object,
+) -> DualEncoder: ...
+
+
+@overload
+def create_model(
+    name_or_config: ModelDescription,
+    *,
+    pretrained: bool | str = ...,
+    seed: int | None = ...,
+    device: str | torch.device | None = ...,
+    **overrides: object,
+) -> Any: ...
+
+
 def create_model(
     name_or_config: str | ModelDescription,
     *,

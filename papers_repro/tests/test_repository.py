@@ -219,6 +219,16 @@ def test_the_citation_names_the_version_and_its_date(root):
     preferred = cited["preferred-citation"]
     assert cited["version"] == preferred["version"] == ini["DEFAULT"]["version"]
     assert cited["date-released"].year == preferred["year"] and preferred["title"] == cited["title"]
+    newest = re.search(r"^## (.+)$", (root / "CHANGELOG.md").read_text(), re.M)
+    assert newest and newest[1] == f"{cited['version']} ({cited['date-released']})"
+
+
+def test_readme_names_the_locked_version_of_torch(root):
+    locked = (root / "constraints.txt").read_text().splitlines()
+    command = re.search(
+        r"pip install (torch==\S+) (torchvision==\S+)", (root / "README.md").read_text()
+    )
+    assert command and {*command.groups()} <= {*locked}
 
 
 def test_readme_opens_with_install_picture_and_example(root):
@@ -420,7 +430,7 @@ def test_every_shipped_file_has_its_source_and_licence(root):
     for path in shipped:
         names = (path.name, path.stem) if path.stem in SHIPPED else (path.name,)
         assert path.name == "README.md" or any(f"`{name}`" in listed for name in names), path.name
-    for folder in ("reference", "claims"):
+    for folder in ("reference", "claims", "audit"):
         assert f"`{folder}/*.csv`" in listed
     printed = (root / "papers_repro" / "reference" / "README.md").read_text()
     for path in (root / "papers_repro" / "reference").glob("*.csv"):
@@ -446,15 +456,17 @@ import torch
 from hypvl.geometry.lorentz import dist, exp0
 
 model = hypvl.create_model("phyclip_tiny")
+model.encode(["a dog"])
 space = hypvl.ProductConfig(k=8, d=8).make()
 points = exp0(torch.randn(2, 3), c=1.0)
 print(dist(points, points, c=1.0), space.dim)
 dist(points, points)
 hypvl.TrainConfig(steps="many")
+hypvl.create_modle("phyclip_tiny")
 """
 
 
-def test_a_type_checker_finds_the_two_wrong_arguments_of_a_user(root, tmp_path):
+def test_a_type_checker_finds_the_three_mistakes_of_a_user(root, tmp_path):
     (tmp_path / "user.py").write_text(USER)
     config = {"include": ["user.py"], "typeCheckingMode": "basic", "extraPaths": [str(root)]}
     (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
@@ -464,7 +476,7 @@ def test_a_type_checker_finds_the_two_wrong_arguments_of_a_user(root, tmp_path):
     found = json.loads(done.stdout)["generalDiagnostics"]
     lines = USER.splitlines()
     wrong = [lines[one["range"]["start"]["line"]] for one in found if one["severity"] == "error"]
-    assert wrong == lines[-2:], found
+    assert wrong == lines[-3:], found
     assert (root / "hypvl" / "py.typed").is_file()
 
 
