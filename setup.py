@@ -50,7 +50,8 @@ setup(
     author_email=cfg["author_email"],
     url=cfg["git_url"],
     project_urls={"Changelog": f"{cfg['git_url']}/blob/main/CHANGELOG.md"},
-    license_expression="Apache-2.0 AND MIT AND LicenseRef-WordNet-3.0",  # code; prompts; names of ImageNet
+    # code; prompts; names of ImageNet
+    license_expression="Apache-2.0 AND MIT AND LicenseRef-WordNet-3.0",
     license_files=[
         *("LICENSE", "NOTICE", "hypvl/resources/WORDNET-LICENSE"),
         "hypvl/resources/README.md",  # with the MIT licence of the prompts
