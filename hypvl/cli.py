@@ -328,6 +328,9 @@ def _add_extraction(parser: argparse.ArgumentParser):
     )
     group.add_argument("--text", required=True, type=given, help=names)
     group.add_argument("--out", required=True, type=place, help="folder of the feature store")
+    group.add_argument(
+        "--dtype", default="float16", type=choice("float16", "float32"), help="default float16"
+    )
 
 
 def _add_export(parser: argparse.ArgumentParser):
@@ -1081,14 +1084,14 @@ def _data_export(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace) -> int:
     "Run `hypvl compare`."
     check_folder("features", args.features)
-    check_out("out", args.out)
+    out = Path(args.out or Path(args.features) / "comparison")
+    check_out("out", out)
     if args.steps is not None and args.steps < 1:
         raise ValueError(f"steps: 1 or more, got {args.steps}")
     for plugin in args.plugin:
         load_plugin(plugin)
     from hypvl.comparison.selection import compare
 
-    out = Path(args.out or Path(args.features) / "comparison")
     settings = {"steps": args.steps, "dim": args.dim, "say": say}
     found = compare(args.features, args.seeds, out, **settings)
     print(found.report())
@@ -1112,8 +1115,9 @@ def _extract(args: argparse.Namespace) -> int:
     found = photographs(args.data)
     image = load_encoder(args.image, functions=True)
     text = image if args.text == args.image else load_encoder(args.text, functions=True)
-    machine = dict(batch_size=args.batch_size, workers=args.workers, device=args.device)
-    store = extract(found, image, text, args.out, **machine, progress=not args.quiet)
+    settings = dict(batch_size=args.batch_size, workers=args.workers, dtype=args.dtype)
+    settings |= dict(device=args.device, progress=not args.quiet)
+    store = extract(found, image, text, args.out, **settings)
     for line in report_lines(store):
         say(line)
     say(f"store       {args.out}")

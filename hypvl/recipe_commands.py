@@ -361,8 +361,9 @@ def _recipe(args: argparse.Namespace) -> "Recipe":
 
 
 def _is_store(folder: Path) -> bool:
-    "Whether a folder is a feature store."
-    return (folder / "store.json").is_file()
+    "Whether a folder is a feature store, or what `open_features` makes one of."
+    files = ("store.json", "*.npy", "img_emb/*.npy")
+    return any(next(folder.glob(name), None) for name in files)
 
 
 def _own_recipe(args: argparse.Namespace) -> "Recipe":

@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['plain_name', 'plain_model', 'file_tensors', 'check_values', 'own_names', 'load_tensors', 'preserve_modes',
-           'check_uncompressed', 'load_plain']
+           'check_uncompressed', 'load_plain', 'fingerprint', 'same_fingerprint']
 
 # %% ../nbs/012_weights.ipynb #ac54504e
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -129,3 +129,22 @@ def load_plain(
     "Tensors, numbers and containers of a file, on the CPU; whatever else it holds is an error."
     check_uncompressed(path)
     return torch.load(Path(path), map_location="cpu", weights_only=True)
+
+# %% ../nbs/012_weights.ipynb #0d1a15ac
+def fingerprint(
+    features: Tensor,  # [W], of a fixed input
+) -> tuple[float, ...]:
+    "Return sixteen random projections of features, which identify what a network computes."
+    random = torch.Generator().manual_seed(0)
+    shape = len(features), 16
+    directions = torch.randn(shape, generator=random, dtype=torch.float64) / 4
+    projected = features.detach().cpu().double() @ directions
+    return tuple(float(f"{value:.4g}") for value in projected.tolist())
+
+
+def same_fingerprint(a: Sequence[float], b: Sequence[float]) -> bool:
+    "Return whether two fingerprints differ by less than 0.5 %; an empty one fits all."
+    if not a or not b:
+        return True
+    first, second = torch.tensor(a), torch.tensor(b)
+    return len(a) == len(b) and bool((first - second).norm() <= 5e-3 * first.norm())

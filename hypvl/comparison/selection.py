@@ -7,6 +7,7 @@ __all__ = ['RATES', 'EQUIVALENCE', 'StoreSource', 'TrainingSetting', 'halve_rate
            'Comparison', 'seconds_of', 'default_steps', 'compare']
 
 # %% ../../nbs/comparison/682_selection.ipynb #4d733241
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -231,8 +232,16 @@ def _checked_store(source: StoreSource, folder: Path | None) -> FeatureStore:
             raise ValueError(f"store: a pair (image, text) of arrays needed, got {len(source)}")
         place = folder / "features" if folder else Path(tempfile.mkdtemp())
         store = FeatureStore.from_arrays(place, *source)
+    elif isinstance(source, FeatureStore):
+        store = source
+    elif isinstance(source, (str, Path)):
+        own = folder is None or os.access(source, os.W_OK)  # a copy of .npy files lies beside them
+        store = open_features(source, out=None if own else folder / "features")
     else:
-        store = source if isinstance(source, FeatureStore) else open_features(source)
+        raise ValueError(
+            "store: a FeatureStore, a folder or a pair (image, text) of arrays needed, got "
+            f"{type(source).__name__}"
+        )
     for split, least in (("train", 8), ("val", 2), ("test", 2)):
         count = len(np.unique(store.pairs(split)[:, 0]))
         if count < least:
@@ -290,7 +299,9 @@ def compare(
         raise ValueError(f"steps: 1 or more, got {steps}")
     if not rates:
         raise ValueError("rates: a learning rate or more needed, got none")
-    folder = Path(out) if out is not None else None
+    folder = Path(out).expanduser() if out is not None else None
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
     found = _checked_store(store, folder)
     images = {s: len(np.unique(found.pairs(s)[:, 0])) for s in ("train", "val", "test")}
     if not 1 <= seeds <= images["val"]:

@@ -31,7 +31,7 @@ from ..models.frozen import frozen_towers, load_source, source_description
 from ..models.image_text import ImageTextModel
 from ..models.registry import create_model
 from ..pictures import upright_rgb
-from ..weights import check_values, load_plain
+from ..weights import check_values, fingerprint, load_plain
 
 # %% ../../nbs/features/350_encoders.ipynb #fb1bd646
 Tokens = Tensor | Mapping[str, Tensor]  # of texts, as the encoder reads them
@@ -40,8 +40,9 @@ Tokens = Tensor | Mapping[str, Tensor]  # of texts, as the encoder reads them
 class Encoder(nn.Module):
     """A frozen encoder of images, of texts, or of both.
 
-    `image` gives features [B, W] of pixels, `text` of what `tokenize` returns. `width` is found
-    by a first small batch. `hash` identifies the weights.
+    `image` gives features [B, W] of pixels, `text` of what `tokenize` returns. `width` and
+    `probe`, a fingerprint of what it computes, are found with a fixed input. `hash` identifies the
+    weights.
     """
 
     def __init__(
@@ -65,7 +66,9 @@ class Encoder(nn.Module):
             raise ValueError(f"encoder {name!r}: image or text is needed, got neither")
         tensors = dict(self.named_parameters()) | dict(self.named_buffers())  # shared ones once
         self.hash = weights_hash(tensors)[:16]
-        self.width = {side: _width(self, side) for side in self.modalities}
+        answers = {side: _fixed_answer(self, side) for side in self.modalities}
+        self.width = {side: len(features) for side, features in answers.items()}
+        self.probe = {side: fingerprint(features) for side, features in answers.items()}
 
     @torch.no_grad()
     def encode_image(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]:
@@ -92,18 +95,21 @@ class Encoder(nn.Module):
     def info(self, side: str) -> EncoderInfo:
         "What a feature store keeps of this encoder, for one modality."
         self._part(side)
-        return EncoderInfo(self.name, self.hash, self.width[side], self.pooling.get(side, ""))
+        pooling = self.pooling.get(side, "")
+        return EncoderInfo(self.name, self.hash, self.width[side], pooling, self.probe[side])
 
     def __repr__(self) -> str:
         return f"Encoder({self.name!r}, width={self.width}, hash={self.hash!r})"
 
 
-def _width(encoder: Encoder, side: str) -> int:
-    "Width of the features of a modality, from one grey picture or one text."
+def _fixed_answer(encoder: Encoder, side: str) -> Float[Tensor, "W"]:
+    "Features of one picture, in which all places differ, or of one text."
     if side == "image":
-        grey = encoder.preprocess(Image.new("RGB", (64, 64), "grey"))
-        return encoder.encode_image(grey[None]).shape[1]
-    return encoder.encode_text(encoder.tokenize(["a"])).shape[1]
+        ramp = Image.linear_gradient("L")
+        picture = Image.merge("RGB", (ramp, ramp.rotate(90), ramp.rotate(180)))
+        pixels = encoder.preprocess(picture.crop((0, 0, 256, 128)))
+        return encoder.encode_image(pixels[None])[0]
+    return encoder.encode_text(encoder.tokenize(["a"]))[0]
 
 # %% ../../nbs/features/350_encoders.ipynb #159c03d1
 def hub_answers(

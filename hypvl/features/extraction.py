@@ -16,6 +16,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import ceil, floor
@@ -44,6 +45,7 @@ from hypvl.features.feature_store import (
     write_store,
 )
 from ..pictures import Refused, read_picture, upright_rgb
+from ..weights import same_fingerprint
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -165,6 +167,12 @@ def encode_texts(
 SHARD = 512  # photographs
 
 
+def _bytes(image: object) -> int:
+    "Size of a picture's file, by which a changed one is noticed; 0 where it is part of another."
+    named = isinstance(image, (str, Path))
+    return os.path.getsize(image) if named and os.path.isfile(image) else 0
+
+
 @dataclass(frozen=True)
 class ExtractionPlan:
     "What is extracted with which encoders, in which shards."
@@ -182,11 +190,12 @@ class ExtractionPlan:
 
     @cached_property
     def hash(self) -> str:
-        "Short hash of photographs, encoders and layout."
+        "Short hash of photographs, sizes of their files, encoders and layout."
         infos = [[info.hash, info.width, info.pooling] for info in self.encoders.values()]
         digest = hashlib.sha256(json.dumps([infos, self.dtype, SHARD]).encode())
         for one in self.photographs:
             facts = [one.id, one.split, one.captions, one.boxes, one.phrases, one.owners, one.types]
+            facts.append(_bytes(one.image))
             digest.update(json.dumps(facts).encode())
         return digest.hexdigest()[:16]
 
@@ -208,20 +217,24 @@ class ExtractionPlan:
 # %% ../../nbs/features/351_extraction.ipynb #825e97f4
 def _check_same(plan: ExtractionPlan, found: Mapping[str, Any], what: str) -> None:
     "Raise where a folder holds features of other encoders or other photographs."
-    if found.get("extraction") == plan.hash:
-        return
     for side, info in plan.encoders.items():
         other = found.get("encoders", {}).get(side, {})
+        if other and not same_fingerprint(other.get("probe", ()), info.probe):
+            raise ValueError(
+                f"out: {what} in {str(plan.folder)!r} has {side} features of {other['name']!r}, "
+                f"and {info.name!r} gives others; choose another folder, or delete it"
+            )
         if other and other["hash"] != info.hash:
             raise ValueError(
                 f"out: {what} in {str(plan.folder)!r} has {side} features of {other['name']!r} "
                 f"(hash {other['hash']}), not of {info.name!r} (hash {info.hash}); "
                 "choose another folder, or delete it"
             )
-    raise ValueError(
-        f"out: {what} in {str(plan.folder)!r} is of other photographs, captions or boxes; "
-        "choose another folder, or delete it"
-    )
+    if found.get("extraction") != plan.hash:
+        raise ValueError(
+            f"out: {what} in {str(plan.folder)!r} is of other photographs, captions or boxes; "
+            "choose another folder, or delete it"
+        )
 
 
 def _begin(plan: ExtractionPlan) -> FeatureStore | None:
@@ -422,12 +435,27 @@ def extract(
     picture can be read.
     """
     found = source if isinstance(source, Photographs) else usable(source)
-    plan = ExtractionPlan(found, image, text, Path(out), dtype)
+    plan = ExtractionPlan(found, image, text, Path(out).expanduser(), dtype)
     rank, processes = (int(os.environ.get(n, d)) for n, d in (("RANK", 0), ("WORLD_SIZE", 1)))
+    with nullcontext() if processes > 1 else folder_lock(plan.folder):
+        _extract(plan, batch_size, workers, device, progress, rank, processes)
+    return FeatureStore(plan.folder)
+
+
+def _extract(
+    plan: ExtractionPlan,
+    batch_size: int,
+    workers: int,
+    device: str,
+    progress: bool,
+    rank: int,
+    processes: int,
+) -> None:
+    "Fill the folder of a store, as one of several processes."
     if _begin(plan) is None:
         where = _device(device)
-        image.to(where)
-        text.to(where)
+        plan.image.to(where)
+        plan.text.to(where)
         if where.type == "cpu":
             keep_freed_memory()
         shards = range(len(plan.shards))
@@ -439,7 +467,6 @@ def extract(
         _wait_for((plan.folder / "store.json").is_file)
     if rank == 0:
         shutil.rmtree(plan.parts, ignore_errors=True)
-    return FeatureStore(plan.folder)
 
 
 def _device(name: str) -> torch.device:

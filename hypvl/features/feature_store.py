@@ -13,9 +13,9 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,9 +101,12 @@ def write_array(
                 out[done : done + len(part)] = part
             bad = ~np.isfinite(out[done : done + len(part)]).all(1)
             if bad.any():
+                hint = "NaN, infinity and larger numbers must be left out"
+                if np.dtype(dtype) == np.float16:
+                    hint = "dtype='float32' holds larger numbers, NaN and infinity must be left out"
                 raise ValueError(
                     f"{Path(path).stem}: row {done + int(bad.argmax())} is not finite in {dtype}; "
-                    "dtype='float32' holds larger numbers, NaN and infinity must be left out"
+                    f"{hint}"
                 )
             done += len(part)
         out.flush()
@@ -139,6 +142,10 @@ class EncoderInfo:
     hash: str = ""  # of its weights
     width: int = 0  # of its features
     pooling: str = ""  # how one vector is made of several tokens or places
+    probe: tuple[float, ...] = ()  # fingerprint of its features of a fixed input; empty: not known
+
+    def __post_init__(self):
+        object.__setattr__(self, "probe", tuple(self.probe))  # a list in JSON
 
 
 MODALITIES = ("image", "text")
@@ -294,7 +301,10 @@ def verify_store(
 def _check_varied(name: str, array: np.ndarray) -> None:
     "Raise where all rows are one vector: nothing can be learned from such features."
     if len(array) > 1 and all((part == array[0]).all() for part in _chunks(array)):
-        raise ValueError(f"{name}: all {len(array):,} rows are the same, features differ by item")
+        raise ValueError(
+            f"{name}: all {len(array):,} rows are the same in {array.dtype}; features differ by "
+            "item"
+        )
 
 
 def write_store(
@@ -471,7 +481,7 @@ def _info(encoder: EncoderInfo | str | None, width: int) -> EncoderInfo:
         return EncoderInfo(encoder or "", "", width)
     if isinstance(encoder, EncoderInfo) and encoder.width != width:
         raise ValueError(f"encoders: {encoder.name!r} has width {encoder.width}, got {width}")
-    return EncoderInfo(encoder.name, encoder.hash, width, encoder.pooling)
+    return replace(encoder, width=width)
 
 # %% ../../nbs/features/352_feature_store.ipynb #18bddd97
 def _arrays(name: str, given: ArrayOrFiles) -> list[np.ndarray]:
@@ -521,6 +531,58 @@ def _check_target(folder: Path, dtype: str, encoders: Mapping[str, object]) -> N
             "replaced; give another folder"
         )
 
+# %% ../../nbs/features/352_feature_store.ipynb #99dcf178
+def _distinct(arrays: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    "First row of each distinct vector, in order, and the number of its vector for each row."
+    odd = np.random.default_rng(0).integers(1, 2**62, arrays[0].shape[1], dtype=np.uint64) * 2 + 1
+    keys = []
+    for part in _parts(arrays):
+        bits = np.ascontiguousarray(part, dtype=np.float32).view(np.uint32)
+        keys.append((bits * odd).sum(1, dtype=np.uint64))  # modulo 2**64
+    _, first, group = np.unique(np.concatenate(keys), return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    return first[order], place[group]
+
+
+def _split_of_first(
+    split: str | Sequence[str] | None, first: np.ndarray, image_of_row: np.ndarray
+) -> str | Sequence[str] | None:
+    "The split of each distinct image; ValueError where equal rows are in two splits."
+    if split is None or isinstance(split, str):
+        return split
+    names = _splits(split, len(image_of_row))
+    other = names != names[first][image_of_row]
+    if other.any():
+        row = int(other.argmax())
+        raise ValueError(
+            f"split: rows {first[image_of_row[row]]} and {row} are the same image, in "
+            f"{names[first[image_of_row[row]]]!r} and {names[row]!r}"
+        )
+    return names[first].tolist()
+
+
+def _parts(arrays: Sequence[np.ndarray], rows: np.ndarray | None = None) -> Iterable[np.ndarray]:
+    "Arrays one below the other, or some of their rows in order, in pieces that fit in memory."
+    start = 0
+    for array in arrays:
+        end = start + len(array)
+        own = None if rows is None else rows[(rows >= start) & (rows < end)] - start
+        yield from _chunks(array, own)
+        start = end
+
+
+def _fitting_dtype(arrays: Sequence[np.ndarray]) -> str:
+    "float16 where it keeps the differences between rows to 1 %, else float32."
+    lost = spread = 0.0
+    for part in _parts(arrays):
+        exact = part.astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            lost += float(np.square(exact - exact.astype(np.float16)).sum(dtype=np.float64))
+            spread += float(np.square(exact - exact.mean(0)).sum(dtype=np.float64))
+    return "float16" if lost <= 1e-4 * spread else "float32"
+
 # %% ../../nbs/features/352_feature_store.ipynb #a176f319
 def store_arrays(
     folder: str | Path,  # of the store
@@ -530,26 +592,36 @@ def store_arrays(
     split: str | Sequence[str] | None = None,  # of each image, or of all; None: 80, 10, 10 %
     encoders: Mapping[str, EncoderInfo | str] | None = None,  # modality → description or name
     texts: Sequence[str] | None = None,  # the captions themselves, M of them
-    dtype: str = "float16",  # on disk
+    dtype: str | None = None,  # on disk; None: float16, or float32 where that loses differences
     source: object = None,  # of what the store is made, for JSON
 ) -> FeatureStore:
     """Write features of images and texts to a store; what the folder had as a store is replaced.
 
-    Where something is wrong, an earlier store stays as it is. FileExistsError where the folder has
-    an image.npy or text.npy that belongs to no store.
+    Without `pairs`, rows that repeat an image become one image with several captions, so that no
+    image is in two splits. Where something is wrong, an earlier store stays as it is.
+    FileExistsError where the folder has an image.npy or text.npy that belongs to no store.
     """
     given = {"image": _arrays("image", image), "text": _arrays("text", text)}
     count = {name: sum(map(len, arrays)) for name, arrays in given.items()}
-    rows, splits = _pairs(pairs, count["image"], count["text"]), _splits(split, count["image"])
-    items = _pair_items(rows, splits, _texts(texts, count["text"]))
-    folder = Path(folder)
+    rows = _pairs(pairs, count["image"], count["text"])
+    kept: dict[str, np.ndarray | None] = {"image": None, "text": None}
+    if pairs is None:
+        first, rows[:, 0] = _distinct(given["image"])
+        if len(first) == 1 < count["image"]:
+            raise ValueError(f"image: all {count['image']:,} rows are the same")
+        if len(first) < count["image"]:
+            split = _split_of_first(split, first, rows[:, 0])
+            kept["image"], count["image"] = first, len(first)
+    items = _pair_items(rows, _splits(split, count["image"]), _texts(texts, count["text"]))
+    folder = Path(folder).expanduser()
     with folder_lock(folder), tempfile.TemporaryDirectory(dir=folder) as place:
-        _check_target(folder, dtype, encoders or {})
+        _check_target(folder, dtype or "float16", encoders or {})
         infos, unfinished = {}, Path(place)
         for name, arrays in given.items():
-            width, parts = arrays[0].shape[1], chain.from_iterable(map(_chunks, arrays))
+            width = arrays[0].shape[1]
             infos[name] = _info((encoders or {}).get(name), width)
-            write_array(unfinished / f"{name}.npy", parts, count[name], width, dtype)
+            parts, stored = _parts(arrays, kept[name]), dtype or _fitting_dtype(arrays)
+            write_array(unfinished / f"{name}.npy", parts, count[name], width, stored)
         write_store(unfinished, items, infos, source)
         (folder / "store.json").unlink(missing_ok=True)
         for name in ("image.npy", "text.npy", "items.parquet", "store.json"):  # the last one counts
@@ -568,13 +640,24 @@ def _in_order(folder: Path, pattern: str) -> list[Path]:
 
 
 def _check_numbers(images: Sequence[Path], others: Sequence[Path]) -> None:
-    "Raise where files of one place share no number: their rows would be paired wrongly."
+    "Raise where the last numbers of two files of one place differ: rows would be paired wrongly."
     for path, other in zip(images, others):
-        numbers = [{*map(int, re.findall("[0-9]+", one.stem))} for one in (path, other)]
-        if len(images) > 1 and all(numbers) and numbers[0].isdisjoint(numbers[1]):
+        numbers = [re.findall("[0-9]+", one.stem)[-1:] for one in (path, other)]
+        if all(numbers) and int(numbers[0][0]) != int(numbers[1][0]):
             raise ValueError(
                 f"path: {path.name} and {other.name} have one place in their folders, but "
                 "different numbers; give files that belong together the same number"
+            )
+
+
+def _check_rows(images: Sequence[Path], texts: Sequence[Path]) -> None:
+    "Raise where two files of one place have another number of rows."
+    for path, other in zip(images, texts):
+        rows = [len(read_array(one)) for one in (path, other)]
+        if rows[0] != rows[1]:
+            raise ValueError(
+                f"path: {path.name} has {rows[0]} rows and {other.name} {rows[1]}, of which each "
+                "is a pair"
             )
 
 
@@ -585,6 +668,11 @@ _NAMES |= {"text": ("text", "txt", "caption", "sentence")}
 def _two_files(folder: Path) -> dict[str, list[Path]]:
     "The files of images and of texts in a folder, told apart by their names."
     files = sorted(folder.glob("*.npy"))
+    if (folder / "parts" / "plan.json").is_file():
+        raise StoreError(
+            f"store: the extraction in {str(folder)!r} is not finished; `hypvl features extract` "
+            "with the same options goes on"
+        )
     found = {
         side: [path for path in files if any(name in path.stem.lower() for name in names)]
         for side, names in _NAMES.items()
@@ -623,7 +711,7 @@ def open_features(
 
     Raises `StoreError` for a store that is not whole, FileNotFoundError where nothing is found.
     """
-    folder = Path(path)
+    folder = Path(path).expanduser()
     if (folder / "store.json").is_file() or not folder.is_dir():
         return FeatureStore(folder)
     if (folder / "items.parquet").is_file():
@@ -635,14 +723,16 @@ def open_features(
     metadata = _in_order(folder / "metadata", "*.parquet")
     if all(files.values()):
         _check_numbers(files["image"], files["text"])
+        _check_rows(files["image"], files["text"])
         _check_numbers(files["image"], metadata)
     else:
         files = _two_files(folder)
     target = Path(out) if out else folder / "feature_store"
     every = [path for paths in files.values() for path in paths] + metadata
     source = [[path.name, *file_stamp(path)[:2]] for path in every]
-    if (target / "store.json").is_file() and FeatureStore(target).facts["source"] == source:
-        return FeatureStore(target)
+    with suppress(FileNotFoundError, StoreError):  # a damaged copy is made again
+        if FeatureStore(target).facts["source"] == source:
+            return FeatureStore(target)
     return store_arrays(
         target, files["image"], files["text"], texts=_captions(folder), source=source
     )

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Int
 
 from ..data.jobs import folder_lock
+from ..data.records import read_json
 from .feature_store import FeatureStore, write_store
 
 # %% ../../nbs/features/354_store_folds.ipynb #900bd9c1
@@ -77,18 +78,28 @@ def fold_store(
     fold: int,  # 0 to folds − 1: the test; the next one is the validation
     folds: int = PARTS,
 ) -> FeatureStore:
-    "The features of a store with the splits of a fold, and the statistics of its training split."
+    """The features of a store with the splits of a fold, and the statistics of its training split.
+
+    ValueError where the folder holds another fold, or the fold of another store.
+    """
     folder = Path(folder)
+    source = {"store": store.hash, "fold": fold, "folds": folds}
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder_lock(folder.parent):
         if (folder / "store.json").is_file():
+            known = read_json(folder / "store.json").get("source")
+            if known != source:
+                raise ValueError(f"folder: {str(folder)!r} holds {known}, {source} is wanted")
+            for facts in store.facts["modalities"].values():
+                if not (folder / facts["file"]).exists():  # the store has moved
+                    (folder / facts["file"]).unlink(missing_ok=True)
+                    _link(store.folder / facts["file"], folder / facts["file"])
             return FeatureStore(folder)
         with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
             place = Path(unfinished) / "fold"
             place.mkdir()
             for name, facts in store.facts["modalities"].items():
                 _link(store.folder / facts["file"], place / f"{name}.npy")
-            source = {"store": store.hash, "fold": fold, "folds": folds}
             write_store(place, fold_items(store, fold, folds), store.encoders, source)
             place.rename(folder)
     return FeatureStore(folder)

@@ -23,6 +23,7 @@ from .dual_encoder import make_projection
 from .image_text import ImageTextModel, lift_or_mark, type_and_shape
 from .towers import ModelDescription
 from ..paper_parts import import_part
+from ..weights import same_fingerprint
 
 # %% ../../nbs/models/310_head.ipynb #c5b63ec1
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class FrozenEncoder:
 
     name: str  # as `load_encoder` takes it
     hash: str = ""  # of its weights; empty: not known
+    # fingerprint of its features of a fixed input; empty: not known
+    probe: tuple[float, ...] = field(default=(), metadata={"hash": False})
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,12 @@ class HeadConfig(ModelDescription, kind="head"):
         return 0
 
 
-LOADABLE = ("open_clip", "timm", "transformers")  # kinds of encoders that a file may name
+LOADABLE = (
+    "open_clip",
+    "timm",
+    "transformers",
+    "shipped",
+)  # kinds of encoders that a file may name
 
 
 def make_layers(
@@ -70,6 +78,12 @@ def make_layers(
     return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout), projection)
 
 # %% ../../nbs/models/310_head.ipynb #2b8e3651
+def _probe(encoder: Any, side: str) -> tuple[float, ...]:
+    "The fingerprint of an encoder, or of its description, for a modality; () where unknown."
+    found = getattr(encoder, "probe", ())
+    return tuple(found.get(side, ()) if isinstance(found, Mapping) else found)
+
+
 class HeadInput(nn.Module):
     "One modality's way into a head: checks, reads through a frozen encoder, standardises."
 
@@ -150,12 +164,19 @@ class HeadInput(nn.Module):
         if width != self.width:
             said = f"{self.side} features of width {self.width} needed, got {width}"
             raise ValueError(f"attach: {said} of {encoder.name}")
-        known = self.trained_on = self.trained_on or FrozenEncoder(encoder.name, encoder.hash)
+        probe = _probe(encoder, self.side)
+        known = self.trained_on or FrozenEncoder(encoder.name, encoder.hash, probe)
         if known.hash and known.hash != encoder.hash:
             raise ValueError(
                 f"attach: the head was trained on {self.side} features of {known.name} "
                 f"(hash {known.hash}), got {encoder.name} (hash {encoder.hash})"
             )
+        if not same_fingerprint(known.probe, probe):
+            raise ValueError(
+                f"attach: the head was trained on {self.side} features of {known.name}; "
+                f"{encoder.name} gives others (another activation, pooling or preprocessing)"
+            )
+        self.trained_on = known
         self._attached = [encoder]
 
     def encoder(self) -> Any:
@@ -169,7 +190,14 @@ class HeadInput(nn.Module):
                     f"head.attach({self.side}=encoder) adds one"
                 )
             loader: Any = import_part("encoder", "frozen")
-            self.attach(loader.load_encoder(known.name))
+            try:
+                encoder = loader.load_encoder(known.name)
+            except (OSError, ValueError) as error:
+                raise ValueError(
+                    f"{error}. The head names its {self.side} encoder as it was given, a relative "
+                    f"path begins in that folder; head.attach({self.side}=encoder) adds another"
+                ) from error
+            self.attach(encoder)
         return self._attached[0].to(self.mean.device)
 
 # %% ../../nbs/models/310_head.ipynb #64d78d83
@@ -228,7 +256,10 @@ class HyperbolicHead(ImageTextModel):
         if hidden < 0 or not 0 <= dropout < 1 or dropout and not hidden:
             said = "hidden must be 0 or more, dropout in [0, 1), and 0 without a hidden layer"
             raise ValueError(f"{said}; got hidden={hidden}, dropout={dropout}")
-        known = {side: FrozenEncoder(e.name, e.hash) for side, e in (encoders or {}).items()}
+        known = {
+            side: FrozenEncoder(e.name, e.hash, _probe(e, side))
+            for side, e in (encoders or {}).items()
+        }
         self.config = HeadConfig(widths, geometry, hidden, dropout, known)
         self.geometry = geometry.make()
         readers = {side: HeadInput(side, w, known.get(side)) for side, w in widths.items()}

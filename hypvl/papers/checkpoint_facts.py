@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from ..config import read_object
+from ..models.head import LOADABLE
 from ..models.hub import model_facts
 from ..models.shipped import SHIPPED, shipped_facts
 from .report import load_checkpoint
@@ -71,8 +72,9 @@ def uses_of(
         if hasattr(model, n)
     }
     uses = []
-    config = getattr(model, "config", None)
-    bare = getattr(config, "encoders", None) == {}  # a head over features of unknown encoders
+    encoders = getattr(getattr(model, "config", None), "encoders", None)
+    loads = [e.name.partition(":")[0] in LOADABLE for e in (encoders or {}).values()]
+    bare = encoders is not None and not (loads and all(loads))  # a head that reads features alone
     if {"encode_image", "encode_text", "score"} <= has:
         tried = " of features" if bare else "; hypvl evaluate"
         uses.append(f"compare images and texts: encode_image, encode_text, score{tried}")

@@ -57,7 +57,9 @@ def on_features(
             "trains without them"
         )
     known = {side: info for side, info in store.encoders.items() if info.name}
-    encoders = {side: FrozenEncoder(info.name, info.hash) for side, info in known.items()}
+    encoders = {
+        side: FrozenEncoder(info.name, info.hash, info.probe) for side, info in known.items()
+    }
     model = HeadConfig(
         store.widths, recipe.model.geometry, hidden, dropout if hidden else 0.0, encoders
     )
