@@ -235,8 +235,10 @@ def _checked_store(source: StoreSource, folder: Path | None) -> FeatureStore:
     elif isinstance(source, FeatureStore):
         store = source
     elif isinstance(source, (str, Path)):
-        own = folder is None or os.access(source, os.W_OK)  # a copy of .npy files lies beside them
-        store = open_features(source, out=None if own else folder / "features")
+        if folder is None or os.access(source, os.W_OK):
+            store = open_features(source)
+        else:
+            store = open_features(source, folder / "features")
     else:
         raise ValueError(
             "store: a FeatureStore, a folder or a pair (image, text) of arrays needed, got "
