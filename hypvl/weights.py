@@ -139,12 +139,12 @@ def fingerprint(
     shape = len(features), 16
     directions = torch.randn(shape, generator=random, dtype=torch.float64) / 4
     projected = features.detach().cpu().double() @ directions
-    return tuple(float(f"{value:.4g}") for value in projected.tolist())
+    return tuple(float(f"{value:.6g}") for value in projected.tolist())
 
 
 def same_fingerprint(a: Sequence[float], b: Sequence[float]) -> bool:
-    "Return whether two fingerprints differ by less than 0.5 %; an empty one fits all."
+    "Return whether two fingerprints differ by less than 0.1 %; an empty one fits all."
     if not a or not b:
         return True
     first, second = torch.tensor(a), torch.tensor(b)
-    return len(a) == len(b) and bool((first - second).norm() <= 5e-3 * first.norm())
+    return len(a) == len(b) and bool((first - second).norm() <= 1e-3 * first.norm())
