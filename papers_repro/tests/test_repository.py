@@ -480,6 +480,25 @@ def test_a_type_checker_finds_the_three_mistakes_of_a_user(root, tmp_path):
     assert (root / "hypvl" / "py.typed").is_file()
 
 
+def prints(source):
+    "Whether a cell calls `print` itself, not in a script or a function."
+    try:
+        lines = ast.parse(re.sub("^[%!].*", "pass", source, flags=re.M)).body
+    except SyntaxError:
+        return False
+    return any(ast.unparse(line).startswith("print(") for line in lines)
+
+
+def test_cells_that_print_show_what_they_print(root):
+    for path in tracked(root, "nbs"):
+        cells = json.loads(path.read_text())["cells"] if path.suffix == ".ipynb" else []
+        for place, cell in enumerate(cells):
+            source = "".join(cell["source"])
+            flagged = re.search(r"^#\|\s*(slow|gpu|data|hide|eval)", source, re.M)
+            if cell["cell_type"] == "code" and prints(source) and not flagged:
+                assert cell["outputs"], f"run {path.name}: cell {place} prints"
+
+
 def tracked(root, folder="."):
     "Files of a folder that git tracks."
     listed = subprocess.check_output(["git", "ls-files", "-z", folder], cwd=root, text=True)
