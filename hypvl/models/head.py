@@ -109,16 +109,21 @@ class HeadInput(nn.Module):
         mean: Float[Tensor, "W"],
         deviation: Float[Tensor, "W"],  # a channel that never varies becomes 0
     ):
-        "Set the statistics; ValueError for another width and for values that are not finite."
+        "Set the statistics; ValueError for another width, and for what is no finite statistic."
         for name, value in (("mean", mean), ("deviation", deviation)):
             value = torch.as_tensor(value, dtype=torch.float32)
-            if list(value.shape) != [self.width] or not value.isfinite().all():
+            wrong = "" if list(value.shape) == [self.width] else type_and_shape(value)
+            if not wrong and not value.isfinite().all():
+                wrong = f"{int((~value.isfinite()).sum())} of them not finite"
+            elif not wrong and name == "deviation" and (value < 0).any():
+                wrong = f"{value.min():.3g} as the least deviation"
+            if wrong:
                 raise ValueError(
                     f"statistics: {name} of {self.side!r} must be finite numbers [{self.width}], "
-                    f"got {type_and_shape(value)}"
+                    f"got {wrong}"
                 )
             getattr(self, name).copy_(value)
-        self.deviation[self.deviation <= 0] = 1.0
+        self.deviation[self.deviation == 0] = 1.0
 
     def forward(self, inputs: Tensor | Mapping[str, Tensor]) -> Float[Tensor, "*B W"]:
         "Standardised features of features, pixels [B, 3, H, W] or tokens."
