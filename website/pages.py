@@ -181,7 +181,7 @@ def _public_name(module: str, name: str, root: Path) -> str:
     "A line of the overview: a public name, what it is or returns, a link to its page."
     path = Path(*module.split(".")).with_suffix(".py")
     nodes = ast.parse((root / path).read_text("utf-8")).body
-    (node,) = [one for one in nodes if getattr(one, "name", None) == name]
+    *_overloads, node = [one for one in nodes if getattr(one, "name", None) == name]
     first = (ast.get_docstring(node) or "").split("\n")[0]
     return f"- [`hypvl.{name}`]({path.relative_to('hypvl').as_posix()}): {first}"
 

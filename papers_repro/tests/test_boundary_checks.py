@@ -252,8 +252,8 @@ def test_integers_and_floats_of_any_width(model, images, tokens, texts):
 def test_wrong_arguments_of_classify(model, images):
     labels, picture = ["dog", "taxi", "barn"], Image.new("RGB", (120, 60))
     call = model.classify
-    refused("images must be .* got str; PIL.Image.open", call, "dog.jpg", labels)
-    refused("got a list with str; PIL.Image.open", call, [picture, "dog.jpg"], labels)
+    refused("images must be .* got str; pathlib.Path", call, "dog.jpg", labels)
+    refused("got a list with str; pathlib.Path", call, [picture, "dog.jpg"], labels)
     refused(r"got a list with uint8 \[3, 2, 2\]", call, [images[0][:, :2, :2].byte()], labels)
     refused("got a list with none", call, [], labels)
     for wrong in ("dog", [], {"dog"}, ["dog", 3], None):

@@ -152,4 +152,4 @@ def test_rows_that_stand_twice_become_one_sample(folder, tmp_path):
     data = PairSource(root=str(table)).prepare(tmp_path / "data", 8, progress=False)
     assert [*read_own(data.train)] == [(Path(folder / "02.bmp"), ("a fly", "an insect"))]
     facts = json.loads((data.suite / "pairs.json").read_text())
-    assert facts["lines"][-1] == "1 rows stand twice and count once"
+    assert facts["lines"][-1] == "1 repeated rows count once"
