@@ -111,7 +111,7 @@ def retrieval_frames(
 PROBES["retrieval"] = retrieval_frames
 
 # %% ../../nbs/papers/814_feature_recipes.ipynb #b97ba0a3
-RATES = (1e-3, 3e-3, 1e-2)  # learning rates that every model tries
+RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # learning rates that every model tries
 TUNING_SEEDS = (8, 9, 10)  # none of the study's own; seed 8 has the fold of seed 0
 DATASET = "Flickr8k"  # of the studies of all papers, in tables and claims
 STEPS = 1_500
