@@ -14,7 +14,7 @@ import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -479,9 +479,9 @@ def _info(encoder: EncoderInfo | str | None, width: int) -> EncoderInfo:
     "What is known of an encoder, given as its description, its name or not at all."
     if encoder is None or isinstance(encoder, str):
         return EncoderInfo(encoder or "", "", width)
-    if isinstance(encoder, EncoderInfo) and encoder.width != width:
+    if encoder.width != width:
         raise ValueError(f"encoders: {encoder.name!r} has width {encoder.width}, got {width}")
-    return replace(encoder, width=width)
+    return encoder
 
 # %% ../../nbs/features/352_feature_store.ipynb #18bddd97
 def _arrays(name: str, given: ArrayOrFiles) -> list[np.ndarray]:
@@ -606,11 +606,10 @@ def store_arrays(
     rows = _pairs(pairs, count["image"], count["text"])
     kept: dict[str, np.ndarray | None] = {"image": None, "text": None}
     if pairs is None:
-        first, rows[:, 0] = _distinct(given["image"])
-        if len(first) == 1 < count["image"]:
-            raise ValueError(f"image: all {count['image']:,} rows are the same")
-        if len(first) < count["image"]:
-            split = _split_of_first(split, first, rows[:, 0])
+        first, image_of_row = _distinct(given["image"])
+        if 1 < len(first) < count["image"]:  # one image alone is an error of `write_store`
+            rows[:, 0] = image_of_row
+            split = _split_of_first(split, first, image_of_row)
             kept["image"], count["image"] = first, len(first)
     items = _pair_items(rows, _splits(split, count["image"]), _texts(texts, count["text"]))
     folder = Path(folder).expanduser()

@@ -56,12 +56,8 @@ class HeadConfig(ModelDescription, kind="head"):
         return 0
 
 
-LOADABLE = (
-    "open_clip",
-    "timm",
-    "transformers",
-    "shipped",
-)  # kinds of encoders that a file may name
+# kinds of encoders that a file may name
+LOADABLE = ("open_clip", "timm", "transformers", "shipped")
 
 
 def make_layers(
