@@ -438,35 +438,22 @@ def extract(
     plan = ExtractionPlan(found, image, text, Path(out).expanduser(), dtype)
     rank, processes = (int(os.environ.get(n, d)) for n, d in (("RANK", 0), ("WORLD_SIZE", 1)))
     with nullcontext() if processes > 1 else folder_lock(plan.folder):
-        _extract(plan, batch_size, workers, device, progress, rank, processes)
-    return FeatureStore(plan.folder)
-
-
-def _extract(
-    plan: ExtractionPlan,
-    batch_size: int,
-    workers: int,
-    device: str,
-    progress: bool,
-    rank: int,
-    processes: int,
-) -> None:
-    "Fill the folder of a store, as one of several processes."
-    if _begin(plan) is None:
-        where = _device(device)
-        plan.image.to(where)
-        plan.text.to(where)
-        if where.type == "cpu":
-            keep_freed_memory()
-        shards = range(len(plan.shards))
-        mine = shards[rank::processes]
-        encode_shards(plan, mine, batch_size, workers, where, progress and rank == 0)
+        if _begin(plan) is None:
+            where = _device(device)
+            plan.image.to(where)
+            plan.text.to(where)
+            if where.type == "cpu":
+                keep_freed_memory()
+            shards = range(len(plan.shards))
+            mine = shards[rank::processes]
+            encode_shards(plan, mine, batch_size, workers, where, progress and rank == 0)
+            if rank == 0:
+                _wait_for(lambda: all(plan.part(shard).exists() for shard in shards))
+                _finish(plan)
+            _wait_for((plan.folder / "store.json").is_file)
         if rank == 0:
-            _wait_for(lambda: all(plan.part(shard).exists() for shard in shards))
-            _finish(plan)
-        _wait_for((plan.folder / "store.json").is_file)
-    if rank == 0:
-        shutil.rmtree(plan.parts, ignore_errors=True)
+            shutil.rmtree(plan.parts, ignore_errors=True)
+    return FeatureStore(plan.folder)
 
 
 def _device(name: str) -> torch.device:
