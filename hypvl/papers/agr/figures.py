@@ -9,7 +9,6 @@ __all__ = ['curriculum_figure', 'dynamics_figure', 'failure_figure', 'study_figu
 # %% ../../../nbs/papers/agr/938_figures.ipynb #e4ed6ff9
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -355,13 +354,14 @@ def leaning_figure(
             said = f"most {case}:\n\n{words}\n\ngate {first['gate']:.2f}"
             line[0].text(0, 0.5, said, va="center", fontsize=8, transform=line[0].transAxes)
             line[0].axis("off")
-            row: Any
-            for axis, row in zip(line[1:], own.itertuples()):
-                axis.imshow(picture(row.image))
+            for axis, row in zip(line[1:], own.to_dict("records")):
+                axis.imshow(picture(row["image"]))
                 axis.set(xticks=[], yticks=[])
-                axis.set_title(f"{row.rank}: score {row.score:.2f}", fontsize=8)
-                scores = f"$S_E$ {row.euclidean:.1f}, $S_H$ {row.hyperbolic:.2f}"
-                axis.set_xlabel(f"w {row.weight:.2f}, M {row.mix:.2f}\n{scores}", fontsize=7.5)
+                axis.set_title(f"{row['rank']}: score {row['score']:.2f}", fontsize=8)
+                scores = f"$S_E$ {row['euclidean']:.1f}, $S_H$ {row['hyperbolic']:.2f}"
+                axis.set_xlabel(
+                    f"w {row['weight']:.2f}, M {row['mix']:.2f}\n{scores}", fontsize=7.5
+                )
                 for side in axis.spines.values():
-                    side.set(visible=row.own, edgecolor="#0072B2", linewidth=2.5)
+                    side.set(visible=row["own"], edgecolor="#0072B2", linewidth=2.5)
     return Drawing(figure, cases)

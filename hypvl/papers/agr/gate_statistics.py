@@ -10,7 +10,7 @@ __all__ = ['COLOURS', 'ABSTRACT_NOUNS', 'LEAST_R2', 'learned_parameters', 'extre
 # %% ../../../nbs/papers/agr/933_gate_statistics.ipynb #9168b54e
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -72,10 +72,16 @@ def gate_quartiles(
 ) -> pd.DataFrame:  # one row per side: n, mean, min, quartiles, max
     "Number, mean and quartiles of gates."
     _needs(gates, "gate", "side")
-    kept: dict[str, Any] = {"n": "size", "mean": "mean", "min": "min"}
-    kept |= {"q1": lambda v: v.quantile(0.25), "median": "median"}
-    kept |= {"q3": lambda v: v.quantile(0.75), "max": "max"}
-    return gates.groupby("side", sort=False)["gate"].agg(**kept).reset_index()
+    found = gates.groupby("side", sort=False)["gate"].agg(
+        n="size",
+        mean="mean",
+        min="min",
+        q1=lambda v: v.quantile(0.25),
+        median="median",
+        q3=lambda v: v.quantile(0.75),
+        max="max",
+    )
+    return found.reset_index()
 
 
 def gates_by(
@@ -257,8 +263,8 @@ def fit_rate(
     def error(log_rate: float) -> float:
         return _exponential(np.exp(log_rate), t, values)[0]
 
-    best_fit: Any = optimize.minimize_scalar(error, bounds=(low, high), method="bounded")
-    rate = float(np.exp(best_fit.x))
+    best_fit = optimize.minimize_scalar(error, bounds=(low, high), method="bounded")
+    rate = float(np.exp(best_fit["x"]))
     left, (floor, drop) = _exponential(rate, t, values)
     spread = float(np.square(values - values.mean()).sum())
     r2 = 1 - left / spread if spread > 0 else np.nan

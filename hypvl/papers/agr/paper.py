@@ -48,6 +48,7 @@ from hypvl.papers.agr.probe import (
 )
 from .recipes import CHANGES, SECTIONS, section_recipes, trained_parameters
 from .routed_geometry import RoutedConfig
+from .routing_losses import RoutedObjective
 from .tables import LAYOUTS, REFERENCE
 from ..claims import SEEDS
 from ..figures import Drawing, budget_figure, budget_scores
@@ -392,15 +393,15 @@ def fall_of(
     return Fall(half, start, lowest, at, end)
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #85500010
-def _endings(study: Study) -> Iterator[dict[str, Any]]:
+def _endings(study: Study) -> Iterator[dict]:
     "When the heads of a run fall, until when E gets no gradient, and where the run ends."
     recipes = {one.name: one for section in study.recipes.values() for one in section}
     ends = {"w": "routing/weight", "c": "routing/curvature", "top-1": "routing/top1"}
     ends |= {"top-1 of E": "routing/top1_correction", "top-1 of H": "routing/top1_baseline"}
     history = _of(study, "history", *CONVERGING)
     for (model, seed), log in history.groupby(["model", "seed"], sort=False):
-        recipe: Any = recipes[str(model)]
-        row = {"model": model, "seed": seed, "own contrast": recipe.objective.aux_correction > 0}
+        recipe, row = recipes[str(model)], {"model": model, "seed": seed}
+        row |= {"own contrast": getattr(recipe.objective, "aux_correction") > 0}
         learned = recipe.model.geometry.baseline.temperature_mode == "learned"
         row |= {"temperature": "learned" if learned else "fixed"}
         row |= {"curriculum": recipe.model.geometry.curriculum.kind.replace("_", " ")}
@@ -529,12 +530,11 @@ def sizes(study: Study) -> pd.Series:
     return pd.Series(found, name="trained parameters")
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #8edc7966
-def _describe(recipe: Recipe) -> Mapping[str, Any]:
+def _describe(recipe: Recipe) -> Mapping[str, object]:
     "Settings of a run in the plan, besides its model."
-    model: Any = recipe.model
-    objective: Any = recipe.objective
+    model, objective = recipe.model, recipe.objective
     geometry, facts = model.geometry, {"encoder": getattr(model, "weights", "features")}
-    if not isinstance(geometry, RoutedConfig):
+    if not isinstance(geometry, RoutedConfig) or not isinstance(objective, RoutedObjective):
         return facts
     return facts | {
         "curriculum": geometry.curriculum.kind,

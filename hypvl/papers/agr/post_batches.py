@@ -10,7 +10,6 @@ import random
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,10 +17,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from ...config import check_least, suggest
-from ...data.batches import EpochDataset, SampleFault
+from ...data.batches import EpochDataset, SampleFault, Visit
 from ...data.grit.crops import random_resized_crop
 from ...data.records import TokenCache, square_pad
-from .redcaps_collection import Posts
+from .redcaps_collection import PostPicture, Posts
 from .redcaps_posts import PostFault, decoded_picture, with_subreddit
 
 # %% ../../../nbs/papers/agr/930_post_batches.ipynb #aef08334
@@ -102,7 +101,7 @@ class PostDataset(EpochDataset):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def pixels(self, row: Any, number: int) -> Tensor:
+    def pixels(self, row: PostPicture, number: int) -> Tensor:
         "uint8 [3, H, W] of a post, at its final size where it is not cropped."
         if number in self.decoded:
             return self.decoded[number]
@@ -117,7 +116,7 @@ class PostDataset(EpochDataset):
             self.decoded[number] = pixels
         return pixels
 
-    def __getitem__(self, visit: tuple[Any, ...]) -> tuple[str, str, Tensor, str]:
+    def __getitem__(self, visit: Visit) -> tuple[str, str, Tensor, str]:
         epoch, index = visit
         number = int(self.numbers[index])
         row, rng = self.posts.row(number), random.Random(f"{self.seed}/{epoch}/{number}")
@@ -129,12 +128,12 @@ class PostDataset(EpochDataset):
                 pixels = random_resized_crop(pixels, self.size, rng, self.reading.crop_scale)
         return row.image_id, row.subreddit, pixels, text
 
-    def collate(self, samples: list) -> dict[str, Any]:
+    def collate(self, samples: list) -> dict[str, Tensor | list[str]]:
         keys, names, images, texts = zip(*samples)
         entries = {"image": torch.stack(images), "text": self.tokens(texts)}
         return entries | {"key": list(keys), "subreddit": list(names)}
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         facts = dict(posts=self.posts.content_hash, held_out=self.held_out, split=self.split)
         how = asdict(self.reading)
         del how["keep_decoded"], how["max_bad"]

@@ -12,7 +12,6 @@ __all__ = ['VARIANT_LABELS', 'ALONE_LABELS', 'CONSTANTS', 'LEVELS', 'FACTS', 'QU
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,10 +33,12 @@ from ...evaluation.suites.evaluate import evaluate_suite
 from ...evaluation.suites.protocols import Protocol
 from ...evaluation.suites.tasks import node_names
 from ...evaluation.zero_shot import encode_images, encode_texts, inference
+from ...features.feature_source import FeatureSource
 from ...features.feature_store import FeatureStore
 from ...features.store_folds import PARTS, parts_of
-from ...geometry.spaces import Side
+from ...geometry.spaces import Geometry, Side
 from ...models.head import HyperbolicHead
+from ...models.image_text import ImageTextModel
 from hypvl.papers.agr.gate_statistics import (
     ABSTRACT_NOUNS,
     COLOURS,
@@ -90,6 +91,14 @@ def scored_variants(
 CONSTANTS = tuple(n / 10 for n in range(11))
 
 
+def _routed(model: ImageTextModel) -> Routed:
+    "The routed geometry of a model."
+    if not isinstance(model.geometry, Routed):
+        described = model.geometry.describe()
+        raise ValueError(f"checkpoint: a routed geometry is needed, got {described}; train an AGR")
+    return model.geometry
+
+
 def _placed(points: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     "Points where the model is."
     return {side: part.to(device) for side, part in points.items()}
@@ -107,17 +116,17 @@ def _recall(geometry: Routed, points: Mapping[str, Tensor]) -> float:
 
 
 def constant_curve(
-    model: Any,  # with a routed geometry
+    model: ImageTextModel,  # with a routed geometry
     points: Mapping[str, Tensor],  # of validation scenes
     variant: str = "constant",  # or 'held'
 ) -> pd.DataFrame:  # constant, value
     "Validation recall by the constant in the place of the router, or of the gate."
-    rows = []
+    geometry, rows = _routed(model), []
     with inference(model) as device:
         placed = _placed(points, device)
         for constant in CONSTANTS:
-            with model.geometry.scored_as(variant, constant):
-                rows.append({"constant": constant, "value": _recall(model.geometry, placed)})
+            with geometry.scored_as(variant, constant):
+                rows.append({"constant": constant, "value": _recall(geometry, placed)})
     return pd.DataFrame(rows)
 
 # %% ../../../nbs/papers/agr/935_probe.ipynb #8dffb2f7
@@ -151,11 +160,11 @@ def score_parts(
 
 # %% ../../../nbs/papers/agr/935_probe.ipynb #0b4e4158
 def routing_facts(
-    model: Any,  # with a routed geometry
+    model: ImageTextModel,  # with a routed geometry
     points: Mapping[str, Tensor],  # of validation scenes
 ) -> pd.DataFrame:  # metric, value
     "Numbers of a router on validation scenes."
-    geometry, parts = model.geometry, []
+    geometry, parts = _routed(model), []
     with inference(model) as device:
         placed = _placed(points, device)
         scored = score_parts(geometry, placed, "image")
@@ -233,7 +242,7 @@ def synthetic_captions(
 
 # %% ../../../nbs/papers/agr/935_probe.ipynb #d519efb6
 def encodable_texts(
-    model: Any,
+    model: ImageTextModel,
     texts: Sequence[str],
 ) -> list[str]:
     "Those texts whose words the vocabulary of the model has."
@@ -245,7 +254,7 @@ def encodable_texts(
 
 
 def _texts(
-    model: Any, suite: Path
+    model: ImageTextModel, suite: Path
 ) -> pd.DataFrame:  # text, level, attribute, names, depth, abstract, kind
     "Names of classes by level, and captions."
     name, rows = node_names(suite), []
@@ -268,21 +277,19 @@ def _texts(
 
 
 def query_gates(
-    model: Any,  # with a routed geometry
+    model: ImageTextModel,  # with a routed geometry
     texts: Sequence[str],
 ) -> pd.DataFrame:  # text, gate, hyperbolic percent
     "Gate of each text, and 100 (1 − gate), as in Table 6."
-    if not isinstance(model.geometry, Routed):
-        described = model.geometry.describe()
-        raise ValueError(f"checkpoint: a routed geometry is needed, got {described}; train an AGR")
+    geometry = _routed(model)
     with inference(model) as device:
         points = encode_texts(model, texts).to(device)
-        gate = model.geometry.parts(points).query_weights.gate.cpu().numpy()
+        gate = geometry.parts(points).query_weights.gate.cpu().numpy()
     return pd.DataFrame({"text": texts, "gate": gate, "hyperbolic percent": 100 * (1 - gate)})
 
 # %% ../../../nbs/papers/agr/935_probe.ipynb #d7921673
 def text_gates(
-    model: Any,  # with a routed geometry
+    model: ImageTextModel,  # with a routed geometry
     suite: Path,  # folder of the test data
 ) -> pd.DataFrame:  # of `_texts`, with words and gate
     "The gate of every class name and caption of the test data."
@@ -313,7 +320,7 @@ def level_rows(
 
 # %% ../../../nbs/papers/agr/935_probe.ipynb #fa00f404
 def leaning_captions(
-    model: Any,  # with a routed geometry
+    model: ImageTextModel,  # with a routed geometry
     images: Sequence[Path],
     captions: Sequence[str],
     owners: Sequence[int],  # index of each caption's image
@@ -323,7 +330,7 @@ def leaning_captions(
     top = min(top, len(images))
     points = {"image": encode_images(model, images), "text": encode_texts(model, captions)}
     with inference(model) as device:
-        scored = score_parts(model.geometry, _placed(points, device), "text")
+        scored = score_parts(_routed(model), _placed(points, device), "text")
     best = scored["score"].topk(top).indices
     mix = scored["mix"].gather(1, best).mean(1)
     rows = []
@@ -335,19 +342,8 @@ def leaning_captions(
     return pd.DataFrame(rows)
 
 # %% ../../../nbs/papers/agr/935_probe.ipynb #2e4fc829
-def _curves(
-    model: Any, data: DataPaths, recipe: Recipe, variants: Mapping[str, str]
-) -> tuple[dict[str, Tensor], dict[str, pd.DataFrame]]:
-    "Points of validation scenes, and recall there by each constant; none without a router."
-    if not isinstance(model.geometry, Routed):
-        return {}, {}
-    points = validation_embeddings(model, data, recipe)
-    with_constant = ["constant", *({"held"} & {*variants})]
-    return points, {variant: constant_curve(model, points, variant) for variant in with_constant}
-
-
 def _under_each_score(
-    geometry: Any,
+    geometry: Geometry,
     variants: Mapping[str, str],  # of `scored_variants`
     curves: Mapping[str, pd.DataFrame],  # of variants with a constant
     measure: Callable[[bool], Mapping[str, pd.DataFrame]],  # whether it is the first → frames
@@ -356,8 +352,8 @@ def _under_each_score(
     best = {v: float(c["constant"].iloc[c["value"].argmax()]) for v, c in curves.items()}
     frames: dict[str, list[pd.DataFrame]] = {}
     for place, (variant, label) in enumerate(variants.items()):
-        scored = geometry.scored_as(variant, best.get(variant)) if variant else nullcontext()
-        with scored:
+        routed = isinstance(geometry, Routed)
+        with geometry.scored_as(variant, best.get(variant)) if routed else nullcontext():
             found = measure(place == 0)
         for name in ("results", "items"):
             rows = found.get(name, pd.DataFrame())  # no items where no set could be used
@@ -368,13 +364,31 @@ def _under_each_score(
     return {name: pd.concat(parts, ignore_index=True) for name, parts in frames.items()}
 
 
+def _routing(
+    model: ImageTextModel,
+    data: DataPaths,
+    recipe: Recipe,
+    measure: Callable[[bool], Mapping[str, pd.DataFrame]],  # as in `_under_each_score`
+) -> dict[str, pd.DataFrame]:  # results, items; of a routed geometry constants, of a router facts
+    "Test sets under every score, recall by each constant, facts of the router."
+    geometry, variants = model.geometry, scored_variants(recipe)
+    if not isinstance(geometry, Routed):
+        return _under_each_score(geometry, variants, {}, measure)
+    points = validation_embeddings(model, data, recipe)
+    with_constant = ["constant", *({"held"} & {*variants})]
+    curves = {variant: constant_curve(model, points, variant) for variant in with_constant}
+    frames = _under_each_score(geometry, variants, curves, measure)
+    frames["constants"] = curves["constant"]
+    if geometry.variant == "router" and getattr(recipe.objective, "routed", True):
+        frames["facts"] = routing_facts(model, points)
+    return frames
+
+
 def routed_frames(
-    model: Any, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
+    model: ImageTextModel, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "Test sets under every score, the best constant, facts of the router, gates of texts."
-    geometry, source = model.geometry, recipe.test or recipe.data
-    variants = scored_variants(recipe)
-    points, curves = _curves(model, data, recipe, variants)
+    source = recipe.test or recipe.data
 
     def measure(first: bool) -> Mapping[str, pd.DataFrame]:
         return evaluate_suite(
@@ -388,26 +402,23 @@ def routed_frames(
             progress=progress,
         )
 
-    joined = _under_each_score(geometry, variants, curves, measure)
-    if not isinstance(geometry, Routed):
-        return joined
-    joined["constants"] = curves["constant"]
-    if geometry.variant == "router" and getattr(recipe.objective, "routed", True):
-        joined["facts"] = routing_facts(model, points)
+    frames = _routing(model, data, recipe, measure)
+    if "facts" in frames:
         gates = text_gates(model, data.suite)
         if len(gates):  # else the model lacks words of each text
-            joined |= {"gates": gates, "levels": level_rows(gates)}
-    return joined
+            frames |= {"gates": gates, "levels": level_rows(gates)}
+    return frames
 
 # %% ../../../nbs/papers/agr/935_probe.ipynb #09421029
 CHAINS = "hierarcaps.npz"  # beside the arrays of a store
 
 
-def _gates_of(model: Any, features: Float[Tensor, "N W"]) -> np.ndarray:
+def _gates_of(model: HyperbolicHead, features: Float[Tensor, "N W"]) -> np.ndarray:
     "The gate of each text, from its features."
+    geometry = _routed(model)
     with inference(model) as device:
         points = model.encode_text(features.float().to(device), normalize=True)
-        return model.geometry.parts(points).query_weights.gate.cpu().numpy()
+        return geometry.parts(points).query_weights.gate.cpu().numpy()
 
 
 def photograph_gates(
@@ -438,23 +449,17 @@ def photograph_routing(
     model: HyperbolicHead, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "Retrieval on the test split of a store under every score, facts of the router, gates of texts."
-    geometry, store = model.geometry, FeatureStore(data.suite)
-    source: Any = recipe.data
-    variants = scored_variants(recipe)
-    points, curves = _curves(model, data, recipe, variants)
+    source, store = recipe.data, FeatureStore(data.suite)
+    assert isinstance(source, FeatureSource)
 
     def measure(first: bool) -> Mapping[str, pd.DataFrame]:
         items = split_retrieval(model, store, "test", source.name, scores=("paper",))
         found = summarise(items, recipe.train.seed).assign(reason="")
         return {"results": found, "items": items}
 
-    joined = _under_each_score(geometry, variants, curves, measure)
-    if not isinstance(geometry, Routed):
-        return joined
-    joined["constants"] = curves["constant"]
-    if geometry.variant == "router" and getattr(recipe.objective, "routed", True):
-        joined["facts"] = routing_facts(model, points)
+    frames = _routing(model, data, recipe, measure)
+    if "facts" in frames:
         file = Path(source.folder) / CHAINS
         chains = ChainFeatures.load(file) if file.is_file() else None
-        joined["gates"] = photograph_gates(model, store, chains, recipe.train.seed)
-    return joined
+        frames["gates"] = photograph_gates(model, store, chains, recipe.train.seed)
+    return frames

@@ -9,6 +9,7 @@ __all__ = ['HELD_OUT', 'FROZEN_ENCODERS', 'LABELS', 'SETTINGS', 'SECTIONS', 'LON
 # %% ../../../nbs/papers/agr/934_recipes.ipynb #eebe55f0
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from ...config import override
@@ -172,7 +173,7 @@ _RIVAL = {"train.weight_decay": 0.2, "train.lr": 1e-2, "train.min_lr": 1e-4}  # 
 _RIVAL_AS_PUBLISHED = {"train.lr": 5e-4, "train.min_lr": 0.0}  # at preset `paper`
 
 # %% ../../../nbs/papers/agr/934_recipes.ipynb #c835e522
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, Mapping[str, object]] = {
     "agr": {},
     "clip": _RIVAL,
     "meru": _RIVAL,
@@ -221,7 +222,7 @@ def agr_recipe(
     preset: str = "mini",  # smoke, mini, gpu or paper
     seed: int = 0,
     budget: float = 1.0,  # multiple of the preset's steps
-    **overrides: Any,  # dotted keys of the recipe, e.g. **{"train.steps": 50}
+    **overrides: object,  # dotted keys of the recipe, e.g. **{"train.steps": 50}
 ) -> Recipe:
     """A model of the paper, or one that it should be compared with.
 
@@ -268,7 +269,7 @@ def trained_parameters(
     recipe: Recipe,
 ) -> int:
     "Parameters that the objective of a recipe reaches."
-    model: Any = recipe.model.make()
+    model = recipe.model.make()
     recipe.model.initialise(model)
     objective = recipe.objective
     if not isinstance(objective, RoutedObjective):
@@ -312,12 +313,12 @@ def photograph_recipe(
     seed: int = 0,  # seed % 8 is the fold of the test
     budget: float = 1.0,  # multiple of the steps
     probes: Sequence[str] = ("photograph_routing",),
-    **overrides: Any,  # dotted keys; `data.folder` is the feature store
+    **overrides: object,  # dotted keys; `data.folder` is the feature store
 ) -> Recipe:
     "A model as heads on the features of photographs, with its published recipe."
-    folder = str(overrides.pop("data.folder", ""))
-    steps = max(2, round(budget * int(overrides.pop("train.steps", STEPS))))
     of_training, rest = split_overrides(overrides, "train")
+    folder = str(rest.pop("data.folder", ""))
+    steps = max(2, round(budget * int(of_training.pop("steps", STEPS))))
     base = agr_recipe(setting, "paper", seed, **{"train.steps": steps, **rest})
     rate = rate or PHOTOGRAPH_RATES.get(setting, PHOTOGRAPH_RATES["agr"])
     made = on_photographs(base, folder, rate, seed)
@@ -332,17 +333,17 @@ def _photograph_recipes(section: str, seed: int, overrides: Mapping[str, Any]) -
         return [photograph_recipe(s, seed=seed, **overrides) for s in _ON_PHOTOGRAPHS]
     if section not in ("longer", "tuning") or seed >= len(TUNING_SEEDS):
         return []
-    how: Any = {"seed": TUNING_SEEDS[seed], "probes": ("validation retrieval",), **overrides}
+    tuned = partial(photograph_recipe, seed=TUNING_SEEDS[seed], probes=("validation retrieval",))
     if section == "longer":
-        return [photograph_recipe(s, budget=LONGER, **how) for s in PHOTOGRAPH_RATES]
-    return [photograph_recipe(s, rate, **how) for s in PHOTOGRAPH_RATES for rate in RATES]
+        return [tuned(s, budget=LONGER, **overrides) for s in PHOTOGRAPH_RATES]
+    return [tuned(s, rate, **overrides) for s in PHOTOGRAPH_RATES for rate in RATES]
 
 
 def section_recipes(
     section: str,  # one of `SECTIONS`
     preset: str = "mini",
     seed: int = 0,
-    **overrides: Any,  # dotted keys of every recipe
+    **overrides: object,  # dotted keys of every recipe
 ) -> list[Recipe]:
     "The recipes of a section, for one seed."
     known_name("section", section, SECTIONS)

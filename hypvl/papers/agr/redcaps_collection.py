@@ -127,9 +127,8 @@ def _described(key: str, content: bytes) -> Post:
         about = parse_json(content)
     except ValueError as error:
         raise PostFault("broken json", error) from error
-    texts: list[Any] = [
-        about.get(name) if isinstance(about, dict) else None for name in Post._fields[1:]
-    ]
+    known = about if isinstance(about, dict) else {}
+    texts = [known.get(name) for name in Post._fields[1:]]
     if not all(isinstance(text, str) for text in texts):
         raise PostFault("broken json", f"needs subreddit and caption, has {str(about)[:60]}")
     return Post(key, *texts)

@@ -10,6 +10,7 @@ import io
 import re
 from functools import lru_cache
 from pathlib import Path
+from types import UnionType
 from typing import Any, NamedTuple
 
 from PIL import Image, UnidentifiedImageError
@@ -44,7 +45,7 @@ _KNOWN = _NEEDED | {
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def _entry(holder: Any, key: str, kind: Any, where: str) -> Any:
+def _entry(holder: object, key: str, kind: type | UnionType, where: str) -> Any:
     "holder[key], checked."
     if not isinstance(holder, dict) or key not in holder:
         raise ValueError(f"{where} has no key {key!r}, got {str(holder)[:80]}")

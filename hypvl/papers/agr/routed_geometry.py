@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 from zlib import crc32
 
 import torch
@@ -102,8 +102,7 @@ class DetachedHead(nn.Module):
     @property
     def bias(self) -> Float[Tensor, "F"]:
         "Of the last layer."
-        last: Any = self.layers[-1]
-        return last.bias
+        return self.layers[-1].get_parameter("bias")
 
 # %% ../../../nbs/papers/agr/924_routed_geometry.ipynb #8b750f24
 VARIANTS = ("router", "correction", "baseline", "static", "constant", "held", "fusion")
@@ -241,7 +240,7 @@ class Routed(Geometry):
         self.widths = widths  # 0 where the config leaves a part out
         self.has_cones = baseline.has_cones
         self._seed = int(torch.randint(2**31, (), device="cpu"))  # of `_own_draws`
-        self._gates: dict[str, Any] = {}  # by side; the model holds them
+        self._gates: dict[str, DetachedHead] = {}  # by side; the model holds them
         self.router = None
         if config.weighting != "query":
             with self._own_draws("router"):
@@ -349,10 +348,7 @@ class Routed(Geometry):
     def make_head(self, name: str, width: int, side: Side) -> nn.Module:
         "The layer from tower features [*B, width] to a head."
         with self._own_draws(f"{side} {name}"):
-            head = self._make_head(name, width, side)
-        if name == "gate":
-            self._gates[side] = head
-        return head
+            return self._make_head(name, width, side)
 
     def gate_biases(self) -> dict[str, Float[Tensor, ""]]:
         "The learned bias of the gate of each side (AGR, Table 5)."
@@ -368,7 +364,8 @@ class Routed(Geometry):
             form = (config.adapter, config.lora_rank, config.lora_scale)
             return AdaptedHead(layer, width, member.heads[inner], *form)
         if name == "gate":
-            return DetachedHead(width, 1, config.gate_hidden, start=(0.0,))
+            self._gates[side] = DetachedHead(width, 1, config.gate_hidden, start=(0.0,))
+            return self._gates[side]
         if name == "calibration":
             return DetachedHead(width, 3, start=(4.0, 0.0, 0.0))
         return DetachedHead(width, self.widths[name])
@@ -524,10 +521,8 @@ class Routed(Geometry):
         if keys.dim() == 3:
             own = [self.score(q[None], k, side, kind=kind) for q, k in zip(queries, keys)]
             return torch.cat(own) if own else queries.new_zeros(keys.shape[:2])
-        query_weights = self.parts(queries).query_weights
-        if side == "image":
-            return self.of_queries(self.pairs(queries, keys), query_weights)
-        return self.of_queries(self.pairs(keys, queries).of_texts(), query_weights)
+        pairs = self._pairs_by_query(queries, keys, side)
+        return self.of_queries(pairs, self.parts(queries).query_weights)
 
     def _pairs_by_query(self, queries, keys, side):
         "Matrices of queries by keys."
@@ -595,7 +590,7 @@ class Routed(Geometry):
             return self._row_log_sums(*tensors)
         rows = max(1, SMALL_MATRIX // pairs.correction.shape[1])
         pieces = [[None] * len(target) if x is None else x.split(rows) for x in tensors]
-        found: list[Any] = []
+        found: list[tuple[Tensor, Tensor]] = []
         for some in zip(*pieces):
             found.append(checkpoint(self._row_log_sums, *some, use_reentrant=False))
         totals, scores = zip(*found)

@@ -10,7 +10,7 @@ __all__ = ['ANNEAL_STEPS', 'router_entropy', 'router_balance', 'member_contrast'
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from ...config import check_least, suggest
+from ...geometry.spaces import Geometry
 from ...losses.objective import Objective, ObjectiveConfig, Schedule
 from ...losses.terms import Context, LossTerm, read_input
 from .curriculum import PUBLISHED_STEPS
@@ -74,7 +75,7 @@ def routing_columns(
     images: Float[Tensor, "I D"],  # local
     texts: Float[Tensor, "I D"],  # local
     offset: int,  # of the first local text in `pairs`
-) -> dict[str, Any]:
+) -> dict[str, Tensor | float]:
     "Columns of the log, without `routing/`: statistics of the router at a step."
     query_weights, other = (geometry.parts(x).query_weights for x in (images, texts))
     gate, of_correction, of_baseline, stretch = query_weights.columns()
@@ -129,10 +130,10 @@ class RoutedContrast(LossTerm, kind="routed_contrast"):
         return self.image, self.text
 
     def __call__(
-        self, embeddings: Mapping[str, Any], geometry: Any, context: Context
+        self, embeddings: Mapping[str, Tensor], geometry: Geometry, context: Context
     ) -> Float[Tensor, ""]:
         "Sum of the parts; the router is evaluated once."
-        if not hasattr(geometry, "pairs"):
+        if not isinstance(geometry, Routed):
             got = type(geometry).__name__
             raise TypeError(f"{self.name}: a routed geometry is needed, got {got}")
         images = read_input(embeddings, self.image, self.name)
@@ -157,7 +158,7 @@ class RoutedContrast(LossTerm, kind="routed_contrast"):
                 context.report(f"routing/{name}", value)
         return sum(parts[1:], parts[0])
 
-    def chance(self, embeddings: Mapping[str, Any], processes: int = 1) -> float:
+    def chance(self, embeddings: Mapping[str, Tensor], processes: int = 1) -> float:
         "Value when all scores are equal, without the router's part."
         pairs = len(read_input(embeddings, self.image)) * processes
         return 2 * (self.contrast + self.correction + self.baseline) * math.log(pairs)

@@ -115,7 +115,7 @@ def annotation(
 def caption_facts(
     truth: dict[str, Any],  # of `caption_truth`
     depth: dict[str, int],  # node → steps from the root
-) -> dict[str, Any]:
+) -> dict[str, str | float]:
     "Level, depth, attributes and kind of a caption."
     mentions = truth["mentions"]
     levels = [mention["level"] for mention in mentions]
