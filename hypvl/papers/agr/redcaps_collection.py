@@ -128,8 +128,8 @@ def _described(key: str, content: bytes) -> Post:
     except ValueError as error:
         raise PostFault("broken json", error) from error
     known = about if isinstance(about, dict) else {}
-    texts = [known.get(name) for name in Post._fields[1:]]
-    if not all(isinstance(text, str) for text in texts):
+    texts = [known[name] for name in Post._fields[1:] if isinstance(known.get(name), str)]
+    if len(texts) < 2:
         raise PostFault("broken json", f"needs subreddit and caption, has {str(about)[:60]}")
     return Post(key, *texts)
 

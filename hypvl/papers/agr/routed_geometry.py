@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
 import torch
@@ -590,7 +590,7 @@ class Routed(Geometry):
             return self._row_log_sums(*tensors)
         rows = max(1, SMALL_MATRIX // pairs.correction.shape[1])
         pieces = [[None] * len(target) if x is None else x.split(rows) for x in tensors]
-        found: list[tuple[Tensor, Tensor]] = []
+        found: list[Any] = []
         for some in zip(*pieces):
             found.append(checkpoint(self._row_log_sums, *some, use_reentrant=False))
         totals, scores = zip(*found)
