@@ -9,7 +9,8 @@ __all__ = ['Summaries', 'Space', 'TimeLinear', 'kernel_map', 'AttentionConfig', 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -295,17 +296,7 @@ class CrossModalAttention(nn.Module):
             raise ValueError(f"chunk must be at least 1, got {chunk}")
         if texts.shape[-2] <= chunk:
             return self.refine(texts, summaries, c)
-        run: Any = self.refine
+        refine = self.refine
         if torch.is_grad_enabled():
-            run = _Recomputed(self.refine)
-        return torch.cat([run(part, summaries, c) for part in texts.split(chunk, -2)], 1)
-
-# %% ../../../nbs/papers/h2em/908_attention.ipynb #7f6d664a
-class _Recomputed:
-    "A function whose activations are not kept."
-
-    def __init__(self, f: Callable):
-        self.f = f
-
-    def __call__(self, *inputs: Any) -> Any:
-        return recomputed(self.f, *inputs)  # pyright: ignore[reportArgumentType]
+            refine = partial(recomputed, self.refine)  # pyright: ignore[reportArgumentType]
+        return torch.cat([refine(part, summaries, c) for part in texts.split(chunk, -2)], 1)

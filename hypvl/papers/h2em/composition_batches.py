@@ -9,7 +9,6 @@ __all__ = ['CompositionAugmentation', 'CompositionViews', 'CompositionDataset']
 from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +18,7 @@ from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
 from ...config import suggest, to_dict
-from ...data.batches import EpochDataset
+from ...data.batches import EpochDataset, Visit
 from .metadata import Compositions, image_path
 from .splits import PHASES
 from ...pictures import read_picture
@@ -119,7 +118,7 @@ class CompositionDataset(EpochDataset):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, visit: tuple[Any, ...]) -> tuple[Tensor, np.ndarray]:
+    def __getitem__(self, visit: Visit) -> tuple[Tensor, np.ndarray]:
         epoch, row = visit
         pixels = self.views[row]
         if self.transform:
@@ -134,7 +133,7 @@ class CompositionDataset(EpochDataset):
         batch = {"image": torch.stack([pixels for pixels, _ in samples])}
         return batch | dict(zip(_LABELS, labels.unbind(1)))
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         names = "\n".join(self.views.images).encode()
         content = blake2b(self.labels.tobytes() + names, digest_size=6).hexdigest()
         drawn = to_dict(self.augmentation) if self.augmentation else None

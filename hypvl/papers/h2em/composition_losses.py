@@ -10,7 +10,7 @@ __all__ = ['IMAGE_EDGES', 'TEXT_EDGES', 'STATIC_EDGES', 'shares_one_part', 'Hard
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -214,7 +214,7 @@ class CompositionObjective(ObjectiveConfig, kind="composition"):
 
     def loss_terms(self) -> list[LossTerm]:
         "The terms with their weights."
-        terms: list[Any] = [
+        terms: list[LossTerm] = [
             HardContrast(hardness=self.hardness, weight=self.alignment, name="contrast/pair")
         ]
         if self.primitives:

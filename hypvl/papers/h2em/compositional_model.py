@@ -10,7 +10,7 @@ __all__ = ['Pair', 'PATHS', 'COMPOSITION_KINDS', 'FUSIONS', 'PairVocabulary', 'c
 # %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #2419df6b
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
@@ -26,12 +26,12 @@ from ...geometry.lorentz import exp0
 from ...geometry.spaces import Geometry, GeometryConfig, ProductConfig, SphereConfig
 from ...inputs import KIND_OF_NAME, Kind, input_kind
 from ...models.adapters import tower_sources
-from ...models.dual_encoder import normalise_pixels
+from ...models.dual_encoder import DualEncoder, normalise_pixels
 from ...models.frozen import source_description
 from ...models.hub import HubModel
 from ...models.registry import load_model
 from ...models.shipped import SHIPPED, load_shipped
-from ...models.towers import ModelDescription
+from ...models.towers import ModelDescription, Tower
 from .attention import AttentionConfig, CrossModalAttention, Summaries
 from .splits import clean_name
 from hypvl.papers.h2em.tower_tokens import (
@@ -208,8 +208,8 @@ class SoftPrompts(nn.Module):
 
     def __init__(
         self,
-        tower: nn.Module,  # the text tower, whose table gives the start
-        tokenizer: Any,  # texts to ids
+        tower: Tower,  # the text tower, whose table gives the start
+        tokenizer: Callable[[list[str]], Tensor],  # texts to ids
         config: CompositionalConfig,
     ):
         super().__init__()
@@ -274,7 +274,7 @@ def _context(tower, tokenizer, config):
     return rows[1:-1].clone(), marks
 
 
-def tower_device(tower: nn.Module) -> torch.device:
+def tower_device(tower: Tower) -> torch.device:
     "Device of a tower."
     return next(tower.parameters()).device
 
@@ -365,7 +365,7 @@ class CompositionalEncoder(HubModel):
 
     def __init__(
         self,
-        backbone: Any,  # a `DualEncoder`, whose towers are taken
+        backbone: DualEncoder,  # whose towers are taken
         config: CompositionalConfig,
     ):
         super().__init__()
@@ -419,7 +419,7 @@ class CompositionalEncoder(HubModel):
 
     def embed(
         self,
-        batch: Mapping[str, Any],
+        batch: Mapping[str, Tensor],
         inputs: Sequence[str] = ("image", "pair_texts"),
         kinds: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:
@@ -443,10 +443,10 @@ class CompositionalEncoder(HubModel):
 
     def embed_rows(
         self,
-        batch: Mapping[str, Any],
+        batch: Mapping[str, Tensor],
         inputs: Sequence[str] = ("image", "pair_texts"),
         kinds: Mapping[str, str] | None = None,
-    ) -> dict[str, Any]:
+    ) -> dict[str, Tensor]:
         "Result of `embed` without the views of state and object, and the input of these."
         self._check_inputs(inputs, batch)
         images, texts = self._image_features(batch, kinds), self._text_features(_paths(inputs))
@@ -457,9 +457,9 @@ class CompositionalEncoder(HubModel):
 
     def join_rows(
         self,
-        rows: Mapping[str, Any],  # of `embed_rows`, of all samples of an update
+        rows: Mapping[str, Tensor],  # of `embed_rows`, of all samples of an update
         inputs: Sequence[str] = ("image", "pair_texts"),
-    ) -> dict[str, Any]:
+    ) -> dict[str, Tensor]:
         "Result of `embed` for all samples at once."
         features = self._parts_of(rows["view_features"], self.views_of)
         points = {f"image_{part}": self._lift(x, part) for part, x in features.items()}
@@ -473,7 +473,7 @@ class CompositionalEncoder(HubModel):
     @torch.no_grad()
     def begin_update(
         self,
-        batches: Sequence[Mapping[str, Any]],  # the micro-batches of an update
+        batches: Sequence[Mapping[str, Tensor]],  # the micro-batches of an update
         inputs: Sequence[str] = ("image", "pair_texts"),
         kinds: Mapping[str, str] | None = None,
     ):
@@ -497,7 +497,7 @@ class CompositionalEncoder(HubModel):
         wanted = set(inputs)
         whole = self._lift(images["pair"], "pair")
         views = EncodedImages(whole, whole, whole, self._summaries(images))
-        points: dict[str, Any] = {"image": whole}
+        points: dict[str, Tensor] = {"image": whole}
         lifted = {path: self._lift(feature, "text") for path, feature in texts.items()}
         labels = self._labels(batch) if any(_needs_labels(name) for name in wanted) else {}
         points |= labels | {"pair_parts": self.parts}
@@ -514,7 +514,7 @@ class CompositionalEncoder(HubModel):
     @torch.no_grad()
     def see(
         self,
-        batch: Mapping[str, Any],  # with an entry of kind 'image' or 'image_tokens'
+        batch: Mapping[str, Tensor],  # with an entry of kind 'image' or 'image_tokens'
         kinds: Mapping[str, str] | None = None,
     ) -> EncodedImages:
         "Pictures in evaluation mode, for any number of candidates."
@@ -614,7 +614,7 @@ class CompositionalEncoder(HubModel):
     @torch.no_grad()
     def scores(
         self,
-        batch: Mapping[str, Any],
+        batch: Mapping[str, Tensor],
         pairs: Sequence[Pair] | EncodedTexts | None = None,
         fusion: str = "prob",
         kinds: Mapping[str, str] | None = None,

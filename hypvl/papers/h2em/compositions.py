@@ -12,11 +12,10 @@ __all__ = ['SETTINGS', 'CHUNK', 'CURVE', 'LEVELS', 'EDGES', 'LEVEL_PAIRS', 'own_
 # %% ../../../nbs/papers/h2em/912_compositions.ipynb #f06ccfb3
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +23,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from ...data.batches import Loader
 from ...data.sources import DataPaths
 from ...evaluation.bias_sweep import BestPredictions, sweep
 from hypvl.evaluation.czsl import (
@@ -35,9 +35,11 @@ from hypvl.evaluation.czsl import (
 from ...evaluation.statistics import item_values, presence_auc
 from ...evaluation.zero_shot import inference
 from ...models.registry import create_model
+from .composition_losses import CompositionObjective
 from .composition_source import FEASIBILITY, WORD_VECTORS, CzslSource
 from hypvl.papers.h2em.compositional_model import (
     FUSIONS,
+    CompositionalConfig,
     CompositionalEncoder,
     EncodedTexts,
     find_backbone,
@@ -88,7 +90,7 @@ def plain_candidates(
 # %% ../../../nbs/papers/h2em/912_compositions.ipynb #744e34f2
 def phase_logits(
     model: CompositionalEncoder,
-    batches: Any,  # a loader of one pass
+    batches: Iterable[Mapping[str, Tensor]],  # a loader of one pass
     candidates: EncodedTexts,
 ) -> Iterator[tuple[slice, Tensor, tuple[Tensor, Tensor]]]:
     "Pictures, logits of all pairs [B, P], and log p(s), log p(o), a batch at a time."
@@ -130,18 +132,18 @@ class Setting:
 
     def sweep_state(self, targets: Sequence[Pair]) -> StreamingSweep:
         "Running maxima of the pictures of the phase."
-        where: dict[str, Any] = {}
-        if self.name == "open" and self.feasibility is not None:
-            where = {"feasibility": self.feasibility, "threshold": self.threshold}
-            if self.threshold is None:
-                seen = self.split.seen("open")
-                where["thresholds"] = feasibility_thresholds(self.feasibility, seen)
-        return StreamingSweep(list(targets), self.pairs, list(self.split.train), **where)
+        given = list(targets), self.pairs, list(self.split.train)
+        if self.name != "open" or self.feasibility is None:
+            return StreamingSweep(*given)
+        if self.threshold is not None:
+            return StreamingSweep(*given, self.feasibility, self.threshold)
+        thresholds = feasibility_thresholds(self.feasibility, self.split.seen("open"))
+        return StreamingSweep(*given, self.feasibility, thresholds=thresholds)
 
 # %% ../../../nbs/papers/h2em/912_compositions.ipynb #a1aee689
 def sweep_settings(
     model: CompositionalEncoder,
-    batches: Any,  # a loader of one pass
+    batches: Iterable[Mapping[str, Tensor]],  # a loader of one pass
     candidates: EncodedTexts,  # of all pairs, state by state
     settings: Mapping[tuple[str, str], Setting],  # (name, fusion) → setting, of one phase
     targets: Sequence[Pair],  # of the pictures
@@ -210,7 +212,7 @@ def predictions_of(
 
 
 def pair_draws(
-    pairs: Sequence[Any],  # of each picture
+    pairs: Sequence[object],  # of each picture
     seen: np.ndarray,  # whether its pair was trained on
     rng: np.random.Generator,
     draws: int,
@@ -264,7 +266,7 @@ EDGES = {  # name → general, specific
 @torch.no_grad()
 def own_points(
     model: CompositionalEncoder,
-    batches: Any,  # a loader of one pass
+    batches: Iterable[Mapping[str, Tensor]],  # a loader of one pass
     candidates: EncodedTexts,  # of all pairs, state by state
     targets: Sequence[Pair],  # of the pictures
 ) -> dict[str, Float[Tensor, "N D"]]:  # by kind, on the CPU
@@ -415,16 +417,17 @@ def _prediction_rows(
 
 def _result_rows(
     rows: pd.DataFrame, sweep_state: StreamingSweep, seed: int, draws: int
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     "Measures of one setting and fusion; the four of the curve with limits, where there are draws."
     limits = pd.DataFrame()
     if draws:
         limits = sweep_interval(rows, np.random.default_rng(seed), draws)
-    best, found = sweep_state.best(), []
+    best = sweep_state.best()
+    found: list[dict[str, object]] = []
     for metric, value in sweep(best).measures.items():
-        row = {"metric": metric, "value": value, "low": np.nan, "high": np.nan}
+        row: dict[str, object] = {"metric": metric, "value": value, "low": np.nan, "high": np.nan}
         if metric in limits.index:
-            row |= limits.loc[metric, ["low", "high"]].to_dict()
+            row |= {name: limits.at[metric, name] for name in ("low", "high")}
         found.append(row)
     exact = sweep(best, "exact")
     for metric in ("harmonic_mean", "auc"):
@@ -446,8 +449,10 @@ def trained_parameters(
 ) -> int:
     "Number of parameters with a gradient from the recipe's losses."
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    objective: Any = recipe.objective
-    if not objective.entailment:  # the categories of primitives are unused
+    objective = recipe.objective
+    if (
+        isinstance(objective, CompositionObjective) and not objective.entailment
+    ):  # the categories of primitives are unused
         trained = {name: p for name, p in trained.items() if "parent" not in name}
     return sum(p.numel() for p in trained.values())
 
@@ -458,7 +463,8 @@ def published_parameters(
     sizes: str = "ut-zappos",  # of `PUBLISHED`
 ) -> int:
     "The same of a recipe of the paper at the sizes of a data set; no weights are made."
-    recipe: Any = composition_recipe(family, "paper", sizes=sizes)
+    recipe = composition_recipe(family, "paper", sizes=sizes)
+    assert isinstance(recipe.model, CompositionalConfig)
     with torch.device("meta"):
         towers = find_backbone(recipe.model.untrained().backbone)
     return trained_parameters(CompositionalEncoder(towers, recipe.model), recipe)
@@ -494,12 +500,12 @@ class Phases:
 
     @property
     def source(self) -> CzslSource:
-        source: Any = self.recipe.test or self.recipe.data
+        source = self.recipe.test or self.recipe.data
         if not isinstance(source, CzslSource):
             raise TypeError(f"probes: data of kind 'czsl' needed, recipe.data is {source.kind!r}")
         return source
 
-    def batches(self, phase: str) -> Any:
+    def batches(self, phase: str) -> Loader:
         "One pass over the pictures of a phase."
         size, workers = self.recipe.image_size, self.recipe.train.workers
         return self.source.loader(self.data, None, size, 128, split=phase, workers=workers)
@@ -538,9 +544,9 @@ def composition_frames(
     phases = Phases(recipe, data)
     known = phases.source.compositions(data)
     split, dataset = known.split, DATASETS.get(known.split.name, known.split.name)
-    towers: Any = recipe.model
+    backbone = model.config.backbone
     candidates = say(model, split.pairs("open"))
-    feasibility = feasibility_of(phases.source, split, towers.backbone)
+    feasibility = feasibility_of(phases.source, split, backbone)
     on_val = {"closed": Setting("closed", "val", split)}
     on_val["open"] = Setting("open", "val", split, feasibility)
     settings = {(name, way): on_val[name] for name in SETTINGS for way in FUSIONS}
@@ -558,7 +564,7 @@ def composition_frames(
         pass
     seconds = time.perf_counter() - begin
     sweeps = sweep_settings(model, phases.batches("test"), candidates, settings, targets)
-    taxonomy = taxonomy_of(phases.source, towers.backbone)
+    taxonomy = taxonomy_of(phases.source, backbone)
     image = {"image": known.phase("test").image.to_numpy(), "dataset": dataset}
     frames = {"results": [], "answers": [], "items": []}
     for (name, way), sweep_state in sweeps.items():
@@ -599,7 +605,7 @@ def _space_frames(
     given = phases.batches("test"), candidates, targets
     points = own_points(model, *given)
     norms = [norm_rows(model, points, targets).assign(stage="trained")]
-    fresh: Any = create_model(phases.recipe.model, seed=phases.recipe.train.seed)
+    fresh = create_model(phases.recipe.model, seed=phases.recipe.train.seed)
     fresh.to(model.pixel_mean.device).train()
     images = {"image": next(iter(phases.batches("val")))["image"].to(model.pixel_mean.device)}
     with torch.no_grad():  # sets the scales as the first batch of a training does

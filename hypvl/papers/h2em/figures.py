@@ -8,7 +8,6 @@ __all__ = ['RIGHT', 'WRONG', 'FACTORS', 'first_predictions', 'prediction_figure'
 
 # %% ../../../nbs/papers/h2em/915_figures.ipynb #3e3d0dbb
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -77,13 +76,12 @@ def prediction_figure(
             counts = f"{names[0]} {first['alone']}, {names[1]} {first['rival_alone']}"
             figure.suptitle(f"right alone: {counts} of {first['pictures']} pictures", fontsize=9)
         for line, kind in zip(axes, kinds):
-            row: Any
-            for axis, row in zip(line, rows[rows["kind"].eq(kind)].itertuples()):
-                axis.imshow(image(row.image))
-                axis.set_title(f"{kind}: {row.target}", fontsize=8)
+            for axis, row in zip(line, rows[rows["kind"].eq(kind)].to_dict("records")):
+                axis.imshow(image(row["image"]))
+                axis.set_title(f"{kind}: {row['target']}", fontsize=8)
                 said = (
-                    (names[0], row.answer, row.right),
-                    (names[1], row.answer_rival, row.right_rival),
+                    (names[0], row["answer"], row["right"]),
+                    (names[1], row["answer_rival"], row["right_rival"]),
                 )
                 for place, (name, answer, right) in enumerate(said):
                     where = {"transform": axis.transAxes, "ha": "center", "va": "top"}

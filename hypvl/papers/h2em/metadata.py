@@ -15,7 +15,6 @@ import zipfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import pandas as pd
 
@@ -53,7 +52,7 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError("it refers to a tensor")
 
 
-def _plain_records(path: Path) -> Any:
+def _plain_records(path: Path) -> object:
     "The content of a pickle: plain, or as `torch.save` writes it, in either format."
     check_uncompressed(path)
     data = path.read_bytes()
@@ -71,7 +70,7 @@ def _plain_records(path: Path) -> Any:
     return found
 
 # %% ../../../nbs/papers/h2em/901_metadata.ipynb #0e25c712
-def _checked_records(content: Any, name: str) -> list[dict[str, str]]:
+def _checked_records(content: object, name: str) -> list[dict[str, str]]:
     "The records of a file, or an error that names the first bad one."
     if not isinstance(content, list):
         raise ValueError(f"{name}: a list of records needed, got {type(content).__name__}")

@@ -8,7 +8,6 @@ __all__ = ['FIGURE_IMAGES', 'FIGURES', 'paper', 'by_fusion', 'edge_losses', 'lev
 # %% ../../../nbs/papers/h2em/916_paper.ipynb #e56d6b48
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +20,7 @@ from hypvl.papers.figures import (
     budget_scores,
     training_figure,
 )
+from .composition_source import CzslSource
 from .compositional_model import FUSIONS
 from .compositions import level_auroc
 from hypvl.papers.h2em.figures import (
@@ -60,7 +60,8 @@ def _of_first_seed(study: Study, name: str) -> pd.DataFrame:
 
 
 def _answers(study: Study, skip: int, count: int) -> Drawing:
-    source: Any = study.recipes["main"][0].data
+    source = study.recipes["main"][0].data
+    assert isinstance(source, CzslSource)
     root = source.compositions(study.data).root
 
     @lru_cache
@@ -279,7 +280,7 @@ def typos(
     return fold(found, f"{len(found)} printed numbers that contradict others, and why")
 
 # %% ../../../nbs/papers/h2em/916_paper.ipynb #ac52821d
-def _describe(recipe: Recipe) -> Mapping[str, Any]:
+def _describe(recipe: Recipe) -> Mapping[str, object]:
     "Settings of a run in the plan, besides its model."
     known = recipe.columns
     names = {"tower": recipe.tower, "taxonomy": known.get("taxonomy", "")}

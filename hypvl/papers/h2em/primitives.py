@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -36,7 +35,7 @@ _PARENT = re.compile("[a-z]+")
 _SHIPPED = {"ut-zappos": "ut_zappos_taxonomy.json"}  # in hypvl/resources
 
 
-def _check_parents(what: str, parents: Any, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def _check_parents(what: str, parents: object, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
     "Parent -> children; ValueError with the missing, repeated and unknown names."
     if not isinstance(parents, Mapping) or not parents:
         raise ValueError(f"{what}: an object {{parent: [children]}} needed, got {parents!r:.80}")
@@ -181,7 +180,7 @@ def taxonomy_prompt(
     )
 
 
-def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _no_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:
     "A JSON object whose keys differ."
     keys = [key for key, _ in pairs]
     for key in keys:

@@ -10,11 +10,11 @@ __all__ = ['MAIN_BACKBONES', 'FLAT', 'FAMILIES', 'SPACES', 'ATTENTION', 'SECTION
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #d2b5b5e8
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ import torch
 from ...arguments import model_name
 from ...config import file_stamp, override
 from ...data.world.states import StatesConfig, StateWorld
-from ...geometry.spaces import GeometryConfig
+from ...geometry.spaces import GeometryConfig, ProductConfig
 from ...models.frozen import source_description
 from ...models.shipped import SHIPPED
 from ..changes import Change
@@ -185,14 +185,24 @@ def sized_taxonomy(
     return make_taxonomy(split, groups[0], groups[1], "hand")
 
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #d3b2a65e
-_FIELD: dict[str, dict[str, Any]] = {
-    "world": {
-        **{"lr": 1e-3, "epochs": 12, "schedule": "halved_once", "layers": 1, "heads": 4},
-        **{"disentangler_layers": 0, "scale_init": 0.03, "rates": {"troika": 3e-4}},
-    },
-    "mit-states": {"lr": 1e-4, "epochs": 10, "schedule": "halved_once", "layers": 3},
-    "ut-zappos": {"lr": 1e-4, "epochs": 15, "schedule": "halved_twice", "layers": 2},
-    "cgqa": {"lr": 1e-4, "epochs": 15, "schedule": "halved_twice", "layers": 2},
+class _Field(NamedTuple):
+    "Settings of a data set."
+
+    lr: float
+    epochs: int
+    schedule: str
+    layers: int  # of the attention
+    heads: int = 0  # of the attention; 0: by the width
+    disentangler_layers: int = 1
+    scale_init: float | None = None
+    rates: Mapping[str, float] = {}  # learning rates of families with another one
+
+
+_FIELD = {
+    "world": _Field(1e-3, 12, "halved_once", 1, 4, 0, 0.03, {"troika": 3e-4}),
+    "mit-states": _Field(1e-4, 10, "halved_once", 3),
+    "ut-zappos": _Field(1e-4, 15, "halved_twice", 2),
+    "cgqa": _Field(1e-4, 15, "halved_twice", 2),
 }
 
 
@@ -250,18 +260,18 @@ def _backbone(size: str, place: str, preset: str) -> tuple[str, str]:
 def _training(name: str, images: int, preset: str, seed: int, family: str) -> TrainConfig:
     "Epochs of so many pictures as updates."
     field = _FIELD.get(name, _FIELD["mit-states"])
-    epochs = 2 if preset == "smoke" else field["epochs"]
+    epochs = 2 if preset == "smoke" else field.epochs
     an_epoch = math.ceil(images / 64)
     return TrainConfig(
         steps=epochs * an_epoch,
         batch_size=64,
-        lr=field.get("rates", {}).get(family, field["lr"]),
+        lr=field.rates.get(family, field.lr),
         betas=(0.9, 0.999),
         weight_decay=1e-5,
         optimizer="adam",
         groups=(Group("attention.blend", weight_decay=0.0),),
         warmup=0,
-        schedule=field["schedule"],
+        schedule=field.schedule,
         precision="bf16" if preset in ("gpu", "paper") else "no",
         seed=seed,
         log_every=max(1, an_epoch // 4),
@@ -291,7 +301,8 @@ def space_of(
         return composition_space("product", width)
     if name == "curved":
         return composition_space("hyperbolic", width)
-    made: Any = composition_space("hyperbolic", width, 1, FLAT, learn_curvature=False)
+    made = composition_space("hyperbolic", width, 1, FLAT, learn_curvature=False)
+    assert isinstance(made, ProductConfig)
     return replace(made, min_radius=made.min_radius * FLAT**0.5)
 
 
@@ -302,8 +313,8 @@ def _attention(kind: str, name: str, troika: bool) -> AttentionConfig | None:
         return None
     field = _FIELD.get(name, _FIELD["mit-states"])
     made = AttentionConfig(
-        layers=field["layers"],
-        heads=field.get("heads", 0),
+        layers=field.layers,
+        heads=field.heads,
         dropout=_DROPOUT.get(name, 0.0),
         kernel=kind,  # pyright: ignore[reportArgumentType]
     )
@@ -340,7 +351,7 @@ def composition_recipe(
     budget: float = 1.0,  # multiple of the preset's steps
     seed: int = 0,
     sizes: str = "",  # of `DATASETS`: its counts under made-up names; empty: those of the data
-    **overrides: Any,  # dotted keys of the recipe, e.g. **{"train.steps": 50}
+    **overrides: object,  # dotted keys of the recipe, e.g. **{"train.steps": 50}
 ) -> Recipe:
     """A model of the paper or a control; `clip` is the backbone as it is.
 
@@ -388,9 +399,9 @@ def composition_recipe(
         geometry=composition_space("euclidean", width) if flat else space_of(space, width),
         attention=None if alone else _attention(attention, split.name, family == "troika"),
         adapter_dim=64 if preset == "paper" and not alone else 0,
-        disentangler_layers=0 if alone else field.get("disentangler_layers", 1),
+        disentangler_layers=0 if alone else field.disentangler_layers,
         learn_context=not alone,
-        scale_init=field.get("scale_init"),
+        scale_init=field.scale_init,
         word_dropout=_WORD_DROPOUT.get(split.name, 0.0),
     )
     objective = CompositionObjective(entailment=entailment, hardness=hardness)
@@ -410,8 +421,7 @@ def composition_recipe(
     if family == "clip" and budget != 1:
         raise ValueError(f"budget={budget}: 'clip' is as it was published, and is not trained")
     made = untrained(made, rest) if family == "clip" else at_budget(made, budget)
-    described: Any = made.model
-    if described.attention is None:  # nothing to name
+    if getattr(made.model, "attention", None) is None:  # nothing to name
         made = replace(made, train=replace(made.train, groups=()))
     if family == "clip":
         made = replace(made, monitor="", keep_tokens=False)
@@ -439,27 +449,26 @@ _OFF: tuple[dict[str, float], ...] = (
 )
 
 
-def _sweep() -> list[dict[str, Any]]:
-    "One weight changed at a time."
-    found = []
+def _sweep() -> Iterator[tuple[str, str, float]]:
+    "Label, field and value of each model of section `sweeps`: one weight changed at a time."
     for name, (field, values) in SWEEPS.items():
-        found += [{field: value, "label": f"H2EM, {name} = {value:g}"} for value in values]
-    return found
+        for value in values:
+            yield f"H2EM, {name} = {value:g}", field, value
 
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #c233500b
-def _settings(section: str, preset: str) -> list[dict[str, Any]]:
+def _settings(section: str, preset: str) -> Sequence[Mapping[str, Any]]:
     "Settings of the recipes of a section."
     without = [{"attention": "none"}, {"attention": "softmax"}]
     rivals = [{"family": name} for name in FAMILIES[:-1]]
     flat, product = [{"space": "flat", **off} for off in _OFF], [{"space": "product"}]
     longer = (*rivals[1:], *_OFF, *flat, *without, *product)  # compared by claims
-    found: dict[str, list[dict[str, Any]]] = {
+    found = {
         "main": [*rivals, *_OFF],
         "attention": without,
         "factorial": flat,
         "product": product,
         "budget": [{"budget": 2.0, **one} for one in longer],
-        "sweeps": _sweep(),
+        "sweeps": [{field: value, "label": label} for label, field, value in _sweep()],
     }
     if section != "backbones":
         return found[section]
@@ -511,25 +520,34 @@ CHANGES = (
     Change("factorial", "flat + L_TE + L_DA", (*_TE, *_DA), "flat"),
     Change("product", "H2EM, product space", ("model.geometry",), "H2EM", _PARTS),
     Change("budget", "", ("train.steps",)),
-    *(Change("sweeps", one["label"], (next(iter(one)),), "H2EM") for one in _sweep()),
+    *(Change("sweeps", label, (field,), "H2EM") for label, field, _ in _sweep()),
     Change("backbones", "", ("model.backbone", "model.geometry", "model.scale_init"), "", ("",)),
 )
 
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #fe25ffbd
+def _made(section: str, preset: str, seed: int, overrides: Mapping[str, Any]) -> list[Recipe]:
+    "The recipes of a section with these overrides; CLIP takes no number of steps."
+    made = []
+    for settings in _settings(section, preset):
+        given = without_steps(overrides) if settings.get("family") == "clip" else overrides
+        made.append(composition_recipe(preset=preset, seed=seed, **{**settings, **given}))
+    return made
+
+
 def section_recipes(
     section: str,  # one of `SECTIONS`
     preset: str = "mini",
     seed: int = 0,
-    **overrides: Any,  # dotted keys of every recipe
+    **overrides: object,  # dotted keys of every recipe
 ) -> list[Recipe]:
     "The recipes of a section, for one seed."
     known_name("section", section, SECTIONS)
     if preset == "paper" and not overrides.get("data.root"):
         return published_recipes(section, seed, **overrides)
     made = []
-    for root in data_roots(overrides.get("data.root", "")):
+    for root in data_roots(str(overrides.get("data.root") or "")):
         more = overrides | ({"data.root": root} if root else {})
-        name = read_split(root, overrides.get("data.name", "")).name if root else ""
+        name = read_split(root, str(overrides.get("data.name", ""))).name if root else ""
         if root and name not in DATASETS:
             warnings.warn(
                 f"data.root: {name!r} is none of {', '.join(DATASETS)}: it trains with the "
@@ -537,25 +555,19 @@ def section_recipes(
                 "have no column for it",
                 stacklevel=2,
             )
-        for settings in _settings(section, preset):
-            given = without_steps(more) if settings.get("family") == "clip" else more
-            chosen: dict[str, Any] = settings | given
-            made.append(composition_recipe(preset=preset, seed=seed, **chosen))
+        made += _made(section, preset, seed, more)
     return made
 
 
 def published_recipes(
     section: str,  # one of `SECTIONS`
     seed: int = 0,
-    **overrides: Any,  # dotted keys of every recipe
+    **overrides: object,  # dotted keys of every recipe
 ) -> list[Recipe]:
     "The recipes of a section at the sizes of each published data set, without its data."
     known_name("section", section, SECTIONS)
     made = []
     for sizes, name in DATASETS.items():
-        for settings in _settings(section, "paper"):
-            given = without_steps(overrides) if settings.get("family") == "clip" else overrides
-            given = {"preset": "paper", "seed": seed, "sizes": sizes, **settings, **given}
-            recipe = composition_recipe(**given)
+        for recipe in _made(section, "paper", seed, {"sizes": sizes, **overrides}):
             made.append(replace(recipe, label=f"{recipe.name}, {name}"))
     return made

@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -150,7 +149,7 @@ for _name, (_, _values) in SWEEPS.items():
 _SIZES = ("ViT-B/32", "ViT-B/16", "ViT-L/14")
 
 
-def _models() -> dict[str, dict[str, Any]]:
+def _models() -> dict[str, dict[str, str]]:
     "Printed name → columns of a model."
     found = {printed: {"model": name, "family": name} for printed, name in _PRINTED.items()}
     for size in _SIZES:
@@ -206,11 +205,11 @@ _CAPTIONS = {
 }
 
 
-def _heading_with_size(row: Mapping[str, Any]) -> str:
+def _heading_with_size(row: Mapping[str, str]) -> str:
     return f"{row['model']}, {row['tower']}"
 
 # %% ../../../nbs/papers/h2em/913_tables.ipynb #b9bfb95c
-def _place(row: Mapping[str, Any]) -> tuple:
+def _place(row: Mapping[str, str]) -> tuple:
     "As printed; sweeps by their value."
     name, number = row["model"], 0.0
     if "=" in str(name):

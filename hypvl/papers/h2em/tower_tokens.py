@@ -16,12 +16,12 @@ from torch.nn import functional as F
 
 from ...models.interop import OpenClipText, OpenClipVision
 from ...models.text import TextTower
-from ...models.towers import ConvTower, ViTTower
+from ...models.towers import ConvTower, Tower, ViTTower
 
 # %% ../../../nbs/papers/h2em/907_tower_tokens.ipynb #3d291157
 @singledispatch
 def image_tokens(
-    tower: Any,  # an image tower
+    tower: object,  # an image tower
     images: Float[Tensor, "B 3 H W"],  # normalised
 ) -> Float[Tensor, "B N+1 W"]:
     """Tokens of pictures: first the feature of the tower, then one for each place.
@@ -59,7 +59,7 @@ def _(tower: OpenClipVision, images):
 # %% ../../../nbs/papers/h2em/907_tower_tokens.ipynb #99269feb
 @singledispatch
 def token_embeddings(
-    tower: Any,  # a text tower
+    tower: object,  # a text tower
     tokens: Int[Tensor, "*B"],  # ids
 ) -> Float[Tensor, "*B W"]:
     "Rows of the token table of a text tower; `register` teaches it another class."
@@ -78,7 +78,7 @@ def _(tower: OpenClipText, tokens):
 
 @singledispatch
 def read_embeddings(
-    tower: Any,  # a text tower
+    tower: object,  # a text tower
     embedded: Float[Tensor, "B L W"],  # in the place of the token table's rows
     ends: Int[Tensor, "B"],  # position of the end mark
 ) -> Float[Tensor, "B F"]:
@@ -140,7 +140,9 @@ class Bottleneck(nn.Module):
         "A hook in front of the norm of a branch."
         self.seen = inputs[0]
 
-    def add(self, branch: nn.Module, inputs: tuple, out: Any) -> Any:
+    def add(
+        self, branch: nn.Module, inputs: tuple, out: Tensor | tuple[Tensor, ...]
+    ) -> Tensor | tuple[Tensor, ...]:
         "A hook after a branch, attention or MLP."
         assert self.seen is not None
         extra, self.seen = self(self.seen), None
@@ -152,7 +154,7 @@ class Bottlenecks(nn.ModuleList):
 
     def __init__(
         self,
-        tower: nn.Module,  # gets hooks, and no new part
+        tower: Tower,  # gets hooks, and no new part
         dim: int = 64,  # of a bottleneck
         scale: float = 0.1,  # of the added term
         dropout: float = 0.1,
@@ -162,7 +164,8 @@ class Bottlenecks(nn.ModuleList):
             names = ("ln_1", "ln_2") if hasattr(block, "ln_1") else ("norm1", "norm2")
             first, second = (getattr(block, name) for name in names)
             width = first.normalized_shape[0]
-            for norm, branch in ((first, block.attn), (second, block.mlp)):
+            branches = block.get_submodule("attn"), block.get_submodule("mlp")
+            for norm, branch in zip((first, second), branches):
                 adapter = Bottleneck(width, dim, scale, dropout)
                 norm.register_forward_pre_hook(adapter.remember)
                 branch.register_forward_hook(adapter.add)
@@ -171,8 +174,8 @@ class Bottlenecks(nn.ModuleList):
 
 @singledispatch
 def tower_blocks(
-    tower: Any,  # an image transformer
-) -> list[Any]:
+    tower: object,  # an image transformer
+) -> list[nn.Module]:
     "Its blocks, each with `attn`, `mlp` and their norms."
     raise TypeError(f"tower: {type(tower).__name__} has no blocks of attention and MLP to adapt")
 
