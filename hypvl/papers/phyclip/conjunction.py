@@ -8,7 +8,6 @@ __all__ = ['conjunction_pairs', 'top_k', 'conjunction_retrieval', 'conjunction_h
 # %% ../../../nbs/papers/phyclip/822_conjunction.ipynb #c3bacdad
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -108,10 +107,9 @@ def conjunction_hits(
     column = {name: i for i, name in enumerate(concepts)}
     present = np.asarray(present, dtype=int)
     rows = []
-    row: Any
-    for row in found[found["method"].isin(methods)].itertuples():
-        held = present[:, column[row.a]] + present[:, column[row.b]]
-        names = dict(score=row.score, query=row.pair, method=row.method)
-        for rank, image in enumerate(row.top, 1):
+    for row in found[found["method"].isin(methods)].to_dict("records"):
+        held = present[:, column[row["a"]]] + present[:, column[row["b"]]]
+        names = dict(score=row["score"], query=row["pair"], method=row["method"])
+        for rank, image in enumerate(row["top"], 1):
             rows.append(names | dict(rank=rank, image=image, holds=held[image]))
     return pd.DataFrame(rows)

@@ -8,7 +8,6 @@ __all__ = ['FAMILY_COLOURS', 'SERIES', 'ASPECT_COLOURS', 'norm_quantiles', 'norm
 
 # %% ../../../nbs/papers/phyclip/827_figures.ipynb #c1be4a8a
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +23,7 @@ from ...data.sources import DataPaths
 from ...data.taxonomy import Taxonomy
 from ...evaluation import traversal
 from ...evaluation.zero_shot import encode_images
+from ...models.image_text import ImageTextModel
 from ..clip_line import NAMES
 from ..figures import Drawing, no_data, panels, style
 from ..tables import OUR_BLOCK, Table, few_seeds
@@ -316,7 +316,7 @@ def ablation_figure(
 
 # %% ../../../nbs/papers/phyclip/827_figures.ipynb #2b8465f0
 def traversal_steps(
-    model: Any, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
+    model: ImageTextModel, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "Rows of a probe: traversals of about a hundred images; none where a space has no norm."
     suite = data.suite

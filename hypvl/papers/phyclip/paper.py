@@ -8,7 +8,6 @@ __all__ = ['BUDGET_METRICS', 'DIFFICULTY', 'FIGURES', 'paper', 'alignment_by_mod
 
 # %% ../../../nbs/papers/phyclip/830_paper.ipynb #d9bde37e
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 from IPython.display import Markdown
@@ -48,10 +47,6 @@ from ..study import Figure, Paper, Study
 from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/phyclip/830_paper.ipynb #070b5b8d
-def _idea(study: Study) -> Drawing:
-    return idea_figure()
-
-
 def _examples(study: Study) -> Drawing | Markdown:
     "Four pictures of the retrieval among unseen pairs, two captions each."
     suite = study.data.suite
@@ -66,8 +61,7 @@ def _examples(study: Study) -> Drawing | Markdown:
 
 def _candidates(recipe: Recipe) -> int:
     "Number of texts in the contrastive loss: those of the batch, for some models phrases, too."
-    objective: Any = recipe.objective
-    pairs = objective.boxes and recipe.family not in WITH_BOXES
+    pairs = getattr(recipe.objective, "boxes", False) and recipe.family not in WITH_BOXES
     return recipe.train.batch_size * (2 if pairs else 1)
 
 
@@ -76,14 +70,6 @@ def _training(study: Study) -> Drawing:
     colours = {recipe.name: FAMILY_COLOURS[recipe.family] for recipe in recipes}
     candidates = {recipe.name: _candidates(recipe) for recipe in recipes}
     return training_figure(study.frame("history"), colours=colours, candidates=candidates)
-
-
-def _ablation(study: Study) -> Drawing:
-    return ablation_figure(study.table(4))
-
-
-def _norms(study: Study) -> Drawing:
-    return norm_figure(study.of_first_seed("norms"))
 
 # %% ../../../nbs/papers/phyclip/830_paper.ipynb #f29eba11
 def _conjunction(study: Study) -> Drawing:
@@ -132,14 +118,6 @@ def _traversal_measures(study: Study) -> Drawing:
     suite = study.data.suite
     taxonomy = Taxonomy.from_file(suite / "taxonomy.is_a.txt", names=suite / "names.tsv")
     return measures_figure(traversal_measures(_steps(study), taxonomy))
-
-
-def _alignment(study: Study) -> Drawing:
-    return alignment_figure(study.of_first_seed("alignment_table", family="phyclip"))
-
-
-def _answers(study: Study) -> Drawing:
-    return aspects_figure(study.of_first_seed("answers", family="phyclip"))
 
 
 BUDGET_METRICS = {  # plotted over the budget: suite, data set, metric → title
@@ -246,7 +224,7 @@ _FIRST = "PHyCLIP on {data}, first seed."
 # %% ../../../nbs/papers/phyclip/830_paper.ipynb #3d4bb2bd
 FIGURES = {
     "idea": Figure(
-        _idea,
+        lambda study: idea_figure(),
         "idea",
         caption=(
             "Drawn by hand, not by a model: entailment cones in one hyperbolic space, and three "
@@ -284,7 +262,7 @@ FIGURES = {
         ),
     ),
     "ablation": Figure(
-        _ablation,
+        lambda study: ablation_figure(study.table(4)),
         "ablation",
         section="ablation",
         caption=(
@@ -297,7 +275,7 @@ FIGURES = {
 # %% ../../../nbs/papers/phyclip/830_paper.ipynb #a8170001
 FIGURES |= {
     "3": Figure(
-        _norms,
+        lambda study: norm_figure(study.of_first_seed("norms")),
         "figure3_norms",
         ("norms",),
         caption=(
@@ -359,7 +337,7 @@ FIGURES |= {
 # %% ../../../nbs/papers/phyclip/830_paper.ipynb #a8170002
 FIGURES |= {
     "alignment": Figure(
-        _alignment,
+        lambda study: alignment_figure(study.of_first_seed("alignment_table", family="phyclip")),
         "alignment",
         ("alignment_table",),
         caption=(
@@ -368,7 +346,7 @@ FIGURES |= {
         ),
     ),
     "answers": Figure(
-        _answers,
+        lambda study: aspects_figure(study.of_first_seed("answers", family="phyclip")),
         "answers",
         ("answers",),
         caption=(
@@ -379,7 +357,7 @@ FIGURES |= {
 }
 
 # %% ../../../nbs/papers/phyclip/830_paper.ipynb #3473ba24
-def _describe(recipe: Recipe) -> Mapping[str, Any]:
+def _describe(recipe: Recipe) -> Mapping[str, object]:
     "Settings of a run in the plan, besides its model."
     geometry = recipe.model.geometry
     return {"geometry": geometry.kind, **geometry.facts(), "tower": recipe.tower}

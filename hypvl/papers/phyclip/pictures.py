@@ -10,7 +10,6 @@ __all__ = ['COLOUR_A', 'COLOUR_B', 'COLOUR_BOTH', 'Extent', 'HOLDS', 'METHODS', 
 # %% ../../../nbs/papers/phyclip/828_pictures.ipynb #26091ec0
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,6 +23,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle, Patch
 from matplotlib.patheffects import withStroke
+from matplotlib.typing import ColorType
 
 from ...geometry import cones, lorentz
 from ..figures import Drawing, style
@@ -171,18 +171,18 @@ def _usual_norms(prompts: pd.DataFrame) -> pd.Series:
 def clearest_pair(
     prompts: pd.DataFrame,  # pair, a, b
     table: pd.DataFrame,  # factor, concept, normalised, assigned
-) -> tuple[Any, int, int]:  # the pair, and the factors of its A and B
+) -> tuple[int, int, int]:  # the pair, and the factors of its A and B
     "The pair of families whose less well known one is known best, judged on images."
     assigned = table[table["assigned"]].set_index("concept")
     best = None
-    row: Any
-    for row in prompts.drop_duplicates("pair").itertuples():
-        if row.a not in assigned.index or row.b not in assigned.index:
+    for row in prompts.drop_duplicates("pair").to_dict("records"):
+        both = [row["a"], row["b"]]
+        if not {*both} <= {*assigned.index}:
             continue
-        clear = assigned.loc[[row.a, row.b], "normalised"].min()
+        clear = assigned.loc[both, "normalised"].min()
         if best is None or clear > best[0]:
-            factors = assigned.loc[[row.a, row.b], "factor"]
-            best = clear, (row.pair, int(factors.iloc[0]), int(factors.iloc[1]))
+            factors = assigned.loc[both, "factor"]
+            best = clear, (row["pair"], int(factors.iloc[0]), int(factors.iloc[1]))
     if best is None:
         raise ValueError(f"table: no pair has two assigned families, got {list(assigned.index)}")
     return best[1]
@@ -221,7 +221,7 @@ def _draw_prompt(axis: Axes, part: pd.DataFrame, colours: Mapping[int, str], usu
 # %% ../../../nbs/papers/phyclip/828_pictures.ipynb #b1135ed9
 def factor_norm_figure(
     prompts: pd.DataFrame,  # pair, a, b, series, prompt, factor, norm of one model
-    pair: Any,  # which pair
+    pair: int,  # which pair
     factors: tuple[int, int],  # of A and of B
     # factor → images [H, W, 3] that activate it
     images: Mapping[int, Sequence[np.ndarray]] | None = None,
@@ -302,7 +302,7 @@ def _draw_disk(
     axis: Axes,
     points: pd.DataFrame,
     edges: list[tuple[str, str]],
-    colours: Mapping[str, Any],
+    colours: Mapping[str, ColorType],
     inner: set,
     name_leaves: bool,
     radius: float,

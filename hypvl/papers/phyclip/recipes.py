@@ -8,13 +8,12 @@ __all__ = ['SECTIONS', 'WIDTH', 'PHOTOGRAPH_RATES', 'CHANGES', 'differences', 'p
 # %% ../../../nbs/papers/phyclip/824_recipes.ipynb #74e0f8aa
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
 from ...config import override, to_dict
 from ...features.store_folds import PARTS
-from ...losses.objective import VARIANTS
+from ...losses.objective import VARIANTS, FamilyObjective
 from ..changes import Change, flat_fields
 from ..clip_line import FAMILIES, recipe
 from ..feature_recipes import RATES, TUNING_SEEDS, encodes_texts, on_photographs
@@ -40,7 +39,8 @@ def differences(
     sides = {}
     for variant in ("paper", "official"):
         made = recipe(family, preset, variant=variant)
-        objective: Any = made.objective
+        objective = made.objective
+        assert isinstance(objective, FamilyObjective)
         choices = {f"objective.{key}": objective.choice(key) for key in VARIANTS[variant]}
         sides[variant] = flat_fields(to_dict(made)) | choices
     fields = [key for key, value in sides["paper"].items() if sides["official"][key] != value]
@@ -94,7 +94,7 @@ def photograph_recipe(
     budget: float = 1.0,  # multiple of the steps
     published: bool = False,  # True: the splits of the store, in place of a fold
     probes: Sequence[str] = ("retrieval",),
-    **overrides: Any,  # dotted keys; `data.folder` is the feature store
+    **overrides: object,  # dotted keys; `data.folder` is the feature store
 ) -> Recipe:
     "The published recipe of a model as heads on the features of photographs."
     if WIDTH % k:

@@ -38,14 +38,14 @@ _LINE_HEIGHT, _COLUMN_WIDTH, _LETTERS = 0.155, 2.2, 35  # inches, inches, letter
 _GAP = 0.045  # inches between two texts
 
 
-Shown = tuple[list[str], Any]  # lines of a text, and its row; None for the omitted part
+Shown = tuple[list[str], Mapping | None]  # lines of a text, and its row; None for the omitted part
 
 
 def _shorten(rows: pd.DataFrame, most: int) -> list[Shown]:
     "The rows of one list, without the middle of a long one."
     shown = []
-    for row in rows.itertuples():
-        shown.append((wrap(str(row.text), _LETTERS, max_lines=2, placeholder=" …"), row))
+    for row in rows.to_dict("records"):
+        shown.append((wrap(str(row["text"]), _LETTERS, max_lines=2, placeholder=" …"), row))
     left_out = len(shown) - most
     if left_out <= 0:
         return shown
@@ -65,8 +65,8 @@ def _draw_list(axis: Axes, items: list[Shown], height: float, total: int) -> Non
         tall = _LINE_HEIGHT * len(lines)
         middle = top + tall / 2
         if row is not None:
-            _, colour, marker = LOOKS[getattr(row, "relation", "caption")]
-            width = (_COLUMN_WIDTH - 0.22) * row.steps / total
+            _, colour, marker = LOOKS[row.get("relation", "caption")]
+            width = (_COLUMN_WIDTH - 0.22) * row["steps"] / total
             axis.barh(middle, width, tall, left=0.18, color=".91", zorder=1)
             axis.plot(0.07, middle, marker, color=colour, ms=5, zorder=3)
             marks.append(middle)
