@@ -9,7 +9,6 @@ __all__ = ['ABILITIES', 'ASKED', 'IDEAS', 'NO_NUMBERS', 'LAYOUTS', 'paper', 'Abi
 # %% ../../../nbs/papers/ideas/942_paper.ipynb #d2b43ae0
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -153,13 +152,13 @@ def ideas_figure(
         figure, axes = panels(3, 3, width=3.4, height=2.7, sharey=True)
         for axis, ability in zip(axes.flat, ASKED):
             axis.axvline(0, color=".2", lw=1)
-            row: Any
-            for row in rows[rows["ability"].eq(ability)].itertuples():
-                place, (colour, dash, _) = ideas.index(row.idea), _INTERVALS[row.interval]
-                if np.isfinite([row.low, row.high]).all():
-                    axis.plot([row.low, row.high], [place, place], color=colour, lw=2, ls=dash)
-                if np.isfinite(row.effect):
-                    axis.plot(row.effect, place, "o", color=colour, ms=5)
+            for row in rows[rows["ability"].eq(ability)].to_dict("records"):
+                place, (colour, dash, _) = ideas.index(row["idea"]), _INTERVALS[row["interval"]]
+                ends = [row["low"], row["high"]]
+                if np.isfinite(ends).all():
+                    axis.plot(ends, [place, place], color=colour, lw=2, ls=dash)
+                if np.isfinite(row["effect"]):
+                    axis.plot(row["effect"], place, "o", color=colour, ms=5)
             axis.set(title=ability, ylim=(len(ideas) - 0.5, -0.5))
             axis.set_yticks(range(len(ideas)), ideas)
         for axis in axes[-1]:
@@ -243,7 +242,7 @@ def _trades(study: Study) -> Drawing:
     return trades_figure(ability_scores(rows))
 
 
-def _describe(recipe: Recipe) -> Mapping[str, Any]:
+def _describe(recipe: Recipe) -> Mapping[str, object]:
     "Settings of a run in the plan, besides its model."
     return {"geometry": recipe.model.geometry.kind, "tower": recipe.tower}
 

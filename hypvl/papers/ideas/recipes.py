@@ -8,12 +8,11 @@ __all__ = ['MODELS', 'MORE', 'MAIN', 'START', 'SECTIONS', 'LONGER', 'OF_STATES',
 
 # %% ../../../nbs/papers/ideas/940_recipes.ipynb #2a581cdb
 from dataclasses import dataclass, replace
-from typing import Any
 
 from ...config import override
 from ...geometry.spaces import GeometryConfig
 from ...losses.contrast import Contrast, ContrastOneWay
-from ...losses.objective import TermsObjective
+from ...losses.objective import FamilyObjective, TermsObjective
 from ...losses.terms import LossTerm
 from ..agr.curriculum import Curriculum
 from ..agr.routed_geometry import RoutedConfig, RoutingConfig
@@ -25,7 +24,7 @@ from ..recipes import ADAMW, known_name, with_vocabulary
 from ..syntax.recipes import WEIGHT, syntax_recipe
 from ..syntax.syntax_loss import SyntaxConfig, syntax_terms
 from ..visual_hierarchies.recipes import hierarchy_recipe
-from ...training.recipe import Recipe, at_budget
+from ...training.recipe import Recipe, at_budget, split_overrides
 
 # %% ../../../nbs/papers/ideas/940_recipes.ipynb #f453be37
 def angle_terms(
@@ -81,15 +80,13 @@ _STEPS = {"smoke": 12, "mini": 400, "gpu": 500}  # few: towers are trained
 # %% ../../../nbs/papers/ideas/940_recipes.ipynb #22e73781
 def _routed(made: Recipe, product: GeometryConfig) -> Recipe:
     "A router between the sphere of a recipe and a product."
-    sphere: Any = made.model.geometry
-    steps = made.train.steps
+    sphere, steps = made.model.geometry, made.train.steps
     routing = RoutingConfig(lora_rank=sphere.dim // 8)
     space = RoutedConfig(sphere, product, routing, curriculum=Curriculum(steps=steps))
     image, text = "image+box_image", "text+box_text"
     of_router = RoutedContrast(contrast=0.0, baseline=0.5, report=False)
     objective = TermsObjective((Contrast(image, text), of_router))
-    model: Any = made.model
-    return replace(made, model=replace(model, geometry=space), objective=objective)
+    return replace(made, model=replace(made.model, geometry=space), objective=objective)
 
 # %% ../../../nbs/papers/ideas/940_recipes.ipynb #9cf89df5
 def compare_recipe(
@@ -97,7 +94,7 @@ def compare_recipe(
     preset: str = "mini",  # smoke, mini or gpu
     seed: int = 0,
     budget: float = 1.0,  # multiple of the preset's steps
-    **overrides: Any,  # dotted keys of the recipe, e.g. **{"train.steps": 50}
+    **overrides: object,  # dotted keys of the recipe, e.g. **{"train.steps": 50}
 ) -> Recipe:
     "A model of the comparison; each seed has its own test set."
     known_name("name", name, tuple(MODELS))
@@ -106,11 +103,12 @@ def compare_recipe(
     made = family_recipe(idea.family, preset, boxes=True, seed=seed)
     train = replace(made.train, steps=_STEPS[preset], **ADAMW)
     of_training = {key: value for key, value in overrides.items() if key.startswith("train.")}
-    model: Any = replace(made.model, weights=START)
+    model = replace(made.model, weights=START)
     data = syntax_recipe(preset=preset, seed=seed).data
     made = replace(made, model=model, data=data, train=train)
     made = at_budget(override(made, of_training), budget)
-    objective: Any = made.objective
+    objective = made.objective
+    assert isinstance(objective, FamilyObjective)
     if idea.family != "clip":
         terms = syntax_terms(SyntaxConfig(weight=WEIGHT if idea.syntax else 0.0))
         scheduled = ("entailment", "syntax")
@@ -124,12 +122,12 @@ def compare_recipe(
         objective = replace(objective, delay=2, ramp=4)
     made = replace(made, objective=objective.for_steps(made.train.steps))
     if idea.routed:
-        product: Any = family_recipe("phyclip", preset).model
-        made = _routed(made, product.geometry)
+        made = _routed(made, family_recipe("phyclip", preset).model.geometry)
     rest = {key: value for key, value in overrides.items() if key not in of_training}
     made = with_vocabulary(override(made, rest))
     parses = () if idea.family == "clip" else ("parses",)
-    draw = int(overrides.get("data.suite.draw", seed))
+    of_data, _ = split_overrides(overrides, "data")
+    draw = int(of_data.get("suite.draw", seed))
     tests = {"instances": hierarchy_recipe(preset=preset, seed=draw).data}
     probes = ("suite", *parses, "instances")
     columns = {**made.columns, "idea": name}
@@ -155,7 +153,7 @@ def section_recipes(
     section: str,  # one of `SECTIONS`
     preset: str = "mini",
     seed: int = 0,
-    **overrides: Any,  # dotted keys of every recipe
+    **overrides: object,  # dotted keys of every recipe
 ) -> list[Recipe]:
     "The recipes of a section, for one seed."
     known_name("section", section, SECTIONS)

@@ -140,16 +140,17 @@ def parser_agreement(study: Study) -> pd.DataFrame:
     return facts.to_frame("the parser, against gold")
 
 # %% ../../../nbs/papers/syntax/850_paper.ipynb #7d8d78b7
-def _describe(recipe: Recipe) -> Mapping[str, Any]:
+def _describe(recipe: Recipe) -> Mapping[str, object]:
     "Settings of a run in the plan, besides its model."
     data: Any = recipe.data
     model: Any = recipe.model
-    objective: Any = recipe.objective
     return {
         "μ": recipe.columns["mu"],
         "parses": getattr(data, "parser", "") or data.parses,
         "text tower": model.text.attention,
-        "words in context": edge_term(objective.more).specific.removeprefix("words@"),
+        "words in context": edge_term(recipe.objective.make().terms).specific.removeprefix(
+            "words@"
+        ),
     }
 
 

@@ -21,7 +21,7 @@ from ...data.records import Parse
 from ...evaluation.statistics import item_values
 from ...evaluation.zero_shot import inference
 from ...geometry.spaces import Product
-from ...models.dual_encoder import DualEncoder
+from ...models.image_text import ImageTextModel
 from .word_pieces import DEPS, align, collate_aligned
 
 # %% ../../../nbs/papers/syntax/845_parse_recovery.ipynb #7e5d0f36
@@ -191,7 +191,7 @@ def edge_table(
             others = [other for other in range(len(heads)) if other not in (word, head)]
             control = margins[word, rng.choice(others)] if others else np.nan
             side = "head to the right" if head > word else "head to the left"
-            row: dict[str, Any] = dict(item=item, word=word, label=labels[word], side=side)
+            row: dict[str, object] = dict(item=item, word=word, label=labels[word], side=side)
             row |= dict(margin=margins[word, head], inside=margins[word, head] <= 0)
             row["control_margin"] = control
             row["control_inside"] = control <= 0 if others else np.nan
@@ -203,7 +203,7 @@ def edge_table(
 # %% ../../../nbs/papers/syntax/845_parse_recovery.ipynb #233b9770
 @torch.no_grad()
 def word_embeddings(
-    model: DualEncoder,
+    model: ImageTextModel,
     texts: Sequence[str],  # raw captions
     parses: Sequence[Parse],  # of the cleaned captions
     input_name: str = "words@final",  # which states, see the notebook *words*
@@ -215,10 +215,9 @@ def word_embeddings(
     """
     if len(texts) != len(parses):
         raise ValueError(f"parses: {len(texts)} needed, one a caption, got {len(parses)}")
-    tokenizer: Any = model.tokenizer
     rows = []
     for text, parse in zip(texts, parses):
-        rows.append(align(text, parse, tokenizer.encode(text)))
+        rows.append(align(text, parse, model.tokenizer.encode(text)))
     found = []
     for start in range(0, len(rows), batch_size):
         part = rows[start : start + batch_size]
@@ -232,7 +231,7 @@ def word_embeddings(
 
 # %% ../../../nbs/papers/syntax/845_parse_recovery.ipynb #d8ec327b
 def parse_report(
-    model: DualEncoder,  # with cones
+    model: ImageTextModel,  # with cones
     texts: Sequence[str],  # raw captions, none of them seen in training
     parses: Sequence[Parse],  # gold, of the cleaned captions
     input_name: str = "words@final",  # which states

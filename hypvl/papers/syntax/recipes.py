@@ -10,7 +10,6 @@ __all__ = ['SHARE', 'WEIGHT', 'PROBES', 'SECTIONS', 'SHUFFLED', 'CHANGES', 'synt
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -20,6 +19,7 @@ from ...data.records import Parse
 from ...data.sources import DataPaths, DataSource, WorldSource
 from ...data.world.captions import caption
 from ...data.world.scenes import WorldConfig
+from ...models.image_text import ImageTextModel
 from ..changes import Change
 from ..clip_line import NAMES, recipe
 from ..recipes import BUDGETS, known_name, with_vocabulary
@@ -68,7 +68,7 @@ def syntax_recipe(
     made = recipe(family, preset, size="S" if published else "B", boxes=boxes, seed=seed)
     kind = overrides.get("data.kind", made.data.kind).removeprefix("parsed_")
     overrides["data.kind"] = f"parsed_{kind}"
-    data: Any = override(made.data, {"kind": "parsed_world"})
+    data = override(made.data, {"kind": "parsed_world"})
     if published or kind != "world":
         data = replace(data, parses="spacy", parser="en_core_web_sm")
     else:
@@ -177,7 +177,7 @@ def tested_parses(
 
 
 def parse_frames(
-    model: Any,
+    model: ImageTextModel,
     data: DataPaths,
     recipe: Recipe,
     out: Path,
@@ -189,8 +189,7 @@ def parse_frames(
     if not told:
         return {}
     captions, parses = (list(part) for part in zip(*told))
-    objective: Any = recipe.objective
-    words = edge_term(objective.more).specific
+    words = edge_term(recipe.objective.make().terms).specific
     frames = parse_report(model, captions, parses, words)
     score = data.train.parent / "parser" / "score.json"
     if frames and score.is_file():  # score of a parser trained on a few captions
