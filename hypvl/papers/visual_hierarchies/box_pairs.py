@@ -22,7 +22,7 @@ from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
 from ...config import suggest, to_dict
-from ...data.batches import EpochDataset
+from ...data.batches import EpochDataset, Visit
 from .box_table import SCENE, Boxes
 from .containment import SLACK, Pairs, lies_within
 from .cross_image import CrossImage, training_pairs
@@ -384,7 +384,7 @@ class BoxPairDataset(EpochDataset):
         facts = dict(boxes=self.boxes.content_hash, pairs=len(self), config=config)
         return facts | dict(size=self.size, containment=self.sets.containment)
 
-    def __getitem__(self, visit: tuple[Any, ...]) -> dict[str, Any]:
+    def __getitem__(self, visit: Visit) -> dict[str, Any]:
         epoch, index, *sampled = visit
         found = self.views.sample(*self._pair(epoch, index), f"{self.seed}/{epoch}/{index}")
         return found | {"entails": list(sampled[0])} if sampled else found

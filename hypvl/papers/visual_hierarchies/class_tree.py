@@ -9,7 +9,6 @@ __all__ = ['BOUNDS', 'class_statistics', 'ClassTree', 'class_tree']
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -90,12 +89,11 @@ def class_tree(
     kept = kept.iloc[np.lexsort(keys)]
     graph = nx.DiGraph()
     reach = [1 << node for node in range(len(boxes.classes))]  # a bit for each class below
-    row: Any
-    for row in kept.itertuples(index=False):
-        general, specific = int(row.general), int(row.specific)
+    for row in kept.to_dict("records"):
+        general, specific = int(row["general"]), int(row["specific"])
         if reach[specific] >> general & 1:
             continue
-        graph.add_edge(general, specific, frequency=row.frequency, proportion=row.proportion)
+        graph.add_edge(general, specific, frequency=row["frequency"], proportion=row["proportion"])
         if not reach[general] >> specific & 1:
             for node in range(len(reach)):
                 if reach[node] >> general & 1:

@@ -10,7 +10,6 @@ __all__ = ['ONE_IMAGE', 'SceneTree', 'scene_tree', 'richest_scene', 'geodesic', 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #95f0b0b2
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -386,10 +385,9 @@ def retrieval_figure(
             head = figure.add_subplot(grid[line, :2], xticks=[], yticks=[])
             head.imshow(picture(str(query)))
             head.set_ylabel(str(model).replace(", ", ",\n"), fontsize=8)
-            hit: Any
             for place, hit in zip(range(top), part.itertuples()):
                 axis = figure.add_subplot(grid[line, place + 2], xticks=[], yticks=[])
-                _draw_result(axis, crop_of(picture(hit.file), hit), hit)
+                _draw_result(axis, crop_of(picture(str(hit.file)), hit), hit)
         marks = []
         for colour, dash, label in _RIGHT.values():
             marks.append(Line2D([], [], color=colour, ls=dash, lw=2, label=label))

@@ -193,7 +193,8 @@ class Hierarchical:
             at = _at(fraction)
             values[f"recall{at}"] = _ratio(row_counts(taken & right), known)
             if search.candidates.ndim == 1:
-                moved, variation = self._transport(self._histogram(taken), part)
+                pool, wanted = search.pool(part), search.wanted(part, hierarchical=True)
+                moved, variation = transport_distances(self._histogram(taken), pool, wanted)
                 values |= {f"transport{at}": moved, f"variation{at}": variation}
         return values
 
@@ -204,10 +205,6 @@ class Hierarchical:
             labels = self.search.candidates[row]
             counts[query] = np.bincount(labels, minlength=self.search.classes)
         return counts
-
-    def _transport(self, retrieved, part):
-        wanted = self.search.wanted(part, hierarchical=True)
-        return transport_distances(retrieved, self.search.pool(part), wanted)
 
 # %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #4eecf7b1
 BYTES_A_PAIR = 48  # scores, their parts while they are made, masks and counts

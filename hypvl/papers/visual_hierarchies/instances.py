@@ -370,7 +370,7 @@ def hit_rows(
             image = int(chosen.query_images[place]) if to_boxes else int(boxes.image[row])
             corners = np.where(rows[ranked, None] == SCENE, (0, 0, 1, 1), boxes.xyxy[rows[ranked]])
             names = [boxes.names[boxes.label[r]] if r != SCENE else "scene" for r in rows[ranked]]
-            columns: dict[str, Any] = {"query": files[image], "label": names}
+            columns: dict[str, object] = {"query": files[image], "label": names}
             columns |= {"rank": np.arange(1, len(ranked) + 1), "score": values[ranked]}
             columns |= {"norm": norms[ranked], "file": [files[i] for i in images[ranked]]}
             columns |= dict(zip(("x1", "y1", "x2", "y2"), corners.T))
@@ -420,9 +420,8 @@ def _large_boxes(boxes: Boxes, most: int, seed: int = 0) -> np.ndarray:
 
 def _radii(model: ImageEncoder, points: Float[Tensor, "N D"]) -> np.ndarray:
     "Distances of points from the root."
-    geometry: Any = model.geometry
     with inference(model) as device:
-        return geometry.norm(points.to(device)).double().cpu().numpy()
+        return model.geometry.norm(points.to(device)).double().cpu().numpy()
 
 
 def _single_class_sets(root: str) -> Iterator[tuple[str, ImageSet, ImageSet]]:
@@ -494,12 +493,12 @@ def _measure(
     progress: bool = False,
 ) -> dict[str, pd.DataFrame]:
     "A probe: retrieval of instances, all frames of a model."
-    source: Any = recipe.test or recipe.data
+    source = recipe.test or recipe.data
     if not isinstance(source, BoxSource):
         kind = source.kind
         raise TypeError(f"probes: instances need data of kind 'boxes', recipe.test is {kind!r}")
     size, workers, seed = recipe.image_size, recipe.train.workers, recipe.train.seed
-    geometry: Any = model.geometry
+    geometry = model.geometry
     place = next(iter(model.parameters())).device
     trained_on = load_boxes(data.train)
     set_missing_root(model, trained_on, size, workers)

@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,17 +24,18 @@ from hypvl.data.coco import (
 from .box_table import Boxes, make_boxes
 
 # %% ../../../nbs/papers/visual_hierarchies/862_lvis.ipynb #5062f037
-def _four_numbers(bbox: Any) -> bool:
+def _four_numbers(bbox: object) -> bool:
     "Whether a box is a list of four numbers."
     if not isinstance(bbox, list) or len(bbox) != 4:
         return False
     return all(_is_number(v) for v in bbox)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     "Whether a value can be a coordinate; not true, false or values beyond float64."
-    known = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return known and not abs(value) > sys.float_info.max
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return not abs(value) > sys.float_info.max
 
 # %% ../../../nbs/papers/visual_hierarchies/862_lvis.ipynb #2b7fbc3a
 def _categories(file: CocoFile) -> tuple[dict[int, int], list[str], list[str]]:

@@ -8,7 +8,6 @@ __all__ = ['BUDGET_METRICS', 'FIGURES', 'paper', 'by_score', 'recipe_trials', 's
 # %% ../../../nbs/papers/visual_hierarchies/879_paper.ipynb #98bb96aa
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -62,17 +61,10 @@ def _concept(study: Study) -> Drawing:
 
 def _pairs(study: Study) -> Drawing:
     boxes, pairs = _training_boxes(study)
-    large = boxes.take(boxes.area >= _source(study).pairs.min_area)
-    drawn, kept = (
-        CrossImage(large).draw(0),
-        np.flatnonzero(boxes.area >= _source(study).pairs.min_area),
-    )
-    cross = Pairs(drawn.image, drawn.parent, kept[drawn.child])
+    large = boxes.area >= _source(study).pairs.min_area
+    drawn = CrossImage(boxes.take(large)).draw(0)
+    cross = Pairs(drawn.image, drawn.parent, np.flatnonzero(large)[drawn.child])
     return pair_figure(richest_scene(boxes, pairs), cross, Views(boxes, 224))
-
-
-def _angles(study: Study) -> Drawing:
-    return angle_figure()
 
 
 def _retrieval(study: Study, first: int, count: int) -> Drawing:
@@ -168,23 +160,15 @@ def _figure(draw, file: str, name: str, *needs: str, section: str = "") -> Figur
     return Figure(draw, file, needs, section, _CAPTIONS[name])
 
 
-def _first_queries(study: Study) -> Drawing:
-    return _retrieval(study, 0, 2)
-
-
-def _more_queries(study: Study) -> Drawing:
-    return _retrieval(study, 2, 4)
-
-
 FIGURES = {
     "1": _figure(_concept, "figure1_concept", "1", "data"),
     "2": _figure(_pairs, "figure2_pairs", "2", "data"),
-    "3": _figure(_angles, "figure3_angles", "3"),
-    "4": _figure(_first_queries, "figure4_retrieval", "4", "hits", "data"),
+    "3": _figure(lambda study: angle_figure(), "figure3_angles", "3"),
+    "4": _figure(lambda study: _retrieval(study, 0, 2), "figure4_retrieval", "4", "hits", "data"),
     "5": _figure(_curves, "figure5_curves", "5", "curves"),
     "6": _figure(_tree, "figure6_trees", "6", "tree"),
     "7": _figure(_frequencies, "figure7_classes", "7", "classes"),
-    "9": _figure(_more_queries, "figure9_retrieval", "9", "hits", "data"),
+    "9": _figure(lambda study: _retrieval(study, 2, 4), "figure9_retrieval", "9", "hits", "data"),
     "order": _figure(_order, "order", "order", "items"),
     "training": _figure(_training, "training", "training", "history"),
     "budget": _figure(_budget, "budget", "budget", "results", section="budget"),
@@ -224,7 +208,7 @@ def set_counts(study: Study) -> pd.DataFrame:
     return rows.set_index(["dataset", "what"])[["value", "paper"]].round(2)
 
 # %% ../../../nbs/papers/visual_hierarchies/879_paper.ipynb #5a931d12
-def _describe(recipe: Recipe) -> Mapping[str, Any]:
+def _describe(recipe: Recipe) -> Mapping[str, object]:
     "Columns of the plan besides the model."
     known = recipe.columns
     ranks = known.get("dist_func", "")

@@ -185,14 +185,15 @@ def _check_unions(
         raise ValueError(f"budget={budget!r}: {given}, which are not trained further")
 
 
-def _as_published(family: str = "hyp", unions: str = "", preset: str = "mini", **_: Any) -> bool:
+def _as_published(family: str = "hyp", unions: str = "", preset: str = "mini", **_: object) -> bool:
     "Whether a model has its weights as they were published, without training."
     return family == "frozen" or bool(unions and preset == "paper")
 
 # %% ../../../nbs/papers/visual_hierarchies/874_recipes.ipynb #d7cf60fb
-def _one_epoch(made: Recipe, overrides: Mapping[str, Any]) -> Recipe:
+def _one_epoch(made: Recipe, overrides: Mapping[str, object]) -> Recipe:
     "At preset 'paper' as many steps as the pairs of the data root fill."
-    source: Any = made.data
+    source = made.data
+    assert isinstance(source, BoxSource)
     here = source.root and (Path(source.root) / "open_images").is_dir()  # or on another machine
     if made.preset != "paper" or "train.steps" in overrides or not here:
         return made
@@ -211,7 +212,7 @@ def hierarchy_recipe(
     # multiple of the preset's steps; 0: with the head as it begins; None: all of them
     budget: float | None = None,
     seed: int = 0,
-    **overrides: Any,  # dotted keys of the recipe, e.g. **{"train.steps": 50}
+    **overrides: object,  # dotted keys of the recipe, e.g. **{"train.steps": 50}
 ) -> Recipe:
     """A model of the paper; `frozen` is the pretrained one, without training.
 
@@ -272,7 +273,7 @@ SECTIONS = ("main", "budget", "cross", "hcl", "unions", "scratch", "moco", "othe
 OTHERS = ("hycoclip", "phyclip")  # models of another paper
 
 
-def _other(family: str, preset: str, seed: int, **overrides: Any) -> Recipe:
+def _other(family: str, preset: str, seed: int, **overrides: object) -> Recipe:
     "A model of the CLIP line with this paper's probe; settings of data are those of the probe."
     data, mine = split_overrides(overrides, "data")
     test, _ = _scale(preset, "clip", 0 if data.get("root") else seed)
