@@ -8,7 +8,6 @@ __all__ = ['COLUMNS', 'NOT_PRINTED', 'read_audit', 'audit_table']
 # %% ../../nbs/papers/818_audit.ipynb #5ffd26cb
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -41,20 +40,19 @@ def audit_table(
     "The value of each field beside the printed one; `match` is –, where none is printed."
     by_name = {one.name: flat_fields(to_dict(one)) for one in recipes}
     rows = []
-    row: Any
-    for row in audit.itertuples():
-        ours, match = row.ours, "no" if row.reason else "yes"
-        if row.field:
-            if row.model not in by_name:
-                raise ValueError(f"audit: no recipe {row.model!r} among {', '.join(by_name)}")
-            found = by_name[row.model]
-            if row.field not in found:
-                raise ValueError(f"audit: {row.model!r} has no field {row.field!r}")
-            ours = str(found[row.field])
-            match = "yes" if ours == row.value else "no"
-        if row.printed == NOT_PRINTED:
+    columns = ["model", "item", "printed", "where", "ours", "match", "reason"]
+    for row in audit.to_dict("records"):
+        model, field, match = row["model"], row["field"], "no" if row["reason"] else "yes"
+        if field:
+            if model not in by_name:
+                raise ValueError(f"audit: no recipe {model!r} among {', '.join(by_name)}")
+            if field not in by_name[model]:
+                raise ValueError(f"audit: {model!r} has no field {field!r}")
+            row["ours"] = str(by_name[model][field])
+            match = "yes" if row["ours"] == row["value"] else "no"
+        if row["printed"] == NOT_PRINTED:
             match = "–"
-        where = f"{row.where}: “{row.quote}”" if row.quote else row.where
-        rows.append((row.model, row.item, row.printed, where, ours, match, row.reason))
-    columns = ["model", "item", "paper", "where", "ours", "match", "reason"]
-    return pd.DataFrame(rows, columns=columns)
+        if row["quote"]:
+            row["where"] += f": “{row['quote']}”"
+        rows.append(row | {"match": match})
+    return pd.DataFrame(rows, columns=columns).rename(columns={"printed": "paper"})

@@ -53,7 +53,7 @@ def recipe(
     name: str = "clip_world",  # of a shipped model
     steps: int | None = None,  # None: as shipped
     seed: int = 0,
-    **overrides: Any,  # dotted keys of the recipe
+    **overrides: object,  # dotted keys of the recipe
 ) -> Recipe:
     "Training recipe of a shipped model."
     known_name("name", name, SHIPPED)
@@ -116,13 +116,11 @@ def world_scores(
         texts = [f"a photo of {Mention(node, world.words[node][0]).phrase}" for node in nodes]
         wanted = torch.tensor([nodes.index(row[column]) for row in truth])
         found[level] = _share(_choose(model, pixels, texts) == wanted)
-    config: Any = model.config
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         raw = write_grit(world, "val", scenes, place / "raw", progress=False)
-        wanted = PrepareConfig(
-            size=config.vision.image_size, min_area=source.min_area, subsampling=0
-        )
+        size = model.config.vision.image_size
+        wanted = PrepareConfig(size=size, min_area=source.min_area, subsampling=0)
         prepare(raw, place / "val", wanted, progress=False)
         data = DataPaths(place, place / "val", place, "")
         frame = validation_frames(model, data, recipe("clip_world"), place)["validation"]

@@ -8,7 +8,6 @@ __all__ = ['TRAINED', 'Compared', 'flat_fields', 'field_differences', 'Change', 
 # %% ../../nbs/papers/817_changes.ipynb #5d98427e
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pandas as pd
 
@@ -17,11 +16,11 @@ from ..training.recipe import Recipe
 
 # %% ../../nbs/papers/817_changes.ipynb #fce3cdd6
 def flat_fields(
-    nested: Mapping[str, Any],  # as `to_dict` gives it
+    nested: Mapping[str, object],  # as `to_dict` gives it
     prefix: str = "",
-) -> dict[str, Any]:
+) -> dict[str, object]:
     "Values by dotted keys; rows of a list of configs are numbered."
-    flat: dict[str, Any] = {}
+    flat: dict[str, object] = {}
     for key, value in nested.items():
         if isinstance(value, (list, tuple)) and value and isinstance(value[0], Mapping):
             value = {str(i): row for i, row in enumerate(value)}
@@ -39,7 +38,9 @@ _NO_PART = ("train.grad_norms",)  # log messages
 def field_differences(
     recipe: Recipe,
     reference: Recipe,
-) -> dict[str, tuple[Any, Any]]:  # dotted key → (of the reference, of the recipe); None: no field
+) -> dict[
+    str, tuple[object, object]
+]:  # dotted key → (of the reference, of the recipe); None: no field
     "The fields on which the trained weights depend and in which two recipes differ."
     sides = []
     for made in (reference, recipe):
@@ -61,7 +62,7 @@ class Change:
     # parts of names of the parameters that are new, are missing or start elsewhere
     parameters: tuple[str, ...] = ()
     # values of fields of the model, where several have one name
-    where: Mapping[str, Any] = field(default_factory=dict)
+    where: Mapping[str, object] = field(default_factory=dict)
 
     def covers(self, key: str) -> str:
         "The declared field that a dotted key belongs to; empty: none."

@@ -9,11 +9,10 @@ __all__ = ['run_folder', 'uses_of', 'checkpoint_facts']
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from ..config import read_object
+from ..geometry.spaces import Geometry
 from ..models.head import LOADABLE
-from ..models.hub import model_facts
+from ..models.hub import HubModel, model_facts
 from ..models.shipped import SHIPPED, shipped_facts
 from .report import load_checkpoint
 
@@ -62,10 +61,9 @@ def _shipped(name: str) -> dict[str, str]:
 
 # %% ../../nbs/papers/813_checkpoint_facts.ipynb #4d2a976e
 def uses_of(
-    model: nn.Module,  # with a geometry
+    model: HubModel,  # with a geometry
 ) -> list[str]:
     "Uses of a model, one per line."
-    geometry: Any = model.geometry
     has = {
         n
         for n in ("encode_image", "encode_text", "score", "classify", "scores")
@@ -86,10 +84,10 @@ def uses_of(
         uses.append(
             'name pairs of a state and an object, seen or not: scores({"image": pixels}, pairs)'
         )
-    lacking = geometry.lacks()
+    lacking = model.geometry.lacks()
     if "encode_image" in has and not bare and not {"dist", "norm", "search_vectors"} & {*lacking}:
         uses.append("search images: hypvl explore --run CHECKPOINT")
-    if geometry.has_cones:
+    if model.geometry.has_cones:
         uses.append(
             "order general and specific: entailment cones, geometry.entail, geometry.angles"
         )
@@ -98,7 +96,7 @@ def uses_of(
     return uses
 
 # %% ../../nbs/papers/813_checkpoint_facts.ipynb #d63c3118
-def _learned(geometry: Any) -> dict[str, str]:
+def _learned(geometry: Geometry) -> dict[str, str]:
     "The scalars that a geometry has learned, as they are stored."
     facts = {}
     for name, value in geometry.named_parameters():

@@ -196,7 +196,7 @@ def _side(rows: _ByPlace, query: str, columns: Sequence[Column]) -> dict[str, pd
     chosen = _selected(rows, query, columns)
     keys, settings = [column.key for column in columns], _settings(chosen)
     places = zip(*(chosen[name] for name in _PLACE))
-    cells: dict[Any, dict[tuple, list]] = {}  # seed → place → (value, n, data, setting) of rows
+    cells: dict[int, dict[tuple, list]] = {}  # seed → place → (value, n, data, setting) of rows
     for seed, place, *row in zip(
         chosen["seed"], places, chosen["value"], chosen["n"], chosen["data"], settings
     ):

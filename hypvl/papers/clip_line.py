@@ -7,7 +7,6 @@ __all__ = ['FAMILIES', 'NAMES', 'WITH_BOXES', 'model_label', 'variant_fields', '
 
 # %% ../../nbs/papers/816_clip_line.ipynb #3821189c
 from dataclasses import replace
-from typing import Any
 
 from ..config import override
 from ..losses.objective import VARIANTS, FamilyObjective
@@ -40,9 +39,9 @@ def model_label(
 def variant_fields(
     family: str,
     variant: str,  # 'official' or 'paper'
-) -> dict[str, Any]:  # by dotted key of the recipe
+) -> dict[str, str | float]:  # by dotted key of the recipe
     "All fields of a recipe in which paper and published code differ, as one of them has them."
-    fields: dict[str, Any] = {"objective.variant": variant, "train.decay_variant": variant}
+    fields: dict[str, str | float] = {"objective.variant": variant, "train.decay_variant": variant}
     if family != "clip":
         fields["model.geometry.scale"] = {"official": "factor", "paper": "modality"}[variant]
     if family == "phyclip" and variant == "official":
@@ -86,7 +85,7 @@ def recipe(
         known_name("variant", variant, tuple(VARIANTS))
     data, train = preset_scale(preset)
     tower = _TOWERS["published" if preset == "paper" else "world"][size]
-    objective: Any = override(FamilyObjective(boxes=boxes), {"family": family})
+    objective = override(FamilyObjective(boxes=boxes), {"family": family})
     if preset != "paper":
         data = override(data, {"suite.draw": seed})
         objective = replace(objective, delay="plateau", ramp=min(150, train.steps // 4))
@@ -103,8 +102,8 @@ def recipe(
     )
     made = override(made, variant_fields(family, variant or "official"))
     made = at_budget(override(made, overrides), budget)
-    objective = made.objective
-    with_boxes = objective.boxes
+    assert isinstance(made.objective, FamilyObjective)
+    with_boxes = made.objective.boxes
     if preset != "paper" and "model.text.vocabulary" not in overrides:
         made = with_vocabulary(made)
     label = made.label or model_label(family, with_boxes)

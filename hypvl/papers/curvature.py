@@ -7,7 +7,6 @@ __all__ = ['EQUIVALENCE', 'contrasts', 'radius_curve', 'radius_table', 'with_ear
 
 # %% ../../nbs/papers/819_curvature.ipynb #2c82c47c
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -22,7 +21,7 @@ from .figures import Drawing, panels, style
 EQUIVALENCE = 1.0  # points of R@5
 
 
-def _difference(table: pd.DataFrame, cell: str, rival: str) -> dict[str, Any]:
+def _difference(table: pd.DataFrame, cell: str, rival: str) -> dict[str, float]:
     "Effect of a pair of cells with its interval."
     found = effects(table, cell, rival).to_numpy()
     low, high = t_interval(found)
@@ -105,13 +104,12 @@ def curvature_figure(
         left, *right = axes.flat
         left.axvspan(-EQUIVALENCE, EQUIVALENCE, color=".92", lw=0)
         left.axvline(0, color=".3", lw=1)
-        row: Any
-        for place, row in enumerate(judged.itertuples()):
-            colour = _COLOURS.get(row.outcome, ".45")
-            left.plot([row.low, row.high], [place, place], color=colour, lw=2)
-            left.plot(row.effect, place, "o", color=colour, ms=6)
+        for place, row in enumerate(judged.to_dict("records")):
+            colour = _COLOURS.get(row["outcome"], ".45")
+            left.plot([row["low"], row["high"]], [place, place], color=colour, lw=2)
+            left.plot(row["effect"], place, "o", color=colour, ms=6)
             said = {"color": colour, "fontsize": 7, "ha": "center"}
-            left.text(row.effect, place - 0.18, row.outcome, **said)
+            left.text(row["effect"], place - 0.18, row["outcome"], **said)
         left.set_yticks(
             range(len(judged)), [name.replace(" − ", "\n− ") for name in judged["contrast"]]
         )

@@ -7,10 +7,9 @@ __all__ = ['RATES', 'TUNING_SEEDS', 'DATASET', 'STEPS', 'on_features', 'split_re
            'encodes_texts', 'validation_retrieval_frames', 'recall_by_rate', 'recall_by_steps']
 
 # %% ../../nbs/papers/814_feature_recipes.ipynb #a3c417fa
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -103,7 +102,8 @@ def retrieval_frames(
     model: HyperbolicHead, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "Retrieval on the test split of the store that a recipe trains on."
-    source: Any = recipe.data
+    source = recipe.data
+    assert isinstance(source, FeatureSource)
     items = split_retrieval(model, FeatureStore(data.suite), "test", source.name)
     return {"results": summarise(items, recipe.train.seed).assign(reason=""), "items": items}
 
@@ -115,7 +115,7 @@ RATES = (3e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # learning rates that every model tries
 TUNING_SEEDS = (8, 9, 10)  # none of the study's own; seed 8 has the fold of seed 0
 DATASET = "Flickr8k"  # of the studies of all papers, in tables and claims
 STEPS = 1_500
-_TRAINING: dict[str, Any] = {
+_TRAINING: Mapping[str, object] = {
     "steps": STEPS,
     "batch_size": 256,
     "warmup": None,  # a tenth of the steps, at most 100
@@ -150,9 +150,8 @@ def on_photographs(
 ) -> Recipe:
     "The recipe at preset `photographs`. ValueError where the folder is empty."
     made = on_features(recipe, _given(folder))
-    source: Any = made.data
     fold = None if published else seed % PARTS
-    data = replace(source, fold=fold, name=DATASET)
+    data = replace(made.data, fold=fold, name=DATASET)
     train = replace(recipe.train, **_TRAINING, lr=rate, seed=seed)
     return replace(made, preset="photographs", data=data, train=train, probes=("retrieval",))
 

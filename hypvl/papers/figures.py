@@ -408,12 +408,11 @@ def _draw_budget(axis: Axes, rows: pd.DataFrame, colours: Mapping[str, str]) -> 
 
 def _draw_signs(axis: Axes, signs: pd.DataFrame, rivals: Sequence[str]) -> None:
     "Draw one row per rival and one lead in points per budget, in brackets as its sign is."
-    row: Any
-    for row in signs.itertuples():
-        place = rivals.index(row.model)
-        lead = "0" if abs(row.lead) < 0.0005 else f"{100 * row.lead:+.1f}".replace("-", "−")
-        text = f"({lead})" if row.sign.startswith("(") else lead
-        axis.text(row.budget, place, text, ha="center", va="center", fontsize=8)
+    for row in signs.to_dict("records"):
+        lead, place = row["lead"], rivals.index(row["model"])
+        text = "0" if abs(lead) < 0.0005 else f"{100 * lead:+.1f}".replace("-", "−")
+        text = f"({text})" if row["sign"].startswith("(") else text
+        axis.text(row["budget"], place, text, ha="center", va="center", fontsize=8)
     axis.set(ylim=(len(rivals) - 0.4, -0.6), yticks=range(len(rivals)))
     axis.grid(visible=False)
 

@@ -10,7 +10,6 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
 
 from ..arguments import check_folder
 from ..config import UnknownKey, override, suggest
@@ -98,7 +97,7 @@ _IMPORTED = (
 
 
 def read_parameters(
-    namespace: Mapping[str, Any],  # `globals()` of the notebook
+    namespace: Mapping[str, object],  # `globals()` of the notebook
     sections: tuple[str, ...],  # of the paper, the first is always run
     seeds: Seeds = Seeds(),  # of the paper
     skip: tuple[type, ...] = (),  # more types that are no parameters

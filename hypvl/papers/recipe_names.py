@@ -13,7 +13,6 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ..config import from_dict, override, read_object, suggest
 from ..data.own_data import PairSource
@@ -44,7 +43,7 @@ class NamedRecipe:
     recipe: Recipe
 
 
-def _facts(paper: Paper, recipe: Recipe) -> dict[str, Any]:
+def _facts(paper: Paper, recipe: Recipe) -> dict[str, object]:
     "Settings that can distinguish two recipes with one label."
     return {**recipe.columns, "tower": recipe.tower, **paper.describe(recipe)}
 
@@ -67,11 +66,11 @@ def named_recipes(
     paper: Paper,
     preset: str = "mini",
     seed: int = 0,
-    **overrides: Any,  # dotted keys of every recipe, such as `data.root`
+    **overrides: object,  # dotted keys of every recipe, such as `data.root`
 ) -> dict[str, NamedRecipe]:  # by name, in the order of the sections
     "Every recipe of a paper by a unique name; of equal ones the first."
     found: dict[str, NamedRecipe] = {}
-    first_facts: dict[str, dict[str, Any]] = {}
+    first_facts: dict[str, dict[str, object]] = {}
     known = set()
     for section in paper.sections:
         for recipe in paper.recipes(section, preset=preset, seed=seed, **overrides):
@@ -89,7 +88,7 @@ def find_recipe(
     name: str,  # PAPER:RECIPE, such as 'phyclip:meru'
     preset: str = "mini",
     seed: int = 0,
-    overrides: Mapping[str, Any] | None = None,  # dotted keys of the recipe
+    overrides: Mapping[str, object] | None = None,  # dotted keys of the recipe
 ) -> Recipe:
     "The recipe of a name; small and capital letters are the same."
     front, _, back = name.partition(":")
@@ -118,7 +117,7 @@ def find_recipe(
 # %% ../../nbs/papers/812_recipe_names.ipynb #0bd4664e
 def read_recipe(
     path: str | Path,  # JSON of a recipe, or the `job.json` of a run
-    overrides: Mapping[str, Any] | None = None,  # dotted keys of the recipe
+    overrides: Mapping[str, object] | None = None,  # dotted keys of the recipe
 ) -> Recipe:
     "The recipe in a file."
     for paper in paper_packages():  # kinds of models, objectives and data that papers add

@@ -241,15 +241,15 @@ def pick_columns(
 
 
 def by_model(
-    row: Mapping[str, Any],  # of the results
+    row: Mapping[str, str],  # of the results
 ) -> str:
     "The name of the model, as the heading of a row."
     return row["model"]
 
 
 def place_among(
-    name: Any,
-    order: Sequence[Any],  # of names
+    name: object,
+    order: Sequence[object],  # of names
 ) -> int:
     "The position of a name in an order; unknown names come last."
     return order.index(name) if name in order else len(order)
@@ -269,11 +269,11 @@ class Rule:
     percent: bool = True  # printed times 100
     names: Mapping[str, str] = field(default_factory=dict)  # printed name → name here
 
-    def matches(self, row: Mapping[str, Any]) -> bool:
+    def matches(self, row: Mapping[str, object]) -> bool:
         "Whether a printed cell is of this kind."
         return all(re.fullmatch(text, str(row[name])) for name, text in self.when.items())
 
-    def read(self, row: Mapping[str, Any]) -> dict[str, Any]:
+    def read(self, row: Mapping[str, Any]) -> dict[str, str | float]:
         "The measurement and value of a printed cell."
         parts = {"suite": self.suite, "dataset": self.dataset, "metric": self.metric}
         cell = {}
@@ -290,7 +290,7 @@ class Reference:
     files: str  # for example 'mine_table{}.csv'
     tables: tuple[int | str, ...]  # numbers of the tables, as in the names of the files
     rules: tuple[Rule, ...]  # the first that matches a cell reads it
-    models: Mapping[str, Mapping[str, Any]]  # printed model, a regular expression → its columns
+    models: Mapping[str, Mapping[str, object]]  # printed model, a regular expression → its columns
     columns: Mapping[str, str] = field(default_factory=dict)  # column of the CSV → column here
     printed: str = "{model}"  # name of a printed model; filled from the CSV's columns
     # folder → printed rows that cannot be right: columns table, model, dataset, why
@@ -324,13 +324,13 @@ class Reference:
             found.setdefault((row.table, row.model, row.dataset), str(row.why))
         return found
 
-    def _cell(self, row: dict, file: Path) -> dict[str, Any]:
+    def _cell(self, row: dict, file: Path) -> dict[str, str | float]:
         for rule in self.rules:
             if rule.matches(row):
                 return rule.read(row)
         raise ValueError(f"rules: none reads the cell {dict(row)} of {file.name}")
 
-    def _model(self, row: dict, file: Path) -> dict[str, Any]:
+    def _model(self, row: dict, file: Path) -> dict[str, object]:
         named = {here: row[there] for there, here in self.columns.items() if there in row}
         name = self.printed.format(**row)
         for printed, columns in self.models.items():

@@ -32,6 +32,7 @@ from ..evaluation.suites.features import Share, weights_hash
 from ..evaluation.suites.protocols import Protocol
 from ..evaluation.suites.tasks import SUITES, default_suite, world_folder
 from ..models import create_model, from_open_clip, load_model, load_official
+from ..models.hub import HubModel
 from ..models.interop import open_clip_config
 from ..models.shipped import SHIPPED, load_shipped
 from .provenance import git_state, save_provenance, short_commit, stamp, versions
@@ -115,7 +116,7 @@ def _from_open_clip(text: str) -> nn.Module:
 
 
 def family_of(
-    model: Any,
+    model: HubModel,
     given: str | None = None,  # given by the user
 ) -> str:
     "The family of a model in tables: as given, as published, or its geometry."

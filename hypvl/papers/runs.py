@@ -23,12 +23,14 @@ import torch
 from torch import Tensor
 
 from ..config import from_dict, suggest, to_dict
+from ..data.batches import Loader
 from ..data.sources import DataPaths, DataSource
 from ..evaluation.retrieval import recall_at_k
 from ..evaluation.suites.evaluate import evaluate_suite, load_frames, save_frames
 from ..evaluation.suites.protocols import Protocol
 from ..evaluation.zero_shot import inference
 from ..losses.entailment import Entail, warn_without_cones
+from ..models.image_text import ImageTextModel
 from ..models.registry import create_model, load_model
 from . import paper_packages
 from hypvl.papers.provenance import (
@@ -51,7 +53,7 @@ from ..training.update import make_accelerator
 # %% ../../nbs/papers/802_runs.ipynb #6a5d1837
 def make_loader(
     recipe: Recipe, data: DataPaths, tokenizer, rank: int = 0, world_size: int = 1
-) -> Any:
+) -> Loader:
     "Training batches of one process, in the order of the recipe's seed."
     return recipe.data.loader(
         data,
@@ -148,7 +150,7 @@ def find_probe(
 
 # %% ../../nbs/papers/802_runs.ipynb #8f7d44f5
 def suite_frames(
-    model: Any, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
+    model: ImageTextModel, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "All test sets of the data; on real data, which takes hours, finished ones are kept."
     kept: dict[str, Any] = {}
@@ -166,7 +168,7 @@ def suite_frames(
 
 
 def validation_embeddings(
-    model: Any,
+    model: ImageTextModel,
     data: DataPaths,  # of the source that the recipe is tested on
     recipe: Recipe,
 ) -> dict[str, Tensor]:  # 'image' and 'text', on the CPU in float32
@@ -183,7 +185,7 @@ def validation_embeddings(
 
 # %% ../../nbs/papers/802_runs.ipynb #69b8dd91
 def validation_frames(
-    model: Any, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
+    model: ImageTextModel, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "Retrieval on validation scenes."
     embeddings = validation_embeddings(model, data, recipe)
@@ -411,7 +413,7 @@ def _columns_of(frame: pd.DataFrame, kind: Callable[[Any], bool]) -> list[str]:
     return [name for name in frame.columns if kind(frame[name].dtype)]
 
 
-def _is_category(dtype: Any) -> bool:
+def _is_category(dtype: object) -> bool:
     return isinstance(dtype, pd.CategoricalDtype)
 
 
@@ -419,7 +421,7 @@ def joined(
     frames: Sequence[pd.DataFrame],
 ) -> pd.DataFrame:
     "Frames one below the other; columns that are categories in all that have them stay such."
-    chosen: dict[str, dict[Any, None]] = {}  # column → its categories, in order of appearance
+    chosen: dict[str, dict[object, None]] = {}  # column → its categories, in order of appearance
     for name in dict.fromkeys(
         name for frame in frames for name in _columns_of(frame, _is_category)
     ):

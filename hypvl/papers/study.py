@@ -76,10 +76,6 @@ class Measure:
     of: Callable[[Frames], pd.DataFrame]
     needs: tuple[str, ...]  # frames without which there is no value
 
-
-def _no_columns(recipe: Recipe) -> Mapping[str, Any]:
-    return {}
-
 # %% ../../nbs/papers/800_study.ipynb #a19ab123
 @dataclass(frozen=True)
 class Paper:
@@ -98,7 +94,7 @@ class Paper:
         default_factory=dict
     )  # measures by NAME of `measure:NAME`
     seeds: Seeds = Seeds()  # default
-    describe: Callable[[Recipe], Mapping[str, Any]] = _no_columns  # columns of the plan
+    describe: Callable[[Recipe], Mapping[str, object]] = lambda recipe: {}  # columns of the plan
     real_data: str = "grit"  # kind of the data source that `data_root` names
     backbone: str = ""  # key of its recipes that `backbone` sets; empty: none has frozen encoders
     # recipes of the published sizes where sizes are those of the data and the data are not there:
@@ -112,7 +108,7 @@ class Paper:
 
     def plan(
         self,
-        namespace: Mapping[str, Any] | None = None,  # `globals()` of a notebook
+        namespace: Mapping[str, object] | None = None,  # `globals()` of a notebook
         **parameters,  # of `RunParameters`, in place of a notebook's
     ) -> "Study":
         "The runs to make, from the parameters of a notebook."
@@ -205,7 +201,7 @@ def read_saved(
 
 def select_rows(
     frames: Sequence[pd.DataFrame],
-    where: Mapping[str, Sequence[Any]],  # column → values that its rows may have
+    where: Mapping[str, Sequence[object]],  # column → values that its rows may have
 ) -> pd.DataFrame:
     "Rows of several frames, with strings in place of categories."
     parts = []
@@ -483,7 +479,7 @@ def study_provenance(
     results: pd.DataFrame | None,  # of all sections
     parameters: RunParameters,
     seconds: float,
-) -> dict[str, Any]:
+) -> dict[str, object]:
     "Provenance of a study: versions, seeds, hashes of configs and data."
     hashes = {
         section: ", ".join(dict.fromkeys(one["results"]["run"].astype(str)))
@@ -569,9 +565,9 @@ class Study(StudyRows):
 
     def show(
         self,
-        table: Callable[..., Any],  # (study, ...), such as `alignment_by_model`
+        table: Callable[..., object],  # (study, ...), such as `alignment_by_model`
         **arguments,
-    ) -> Any:
+    ) -> object:
         "A further table of the paper; a sentence where the runs left no rows for it."
         try:
             found = table(self, **arguments)

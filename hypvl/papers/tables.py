@@ -43,7 +43,7 @@ _ORIGIN = ("preset", "commit", "data", "run")
 def over_seeds(
     # rows of one cell, one a seed: value, low, high, n, seed, preset, commit, data, run
     rows: Sequence[Mapping],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     "Mean, 95 % interval, and kind of interval of one cell."
     seen = []
     for row in rows:
@@ -156,7 +156,7 @@ def _refuse_mixed_runs(heading: str, score: str, column: Column, rows: list[Mapp
 # %% ../../nbs/papers/807_tables.ipynb #e997feae
 def _one_a_seed(rows: list[Mapping]) -> list[Mapping]:
     "One row per seed; text-only baselines may differ between runs and are averaged."
-    by_seed: dict[Any, list[Mapping]] = {}
+    by_seed: dict[int, list[Mapping]] = {}
     for row in rows:
         by_seed.setdefault(row["seed"], []).append(row)
     numbers = ("value", "low", "high")
@@ -586,10 +586,9 @@ def _notes(frame: pd.DataFrame, rank_by: Sequence[str]) -> tuple[str, ...]:
     if len(part):
         known = part.drop_duplicates(["dataset", "n", "expected_n"])
         amounts = []
-        cell: Any
-        for cell in known.itertuples():
-            whole = f" of {cell.expected_n:,.0f}" if pd.notna(cell.expected_n) else ""
-            amounts.append(f"{cell.dataset} {cell.n:,.0f}{whole}")
+        for cell in known.to_dict("records"):
+            whole = f" of {cell['expected_n']:,.0f}" if pd.notna(cell["expected_n"]) else ""
+            amounts.append(f"{cell['dataset']} {cell['n']:,.0f}{whole}")
         notes.append(f"{PART}: measured on a part of the data set: {', '.join(amounts)}")
     absent = ours[ours["value"].isna()]
     for reason, rows in absent.groupby("note", sort=False)["row"].unique().items():

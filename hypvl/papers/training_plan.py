@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 import torch
@@ -168,7 +167,7 @@ def measure_update(
     precision = "no" if device_type(device) == "cpu" else recipe.train.precision
     accelerator = make_accelerator(precision, device)
     description = recipe.model.untrained()
-    model: Any = create_model(description, seed=recipe.train.seed)
+    model = create_model(description, seed=recipe.train.seed)
     description.initialise(model)
     objective = recipe.objective.make()
     frozen = freeze(model, recipe.train.groups, objective)
@@ -178,7 +177,7 @@ def measure_update(
     optimizer = recipe.train.make_optimizer(model, objective)
     found = []
     for size in (batch_size, 2 * batch_size):
-        loader: Any = source.loader(data, model.tokenizer, recipe.image_size, size)
+        loader = source.loader(data, model.tokenizer, recipe.image_size, size)
         if recipe.keep_tokens:
             loader = KeptTokens(loader, model.tokens)
         feed = Feed(loader, size, 1, accelerator.device)
@@ -242,7 +241,7 @@ def planned_rows(
     recipe: Recipe,
     cost: UpdateCost | None,  # None where `samples_per_second` is given or nothing is trained
     setting: PlanSetting,
-) -> list[dict[str, Any]]:  # one row per number of devices, at most one device per sample
+) -> list[dict]:  # one row per number of devices, at most one device per sample
     """Samples per second, memory and hours of one run of a recipe.
 
     `cached`: an update needs more memory than a device has, so its gradients are cached.
@@ -334,7 +333,7 @@ def plan_paper(
     if min(setting.devices) > smallest:
         raise ValueError(f"devices: an update has {smallest} samples, got {min(setting.devices)}")
     costs: dict[str, UpdateCost] = {}
-    rows: list[dict[str, Any]] = []
+    rows: list[dict] = []
     kinds = [_same_update(recipe) for *_, recipe in planned]
     measured = setting.samples_per_second is None
     wanted = {kind for kind, (*_, made) in zip(kinds, planned) if made.train.steps and measured}
