@@ -450,9 +450,8 @@ def trained_parameters(
     "Number of parameters with a gradient from the recipe's losses."
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     objective = recipe.objective
-    if (
-        isinstance(objective, CompositionObjective) and not objective.entailment
-    ):  # the categories of primitives are unused
+    # without entailment the categories of primitives are unused
+    if isinstance(objective, CompositionObjective) and not objective.entailment:
         trained = {name: p for name, p in trained.items() if "parent" not in name}
     return sum(p.numel() for p in trained.values())
 

@@ -144,13 +144,12 @@ def _describe(recipe: Recipe) -> Mapping[str, object]:
     "Settings of a run in the plan, besides its model."
     data: Any = recipe.data
     model: Any = recipe.model
+    words = edge_term(recipe.objective.make().terms).specific
     return {
         "μ": recipe.columns["mu"],
         "parses": getattr(data, "parser", "") or data.parses,
         "text tower": model.text.attention,
-        "words in context": edge_term(recipe.objective.make().terms).specific.removeprefix(
-            "words@"
-        ),
+        "words in context": words.removeprefix("words@"),
     }
 
 
