@@ -108,14 +108,14 @@ class BatchSampler(Sampler[list[Visit]]):
 class SampleFault(Exception):
     "A sample that cannot be used."
 
-    def __init__(self, kind: str, where: str, detail: Any):
+    def __init__(self, kind: str, where: str, detail: object):
         super().__init__(kind, where, str(detail))
 
 
 class EpochDataset(Dataset):
     "Base of datasets with one sample per (epoch, index)."
 
-    kinds: Mapping[str, Any] = {}  # entry of a batch → its kind, as in `hypvl.inputs`
+    kinds: Mapping[str, str] = {}  # entry of a batch → its kind, as in `hypvl.inputs`
     train: bool = True  # endless, in another order in each epoch; False: one pass
     shuffle: bool | None = None  # None: in training only
     seed: int = 0  # of the order and of all random draws
@@ -130,19 +130,19 @@ class EpochDataset(Dataset):
     def __len__(self) -> int:
         raise NotImplementedError
 
-    def __getitem__(self, visit: Visit) -> Any:
+    def __getitem__(self, visit: Visit) -> object:
         "The sample of an epoch and an index; raises `SampleFault`."
         raise NotImplementedError
 
-    def note(self, kind: str, where: str, detail: Any) -> None:
+    def note(self, kind: str, where: str, detail: object) -> None:
         "Count a fault of the sample that is being read, which is used all the same."
         self.__dict__.setdefault("_notes", []).append((kind, where, str(detail)))
 
-    def collate(self, samples: list[Any]) -> dict[str, Any]:
+    def collate(self, samples: list) -> dict[str, Any]:
         "A batch of samples."
         return default_collate(samples)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         "Settings of the samples, besides seed and order, for JSON."
         return {}
 
@@ -261,7 +261,7 @@ class Loader:
         "Number of faults so far, by kind."
         return self._faults.counts
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         "Settings that identify these batches."
         return dict(self._facts)
 

@@ -16,23 +16,27 @@ from typing import Any
 from .records import bad_text, read_json
 
 # %% ../../nbs/data/213_coco.ipynb #b112fb9f
+_Entry = Mapping[str, Any]  # an object of a list
+
+
 def said(
-    entry: Any,  # of one of the lists
+    entry: object,  # of one of the lists
     where: str,  # such as `lvis.json: images[3]`
 ) -> str:
     "Return the name of an entry in messages."
-    has_id = isinstance(entry, Mapping) and "id" in entry
-    return f"{where} (id {entry['id']})" if has_id else where
+    if isinstance(entry, Mapping) and "id" in entry:
+        return f"{where} (id {entry['id']})"
+    return where
 
 
-def required(entry: Any, key: str, where: str) -> Any:
+def required(entry: object, key: str, where: str) -> Any:
     "Return a value of an entry; ValueError that says where it is missing."
     if not isinstance(entry, Mapping) or key not in entry:
         raise ValueError(f"{said(entry, where)} has no {key!r}")
     return entry[key]
 
 
-def required_text(entry: Any, key: str, where: str) -> str:
+def required_text(entry: object, key: str, where: str) -> str:
     "Return a text of an entry; ValueError for another kind, or one that no file can hold."
     text = required(entry, key, where)
     if not isinstance(text, str):
@@ -42,14 +46,14 @@ def required_text(entry: Any, key: str, where: str) -> str:
     return text
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: object) -> int | None:
     "A whole number, also where it is written as 7.0; None for anything else."
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def required_number(entry: Any, key: str, where: str) -> int:
+def required_number(entry: object, key: str, where: str) -> int:
     "Return a number that names something; ValueError unless it is whole: '1' and 1 would be two."
     value = required(entry, key, where)
     number = _whole(value)
@@ -63,9 +67,9 @@ class CocoFile:
     "The lists of a file, in their order."
 
     name: str
-    images: Mapping[int, Mapping[str, Any]]  # id → entry
-    annotations: Sequence[Any]  # each is checked by its reader
-    categories: Mapping[int, Mapping[str, Any]]  # id → entry
+    images: Mapping[int, _Entry]  # id → entry
+    annotations: Sequence[object]  # each is checked by its reader
+    categories: Mapping[int, _Entry]  # id → entry
 
     def numbered(self) -> Iterator[tuple[str, Any]]:
         "Name of an annotation in messages, and the annotation; ValueError for a repeated id."
@@ -80,7 +84,7 @@ class CocoFile:
             yield where, entry
 
 
-def _list(content: Any, key: str, name: str) -> list:
+def _list(content: object, key: str, name: str) -> list:
     "A list of a file."
     found = required(content, key, name)
     if not isinstance(found, list):
@@ -88,9 +92,9 @@ def _list(content: Any, key: str, name: str) -> list:
     return found
 
 
-def _by_id(entries: list, what: str) -> dict[int, Any]:
+def _by_id(entries: list, what: str) -> dict[int, _Entry]:
     "Entries by their ids."
-    found: dict[int, Any] = {}
+    found: dict[int, _Entry] = {}
     for place, entry in enumerate(entries):
         where = f"{what}[{place}]"
         number = required_number(entry, "id", where)
@@ -113,7 +117,7 @@ def read_coco(
     return CocoFile(path.name, images, found.get("annotations", []), categories)
 
 # %% ../../nbs/data/213_coco.ipynb #d4417d84
-def category_name(entry: Mapping[str, Any], where: str) -> str:
+def category_name(entry: _Entry, where: str) -> str:
     "Return the first synonym, or else the name, with blanks for `_`."
     word, words = required(entry, "name", where), entry.get("synonyms")
     if not isinstance(word, str):
@@ -128,7 +132,7 @@ def category_name(entry: Mapping[str, Any], where: str) -> str:
 
 # %% ../../nbs/data/213_coco.ipynb #8a725bdf
 def image_files(
-    record: Mapping[str, Any],  # an entry of `images`
+    record: _Entry,  # an entry of `images`
     where: str = "record",  # its name in messages
 ) -> list[str]:
     "Return where a picture may be: the last two parts of `coco_url`, then `file_name`."

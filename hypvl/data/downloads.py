@@ -23,7 +23,7 @@ from PIL import Image
 
 from ..config import parse_json, suggest
 from .batches import SampleFault
-from .grit.shards import read_sample, sample_places
+from .grit.shards import RawSample, read_sample, sample_places
 from hypvl.pictures import (
     PICTURE_SUFFIXES,
     Bounds,
@@ -65,8 +65,7 @@ class TarPicture:
 
     def content(self) -> bytes:
         "Return the file of the picture."
-        found: Any = read_sample(self.file, self.first, self.end)[self.member]
-        return found
+        return read_sample(self.file, self.first, self.end)[self.member]
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,8 @@ def read_place(place: TarPicture | ParquetPicture) -> Image.Image:
 class Downloads:
     "Output of img2dataset."
 
-    pairs: tuple[tuple[Any, tuple[str, ...]], ...]  # place of a picture, and its captions
+    # place of a picture, and its captions
+    pairs: tuple[tuple[TarPicture | ParquetPicture, tuple[str, ...]], ...]
     faults: tuple[tuple[str, str, str], ...]  # kind, place, fault
     failed: int  # downloads without a picture
 
@@ -122,7 +122,7 @@ class Downloads:
 
 # %% ../../nbs/data/224_downloads.ipynb #01f5266c
 def text_captions(
-    text: Any,
+    text: object,
 ) -> list[str]:
     "Return the lines of a text that contain a word; none if it is not UTF-8."
     lines = text.splitlines() if isinstance(text, str) else ()
@@ -245,7 +245,7 @@ def find_downloads(folder: str | Path) -> Downloads | None:
 
 def parquet_samples(
     table: Path,  # of img2dataset
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[RawSample]:
     """Samples of a Parquet file in the form of a tar's: `__key__`, the picture's suffix, `json`.
 
     The JSON holds the other columns. A row without a key, or with one that is not made of letters,
@@ -301,7 +301,7 @@ class ColumnPairs:
     def __len__(self) -> int:
         return len(self.source)
 
-    def __getitem__(self, i: int) -> tuple[Any, tuple[str, ...]]:
+    def __getitem__(self, i: int) -> tuple[object, tuple[str, ...]]:
         where, (picture, _) = f"source[{i}]", self.columns
         try:
             row = self.source[i]
@@ -377,7 +377,7 @@ def _undecoded(source: Any, columns: Sequence[str]) -> Any:
     return source.cast_column(columns[0], replace(feature, decode=False))
 
 
-def _decoded(image: Any) -> Any:
+def _decoded(image: object) -> object:
     "A picture; one that is not decoded yet is a mapping with its bytes or its path."
     if image is None:
         raise Refused("the picture is None")

@@ -12,9 +12,10 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -27,7 +28,7 @@ from .benchmarks.registry import BENCHMARKS
 from .grit.shards import Faults, expected_samples, read_shard
 from .own_data import unreadable_pictures
 from .records import read_json
-from ..paper_parts import PAPER_PARTS, import_part
+from ..paper_parts import PAPER_PARTS
 from ..pictures import ARCHIVE_SUFFIXES
 
 _log = logging.getLogger(__name__)
@@ -172,9 +173,8 @@ def _sets() -> Iterator[DataCheck]:
         yield f"VL-CheckList {column}", column, _column
     yield "SugarCrepe", "", _sugarcrepe
     yield "GRIT", "", _grit
-    for part in PAPER_PARTS["data check"]:
-        module: Any = import_part("data check", part)
-        yield from module.data_checks()
+    for module in PAPER_PARTS["data check"].values():
+        yield from import_module(module).data_checks()
 
 
 @contextmanager

@@ -269,7 +269,7 @@ class PairSource(DataSource, kind="pairs"):
         content = [[names[path], path.stat().st_size, *texts] for path, texts in own.pictures]
         facts = {"name": source.absolute().name, "lines": own.lines, "train": len(train)}
         facts |= {"val": len(val), "faults": own.faults, "hash": config_hash(content)}
-        write_atomic(folder / "pairs.json", json.dumps(facts, indent=1, ensure_ascii=False))
+        write_atomic(folder / OWN_PAIRS, json.dumps(facts, indent=1, ensure_ascii=False))
 
     def dataset(
         self, data: DataPaths, tokenizer, size: int, seed: int = 0, split: str = "train"

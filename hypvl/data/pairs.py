@@ -22,7 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from ..config import suggest
-from .batches import EpochDataset, Loader, SampleFault
+from .batches import EpochDataset, Loader, SampleFault, Visit
 from hypvl.data.downloads import (
     ColumnPairs,
     ParquetPicture,
@@ -32,8 +32,8 @@ from hypvl.data.downloads import (
     sample_captions,
     text_captions,
 )
-from .grit.crops import check_crop_scale, random_resized_crop
-from .records import TokenCache, read_table, read_text, square_pad
+from .grit.crops import check_crop_scale, random_resized_crop, whole_picture
+from .records import TokenCache, read_table, read_text
 from hypvl.pictures import (
     PICTURE_SUFFIXES,
     UNREAD_SUFFIXES,
@@ -151,7 +151,7 @@ def find_pairs(
     return _find_in_table(path, columns)
 
 # %% ../../nbs/data/205_pairs.ipynb #3ffb1ff0
-def _pixels(picture: Any, where: str) -> Tensor:
+def _pixels(picture: object, where: str) -> Tensor:
     "uint8 [3, H, W] of a file, a picture, an array or a tensor; raises `SampleFault`."
     try:
         if isinstance(picture, (str, Path)):
@@ -206,7 +206,7 @@ def by_picture(
     return found
 
 
-def _are_files(source: Any) -> TypeGuard[list[tuple[Path, str]]]:
+def _are_files(source: object) -> TypeGuard[list[tuple[Path, str]]]:
     "Whether a source is a list of picture files with a caption each."
     return isinstance(source, (list, tuple)) and all(
         isinstance(item, (tuple, list))
@@ -282,7 +282,7 @@ class PairDataset(EpochDataset):
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def __getitem__(self, visit: tuple[Any, ...]) -> tuple[str, Tensor, str]:
+    def __getitem__(self, visit: Visit) -> tuple[str, Tensor, str]:
         epoch, index = visit
         where, item = f"source[{index}]", self.pairs[index]
         rng = random.Random(f"{self.seed}/{epoch}/{index}")
@@ -299,17 +299,20 @@ class PairDataset(EpochDataset):
         if self.train:
             image = random_resized_crop(image, self.size, rng, self.crop_scale)
         else:
-            square = square_pad(Image.fromarray(image.permute(1, 2, 0).numpy()), self.size)
-            image = torch.from_numpy(np.array(square)).permute(2, 0, 1)
+            image = whole_picture(image, self.size)
         return str(index), image, item[1]
 
-    def collate(self, samples: list) -> dict[str, Any]:
+    def collate(self, samples: list) -> dict[str, Tensor | list[str]]:
         keys, images, texts = zip(*samples)
         return {"image": torch.stack(images), "text": self.tokens(texts), "key": list(keys)}
 
-    def identity(self) -> dict[str, Any]:
-        facts = dict(samples=len(self), captions=_digest(self.pairs))
-        return facts | dict(size=self.size, crop_scale=self.crop_scale)
+    def identity(self) -> dict[str, object]:
+        return {
+            "samples": len(self),
+            "captions": _digest(self.pairs),
+            "size": self.size,
+            "crop_scale": self.crop_scale,
+        }
 
 # %% ../../nbs/data/205_pairs.ipynb #a92f333d
 class PairLoader(Loader):

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ..config import ByKind, check_least, check_type, config_hash, suggest
 from .batches import EpochDataset, Loader
@@ -95,14 +94,14 @@ class DataSource(ByKind):
 
     def one_pass(
         self, data: DataPaths, tokenizer, size: int, batch_size: int, split: str = "train"
-    ) -> Any:
+    ) -> Loader:
         "Every sample of 'train' or 'val' once, in order, as it is: nothing is cropped or drawn."
         if split not in ("train", "val"):
             raise ValueError(f"split={split!r}: unknown.{suggest(split, ('train', 'val'))}")
         part = data.train if split == "train" else data.val
         return self.loader(replace(data, val=part), tokenizer, size, batch_size, split="val")
 
-    def start_model(self, model: Any, data: DataPaths) -> None:
+    def start_model(self, model: object, data: DataPaths) -> None:
         "Set the statistics of the training data in an untrained model."
 
     def is_synthetic(self) -> bool:
@@ -122,11 +121,6 @@ class DataSource(ByKind):
         return ()
 
 # %% ../../nbs/data/203_sources.ipynb #e1c4816e
-def _changed(default):
-    "A field that is part of a run's hash only where it differs from its default."
-    return field(default=default, metadata={"hash": "changed"})
-
-
 class ShardSource(DataSource):
     "Base of sources whose `prepare` gives folders of prepared shards: they are read in one way."
 
@@ -271,7 +265,7 @@ class StatesSource(ShardSource, kind="states"):
     min_area: int = 64  # boxes need more pixels than that
     crop_scale: tuple[float, float] = (0.6, 1.0)  # area kept by the random crop
     # shares of sentences with the pair, the shape alone, the state alone
-    form_odds: tuple[float, float, float] = _changed(FORM_ODDS)
+    form_odds: tuple[float, float, float] = field(default=FORM_ODDS, metadata={"hash": "changed"})
 
     def __post_init__(self):
         _check_sizes(self)

@@ -261,10 +261,8 @@ def _registry():
     }
     records = {}
     for name, n, kind, folder, obtain, more in _ROWS:
-        words: dict[str, Any] = {key: tuple(values) for key, values in texts[name].items()}
-        records[name] = Benchmark(
-            name=name, n=n, kind=kind, folder=folder, obtain=obtain, **more, **words
-        )
+        facts: dict[str, Any] = more | {key: tuple(values) for key, values in texts[name].items()}
+        records[name] = Benchmark(name, n, kind=kind, folder=folder, obtain=obtain, **facts)
     return records
 
 

@@ -22,9 +22,9 @@ import numpy as np
 from torch.utils.data import Dataset
 
 from ...config import atomic_path, config_hash, file_hash, suggest, write_atomic
-from .image_sets import MissingData, lacks
-from ..downloads import text_captions
-from ..grit.shards import MAX_TEXT, read_sample, sample_places, write_shard
+from .image_sets import ImageSet, MissingData, PictureList, lacks
+from ..downloads import TarPicture, read_place, text_captions
+from ..grit.shards import MAX_TEXT, RawSample, sample_places, write_shard
 from ..records import read_lines
 from ...pictures import Bounds, Refused, picture_bytes, read_picture, upright_rgb
 
@@ -123,21 +123,9 @@ _BOUNDS = Bounds(formats=("JPEG", "PNG", "WEBP"))
 _MEMBER = {"classification": "cls", "multilabel": "npy", "retrieval": "txt"}  # of each sample
 
 
-class _TarImages(Dataset):
-    "Pictures at places of tars."
-
-    def __init__(self, places: Sequence[tuple[Path, int, int, str]]):
-        self.places = places  # tar, first byte, byte after the last one, member
-
-    def __len__(self):
-        return len(self.places)
-
-    def __getitem__(self, i):
-        tar, first, end, member = self.places[i]
-        return read_picture(read_sample(tar, first, end)[member], _BOUNDS)
-
-
-def _label(kind: str, content: bytes, classes: Sequence[str], where: str) -> Any:
+def _label(
+    kind: str, content: bytes, classes: Sequence[str], where: str
+) -> int | tuple[int, ...] | tuple[str, ...]:
     "Label or captions of a picture."
     if len(content) > MAX_TEXT:
         raise ValueError(f"{where}: {len(content):,} bytes, at most {MAX_TEXT:,}")
@@ -199,7 +187,7 @@ def _tar_count(folder: Path, split: str) -> int:
     return int(said)
 
 
-def _samples(tar: Path, member: str) -> Iterator[tuple[int, int, dict[str, Any]]]:
+def _samples(tar: Path, member: str) -> Iterator[tuple[int, int, RawSample]]:
     "Places and members of the samples of a tar; anything unsafe or broken is an error."
     where, faults = f"{tar.parent.parent.name}/{tar.parent.name}/{tar.name}", []
 
@@ -238,11 +226,11 @@ def open_wds(
             key = f"{split}/{tar.stem}/{members['__key__']}"
             where = f"{folder.name}/{split}/{tar.name}, sample {members['__key__']!r}, {member}"
             labels.append(_label(kind, members[member], classes, where))
-            places.append((tar, first, end, members["picture"]))
+            places.append(TarPicture(tar, first, end, members["picture"]))
             keys.append(key)
     if not keys:
         raise ValueError(f"{folder.name}/{split}: the tars hold no sample")
-    facts = (folder.name, kind, _TarImages(places), tuple(labels), classes, templates)
+    facts = (folder.name, kind, PictureList(places, read_place), tuple(labels), classes, templates)
     return WdsBenchmark(*facts, tuple(keys), tuple(tars))
 
 # %% ../../../nbs/data/benchmarks/247_webdatasets.ipynb #322d39bf
@@ -315,9 +303,12 @@ def _is_read(content: bytes) -> bool:
     return True
 
 
-def _picture_bytes(images: Any, i: int) -> tuple[str, bytes]:
+_Images = Sequence[str | Path] | ImageSet | WdsBenchmark
+
+
+def _picture_bytes(images: _Images, i: int) -> tuple[str, bytes]:
     "Member name and content of a picture of a list of files or of an image set."
-    if not hasattr(images, "content_hash"):
+    if not isinstance(images, (ImageSet, WdsBenchmark)):
         file = Path(images[i])
         try:
             content = picture_bytes(file)
@@ -353,8 +344,8 @@ def _member(label: Any) -> tuple[str, bytes]:
 
 
 def _wds_samples(
-    images: Any, labels: Sequence, kind: str, classes: Sequence[str], some: range
-) -> Iterator[dict[str, Any]]:
+    images: _Images, labels: Sequence, kind: str, classes: Sequence[str], some: range
+) -> Iterator[dict[str, str | bytes]]:
     "Samples of a tar; ValueError for a label that `open_wds` would refuse."
     for i in some:
         name, content = _member(labels[i])
@@ -393,7 +384,7 @@ def _lists(
 # %% ../../../nbs/data/benchmarks/247_webdatasets.ipynb #81d9f148
 def write_wds(
     folder: str | Path,  # wds_NAME; is made, and must not hold such a split yet
-    images: Any,  # image files, or an image set
+    images: _Images,  # image files, or an image set
     labels: Sequence,  # as of `WdsBenchmark`, one for each image; a single caption as a string
     kind: str = "classification",  # one of `WDS_TYPES`
     classes: Sequence[str] = (),  # names

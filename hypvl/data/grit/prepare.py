@@ -16,7 +16,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from PIL import Image
 
@@ -24,6 +23,7 @@ from ...config import atomic_path, file_stamp
 from ..downloads import parquet_samples
 from hypvl.data.grit.shards import (
     Faults,
+    RawSample,
     find_shards,
     is_remote,
     picture_member,
@@ -169,7 +169,7 @@ def prepare_sample(
     return out, counts
 
 # %% ../../../nbs/data/grit/222_prepare.ipynb #3902ce6d
-def _raw_samples(path: str, faults: Faults) -> Iterator[dict[str, Any]]:
+def _raw_samples(path: str, faults: Faults) -> Iterator[RawSample]:
     "The samples of one raw shard, a tar or a Parquet file."
     if not path.endswith(".parquet"):
         yield from read_shard(path, faults.add)

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Int64
-from PIL import Image
 from torch import Tensor
 
 from ...config import atomic_path, file_stamp
-from ..batches import EpochDataset, SampleFault
-from .crops import CROP_RATIO, check_crop_scale, random_resized_crop
+from ..batches import EpochDataset, SampleFault, Visit
+from .crops import CROP_RATIO, check_crop_scale, random_resized_crop, whole_picture
 from hypvl.data.grit.shards import (
     Faults,
+    RawSample,
     TooManyFaults,
     expected_samples,
     find_shards,
@@ -36,11 +36,11 @@ from hypvl.data.grit.shards import (
     sample_places,
 )
 from ..jobs import run_jobs
-from ..records import TokenCache, square_pad
+from ..records import TokenCache
 from ...pictures import Refused, read_picture
+from ...weights import check_uncompressed
 
 _log = logging.getLogger(__name__)
-from ...weights import check_uncompressed
 
 # %% ../../../nbs/data/grit/223_shard_dataset.ipynb #7da63a04
 def _count_boxes(raw) -> int:
@@ -148,15 +148,7 @@ def index_shards(
     return [known[shard][1:] for shard in shards]
 
 # %% ../../../nbs/data/grit/223_shard_dataset.ipynb #55c1d20c
-def _fit(image: Tensor, size: int) -> Tensor:
-    "The whole picture in a square of `size` pixels."
-    if image.shape[1:] == (size, size):
-        return image
-    square = square_pad(Image.fromarray(image.permute(1, 2, 0).numpy()), size)
-    return torch.from_numpy(np.array(square)).permute(2, 0, 1)
-
-
-def _decode(raw: dict[str, Any], name: str, where: str, keep: bool) -> Tensor:
+def _decode(raw: RawSample, name: str, where: str, keep: bool) -> Tensor:
     "Pixels [3, H, W] of a member; they take its place if they are to be kept."
     if isinstance(raw[name], Tensor):
         return raw[name]
@@ -243,7 +235,7 @@ class ShardDataset(EpochDataset):
         self.size, self.seed, self.train, self.max_bad = size, seed, train, max_bad
         self.crop_scale, self.keep_decoded = crop_scale, keep_decoded
         self.tokens = TokenCache(tokenizer)
-        self._kept: dict[int, dict[str, Any]] = {}  # index → members
+        self._kept: dict[int, RawSample] = {}  # index → members
         self._take_index()
 
     def _take_index(self) -> None:
@@ -264,7 +256,7 @@ class ShardDataset(EpochDataset):
     def __len__(self) -> int:
         return len(self.rows)
 
-    def raw(self, index: int) -> dict[str, Any]:
+    def raw(self, index: int) -> RawSample:
         "The members of a sample."
         if index in self._kept:
             return self._kept[index]
@@ -277,11 +269,11 @@ class ShardDataset(EpochDataset):
             self._kept[index] = raw
         return raw
 
-    def members(self, raw: dict[str, Any], index: int, where: str) -> dict[str, Any]:
+    def members(self, raw: RawSample, index: int, where: str) -> dict[str, Any]:
         "More entries of a sample than pictures and texts: those of a subclass."
         return {}
 
-    def __getitem__(self, visit: tuple[Any, ...]) -> dict[str, Any]:
+    def __getitem__(self, visit: Visit) -> dict[str, Any]:
         epoch, index = visit
         raw, rng = self.raw(index), random.Random(f"{self.seed}/{epoch}/{index}")
         box = rng.randrange(int(self.rows[index, 2])) if self.train else 0
@@ -290,7 +282,7 @@ class ShardDataset(EpochDataset):
         def cut(name):
             image = _decode(raw, name, where, self.keep_decoded)
             if not self.train:
-                return _fit(image, self.size)
+                return whole_picture(image, self.size)
             return random_resized_crop(image, self.size, rng, self.crop_scale)
 
         sample = {"key": raw["__key__"], "box_index": box, "image": cut("child.jpg")}
@@ -311,7 +303,10 @@ class ShardDataset(EpochDataset):
         batch["box_index"] = torch.tensor(column("box_index"))
         return batch | {"key": column("key")}
 
-    def identity(self) -> dict[str, Any]:
-        shards = f"{len(self.shards)} shards {_digest(self.shards)}"
-        crop = dict(crop_scale=self.crop_scale, crop_ratio=CROP_RATIO)
-        return dict(shards=shards, size=self.size) | crop
+    def identity(self) -> dict[str, object]:
+        return {
+            "shards": f"{len(self.shards)} shards {_digest(self.shards)}",
+            "size": self.size,
+            "crop_scale": self.crop_scale,
+            "crop_ratio": CROP_RATIO,
+        }

@@ -8,7 +8,6 @@ __all__ = ['STATES', 'SHAPES', 'STATE_GROUP', 'SHAPE_GROUP', 'Weights', 'Pair', 
 # %% ../../../nbs/data/world/225_states.ipynb #714529af
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw

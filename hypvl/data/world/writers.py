@@ -14,7 +14,6 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -51,10 +50,10 @@ def _save(path: Path, data: bytes | str) -> None:
         write_atomic(path, data)
 
 
-def jpeg(image: np.ndarray, quality: int = 95) -> bytes:
+def jpeg(image: np.ndarray) -> bytes:
     "JPEG bytes of a uint8 picture, colours at full resolution: small sprites differ by them."
     buffer = io.BytesIO()
-    Image.fromarray(image).save(buffer, "JPEG", quality=quality, subsampling=0)
+    Image.fromarray(image).save(buffer, "JPEG", quality=95, subsampling=0)
     return buffer.getvalue()
 
 # %% ../../../nbs/data/world/218_writers.ipynb #40e55b82
@@ -65,7 +64,12 @@ def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
 
 
 def write_raw_shard(
-    world: Any, split: str, first: int, count: int, path: Path, draw: Callable[..., Sample] = sample
+    world: object,
+    split: str,
+    first: int,
+    count: int,
+    path: Path,
+    draw: Callable[..., Sample] = sample,
 ) -> None:
     "One raw GRIT shard with samples first ... first + count - 1 of a split."
     buffer = io.BytesIO()
@@ -100,7 +104,7 @@ def _claim_shards(out: Path, made_of: list) -> None:
 
 
 def write_grit(
-    world: Any,
+    world: object,
     split: str,
     count: int,  # samples
     out: str | Path,  # folder of the shards
