@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['tower_sources', 'base_name', 'tower_state', 'weights_hash', 'source_model', 'find_tower', 'read_towers',
-           'own_projection', 'AdaptableTowers']
+           'own_projection', 'TowerNote', 'AdaptableTowers']
 
 # %% ../../nbs/models/309_adapters.ipynb #2a200934
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 import torch
 from jaxtyping import Float
@@ -155,6 +155,14 @@ class _Care:
     frozen: bool = False  # saved by reference
     source: str = ""  # where its weights are found again
     adapter: "PeftConfig | None" = None
+
+
+class TowerNote(TypedDict, total=False):
+    "What a saved model says of a tower that is frozen or adapted."
+
+    source: str  # where the weights of a frozen tower are found again
+    sha256: str  # of them
+    adapter: dict[str, object]  # config of the adapter
 
 # %% ../../nbs/models/309_adapters.ipynb #9422b9e5
 class AdaptableTowers(nn.Module):
@@ -302,24 +310,25 @@ class AdaptableTowers(nn.Module):
                     names.add(f"{part}.{name}")
         return names
 
-    def saved_state(self) -> tuple[dict[str, Tensor], dict[str, dict[str, object]]]:
+    def saved_state(self) -> tuple[dict[str, Tensor], dict[str, TowerNote]]:
         "Tensors to save, without frozen towers, and notes on frozen and adapted towers."
         elsewhere = self.frozen_tensors()
         own = self.state_dict()
         state = file_tensors({name: t for name, t in own.items() if name not in elsewhere})
-        notes: dict[str, dict[str, object]] = {}
+        notes: dict[str, TowerNote] = {}
         for part, care in self._care.items():
             notes[part] = {}
             if care.frozen:
                 sha256 = weights_hash(tower_state(self.get_submodule(part)))
                 notes[part] |= {"source": care.source, "sha256": sha256}
             if care.adapter is not None:
-                notes[part]["adapter"] = _plain(care.adapter.to_dict())
+                settings = care.adapter.to_dict()
+                notes[part]["adapter"] = {key: _plain(value) for key, value in settings.items()}
         return state, notes
 
     def restore_towers(
         self,
-        notes: Mapping[str, Any],
+        notes: Mapping[str, TowerNote],
         towers: Mapping[str, str | Path | nn.Module] | None = None,
     ) -> None:
         """Load frozen towers, check their weights against the stored hash, and add adapters.
@@ -334,9 +343,9 @@ class AdaptableTowers(nn.Module):
                 raise KeyError(f"towers: {name!r} is no frozen tower.{suggest(name, frozen)}")
         for part, note in notes.items():
             if "sha256" in note:
-                source = places.get(part, note["source"])
-                self._restore_frozen(part, source, note["sha256"])
-                self.freeze(part, note["source"])
+                known = note.get("source", "")
+                self._restore_frozen(part, places.get(part, known), note["sha256"])
+                self.freeze(part, known)
             if "adapter" in note:
                 from peft import PeftConfig
 

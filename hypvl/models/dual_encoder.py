@@ -8,7 +8,7 @@ __all__ = ['eval_transform', 'ImageEncoder', 'DualEncoder', 'Heads', 'tower_proj
 # %% ../../nbs/models/302_dual_encoder.ipynb #4546f900
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -20,7 +20,7 @@ from ..inputs import KINDS, WORDS, input_kind, join_parts
 from .hub import HubModel
 from .image_text import ImageTextModel, lift_or_mark, type_and_shape
 from .text import Tokenizer
-from .towers import Tower
+from .towers import ModelDescription, Tower
 from .words import word_embeddings, word_projection, word_states
 from ..pictures import upright_rgb
 from ..weights import preserve_modes
@@ -74,7 +74,7 @@ class ImageEncoder(HubModel):
         self,
         image_tower: Tower,
         geometry: Geometry,
-        config: Any = None,
+        config: ModelDescription | None = None,
         image_projection: nn.Module | None = None,
         **towers: Tower,
     ):
@@ -284,7 +284,7 @@ class DualEncoder(ImageEncoder, ImageTextModel):
         image_tower: Tower,
         text_tower: Tower,
         geometry: Geometry,
-        config: Any = None,
+        config: ModelDescription | None = None,
     ):
         super().__init__(image_tower, geometry, config, text_tower=text_tower)
         self.text_projection = tower_projection(text_tower, geometry, "text")

@@ -11,7 +11,6 @@ import json
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -105,22 +104,19 @@ def sinh_of_exp(
     return torch.where(t.abs() < 0.1, series, t.exp() / 2 - (-t).exp() / 2)
 
 # %% ../../nbs/models/321_export.ipynb #d0f49bc7
-def _write_torch(program, path: Path):
-    torch.export.save(program, path)
-
-
 def _write_onnx(program, path: Path):
     table = torch.export.default_decompositions()
     table[torch.ops.aten.sinh.default] = sinh_of_exp
     with torch.no_grad():
-        onnx_program: Any = torch.onnx.export(
+        onnx_program = torch.onnx.export(
             program.run_decompositions(table), (), dynamo=True, verbose=False
         )
+    assert onnx_program is not None  # as it is where a path is given
     onnx_program.save(path)
 
 
 _writers: dict[str, tuple[str, Callable]] = {
-    "torch": (".pt2", _write_torch),
+    "torch": (".pt2", torch.export.save),
     "onnx": (".onnx", _write_onnx),
 }
 

@@ -6,7 +6,6 @@
 __all__ = ['source_description', 'load_source', 'OpenClipTexts', 'open_clip_texts', 'FrozenTowers', 'frozen_towers']
 
 # %% ../../nbs/models/316_frozen.ipynb #d8ba31cd
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,18 +15,25 @@ from torch import Tensor, nn
 
 from ..config import suggest
 from ..geometry.spaces import GeometryConfig
-from .adapters import own_projection, read_towers, source_model, tower_sources
+from hypvl.models.adapters import (
+    AdaptableTowers,
+    own_projection,
+    read_towers,
+    source_model,
+    tower_sources,
+)
 from .hub import model_folder, read_model_config
 from .image_encoders import open_clip_images
-from .interop import OpenClipText, open_clip_config, random_module
+from .interop import OpenClipCfg, OpenClipText, open_clip_config, random_module
 from .registry import ModelConfig, load_model
 from .shipped import SHIPPED, shipped_config
 from .text import TextConfig
+from .towers import ModelDescription
 
 # %% ../../nbs/models/316_frozen.ipynb #78302368
 def source_description(
     source: str,  # such as 'clip_world', 'open_clip:NAME:FILE', or a folder
-) -> Any:
+) -> ModelDescription:
     "The description of the trained model that a source names, found without its weights."
     kind, _, name = source.partition(":")
     if source in SHIPPED or kind == "shipped":
@@ -62,7 +68,7 @@ def _forget_projection(module, state, prefix, *rest):
 class OpenClipTexts(TextConfig, kind="open_clip"):
     "The text tower of an open_clip model, without output projection; see `open_clip_texts`."
 
-    text_cfg: Mapping[str, Any] = field(default_factory=dict)  # of open_clip
+    text_cfg: OpenClipCfg = field(default_factory=dict)  # of open_clip
     quick_gelu: bool = False  # the activation of OpenAI's weights
 
     def make(self) -> OpenClipText:
@@ -104,21 +110,21 @@ class FrozenTowers(ModelConfig, kind="frozen_towers"):
 
     def initialise(self, model: nn.Module) -> None:
         "Read the towers from their source, freeze them, and add what is asked for."
-        part: Any = model
+        assert isinstance(model, AdaptableTowers)
         if self.weights:
             source = load_source(self.weights)
             read_towers(model, source, name=self.weights)
             if self.keep_projection:
                 for side in ("image", "text"):
-                    _start_heads(part, side, own_projection(source, side))
+                    _start_heads(model, side, own_projection(source, side))
         for side in ("image", "text"):
-            part.freeze(f"{side}_tower", self.weights)
+            model.freeze(f"{side}_tower", self.weights)
         if self.lora_rank:
             from peft import LoraConfig
 
             layers = list(self.lora_layers)
             config = LoraConfig(r=self.lora_rank, lora_alpha=self.lora_rank, target_modules=layers)
-            part.add_adapter("image_tower", config)
+            model.add_adapter("image_tower", config)
 
 
 def _start_heads(model, side, projection):
@@ -151,6 +157,7 @@ def frozen_towers(
     architecture, _, pretrained = source.partition(":")
     if name in SHIPPED or kind == "shipped":
         known = source_description(name)
+        assert isinstance(known, ModelConfig)  # as all that are shipped
         towers, weights = (known.vision, known.text), f"shipped:{source or name}"
     elif kind == "open_clip" and pretrained:
         towers, weights = (open_clip_images(architecture), open_clip_texts(architecture)), name

@@ -9,6 +9,7 @@ __all__ = ['LOADABLE', 'FrozenEncoder', 'HeadConfig', 'make_layers', 'HeadInput'
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from ..inputs import input_kind
 from .dual_encoder import make_projection
 from .image_text import ImageTextModel, lift_or_mark, type_and_shape
 from .towers import ModelDescription
-from ..paper_parts import import_part
+from ..paper_parts import PAPER_PARTS
 from ..weights import same_fingerprint
 
 # %% ../../nbs/models/310_head.ipynb #c5b63ec1
@@ -74,7 +75,7 @@ def make_layers(
     return nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Dropout(dropout), projection)
 
 # %% ../../nbs/models/310_head.ipynb #2b8e3651
-def _probe(encoder: Any, side: str) -> tuple[float, ...]:
+def _probe(encoder: object, side: str) -> tuple[float, ...]:
     "The fingerprint of an encoder, or of its description, for a modality; () where unknown."
     found = getattr(encoder, "probe", ())
     return tuple(found.get(side, ()) if isinstance(found, Mapping) else found)
@@ -190,7 +191,7 @@ class HeadInput(nn.Module):
                     f"the head reads {self.side} features and has no encoder{made}; "
                     f"head.attach({self.side}=encoder) adds one"
                 )
-            loader: Any = import_part("encoder", "frozen")
+            loader = import_module(PAPER_PARTS["encoder"]["frozen"])
             try:
                 encoder = loader.load_encoder(known.name)
             except (OSError, ValueError) as error:

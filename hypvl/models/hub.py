@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub import (
@@ -30,15 +30,19 @@ from torch import Tensor
 
 from ..config import atomic_path, from_dict, read_object, suggest, to_dict, write_atomic
 from ..geometry.spaces import Geometry
-from .adapters import AdaptableTowers
+from .adapters import AdaptableTowers, TowerNote
 from .towers import ModelDescription
 from ..weights import check_values, file_tensors, load_plain, load_tensors, own_names
+
+if TYPE_CHECKING:
+    from hypvl.models.layouts import OfficialFile
 
 # %% ../../nbs/models/307_hub.ipynb #f10d838a
 def save_model_config(
     config: object,  # a member of `ModelDescription`
     path: str | Path,  # the .json file
-    towers: Mapping[str, object] | None = None,  # what is to be known of frozen and adapted towers
+    towers: Mapping[str, TowerNote]
+    | None = None,  # what is to be known of frozen and adapted towers
 ) -> Path:
     "Write a description with its kind as sorted JSON."
     if not isinstance(config, ModelDescription):
@@ -51,7 +55,7 @@ def save_model_config(
 
 def read_model_config(
     path: str | Path,  # written by `save_model_config`
-) -> tuple[ModelDescription, dict[str, Any]]:
+) -> tuple[ModelDescription, dict[str, TowerNote]]:
     "The config of a saved model, and the notes on its frozen and adapted towers."
     data = read_object(path)
     towers = data.pop("towers", {})
@@ -103,7 +107,7 @@ def _reason(error):
 # %% ../../nbs/models/307_hub.ipynb #373be31d
 def read_checkpoint(
     path: str | Path,  # written by torch.save
-) -> Any:
+) -> object:
     "What a checkpoint file holds, on the CPU; only tensors, numbers and containers are read."
     with explain_refusal(path):
         return load_plain(path)
@@ -114,8 +118,9 @@ def model_facts(
 ) -> dict[str, str]:
     "What a model card says: family, towers, geometry, curvature, temperature, pixels, size."
     facts = {}
-    if getattr(model, "official", None):
-        facts["family"] = f"{model.official.family}, from a published checkpoint"
+    official = getattr(model, "official", None)
+    if official:
+        facts["family"] = f"{official.family}, from a published checkpoint"
     elif getattr(model.config, "family", ""):
         facts["family"] = model.config.family
     for part, unit, size in (
@@ -250,7 +255,7 @@ class HubModel(
 
     config: Any
     geometry: Geometry
-    official: Any = None  # what `load_official` remembers of a published file
+    official: "OfficialFile | None" = None  # what `load_official` remembers of a published file
 
     def embed(
         self,

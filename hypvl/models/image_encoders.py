@@ -21,7 +21,13 @@ from ..geometry.spaces import GeometryConfig, ProductConfig
 from .adapters import own_projection, read_towers, source_model, tower_sources
 from .dual_encoder import ImageEncoder, make_projection
 from .hub import read_checkpoint
-from .interop import OpenClipVision, PixelInput, open_clip_config, random_module
+from hypvl.models.interop import (
+    OpenClipCfg,
+    OpenClipVision,
+    PixelInput,
+    open_clip_config,
+    random_module,
+)
 from .shipped import SHIPPED, shipped_config
 from .towers import ModelDescription, VisionConfig
 
@@ -40,7 +46,7 @@ class OpenClipImages(VisionConfig, kind="open_clip"):
 
     pixel_mean: tuple[float, ...] = (0.48145466, 0.4578275, 0.40821073)
     pixel_std: tuple[float, ...] = (0.26862954, 0.26130258, 0.27577711)
-    vision_cfg: Mapping[str, Any] = field(default_factory=dict)  # of open_clip
+    vision_cfg: OpenClipCfg = field(default_factory=dict)  # of open_clip
     quick_gelu: bool = False  # the activation of OpenAI's weights
 
     def make(self) -> OpenClipVision:
@@ -227,10 +233,10 @@ class ImageEncoderConfig(ModelDescription, kind="image_encoder"):
             raise ValueError(
                 f"own: a projection of width {self.own} in {self.weights!r}, it has {has}"
             )
-        layer: Any = getattr(model, "image_projection")
+        layer = model.get_submodule("image_projection")
         layer = layer[0] if isinstance(layer, nn.Sequential) else layer
         with torch.no_grad():
-            layer.weight.copy_(found)
+            layer.get_parameter("weight").copy_(found)
 
     def untrained(self) -> "ImageEncoderConfig":
         return replace(self, weights="")

@@ -25,7 +25,7 @@ from ..weights import preserve_modes
 # %% ../../nbs/models/317_image_text.ipynb #2e5727b0
 def lift_or_mark(
     geometry: Geometry,
-    features: Any,  # float [B, F], that leave the projection
+    features: Float[Tensor, "B F"],  # that leave the projection
     side: Side,  # 'image' or 'text'
     normalize: bool,  # True: points
 ) -> Tensor:
@@ -33,7 +33,7 @@ def lift_or_mark(
     if normalize:
         return geometry.lift(features, side)
     if not torch.compiler.is_compiling():
-        features.not_lifted = True
+        setattr(features, "not_lifted", True)
     return features
 
 

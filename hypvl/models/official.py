@@ -9,7 +9,6 @@ __all__ = ['official_state', 'guess_family', 'official_config', 'load_official',
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -319,15 +318,14 @@ def load_official(
     unused = idle.get(family, ())
     extras = {name: state[name] for name in unused if name in state}
     model.official = OfficialFile(family, extras, beside, ignored)
-    if family == "clip":
-        _set_root(model.geometry, (beside | state).get("root"))
+    root = (beside | state).get("root")
+    if root is not None and isinstance(model.geometry, Sphere):
+        _set_root(model.geometry, root)
     return model.eval()
 
 # %% ../../nbs/models/305_official.ipynb #d820571b
-def _set_root(geometry: Any, root):
-    "The root of a sphere from the mean of training features, if the file has one."
-    if root is None:
-        return
+def _set_root(geometry: Sphere, root: Tensor) -> None:
+    "The root of a sphere from the mean of training features."
     if root.numel() != geometry.dim:
         raise ValueError(
             f"tensor 'root' must have {geometry.dim} entries, got shape {list(root.shape)}"

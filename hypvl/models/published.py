@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import torch
 from filelock import FileLock
@@ -70,9 +69,9 @@ def published_checkpoints() -> list[PublishedCheckpoint]:
     text = (files("hypvl") / "resources" / "published.csv").read_text(encoding="utf-8")
     found = []
     for row in csv.DictReader(text.splitlines()):
-        facts: Any = row | {"size": int(row["size"] or 0) or None}
-        facts["sha256"] = row["sha256"].removeprefix("not published")
-        found.append(PublishedCheckpoint(**facts))
+        size = int(row.pop("size") or 0) or None
+        sha256 = row.pop("sha256").removeprefix("not published")
+        found.append(PublishedCheckpoint(**row, size=size, sha256=sha256))
     return found
 
 
@@ -134,7 +133,9 @@ def _announce(row):
     print(f"The file is checked against {row.check}.")
 
 # %% ../../nbs/models/320_published.ipynb #e82e14b9
-_HTTP_ERROR: Any = HfHubHTTPError.__mro__[1]  # of the hub's client: also without a connection
+_HTTP_ERROR: type[Exception] = HfHubHTTPError.__mro__[
+    1
+]  # of the hub's client: also without a connection
 
 
 @contextmanager

@@ -124,7 +124,7 @@ def list_models(contains: str = "") -> list[str]:
 # %% ../../nbs/models/303_registry.ipynb #774f9c66
 def model_config(
     name_or_config: str | ModelDescription,
-    **overrides: Any,
+    **overrides: object,
 ) -> Any:
     """The resolved description of a model.
 
@@ -146,7 +146,8 @@ def model_config(
             continue
         if name not in known:
             raise KeyError(f"unknown {part} tower {name!r}.{suggest(name, known)}")
-        config = replace(config, **{part: known[overrides.pop(part)]})
+        del overrides[part]
+        config = replace(config, **{part: known[name]})
     return override(config, overrides)
 
 
