@@ -97,7 +97,7 @@ class Plateau:
     def update(
         self,
         values: Mapping[str, Tensor],  # name of a term → share of this process
-        embeddings: Mapping[str, Any],  # for the value at chance
+        embeddings: Mapping[str, Tensor],  # for the value at chance
         waiting: Mapping[str, Schedule],  # groups and terms that still wait
         context: Context,
     ):
@@ -121,7 +121,7 @@ def _is_embedded(name, kinds):
 
 
 def check_embeddings(
-    embeddings: Mapping[str, Any],  # inputs of a batch
+    embeddings: Mapping[str, object],  # inputs of a batch
     inputs: Sequence[str],  # that an objective reads
     geometry,  # whose embeddings they should be
     kinds: Mapping[str, str],  # of inputs, as the loader declares
@@ -248,7 +248,7 @@ class Objective:
 
     def __call__(
         self,
-        embeddings: Mapping[str, Any],  # inputs of the batch
+        embeddings: Mapping[str, Tensor],  # inputs of the batch
         geometry,  # compares embeddings
         step: int = 0,  # updates done so far
         context: Context | None = None,  # other processes and kinds; None: this process alone
@@ -298,7 +298,7 @@ class Objective:
         if waiting:
             self.plateau.update(values, embeddings, waiting, context)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         "For a checkpoint: the running mean, and the steps at which waiting schedules started."
         return {"running": self.plateau.running, "left": dict(self.plateau.left)}
 

@@ -8,7 +8,6 @@ __all__ = ['input_names', 'read_input', 'gather_processes', 'check_reduction', '
 # %% ../../nbs/losses/400_terms.ipynb #8f2b1c05
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -28,7 +27,7 @@ def input_names(
 
 
 def read_input(
-    embeddings: Mapping[str, Any],  # inputs of a batch by name
+    embeddings: Mapping[str, Tensor],  # inputs of a batch by name
     expression: str,  # an input, or several joined by `+`
     term: str = "read_input",  # the loss term, for the error message
 ) -> Float[Tensor, "B D"]:
@@ -88,12 +87,13 @@ class Context:
     kinds: Mapping[str, str] = field(default_factory=dict)  # of inputs, as the loader declares
     gather: Gather | None = None  # brings rows of all processes; None: this one is alone
     processes: int = 1
-    reports: dict[str, Any] = field(default_factory=dict, init=False)  # further columns of the log
-    _gathered: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    # further columns of the log
+    reports: dict[str, Tensor | float] = field(default_factory=dict, init=False)
+    _gathered: dict[str, tuple[Tensor, int]] = field(default_factory=dict, init=False, repr=False)
 
     def gathered(
         self,
-        embeddings: Mapping[str, Any],  # inputs of the local batch
+        embeddings: Mapping[str, Tensor],  # inputs of the local batch
         expression: str,  # as in `read_input`
         term: str = "gathered",  # for the error message
     ) -> tuple[Tensor, int]:
@@ -159,7 +159,7 @@ class LossTerm(ByKind):
 
     def __call__(
         self,
-        embeddings: Mapping[str, Any],  # inputs of the batch by name
+        embeddings: Mapping[str, Tensor],  # inputs of the batch by name
         geometry,  # compares embeddings
         context: Context,  # of the step
     ) -> Float[Tensor, ""]:
