@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Offered', 'MetricFunction', 'values_by_item', 'BagOfWords', 'pair_baselines', 'constant_ranks', 'class_preferences',
-           'class_baselines', 'hierarchy_baselines', 'chance_recall', 'retrieval_baselines']
+           'class_baselines', 'hierarchy_baselines', 'hit_probability', 'chance_recall', 'retrieval_baselines']
 
 # %% ../../nbs/evaluation/605_baselines.ipynb #655974c0
 import math
@@ -188,6 +188,20 @@ def hierarchy_baselines(
     return values_by_item(values)
 
 # %% ../../nbs/evaluation/605_baselines.ipynb #f6243cd0
+def hit_probability(
+    items: int | Int[np.ndarray, "Q"],
+    hits: Float[np.ndarray, "Q"] | Int[np.ndarray, "Q"],  # of the items
+    drawn: int | Int[np.ndarray, "Q"],  # items, without replacement
+) -> Float[np.ndarray, "Q"]:  # 0 … 1
+    "Return the probability that a hit is among the drawn items."
+
+    def log_choose(n):
+        return gammaln(n + 1) - gammaln(drawn + 1) - gammaln(np.maximum(n - drawn, 0) + 1)
+
+    missed = np.exp(log_choose(items - hits) - log_choose(items))
+    return np.where(items - hits < drawn, 1.0, 1 - missed)
+
+
 def chance_recall(
     relevant: Sequence[int] | Int[np.ndarray, "Q"],  # relevant items of each query
     items: int,  # N, all items
@@ -199,12 +213,7 @@ def chance_recall(
         raise ValueError(
             f"relevant: expected 0…{items} and k >= 1, got {r.min():g}…{r.max():g} and k={k}"
         )
-    k = min(k, items)
-
-    def log_choose(n):
-        return gammaln(n + 1) - gammaln(k + 1) - gammaln(np.maximum(n - k, 0) + 1)
-
-    return np.where(items - r < k, 1.0, 1 - np.exp(log_choose(items - r) - log_choose(items)))
+    return hit_probability(items, r, min(k, items))
 
 # %% ../../nbs/evaluation/605_baselines.ipynb #aeb4a567
 def retrieval_baselines(

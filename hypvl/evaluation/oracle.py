@@ -13,16 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from jaxtyping import Bool, Float, Int
-from scipy.special import gammaln
 
 from ..config import parse_json
-from ..data.world.captions import relations_between
-from .baselines import MetricFunction, Offered, values_by_item
+from ..data.world.captions import TruthEntry, relations_between
+from .baselines import MetricFunction, Offered, hit_probability, values_by_item
 from .zero_shot import class_weights
 from ..indices import read_indices, read_lengths, read_mask
 
@@ -34,17 +32,17 @@ _FOLDERS = ("zero_shot/*", "images/*", "vl_checklist/images/vg", "sugarcrepe/ima
 class Truth:
     "True content of images and texts."
 
-    things: Mapping[Path, Sequence[Mapping[str, Any]]]  # image → its objects
-    readings: Mapping[str, Sequence[Mapping[str, Any]]]  # text → its readings, nearly always one
+    things: Mapping[Path, Sequence[TruthEntry]]  # image → its objects
+    readings: Mapping[str, Sequence[TruthEntry]]  # text → its readings, nearly always one
 
-    def covers(self, paths: Sequence[Path], texts: Sequence[str] = ()) -> bool:
+    def covers(self, paths: Sequence[str | Path], texts: Sequence[str] = ()) -> bool:
         "Whether the truth of all these images and texts is known."
         return all(p in self.things for p in map(Path, paths)) and all(
             t in self.readings for t in texts
         )
 
 
-def _reading(said: Mapping[str, Any]) -> str:
+def _reading(said: TruthEntry) -> str:
     "Key of a text's content."
     parts = [[m["node"], sorted(m["adjectives"])] for m in said["mentions"]]
     return json.dumps([parts, said["relation"]])
@@ -78,13 +76,7 @@ def expected_recall(
     ties = scores == best
     places = k - (scores > best).sum(1)
     tied, hits = ties.sum(1), (ties & relevant).sum(1)
-    left = np.clip(places, 0, tied)
-
-    def log_choose(n):
-        return gammaln(n + 1) - gammaln(left + 1) - gammaln(np.maximum(n - left, 0) + 1)
-
-    missed = np.where(tied - hits < left, 0.0, np.exp(log_choose(tied - hits) - log_choose(tied)))
-    return 1 - missed
+    return hit_probability(tied, hits, np.clip(places, 0, tied))
 
 # %% ../../nbs/evaluation/606_oracle.ipynb #c5b0406b
 def _words_of(scenes, count: int) -> dict[str, Bool[np.ndarray, "N P"]]:
@@ -108,8 +100,8 @@ def _related(scenes, count: int) -> dict[str, Bool[np.ndarray, "N P P"]]:
 
 
 def consistency(
-    scenes: Sequence[Sequence[Mapping[str, Any]]],  # objects of each scene, as on disk
-    captions: Sequence[Mapping[str, Any]],  # content of each caption, as on disk
+    scenes: Sequence[Sequence[TruthEntry]],  # objects of each scene, as on disk
+    captions: Sequence[TruthEntry],  # content of each caption, as on disk
 ) -> Bool[np.ndarray, "N T"]:
     "Which captions are true of which scenes."
     count = max(map(len, scenes))
@@ -211,7 +203,7 @@ def oracle_hierarchy(
 
 # %% ../../nbs/evaluation/606_oracle.ipynb #d61a7511
 def texts_hold(
-    truth: Truth, paths: Sequence[Path], texts: Sequence[str]
+    truth: Truth, paths: Sequence[str | Path], texts: Sequence[str]
 ) -> Bool[np.ndarray, "N T"]:
     "Which texts are true of which images, in any of their readings."
     scenes = [truth.things[Path(path)] for path in paths]
@@ -222,7 +214,7 @@ def texts_hold(
 
 
 def nodes_hold(
-    truth: Truth, paths: Sequence[Path], nodes: Sequence[str]
+    truth: Truth, paths: Sequence[str | Path], nodes: Sequence[str]
 ) -> Bool[np.ndarray, "N C"]:
     "Which nodes name an object of which images."
     rows = []

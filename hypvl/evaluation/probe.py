@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch.utils.data import DataLoader
 
-from .zero_shot import Pictures, inference
+from .zero_shot import Images, Pictures, inference
 from ..extras import extra_named
 from ..indices import read_integers
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # %% ../../nbs/evaluation/609_probe.ipynb #0f8da9a6
 def probe_features(
     model: "ImageEncoder",  # any model with an image tower and an `image_projection`
-    images: Any,  # image files, or an image set
+    images: Images,  # image files, or an image set
     batch_size: int = 64,  # images in one pass
     workers: int = 0,  # processes that read and decode
 ) -> dict[str, Float[np.ndarray, "N _"]]:
@@ -51,7 +51,7 @@ def probe_features(
     return {name: torch.cat(parts).numpy() for name, parts in found.items()}
 
 # %% ../../nbs/evaluation/609_probe.ipynb #47599a9b
-Split = tuple[Float[np.ndarray, "N D"], Any]  # features, and labels [N] or flags [N, C]
+Split = tuple[Float[np.ndarray, "N D"], Sequence | np.ndarray]  # labels [N] or flags [N, C]
 
 
 GRID = tuple(10.0**power for power in range(-6, 7))  # of C
@@ -150,7 +150,9 @@ def linear_probe(
     return Probe(c, table, fitted.predict(test[0]), test[1], converged)
 
 # %% ../../nbs/evaluation/609_probe.ipynb #4053caa1
-def _shots(name: str, split: Split, k: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _shots(
+    name: str, split: tuple[np.ndarray, np.ndarray], k: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
     "k pictures of each class."
     if k < 1:
         raise ValueError(f"shots: 1 or more pictures per class, got {k}")

@@ -9,7 +9,7 @@ __all__ = ['Scores', 'Relevant', 'relevant_matrix', 'first_hit_rank', 'recall_at
 # %% ../../nbs/evaluation/602_retrieval.ipynb #721f0fba
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from .statistics import item_values
-from .zero_shot import encode_images, encode_texts, inference
+from .zero_shot import Images, encode_images, encode_texts, inference
 from ..indices import read_indices, read_lengths, read_mask, read_scores, read_values
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def retrieval_items(
 
 def evaluate_retrieval(
     model: "ImageTextModel",  # any model with the `DualEncoder` interface
-    paths: Sequence[str | Path],  # image files
+    paths: Images,  # image files, or an image set
     captions: Sequence[str],  # all captions
     owners: Sequence[int] | Int[np.ndarray, "T"],  # index of each caption's image
     *,
@@ -233,5 +233,6 @@ def evaluate_retrieval(
         images = encode_images(model, paths, **reading)
     else:
         images = image_points(paths)
-    how: Any = {"dataset": dataset, "ks": ks, "scores": scores, "chunk": chunk}
-    return retrieval_items(model, images, texts, owners, **how)
+    return retrieval_items(
+        model, images, texts, owners, dataset=dataset, ks=ks, scores=scores, chunk=chunk
+    )

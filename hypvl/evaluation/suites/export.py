@@ -18,10 +18,12 @@ from ...data.benchmarks.registry import BENCHMARKS
 from ...data.benchmarks.webdatasets import write_wds
 from .evaluate import chosen_tasks
 from .protocols import EvaluationRun, Protocol
-from .tasks import class_names, node_names
+from .tasks import Data, class_names, node_names
 
 # %% ../../../nbs/evaluation/suites/636_export.ipynb #8faf18a0
-def _wds_facts(data: Any, root: Path, suite: str | None, names: Any) -> dict[str, Any]:
+def _wds_facts(
+    data: Data, root: Path, suite: str | None, names: str | Path | None
+) -> dict[str, Any]:
     "Arguments of `write_wds` from the data of a task."
     templates = Protocol().templates
     if isinstance(data, CaptionData):

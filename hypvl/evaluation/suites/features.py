@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
@@ -25,7 +25,7 @@ from torchvision import transforms
 from tqdm import tqdm
 
 from ...config import atomic_path, config_hash
-from ..zero_shot import Pictures, encode_batches
+from ..zero_shot import Images, Pictures, encode_batches
 from ...geometry.spaces import Geometry
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class PointStore:
 
     def __call__(
         self,
-        images: Any,  # image files, or an image set
+        images: Images,  # image files, or an image set
     ) -> Float[Tensor, "N D"]:
         "Points in the order of the images."
         pictures = Pictures(images, self.transform)

@@ -43,6 +43,7 @@ from ..statistics import item_values
 from .features import PointStore
 from hypvl.evaluation.zero_shot import (
     WORLD_TEMPLATES,
+    Images,
     class_prototypes,
     evaluate_zero_shot,
     score_matrix,
@@ -176,7 +177,7 @@ def _with_accuracy(rows: pd.DataFrame, metric: str, labels: Sequence[int]) -> pd
 def add_classification(
     run: EvaluationRun,
     dataset: str,  # name for the rows
-    images: Any,  # image files, or an image set
+    images: Images,  # image files, or an image set
     labels: Sequence[int],  # class of each image
     names: Sequence[str],  # class names for the prompts
     templates: Sequence[str],  # prompts with one slot each
@@ -237,7 +238,7 @@ def _add_hierarchy(
 def add_multilabel(
     run: EvaluationRun,
     dataset: str,  # name for the rows
-    images: Any,  # image files, or an image set
+    images: Images,  # image files, or an image set
     flags: Sequence[Sequence[int]],  # 0 or 1 for each class of each image
     names: Sequence[str],  # class names for the prompts
     templates: Sequence[str],  # prompts with one slot each
@@ -260,7 +261,7 @@ def add_multilabel(
 def add_retrieval(
     run: EvaluationRun,
     dataset: str,  # name for the rows
-    images: Any,  # image files, or an image set
+    images: Images,  # image files, or an image set
     captions: Sequence[str],
     owners: Sequence[int] | Int[np.ndarray, "T"],  # index of each caption's image
     missing: Sequence[str] = (),  # images that were not found
@@ -278,8 +279,8 @@ def add_retrieval(
         image_points=run.points(transform),
     )
     baselines = retrieval_baselines(owners, len(images), captions, run.bag)
-    truth = run.truth if isinstance(images, Sequence) else None
-    if truth is not None and truth.covers(images, captions):
+    truth = run.truth
+    if truth is not None and isinstance(images, Sequence) and truth.covers(images, captions):
         holds = texts_hold(truth, images, captions)
         baselines = pd.concat([baselines, oracle_retrieval(holds, owners)])
     baselines = baselines.assign(suite="retrieval", dataset=dataset)
