@@ -7,7 +7,6 @@ __all__ = ['KeptTokens']
 
 # %% ../../nbs/training/511_cached.ipynb #b7ffef72
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,7 +37,7 @@ class KeptTokens:
         self.kinds["image_tokens"] = "image_tokens"
         self._known: dict[int, Tensor] = {}  # number of a picture → tokens, on the CPU
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         "Position, identity and whatever else the loader offers."
         if name == "loader":  # while it is being copied
             raise AttributeError(name)

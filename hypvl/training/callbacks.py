@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from accelerate import Accelerator
@@ -89,7 +89,7 @@ def call_hooks(trainer: "Trainer", hook: str):
 def update_columns(
     trainer: "Trainer",  # after an update
     inspect: bool,  # the collapse guard inspects the embeddings
-) -> dict[str, Any]:
+) -> dict[str, float | str]:
     "The columns of an update, averaged over processes."
     module, result = trainer.step_module, trainer.result
     columns = measure(trainer.model, result, module.kinds)
@@ -135,7 +135,7 @@ class Logging:
         rate, self.samples = self.samples / spent, 0
         return dict(samples_per_s=rate, seconds=trainer.run.seconds)
 
-    def write(self, trainer, row: dict[str, Any]):
+    def write(self, trainer, row: dict[str, float | str]):
         "Add the columns of the callbacks, and write the row."
         for callback in trainer.callbacks:
             if hasattr(callback, "on_row"):

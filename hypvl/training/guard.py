@@ -41,11 +41,11 @@ from hypvl.training.update import (
 from ..weights import load_plain, own_names
 
 # %% ../../nbs/training/504_guard.ipynb #608bf08a
-def _summed(value: Tensor, accelerator: Any) -> Tensor:
+def _summed(value: Tensor, accelerator: Accelerator | None) -> Tensor:
     "The sum of a tensor over all processes."
     if accelerator is None or accelerator.num_processes == 1:
         return value
-    return accelerator.reduce(value, "sum")
+    return torch.as_tensor(accelerator.reduce(value, "sum"))
 
 
 def spread(
@@ -293,7 +293,7 @@ def note_start(
 def largest_loss(
     guard: CollapseGuard,
     embeddings: Mapping[str, Tensor],  # entries by name, as the model's `embed` returned them
-    logs: Mapping[str, Any],  # of the objective: `weight/NAME` are factors of schedules
+    logs: Mapping[str, Tensor | float],  # of the objective: `weight/NAME` are factors of schedules
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
 ) -> float:
     """The loss above which a run has exploded; infinite in its first steps, or if that is off.
@@ -307,7 +307,8 @@ def largest_loss(
     expected = 0.0
     for term in guard.all_rows:
         of_group = logs.get(f"weight/{getattr(term, 'group', '')}", 1.0)
-        weight = getattr(term, "weight", 1.0) * logs.get(f"weight/{term.name}", of_group)
+        factor = float(logs.get(f"weight/{term.name}", of_group))
+        weight = getattr(term, "weight", 1.0) * factor
         size = _unit(term, embeddings, guard.processes, kinds)
         expected += abs(weight) * max(size, _usual(guard.start.get(term.name)))
     return guard.config.explode * max(expected, _usual(first))

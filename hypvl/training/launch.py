@@ -99,7 +99,7 @@ def finish_job(out: Path, result: object, seconds: float):
 def run_job(
     out: str | Path,  # a folder with a job.json
     function: Callable | None = None,  # None: the one that job.json names
-) -> Any:  # what the function returned
+) -> object:  # what the function returned
     "Run the job of a folder in this process and leave a record."
     out, start = Path(out), time.perf_counter()
     job = json.loads((out / "job.json").read_text())

@@ -10,7 +10,6 @@ __all__ = ['check_parts', 'parameters_named', 'gradient_norm', 'call_geometry', 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -191,7 +190,7 @@ def share_loss(
     if accelerator.num_processes == 1:
         return *values.tolist(), stop
     values = torch.cat([values, values.new_full((1,), float(stop))])
-    means: Any = accelerator.reduce(values, "mean")
+    means = torch.as_tensor(accelerator.reduce(values, "mean"))
     mean_loss, mean_norm, asked = means.tolist()
     return mean_loss, mean_norm, asked > 0
 

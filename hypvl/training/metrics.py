@@ -11,7 +11,6 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -111,7 +110,9 @@ def measure(
 ) -> dict[str, Tensor | float]:
     "Columns of the metrics for one update."
     row: dict[str, Tensor | float] = {"loss": result.loss} | result.logs
-    geometry: Any = getattr(model, "geometry", None)
+    geometry = getattr(model, "geometry", None)
+    if geometry is None:
+        return row
     scale = getattr(geometry, "logit_scale", None)
     if isinstance(scale, Tensor):
         row["temperature"] = (-scale.float()).exp()
@@ -141,9 +142,9 @@ def average_columns(
 
 # %% ../../nbs/training/501_metrics.ipynb #965d6c8a
 def fetch(
-    row: Mapping[str, Tensor | float | str],  # tensors are of one number
+    row: Mapping[str, Tensor | float],  # tensors are of one number
     accelerator: Accelerator | None = None,  # averages over its processes
-) -> dict[str, Any]:
+) -> dict[str, float]:
     "The same row without tensors, in one transfer from the device."
     tensors = {k: v.detach() for k, v in row.items() if isinstance(v, Tensor)}
     numbers: dict[str, float] = {}
@@ -152,4 +153,7 @@ def fetch(
         numbers = dict(zip(tensors, values.tolist()))
     if accelerator and accelerator.num_processes > 1:
         numbers = average_columns(gather_object([numbers]))
-    return dict(row) | numbers
+    places: dict[str, float] = {}  # the columns in their order
+    for name, value in row.items():
+        places[name] = math.nan if isinstance(value, Tensor) else value
+    return places | numbers
