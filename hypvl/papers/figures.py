@@ -406,6 +406,16 @@ def _draw_budget(axis: Axes, rows: pd.DataFrame, colours: Mapping[str, str]) -> 
         )
 
 
+def _draw_chance(axis: Axes, level: float) -> None:  # in %
+    "A line at the level of chance, or its number where the axis begins above it."
+    low, high = axis.get_ylim()
+    if low <= level <= high:
+        axis.axhline(level, color=".2", ls=":", lw=1.1)
+        return
+    where = {"transform": axis.transAxes, "ha": "right", "va": "bottom"}
+    axis.text(0.97, 0.03, f"chance {level:.2g} %", color=".2", fontsize=7.5, **where)
+
+
 def _draw_signs(axis: Axes, signs: pd.DataFrame, rivals: Sequence[str]) -> None:
     "Draw one row per rival and one lead in points per budget, in brackets as its sign is."
     for row in signs.to_dict("records"):
@@ -437,12 +447,12 @@ def budget_figure(
         for (above, below), metric in zip(axes.T, metrics):
             _draw_budget(above, scores[scores["metric"].eq(metric)], colours)
             level = (guessing or {}).get(metric)
-            if level is not None:
-                above.axhline(100 * level, color=".2", ls=":", lw=1.1)
             above.set_title(metric)
             low, high = above.dataLim.intervaly
             if low < high / 2:  # the axis begins at zero unless that hides all differences
                 above.set_ylim(0, None)
+            if level is not None:
+                _draw_chance(above, 100 * level)
             _draw_signs(below, signs[signs["metric"].eq(metric)], rivals)
             below.set_xscale("log", base=2)
             below.set_xticks(budgets, [f"{budget:g}" for budget in budgets])
@@ -454,7 +464,7 @@ def budget_figure(
         handles = [Line2D([], [], color=c, lw=2, label=name) for name, c in colours.items()]
         if scores.groupby("budget")["seed"].agg(frozenset).nunique() > 1:
             handles.append(Line2D([], [], color=".4", ls="--", label="between other seeds"))
-        if guessing:
+        if any(line.get_linestyle() == ":" for axis in axes[0] for line in axis.lines):
             handles.append(Line2D([], [], color=".2", ls=":", label="chance"))
         across = 5 if max(map(len, models)) <= 12 else 3
         figure.legend(handles=handles, loc="outside lower center", ncols=across, frameon=False)
@@ -471,8 +481,16 @@ OUTCOME_COLOURS = {
 }
 
 
+def _effect_text(row: pd.Series) -> str:
+    "Effect and its interval in the claim's unit, such as '+0.5 [−0.1, +1.0]'."
+    digits = 1 if row["unit"] in ("points", "%") else 2
+    effect, low, high = (f"{row[name]:+.{digits}f}" for name in ("effect", "low", "high"))
+    text = effect if pd.isna(row["low"]) else f"{effect} [{low}, {high}]"
+    return text.replace("-", "−")
+
+
 def _claim_row(axis: Axes, y: int, row: pd.Series) -> None:
-    "Equivalence band, interval, effect and the paper's effect of one claim."
+    "Equivalence band, interval, effect and the paper's effect of one claim, numbers beside it."
     colour = OUTCOME_COLOURS[row["outcome"]]
     bound = row["equivalence"]
     axis.fill_betweenx([y - 0.4, y + 0.4], -bound, bound, color=".93", lw=0)
@@ -482,6 +500,8 @@ def _claim_row(axis: Axes, y: int, row: pd.Series) -> None:
     axis.plot(row["effect"], y, "o", color=colour, ms=5.5)
     if pd.notna(row["paper_effect"]):
         axis.plot(row["paper_effect"], y, "D", color=".3", ms=5, mfc="none")
+    beside = {"transform": axis.get_yaxis_transform(), "va": "center", "fontsize": 8}
+    axis.text(1.01, y, _effect_text(row), color=colour, **beside)
 
 # %% ../../nbs/papers/808_figures.ipynb #4954f620
 def claims_figure(

@@ -58,6 +58,9 @@ def _phase_key(steps: int) -> str:
 _REWARD = "reward of entropy, as a share"
 
 
+_KINDS = {"four_phase": "four phases", "single": "single schedule"}
+
+
 _LOOKS = {  # α and β may be one line
     "α": {"lw": 4.5, "alpha": 0.45},
     "β": {"ls": "--", "lw": 1.6},
@@ -97,8 +100,10 @@ def curriculum_figure(
             for series, colour in colours.items():
                 own = data[data["panel"].eq(kind) & data["series"].eq(series)]
                 look = _LOOKS[series]
-                axis.plot(own["step"], own["value"], color=colour, label=series, **look)
-            axis.set(title=kind.replace("_", " "), xlabel="step", ylim=(-0.03, 1.15), xlim=(0, end))
+                label = "weight of the entropy reward" if series == _REWARD else series
+                axis.plot(own["step"], own["value"], color=colour, label=label, **look)
+            axis.set(title=_KINDS[kind], xlabel="step", ylim=(-0.03, 1.15), xlim=(0, end))
+        axes[0, 0].set_ylabel("factor")
         axes[0, -1].legend(frameon=False, loc="lower right")
     return Drawing(figure, data)
 
@@ -125,7 +130,8 @@ def _draw(axis: Axes, rows: pd.DataFrame, by: str, colours: Mapping[str, str]) -
         mean = own.groupby("step")["value"].mean()
         look = {"marker": "o", "ms": 4} if len(mean) == 1 else {}  # one point is no line
         look["ls"] = _DASHES[list(colours).index(str(name)) % len(_DASHES)]
-        axis.plot(mean.index, mean, color=colours[str(name)], lw=1.6, label=name, **look)
+        label = _SHOWN.get(str(name), name)
+        axis.plot(mean.index, mean, color=colours[str(name)], lw=1.6, label=label, **look)
 
 
 _DYNAMICS = {  # panel → column of the log, series
@@ -146,6 +152,29 @@ _DYNAMICS = {  # panel → column of the log, series
         "routing/top1_correction": "E alone",
         "routing/top1_baseline": "H alone",
     },
+}
+
+
+_SHOWN = {  # panel or series of the rows → words in the figure, where they differ
+    "routed": "routed score",
+    "E alone": "Euclidean head",
+    "H alone": "hyperbolic head",
+    "mean": "mean over all pairs",
+    "of matches": "mean over matching pairs",
+    "cross-entropy of both directions, nats": "contrastive loss, nats",
+    "weight of a pair": "router weight w of a pair",
+    "radius √c·r in H": "radius √c·r, hyperbolic head",
+    "first of the batch": "top-1 accuracy in the batch",
+    "gate of a query": "mean gate of queries",
+    "share M of the correction": "share M of the Euclidean correction",
+    "radius √c·r of captions in H": "radius √c·r of captions",
+    "E alone, nats": "loss of the Euclidean head, nats",
+    "H alone, nats": "loss of the hyperbolic head, nats",
+    "gradient of the E head": "gradient norm, Euclidean head",
+    "gradient of the H head": "gradient norm, hyperbolic head",
+    "gradient of the router": "gradient norm, router",
+    "gradient of the gates": "gradient norm, gates",
+    "inverse temperature of H": "inverse temperature, hyperbolic head",
 }
 
 # %% ../../../nbs/papers/agr/938_figures.ipynb #b97696e3
@@ -171,7 +200,9 @@ def _draw_dynamics(data: pd.DataFrame) -> Drawing:
                 width = band.groupby("step")["value"].mean().reindex(mean.index)
                 ends = (mean - width).clip(0, 1), (mean + width).clip(0, 1)
                 axis.fill_between(mean.index, *ends, color="#0072B2", alpha=0.15)
-            axis.set(title=panel, xlabel="step", xlim=(0, steps))
+            axis.set(title=_SHOWN.get(panel, panel), xlabel="step", xlim=(0, steps))
+            if len(band):
+                axis.set(ylim=(0, 1.42), yticks=np.linspace(0, 1, 5))  # room for the legend
             if own["series"].nunique() > 1:
                 axis.legend(frameon=False, fontsize=7.5)
         figure.supxlabel(_phase_key(steps), fontsize=8, color=".3")
@@ -208,7 +239,7 @@ def _draw_failures(data: pd.DataFrame) -> Drawing:
         figure, axes = panels(3, 2, width=3.2, height=2.3)
         for axis, panel in zip(axes.flat, _FAILURES):
             _draw(axis, data[data["panel"].eq(panel)], "model", colours)
-            axis.set(title=panel, xlabel="step")
+            axis.set(title=_SHOWN.get(panel, panel), xlabel="step")
         handles, labels = axes[0, 0].get_legend_handles_labels()
         axes[1, 2].axis("off")  # five panels: the sixth place has the legend
         axes[1, 2].legend(handles, labels, loc="center", frameon=False)
@@ -231,6 +262,25 @@ _GRADIENTS = {
 }
 
 
+def _draw_study(data: pd.DataFrame) -> Drawing:
+    "The figure of its rows: panel, step, value, model, seed."
+    shown = list(dict.fromkeys(data["panel"]))
+    colours = palette(list(dict.fromkeys(data["model"])))
+    with style():
+        figure, axes = panels(3, -(-len(shown) // 3), width=3.2, height=2.2)
+        for axis, panel in zip(axes.flat, shown):
+            _draw(axis, data[data["panel"].eq(panel)], "model", colours)
+            axis.set(title=_SHOWN.get(panel, panel), xlabel="step")
+            if panel in _GRADIENTS:  # down to zero, which a logarithm would hide
+                axis.set_yscale("symlog", linthresh=1e-3)
+                axis.set_ylim(bottom=0)
+        for axis in axes.flat[len(shown) :]:
+            axis.axis("off")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
+    return Drawing(figure, data)
+
+
 def study_figure(
     history: pd.DataFrame,  # rows of metrics.csv of several models
 ) -> Drawing:
@@ -248,21 +298,7 @@ def study_figure(
         smoothing = {"smooth": 0.0} if panel in _GRADIENTS else {}
         parts.append(_curve(history, column, panel, "", **smoothing))
     data = pd.concat([part for part in parts if len(part)], ignore_index=True)
-    shown = [panel for panel in columns if data["panel"].eq(panel).any()]
-    colours = palette(list(dict.fromkeys(data["model"])))
-    with style():
-        figure, axes = panels(3, -(-len(shown) // 3), width=3.2, height=2.2)
-        for axis, panel in zip(axes.flat, shown):
-            _draw(axis, data[data["panel"].eq(panel)], "model", colours)
-            axis.set(title=panel, xlabel="step")
-            if panel in _GRADIENTS:  # down to zero, which a logarithm would hide
-                axis.set_yscale("symlog", linthresh=1e-3)
-                axis.set_ylim(bottom=0)
-        for axis in axes.flat[len(shown) :]:
-            axis.axis("off")
-        handles, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    return Drawing(figure, data)
+    return _draw_study(data)
 
 # %% ../../../nbs/papers/agr/938_figures.ipynb #7d8ef084
 def starved_until(
@@ -322,21 +358,27 @@ def gates_figure(
 def constants_figure(
     constants: pd.DataFrame,  # model, seed, constant, value: recall on validation scenes
 ) -> Drawing:
-    "Validation recall by the constant in the router's place; 0 is the baseline alone."
+    "What a constant in the router's place adds to validation recall; 0 is the baseline alone."
     data = constants[["model", "seed", "constant", "value"]].assign(value=100 * constants["value"])
-    colours = palette(list(dict.fromkeys(data["model"])))
+    wide = data.pivot_table(index="constant", columns=["model", "seed"], values="value", sort=False)
+    gains, models = wide - wide.iloc[0], list(dict.fromkeys(data["model"]))
     with style():
-        figure, axes = panels(1, width=4.2, height=2.5)
-        axis = axes[0, 0]
-        for model, own in data.groupby("model", sort=False):
-            for _, line in own.groupby("seed"):
-                axis.plot(
-                    line["constant"], line["value"], color=colours[str(model)], lw=0.5, alpha=0.5
-                )
-            mean = own.groupby("constant")["value"].mean()
-            axis.plot(mean.index, mean, color=colours[str(model)], lw=1.6, label=model)
-        axis.set(xlabel="constant M", ylabel="R@5 of both directions, %")
-        axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.02, 0.5))
+        figure, axes = panels(len(models), width=2.4, height=2.5, sharey=True)
+        for axis, model in zip(axes[0], models):
+            mean, levels = gains[model].mean(axis=1), wide[model].mean(axis=1)
+            axis.axhline(0, color=".25", lw=1)
+            axis.plot(gains.index, gains[model], color="#0072B2", lw=0.7, alpha=0.5)
+            axis.plot(gains.index, mean, color="#0072B2", lw=1.8)
+            best = mean.idxmax()
+            axis.plot(best, mean[best], "o", color="#0072B2", ms=5)
+            ends = f"M = 0: {levels.iloc[0]:.1f} %\nbest, M = {best:g}: {levels[best]:.1f} %"
+            axis.text(0.04, 0.96, ends, va="top", fontsize=7.5, transform=axis.transAxes)
+            axis.set(title=model, xlabel="constant M")
+            axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
+        low, high = float(gains.min(axis=None)), float(gains.max(axis=None))
+        room = max(high - low, 1.0)
+        axes[0, 0].set_ylim(low - 0.05 * room, high + 0.3 * room)  # the words above the lines
+        axes[0, 0].set_ylabel("gain of R@5 over M = 0, points")
     return Drawing(figure, data)
 
 # %% ../../../nbs/papers/agr/938_figures.ipynb #2cf2f8e4

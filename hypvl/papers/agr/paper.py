@@ -179,9 +179,10 @@ _CAPTIONS = {
     "8 and 9": "The two captions of test scenes whose five best images have the largest and the "
     "smallest mean $M$, the share of the correction, first seed. A frame marks the caption's own "
     "image; above each image its score, below it weight $w$, $M$ and both scores.",
-    "constants": "Recall at 5, mean of both directions, on validation scenes of the synthetic "
-    "dataset when one constant $M$ replaces gate and router weight. 0 is the hyperbolic score "
-    "alone. Thin lines are seeds ({seeds}), thick ones their mean.",
+    "constants": "Gain of recall at 5, mean of both directions, on validation scenes of the "
+    "synthetic dataset when one constant $M$ replaces gate and router weight. 0 is the hyperbolic "
+    "score alone. Thin lines are seeds ({seeds}), thick ones their mean, the dot is its maximum. "
+    "Where the line is flat, no constant mixture is better than the hyperbolic score.",
     "budget": "Above: scores at the planned and at twice the steps on the synthetic dataset; a dot "
     "is a seed. Below: AGR's lead over each model in points, in brackets where its 95 % "
     "interval over seeds includes 0 or where there is one seed.",

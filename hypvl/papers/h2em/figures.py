@@ -12,14 +12,19 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pandas as pd
 import torch
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator
 
 from ...evaluation.bias_sweep import sweep
 from ...evaluation.horopca import fit_horopca
 from ...geometry import lorentz
 from ..figures import Drawing, no_data, palette, panels, style
 from hypvl.papers.h2em.compositions import (
+    EDGES,
     LEVELS,
     edge_gaps,
     edge_share,
@@ -149,12 +154,71 @@ def _disk_radius(x: torch.Tensor, c: float) -> np.ndarray:
     return lorentz.to_poincare(x, c=c).norm(dim=-1).numpy()
 
 
+_HALO = withStroke(linewidth=2.5, foreground="white")
+
+
+def _links(data: pd.DataFrame) -> list[np.ndarray]:
+    "Ends of each edge of the hierarchy, general and specific, of the same item."
+    items = data.assign(nth=data.groupby(["what", "target"]).cumcount())
+    place = items.set_index(["what", "target", "nth"])[["x", "y"]]
+    pairs = []
+    for general, specific in EDGES.values():
+        if {general, specific} <= set(data["what"]):
+            both = place.loc[general].join(place.loc[specific], rsuffix="_specific", how="inner")
+            pairs += list(both.to_numpy().reshape(-1, 2, 2))
+    return pairs
+
+
+def _outermost(data: pd.DataFrame, sectors: int = 8) -> pd.DataFrame:
+    "The outermost point of each sector of the disk, among those of the most specific level."
+    specific = data[data["level"].eq(data["level"].unique()[-1])]
+    sector = (np.arctan2(specific["y"], specific["x"]) / (2 * np.pi) * sectors).round() % sectors
+    radius = np.hypot(specific["x"], specific["y"])
+    return specific.loc[radius.groupby(sector).idxmax()].drop_duplicates("target")
+
+
+def _draw_disk(data: pd.DataFrame) -> Figure:
+    "The figure of its rows: level, what, target, x, y, explained."
+    colours = palette(list(dict.fromkeys(data["level"])))
+    with style():
+        figure, axes = panels(1, 1, width=4.6, height=4.7)
+        axis = axes[0, 0]
+        farthest = float(np.hypot(data["x"], data["y"]).max())
+        reach = 1.05 if farthest > 0.4 else 1.25 * farthest
+        for radius in (1.0,) if reach > 1 else MaxNLocator(3).tick_values(0, farthest)[1:]:
+            axis.add_patch(Circle((0, 0), radius, fill=False, color=".6", ls=":", lw=0.9))
+            below = {"ha": "center", "va": "center", "fontsize": 7, "color": ".4", "zorder": 4}
+            axis.text(0, -radius, f"radius {radius:g}", path_effects=[_HALO], **below)
+        look = {"colors": ".75", "linewidths": 0.6, "zorder": 1}
+        axis.add_collection(LineCollection(_links(data), **look), autolim=False)
+        sizes = np.linspace(7.0, 3.0, len(colours)) if len(colours) > 1 else [3.5]
+        for (level, colour), size in zip(colours.items(), sizes):
+            part = data[data["level"].eq(level)]
+            axis.plot(part["x"], part["y"], "o", ms=size, mew=0, color=colour, label=level)
+        axis.plot(0, 0, "+", color="black", ms=9)
+        for row in _outermost(data).itertuples():
+            side, shift = ("bottom", 3) if row.y > 0 else ("top", -3)
+            name = {"ha": "center", "va": side, "fontsize": 7, "path_effects": [_HALO]}
+            where = {"textcoords": "offset points", "zorder": 4}
+            axis.annotate(row.target, (row.x, row.y), (0, shift), **name, **where)
+        axis.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xticks=[], yticks=[])
+        axis.grid(visible=False)
+        title = f"{100 * data['explained'].iloc[0]:.0f} % of squared distances kept"
+        if reach < 1:
+            title += f"; the inner {reach:.2f} of the disk"
+        axis.set_title(title, fontsize=8.5)
+        marks = axis.get_legend_handles_labels()[0]
+        marks.append(Line2D([], [], color=".75", lw=0.9, label="edge"))
+        figure.legend(handles=marks, loc="outside lower center", ncols=4, frameon=False)
+    return figure
+
+
 def disk_figure(
     points: pd.DataFrame,  # level, curvature, x0, x1, … of one run and side
     steps: int = 500,  # of Adam, for each of three starts
     most: int = 100,  # points in the fit
 ) -> Drawing:
-    "Points in the Poincaré disk, by level."
+    "Points in the Poincaré disk, by level, with the edges between them."
     axes_of = [name for name in points.columns if name[0] == "x" and name[1:].isdigit()]
     names = sorted(axes_of, key=lambda name: int(name[1:]))
     x = torch.tensor(points[names].to_numpy(np.float64))
@@ -163,27 +227,9 @@ def disk_figure(
     found = fit_horopca(x, c=c, generator=generator, centre=False, steps=steps, most=most)
     place = found(x).numpy()
     data = points[["side", "what", "level", "target"]].assign(x=place[:, 0], y=place[:, 1])
-    colours = palette(list(dict.fromkeys(points["level"])))
-    with style():
-        figure, axes = panels(1, 1, width=4.0, height=4.2)
-        axis = axes[0, 0]
-        axis.add_patch(Circle((0, 0), 1, fill=False, color=".5"))
-        sizes = np.linspace(7.0, 3.0, len(colours)) if len(colours) > 1 else [3.5]
-        for (level, colour), size in zip(colours.items(), sizes):
-            part = data[data["level"].eq(level)]
-            axis.plot(part["x"], part["y"], "o", ms=size, mew=0, color=colour, label=level)
-        axis.plot(0, 0, "+", color="black", ms=9)
-        farthest = float(np.hypot(*place.T).max())
-        reach = 1.05 if farthest > 0.4 else 1.25 * farthest
-        axis.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xticks=[], yticks=[])
-        axis.grid(visible=False)
-        title = f"{100 * found.explained:.0f} % of squared distances kept"
-        if reach < 1:
-            title += f"; the inner {reach:.2f} of the disk"
-        axis.set_title(title, fontsize=8.5)
-        figure.legend(loc="outside lower center", ncols=3, frameon=False)
     radii = {"radius": np.hypot(*place.T), "radius_in_space": _disk_radius(x, c)}
-    return Drawing(figure, data.assign(explained=found.explained, **radii))
+    data = data.assign(explained=found.explained, **radii)
+    return Drawing(_draw_disk(data), data)
 
 # %% ../../../nbs/papers/h2em/915_figures.ipynb #ddd0e0c0
 def mean_curve(
@@ -211,7 +257,9 @@ def _draw_sweeps(axis, curves: pd.DataFrame, colours: Mapping[str, str]) -> None
             100 * best["hm_unseen"], 100 * best["hm_seen"], "o", ms=3.5, mew=0, color=colours[model]
         )
     axis.set(xlim=(0, None), ylim=(0, None))  # the area below a curve is the result
-    axis.text(0.02, 0.03, "dots: best harmonic mean", fontsize=7.5, transform=axis.transAxes)
+    axis.text(
+        0.02, 0.03, "dots: best harmonic mean of each seed", fontsize=7.5, transform=axis.transAxes
+    )
     beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "frameon": False}
     axis.legend(title="AUC, %", title_fontsize=8, alignment="left", **beside)
 
@@ -275,14 +323,17 @@ def factorial_figure(
         places = {(h, n): 2 * h + n for h in (False, True) for n in (False, True)}
         for curved, part in cells.groupby("curvature"):
             x = [places[bool(h), bool(n)] for h, n in zip(part["hierarchy"], part["negatives"])]
-            x = np.array(x) + (0.08 if curved else -0.08)
+            x = np.array(x) + (0.15 if curved else -0.15)
             left.plot(x, 100 * part["value"], "o", ms=4, alpha=0.6, color=colours[bool(curved)])
             mean = part.assign(x=x).groupby("x")["value"].mean()
-            said = "curved" if curved else "flat"
-            left.plot(mean.index, 100 * mean, "-", color=colours[bool(curved)], label=said)
+            look = {"marker": "_", "ms": 22, "mew": 2, "ls": "", "color": colours[bool(curved)]}
+            left.plot(mean.index, 100 * mean, label="curved" if curved else "flat", **look)
         left.set_xticks(range(4), ["neither", "L_DA", "L_TE", "both"])
-        left.set(ylabel=f"{METRICS[metric]}, %", title="cells, one dot per seed")
-        left.legend(frameon=False)
+        left.set(
+            ylabel=f"{METRICS[metric]}, %", title="cells, a dot per seed and a line for their mean"
+        )
+        left.legend(frameon=False, markerscale=0.5)
+        left.grid(axis="x", visible=False)
         known = effects.set_index("id").reindex(FACTORS)
         for y, row in enumerate(known.itertuples()):
             right.plot([row.low, row.high], [y, y], color=".2", lw=2)

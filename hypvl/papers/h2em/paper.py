@@ -139,7 +139,8 @@ _LENGTH_CAPTION = (
 )
 _DISK_CAPTION = (
     "HoroPCA of 200 {} of the synthetic dataset in the Poincaré disk: H2EM, first seed, not "
-    "centred. The cross is the root."
+    "centred. The cross is the root, grey lines are edges of the hierarchy, and names are the "
+    "pairs of some outer embeddings."
 )
 _CURVES_CAPTION = (
     "Seen against unseen accuracy on the synthetic dataset, mean over {seeds}, each model with its "

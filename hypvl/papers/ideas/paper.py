@@ -158,7 +158,8 @@ def ideas_figure(
                 if np.isfinite(ends).all():
                     axis.plot(ends, [place, place], color=colour, lw=2, ls=dash)
                 if np.isfinite(row["effect"]):
-                    axis.plot(row["effect"], place, "o", color=colour, ms=5)
+                    face = "white" if row["low"] <= 0 <= row["high"] else colour
+                    axis.plot(row["effect"], place, "o", color=colour, mfc=face, ms=5)
             axis.set(title=ability, ylim=(len(ideas) - 0.5, -0.5))
             axis.set_yticks(range(len(ideas)), ideas)
         for axis in axes[-1]:
@@ -169,6 +170,8 @@ def ideas_figure(
             Line2D([], [], color=colour, lw=2, ls=dash, marker="o", label=name)
             for colour, dash, name in marks
         ]
+        hollow = {"color": ".45", "mfc": "white", "marker": "o", "lw": 0}
+        handles.append(Line2D([], [], label="hollow: 0 is inside", **hollow))
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     columns = ["idea", "ability", "effect", "low", "high", "interval"]
     return Drawing(figure, rows[columns].reset_index(drop=True))
@@ -196,41 +199,41 @@ _TRADES = (
 )
 
 # %% ../../../nbs/papers/ideas/942_paper.ipynb #c52dc3c7
-def trades_figure(
-    scores: pd.DataFrame,  # of `ability_scores`
-) -> Drawing:
-    "Models by two abilities at a time; those of section `more` as squares."
-    models = [name for name in MODELS if name in set(scores["model"])]
-    colours, points = palette(models), []
+def _draw_trades(points: pd.DataFrame) -> Drawing:
+    "The figure of its rows: model, ability, value, low, high in %."
+    models = [name for name in MODELS if name in set(points["model"])]
     shapes = {name: "s" if name in MORE else "o" for name in models}
-    for (model, ability), rows in scores.groupby(["model", "ability"], sort=False):
-        mean, low, high = 100 * np.array(seed_interval(rows["value"].to_numpy()))
-        points.append({"model": model, "ability": ability, "value": mean, "low": low, "high": high})
-    table = pd.DataFrame(points).set_index(["model", "ability"])
+    colours, table = palette(models), points.set_index(["model", "ability"])
+    half = ((table["high"] - table["low"]) / 2).groupby("ability").median()
     with style():
         figure, axes = panels(2, -(-len(_TRADES) // 2), width=4.2, height=2.9)
         for axis, sides in zip(axes.flat, _TRADES):
-            middles = []
             for model in models:
-                (x, *across), (y, *along) = (table.xs((model, side)).to_numpy() for side in sides)
-                axis.plot(x, y, shapes[model], color=colours[model], ms=6, mec="white", mew=0.7)
-                middles.append((x, y))
-                if np.isfinite([*across, *along]).all():  # cut where the axes end
-                    faint = {"color": colours[model], "lw": 0.7, "alpha": 0.3, "zorder": 1}
-                    axis.plot(across, [y, y], **faint)
-                    axis.plot([x, x], along, **faint)
+                x, y = (table.loc[(model, side), "value"] for side in sides)
+                axis.plot(x, y, shapes[model], color=colours[model], ms=7, mec="white", mew=0.7)
             axis.set(xlabel=f"{sides[0]}, %", ylabel=f"{sides[1]}, %")
-            low, high = np.min(middles, 0), np.max(middles, 0)
-            room = np.maximum(0.25 * (high - low), 0.5)  # the models, not their intervals, fill it
-            (left, bottom), (right, top) = low - room, high + room
-            axis.set(xlim=(left, right), ylim=(bottom, top))
-
+            axis.margins(0.12)
+            if np.isfinite(half[[*sides]]).all():  # wider than the panel where seeds are few
+                across, along = (f"±{half[side]:.1f}" for side in sides)
+                width = f"median 95 % interval: {across} across, {along} up"
+                axis.set_title(width, fontsize=8, color=".3")
         handles = [
             Line2D([], [], color=c, marker=shapes[name], lw=0, label=name)
             for name, c in colours.items()
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
-    return Drawing(figure, table.reset_index())
+    return Drawing(figure, points)
+
+
+def trades_figure(
+    scores: pd.DataFrame,  # of `ability_scores`
+) -> Drawing:
+    "Models by two abilities at a time; those of section `more` as squares."
+    points = []
+    for (model, ability), rows in scores.groupby(["model", "ability"], sort=False):
+        mean, low, high = 100 * np.array(seed_interval(rows["value"].to_numpy()))
+        points.append({"model": model, "ability": ability, "value": mean, "low": low, "high": high})
+    return _draw_trades(pd.DataFrame(points))
 
 # %% ../../../nbs/papers/ideas/942_paper.ipynb #32dda3d8
 def _ideas(study: Study) -> Drawing:
@@ -249,11 +252,13 @@ def _describe(recipe: Recipe) -> Mapping[str, object]:
 
 _IDEAS = (
     "Gain of each idea over its rival on the synthetic dataset, {seeds}: one panel per ability, "
-    "one row per idea, mean of the ability's columns. Syntax needs two models with cones."
+    "one row per idea, mean of the ability's columns. Hollow marks: the line includes 0. Syntax "
+    "needs two models with cones."
 )
 _TRADES_CAPTION = (
-    "Mean scores on the synthetic dataset in two abilities at a time, {seeds}. Bars are 95 % "
-    "intervals over seeds, cut where the axes end; squares are models of section more."
+    "Mean scores on the synthetic dataset in two abilities at a time, {seeds}. Titles have the "
+    "median half-width of the models' 95 % intervals over seeds; squares are models of section "
+    "more."
 )
 _LONGER = tuple(name for name in SECTIONS if name.startswith("longer"))
 

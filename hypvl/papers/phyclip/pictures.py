@@ -129,7 +129,7 @@ def idea_figure() -> Drawing:
     with style():
         figure = Figure(figsize=(11.4, 4.2), layout="constrained")
         axes = figure.subplots(1, 3)
-        _disk_axis(axes[0], "one space: origin is general, a cone is “is a”")
+        _disk_axis(axes[0], "one space: the cone of a concept contains its kinds")
         _draw_cones(axes[0])
         for axis, (family, terms) in zip(axes[1:], _FACTORS.items()):
             _disk_axis(axis, f"a factor for {family}")

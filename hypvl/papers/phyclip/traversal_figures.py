@@ -154,7 +154,7 @@ _MEASURES = {
     "root_share": "steps at the root",
     "above_class": "class or ancestor",
     "upward": "moves to an ancestor",
-    "shallower": "moves to less depth",
+    "shallower": "moves to lower depth",
 }
 
 
@@ -187,7 +187,7 @@ def measures_figure(
     metrics, families = [m for m in METRICS if m in found], list(dict.fromkeys(measures["family"]))
     with style():
         height = 1.3 + 0.24 * len(families)
-        figure, axes = panels(len(metrics), width=1.75, height=height, sharey=True)
+        figure, axes = panels(len(metrics), width=1.8, height=height, sharey=True)
         for axis, metric in zip(axes[0], metrics):
             share = metric != "texts"
             rows = measures[measures["metric"].eq(metric)]
@@ -205,8 +205,8 @@ def measures_figure(
         chance = {"color": ".2", "marker": "|", "ls": "", "ms": 11, "mew": 1.6}
         handles = [
             Line2D([], [], label="mean over images, 95 % interval", **look),
-            Line2D([], [], label="the interval holds the level of chance", mfc="white", **look),
-            Line2D([], [], label="names at random", **chance),
+            Line2D([], [], label="interval includes random names", mfc="white", **look),
+            Line2D([], [], label="random names", **chance),
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     return Drawing(figure, measures.reset_index(drop=True))

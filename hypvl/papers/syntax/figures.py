@@ -110,8 +110,8 @@ def loss_figure(
 
 # %% ../../../nbs/papers/syntax/849_figures.ipynb #105adc6f
 LINES = {
-    "next": ("word after it", "--"),
-    "previous": ("word before it", ":"),
+    "next": ("next word", "--"),
+    "previous": ("previous word", ":"),
     "random": ("random tree", "-."),
     "parser": ("a trained parser", "-"),
 }
@@ -160,13 +160,13 @@ def _bars(axis: Axes, rates: pd.DataFrame, by: str, colours: dict, models: list)
     axis.grid(axis="y", visible=False)
 
 
-def recovery_figure(
-    recovery: pd.DataFrame,  # model, seed, tree, item, value
-    edges: pd.DataFrame,  # model, seed, item, word, side, inside, control_inside
+def _draw_recovery(
+    attachment: pd.DataFrame,  # of `attachment_rates`
+    inside: pd.DataFrame,  # of `inside_rates`
+    intervals: str = "95 % interval over seeds",
 ) -> Drawing:
-    "Attachment of the trees of cones and of trees without a model; edges inside their cones."
-    attachment, inside = attachment_rates(recovery), inside_rates(edges)
-    models = list(dict.fromkeys(recovery["model"]))
+    "The figure of its rates."
+    models = list(dict.fromkeys(attachment["model"]))
     with style():
         figure, axes = panels(2, width=5.2, height=1.5 + 0.5 * len(models), sharey=True)
         left, right = axes[0]
@@ -178,19 +178,27 @@ def recovery_figure(
         ends = attachment[["value", "high"]].to_numpy()
         left.set_xlim(0, min(1.04 * np.nanmax(ends), 100))  # the parser is right of all bars
         _bars(right, inside, "kind", _SIDES, models)
-        left.set(xlabel="words on the right head (unlabelled attachment), %", ylabel="")
-        right.set(xlabel="inside the cone, % of pairs", ylabel="")
+        left.set(xlabel="words attached to the correct head (unlabelled), %", ylabel="")
+        right.set(xlabel="pairs inside the cone, %", ylabel="")
         handles = {}
         for axis in (left, right):
             for handle, label in zip(*axis.get_legend_handles_labels()):
                 handles[label] = handle
         left.set_yticks(range(len(models)), [model.replace(", ", ",\n") for model in models])
-        interval = Line2D([], [], color=".15", lw=1.1, label="95 % interval over seeds")
+        interval = Line2D([], [], color=".15", lw=1.1, label=intervals)
         handles[interval.get_label()] = interval
         where = {"loc": "outside lower center", "ncols": 5, "frameon": False}
         figure.legend(handles.values(), handles.keys(), **where)
     drawn = [attachment.assign(panel="attachment"), inside.assign(panel="edges")]
     return Drawing(figure, pd.concat(drawn, ignore_index=True))
+
+
+def recovery_figure(
+    recovery: pd.DataFrame,  # model, seed, tree, item, value
+    edges: pd.DataFrame,  # model, seed, item, word, side, inside, control_inside
+) -> Drawing:
+    "Attachment of the trees of cones and of trees without a model; edges inside their cones."
+    return _draw_recovery(attachment_rates(recovery), inside_rates(edges))
 
 # %% ../../../nbs/papers/syntax/849_figures.ipynb #455e4417
 def weight_figure(

@@ -135,6 +135,9 @@ def _draw_disk(axis: Axes) -> None:
     axis.axis("off")
 
 
+_TWIST = 0.3  # radians a level, so that an only child is not hidden by its parent
+
+
 def _directions(graph: nx.DiGraph) -> dict[int, float]:
     "An angle for each node of a tree: leaves evenly around, others in the middle of theirs."
     tree = nx.bfs_tree(graph, SCENE)
@@ -143,7 +146,8 @@ def _directions(graph: nx.DiGraph) -> dict[int, float]:
     for node in nx.dfs_postorder_nodes(tree, SCENE):
         if node not in angle:
             angle[node] = float(np.mean([angle[child] for child in tree.successors(node)]))
-    return angle
+    deep = nx.shortest_path_length(tree, SCENE)
+    return {node: turn + _TWIST * deep[node] for node, turn in angle.items()}
 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #be6e4fb4
 def concept_figure(
@@ -400,7 +404,7 @@ ONE_IMAGE = ", one image"  # suffix of models trained without boxes of other ima
 
 def precision_recall_figure(
     curves: pd.DataFrame,  # model, seed, threshold, precision, recall
-    named: int = 3,  # thresholds to write beside each curve
+    named: int = 2,  # thresholds to write beside each curve
 ) -> Drawing:
     "Precision over recall, one line per model, mean over seeds at each threshold."
     if not len(curves):
@@ -422,14 +426,15 @@ def precision_recall_figure(
             if dash == "-":
                 _name_thresholds(axis, rows, colour, named)
         axis.set(xlabel="recall, %", ylabel="precision, %", xlim=(0, 104))
-        axis.legend(frameon=False, loc="upper right")
+        key = {"title": "numbers: thresholds", "title_fontsize": 8, "alignment": "left"}
+        axis.legend(frameon=False, loc="upper right", **key)
     return Drawing(figure, mean.reset_index(drop=True))
 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #e89f921a
 def _name_thresholds(axis: Axes, rows: pd.DataFrame, colour: str, count: int) -> None:
     "Dots with their threshold, evenly along the recall."
     shift = 0.07 * (len(axis.get_legend_handles_labels()[1]) - 1)  # so that they are apart
-    wanted = np.linspace(0.1, 0.7, count) + shift
+    wanted = np.linspace(0.08, 0.33, count) + shift
     rows = rows[rows["recall"].lt(0.75)]  # beyond, all curves meet at the share of positives
     if not len(rows):
         return
@@ -536,23 +541,30 @@ def frequency_figure(
     classes: pd.DataFrame,  # role, label, count
     most: int = 50,  # classes
 ) -> Drawing:
-    "Shares of the most frequent classes among candidate boxes and queries."
+    "Shares of the most frequent classes: bars for candidate boxes, dots for queries."
     roles = {"candidate boxes": "candidates", "query boxes": "queries"}
     counts = classes.pivot_table(index="label", columns="role", values="count", aggfunc="sum")
     counts = counts.reindex(columns=[*roles]).fillna(0).astype(int)
     names = counts.sort_values("candidate boxes", ascending=False, kind="stable").index[:most]
     names = [name for name in names if counts["candidate boxes"][name]]
-    parts = []
+    shown = counts.loc[names]
+    totals = counts.sum().clip(lower=1)
     with style():
-        figure, axes = panels(1, 2, width=9.6, height=1.6, sharex=True)
-        for axis, (role, said) in zip(axes[:, 0], roles.items()):
-            count, total = counts.loc[names, role], max(counts[role].sum(), 1)
-            axis.bar(range(len(names)), 100 * count / total, color="#0072B2", width=0.8)
-            axis.set_ylabel(f"{said},\n% of {total:,}", fontsize=8)
-            axis.grid(axis="x", visible=False)
-            parts.append(pd.DataFrame({"label": names, "role": role, "count": count.to_numpy()}))
-        axes[1, 0].set_xticks(range(len(names)), names, rotation=90, fontsize=6.5)
-        axes[1, 0].set_xlim(-0.7, len(names) - 0.3)
+        figure, axes = panels(1, width=9.6, height=2.7)
+        axis, places = axes[0, 0], range(len(names))
+        share = {role: 100 * shown[role] / totals[role] for role in roles}
+        label = {role: f"{said}: {totals[role]:,}" for role, said in roles.items()}
+        bars, dots = roles
+        axis.bar(places, share[bars], 0.8, color="#0072B2", label=label[bars])
+        axis.plot(places, share[dots], "o", color="#E69F00", ms=4, mec=".2", label=label[dots])
+        axis.grid(axis="x", visible=False)
+        axis.set_xticks(places, names, rotation=90, fontsize=7.5)
+        axis.set(xlim=(-0.7, len(names) - 0.3), ylabel="share of the class, %")
+        axis.legend(frameon=False, loc="upper right")
+    parts = [
+        pd.DataFrame({"label": names, "role": role, "count": shown[role].to_numpy()})
+        for role in roles
+    ]
     return Drawing(figure, pd.concat(parts, ignore_index=True))
 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #77ff048b

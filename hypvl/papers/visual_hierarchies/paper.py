@@ -142,7 +142,8 @@ _CAPTIONS = {
     f"without pairs of other images, over the seeds of section `cross`. {_TEST_SET}.",
     "6": "Classes that contain others in the training split (synthetic dataset, or Open Images): "
     "three roots with the longest paths. The most frequent contained classes are named.",
-    "7": f"Share of the 50 most frequent classes among candidate and query boxes. {_TEST_SET}.",
+    "7": "Share of the 50 most frequent classes among candidate boxes (bars) and query boxes "
+    f"(dots); a dot at the end of its bar means equal shares. {_TEST_SET}.",
     "order": "F1 of containment edges, and Spearman's correlation of depth with distance from the "
     "root, with 95 % intervals over images and seeds ({seeds} in section `main`). Synthetic "
     "dataset in the formats of Open Images and LVIS, or the real ones.",
