@@ -28,10 +28,14 @@ def reproduce(out, code=0, **parameters):
 
 def test_study_renders_contrasts_and_figure(tmp_path):
     made_store(tmp_path / "store")
-    store = str(tmp_path / "store")
-    reproduce(tmp_path, features=store, groups="contrast", seeds="0,1", steps=3)
+    how = {"features": str(tmp_path / "store"), "seeds": "0,1", "steps": 3}
+    (tmp_path / "plain").mkdir()
+    reproduce(tmp_path / "plain", groups="plain", **how)
+    reproduce(tmp_path, groups="contrast", earlier=str(tmp_path / "plain"), **how)
     results = pd.read_csv(tmp_path / "results.csv")
-    assert len(results) == 8 * 2 and results["commit"].nunique() == 1
+    assert len(results) == 10 * 2 and results["commit"].nunique() == 1
+    before = pd.read_csv(tmp_path / "plain" / "results.csv")
+    assert results["R@5"].tolist()[:12] == before["R@5"].tolist()
     judged = pd.read_csv(tmp_path / "tables" / "contrasts.csv")
     assert set(judged["outcome"]) == {"not run: fewer than 8 seeds"}
     by_cell = results.pivot(index="seed", columns="cell", values="R@5")
