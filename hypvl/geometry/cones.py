@@ -74,7 +74,7 @@ def half_aperture(
         return literal.half_aperture(x, c=c, min_radius=min_radius, eps=eps)
     r = _curvature(c, x).sqrt() * _norm(x)
     edge = 2.0 * min_radius
-    inside = r.to(x.dtype) <= edge  # in the type of x, where 0.2 is 2K; not so of NaN
+    inside = r.to(x.dtype) <= edge  # in the type of x, in which 0.2 equals 2K; False for NaN
     r = r.where(~inside, 0.0)
     function = _Aperture.forward if is_transformed(x, r) else _Aperture.apply
     return function(r, edge).to(x.dtype)
@@ -94,7 +94,7 @@ def _across(delta: Tensor, unit: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Angle(NamedTuple):
-    "Paired wide points with the pieces of the text; all keep the last axis."
+    "Terms of the equations above for paired float64 points; all keep the last axis."
 
     x: Tensor
     y: Tensor
@@ -115,7 +115,7 @@ class _Angle(NamedTuple):
 
 # %% ../../nbs/geometry/102_cones.ipynb #7f7bd056
 def _angle_parts(x: Tensor, y: Tensor, c: Tensor) -> _Angle:
-    "The pieces of the text for x and y [*B, D] and c [*B]."
+    "Terms of the equations above for x and y [*B, D] and c [*B]."
     tiny = tiny_norm(torch.promote_types(x.dtype, y.dtype))
     x, y, c, delta, _, x_time, y_time, m, u = _pair(x, y, c)
     x_norm, y_norm = _norm(x, keepdim=True), _norm(y, keepdim=True)
@@ -193,7 +193,7 @@ def exterior_angle(
 
 # %% ../../nbs/geometry/102_cones.ipynb #62754645
 class _Apexes(NamedTuple):
-    "What a matrix of angles needs of a batch of points [*B, N, D]; columns [*B, N, 1] or rows."
+    "Unit vectors, norms and times of points [*B, N, D]; scalars as columns [*B, N, 1] or rows."
 
     unit: Tensor  # 0 at the root
     norm: Tensor  # scaled
@@ -203,7 +203,7 @@ class _Apexes(NamedTuple):
         return _Apexes(self.unit[..., rows, :], self.norm[..., rows, :], self.time[..., rows, :])
 
     def transposed(self) -> "_Apexes":
-        "Norm and time as rows, to meet those of other points in columns."
+        "The same points with norms and times as rows [*B, 1, N]."
         return _Apexes(self.unit, self.norm.mT, self.time.mT)
 
 
@@ -215,7 +215,7 @@ def _apexes(x: Tensor, c: Tensor) -> _Apexes:
 
 
 class _AngleTile(NamedTuple):
-    "A tile of pairs: sine and cosine of the angle at the root, T, R, -R', and where they mean it."
+    "Tile of pairs: sine and cosine of the angle at the root, T, R, -R', and where it is defined."
 
     sin: Tensor
     cos: Tensor
@@ -226,7 +226,7 @@ class _AngleTile(NamedTuple):
 
 # %% ../../nbs/geometry/102_cones.ipynb #35c92338
 def _angle_tile(x: _Apexes, y: _Apexes, tiny: float) -> _AngleTile:
-    "The pieces for apexes x in columns and points y in rows."
+    "Terms of the exterior angle for apexes x in columns and points y in rows."
     t = torch.cdist(x.unit, y.unit, compute_mode="donot_use_mm_for_euclid_dist")
     sin = t * (4 - t.square()).clamp(min=0).sqrt() / 2
     sin = sin.where(~(sin <= 8 * torch.finfo(t.dtype).eps), 0.0)
@@ -310,7 +310,7 @@ def angle_outside_cone(
     aperture: Float[Tensor, "*B"],  # half-aperture there, radians
     eta: float = 1.0,  # factor on the half-aperture
 ) -> Float[Tensor, "*B"]:
-    "By how much an exterior angle exceeds eta times the half-aperture, in radians; 0 inside."
+    "Excess of an exterior angle over eta times the half-aperture, in radians; 0 inside."
     return (angle - eta * aperture).clamp(min=0)
 
 
@@ -325,7 +325,7 @@ def cone_violation(
     mode: str = "stable",  # 'stable' or 'literal'
     eps: float = 1e-8,  # guard of the literal mode
 ) -> Float[Tensor, "*B"]:  # radians
-    """By how much `specific` lies outside the cone of `general`, in radians; 0 inside.
+    """Angle in radians by which `specific` lies outside the cone of `general`; 0 inside.
 
     max(0, exterior_angle - eta·half_aperture) at the apex `general` (PHyCLIP, equation 5). Both
     are space components [*B, D]; `c` > 0 is a number or a tensor that broadcasts against *B;

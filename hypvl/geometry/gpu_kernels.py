@@ -85,7 +85,7 @@ def _coordinate(points, rows, count, i, f, k, root, D: constexpr):
 
 @_compiled
 def _differences(x, y, rows, columns, n, m, f, k, root, D: constexpr, W: constexpr):
-    "What `_product` returns, z by differences."
+    "Same results as `_product`, with z computed by differences."
     left, s = _side(x, rows, n, f, k, root, D, W)
     right, t = _side(y, columns, m, f, k, root, D, W)
     right = tl.where((tl.arange(0, W) == D)[None, :], right, -right)
@@ -112,7 +112,7 @@ def _distance_kernel(
     offset, D: constexpr, W: constexpr, L2: constexpr, KEEP: constexpr, SUMS: constexpr,
     EXACT: constexpr, B: constexpr,
 ):  # fmt: skip
-    "Distances of a tile of pairs; with SUMS, what its rows and columns add to their softmax."
+    "Distances of a tile of pairs; with SUMS, its terms of the softmax of rows and columns."
     tile = tl.program_id(0) * tl.num_programs(1) + tl.program_id(1)
     if EXACT:
         if tl.load(flags + tile) == 0:
@@ -164,7 +164,7 @@ def _distance_kernel(
 # %% ../../nbs/geometry/116_gpu_kernels.ipynb #d29adf1c
 @_compiled
 def _logsumexp_kernel(least, sums, scale, out, tiles, n, B: constexpr):
-    "Logsumexp of -scale × distance over the parts that the tiles have left; float64."
+    "Logsumexp of -scale × distance over the partial sums of the tiles; float64."
     rows = tl.program_id(0) * B + tl.arange(0, B)
     s = tl.load(scale).to(tl.float64)
     lowest = tl.full((B,), float("inf"), tl.float32)
@@ -275,7 +275,7 @@ def _gradient_kernel(
     place = for_x + ((part * n + rows) * k + f)[:, None] * D + parts[None, :]
     mine = (rows < n)[:, None] & (parts < D)[None, :]
     of_c_place = for_c + (part * tl.num_programs(0) + tl.program_id(0)) * k + f
-    if EXACT:  # adds to what the other tiles gave
+    if EXACT:  # adds to the sums of the other tiles
         slope += tl.load(place, mask=mine, other=0.0)
     tl.store(place, slope, mask=mine)
     if WITH_C:
@@ -294,13 +294,13 @@ PROGRAMS = 1024  # that compute gradients at once, where the batch has work for 
 def can_run(
     x: Float[Tensor, "N k d"],  # points
 ) -> bool:
-    "Whether the kernels compute these points: Triton, a GPU, float32, up to 32 dimensions."
+    "True if the kernels can process these points: Triton, a GPU, float32, up to 32 dimensions."
     there = triton is not None and (x.is_cuda or INTERPRETED)
     return there and x.dtype == torch.float32 and 0 < x.shape[-1] <= 32
 
 
 def _settings(x: Tensor, square: bool) -> dict[str, Any]:
-    "What kernels are compiled for."
+    "Compile-time constants of the kernels."
     d = x.shape[-1]
     width = max(16, triton.next_power_of_2(d + 1))
     return dict(D=d, W=width, L2=square, B=TILE, num_stages=1)
@@ -333,7 +333,7 @@ def _sums(
     both: bool,
     keep: int,
 ) -> list[Tensor]:
-    "Logsumexp of rows and columns, distances to own keys; all distances, if kept, and flags."
+    "Logsumexp of rows and columns, distances of positives; all distances, if kept, and flags."
     n, m, wide = len(x), len(y), torch.float64
     x, y, scale = x.contiguous(), y.contiguous(), scale.float().reshape(1)
     down, across = triton.cdiv(n, TILE), triton.cdiv(m, TILE)

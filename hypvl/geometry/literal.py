@@ -51,7 +51,7 @@ def pairwise_inner(
 
 # %% ../../nbs/geometry/101_literal.ipynb #a79d827c
 def _acosh(inner: Tensor, c: Tensor, eps: float) -> Tensor:
-    "acosh of the guarded argument; its slope is 0 where the guard acts, in float32 too."
+    "acosh of the guarded argument; the gradient is 0 where the guard acts, also in float32."
     z = -c * inner
     least = z.new_tensor(1 + eps)  # 1 in float32 if eps is 1e-8
     free = z > least

@@ -35,7 +35,7 @@ _all_ = ["Curvature", "fp32_geometry"]  # exported from here too
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #32fd76e1
 def _lift(x: Tensor, c: Tensor) -> Tensor:
-    "Wide points [*B, N, D] with their time appended; `c` has shape [*B]."
+    "Points [*B, N, D] of the type of `c` with their time appended; `c` has shape [*B]."
     x0 = (1 / c[..., None, None] + _norm(x, keepdim=True).square()).sqrt()
     return torch.cat([x.to(x0.dtype).expand(*x0.shape[:-1], -1), x0], -1)
 
@@ -49,7 +49,7 @@ def time(
     """Time component sqrt(1/c + |x|²) of points; at least 1/sqrt(c), the time of the root.
 
     `x` [*B, D] are space components, `c` > 0 is a number or a tensor that broadcasts against *B.
-    Raises ValueError where `c` is not positive (a tensor on a GPU is not looked at).
+    Raises ValueError where `c` is not positive (values on a GPU are not checked).
     """
     return (1 / _curvature(c, x) + _norm(x).square()).sqrt().to(x.dtype)
 
@@ -118,7 +118,7 @@ def exp0(
     if _is_literal(mode):
         return literal.exp0(v, c=c, eps=eps)
     t = _curvature(c, v).sqrt() * _norm(v)
-    away = ~(t <= tiny_norm(v.dtype))  # also where c is NaN, on a device that is not asked
+    away = ~(t <= tiny_norm(v.dtype))  # True where c is NaN too: on a GPU the check does not read c
     t = t.where(away, 1.0)
     stretch = (t.clamp(max=MAX_SCALED_RADIUS).sinh() / t).where(away, 1.0)
     return v * stretch.to(v.dtype)[..., None]
@@ -258,10 +258,10 @@ def dist(
 ) -> Float[Tensor, "*B"]:
     """Geodesic distance of paired points, in units of the space of curvature -c.
 
-    The value of PHyCLIP's equation 10 by a form in which nothing cancels: in float32 right to
-    2e-7 for scaled radii up to 6 and any separation, and on a CPU, not compiled, right for all
-    points of float32, the gradient up to radius 17; it is 0 where x = y. `x` and `y` are space
-    components [*B, D], `c` > 0 is a number or a tensor that broadcasts against *B.
+    The value of PHyCLIP's equation 10, by a form without cancellation. Relative error in float32:
+    at most 2e-7 for scaled radii up to 6 and any separation. On a CPU, outside compiled graphs,
+    it holds for all points of float32, and for gradients up to radius 17; these are 0 where x = y.
+    `x` and `y` are space components [*B, D]; `c` > 0 is a number or broadcasts against *B.
     `mode='literal'` is the published acosh with its guard `eps`. Raises ValueError where the
     last axes differ, `c` is not positive or `mode` is unknown.
     """
@@ -288,7 +288,7 @@ def _tiles(x: Tensor, y: Tensor, c: Tensor) -> list[slice]:
 
 
 def _near(dtype: torch.dtype) -> float:
-    "Squared distance in the ball below which a matrix product is off by some 1e-6 and more."
+    "Squared distance in the ball below which a matrix product has an error of 1e-6 or more."
     return 1e6 * torch.finfo(dtype).eps
 
 
@@ -312,13 +312,13 @@ def _gap(p: Tensor, q: Tensor, method: str, reads_values: bool) -> Tensor:
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #cdac9d82
 def _asinh_(s: Tensor) -> Tensor:
-    "asinh of s >= 0 in place, several times faster than torch's."
+    "asinh of s >= 0 in place, several times faster than torch.asinh."
     tail = torch.hypot(s, s.new_ones(())).add_(1).reciprocal_().mul_(s).mul_(s)
     return s.add_(tail).log1p_()
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #a78a2884
 class _PairwiseDist(Function):
-    "Saves the points and the distances, and nothing else that grows with N x M."
+    "Pairwise distances; the backward pass keeps the points and one [N, M] tensor."
 
     @staticmethod
     def forward(ctx, x, y, c, method, reads_values):
@@ -389,8 +389,8 @@ def pairwise_dist(
 
     Units, `c`, `mode`, `eps` and errors as in `dist`, with one `c` for each entry of *B.
     `method='direct'` takes differences, 'gemm' a float64 matrix product, 'auto' the first up to
-    32 dimensions. In float32 both are right to about 1e-6, but for 'gemm' on a GPU, where pairs
-    closer than about 1e-5 are not looked for. Memory for one [N, M] result in both passes.
+    32 dimensions. In float32 both have an error of about 1e-6, except for 'gemm' on a GPU: pairs
+    closer than about 1e-5 keep the error of the product. Both passes keep one [N, M] tensor.
     """
     _check(x, y)
     if _is_literal(mode):
@@ -451,7 +451,7 @@ def from_poincare(
 ) -> Float[Tensor, "*B D"]:
     """Space components [*B, D] of points of the unit ball, the inverse of `to_poincare`.
 
-    Points on the rim and outside count as next to the rim, 1 - |p|² = `ball_margin`; gradients
+    Points on and outside the rim are moved inside it, 1 - |p|² = `ball_margin`; gradients
     stay finite. Raises ValueError where `c` is not positive.
     """
     root = _curvature(c, p).sqrt()

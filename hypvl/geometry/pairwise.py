@@ -49,7 +49,7 @@ def _row_slices(x: Tensor, y: Tensor, keep: int) -> list[slice]:
 
 
 def _cached(d: Tensor) -> list[slice]:
-    "Rows of a matrix that a processor's cache holds; on a GPU all."
+    "Slices of rows that fit the CPU cache; on a GPU one slice of all rows."
     return _row_slices(d, d.mT, TILE if d.device.type == "cpu" else d.numel())
 
 
@@ -83,13 +83,13 @@ def _differentiable(x, y, c, scale, how, offset, both) -> tuple[Any, Any]:
 
 # %% ../../nbs/geometry/104_pairwise.ipynb #2e10650c
 def _share(x: Tensor, how: tuple[str, str]) -> tuple[bool, float]:
-    "Whether squares are added, and the weight of a factor."
+    "Return (True for 'l2', weight of a factor in the sum)."
     metric, reduce = how
     return metric == "l2", 1 / x.shape[1] if reduce == "mean" else 1.0
 
 
 def _sums(x, y, c, scale, square, share, offset, both, keep) -> list[Tensor]:
-    "Logsumexp of rows and, with `both`, of columns; distances to own keys; kept distances."
+    "Logsumexp of rows and, with `both`, of columns; distances of positives; kept distances."
     s, kept = scale.to(x.dtype), []
     lse, nearest = x.new_empty(len(x), dtype=torch.float64), x.new_empty(len(x))
     column = lse.new_full((len(y) if both else 0,), -torch.inf)
@@ -131,7 +131,7 @@ def _gradients(x, y, c, scale, sums, grad, column_grad, square, share, offset, b
 
 # %% ../../nbs/geometry/104_pairwise.ipynb #d7271052
 class _ProductCrossEntropy(torch.autograd.Function):
-    "Of rows and, with `both`, of columns. Saves points and sums; makes the distances again."
+    "Losses of rows and, with `both`, of columns; the backward pass recomputes the distances."
 
     @staticmethod
     def forward(ctx, x, y, c, scale, how, offset, both, gather, keep, form):
@@ -173,7 +173,7 @@ _SECOND = (
 
 # %% ../../nbs/geometry/104_pairwise.ipynb #de876a47
 def _cross_entropy(x, y, c, scale, metric, reduce, offset, both, gather, keep, form):
-    "Check the arguments and call the function above."
+    "Check the arguments and compute the losses."
     x, y, c = check_points(x, y, c, metric, reduce)
     if x.ndim != 3 or y.ndim != 3:
         shapes = f"{list(x.shape)} and {list(y.shape)}"
@@ -228,12 +228,12 @@ def product_cross_entropy_both(
     x: Float[Tensor, "N k d"],  # local queries
     y: Float[Tensor, "M k d"],  # keys of all processes; those of x begin at row `offset`
     *,
-    c: float | Float[Tensor, "*k"],  # as in `product_cross_entropy`, like all that follows
+    c: float | Float[Tensor, "*k"],  # this and the rest as in `product_cross_entropy`
     scale: float | Float[Tensor, ""],
     metric: str = "l1",
     reduce: str = "mean",
     offset: int = 0,
-    gather: Gather | None = None,  # brings rows of all processes; None: this one is alone
+    gather: Gather | None = None,  # collects rows of all processes; None: single process
     keep: int = 1 << 23,
     form: str = "auto",
 ) -> tuple[Float[Tensor, "N"], Float[Tensor, "N"]]:

@@ -74,16 +74,16 @@ def _wide(device: torch.device) -> torch.dtype:
 
 
 def check_floats(
-    x: Tensor,  # what a caller says are points
+    x: Tensor,  # points to check
     name: str = "points",  # of the argument
 ):
-    "Raise for integers and booleans: a result in their type would be cut off."
+    "Raise ValueError for integers and booleans: results in their type would be truncated."
     if not x.is_floating_point():
         raise ValueError(f"{name} must hold floating-point numbers, got {x.dtype}")
 
 
 def _curvature(c: Curvature, x: Tensor) -> Tensor:
-    "`c` as a wide tensor beside `x`."
+    "`c` as a tensor of the wide type on the device of `x`."
     check_floats(x)
     if isinstance(c, Tensor):
         if reads_values(c) and not (c > 0).all():
@@ -97,7 +97,7 @@ def _curvature(c: Curvature, x: Tensor) -> Tensor:
 def reads_values(
     x: Tensor,  # points
 ) -> bool:
-    "Whether a number may decide what to do next: a GPU waits, a compiled graph cannot branch."
+    "True if code may branch on values of `x`: on a CPU, outside compiled graphs."
     if torch.compiler.is_compiling() or is_functorch_wrapped_tensor(x):
         return False
     return x.device.type == "cpu"
@@ -106,7 +106,7 @@ def reads_values(
 def is_transformed(
     *tensors: Tensor,  # arguments of a function
 ) -> bool:
-    "Whether `torch.func` or forward differentiation follows one of these."
+    "True if `torch.func` or forward-mode differentiation traces one of the tensors."
     if torch.compiler.is_compiling():
         return False
     if any(is_functorch_wrapped_tensor(t) for t in tensors):
@@ -133,7 +133,7 @@ def _reduce(grad: Tensor, like: Tensor) -> Tensor:
 
 
 def _is_literal(mode: str) -> bool:
-    "Whether the published formulas are asked for."
+    "True if `mode` selects the published formulas; ValueError for an unknown mode."
     if mode not in ("stable", "literal"):
         raise ValueError(f"mode must be 'stable' or 'literal', got {mode!r}")
     return mode == "literal"
@@ -209,7 +209,7 @@ def pair_grid(
 ) -> tuple[
     Float[Tensor, "C R S P D"], Float[Tensor, "C R S P D"], Float[Tensor, "C 1 1 1"]
 ]:  # x, y, c
-    "Float32 pairs at set scaled radius and separation, P = 3 pairs a cell, and float64 curvatures."
+    "Float32 pairs at given scaled radius and separation, P = 3 * pairs, and float64 curvatures."
 
     def column(values, *shape):
         return torch.tensor(values, dtype=torch.float64).reshape(shape)

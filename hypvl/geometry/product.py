@@ -26,7 +26,7 @@ def check_points(
     metric: str = "l1",  # 'l1' or 'l2'
     reduce: str = "mean",  # 'mean' or 'sum'
 ) -> tuple[Tensor, Tensor, Float[Tensor, "k"]]:
-    "x and y in one dtype and c as a tensor [k]; an error names the argument that does not fit."
+    "Return x and y in one dtype and c as a tensor [k]; ValueError names an invalid argument."
     if metric not in ("l1", "l2"):
         raise ValueError(f"metric must be 'l1' or 'l2', got {metric!r}")
     if reduce not in ("mean", "sum"):
@@ -51,7 +51,7 @@ def check_points(
 
 
 def _check_batches(x: Tensor, y: Tensor):
-    "Every row is compared with every column: no leading axes but one."
+    "Raise ValueError unless x and y are [N, k, d] and [M, k, d]."
     if x.ndim != 3 or y.ndim != 3:
         shapes = f"{list(x.shape)} and {list(y.shape)}"
         raise ValueError(f"x and y must be [N, k, d] and [M, k, d], got {shapes}")
@@ -87,7 +87,7 @@ FAR_COSH = 2.0**62  # largest cosh of a distance whose square is a number of flo
 TILE = 1 << 17  # pairs of a tile on a CPU: their numbers stay in the cache
 
 
-GATHERED = 1 << 22  # coordinates of near pairs taken out at once
+GATHERED = 1 << 22  # coordinates of near pairs gathered at once
 
 
 Near = list[tuple[Tensor, Tensor, Tensor]]  # factors, rows and columns, in parts of that size
@@ -104,7 +104,7 @@ _Side = tuple[Tensor, Tensor]  # points [k, N, d], and times, scaled points and 
 
 
 def _side(points: Float[Tensor, "N k d"], c: Float[Tensor, "k"]) -> _Side:
-    "What products need of a batch, in the type of c; made once for all tiles."
+    "Points and padded points of a batch, in the type of c; computed once for all tiles."
     wide = points.to(c.dtype).movedim(1, 0)
     scaled = c.sqrt()[:, None, None] * wide
     times = (1 + scaled.square().sum(-1, keepdim=True)).sqrt()
@@ -120,7 +120,7 @@ def _cosh(
     x: _Side,  # rows [b, n, ...]
     y: _Side,  # columns [b, m, ...]
     c: Float[Tensor, "b"],  # curvature magnitudes, wide
-    dtype: torch.dtype,  # whose digits the result has to have
+    dtype: torch.dtype,  # precision of the result
 ) -> tuple[Float[Tensor, "b n m"], Near | None]:
     "cosh - 1 of all pairs, and places of near pairs."
     (points, left), (others, right) = x, y
@@ -166,7 +166,7 @@ def _tiles(x: Tensor, y: Tensor) -> Iterator[tuple[slice, slice]]:
 
 
 def _plain_distances(x, y, c, square, share):
-    "Distances of all pairs [N, M]; differentiable, then with all that autograd keeps."
+    "Distances of all pairs [N, M]; under autograd all intermediate tensors are kept."
     left, right, parts = _side(x, c), _side(y, c), {}
     weights = share / (c if square else c.sqrt())
     for rows, some in _tiles(left[0], right[0]):
@@ -214,7 +214,7 @@ def _plain_gradients(x, y, c, grad, total, share):
 
 # %% ../../nbs/geometry/103_product.ipynb #b92248cb
 def _add_near_gradients(x, y, c, weight, near, for_x, for_y):
-    "Add what near pairs give, by differences, and set their weights to 0: for float64 results."
+    "Add the gradients of near pairs, by differences, and zero their weights (float64 results)."
     for f, i, j in near:
         p, q, w = x[0][f, i], y[0][f, j], weight[f, i, j][:, None]
         p_time, q_time = x[1][f, i, :1], y[1][f, j, :1]
@@ -230,7 +230,7 @@ def graph_of_gradients(
     inputs: tuple[Tensor, ...],  # its arguments
     grads: tuple[Tensor, ...],  # derivatives of the loss in its results
 ) -> list[Tensor | None]:
-    "Gradients in the inputs that have gradients themselves; None where none is needed."
+    "Differentiable gradients of the inputs; None for inputs that need none."
     with torch.enable_grad():
         needed = [t for t in inputs if t.requires_grad]
         found = torch.autograd.grad(function(*inputs), needed, grads, create_graph=True)
@@ -239,7 +239,7 @@ def graph_of_gradients(
 
 # %% ../../nbs/geometry/103_product.ipynb #b251f3c6
 def _distances(x: Tensor, y: Tensor, c: Tensor, square: bool, share: float) -> Tensor:
-    "Distances [N, M], by loops of numba where they run."
+    "Distances [N, M], by numba loops where they can run."
     if product_kernels.can_run(x):
         found = product_kernels.distances(x, y, c, square, share)
         if found is not None:
@@ -260,10 +260,10 @@ def _gradients(
 
 def opaque(
     name: str,  # of the operator
-    function: Callable,  # of tensors; the first decides
+    function: Callable,  # of tensors; the first one selects eager or traced
     fake: Callable,  # empty results of the same shapes
 ) -> Callable:
-    "The function; an operator without inside where a compiler traces or tensors have no values."
+    "Return `function`, as an opaque operator under torch.compile and for meta tensors."
     operator = torch.library.custom_op(f"hypvl::{name}", function, mutates_args=())
     operator.register_fake(fake)
 
@@ -287,7 +287,7 @@ gradients_op = opaque("product_gradients", _gradients, _fake_gradients)
 
 # %% ../../nbs/geometry/103_product.ipynb #edcb92df
 class _PairwiseProduct(torch.autograd.Function):
-    "Saves the points and, for l2, the result; makes everything else again."
+    "Saves the points and, for l2, the result; the backward pass recomputes the rest."
 
     @staticmethod
     def forward(x, y, c, square, share):

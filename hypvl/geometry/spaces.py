@@ -44,8 +44,8 @@ from hypvl.geometry.product import (
 Side = Literal["image", "text"]
 
 
-def _known(name, value, known):
-    "The value if it is known; else an error with the nearest known one."
+def _one_of(name, value, known):
+    "Return `value`; raise ValueError with a suggestion if it is not one of `known`."
     if value not in known:
         raise ValueError(f"unknown {name} {value!r}.{suggest(value, known)}")
     return value
@@ -57,13 +57,13 @@ def clamp_trained(
     least: float = -math.inf,
     most: float = math.inf,
 ):
-    "Bring a parameter that trains back into its range."
+    "Clamp a trainable parameter to a range, in place."
     if parameter.requires_grad:
         parameter.clamp_(least, most)
 
 
 def _is_plain(value):
-    "Whether a value is data: numbers, text, configs, and what holds these."
+    "True for numbers, strings, configs and containers of these."
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     if isinstance(value, Mapping):
@@ -74,7 +74,7 @@ def _is_plain(value):
 
 # %% ../../nbs/geometry/105_spaces.ipynb #35f35652
 class _SumOverProcesses(torch.autograd.Function):
-    "Logsumexp over all processes of what each has for every key; returned for the local keys."
+    "Logsumexp over processes of their values per key; returns those of the local keys."
 
     @staticmethod
     def forward(ctx, partial, offset, count, gather):
@@ -93,7 +93,7 @@ def local_logsumexp(
     partial: Float[Tensor, "K"],  # logsumexp of each key's logits over the local queries
     offset: int,  # of the first local key
     count: int,  # local keys
-    gather: Gather | None,  # brings rows of all processes; None: this one is alone
+    gather: Gather | None,  # collects rows of all processes; None: single process
 ) -> Float[Tensor, "Q"]:
     "Logsumexp over the queries of all processes, for the local keys."
     if gather is None:
@@ -104,23 +104,21 @@ def local_logsumexp(
 class Geometry(nn.Module):
     """The space in which embeddings are compared; a point is a flat tensor [*B, D].
 
-    A member defines at least `lift` and `score`. Everything else has an answer that follows
-    from these, or says that it is lacking.
+    A subclass defines at least `lift` and `score`. The other methods follow from these, or raise
+    a TypeError that names the missing method.
 
-    All methods but `lift`, `prototype` and `make_head` take points. Features are not refused: every
-    vector is a point of a hyperbolic or a Euclidean space. `check_points` says what can be said,
-    the width, and on a sphere the length; models and objectives call it.
+    All methods but `lift`, `prototype` and `make_head` take points. They cannot detect features,
+    because every vector is a point of a hyperbolic or a Euclidean space. `check_points` checks the
+    width, and on a sphere the length; models and objectives call it.
     """
 
-    has_cones = False  # whether `entail` can be other than zero
-    symmetric = (
-        False  # True promises that the score of a pair does not depend on which is the query
-    )
+    has_cones = False  # True if `entail` can be non-zero
+    symmetric = False  # True: the score of a pair does not depend on which point is the query
     factors = 1  # spaces that a point is made of
-    closest: float | None = None  # the largest score that there is; None: not known
+    closest: float | None = None  # largest possible score; None: unknown
     logit_bias: nn.Parameter | None
     curvature: Tensor  # c of each factor; only spaces with curvature have it
-    root: Tensor  # direction of the most general point, zero while none is set; only of spheres
+    root: Tensor  # direction of the most general point, zero until set; spheres only
 
     def __init__(
         self,
@@ -145,7 +143,7 @@ class Geometry(nn.Module):
 
     @property
     def feature_dim(self) -> int:
-        "Width of all heads side by side: what `lift` takes."
+        "Sum of the widths of all heads: the input width of `lift`."
         return sum(self.heads.values())
 
     def make_head(self, name: str, width: int, side: Side) -> nn.Module:
@@ -159,13 +157,13 @@ class Geometry(nn.Module):
 
     def lacks(self) -> list[str]:
         "Names of the methods that this geometry does not provide."
-        asked = ("lift", "score", "dist", "norm", "angles", "search_vectors")
-        missing = [m for m in asked if getattr(type(self), m) is getattr(Geometry, m)]
+        required = ("lift", "score", "dist", "norm", "angles", "search_vectors")
+        missing = [m for m in required if getattr(type(self), m) is getattr(Geometry, m)]
         return missing + ([] if self.has_cones else ["entail"])
 
     def lift(self, features: Float[Tensor, "*B F"], side: Side = "image") -> Float[Tensor, "*B D"]:
         "Points of the features that leave the heads."
-        raise self._lacking("lift(features, side): how features become points")
+        raise self._lacking("lift(features, side): map features to points")
 
     def score(
         self,
@@ -176,15 +174,15 @@ class Geometry(nn.Module):
         kind: str = "paper",
     ) -> Float[Tensor, "Q K"]:
         "Score of each query with each key, or with its own keys; higher is closer."
-        raise self._lacking("score(queries, keys, side): which points are close")
+        raise self._lacking("score(queries, keys, side): scores of queries and keys")
 
     def dist(self, a: Float[Tensor, "*B D"], b: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
         "Distance of paired points."
-        raise self._lacking("dist(a, b): a distance of paired points")
+        raise self._lacking("dist(a, b): distance of paired points")
 
     def norm(self, points: Float[Tensor, "*B D"]) -> Float[Tensor, "*B"]:
         "Distance from the root."
-        raise self._lacking("norm(points): how far a point is from the root")
+        raise self._lacking("norm(points): distance from the root")
 
     def angles(
         self, general: Float[Tensor, "G D"], specific: Float[Tensor, "S D"]
@@ -195,28 +193,28 @@ class Geometry(nn.Module):
     def search_vectors(
         self, points: Float[Tensor, "N D"], side: str, kind: str = "paper"
     ) -> Tensor | None:
-        """Vectors whose inner product ranks like the score, as 'query' or 'key'; None: none do.
+        """Vectors whose inner product ranks like the score, as 'query' or 'key', or None.
 
         For exact scans only. An approximate inner-product index of a hyperbolic space loses most
-        neighbours; `hypvl.search.database` says what to store there.
+        neighbours; see `hypvl.search.database` for vectors to store there.
         """
         return None
 
     def bound_vectors(self, points: Float[Tensor, "N D"]) -> Tensor | None:
-        "Vectors whose Euclidean distance is at most `dist`; None: none are known."
+        "Vectors whose Euclidean distance is at most `dist`; None if not available."
         return None
 
     def members(self, points: Float[Tensor, "N D"]) -> dict[str, tuple["Geometry", Tensor]]:
         """Geometries whose scores bound this one's, each with its part of the points.
 
-        None by default. Members are symmetric; `largest_score` says how they bound.
+        Empty by default. Members are symmetric; `largest_score` computes the bound.
         """
         return {}
 
     def largest_score(
         self, queries: Float[Tensor, "Q D"], limits: Mapping[str, Float[Tensor, "Q"]]
     ) -> Float[Tensor, "Q"]:
-        "The most that a score can be where the members' logits are at most `limits`."
+        "Upper bound of the score where the members' logits are at most `limits`."
         raise self._lacking("largest_score(queries, limits): it has no members")
 
     def angle_terms(
@@ -231,7 +229,7 @@ class Geometry(nn.Module):
     def entail(
         self, general: Float[Tensor, "*B D"], specific: Float[Tensor, "*B D"], eta: float = 1.0
     ) -> Float[Tensor, "*B"]:
-        "Zero, with zero gradient, where there are no entailment cones."
+        "Cone violation of each pair; 0, with gradient 0, in a geometry without cones."
         return 0 * (general * specific).sum(-1)
 
     def split(self, points: Float[Tensor, "*B D"]) -> Float[Tensor, "*B k d"]:
@@ -258,10 +256,10 @@ class Geometry(nn.Module):
 
     def check_points(
         self,
-        points: Float[Tensor, "*B D"],  # what a caller says are points
+        points: Float[Tensor, "*B D"],  # points to check
         name: str = "points",  # of the argument, for the message
     ):
-        "Raise if these cannot be points of this space."
+        "Raise ValueError unless `points` are floats of width `dim`."
         check_type(name, points, Tensor)
         check_floats(points, name)
         if points.shape[-1] != self.dim:
@@ -269,10 +267,10 @@ class Geometry(nn.Module):
 
     def check_rows(
         self,
-        points: Float[Tensor, "N *T D"],  # what a caller says are points, a row each
+        points: Float[Tensor, "N *T D"],  # points to check, one per row
         name: str = "points",  # of the argument, for the message
     ):
-        "`check_points` of what is compared with others: one point is a row, too."
+        "Raise ValueError unless `points` are rows [N, *T, D] of points of this space."
         check_type(name, points, Tensor)
         if points.dim() < 2:
             shape = list(points.shape)
@@ -292,7 +290,7 @@ class Geometry(nn.Module):
         keys: Float[Tensor, "K D"],  # of all processes; the key of query i is row i + offset
         offset: int = 0,
         side: Side = "image",  # modality of the queries
-        gather: Gather | None = None,  # brings rows of all processes; None: this one is alone
+        gather: Gather | None = None,  # collects rows of all processes; None: single process
     ) -> tuple[Float[Tensor, "Q"], Float[Tensor, "Q"]]:
         """Cross-entropy of each query against all keys, and of its key against all queries.
 
@@ -323,13 +321,13 @@ class Geometry(nn.Module):
         "Called before each update with the number of updates so far, for curricula; no-op here."
 
     def clamp_parameters(self):
-        "Bring the scalars that train back into their range, in place: temperature at least .01."
+        "Clamp the trainable scalars in place: temperature at least .01."
         clamp_trained(self.logit_scale, most=math.log(100))
 
     def settings(self) -> dict[str, dict[str, Any]]:
-        """State that decides scores besides parameters, by module: class and plain attributes.
+        """Settings besides parameters that scores depend on, by module: class and attributes.
 
-        Names with a leading underscore are left out: what a step leaves behind.
+        Names with a leading underscore, the state of a step, are left out.
         """
         found = {}
         for name, module in self.named_modules():
@@ -339,7 +337,7 @@ class Geometry(nn.Module):
         return found
 
     def describe(self) -> str:
-        "The space in words."
+        "Short description of the space."
         return f"{type(self).__name__}, {self.dim} dimensions"
 
     def facts(self) -> dict[str, int | str]:
@@ -348,7 +346,7 @@ class Geometry(nn.Module):
 
 # %% ../../nbs/geometry/105_spaces.ipynb #696d9097
 def _one_type(queries, keys):
-    "Both in the wider of their types."
+    "Return queries and keys in the wider of their dtypes."
     if queries.dtype == keys.dtype:
         return queries, keys
     wide = torch.promote_types(queries.dtype, keys.dtype)
@@ -360,7 +358,7 @@ def unit_rows(
 ) -> Float[Tensor, "*B D"]:
     "Rows of length 1; a row of zeros has no direction and stays, with gradient 0."
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    short = length <= 1e-12  # what `F.normalize` would not make as long as 1
+    short = length <= 1e-12  # `F.normalize` would leave these shorter than 1
     return F.normalize(x.masked_fill(short, 1.0), dim=-1).masked_fill(short, 0.0)
 
 # %% ../../nbs/geometry/105_spaces.ipynb #4b5b9fd4
@@ -385,7 +383,7 @@ class Sphere(Geometry):
     @fp32_geometry
     def lift(self, features: Float[Tensor, "*B D"], side: Side = "image") -> Float[Tensor, "*B D"]:
         "Points of projected features: unit length."
-        _known("side", side, ("image", "text"))
+        _one_of("side", side, ("image", "text"))
         super().check_points(features, "features")
         return unit_rows(features)
 
@@ -399,7 +397,7 @@ class Sphere(Geometry):
         kind: str = "paper",
     ) -> Float[Tensor, "Q K"]:
         "Cosine, for 'paper' and 'official' alike."
-        _known("kind", kind, ("paper", "official"))
+        _one_of("kind", kind, ("paper", "official"))
         queries, keys = _one_type(queries, keys)
         if keys.dim() == 3:
             return torch.einsum("qd,qtd->qt", queries, keys)
@@ -409,7 +407,7 @@ class Sphere(Geometry):
     def logits(
         self, queries: Float[Tensor, "Q D"], keys: Float[Tensor, "K D"], side: Side = "image"
     ) -> Float[Tensor, "Q K"]:
-        "Cosines over temperature; queries are scaled, which are fewer numbers than the cosines."
+        "Cosines over temperature; scales the queries, which is cheaper than scaling the cosines."
         return self.score(self.logit_scale.exp() * queries, keys, side)
 
     @fp32_geometry
@@ -438,8 +436,8 @@ class Sphere(Geometry):
         self, points: Float[Tensor, "N D"], side: str, kind: str = "paper"
     ) -> Float[Tensor, "N D"]:
         "The points themselves, as 'query' or 'key': their inner product is the score."
-        _known("side", side, ("query", "key"))
-        _known("kind", kind, ("paper", "official"))
+        _one_of("side", side, ("query", "key"))
+        _one_of("kind", kind, ("paper", "official"))
         return points
 
     def bound_vectors(self, points: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
@@ -466,8 +464,8 @@ class Product(Geometry):
 
     A point [*B, k * d] holds the space components of each factor, whose curvature is -c.
     metric: 'l1' (mean of the factors' distances) or 'l2' (root mean square), PHyCLIP, Eq. 2.
-    scale: of features before the exponential map, one a factor ('factor', published code) or
-    one a modality ('modality', paper). mode: 'stable', or 'literal' with the guard `eps` for
+    scale: of features before the exponential map, one per factor ('factor', published code) or
+    per modality ('modality', paper). mode: 'stable', or 'literal' with the guard `eps` for
     parity with published code. min_radius: K of the half-aperture, asin(2K / (sqrt(c) |x|)).
     form: of the stable contrast, 'auto' (numba on a CPU where it is installed, else torch) or
     'triton' (kernels for a GPU, in float32; 'auto' where they cannot run).
@@ -487,7 +485,7 @@ class Product(Geometry):
         min_radius: float = 0.1,  # K of the half-aperture
         mode: str = "stable",  # 'stable', or 'literal' for parity with the published code
         eps: float = 1e-8,  # guard of the literal mode
-        learn_curvature: bool = True,  # False keeps the curvature where it is
+        learn_curvature: bool = True,  # False: fixed curvature
         temperature: float = 0.07,  # initial temperature
         modalities: tuple[str, ...] = ("image", "text"),  # that have a scale
         form: str = "auto",  # of the contrast: 'auto', or 'triton', kernels for a GPU
@@ -501,17 +499,17 @@ class Product(Geometry):
             raise ValueError(f"min_radius must be > 0, got {min_radius}")
         super().__init__(k * d, temperature, logit_bias)
         self.factors = k
-        self.metric = _known("metric", metric, ("l1", "l2"))
-        self.scale = _known("scale", scale, ("factor", "modality"))
-        self.mode = _known("mode", mode, ("stable", "literal"))
-        self._fused_form = _known("form", form, ("auto", "triton"))  # no answer follows from it
+        self.metric = _one_of("metric", metric, ("l1", "l2"))
+        self.scale = _one_of("scale", scale, ("factor", "modality"))
+        self.mode = _one_of("mode", mode, ("stable", "literal"))
+        self._fused_form = _one_of("form", form, ("auto", "triton"))  # does not change results
         if form == "triton" and mode == "literal":
-            raise ValueError(f"form={form!r} needs mode='stable', the kernels', got mode={mode!r}")
+            raise ValueError(f"form={form!r} needs mode='stable', got mode={mode!r}")
         self.eps, self.min_radius, self.curvature_init = eps, min_radius, curvature_init
         start = torch.full((k,), math.log(curvature_init))
         self.log_curvature = nn.Parameter(start, requires_grad=learn_curvature)
         count, width = (k, d) if scale == "factor" else (1, self.dim)
-        self.modalities = tuple(_known("modality", m, ("image", "text")) for m in modalities)
+        self.modalities = tuple(_one_of("modality", m, ("image", "text")) for m in modalities)
         for modality in self.modalities:
             log_scale = nn.Parameter(torch.full((count,), -0.5 * math.log(width)))
             self.register_parameter(f"log_scale_{modality}", log_scale)
@@ -526,7 +524,7 @@ class Product(Geometry):
         return {"c": self.curvature, "mode": self.mode, "eps": self.eps}
 
     def _is_fused(self):
-        "Whether the fused form computes `score`: not with literal guards or a changed score."
+        "True if the fused form computes `contrast`: not in literal mode or with another `score`."
         own = type(self).score is Product.score and type(self).logits is Geometry.logits
         return own and self.mode == "stable"
 
@@ -551,7 +549,7 @@ class Product(Geometry):
     @fp32_geometry
     def lift(self, features: Float[Tensor, "*B D"], side: Side = "image") -> Float[Tensor, "*B D"]:
         "Points of projected features: scale, then the exponential map at each factor's origin."
-        log_scale = getattr(self, f"log_scale_{_known('side', side, self.modalities)}")
+        log_scale = getattr(self, f"log_scale_{_one_of('side', side, self.modalities)}")
         scaled = self.split(features) * log_scale.exp()[:, None]
         return exp0(scaled, **self._form).flatten(-2)
 
@@ -565,7 +563,7 @@ class Product(Geometry):
         kind: str = "paper",
     ) -> Float[Tensor, "Q K"]:
         "'paper': minus the product distance, 'official': the sum of Lorentz inner products."
-        official = _known("kind", kind, ("paper", "official")) == "official"
+        official = _one_of("kind", kind, ("paper", "official")) == "official"
         x, y, c = self.split(queries), self.split(keys), self.curvature
         if keys.dim() == 3:
             if official:
@@ -658,8 +656,8 @@ class Product(Geometry):
         self, points: Float[Tensor, "N D"], side: str, kind: str = "paper"
     ) -> Float[Tensor, "N D+k"] | None:
         "Vectors whose product is the sum of Lorentz inner products; None for a sum of distances."
-        sign = {"query": -1, "key": 1}[_known("side", side, ("query", "key"))]
-        if _known("kind", kind, ("paper", "official")) == "paper" and self.factors > 1:
+        sign = {"query": -1, "key": 1}[_one_of("side", side, ("query", "key"))]
+        if _one_of("kind", kind, ("paper", "official")) == "paper" and self.factors > 1:
             return None
         return torch.cat([points, sign * time(self.split(points), c=self.curvature)], -1)
 
@@ -741,7 +739,7 @@ class Euclidean(Geometry):
     ):
         super().__init__(dim, temperature, logit_bias)
         self.min_radius = min_radius
-        self.modalities = tuple(_known("modality", m, ("image", "text")) for m in modalities)
+        self.modalities = tuple(_one_of("modality", m, ("image", "text")) for m in modalities)
         for modality in self.modalities:
             log_scale = nn.Parameter(torch.tensor(-0.5 * math.log(dim)))
             self.register_parameter(f"log_scale_{modality}", log_scale)
@@ -750,7 +748,7 @@ class Euclidean(Geometry):
     def lift(self, features: Float[Tensor, "*B D"], side: Side = "image") -> Float[Tensor, "*B D"]:
         "Features times the scale of their modality."
         self.check_points(features, "features")
-        log_scale = getattr(self, f"log_scale_{_known('side', side, self.modalities)}")
+        log_scale = getattr(self, f"log_scale_{_one_of('side', side, self.modalities)}")
         return features * log_scale.exp()
 
     @fp32_geometry
@@ -763,7 +761,7 @@ class Euclidean(Geometry):
         kind: str = "paper",
     ) -> Float[Tensor, "Q K"]:
         "Minus the distance, for 'paper' and 'official' alike."
-        _known("kind", kind, ("paper", "official"))
+        _one_of("kind", kind, ("paper", "official"))
         if keys.dim() == 3:
             return -self.dist(queries[:, None].expand_as(keys), keys)
         queries, keys = _one_type(queries, keys)
@@ -821,8 +819,8 @@ class Euclidean(Geometry):
         self, points: Float[Tensor, "N D"], side: str, kind: str = "paper"
     ) -> Float[Tensor, "N D+1"]:
         "Query (q, 1) and key (y, -|y|²/2): their product falls as the distance grows."
-        _known("side", side, ("query", "key"))
-        _known("kind", kind, ("paper", "official"))
+        _one_of("side", side, ("query", "key"))
+        _one_of("kind", kind, ("paper", "official"))
         if side == "query":
             return F.pad(points, (0, 1), value=1.0)
         return torch.cat([points, -points.square().sum(-1, keepdim=True) / 2], -1)
@@ -852,7 +850,7 @@ class GeometryConfig(ByKind):
 
     def make(self) -> Geometry:
         "The geometry that the config describes."
-        raise TypeError(f"{type(self).__name__} lacks make(): the geometry that it describes")
+        raise TypeError(f"{type(self).__name__} lacks make(), which builds the geometry")
 
     @property
     def dim(self) -> int:
@@ -864,11 +862,11 @@ class GeometryConfig(ByKind):
         return self._sketch().facts()
 
     def describe(self) -> str:
-        "The space in words."
+        "Short description of the space."
         return self._sketch().describe()
 
     def _sketch(self):
-        "The geometry without memory."
+        "The geometry on the meta device, without allocated memory."
         with torch.device("meta"):
             return self.make()
 
@@ -921,7 +919,7 @@ class ProductConfig(GeometryConfig, kind="product"):
     min_radius: float = 0.1  # K of the half-aperture
     mode: Literal["stable", "literal"] = "stable"
     eps: float = 1e-8  # guard of the literal mode
-    learn_curvature: bool = True  # False keeps the curvature where it is
+    learn_curvature: bool = True  # False: fixed curvature
     temperature: float = 0.07  # initial temperature
     modalities: tuple[str, ...] = ("image", "text")  # that have a scale
     form: Literal["auto", "triton"] = field(  # of the contrast; 'triton': kernels for a GPU

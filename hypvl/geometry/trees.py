@@ -41,7 +41,7 @@ def boolean_lattice(
 def hamming(
     bits: Float[Tensor, "N n"],  # rows of 0 and 1
 ) -> Float[Tensor, "N N"]:  # how many entries differ
-    "Hamming distance of every row to every row."
+    "Pairwise Hamming distances of the rows."
     return torch.cdist(bits, bits, p=1)
 
 # %% ../../nbs/geometry/106_trees.ipynb #f17f82f4
@@ -77,7 +77,7 @@ def geodesic(
 
 # %% ../../nbs/geometry/106_trees.ipynb #bd75f603
 def _children(parents: Sequence[int]) -> list[list[int]]:
-    "Children of every node; refuses what is no tree with parents before children."
+    "Children of every node; raises ValueError unless every parent precedes its children."
     if not len(parents) or parents[0] != 0:
         raise ValueError(f"parents must begin with 0, the root, got {list(parents)[:1]}")
     children = [[] for _ in parents]
@@ -194,12 +194,13 @@ def sarkar_embedding(
 # %% ../../nbs/geometry/106_trees.ipynb #2d35bb62
 def gromov_delta(
     distances: Float[Tensor, "N N"],  # a metric on at least four points
-    bases: Sequence[int] | None = None,  # points that the others are seen from; None: all
+    bases: Sequence[int] | None = None,  # base points of the Gromov products; None: all
 ) -> float:  # 0 for trees
-    """Gromov's four-point number: half the gap between the two largest pair sums, at worst.
+    """Gromov's four-point delta: largest half-gap between the two largest pair sums.
 
-    From one base it is the largest excess of the max-min product of Gromov products over the
-    products, N^3 steps (Fournier et al., 2015). One base gives at least half of the number of all.
+    For one base point it is the largest excess of the max-min product of Gromov products over the
+    products, in N^3 steps (Fournier et al., 2015). The delta of one base is at least half of the
+    delta of all.
     """
     if len(distances) < 4:
         raise ValueError(f"distances must be of at least four points, got {len(distances)}")

@@ -27,12 +27,12 @@ def read_pairs(
     second: str,  # input expression of the partners
     term: str,  # name of the loss term, for the error message
 ) -> tuple[Float[Tensor, "B D"], Float[Tensor, "B D"]]:
-    "Two inputs of the same length, row by row a pair."
+    "Return two inputs of the same length; row i of both is a pair."
     queries = read_input(embeddings, first, term)
     keys = read_input(embeddings, second, term)
     if len(queries) != len(keys):
         raise ValueError(
-            f"{term}: a query needs its key, "
+            f"{term}: expected one key per query, "
             f"got {len(queries)} of {first!r}, {len(keys)} of {second!r}"
         )
     return queries, keys
@@ -42,7 +42,7 @@ def chance_of(
     embeddings: Mapping[str, Tensor],  # inputs of the batch
     query: str,  # input expression of the queries
     reduction: str,  # 'mean' or 'sum'
-    processes: int = 1,  # that bring as many keys
+    processes: int = 1,  # processes with as many keys each
 ) -> float:
     "Cross-entropy when all scores are equal."
     n = len(read_input(embeddings, query)) * processes
@@ -63,8 +63,8 @@ class PairContrast(LossTerm):
     def __post_init__(self):
         check_reduction(self.reduction, self.name)
         if self.first == self.second:
-            said = "first and second are the same input, so every query would match itself"
-            raise ValueError(f"{self.name}: {said}")
+            message = "first and second are the same input, so every query would match itself"
+            raise ValueError(f"{self.name}: {message}")
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -96,7 +96,7 @@ class Contrast(PairContrast, kind="contrast"):
     def __call__(
         self,
         embeddings: Mapping[str, Tensor],  # inputs [B, D]
-        geometry,  # gives `contrast`
+        geometry,  # with a method `contrast`
         context: Context,  # of the step
     ) -> Float[Tensor, ""]:
         "Mean of the two directions, not weighted."
@@ -125,20 +125,20 @@ def check_similarity(
 ):
     "Raise for an unknown similarity or side, or a side that the similarity does not read."
     if similarity not in SIMILARITIES:
-        raise ValueError(f"{term}: similarity is none of {SIMILARITIES}, got {similarity!r}")
+        raise ValueError(f"{term}: similarity must be one of {SIMILARITIES}, got {similarity!r}")
     if side not in ("", "image", "text"):
         raise ValueError(f"{term}: side must be 'image' or 'text', got {side!r}")
     if side and similarity != "score":
-        said = f"similarity={similarity!r} does not read it"
-        raise ValueError(f"{term}: side={side!r} conflicts, {said}")
+        message = f"similarity={similarity!r} does not read it"
+        raise ValueError(f"{term}: side={side!r} conflicts, {message}")
 
 
 def similarity_logits(
-    geometry,  # gives `logits` or `angles`, and `logit_scale`
+    geometry,  # with `logits` or `angles`, and `logit_scale`
     queries: Float[Tensor, "Q D"],
     keys: Float[Tensor, "K D"] | Float[Tensor, "Q T D"],
     similarity: Similarity = "score",
-    side: str = "image",  # modality of the queries, which a score alone reads
+    side: str = "image",  # modality of the queries; used by 'score' only
 ) -> Float[Tensor, "Q K"]:
     "Similarity over temperature, the input of a softmax."
     if similarity == "score":
@@ -171,8 +171,8 @@ class ContrastOneWay(LossTerm, kind="contrast_one_way"):
         check_reduction(self.reduction, self.name)
         check_similarity(self.similarity, self.side, self.name)
         if self.query == self.key:
-            said = "query and key are the same input, so every query would match itself"
-            raise ValueError(f"{self.name}: {said}")
+            message = "query and key are the same input, so every query would match itself"
+            raise ValueError(f"{self.name}: {message}")
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ class ContrastOneWay(LossTerm, kind="contrast_one_way"):
     def __call__(
         self,
         embeddings: Mapping[str, Tensor],  # inputs [B, D]
-        geometry,  # gives `contrast_one_way`, or `angles`
+        geometry,  # with `contrast_one_way` or `angles`
         context: Context,  # of the step
     ) -> Float[Tensor, ""]:
         "Cross-entropy of the queries, not weighted."
@@ -218,7 +218,7 @@ class SigmoidContrast(PairContrast, kind="sigmoid_contrast"):
     def __call__(
         self,
         embeddings: Mapping[str, Tensor],  # inputs [B, D]
-        geometry,  # gives `logits`, and has a `logit_bias`
+        geometry,  # with `logits` and `logit_bias`
         context: Context,  # of the step
     ) -> Float[Tensor, ""]:
         "Sum over the keys of each query, not weighted."
@@ -226,8 +226,8 @@ class SigmoidContrast(PairContrast, kind="sigmoid_contrast"):
         keys, offset = context.gathered(embeddings, self.second, self.name)
         bias = getattr(geometry, "logit_bias", None)
         if bias is None:
-            said = "a geometry with a bias is needed, such as SphereConfig(logit_bias=-10)"
-            raise ValueError(f"{self.name}: {said}; got {geometry.describe()}")
+            message = "a geometry with a bias is needed, such as SphereConfig(logit_bias=-10)"
+            raise ValueError(f"{self.name}: {message}; got {geometry.describe()}")
         logits = geometry.logits(queries, keys, context.side(self.first)) + bias
         partner = torch.zeros_like(logits)
         partner.diagonal(offset).fill_(1.0)

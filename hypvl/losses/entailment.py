@@ -30,9 +30,9 @@ def warn_without_cones(
 class Entail(LossTerm, kind="entail"):
     """Cone violation of pairs, in radians (PHyCLIP, Eq. 5).
 
-    How far each specific point lies outside the cone of its general partner; 0 inside, and 0, with
-    a warning, in a geometry without cones. Both are inputs of the same shape, or several inputs
-    joined by '+'.
+    The violation is the angle by which a specific point lies outside the cone of its general
+    partner, and 0 inside. In a geometry without cones it is 0, with a warning. Both are inputs of
+    the same shape, or several inputs joined by '+'.
     """
 
     general: str  # input expression of the apexes
@@ -58,7 +58,7 @@ class Entail(LossTerm, kind="entail"):
     def __call__(
         self,
         embeddings: Mapping[str, Tensor],  # inputs [B, D]
-        geometry,  # gives `entail(general, specific, eta)`
+        geometry,  # with a method `entail(general, specific, eta)`
         context: Context,  # of the step
     ) -> Float[Tensor, ""]:
         "Mean or sum of the violations, not weighted."

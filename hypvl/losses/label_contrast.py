@@ -26,7 +26,7 @@ def read_labels(
     count: int,  # queries
     term: str,  # name of the loss term, for the error message
 ) -> Int[Tensor, "B *N"]:
-    "Integers, one or a set per query."
+    "Integer labels: one per query, or a set per query."
     labels = read_input(embeddings, name, term)
     if labels.is_floating_point() or len(labels) != count:
         found = f"{len(labels)} of {labels.dtype}"
@@ -61,7 +61,7 @@ class CandidateContrast(LossTerm, kind="candidate_contrast"):
     def __call__(
         self,
         embeddings: Mapping[str, Tensor],  # inputs [B, D], candidates, labels [B]
-        geometry,  # gives `logits` or `angles`
+        geometry,  # with `logits` or `angles`
         context: Context,  # of the step
     ) -> Float[Tensor, ""]:
         "Cross-entropy of the queries, not weighted."
@@ -83,11 +83,11 @@ class CandidateContrast(LossTerm, kind="candidate_contrast"):
         return math.log(candidates) * (n if self.reduction == "sum" else 1)
 
 # %% ../../nbs/losses/404_label_contrast.ipynb #d4040015
-MEMBERS = 2**26  # entries of a table of labels by keys that is made at a time
+MEMBERS = 2**26  # entries of a [labels, keys] table held at a time
 
 
 def _members(known: Int[Tensor, "L"], keys: Int[Tensor, "K M"]) -> Bool[Tensor, "L K"]:
-    "Which keys have each of some labels, which are in order."
+    "Mask [L, K]: True where a key has a label; `known` is sorted."
     at = torch.searchsorted(known, keys.contiguous()).clamp(max=len(known) - 1)
     has = (known[at] == keys) & (keys >= 0)
     members = torch.zeros(len(known), len(keys), dtype=torch.bool, device=keys.device)
@@ -99,7 +99,7 @@ def shared_labels(
     queries: Int[Tensor, "Q"] | Int[Tensor, "Q N"],  # labels, or sets of labels padded with -1
     keys: Int[Tensor, "K"] | Int[Tensor, "K M"],  # likewise
 ) -> Bool[Tensor, "Q K"]:
-    "Which queries and keys have a label in common; negative labels are padding."
+    "Mask [Q, K]: True where query and key share a label; negative labels are padding."
     queries, keys = (x[:, None] if x.dim() == 1 else x for x in (queries, keys))
     known, place = queries.unique(return_inverse=True)
     shared = torch.zeros(len(queries), len(keys), dtype=torch.bool, device=queries.device)
@@ -116,8 +116,8 @@ def shared_labels(
 def cross_entropy_of_several(
     logits: Float[Tensor, "Q K"],
     matches: Bool[Tensor, "Q K"],  # all positives of each query
-    partner: Int[Tensor, "Q"],  # the key on the diagonal, which always is one
-    several: Literal["mask", "average"] = "mask",  # what happens to the other positives
+    partner: Int[Tensor, "Q"],  # index of the key on the diagonal, always a positive
+    several: Literal["mask", "average"] = "mask",  # treatment of the other positives
 ) -> Float[Tensor, "Q"]:
     "Cross-entropy of each query with several positives."
     matches = matches.scatter(1, partner[:, None], True)
@@ -136,7 +136,7 @@ class LabelContrast(LossTerm, kind="label_contrast"):
     key: str  # input expression of the keys: gathered over processes
     query_labels: str  # input: one label per query [B], or sets [B, N] padded with -1
     key_labels: str  # input: those of the keys
-    several: Literal["mask", "average"] = "mask"  # what happens to positives beside the partner
+    several: Literal["mask", "average"] = "mask"  # treatment of positives beside the partner
     weight: float = 1.0  # coefficient in the objective
     reduction: str = "mean"  # over the queries of all processes: 'mean' or 'sum'
     name: str = ""  # column in the logs; made from the inputs if empty
@@ -161,7 +161,7 @@ class LabelContrast(LossTerm, kind="label_contrast"):
     def __call__(
         self,
         embeddings: Mapping[str, Tensor],  # inputs [B, D], labels [B] or [B, N]
-        geometry,  # gives `logits` or `angles`
+        geometry,  # with `logits` or `angles`
         context: Context,  # of the step
     ) -> Float[Tensor, ""]:
         "Cross-entropy of the queries, not weighted."

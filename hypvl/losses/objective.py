@@ -129,7 +129,7 @@ def check_embeddings(
 ):
     """Raise for features in place of embeddings, where the two can be distinguished.
 
-    A GPU waits for the answer of a sphere, so there it is asked at every hundredth step only.
+    The check of a sphere makes a GPU wait, so there it runs at every hundredth step only.
     """
     for expression in inputs:
         for name in input_names(expression):
@@ -144,15 +144,15 @@ def check_embeddings(
                         "normalize=True, or lift them with geometry.lift"
                     )
             waits = step % 100 == 0 and not (x.is_meta or torch.compiler.is_compiling())
-            asks = x.device.type == "cpu" or waits
-            if asks and hasattr(geometry, "check_points"):
+            checks = x.device.type == "cpu" or waits
+            if checks and hasattr(geometry, "check_points"):
                 geometry.check_points(x, f"input {name!r}")
 
 # %% ../../nbs/losses/405_objective.ipynb #2f511cee
 def check_terms(
     terms: Sequence[LossTerm],  # of an objective
 ):
-    "Raise for no terms, for names that are taken and for a weight that is no number."
+    "Raise ValueError for no terms, duplicate or reserved names, or a weight that is no number."
     names, groups = [term.name for term in terms], {term.group for term in terms}
     if not names:
         raise ValueError("terms: an objective needs at least one loss term, got none")
@@ -173,17 +173,17 @@ def check_schedules(
     terms: Sequence[LossTerm],  # of the objective
     watched: Sequence[LossTerm],  # terms whose value at chance is known
 ):
-    "Raise for a schedule of an unknown group, or one that waits for a contrast that is missing."
+    "Raise ValueError for an unknown group, or a plateau schedule without a contrastive term."
     groups = tuple(dict.fromkeys(term.group for term in terms))
     known = (*groups, *(term.name for term in terms))
     for name in schedules:
         if name not in known:
-            said = f"no term belongs to group {name!r}, or has that name.{suggest(name, known)}"
-            raise ValueError(f"schedules: {said}")
+            message = f"no term belongs to group {name!r}, or has that name.{suggest(name, known)}"
+            raise ValueError(f"schedules: {message}")
     waits = [name for name, s in schedules.items() if s.delay == "plateau"]
     if "contrast" in waits:
-        said = "group 'contrast' cannot wait for its own plateau, got delay='plateau'"
-        raise ValueError(f"schedules: {said}")
+        message = "group 'contrast' cannot wait for its own plateau, got delay='plateau'"
+        raise ValueError(f"schedules: {message}")
     if waits and not watched:
         raise ValueError(
             f"schedules: delay='plateau' of {waits[0]!r} watches terms of group 'contrast', "
@@ -198,8 +198,8 @@ class Objective:
     is the sum of weight · factor · value. `inputs` names the entries that a batch needs.
 
     terms: `Contrast`, `Entail` and others; their names differ.
-    schedules: group, or name of a term → `Schedule`; a term with a schedule of its own leaves that
-        of its group. A group that is not named has the factor 1.
+    schedules: group, or name of a term → `Schedule`; the schedule of a term replaces
+        that of its group. A group without a schedule has the factor 1.
     decay: of the running mean of the contrast, for a `Schedule` that waits for the plateau.
 
     Raises ValueError for terms and schedules that do not fit together, TypeError where `terms` is
@@ -251,8 +251,8 @@ class Objective:
         embeddings: Mapping[str, Tensor],  # inputs of the batch
         geometry,  # compares embeddings
         step: int = 0,  # updates done so far
-        context: Context | None = None,  # other processes and kinds; None: this process alone
-        update: bool = True,  # False: leave the state of the plateau alone (validation)
+        context: Context | None = None,  # other processes and kinds; None: single process
+        update: bool = True,  # False: do not update the plateau detector (validation)
     ) -> tuple[Tensor, dict[str, Tensor | float]]:
         """Loss to differentiate, and the log: terms, reports, totals and factors of groups, loss.
 
@@ -312,10 +312,10 @@ class ObjectiveConfig(ByKind):
 
     def make(self) -> Objective:
         "The objective that the config describes."
-        raise TypeError(f"{type(self).__name__} lacks make(): the objective that it describes")
+        raise TypeError(f"{type(self).__name__} lacks make(), which builds the objective")
 
     def for_steps(self, steps: int) -> "ObjectiveConfig":
-        "The same objective in a training of so many updates: what rises with them fits in."
+        "The same objective with ramps that fit into `steps` updates."
         return self
 
 
@@ -356,7 +356,7 @@ class FamilyObjective(ObjectiveConfig, kind="family"):
     eta_intra: float = 1.2  # general box, specific whole
     delay: int | Literal["plateau"] = 0  # schedule of entailment, see `Schedule`
     ramp: int = 0  # steps from no entailment to all of it
-    plateau_fraction: float = 0.9  # what `delay='plateau'` waits for
+    plateau_fraction: float = 0.9  # `delay='plateau'` ends at this share of the value at chance
     more: tuple[LossTerm, ...] = field(default=(), metadata={"hash": "changed"})  # further terms
     scheduled: tuple[str, ...] = field(  # groups with the schedule of entailment
         default=("entailment",), metadata={"hash": "changed"}
@@ -421,7 +421,7 @@ class FamilyObjective(ObjectiveConfig, kind="family"):
         return [*terms, *self.more]
 
     def for_steps(self, steps: int) -> "FamilyObjective":
-        "With a ramp of at most a quarter of the updates."
+        "The same objective with a ramp of at most a quarter of `steps`."
         return replace(self, ramp=min(self.ramp, steps // 4))
 
     def make(self) -> Objective:

@@ -29,7 +29,7 @@ def input_names(
 def read_input(
     embeddings: Mapping[str, Tensor],  # inputs of a batch by name
     expression: str,  # an input, or several joined by `+`
-    term: str = "read_input",  # the loss term, for the error message
+    term: str = "read_input",  # name of the loss term, for the error message
 ) -> Float[Tensor, "B D"]:
     "One input of a batch, or several joined along the batch axis."
     names = input_names(expression)
@@ -71,7 +71,7 @@ def gather_processes(
 
 # %% ../../nbs/losses/400_terms.ipynb #2d354243
 def check_reduction(
-    reduction: str,  # how a term's values over the batch become one number
+    reduction: str,  # reduction of a term's values over the batch
     term: str,  # name of the term, for the error message
 ):
     "Raise unless `reduction` is 'mean' or 'sum'."
@@ -81,11 +81,11 @@ def check_reduction(
 # %% ../../nbs/losses/400_terms.ipynb #6787cec5
 @dataclass
 class Context:
-    "The step in which terms are evaluated, and the other processes. One context serves one step."
+    "Step, kinds of inputs and other processes of an evaluation; one context per step."
 
     step: int = 0  # updates done so far
     kinds: Mapping[str, str] = field(default_factory=dict)  # of inputs, as the loader declares
-    gather: Gather | None = None  # brings rows of all processes; None: this one is alone
+    gather: Gather | None = None  # collects rows of all processes; None: single process
     processes: int = 1
     # further columns of the log
     reports: dict[str, Tensor | float] = field(default_factory=dict, init=False)
@@ -94,7 +94,7 @@ class Context:
     def gathered(
         self,
         embeddings: Mapping[str, Tensor],  # inputs of the local batch
-        expression: str,  # as in `read_input`
+        expression: str,  # one input, or several joined by `+`
         term: str = "gathered",  # for the error message
     ) -> tuple[Tensor, int]:
         "An input of all processes, with gradient, and the index of its first local row."
@@ -145,7 +145,7 @@ class LossTerm(ByKind):
 
     It has `name` (column in the logs), `group` (terms of a group share a schedule), `weight`
     (coefficient in the objective) and `inputs` (entries of the batch that it reads). It may have
-    `chance(embeddings, processes)`, its value when all scores are equal: then guards watch it.
+    `chance(embeddings, processes)`, its value when all scores are equal, which guards then monitor.
     """
 
     name: str

@@ -77,7 +77,7 @@ tower_sources = Registry()  # kind → function that makes a model of what follo
 def source_model(
     source: str | Path | nn.Module,  # such as 'shipped:clip_world', a path, or a model
 ) -> nn.Module | None:
-    "The model that a source is, or that one of a known kind names; None for a path."
+    "Model of a source: the source itself, or built by its kind; None for a path."
     if isinstance(source, nn.Module):
         return source
     kind, _, name = str(source).partition(":")
@@ -111,7 +111,7 @@ def read_towers(
     parts: Sequence[str] = ("image_tower", "text_tower"),
     name: str = "",  # of the source, for the message; '': as it is given
 ) -> None:
-    "Read towers from a source; ValueError where one is another than the model's."
+    "Load towers from a source in place; ValueError if their layout differs from the model's."
     made = source_model(source)  # once for all parts
     found = source if made is None else made
     for part in parts:
@@ -120,8 +120,8 @@ def read_towers(
             tower = plain_model(model).get_submodule(part)
             load_tensors(tower, tensors, f"weights={name or str(source)!r}: {part}")
         except RuntimeError as error:
-            said = f"weights={name or str(source)!r}: its {part} is not the one described here"
-            raise ValueError(f"{said}: {error}") from None
+            message = f"weights={name or str(source)!r}: its {part} is not the one described here"
+            raise ValueError(f"{message}: {error}") from None
 
 
 def _pickled(path):
@@ -136,10 +136,10 @@ def own_projection(
     model: nn.Module,  # of `source_model`
     side: str,  # 'image' or 'text'
 ) -> Float[Tensor, "D W"] | None:  # None where it is unknown
-    "From the features of a tower to the points that the source compared."
+    "Projection matrix from tower features to the embeddings of the source model."
     layer, tower = getattr(model, f"{side}_projection", None), getattr(model, f"{side}_tower")
     inside = tower_state(tower).get({"image": "visual.proj", "text": "text.text_projection"}[side])
-    if inside is not None:  # a tower of open_clip brings it along, to be multiplied from the right
+    if inside is not None:  # inside open_clip's towers, stored transposed
         return inside.detach().T.clone()
     if isinstance(layer, nn.Identity):
         return torch.eye(tower.width)
@@ -189,7 +189,7 @@ class AdaptableTowers(nn.Module):
         return self.get_submodule(name)
 
     def _care_for(self, name):
-        "Take the gradient from a tower, and remember who had one."
+        "Disable the gradients of a tower, and record which parameters had one."
         tower = self._tower(name)
         if name not in self._care:
             trained = [n for n, p in tower.named_parameters() if p.requires_grad]
@@ -198,7 +198,7 @@ class AdaptableTowers(nn.Module):
         return self._care[name]
 
     def _release(self, name):
-        "Give a tower without freeze and adapter its gradients back."
+        "Restore the gradients of a tower that is neither frozen nor adapted."
         care = self._care[name]
         if care.frozen or care.adapter is not None:
             return
@@ -207,7 +207,7 @@ class AdaptableTowers(nn.Module):
         del self._care[name]
 
     def freeze(self, name: str, source: str | Path = "") -> None:
-        """Keep a tower as it is: no gradient, in evaluation mode also while the model trains.
+        """Fix the weights of a tower: no gradient, evaluation mode also while the model trains.
 
         name: 'image_tower' or 'text_tower'.
         source: where the weights are found again when the model is loaded: a file, a folder of
@@ -242,7 +242,7 @@ class AdaptableTowers(nn.Module):
         weights of the adapters, and of the tower unless it is frozen too.
 
         Raises KeyError for an unknown tower and ValueError for a tower that has an adapter or a
-        config that does not fit it; the model is then as it was.
+        config that does not fit it; the model is then unchanged.
         """
         from peft import inject_adapter_in_model
 
@@ -259,7 +259,7 @@ class AdaptableTowers(nn.Module):
                 del self._care[name]
             wanted = _plain(getattr(config, "target_modules", None))
             raise ValueError(
-                f"config: target_modules={wanted} do not fit {name!r}, which stays as it was; "
+                f"config: target_modules={wanted} do not fit {name!r}, which is unchanged; "
                 f"its layers are named {_layer_names(tower)} ({error})"
             ) from error
         care.adapter = config
@@ -354,7 +354,7 @@ class AdaptableTowers(nn.Module):
     def _restore_frozen(self, part, source, sha256):
         if isinstance(source, str) and not source:
             raise ValueError(
-                f"{part}: the saved model names no source of its frozen tower; say where it is, "
+                f"{part}: the saved model names no source of its frozen tower; pass it, "
                 f"from_pretrained(folder, towers={{{part!r}: PLACE}})"
             )
         tower = self._tower(part)
@@ -375,7 +375,7 @@ def _structure(tower):
 
 
 def _put_back(tower, children, gradients):
-    "Undo what an adapter that did not fit has done to a tower."
+    "Restore a tower after an adapter failed to fit."
     for module, own in children.items():
         for name, child in own.items():
             setattr(module, name, child)

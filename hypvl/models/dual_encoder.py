@@ -52,13 +52,13 @@ def eval_transform(
 class ImageEncoder(HubModel):
     """An image tower, a projection and a geometry.
 
-    Pixels in [0, 1] go to `encode_image`, which with normalize=True gives points of the geometry.
-    `embed` does the same for the entries of a batch, each by its kind, and is what training calls:
+    `encode_image` takes pixels in [0, 1] and, with normalize=True, returns points of the geometry.
+    Training calls `embed`, which does the same for the entries of a batch, each by its kind:
     all pictures of a batch go through the one tower. `preprocess` (centre crop) and
     `preprocess_squeeze` make pixels of a PIL image.
 
     image_tower: normalised images [B, 3, H, W] → features [B, width].
-    geometry: where its points lie; owns dim, curvature, scales and temperature.
+    geometry: space of the points; owns dim, curvature, scales and temperature.
     config: the description that rebuilds the model, written next to saved weights.
     image_projection: from features of the tower to the heads of the geometry; None: a new one.
     towers: others of the model, by name.
@@ -68,7 +68,7 @@ class ImageEncoder(HubModel):
     pixel_mean: Tensor
     pixel_std: Tensor
     preprocess: Callable[[Image.Image], Tensor]
-    tokenizer: Callable[[str | list[str]], Tensor] | None = None  # there are no texts
+    tokenizer: Callable[[str | list[str]], Tensor] | None = None  # None: a model without text
 
     def __init__(
         self,
@@ -103,14 +103,14 @@ class ImageEncoder(HubModel):
     ) -> Float[Tensor, "B D"]:
         """Features of images, or their points on the geometry.
 
-        images: [B, 3, H, W], floats of any type in [0, 1] (what `preprocess` gives) or bytes
+        images: [B, 3, H, W], floats of any type in [0, 1] (as `preprocess` returns) or bytes
             (uint8, 0…255). The model subtracts the mean and divides by the deviation itself.
         normalize: False gives features [B, geometry.feature_dim] in the type of the tower;
             True lifts them to points [B, geometry.dim], float32 also inside autocast. Only
             points can be scored.
 
-        Raises ValueError for another shape or type, and for values that are not in [0, 1] or
-        no number; warns where pictures have another size than the model was made for.
+        Raises ValueError for another shape or type, and for values outside [0, 1] or NaN;
+        warns where pictures have another size than the model's `image_size`.
         The interface is open_clip's; projection and lift are those of MERU, section 3.
         """
         features = self.image_projection(self.image_tower(self._pixels(images, "images")))
@@ -122,14 +122,14 @@ class ImageEncoder(HubModel):
         inputs: Sequence[str] = ("image", "text"),
         kinds: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:
-        """Points of entries of a batch, one pass a tower.
+        """Points of entries of a batch, with one pass per tower.
 
         batch: name → entry; other entries than the wanted ones are ignored.
         inputs: names of the wanted entries; 'words@STATE:POOL' are made from 'text',
             'piece_word' and 'head' (see the notebook on words).
         kinds: name → kind, as a loader declares them; names of the CLIP line need none.
 
-        Returns name → points [B, D], words [B, N, D], labels as they came, in the order of
+        Returns name → points [B, D], words [B, N, D], labels unchanged, in the order of
         `inputs`. Raises KeyError for a missing entry, LookupError for a name without a kind or
         a kind without an encoder, ValueError for an entry of the wrong shape or type.
         """
@@ -146,8 +146,8 @@ class ImageEncoder(HubModel):
             hint = ""
             if all(name in ("box_image", "box_text") for name in missing):
                 hint = (
-                    "; the objective compares boxes: FamilyObjective(boxes=False) does without, "
-                    "or take data with boxes"
+                    "; the objective reads boxes: use FamilyObjective(boxes=False), "
+                    "or data with boxes"
                 )
             raise KeyError(f"inputs {missing} are not in the batch; it has {sorted(batch)}{hint}")
         encoders = self.encoders()
@@ -170,7 +170,7 @@ class ImageEncoder(HubModel):
     def encoders(self) -> dict[str, Callable[[Mapping[str, Tensor], Mapping[str, str]], dict]]:
         """Kind → method that embeds entries of that kind.
 
-        A method gets the batch and the names that it shall embed, each with its kind, and returns
+        A method takes the batch and the names to embed, each with its kind, and returns
         name → points. Kinds with the same method share a pass.
         """
         return {
@@ -193,14 +193,14 @@ class ImageEncoder(HubModel):
     def embed_image_features(
         self, batch: Mapping[str, Tensor], names: Mapping[str, str]
     ) -> dict[str, Float[Tensor, "B D"]]:
-        "Points of outputs of the image tower that were kept: projection and lift only."
+        "Points of stored outputs of the image tower: projection and lift only."
         parts = self._kept_features(batch, names, "image")
         features = self.image_projection(torch.cat(parts))
         return _split(self.geometry.lift(features, "image"), names, parts)
 
     @torch.no_grad()
     def tower_features(self, inputs: Tensor, side: str = "image") -> Float[Tensor, "B W"]:
-        """Outputs of a tower as they may be kept, entries of kind '<side>_features'.
+        """Outputs of a tower for storage, as entries of kind '<side>_features'.
 
         inputs: pictures [B, 3, H, W] as for `encode_image`, or ids of texts [B, L].
         side: 'image', or 'text' where the model has a text tower.
@@ -213,7 +213,7 @@ class ImageEncoder(HubModel):
         return tower(_checked_tokens(inputs, "inputs"))
 
     def _kept_features(self, batch, names, side):
-        "Checked outputs of a tower, in the type of the weights."
+        "Checked stored outputs of a tower, in the dtype of the weights."
         width, parts = getattr(self, f"{side}_tower").width, []
         for name in names:
             x = batch[name]
@@ -235,13 +235,13 @@ class ImageEncoder(HubModel):
             seen = " x ".join(str(n) for n in checked.shape[2:])
             warnings.warn(
                 f"{name}: pictures of {seen} pixels for a model that was made for {side} x {side}; "
-                "`preprocess` gives them that size",
+                "`preprocess` resizes them",
                 stacklevel=3,
             )
         return normalise_pixels(checked, self.pixel_mean, self.pixel_std)
 
     def _check_range(self, images, name):
-        "Refuse floats outside [0, 1]; a little more is let through, as bicubic resizing makes it."
+        "Raise ValueError for floats outside [0, 1], with a tolerance for bicubic resizing."
         if not images.is_floating_point() or not images.numel() or images.is_meta:
             return
         if torch.compiler.is_compiling():
@@ -253,26 +253,26 @@ class ImageEncoder(HubModel):
         low, high = (x.item() for x in torch.aminmax(images.detach()))
         if low != low or high != high:
             count = int(images.isnan().sum())
-            raise ValueError(f"{name} must be in [0, 1], got {count} values that are no number")
+            raise ValueError(f"{name} must be in [0, 1], got {count} NaN values")
         if low < -0.25 or high > 1.25:
             if low >= -0.25 and high > 10:
                 hint = "0…255 is for bytes: images.to(torch.uint8), or divide by 255"
             else:
-                hint = "normalised pictures are not wanted, the model normalises itself"
+                hint = "pass pictures in [0, 1], the model normalises them"
             raise ValueError(f"{name} must be in [0, 1], got {low:.3g} to {high:.3g}; {hint}")
 
 
 class DualEncoder(ImageEncoder, ImageTextModel):
-    """An image tower and a text tower that meet on a geometry.
+    """An image tower and a text tower with embeddings in one geometry.
 
-    Pixels in [0, 1] go to `encode_image`, ids of `tokenizer` to `encode_text`, and both with
-    normalize=True give points that `score` compares. `embed` does the same for the entries of a
-    batch, each by its kind, and is what training calls. `preprocess` (centre crop) and
+    `encode_image` takes pixels in [0, 1], `encode_text` takes ids of `tokenizer`; both with
+    normalize=True return points that `score` compares. Training calls `embed`, which does the same
+    for the entries of a batch, each by its kind. `preprocess` (centre crop) and
     `preprocess_squeeze` make pixels of a PIL image.
 
     image_tower: normalised images [B, 3, H, W] → features [B, width].
     text_tower: ids [B, L] → features [B, width].
-    geometry: where the two meet; owns dim, curvature, scales and temperature.
+    geometry: space of both kinds of points; owns dim, curvature, scales and temperature.
     config: the description that rebuilds the model, written next to saved weights.
     """
 
@@ -314,9 +314,9 @@ class DualEncoder(ImageEncoder, ImageTextModel):
         return lift_or_mark(self.geometry, features, "text", normalize)
 
     def encoders(self) -> dict[str, Callable[[Mapping[str, Tensor], Mapping[str, str]], dict]]:
-        """Kind → method that embeds entries of that kind: pictures, texts, words, kept features.
+        """Kind → method that embeds entries of that kind: pictures, texts, words, stored features.
 
-        A method gets the batch and the names that it shall embed, each with its kind, and returns
+        A method takes the batch and the names to embed, each with its kind, and returns
         name → points. Kinds with the same method share a pass. A subclass adds its own:
         `return super().encoders() | {"sound": self.embed_sounds}`.
         """
@@ -358,7 +358,7 @@ class DualEncoder(ImageEncoder, ImageTextModel):
     def embed_text_features(
         self, batch: Mapping[str, Tensor], names: Mapping[str, str]
     ) -> dict[str, Float[Tensor, "B D"]]:
-        "Points of outputs of the text tower that were kept: projection and lift only."
+        "Points of stored outputs of the text tower: projection and lift only."
         parts = self._kept_features(batch, names, "text")
         features = self._with_word_projection(self.text_projection(torch.cat(parts)))
         return _split(self.geometry.lift(features, "text"), names, parts)
@@ -395,10 +395,10 @@ class DualEncoder(ImageEncoder, ImageTextModel):
 
     @torch.no_grad()
     def summary(self) -> "pd.DataFrame":
-        """What is inside: part, stage, shape, parameters; the last row is the total.
+        """Table of part, stage, shape and parameters; the last row is the total.
 
         The first rows are the pixel statistics that the model applies itself (exactly in
-        `attrs`); then one row a stage, in the order in which the stages run on one pair.
+        `attrs`); then one row per stage, in the order in which the stages run on one pair.
         """
         import pandas as pd
 
@@ -428,7 +428,7 @@ class DualEncoder(ImageEncoder, ImageTextModel):
         return table
 
     def _check_words(self, batch, words):
-        "What word inputs need of a tower and of a batch."
+        "Raise unless the text tower and the batch provide what word inputs need."
         if not hasattr(self.text_tower, "forward_states"):
             raise TypeError(
                 f"inputs {words} need the inner states of the text tower by name, "
@@ -452,7 +452,7 @@ class DualEncoder(ImageEncoder, ImageTextModel):
 
 # %% ../../nbs/models/302_dual_encoder.ipynb #a6baf196
 class Heads(nn.Module):
-    "Several heads on the same tower features; their outputs stand side by side."
+    "Several heads on the same tower features; their outputs are concatenated."
 
     def __init__(
         self,
@@ -478,7 +478,7 @@ def tower_projection(
 
 def make_projection(
     width: int,  # of the features that it reads
-    geometry: Geometry,  # whose heads it feeds
+    geometry: Geometry,  # whose heads it computes
     side: Side,  # 'image' or 'text'
 ) -> nn.Module:
     "The layer between features and a geometry: its only head, or several."

@@ -29,13 +29,13 @@ from ..weights import load_tensors
 def has_open_clip_layout(
     state: Mapping[str, Tensor],
 ) -> bool:
-    "Whether a state dict has open_clip's names."
+    "True if a state dict has open_clip's names."
     return bool({"visual.conv1.weight", "positional_embedding"} & state.keys())
 
 
 def open_clip_family(
     state: Mapping[str, Tensor],  # with open_clip's names
-    family: str | None,  # what the user says
+    family: str | None,  # given by the user; None: by the layout
     name: str,  # of the file, for messages
 ) -> str:
     "The family of a file in open_clip's layout: 'clip', 'meru' or 'euclip'."
@@ -51,8 +51,10 @@ def open_clip_family(
             "pretrained=path), or give family='clip' (cosine) or 'euclip' (squared distance)"
         )
     if family is not None and family not in fitting:
-        said = " or ".join(map(repr, fitting))
-        raise ValueError(f"family: {name!r} has the layout of open_clip for {said}, got {family!r}")
+        families = " or ".join(map(repr, fitting))
+        raise ValueError(
+            f"family: {name!r} has the layout of open_clip for {families}, got {family!r}"
+        )
     return family or fitting[0]
 
 # %% ../../nbs/models/319_euclip.ipynb #e3ab72a7
@@ -90,7 +92,7 @@ _scalars = {
 
 
 def _our_name(name: str) -> str:
-    "A name of open_clip's layout as our model has it."
+    "Name in our model of a tensor in open_clip's layout."
     if name == "logit_scale" or name in _scalars:
         return f"geometry.{_scalars.get(name, name)}"
     return f"image_tower.{name}" if name.startswith("visual.") else f"text_tower.text.{name}"

@@ -29,7 +29,7 @@ class ImageProgram(nn.Module):
 
     def __init__(
         self,
-        model: DualEncoder,  # its modules are taken
+        model: DualEncoder,  # its modules are used, not copied
     ):
         super().__init__()
         self.model = model
@@ -46,7 +46,7 @@ class TextProgram(nn.Module):
 
     def __init__(
         self,
-        model: DualEncoder,  # its modules are taken
+        model: DualEncoder,  # its modules are used, not copied
     ):
         super().__init__()
         self.model = model
@@ -153,7 +153,7 @@ def export_model(
     paths = {"description": folder / "export.json"}
     if paths["description"].is_file() and paths["description"].read_text() != description:
         raise ValueError(
-            f"folder: {str(folder)!r} has the programs of another model, as export.json says; "
+            f"folder: {str(folder)!r} has the programs of another model, see export.json; "
             "give another folder"
         )
     folder.mkdir(parents=True, exist_ok=True)

@@ -102,14 +102,14 @@ def open_clip_texts(
 # %% ../../nbs/models/316_frozen.ipynb #0b0fb3fa
 @dataclass(frozen=True)
 class FrozenTowers(ModelConfig, kind="frozen_towers"):
-    "The towers of `weights`, which stay as they are, under new heads."
+    "Frozen towers of `weights` with new heads."
 
     keep_projection: bool = True  # heads with a fixed layer of its shape start with the projection
     lora_rank: int = 0  # of low-rank adapters (peft) in the image tower; 0: none
     lora_layers: tuple[str, ...] = ()  # last parts of the names of the layers that get one
 
     def initialise(self, model: nn.Module) -> None:
-        "Read the towers from their source, freeze them, and add what is asked for."
+        "Load the towers from their source, freeze them, and add the configured adapters."
         assert isinstance(model, AdaptableTowers)
         if self.weights:
             source = load_source(self.weights)
@@ -128,7 +128,7 @@ class FrozenTowers(ModelConfig, kind="frozen_towers"):
 
 
 def _start_heads(model, side, projection):
-    "Give fixed layers of adapted heads the source's projection, where it has their shape."
+    "Copy the source's projection into fixed layers of adapted heads of the same shape."
     heads = getattr(getattr(model, f"{side}_projection"), "heads", {})
     for head in heads.values():
         base = getattr(head, "base", None)

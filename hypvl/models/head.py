@@ -33,7 +33,7 @@ class FrozenEncoder:
 
     name: str  # as `load_encoder` takes it
     hash: str = ""  # of its weights; empty: not known
-    # fingerprint of its features of a fixed input; empty: not known
+    # its features of a fixed input, to recognise it; empty: not known
     probe: tuple[float, ...] = field(default=(), metadata={"hash": False})
 
 
@@ -42,7 +42,7 @@ class HeadConfig(ModelDescription, kind="head"):
     "A head on existing features as data."
 
     width: Mapping[str, int]  # modality → width of its features
-    geometry: GeometryConfig = field(default_factory=ProductConfig)  # where they go
+    geometry: GeometryConfig = field(default_factory=ProductConfig)  # of the embeddings
     hidden: int = 0  # width of the hidden layer; 0: none
     dropout: float = 0.0  # of the hidden layer
     encoders: Mapping[str, FrozenEncoder] = field(default_factory=dict)  # by modality
@@ -53,7 +53,7 @@ class HeadConfig(ModelDescription, kind="head"):
 
     @property
     def image_size(self) -> int:
-        "0: a head reads features, its encoder decides about pixels."
+        "0: a head reads features; its encoder sets the size in pixels."
         return 0
 
 
@@ -76,13 +76,13 @@ def make_layers(
 
 # %% ../../nbs/models/310_head.ipynb #2b8e3651
 def _probe(encoder: object, side: str) -> tuple[float, ...]:
-    "The fingerprint of an encoder, or of its description, for a modality; () where unknown."
+    "Features of a fixed input from an encoder or its description; () where unknown."
     found = getattr(encoder, "probe", ())
     return tuple(found.get(side, ()) if isinstance(found, Mapping) else found)
 
 
 class HeadInput(nn.Module):
-    "One modality's way into a head: checks, reads through a frozen encoder, standardises."
+    "Input of one modality: checks, frozen encoder, standardisation."
 
     mean: Tensor
     deviation: Tensor
@@ -106,7 +106,7 @@ class HeadInput(nn.Module):
         mean: Float[Tensor, "W"],
         deviation: Float[Tensor, "W"],  # a channel that never varies becomes 0
     ):
-        "Set the statistics; ValueError for another width, and for what is no finite statistic."
+        "Set the statistics; ValueError for another width or values that are not finite."
         for name, value in (("mean", mean), ("deviation", deviation)):
             value = torch.as_tensor(value, dtype=torch.float32)
             wrong = "" if list(value.shape) == [self.width] else type_and_shape(value)
@@ -130,7 +130,7 @@ class HeadInput(nn.Module):
         return (features.to(self.mean.dtype) - self.mean) / self.deviation
 
     def _read(self, inputs):
-        "Features of what goes in, which is features already, pixels, or tokens."
+        "Features of the input, which is features, pixels or tokens."
         is_tensor = isinstance(inputs, Tensor)
         if self.side == "image" and is_tensor and inputs.dim() == 4:
             with torch.no_grad():
@@ -164,8 +164,8 @@ class HeadInput(nn.Module):
         "Read through this encoder; ValueError for another width, or for other weights."
         width = encoder.width.get(self.side)
         if width != self.width:
-            said = f"{self.side} features of width {self.width} needed, got {width}"
-            raise ValueError(f"attach: {said} of {encoder.name}")
+            message = f"{self.side} features of width {self.width} needed, got {width}"
+            raise ValueError(f"attach: {message} of {encoder.name}")
         probe = _probe(encoder, self.side)
         known = self.trained_on or FrozenEncoder(encoder.name, encoder.hash, probe)
         if known.hash and known.hash != encoder.hash:
@@ -256,8 +256,8 @@ class HyperbolicHead(ImageTextModel):
         widths = _widths(width)
         check_type("geometry", geometry, GeometryConfig, "; ProductConfig(k=8, d=8) is one")
         if hidden < 0 or not 0 <= dropout < 1 or dropout and not hidden:
-            said = "hidden must be 0 or more, dropout in [0, 1), and 0 without a hidden layer"
-            raise ValueError(f"{said}; got hidden={hidden}, dropout={dropout}")
+            message = "hidden must be 0 or more, dropout in [0, 1), and 0 without a hidden layer"
+            raise ValueError(f"{message}; got hidden={hidden}, dropout={dropout}")
         known = {
             side: FrozenEncoder(e.name, e.hash, _probe(e, side))
             for side, e in (encoders or {}).items()
@@ -274,13 +274,13 @@ class HyperbolicHead(ImageTextModel):
             self._reader(side).standardise(*values)
 
     def _reader(self, side) -> Any:
-        "The way in of a modality."
+        "The input module of a modality."
         if side not in self.readers:
             raise ValueError(f"the head has {list(self.readers)}, got {side!r}")
         return self.readers[side]
 
     def attach(self, **encoders: Any) -> "HyperbolicHead":
-        """The head, reading pixels and tokens through frozen encoders, which it does not save.
+        """Attach frozen encoders, so that the head reads pixels and tokens; returns the head.
 
         encoders: image=encoder, text=encoder, of `hypvl.features.load_encoder`.
 

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
 def save_model_config(
     config: object,  # a member of `ModelDescription`
     path: str | Path,  # the .json file
-    towers: Mapping[str, TowerNote]
-    | None = None,  # what is to be known of frozen and adapted towers
+    towers: Mapping[str, TowerNote] | None = None,  # notes on frozen and adapted towers
 ) -> Path:
     "Write a description with its kind as sorted JSON."
     if not isinstance(config, ModelDescription):
@@ -66,7 +65,7 @@ def read_model_config(
 def explain_refusal(
     path: str | Path,  # the file that is read inside the context
 ) -> Iterator[None]:
-    "Turn the errors of reading a checkpoint into ones that name the file, the reason, the way out."
+    "Turn the errors of reading a checkpoint into ones that name the file, the reason and a remedy."
     name = Path(path).name
     try:
         yield
@@ -85,17 +84,17 @@ def explain_refusal(
         AssertionError,
     ) as e:
         if "in loading state_dict" in str(e):
-            raise  # the file is fine, the model is another one
+            raise  # the file is fine, but of another model
         raise ValueError(f"path: {name!r} {_reason(e)}") from e
 
 
 def _reason(error):
-    "Why a file cannot be read as a checkpoint."
-    asked = re.search(r"GLOBAL ([\w.]+)|but got (<.+?>)|(TorchScript) archives", str(error))
-    if asked:
-        what = asked[1] or asked[2] or asked[3]
+    "Reason for which a file cannot be read as a checkpoint."
+    blocked = re.search(r"GLOBAL ([\w.]+)|but got (<.+?>)|(TorchScript) archives", str(error))
+    if blocked:
+        what = blocked[1] or blocked[2] or blocked[3]
         return (
-            f"is refused: it asks for {what}, which is no part of a tensor file and could run any "
+            f"is refused: it refers to {what}, which is no part of a tensor file and could run any "
             "code. If its origin is trusted, load it once in a sandbox and save only the state "
             "dict of the model with torch.save; or allow the named class alone with "
             "torch.serialization.safe_globals."
@@ -108,7 +107,7 @@ def _reason(error):
 def read_checkpoint(
     path: str | Path,  # written by torch.save
 ) -> object:
-    "What a checkpoint file holds, on the CPU; only tensors, numbers and containers are read."
+    "Content of a checkpoint file, on the CPU; reads only tensors, numbers and containers."
     with explain_refusal(path):
         return load_plain(path)
 
@@ -116,7 +115,7 @@ def read_checkpoint(
 def model_facts(
     model: "HubModel",
 ) -> dict[str, str]:
-    "What a model card says: family, towers, geometry, curvature, temperature, pixels, size."
+    "Facts of a model card: family, towers, geometry, curvature, temperature, pixels, size."
     facts = {}
     official = getattr(model, "official", None)
     if official:
@@ -150,7 +149,7 @@ def model_facts(
 
 
 def _spread(c):
-    "One number, or least, greatest and middle of several."
+    "One value, or minimum, maximum and median of several."
     if c.numel() == 1:
         return f"{c.item():.4g}"
     return f"{c.min():.4g} to {c.max():.4g}, median {c.median():.4g}"
@@ -172,9 +171,9 @@ Made with hypvl. Load it with `hypvl.models.load_model`.
 |---|---|---|---|
 {% for row in results %}| {{ row.suite }} | {{ row.dataset }} | {{ row.metric }} | {{ row.value }} |
 {% endfor %}{% endif %}{% if facts.pixel_mean %}
-Pixels in [0, 1] go in; the model subtracts `pixel_mean` and divides by `pixel_std` itself.
+Input: pixels in [0, 1]; the model subtracts `pixel_mean` and divides by `pixel_std` itself.
 {% else %}
-Features of frozen encoders go in.
+Input: features of frozen encoders.
 {% endif %}"""
 
 
@@ -184,7 +183,7 @@ _download_settings = ("revision", "cache_dir", "force_download", "local_files_on
 def is_local(
     place: str | Path,  # of a model
 ) -> bool:
-    "A folder on disk, there or not, and not the name of a repository."
+    "True if `place` means a folder on disk, existing or not, and no repository."
     if isinstance(place, Path) or Path(place).is_dir():
         return True
     parts = place.split("/")
@@ -214,7 +213,7 @@ def model_folder(
 
 
 def _is_checkpoint(place):
-    "Whether a folder is a checkpoint of a training, which holds weights and no description."
+    "True for a training checkpoint, which has weights and no description of the model."
     folder = Path(place)
     has_weights = (folder / "model.safetensors").is_file() and (folder / "meta.json").is_file()
     return has_weights and not (folder / "config.json").is_file()
@@ -255,7 +254,7 @@ class HubModel(
 
     config: Any
     geometry: Geometry
-    official: "OfficialFile | None" = None  # what `load_official` remembers of a published file
+    official: "OfficialFile | None" = None  # notes of `load_official` on the published file
 
     def embed(
         self,
@@ -272,12 +271,12 @@ class HubModel(
         inputs: Sequence[str] = ("image", "text"),
         kinds: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:
-        "`embed`: a model that is wrapped for several processes is called, not asked."
+        "`embed`, as the call that wrappers such as DistributedDataParallel forward."
         return self.embed(batch, inputs, kinds)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         state, towers = self.saved_state()
-        if self.config is None:  # nothing could rebuild the model, so nothing is left out
+        if self.config is None:  # no description, so all weights are saved
             state = file_tensors(self.state_dict())
         with atomic_path(save_directory / "model.safetensors") as part:
             save_file(state, part)

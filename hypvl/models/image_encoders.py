@@ -119,7 +119,7 @@ class TorchvisionImages(VisionConfig, kind="torchvision"):
 
 # %% ../../nbs/models/312_image_encoders.ipynb #8d53ac19
 class _Holder(nn.Module):
-    "A tower in the place of a model."
+    "A module that holds one tower, in place of a model."
 
     def __init__(self, tower):
         super().__init__()

@@ -29,7 +29,7 @@ def lift_or_mark(
     side: Side,  # 'image' or 'text'
     normalize: bool,  # True: points
 ) -> Tensor:
-    "Points of features, or the features with a mark by which `score` knows them."
+    "Points of features, or features with a mark, so that `score` can reject them."
     if normalize:
         return geometry.lift(features, side)
     if not torch.compiler.is_compiling():
@@ -39,7 +39,7 @@ def lift_or_mark(
 
 def check_lifted(
     geometry: Geometry,
-    points: Float[Tensor, "N D"],  # what a caller says are points
+    points: Float[Tensor, "N D"],  # points to check
     name: str,  # of the argument, for the message
     side: Side,  # 'image' or 'text'
 ):
@@ -55,7 +55,7 @@ def check_lifted(
 
 # %% ../../nbs/models/317_image_text.ipynb #2c3fa361
 def _check_labels(labels):
-    "Raise unless names of classes are texts in an order."
+    "Raise ValueError unless labels are a sequence of strings."
     listed = hasattr(labels, "__getitem__") and not isinstance(labels, (str, Mapping))
     names = list(labels) if listed and getattr(labels, "ndim", 1) else []
     if not names or not all(isinstance(name, str) for name in names):
@@ -79,7 +79,7 @@ def _as_templates(template):
 
 # %% ../../nbs/models/317_image_text.ipynb #a3fba52d
 def type_and_shape(
-    entry: object,  # what somebody has given
+    entry: object,  # the argument
 ) -> str:
     "Type and shape of a tensor or an array, else the class, for a message."
     if isinstance(entry, (Tensor, np.ndarray)):

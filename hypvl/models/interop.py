@@ -35,7 +35,7 @@ class OpenClipConfig(ModelDescription, kind="open_clip"):
     "A model of open_clip as data."
 
     model_cfg: OpenClipCfg  # its description in open_clip: embed_dim, vision_cfg, text_cfg, …
-    geometry: GeometryConfig  # where the towers meet
+    geometry: GeometryConfig  # of both embeddings
     preprocess_cfg: OpenClipCfg = field(default_factory=dict)  # size, mean, std, resize_mode, …
     name: str = ""  # its name in open_clip, which some tokenizers go by
 
@@ -64,11 +64,11 @@ def open_clip_config(
     geometry: GeometryConfig | None = None,
     preprocess: Mapping[str, object] | None = None,
 ) -> OpenClipConfig:
-    """The description of a model that open_clip knows.
+    """The description of an open_clip model.
 
     model: a name, 'local-dir:FOLDER', 'hf-hub:USER/MODEL', a folder, or a description with
         embed_dim, vision_cfg and text_cfg.
-    geometry: where the towers meet; None: the unit sphere, as trained.
+    geometry: of both embeddings; None: the unit sphere, as trained.
     preprocess: changes of open_clip's preprocess_cfg, such as mean and std.
     """
     import open_clip
@@ -99,7 +99,7 @@ def open_clip_config(
 
 # %% ../../nbs/models/306_interop.ipynb #bfb8c0b5
 def _source(model):
-    "What open_clip calls a model; '' for a description."
+    "Name of a model in open_clip; '' for a description."
     if isinstance(model, Path):
         return f"local-dir:{model}"
     return model if isinstance(model, str) else ""
@@ -226,7 +226,7 @@ class LazyTokenizer:
     """The tokenizer of an open_clip model, made when it is first called.
 
     `tokenizer(texts)` takes a text or a list of texts and gives int64 ids [B, context_length].
-    Raises ValueError for a description that asks to run code that comes with the tokenizer.
+    Raises ValueError for a description with `trust_remote_code`, which would run code.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class LazyTokenizer:
     ):
         if (text_cfg.get("tokenizer_kwargs") or {}).get("trust_remote_code"):
             raise ValueError(
-                "tokenizer_kwargs: trust_remote_code asks to run code that comes with the "
+                "tokenizer_kwargs: trust_remote_code would run code that comes with the "
                 "tokenizer, which is never run here; delete the setting from the model's config "
                 "if transformers has the tokenizer itself"
             )
@@ -246,7 +246,7 @@ class LazyTokenizer:
         self.made: Callable[..., Tensor] | None = None
 
     def __reduce__(self):
-        return LazyTokenizer, (self.name, self.text_cfg)  # travels to workers without its tables
+        return LazyTokenizer, (self.name, self.text_cfg)  # pickled for workers without its tables
 
     def __call__(
         self,
@@ -328,7 +328,7 @@ def random_module(
 ) -> nn.Module:
     """The module that open_clip would build, with random weights; nothing is downloaded.
 
-    `final_layernorm: false` in a tower leaves its last norm out, as EuCLIP's configs say.
+    `final_layernorm: false` in a tower leaves its last norm out, as in EuCLIP's configs.
     """
     import open_clip
 
@@ -362,9 +362,9 @@ def from_open_clip(
     model: a name of open_clip, a folder with open_clip_config.json, a description (embed_dim,
         vision_cfg, text_cfg), or a built model, whose modules are taken and not copied.
     pretrained: a checkpoint file, or a tag of open_clip (downloaded); None: random weights.
-    geometry: where the towers meet; None: the unit sphere, as trained.
+    geometry: of both embeddings; None: the unit sphere, as trained.
     preprocess: changes of open_clip's preprocess_cfg: mean, std, size, interpolation, resize_mode.
-    seed: of random weights; the global generator stays as it was.
+    seed: of random weights; the global generator is not changed.
 
     Raises KeyError for an unknown name or tag and FileNotFoundError for a missing file.
     """
@@ -393,7 +393,7 @@ def _warn_of_losses(module):
 
 # %% ../../nbs/models/306_interop.ipynb #5220fc5b
 def _adopt(module, pretrained, geometry, preprocess):
-    "A built model; what it was built from is not known."
+    "A `DualEncoder` of a built open_clip model, without a description."
     from open_clip.transform import PreprocessCfg, merge_preprocess_dict
 
     if pretrained is not None:

@@ -24,7 +24,7 @@ class OfficialFile:
     family: str  # one of `published_families`
     extras: dict[str, Tensor] = field(default_factory=dict)  # of the state dict, not read
     beside: dict[str, Tensor] = field(default_factory=dict)  # tensors beside the state dict
-    ignored: tuple[str, ...] = ()  # what else stood there: optimizer, iteration, …
+    ignored: tuple[str, ...] = ()  # names of other entries: optimizer, iteration, …
 
 
 class Checkpoint(NamedTuple):
@@ -32,7 +32,7 @@ class Checkpoint(NamedTuple):
 
     state: dict[str, Tensor]
     beside: dict[str, Tensor]  # tensors beside the state dict
-    ignored: tuple[str, ...]  # names of what else stood there
+    ignored: tuple[str, ...]  # names of other entries
 
 
 def read_published(
@@ -86,7 +86,7 @@ def tensor_shape(
 def attention_heads(
     argument: str,  # name for the message
     width: int,  # of the tower
-    wanted: int | None,  # what the caller says
+    wanted: int | None,  # given by the caller; None: see below
     usual: Mapping[int, int],  # width → heads as published
 ) -> int:
     "Heads of a tower: as given, as published for its width, or one per 64 channels."
@@ -104,7 +104,7 @@ def count_blocks(
     state: Mapping[str, Tensor],
     prefix: str,  # of the blocks' names, before the number
 ) -> int:
-    "One more than the largest number behind a prefix."
+    "Number of blocks: one more than the largest index after a prefix."
     numbers = [-1]
     for name in state:
         found = re.match(re.escape(prefix) + r"\.(\d+)\.", name)

@@ -61,14 +61,14 @@ _loss_scales = {  # of UNCHA: temperatures of its losses, which no score reads
 }
 
 
-def _known(family):
+def _check_family(family):
     if family not in published_families:
         raise KeyError(f"unknown family {family!r}.{suggest(family, published_families)}")
     return family
 
 # %% ../../nbs/models/305_official.ipynb #e9c36e6e
 def _family(model, family):
-    "The family whose layout fits a model: as asked, as in its file, or by its geometry."
+    "The family whose layout fits a model: as given, as in its file, or by its geometry."
     geometry = model.geometry
     tensors = set(geometry.state_dict())
     if tensors == {"logit_scale", "root"}:
@@ -87,13 +87,13 @@ def _family(model, family):
         raise ValueError(f"model: no published layout holds {geometry.describe()}")
     if family is None:
         family = fitting[0]
-    if _known(family) not in fitting:
+    if _check_family(family) not in fitting:
         raise ValueError(f"family: {geometry.describe()} does not fit {family!r}")
     return family
 
 
 def _check_holds(model, family):
-    "Raise for what `load_official` would make of a model otherwise than it is."
+    "Raise ValueError unless `load_official` would restore the same model."
     geometry, k = model.geometry, model.geometry.factors
     if type(geometry) not in (Sphere, Product, Lorentz, ExteriorAngle):
         raise ValueError(f"model: no published layout holds a {type(geometry).__name__}")
@@ -103,8 +103,8 @@ def _check_holds(model, family):
     same = ("scale", "eps") if own.get("mode") == "stable" else ("scale",)
     lost = {n: x for n, x in own.items() if n != "class" and n not in same and x != read.get(n)}
     if lost:
-        said = ", ".join(f"{name}={value!r}" for name, value in lost.items())
-        raise ValueError(f"model: the published layout has no place for {said} of its geometry")
+        values = ", ".join(f"{name}={value!r}" for name, value in lost.items())
+        raise ValueError(f"model: the published layout has no place for {values} of its geometry")
     parts = (*_parts.values(), "geometry.", "pixel_")
     beside = [name for name in model.state_dict() if not name.startswith(parts)]
     if beside:
@@ -151,7 +151,7 @@ def official_state(
 
 
 def _idle_scalars(geometry, family):
-    "What the files of PHyCLIP and UNCHA carry and no score reads, at its initial values."
+    "Unused scalars of PHyCLIP's and UNCHA's files, at their initial values."
     scale = -0.5 * math.log(geometry.dim)
     of_meru = {"curv": 0.0, "visual_alpha": scale, "textual_alpha": scale}
     values = {"phyclip": of_meru, "uncha": _loss_scales}.get(family, {})
@@ -279,12 +279,12 @@ def load_official(
     visual_heads: int | None = None,
     text_heads: int | None = None,
 ) -> DualEncoder:
-    """A published model, in evaluation mode; `model.official` says what of its file is not used.
+    """A published model, in evaluation mode; `model.official` lists unused entries of the file.
 
     path: a .pth file of the published code, or of `export_official`. No code of it is run.
     family: 'clip', 'meru', 'hycoclip', 'phyclip', 'uncha', 'euclip' (squared Euclidean distance)
         or 'atmg' (exterior angle). None: by the layout, and by 'meru' or 'hycoclip' in the file
-        name, because their layout does not tell how the model scores.
+        name, because their layout does not determine the score.
     visual_heads, text_heads: attention heads of the towers; None: as published for their widths.
 
     Raises ValueError for a file that is damaged, incomplete or of another family, and names
@@ -292,7 +292,7 @@ def load_official(
     """
     name = Path(path).name
     if family is not None:
-        _known(family)
+        _check_family(family)
     checkpoint = read_published(path)
     state, beside, ignored = checkpoint
     if has_open_clip_layout(state):
@@ -303,7 +303,7 @@ def load_official(
     family = family or guess_family(state, name)
     if family is None:
         raise ValueError(
-            f"path: {name!r} has MERU's layout, which does not tell how its model scores; give "
+            f"path: {name!r} has MERU's layout, which does not determine the score; give "
             "family='meru' or 'hycoclip' (distance) or 'atmg' (exterior angle)"
         )
     model = create_model(official_config(state, family, visual_heads, text_heads), device="meta")
@@ -345,10 +345,10 @@ def export_official(
     family: layout; None: that of the file the model came from, or what its geometry suggests.
 
     Raises ValueError where the layout has no place for the geometry or for a part of the model:
-    `load_official` would make another model. The number of attention heads stands in no file.
+    `load_official` would make another model. The number of attention heads is not stored.
 
-    The file is a dictionary with the state dict under `model`, and what stood beside it in the
-    file that the model came from.
+    The file is a dictionary with the state dict under `model`, and the other entries of the file
+    that the model came from.
     """
     _check_holds(model, _family(model, family))
     state = {}

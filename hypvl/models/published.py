@@ -93,8 +93,8 @@ def find_published(
     if not rows:
         raise KeyError(f"unknown model {name!r}.{suggest(name, published_names())}")
     if tag is True and len(rows) > 1:
-        said = " or ".join(f"pretrained={known!r}" for known in rows)
-        raise ValueError(f"pretrained: {name!r} has several checkpoints; say {said}")
+        tags = " or ".join(f"pretrained={known!r}" for known in rows)
+        raise ValueError(f"pretrained: {name!r} has several checkpoints; use {tags}")
     row = next(iter(rows.values())) if tag is True else rows.get(str(tag))
     if row is None:
         hint = suggest(str(tag), rows)
@@ -107,17 +107,17 @@ def find_published(
 def published_place(
     row: PublishedCheckpoint,
 ) -> Path:
-    "Where a file of another address is kept, and where any file may be put by hand."
+    "Path of a file from outside the hub, and of any file that is put there by hand."
     return Path(torch.hub.get_dir()) / "checkpoints" / "hypvl" / row.tag / row.file
 
 
 def _pin(path: Path) -> Path:
-    "The file that remembers the hash of a first download."
+    "Path of the file with the hash of the first download."
     return path.with_name(path.name + ".sha256")
 
 
 def _check_hash(path: Path, expected: str):
-    "Raise unless a file has the expected hash; '' is anything."
+    "Raise unless a file has the expected hash; '' accepts any file."
     found = file_hash(path) if expected else ""
     if found != expected:
         raise ValueError(
@@ -140,13 +140,13 @@ _HTTP_ERROR: type[Exception] = HfHubHTTPError.__mro__[
 
 @contextmanager
 def _explained(row: PublishedCheckpoint) -> Iterator[None]:
-    "Turn the errors of a download into one that says why and what to do."
+    "Turn the errors of a download into one with the reason and what to do."
     by_hand = f"download {row.address} elsewhere and put it at {str(published_place(row))!r}"
     try:
         yield
     except GatedRepoError as error:
         raise PermissionError(
-            f"pretrained: {row.repository} asks for a log-in; accept its terms on its page and "
+            f"pretrained: {row.repository} requires a log-in; accept its terms on its page and "
             f"run `hf auth login`, or {by_hand}"
         ) from error
     except (OSError, _HTTP_ERROR) as error:
@@ -165,7 +165,7 @@ def _check_room(folder: Path, needed: int):
 
 # %% ../../nbs/models/320_published.ipynb #1eb1e365
 def _from_hub(row) -> Path:
-    "The file in the hub's cache; what was downloaded once is not asked for again."
+    "The file in the hub's cache; a file that is there causes no request."
     wanted = {"repo_id": row.repository, "filename": row.file, "revision": row.revision or None}
     try:
         return Path(hf_hub_download(**wanted, local_files_only=True))
@@ -211,7 +211,7 @@ def fetch_published(
     """The checked file of a published checkpoint, downloaded unless it is there.
 
     Raises ConnectionError without a network or on a full disk, PermissionError for a repository
-    that asks for a log-in, each with the place where the file may be put, and ValueError for a
+    that requires a log-in, each with the place where the file may be put, and ValueError for a
     file with another hash.
     """
     place = published_place(row)

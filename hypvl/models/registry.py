@@ -46,10 +46,10 @@ class ModelConfig(ModelDescription, kind="towers"):
 
     vision: VisionConfig = field(default_factory=ViTConfig)  # the image tower
     text: TextConfig = field(default_factory=TransformerConfig)  # the text tower
-    geometry: GeometryConfig = field(default_factory=ProductConfig)  # where the two meet
-    # how states of words reach the geometry: 'sentence', 'own' or 'none', see `word_projection`
+    geometry: GeometryConfig = field(default_factory=ProductConfig)  # of both embeddings
+    # projection of word states: 'sentence', 'own' or 'none', see `word_projection`
     words: str = field(default="sentence", metadata={"hash": "changed"})
-    # a label for people, such as 'meru'; nothing depends on it
+    # a label, such as 'meru', without any effect
     family: str = field(default="", metadata={"hash": False})
     # a trained model, such as 'shipped:clip_world', whose towers a training starts from, see
     # `find_tower`; empty: random ones
@@ -61,7 +61,7 @@ class ModelConfig(ModelDescription, kind="towers"):
         return DualEncoder(image_tower, text_tower, self.geometry.make(), self)
 
     def initialise(self, model: nn.Module) -> None:
-        "Read both towers from `weights`; heads and geometry stay as they are."
+        "Read both towers from `weights`; heads and geometry are unchanged."
         if self.weights:
             read_towers(model, self.weights)
 
@@ -109,11 +109,11 @@ for _family in families:
 
 
 def list_models(contains: str = "") -> list[str]:
-    """Names that `create_model` knows.
+    """Names that `create_model` accepts.
 
     contains: only names with this part, such as 'phyclip'; '' lists all models of the four
         families, those that come with weights and the published ones, whose tags
-        `published_checkpoints` has. 'open_clip:' lists the names of open_clip, 'open_clip:RN50'
+        `published_checkpoints` lists. 'open_clip:' lists the names of open_clip, 'open_clip:RN50'
         those of them with this part.
     """
     if contains.startswith("open_clip:"):
@@ -152,7 +152,7 @@ def model_config(
 
 
 def _named(name):
-    "The description behind a name."
+    "The model description of a name."
     if name.startswith("open_clip:"):
         known = [f"open_clip:{n}" for n in open_clip_names()]
         if name not in known:
@@ -167,7 +167,7 @@ def _named(name):
         raise ValueError(f"model {name!r} cannot be built here: {published[0].note}")
     front, _, tag = name.partition("/")
     if any((row.name, row.tag) == (front, tag) for row in published_checkpoints()):
-        raise KeyError(f"unknown model {name!r}. Say {front!r} with pretrained={tag!r}")
+        raise KeyError(f"unknown model {name!r}. Use {front!r} with pretrained={tag!r}")
     if not published and (name.startswith("hf-hub:") or name in open_clip_names()):
         tag = "" if name.startswith("hf-hub:") else ", TAG"
         raise KeyError(f"unknown model {name!r}. open_clip's models: from_open_clip({name!r}{tag})")
@@ -220,20 +220,20 @@ def create_model(
     device: str | torch.device | None = None,
     **overrides: object,
 ) -> Any:
-    """A model by its name or description, with random weights unless `pretrained` says which.
+    """A model by its name or description, with random weights unless `pretrained` selects others.
 
     name_or_config: a name of `list_models()`, 'open_clip:NAME', or a description such as
         `ModelConfig`.
     pretrained: a tag such as 'redcaps' downloads a published checkpoint, see
-        `published_checkpoints`; True brings weights that come with the library ('clip_world',
+        `published_checkpoints`; True loads weights that come with the library ('clip_world',
         'clip_states'), or the only published ones. Both in evaluation mode.
-    seed: of the weights; the global generator stays as it was. None: draws from it.
+    seed: of the weights; the global generator is not changed. None: draws from it.
     device: where the model is built; 'meta' costs no memory.
     overrides: dotted fields, such as **{'geometry.k': 16}, or whole towers by their names,
         vision='conv_tiny_s', text='text_tiny'.
 
     A warning is logged where a name that comes with weights gets random ones without a seed.
-    Returns a `DualEncoder` (or what an own description makes) in training mode. Raises KeyError
+    Returns a `DualEncoder` (or the model of your own description) in training mode. Raises KeyError
     for an unknown name, UnknownKey for an unknown field, each with a suggestion, ValueError for a
     name without weights and for an empty tag, TypeError where `pretrained` is neither a bool nor a
     tag, and the errors of `fetch_published`.
@@ -247,7 +247,7 @@ def create_model(
     if pretrained:
         return _with_weights(name_or_config, config, pretrained).to(device or "cpu")
     if isinstance(name_or_config, str) and not overrides and seed is None and device != "meta":
-        _say_random(name_or_config)
+        _warn_random(name_or_config)
     where = torch.device(device) if device else nullcontext()
     with torch.random.fork_rng(enabled=seed is not None), where:
         if seed is not None:
@@ -258,8 +258,8 @@ def create_model(
 _log = logging.getLogger(__name__)
 
 
-def _say_random(name):
-    "Log that a name which comes with weights gets random ones."
+def _warn_random(name):
+    "Log a warning that the weights are random although trained ones exist."
     tags = [row.tag for row in published_checkpoints() if row.name == name and row.address]
     if name in SHIPPED or tags:
         ways = " or ".join(f"pretrained={tag!r}" for tag in (tags if len(tags) > 1 else [True]))
@@ -306,7 +306,7 @@ def _with_weights(name, config, tag):
         )
     if name in SHIPPED:
         if tag is not True:
-            raise KeyError(f"pretrained: {name!r} has one set of weights, say True, got {tag!r}")
+            raise KeyError(f"pretrained: {name!r} has one set of weights, use True, got {tag!r}")
         return load_shipped(name)
     from hypvl.models.official import load_official  # which needs the names of this module
 
@@ -326,7 +326,7 @@ def load_model(
 
     folder: written by `save_pretrained`, the folder of a run that holds one, a checkpoint of that
         run such as RUN/checkpoints/best, or the name of a repository on the Hub, user/model.
-    device: where the model goes; None: the CPU.
+    device: of the model; None: the CPU.
     towers: for a model with frozen towers, {'image_tower': place} where place is a file, a
         folder or a model that has the weights; needed if they are not where `freeze` found them.
 

@@ -54,7 +54,7 @@ def shipped_config(
 def write_shipped(
     model: torch.nn.Module,  # with a `config`, the description that rebuilds it
     name: str,  # of `SHIPPED`
-    facts: Mapping[str, object],  # what is to be known of it
+    facts: Mapping[str, object],  # entries of the JSON
     folder: str | Path | None = None,  # None: into the package
 ) -> Path:
     "Write the two files of a shipped model; returns the one with the weights."

@@ -73,7 +73,7 @@ class Tokenizer:
         self.eot = self.bpe.eot_token_id
 
     def __reduce__(self):
-        return Tokenizer, (self.context_length,)  # travels to workers without its tables
+        return Tokenizer, (self.context_length,)  # pickled for workers without its tables
 
     def encode(self, text: str) -> list[int]:
         "Ids of one text with its start and end marks, cut to the context length."
@@ -100,7 +100,7 @@ class Tokenizer:
         return nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
     def decode(self, ids: Sequence[int]) -> str:
-        "The cleaned text behind ids, without marks and padding."
+        "Cleaned text of ids, without marks and padding."
         ids = [int(i) for i in ids]
         if self.eot in ids:
             ids = ids[: ids.index(self.eot)]
@@ -116,7 +116,7 @@ class TextConfig(ByKind):
 
     def make(self) -> Tower:
         "The tower, with random weights from the global generator."
-        raise TypeError(f"{type(self).__name__} lacks make(): the tower that it describes")
+        raise TypeError(f"{type(self).__name__} lacks make(), which builds the tower")
 
 
 @dataclass(frozen=True)
@@ -129,12 +129,12 @@ class TransformerConfig(TextConfig, kind="transformer"):
     vocab_size: int = 49408  # ids of the tokeniser
     # ids that have a row in the token table, ascending, with 0 and both marks; (): all of them
     vocabulary: tuple[int, ...] = field(default=(), metadata={"hash": "changed"})
-    attention: str = "causal"  # 'causal' (a token sees what stands before it) or 'full'
+    attention: str = "causal"  # 'causal' (a token attends to earlier ones only) or 'full'
     token_std: float = 0.02  # standard deviation of the token table at initialisation
     mark_std: float | None = None  # the same for the rows of the two marks; None: as `token_std`
     position_std: float = 0.01  # the same for positions
-    buckets: int = 4  # groups of rows of like length that run apart, each without much padding
-    merge_repeats: bool = False  # texts that stand several times in a batch run once
+    buckets: int = 4  # groups of rows of similar length, each padded to its own longest row
+    merge_repeats: bool = False  # each distinct text of a batch runs once
     recompute: bool = False  # recompute activations in the backward pass: less memory, more time
 
     def make(self) -> "TextTower":
@@ -172,7 +172,7 @@ def truncate(
     return torch.cat([kept[:, :-1], last[:, None]], dim=1)
 
 # %% ../../nbs/models/301_text_towers.ipynb #158f8b42
-_FORMS = {  # of attention: all but cuDNN's, which plans anew for every number of rows
+_FORMS = {  # of attention: all but cuDNN's, which makes a plan per number of rows
     SDPBackend.FLASH_ATTENTION: torch.backends.cuda.flash_sdp_enabled,
     SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.mem_efficient_sdp_enabled,
     SDPBackend.MATH: torch.backends.cuda.math_sdp_enabled,
@@ -181,7 +181,7 @@ _FORMS = {  # of attention: all but cuDNN's, which plans anew for every number o
 
 def _attention_forms() -> list[SDPBackend]:
     "Those of `_FORMS` that the caller allows, and cuDNN's where only that is allowed."
-    if torch.compiler.is_compiling():  # which cannot ask
+    if torch.compiler.is_compiling():  # which cannot read the setting
         return list(_FORMS)
     allowed = [form for form, is_allowed in _FORMS.items() if is_allowed()]
     return allowed or [SDPBackend.CUDNN_ATTENTION]
@@ -192,7 +192,7 @@ class TextBlock(nn.Module):
 
     def __init__(
         self,
-        width: int,  # of the stream
+        width: int,  # of the residual stream
         heads: int,  # of the attention
         mlp_ratio: float = 4.0,  # hidden width of the MLP over `width`
     ):
@@ -206,12 +206,12 @@ class TextBlock(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "B L W"],  # the stream that enters
-        mask: Bool[Tensor, "L L"] | None = None,  # True where a position must not look
-        padding: Bool[Tensor, "B L"] | None = None,  # True at positions that nobody may look at
-        ends: Int[Tensor, "B"] | None = None,  # one position a row; what leaves is [B, W], there
+        x: Float[Tensor, "B L W"],  # residual stream before the block
+        mask: Bool[Tensor, "L L"] | None = None,  # True where a position must not attend
+        padding: Bool[Tensor, "B L"] | None = None,  # True at positions that none may attend to
+        ends: Int[Tensor, "B"] | None = None,  # one position per row; outputs are [B, W], at these
     ) -> tuple[Float[Tensor, "B L W"], Float[Tensor, "B *L W"], Float[Tensor, "B *L W"]]:
-        "Input of the attention, output of the attention, and the stream that leaves."
+        "Input of the attention, output of the attention, residual stream after the block."
         h = self.ln_1(x)
         at = None if ends is None else (torch.arange(x.shape[0], device=x.device), ends)
         with sdpa_kernel(_attention_forms()):
@@ -220,7 +220,7 @@ class TextBlock(nn.Module):
         return h, a, x + self.mlp(self.ln_2(x))
 
     def _attend(self, h, mask, padding, at):
-        "Output of the attention, at all positions or, as [B, W], at one a row."
+        "Output of the attention at all positions or, as [B, W], at one position per row."
         if at is not None and type(self.attn) is nn.MultiheadAttention:
             return _attention_at(self.attn, h, *at)
         how = dict(need_weights=False, attn_mask=mask, key_padding_mask=padding)
@@ -229,7 +229,7 @@ class TextBlock(nn.Module):
 
 # %% ../../nbs/models/301_text_towers.ipynb #8e4c5b0b
 def _attention_at(attention, h, rows, ends):
-    "Output [B, W] of self-attention at one position a row, which looks at itself and before it."
+    "Output [B, W] of causal self-attention at one position per row."
     width, heads = attention.embed_dim, attention.num_heads
     weight, bias = attention.in_proj_weight, attention.in_proj_bias
     query = F.linear(h[rows, ends], weight[:width], bias[:width])
@@ -329,13 +329,13 @@ class TextTower(nn.Module):
 
     @property
     def words(self) -> tuple[str, ...]:
-        "Words of one piece that have a row, in order; none where all pieces have one."
+        "Words of one piece with a row, in order; empty if every piece has a row."
         pieces = (_bpe().decoder[piece] for piece in self.config.vocabulary)
         whole = (piece.removesuffix("</w>") for piece in pieces if piece.endswith("</w>"))
         return tuple(sorted(word for word in whole if word.isalpha() and word.isascii()))
 
     def _unknown_words(self, tokens: Int[Tensor, "B L"]) -> list[str]:
-        "Words with a piece that has no row, each once; the pieces where a text ends in a word."
+        "Distinct words with a piece that has no row; the pieces if the text is cut inside a word."
         tokenizer, known, unknown = Tokenizer(), {*self.config.vocabulary}, {}
         for row in tokens.tolist():
             words = tokenizer.decode(row).split()
@@ -346,7 +346,7 @@ class TextTower(nn.Module):
 
     @torch.no_grad()
     def full_token_table(self) -> Float[Tensor, "V W"]:
-        "A row for every id of the tokeniser, zeros where the vocabulary has none: for export."
+        "Token table with a row per id of the tokeniser, for export; zeros for missing rows."
         table = self.token_embed.weight
         if self.vocabulary is None:
             return table.clone()
@@ -356,12 +356,12 @@ class TextTower(nn.Module):
 
     @property
     def final_norm(self) -> nn.LayerNorm:
-        "The norm that the features leave through."
+        "The last normalisation layer before the feature."
         return self.ln_final
 
     @property
     def state_names(self) -> list[str]:
-        "Names of all states that `forward_states` can give."
+        "Names of all states that `forward_states` can return."
         names = ["token", "init", "final"]
         for n in range(1, self.config.layers + 1):
             names += [f"ln1.{n}", f"attn_out.{n}", f"block.{n}"]
@@ -391,12 +391,12 @@ class TextTower(nn.Module):
         return feature[place], {name: state[place] for name, state in states.items()}
 
     def one_pass(self, tokens: Int[Tensor, "B L"]) -> Float[Tensor, "B W"]:
-        "`forward` in steps that do not depend on the ids: what an export traces; no checks."
+        "`forward` without checks and without steps that depend on the ids, for export."
         rows = tokens if self.vocabulary is None else self.row_of_id[tokens]
         return self._run(tokens, self.token_embed(rows), ())[0]
 
     def _run_in_groups(self, tokens, want):
-        "`forward_states` of rows that are not longer than the context."
+        "`forward_states` of rows no longer than the context."
         # once for all groups: the gradient of each look-up is as large as the table
         try:
             embedded = self.token_embed(self.token_rows(tokens))
@@ -422,7 +422,7 @@ class TextTower(nn.Module):
         return torch.cat(features)[back], {n: torch.cat(s)[back] for n, s in states.items()}
 
     def _run(self, tokens, embedded, want):
-        "The same as one group; the last block works at the end marks alone if that is enough."
+        "The same as one group; the last block runs at the end marks only if that suffices."
         length = tokens.shape[1]
         ends = tokens.argmax(dim=1)
         if self.config.attention == "causal":
@@ -467,7 +467,7 @@ def _check(config):
 
 
 def _check_loaded_vocabulary(tower, state, prefix, *_):
-    "Refuse weights whose rows belong to other words."
+    "Raise ValueError for weights of another vocabulary."
     found = state.get(f"{prefix}vocabulary")
     if found is not None and found.tolist() != list(tower.config.vocabulary):
         raise ValueError(

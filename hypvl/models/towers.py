@@ -52,7 +52,7 @@ class VisionConfig(ByKind):
 
     def make(self) -> Tower:
         "The tower, with random weights from the global generator."
-        raise TypeError(f"{type(self).__name__} lacks make(): the tower that it describes")
+        raise TypeError(f"{type(self).__name__} lacks make(), which builds the tower")
 
 # %% ../../nbs/models/300_towers.ipynb #c12c3b0e
 class ModelDescription(ByKind):
@@ -62,13 +62,13 @@ class ModelDescription(ByKind):
 
     def make(self) -> nn.Module:
         "The model, with random weights from the global generator."
-        raise TypeError(f"{type(self).__name__} lacks make(): the model that it describes")
+        raise TypeError(f"{type(self).__name__} lacks make(), which builds the model")
 
     def initialise(self, model: nn.Module) -> None:
-        "Read the weights from which a training begins into a model of `make`; none by default."
+        "Load the weights that training starts from into a model of `make`; no-op by default."
 
     def untrained(self) -> "ModelDescription":
-        "The same model where no weights have to be read: all random, or those that come along."
+        "The same description without a source of pretrained weights."
         return self
 
     @property
@@ -103,7 +103,7 @@ class ConvConfig(VisionConfig, kind="conv"):
         'group': each picture on its own, over channels and places; exact. Removes the brightness
             of uniform pictures: normalised pixels x and 2x have the same feature.
         'batch': each channel over the batch; not exact. A feature depends on the other pictures
-            of the batch; the trainer refuses micro-batches and several processes with it.
+            of the batch; the trainer raises an error for micro-batches or processes with it.
 
     Exact: a batch cut into micro-batches or spread over processes has the gradient of the whole.
     """
@@ -204,12 +204,12 @@ class ViTTower(nn.Module):
 
     @property
     def final_norm(self) -> nn.LayerNorm:
-        "The norm that the features leave through."
+        "The last normalisation layer before the feature."
         return self.norm
 
     @property
     def state_names(self) -> list[str]:
-        "Names of all states that `forward_states` can give."
+        "Names of all states that `forward_states` can return."
         return ["init", *(f"block.{n}" for n in range(1, self.config.depth + 1)), "final"]
 
     def forward_states(
@@ -295,7 +295,7 @@ class ConvTower(nn.Module):
         super().__init__()
         if len(config.channels) != len(config.blocks) or not config.channels:
             raise ValueError(
-                "vision.channels and vision.blocks need one entry a stage, "
+                "vision.channels and vision.blocks need one entry per stage, "
                 f"got {config.channels} and {config.blocks}"
             )
         self.config = config
@@ -314,12 +314,12 @@ class ConvTower(nn.Module):
 
     @property
     def final_norm(self) -> nn.LayerNorm:
-        "The norm that the features leave through."
+        "The last normalisation layer before the feature."
         return self.norm
 
     @property
     def state_names(self) -> list[str]:
-        "Names of all states that `forward_states` can give."
+        "Names of all states that `forward_states` can return."
         return [f"stage.{n}" for n in range(1, len(self.config.channels) + 1)]
 
     def forward_states(

@@ -35,12 +35,12 @@ def _word_index(piece_word, words):
 
 
 def pool_words(
-    states: Float[Tensor, "B L W"],  # one state a piece
+    states: Float[Tensor, "B L W"],  # one state per piece
     piece_word: Int[Tensor, "B L"],  # index of the word of each piece, −1 for none
     words: int,  # N, length of the longest caption in words
     pool: str = "mean",  # 'mean', 'first' or 'last' piece of each word
 ) -> Float[Tensor, "B N W"]:  # zeros where a word has no piece
-    "One state a word, from the states of its pieces."
+    "One state per word, pooled from the states of its pieces."
     if pool not in ("mean", "first", "last"):
         raise ValueError(f"pool must be 'mean', 'first' or 'last', got {pool!r}")
     B, L, W = states.shape
@@ -63,7 +63,7 @@ def pool_words(
 # %% ../../nbs/models/308_words.ipynb #495ea92f
 def midpoint(
     geometry: Any,  # a product of hyperbolic spaces: with `curvature` and `split`
-    points: Float[Tensor, "B L D"],  # one point a piece
+    points: Float[Tensor, "B L D"],  # one point per piece
     piece_word: Int[Tensor, "B L"],  # index of the word of each piece, −1 for none
     words: int,  # N
 ) -> Float[Tensor, "B N D"]:  # the origin where a word has no piece
@@ -91,8 +91,8 @@ def midpoint(
 def word_states(
     inputs: Sequence[str],  # names of word inputs such as 'words@final:last'
 ) -> dict[str, tuple[str, str]]:  # input → (state of the text tower, pooling)
-    "What word inputs ask for."
-    asked = {}
+    "State and pooling of each word input."
+    requested = {}
     for name in inputs:
         state, _, pool = name.removeprefix(WORDS).partition(":")
         pool = pool or "mean"
@@ -102,8 +102,8 @@ def word_states(
             )
         if pool not in POOLS:
             raise ValueError(f"input {name!r}: unknown pooling {pool!r}.{suggest(pool, POOLS)}")
-        asked[name] = state, pool
-    return asked
+        requested[name] = state, pool
+    return requested
 
 # %% ../../nbs/models/308_words.ipynb #405a2670
 def word_projection(
@@ -112,7 +112,7 @@ def word_projection(
     width: int,  # of the text tower
     feature_dim: int,  # of the features that the geometry lifts
 ) -> nn.Module | None:  # None: words share the text projection
-    "How states of words reach the geometry."
+    "Projection of word states to features of the geometry."
     known = ("sentence", "own", "none")
     if kind not in known:
         raise ValueError(f"words: unknown {kind!r}.{suggest(kind, known)}")
@@ -129,14 +129,14 @@ def word_projection(
 
 # %% ../../nbs/models/308_words.ipynb #f0e3defe
 def word_embeddings(
-    geometry: Geometry,  # where the words go
+    geometry: Geometry,  # of the word embeddings
     project: Callable[[Tensor], Tensor],  # states [*B, W] to features of the geometry
     states: Mapping[str, Float[Tensor, "B L W"]],  # of the text tower, by name
     inputs: Sequence[str],  # names of word inputs
     piece_word: Int[Tensor, "B P"],  # index of the word of each piece, −1 for none; P ≥ L
     words: int,  # N, length of the longest caption in words
 ) -> dict[str, Float[Tensor, "B N D"]]:
-    "Points of the words of captions, one entry an input."
+    "Points of the words of captions, one entry per input."
     points = {}
     for name, (state, pool) in word_states(inputs).items():
         x = states[state]
