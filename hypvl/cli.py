@@ -650,7 +650,7 @@ def score_lines(
     results: "pd.DataFrame",  # rows of `results.csv`
     model: str,  # its name in column model
     score: str,  # score function
-) -> list[str]:  # a heading and a line a number; nothing where there are none
+) -> list[str]:  # a heading and one line per number; nothing where there are none
     "All numbers of an evaluation as lines of text, shares in %."
     rows = results[(results["score"] == score) & results["value"].notna()]
     rows = rows[~rows["dataset"].str.contains("/")]  # files of a column of VL-CheckList

@@ -596,7 +596,7 @@ _VARIANTS = {"official": "as the published code", "paper": "as the paper's text"
 
 
 def _recipe_lines(paper: str, preset: str) -> list[str]:
-    "A line a recipe of a paper."
+    "One line per recipe of a paper."
     from hypvl.papers.recipe_names import named_recipes
     from hypvl.papers.study import find_paper
 

@@ -149,7 +149,7 @@ def retrieval_ranks(
     kind: str = "paper",  # score function, 'paper' or 'official'
     chunk: int = 256,  # queries compared at once
 ) -> dict[str, Int[np.ndarray, "_"]]:
-    """Ranks of the first hits: 't2i', one a caption, and 'i2t', one an image that has captions.
+    """Ranks of the first hits: 't2i', one per caption, and 'i2t', one per image that has captions.
 
     A symmetric geometry computes its scores once, where they take at most 512 MB.
     """

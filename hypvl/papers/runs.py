@@ -361,7 +361,7 @@ def prepare_data(
     recipe: Recipe,
     out: str | Path,
     progress: bool = True,
-    workers: int | None = None,  # processes; None: one a core, at most 8
+    workers: int | None = None,  # processes; None: one per core, at most 8
 ) -> tuple[DataPaths, ...]:  # of `recipe.sources`
     "All data of a recipe, in `out`/data, made where they are missing."
     check_data(recipe)

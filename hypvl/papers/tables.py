@@ -41,7 +41,7 @@ _ORIGIN = ("preset", "commit", "data", "run")
 
 
 def over_seeds(
-    # rows of one cell, one a seed: value, low, high, n, seed, preset, commit, data, run
+    # rows of one cell, one per seed: value, low, high, n, seed, preset, commit, data, run
     rows: Sequence[Mapping],
 ) -> dict[str, object]:
     "Mean, 95 % interval, and kind of interval of one cell."

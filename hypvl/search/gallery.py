@@ -420,7 +420,7 @@ class WorldPictures:
     def __init__(
         self,
         count: int = 2000,  # scenes
-        workers: int | None = None,  # processes that render; None: one a core; 0: this one
+        workers: int | None = None,  # processes that render; None: one per core; 0: this one
     ):
         if count < 1:
             raise ValueError(f"count must be at least 1, got {count}")

@@ -143,7 +143,7 @@ def stand_in(name, space):
 
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_an_objective_reads_no_number_on_the_way(name):
-    "Tensors without values: whoever reads one fails."
+    "Tensors without values: code that reads one fails."
     config, space = OBJECTIVES[name]
     space, objective = space.to("meta").train(), config.make()
     points = {name: stand_in(name, space) for name in objective.inputs}

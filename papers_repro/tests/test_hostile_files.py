@@ -269,7 +269,7 @@ def test_a_picture_that_would_fill_the_memory_is_refused_by_its_header(tmp_path,
 
 
 def fill(folder, number):
-    "One of several preparations of a folder: whoever comes first writes, slowly."
+    "One of several preparations of a folder: the first one writes, slowly."
     with write_once(folder, {"seed": 1}) as missing:
         if missing:
             (folder / f"writer_{number}").touch()

@@ -12,6 +12,9 @@ WORDS = (
     *("drawn world", "embedded world", "blind row", "cannot be told", "ledger", "verdict"),
     *("a row a", "one a query", "knows nothing", "what is general", "unlifted", "farewell"),
     *("_blame", "culprit", "take_up", "read_off"),
+    *("ring contrast", "wholes and parts", "looks at no picture", "a number that is one"),
+    *("what knows nothing", "to be had", "is no no", "still learning", "right keys", "whoever"),
+    *("is told", "are told", "nobody asked", "takes up", "is at home", "a line a model"),
 )
 TEXTS = {".py", ".md", ".csv", ".ipynb", ".yml", ".yaml", ".toml", ".ini", ".cff", ".j2", ".js"}
 TEXTS |= {".css", ".html", ".txt", ".json", ".cfg", ".sh", ""}

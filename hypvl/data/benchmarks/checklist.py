@@ -42,7 +42,7 @@ _ROLES = ("agent", "destination", "item", "tool")
 
 
 def _object_files(group: str, bucket: str) -> tuple[ChecklistFile, ...]:
-    "The files of a bucket of objects: two of Visual Genome, one a role of SWiG, one of HAKE."
+    "The files of a bucket of objects: two of Visual Genome, one per role of SWiG, one of HAKE."
     kind, base, found = group.lower(), f"Object/{group}", []
     for corpus in ("vg_obj", "vg_subj"):
         found.append(ChecklistFile("vg", corpus, f"{base}/vg_{kind}/{corpus}_{bucket}.json"))

@@ -53,7 +53,7 @@ class Space(nn.Module):
         return self.map(mobius_add, x, y, c=c) if self.factors else x + y
 
     def with_time(self, x: Float[Tensor, "*B D"], c: Tensor) -> Float[Tensor, "*B k+D"]:
-        "The time components, one a factor, in front of the space components."
+        "The time components, one per factor, in front of the space components."
         if not self.factors:
             return x
         return torch.cat([time(x.unflatten(-1, (self.factors, -1)), c=c), x], -1)
@@ -127,7 +127,7 @@ class AttentionConfig:
     eps: float = 1e-6  # of φ
     start: Literal["zero", "xavier"] = "zero"  # of the last layer of the FFN
     blend_init: float = 0.1  # λ of Eq. 6 at the start
-    blend_shape: Literal["scalar", "vector"] = "scalar"  # one λ, or one a component
+    blend_shape: Literal["scalar", "vector"] = "scalar"  # one λ, or one per component
     dropout: float = 0.0  # on the attention's output and the hidden layer
 
     def __post_init__(self):

@@ -166,7 +166,7 @@ def clears_chance(
 
 
 def _draw_measure(axis: Axes, rows: pd.DataFrame, families: list[str], factor: int) -> None:
-    "Value, interval and chance of one measure, a line a model."
+    "Value, interval and chance of one measure, one line per model."
     row: Any
     for row in rows.itertuples():
         y, colour = families.index(row.family), FAMILY_COLOURS.get(row.family, ".3")

@@ -27,7 +27,7 @@ from .word_pieces import DEPS, align, collate_aligned
 # %% ../../../nbs/papers/syntax/845_parse_recovery.ipynb #7e5d0f36
 def cone_margins(
     geometry: Product,  # or another with `cones`
-    points: Float[Tensor, "N D"],  # one a word
+    points: Float[Tensor, "N D"],  # one per word
 ) -> Float[Tensor, "N N"]:  # radians; row: dependant (apex), column: candidate head
     "Angle by which each word is outside the cone of each other; negative inside."
     if not geometry.has_cones:
@@ -126,7 +126,7 @@ def shuffled_tree(
 
 def cone_tree(
     geometry: Product,  # or another with `cones`
-    points: Float[Tensor, "N D"],  # one a word
+    points: Float[Tensor, "N D"],  # one per word
     inverted: bool = False,  # read cones the wrong way round, as a control
 ) -> list[int]:
     "Heads by cone margins; among equals the word furthest out is the root."
@@ -214,7 +214,7 @@ def word_embeddings(
     The tree is the one over the words that own pieces.
     """
     if len(texts) != len(parses):
-        raise ValueError(f"parses: {len(texts)} needed, one a caption, got {len(parses)}")
+        raise ValueError(f"parses: {len(texts)} needed, one per caption, got {len(parses)}")
     rows = []
     for text, parse in zip(texts, parses):
         rows.append(align(text, parse, model.tokenizer.encode(text)))

@@ -111,7 +111,7 @@ class BoxSource(DataSource, kind="boxes"):
     world: BoxWorldConfig = BoxWorldConfig()
     rule: ContainmentRule = ContainmentRule()
     pairs: PairConfig = PairConfig()  # which pairs are trained on, and how
-    # file of the test images that an evaluation searches, one a line; empty: all
+    # file of the test images that an evaluation searches, one per line; empty: all
     test_ids: str = field(default="", metadata={"hash": "file"})
 
     def folder(self, root: str | Path) -> Path:
