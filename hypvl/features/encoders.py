@@ -40,8 +40,8 @@ Tokens = Tensor | Mapping[str, Tensor]  # of texts, as the encoder reads them
 class Encoder(nn.Module):
     """A frozen encoder of images, of texts, or of both.
 
-    `image` gives features [B, W] of pixels, `text` of what `tokenize` returns. `width` and
-    `probe`, a fingerprint of what it computes, are found with a fixed input. `hash` identifies the
+    `image` returns features [B, W] of pixels, `text` those of tokens from `tokenize`. `width` and
+    `probe`, its features of a fixed input, are computed at the start. `hash` identifies the
     weights.
     """
 
@@ -66,7 +66,7 @@ class Encoder(nn.Module):
             raise ValueError(f"encoder {name!r}: image or text is needed, got neither")
         tensors = dict(self.named_parameters()) | dict(self.named_buffers())  # shared ones once
         self.hash = weights_hash(tensors)[:16]
-        answers = {side: _fixed_answer(self, side) for side in self.modalities}
+        answers = {side: _fixed_features(self, side) for side in self.modalities}
         self.width = {side: len(features) for side, features in answers.items()}
         self.probe = {side: fingerprint(features) for side, features in answers.items()}
 
@@ -93,7 +93,7 @@ class Encoder(nn.Module):
         return super().train(False)
 
     def info(self, side: str) -> EncoderInfo:
-        "What a feature store keeps of this encoder, for one modality."
+        "Description of this encoder in a feature store, for one modality."
         self._part(side)
         pooling = self.pooling.get(side, "")
         return EncoderInfo(self.name, self.hash, self.width[side], pooling, self.probe[side])
@@ -102,8 +102,8 @@ class Encoder(nn.Module):
         return f"Encoder({self.name!r}, width={self.width}, hash={self.hash!r})"
 
 
-def _fixed_answer(encoder: Encoder, side: str) -> Float[Tensor, "W"]:
-    "Features of one picture, in which all places differ, or of one text."
+def _fixed_features(encoder: Encoder, side: str) -> Float[Tensor, "W"]:
+    "Features of a fixed picture, in which all places differ, or of a fixed text."
     if side == "image":
         ramp = Image.linear_gradient("L")
         picture = Image.merge("RGB", (ramp, ramp.rotate(90), ramp.rotate(180)))
@@ -115,13 +115,13 @@ def _fixed_answer(encoder: Encoder, side: str) -> Float[Tensor, "W"]:
 def hub_answers(
     timeout: float = 5,  # seconds
 ) -> bool:
-    "Whether the hub of models can be reached."
+    "True if the hub of models can be reached."
     from huggingface_hub import constants
 
     request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
     try:
         urllib.request.urlopen(request, timeout=timeout).close()
-    except urllib.error.HTTPError:  # an answer all the same
+    except urllib.error.HTTPError:  # the hub has responded
         return True
     except OSError:
         return False
@@ -165,9 +165,9 @@ class _Tower(nn.Module):
 
 def _of_dual_encoder(name: str, model: ImageTextModel) -> Encoder:
     "Both towers of a dual encoder."
-    says = {side: "output of its tower" for side in ("image", "text")}
+    pooling = {side: "output of its tower" for side in ("image", "text")}
     towers = _Tower(model, "image"), _Tower(model, "text")
-    return Encoder(name, *towers, model.preprocess, model.tokenizer, says)
+    return Encoder(name, *towers, model.preprocess, model.tokenizer, pooling)
 
 
 def _open_clip(name: str, rest: str) -> Encoder:
@@ -195,7 +195,7 @@ def _open_clip(name: str, rest: str) -> Encoder:
 def open_clip_tags(
     model: str,  # of open_clip
 ) -> list[str]:
-    "Tags of the weights that open_clip knows of an architecture."
+    "Tags of open_clip's weights for an architecture."
     import open_clip
 
     return open_clip.list_pretrained_tags_by_model(model)
@@ -207,7 +207,7 @@ def _shipped(name: str, rest: str) -> Encoder:
 
 
 def _towers(name: str, rest: str) -> Encoder:
-    "The towers of a trained model as they stand under new heads."
+    "The towers of a trained model, without projections."
     config = frozen_towers(rest, source_description(rest).geometry)
     model = create_model(config, seed=0)
     config.initialise(model)
@@ -238,7 +238,7 @@ def _timm(name: str, rest: str) -> Encoder:
 
 
 class TimmPreprocess:
-    "The whole picture, squashed to the size of a network of timm and normalised as it says."
+    "Resize a whole picture to the square of a timm network and normalise it with its statistics."
 
     def __init__(self, network: nn.Module):
         from timm.data.config import resolve_data_config
@@ -303,7 +303,7 @@ class _TextModel(nn.Module):
 
 
 class _Tokenizer:
-    "Texts → ids and mask, padded to the longest; what is longer than the model takes is cut."
+    "Texts → ids and mask, padded to the longest; longer texts are truncated."
 
     def __init__(self, tokenizer: Callable[..., Mapping[str, Tensor]], longest: int):
         self.tokenizer, self.longest = tokenizer, longest
@@ -365,9 +365,9 @@ def _transformers(name: str, rest: str) -> Encoder:
     longest = min(n for n in (settings.get("longest"), places, 512) if n)
     normalize = bool(settings.get("normalize")) and not pooling
     pooling = pooling or settings.get("pooling", "mean")
-    says = {"text": POOLINGS[pooling] + (", length 1" if normalize else "")}
+    described = {"text": POOLINGS[pooling] + (", length 1" if normalize else "")}
     text = _TextModel(model, pooling, normalize)
-    return Encoder(name, text=text, tokenize=_Tokenizer(tokenizer, longest), pooling=says)
+    return Encoder(name, text=text, tokenize=_Tokenizer(tokenizer, longest), pooling=described)
 
 # %% ../../nbs/features/350_encoders.ipynb #803f1245
 _KINDS = {"open_clip": _open_clip, "shipped": _shipped, "towers": _towers}

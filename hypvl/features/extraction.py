@@ -195,7 +195,7 @@ def _bytes(image: object) -> int:
 
 @dataclass(frozen=True)
 class ExtractionPlan:
-    "What is extracted with which encoders, in which shards."
+    "Photographs, encoders, shards and dtype of an extraction."
 
     photographs: Photographs
     image: Encoder
@@ -205,7 +205,7 @@ class ExtractionPlan:
 
     @property
     def encoders(self) -> dict[str, EncoderInfo]:
-        "What is known of the encoder of each modality."
+        "Description of the encoder of each modality."
         return {"image": self.image.info("image"), "text": self.text.info("text")}
 
     @cached_property
@@ -278,9 +278,9 @@ def _begin(plan: ExtractionPlan) -> FeatureStore | None:
 def keep_freed_memory() -> None:
     """Let the C library keep large blocks that were freed, up to a gigabyte each.
 
-    By default it gives them back, and the next layer of a network asks for them again: that is half
-    of the time of a convolutional network on a CPU. Other C libraries than glibc are left as they
-    are.
+    By default it returns them to the system, and the next layer of a network requests them again:
+    that is half of the time of a convolutional network on a CPU. It has no effect on other C
+    libraries than glibc.
     """
     if platform.libc_ver()[0] == "glibc":
         library, trim, from_the_system = ctypes.CDLL(None), -1, -3  # options of malloc.h
@@ -383,14 +383,14 @@ class _Items:
         for box, name in names.items():
             self.add("image", box, id=name, kind="box", parent=one.id, **common)
         captions = [f"{one.id}#caption{place}" for place in range(len(one.captions))]
-        for name, said in zip(captions, one.captions):
-            self.add("text", id=name, kind="caption", text=said, parent=one.id, **common)
-        for place, (box, said) in enumerate(zip(one.boxes, one.phrases)):
+        for name, caption in zip(captions, one.captions):
+            self.add("text", id=name, kind="caption", text=caption, parent=one.id, **common)
+        for place, (box, words) in enumerate(zip(one.boxes, one.phrases)):
             more = dict(caption=captions[one.owners[place]]) if one.owners else {}
             more |= dict(type=one.types[place]) if one.types else {}
             name = f"{one.id}#phrase{place}"
             self.add(
-                "text", box, id=name, kind="phrase", text=said, parent=names[box], **common, **more
+                "text", box, id=name, kind="phrase", text=words, parent=names[box], **common, **more
             )
 
     def table(self) -> "pa.Table":
@@ -401,7 +401,7 @@ class _Items:
 
 # %% ../../nbs/features/351_extraction.ipynb #fee79654
 def _report(plan: ExtractionPlan, broken: list[dict[int, str]]) -> dict[str, Any]:
-    "How much was extracted, and what was left out: per kind a count and the first case."
+    "Number of extracted photographs, and per kind of omission a count and the first case."
     faults = [*plan.photographs.faults]
     for shard, places in zip(plan.shards, broken):
         faults += [("broken picture", shard[place].id, why) for place, why in places.items()]
@@ -448,7 +448,7 @@ def extract(
 ) -> FeatureStore:
     """The feature store of photographs, their boxes, captions and phrases.
 
-    A call that was interrupted is repeated, and goes on. Several processes, as `accelerate launch`
+    Repeat an interrupted call to continue it. Several processes, as `accelerate launch`
     starts them, share the work. The report of what was left out is in `store.facts["source"]`.
 
     Raises ValueError where `out` holds features of other photographs or encoders, and where no
@@ -486,7 +486,7 @@ def _device(name: str) -> torch.device:
 def report_lines(
     store: FeatureStore,  # that `extract` has written
 ) -> list[str]:
-    "What a store holds, and what was left out of it."
+    "Lines of text with the content of a store and its omissions."
     report = store.facts["source"]["report"]
     counts = store.items["kind"].value_counts()
     lines = [", ".join(f"{counts.get(kind, 0):,} {plural}" for kind, plural in _PLURALS.items())]

@@ -136,13 +136,13 @@ def feature_statistics(
 # %% ../../nbs/features/352_feature_store.ipynb #4ee5b1e8
 @dataclass(frozen=True)
 class EncoderInfo:
-    "Which encoder made the features of a modality."
+    "Description of the encoder of a modality."
 
     name: str = ""  # as `load_encoder` reads it; empty where it is not known
     hash: str = ""  # of its weights
     width: int = 0  # of its features
     pooling: str = ""  # how one vector is made of several tokens or places
-    probe: tuple[float, ...] = ()  # fingerprint of its features of a fixed input; empty: not known
+    probe: tuple[float, ...] = ()  # its features of a fixed input; empty: not known
 
     def __post_init__(self):
         object.__setattr__(self, "probe", tuple(self.probe))  # a list in JSON
@@ -167,7 +167,7 @@ class FeatureStore:
     """Features of images, boxes, captions and phrases in a folder, memory-mapped.
 
     Raises FileNotFoundError where the folder is no store, `StoreError` where a file is missing or
-    was cut, or where an array has another width than `store.json` says.
+    was cut, or where an array has another width than in `store.json`.
     """
 
     def __init__(self, folder: str | Path):
@@ -219,7 +219,7 @@ class FeatureStore:
 
     @cached_property
     def items(self) -> "pd.DataFrame":
-        "What each row is of, as a DataFrame."
+        "Table of the items, one per row of the arrays, as a DataFrame."
         import pandas as pd
 
         return pd.read_parquet(self.folder / "items.parquet")
@@ -253,7 +253,7 @@ class FeatureStore:
 
 # %% ../../nbs/features/352_feature_store.ipynb #94202600
 def _read_facts(folder: Path) -> dict[str, Any]:
-    "The content of `store.json`; errors say what is missing."
+    "The content of `store.json`; StoreError names a missing part."
     path = folder / "store.json"
     if not path.is_file():
         raise FileNotFoundError(
@@ -459,14 +459,14 @@ def _pair_items(pairs: np.ndarray, splits: np.ndarray, texts: Sequence[str] | No
     images, count = len(splits), len(pairs)
     ids = [f"image-{row}" for row in range(images)]
     of_pairs = [ids[row] for row in pairs[:, 0].tolist()]
-    said = [""] * count if texts is None else [texts[row] for row in pairs[:, 1].tolist()]
+    captions = [""] * count if texts is None else [texts[row] for row in pairs[:, 1].tolist()]
     nothing = np.full(images + count, np.nan)
     columns = {
         "id": ids + [f"caption-{pair}" for pair in range(count)],
         "kind": ["image"] * images + ["caption"] * count,
         "row": np.concatenate([np.arange(images), pairs[:, 1]]).astype(np.int64),
         "image": ids + of_pairs,
-        "text": [""] * images + said,
+        "text": [""] * images + captions,
         **dict.fromkeys(("x1", "y1", "x2", "y2"), nothing),
         "parent": [""] * images + of_pairs,
         **dict.fromkeys(("caption", "type"), [""] * (images + count)),
@@ -476,7 +476,7 @@ def _pair_items(pairs: np.ndarray, splits: np.ndarray, texts: Sequence[str] | No
 
 
 def _info(encoder: EncoderInfo | str | None, width: int) -> EncoderInfo:
-    "What is known of an encoder, given as its description, its name or not at all."
+    "Description of an encoder, from a description, a name or None."
     if encoder is None or isinstance(encoder, str):
         return EncoderInfo(encoder or "", "", width)
     if encoder.width != width:
@@ -595,10 +595,10 @@ def store_arrays(
     dtype: str | None = None,  # on disk; None: float16, or float32 where that loses differences
     source: object = None,  # of what the store is made, for JSON
 ) -> FeatureStore:
-    """Write features of images and texts to a store; what the folder had as a store is replaced.
+    """Write features of images and texts to a store; an earlier store in the folder is replaced.
 
     Without `pairs`, rows that repeat an image become one image with several captions, so that no
-    image is in two splits. Where something is wrong, an earlier store stays as it is.
+    image is in two splits. After an error an earlier store is unchanged.
     FileExistsError where the folder has an image.npy or text.npy that belongs to no store.
     """
     given = {"image": _arrays("image", image), "text": _arrays("text", text)}
@@ -665,7 +665,7 @@ _NAMES |= {"text": ("text", "txt", "caption", "sentence")}
 
 
 def _two_files(folder: Path) -> dict[str, list[Path]]:
-    "The files of images and of texts in a folder, told apart by their names."
+    "The files of images and of texts in a folder, distinguished by their names."
     files = sorted(folder.glob("*.npy"))
     if (folder / "parts" / "plan.json").is_file():
         raise StoreError(
@@ -708,7 +708,7 @@ def open_features(
 ) -> FeatureStore:
     """The feature store of a folder; other layouts are copied into one, once.
 
-    Raises `StoreError` for a store that is not whole, FileNotFoundError where nothing is found.
+    Raises `StoreError` for an incomplete store, FileNotFoundError where nothing is found.
     """
     folder = Path(path).expanduser()
     if (folder / "store.json").is_file() or not folder.is_dir():

@@ -28,7 +28,7 @@ def parts_of(
     names: Sequence[str],  # unique names of the items
     parts: int = PARTS,
 ) -> Int[np.ndarray, "N"]:
-    "Return the part, from 0 on, of each item; parts hold equally many, or one more."
+    "Return the part, from 0 on, of each item; part sizes differ by at most 1."
     if parts < 1 or len({*names}) < len(names):
         raise ValueError(
             f"parts, names: 1 or more parts of unique names needed, got {parts} parts and "
@@ -89,7 +89,7 @@ def fold_store(
         if (folder / "store.json").is_file():
             known = read_json(folder / "store.json").get("source")
             if known != source:
-                raise ValueError(f"folder: {str(folder)!r} holds {known}, {source} is wanted")
+                raise ValueError(f"folder: {str(folder)!r} holds {known}, expected {source}")
             for facts in store.facts["modalities"].values():
                 if not (folder / facts["file"]).exists():  # the store has moved
                     (folder / facts["file"]).unlink(missing_ok=True)

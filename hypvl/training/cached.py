@@ -15,7 +15,7 @@ from ..inputs import input_kind
 
 # %% ../../nbs/training/511_cached.ipynb #b9d46162
 class KeptTokens:
-    """A loader whose pictures are replaced by what a frozen tower says of them, `image_tokens`.
+    """A loader that replaces pictures by their tokens from a frozen tower, `image_tokens`.
 
     The loader's batches have one entry of kind 'image', `row` [B], the number of each picture, and
     the same pixels for a number each time: no augmentation. Nothing is written to disk.
@@ -35,10 +35,10 @@ class KeptTokens:
         self.loader, self.encode, self.image = loader, encode, images[0]
         self.kinds = {entry: kind for entry, kind in given.items() if entry != self.image}
         self.kinds["image_tokens"] = "image_tokens"
-        self._known: dict[int, Tensor] = {}  # number of a picture → tokens, on the CPU
+        self._tokens: dict[int, Tensor] = {}  # number of a picture → tokens, on the CPU
 
     def __getattr__(self, name: str) -> object:
-        "Position, identity and whatever else the loader offers."
+        "Position, identity and other attributes of the loader."
         if name == "loader":  # while it is being copied
             raise AttributeError(name)
         return getattr(self.loader, name)
@@ -46,9 +46,9 @@ class KeptTokens:
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         for batch in self.loader:
             rows = batch["row"].tolist()
-            new = [n for n, row in enumerate(rows) if row not in self._known]
+            new = [n for n, row in enumerate(rows) if row not in self._tokens]
             if new:
                 found = self.encode(batch[self.image][new]).detach().cpu()
-                self._known |= {rows[n]: tokens for n, tokens in zip(new, found)}
+                self._tokens |= {rows[n]: tokens for n, tokens in zip(new, found)}
             rest = {entry: value for entry, value in batch.items() if entry != self.image}
-            yield rest | {"image_tokens": torch.stack([self._known[row] for row in rows])}
+            yield rest | {"image_tokens": torch.stack([self._tokens[row] for row in rows])}

@@ -50,10 +50,10 @@ if TYPE_CHECKING:
 # %% ../../nbs/training/520_callbacks.ipynb #609ee39d
 def is_due(
     step: int,  # updates done
-    every: int,  # updates between two times; 0: never
+    every: int,  # period in updates; 0: never
     last: int,  # updates of the run; the last one always counts
 ) -> bool:
-    "Whether something that happens every so many updates happens after this one."
+    "True if an action with period `every` is due after this update."
     return step == last or bool(every and step % every == 0)
 
 
@@ -273,7 +273,7 @@ def save_as_model(
         raise CheckpointError(
             getattr(e, "errno", None) or errno.EIO,
             f"model of step {step}: cannot write: {e}. The checkpoint of step {step} is intact; "
-            "mend that and resume",
+            "fix the cause and resume",
             str(folder),
         ) from e
     finally:
@@ -299,9 +299,9 @@ class Checkpoints:
             trainer.clock = time.perf_counter()
 
     def save(self, trainer):
-        "A checkpoint of this moment, and the model."
+        "Write a checkpoint of the current step, and the model."
         if trainer.accelerator.is_main_process:
-            with suppress(OSError):  # the checkpoint says what is wrong with the disk
+            with suppress(OSError):  # writing the checkpoint raises the error of the disk
                 (trainer.out / MODEL_OUTDATED).touch()
         trainer.run.save(trainer.out / "checkpoints", trainer.config.keep)
         self.save_model(trainer)

@@ -60,7 +60,7 @@ def set_generators(
 
 @contextlib.contextmanager
 def preserve_generators():
-    "Leave the global generators as they were found."
+    "Context that restores the global generators at its end."
     state = get_generators()
     try:
         yield
@@ -125,7 +125,7 @@ def _write(path, data):
 
 
 def _is_whole(path):
-    "Whether all files of a checkpoint have the size that they were written with."
+    "True if all files of a checkpoint have the size that they were written with."
     try:
         sizes = parse_json((path / "meta.json").read_text())["sizes"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -138,7 +138,7 @@ def _is_whole(path):
 def step_of(
     path: Path,  # of a checkpoint
 ) -> int:
-    "The updates that a checkpoint's name tells."
+    "Number of updates in a checkpoint's name."
     return int(path.name.removeprefix("step_"))
 
 
@@ -167,8 +167,8 @@ def latest_checkpoint(
 ) -> Path | None:  # the folder of the newest whole checkpoint
     """The newest whole checkpoint, None if there is none.
 
-    Where all are damaged this is a CheckpointError: a new start in their place would
-    overwrite files that may still be rescued.
+    Raises CheckpointError where all are damaged: a new start would overwrite files that may
+    still be repaired.
     """
     found = checkpoints(folder)
     if found:
@@ -280,14 +280,14 @@ def _explain(e, folder, temp, step, needed):
     if e.errno in _FULL:
         free = shutil.disk_usage(folder).free / 2**20
         why = f"no room for {needed / 2**20:.1f} MB ({free:.1f} MB free)"
-    cure = "free some space" if e.errno in _FULL else "mend that"
+    cure = "free some space" if e.errno in _FULL else "fix the cause"
     what = f"checkpoint of step {step}: {why}: {e.strerror}. {remains}; {cure} and resume"
     return CheckpointError(e.errno, what, str(folder))
 
 # %% ../../nbs/training/503_checkpoint.ipynb #b96a180d
 @dataclass(frozen=True)
 class Checkpoint:
-    "What `save_checkpoint` wrote."
+    "Content of a checkpoint."
 
     step: int  # updates done
     weights: dict[str, dict[str, Tensor]]  # name -> state dict, on the CPU
@@ -306,7 +306,7 @@ def load_checkpoint(
             errno.EIO, "the checkpoint is damaged: a file is missing or cut short", str(path)
         )
     meta = parse_json((path / "meta.json").read_text())
-    version = meta.get("version", 1)  # the first layout did not say
+    version = meta.get("version", 1)  # the first layout had no version
     if version != VERSION:
         what = f"is of version {version}, this code reads {VERSION}"
         raise CheckpointError(errno.EINVAL, f"the checkpoint {what}", str(path))
@@ -316,14 +316,14 @@ def load_checkpoint(
             if name.endswith(".safetensors"):
                 weights[name.removesuffix(".safetensors")] = load_file(path / name)
         state = load_plain(path / "state.pt")
-    except Exception as error:  # whatever a reader may make of changed bytes
+    except Exception as error:  # readers raise different errors for changed bytes
         what = "the checkpoint is damaged, or holds more than tensors and plain values"
         raise CheckpointError(errno.EIO, what, str(path)) from error
     return Checkpoint(meta["step"], weights, state)
 
 # %% ../../nbs/training/503_checkpoint.ipynb #4ee59936
 def _find_checkpoint(path, name):
-    "The checkpoint that a path and a name of weights mean, and the name in its files."
+    "Folder of the checkpoint for a path and a name of weights, and the name in its files."
     if (path / "meta.json").is_file():
         return path, "model" if name == "best" else name
     folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path

@@ -95,13 +95,13 @@ def _later(default: _Default) -> _Default:
 @with_field_docs
 @dataclass(frozen=True)
 class TrainConfig:
-    """How a model is trained.
+    """Settings of a training run.
 
-    A number of updates is called steps; what happens every so many steps also happens after the
-    last one. `best` names the column of the metrics that decides which weights are kept as
-    `checkpoints/best`; a column that nobody writes keeps none.
+    Steps are updates. Periodic actions (`log_every`, `checkpoint_every`, `validate_every`) also
+    run after the last step. `best` names the column of the metrics that selects the weights in
+    `checkpoints/best`; without such a column there are none.
 
-    Raises ValueError that names the field and its value.
+    Raises ValueError with the field and its value.
     """
 
     steps: int = 1000  # updates; 0: the model is saved as it is
@@ -127,11 +127,11 @@ class TrainConfig:
     checkpoint_every: int = _free(500)  # updates between checkpoints; 0: only at the end
     keep: int = _free(2)  # checkpoints that stay
     validate_every: int = _free(500)  # updates between validations; 0: only at the end
-    best: str = _free("val/loss")  # column that decides which weights are kept as the best
+    best: str = _free("val/loss")  # column that selects the best weights
     best_is: Literal["least", "largest"] = _free("least")  # its best value
     workers: int = _free(0)  # processes of the loader
     peer_timeout: int = _free(600)  # seconds that a process waits for the others before it stops
-    progress: bool = _free(True)  # show a bar, and say where the run is written
+    progress: bool = _free(True)  # show a progress bar, and print the folder of the run
     tensorboard: bool = _free(True)  # write events
     guard: GuardConfig = _free(GuardConfig())
 
@@ -186,7 +186,7 @@ class TrainConfig:
         self,
         processes: int = 1,  # that train together
     ) -> int:
-        "Samples that the loader of one process gives at a time."
+        "Number of samples that the loader of one process must yield at a time."
         parts = processes * self.accumulate
         if self.batch_size % parts:
             raise ValueError(

@@ -26,13 +26,13 @@ from .update import count_samples, to_device
 
 # %% ../../nbs/training/509_feed.ipynb #cab069d3
 class ResumeWarning(UserWarning):
-    "The loader of a run cannot say where it stands."
+    "The loader of a run cannot save its position."
 
 
 def keeps_position(
     loader: object,  # gives batches
 ) -> bool:
-    "Whether a loader can save its position and resume from it."
+    "True if a loader can save its position and resume from it."
     return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
 
 
@@ -40,14 +40,14 @@ def set_epoch(
     loader: object,  # gives batches
     epoch: int,  # number of the pass that follows
 ):
-    "Tell a loader, its samplers and its data set the number of the epoch, where they want to know."
+    "Call `set_epoch` of a loader, its samplers and its data set, if they have it."
     sampler = getattr(loader, "sampler", None)
     batches = getattr(loader, "batch_sampler", None)
     data = getattr(loader, "dataset", None)
     for part in (loader, sampler, batches, getattr(batches, "sampler", None), data):
-        tell = getattr(part, "set_epoch", None)
-        if callable(tell):
-            tell(epoch)
+        setter = getattr(part, "set_epoch", None)
+        if callable(setter):
+            setter(epoch)
 
 
 def _own_generators(loader):
@@ -66,14 +66,14 @@ def check_loader(
     loader: object,  # gives batches
     size: int,  # samples that each batch must have
 ):
-    "Raise for what gives no batches, and for a loader of torch with a batch that is too small."
+    "Raise unless the loader yields batches of `size` samples, as far as can be checked."
     if not hasattr(loader, "__iter__") and not hasattr(loader, "__getitem__"):
-        raise TypeError(f"loader: batches to go through are needed, got {loader!r}")
+        raise TypeError(f"loader: an iterable of batches is needed, got {loader!r}")
     if not isinstance(loader, DataLoader) or loader.batch_size is None:
         return
     try:
         samples = len(loader.sampler)  # type: ignore
-    except TypeError:  # of a stream nobody knows the length
+    except TypeError:  # an iterable dataset has no length
         return
     if loader.batch_size != size:
         raise ValueError(f"loader: batches of {loader.batch_size} samples, {size} are needed")
@@ -99,7 +99,7 @@ def shard_loader(
     processes: int,  # that train together
     seed: int = 0,  # of the order, the same in all processes
 ) -> Iterable[Mapping[str, Tensor]]:
-    """A torch `DataLoader` restricted to the samples of one process; any other loader as it is.
+    """A torch `DataLoader` restricted to the samples of one process; any other loader unchanged.
 
     Raises ValueError for a `DataLoader` whose samples cannot be divided.
     """
@@ -133,7 +133,7 @@ def shard_loader(
 
 # %% ../../nbs/training/509_feed.ipynb #e7a5675c
 class Feed:
-    "Batches for ever, `size` samples each, on a device, from any loader."
+    "Endless batches of `size` samples, on a device, from any loader."
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class Feed:
         self._source: Iterator | None = None
 
     def warn(self):
-        "Say at once what a run with this loader cannot do."
+        "Warn at the start of a run if the loader cannot save its position."
         if not keeps_position(self.loader):
             warnings.warn(
                 f"loader: {type(self.loader).__name__} has no state_dict, so a run that is "
@@ -167,7 +167,7 @@ class Feed:
             )
 
     def _begin_epoch(self):
-        "The iterator of an epoch, at the position where the run stands."
+        "The iterator of an epoch, at the current position of the run."
         set_epoch(self.loader, self.epoch)
         if keeps_position(self.loader):
             return iter(self.loader)

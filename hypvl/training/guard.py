@@ -68,8 +68,8 @@ def whole_norm(
 ) -> Float[Tensor, ""]:
     """Norm of the gradient of the whole batch's loss by all embeddings.
 
-    The loss of the batch is the average over processes, so each brings its part times their
-    number.
+    The loss of the batch is the average over processes, so each process
+    contributes its part times the number of processes.
     """
     processes = 1 if accelerator is None else accelerator.num_processes
     return _summed(grad.detach().float().square().sum(), accelerator).sqrt() / processes
@@ -77,40 +77,40 @@ def whole_norm(
 # %% ../../nbs/training/504_guard.ipynb #b4030fe8
 @dataclass(frozen=True)
 class GuardConfig:
-    "When to warn and when to stop."
+    "Thresholds of the guard's warnings and stops."
 
     every: int = 10  # steps between inspections; 0 is off, and `explode` with it
     grace: int = 20  # no warning before this step
     patience: int = 3  # inspections in a row with the same sign before a warning
     spread: float = 0.05  # relative spread below this is a sign
-    near: float = 0.02  # contrastive rows within this fraction of chance are a sign
+    near: float = 0.02  # contrastive terms within this fraction of chance are a sign
     gradient: float = (
         0.01  # gradient of an input below this fraction of the run's largest is a sign
     )
-    explode: float = 10.0  # stop above this multiple of what the terms may be; 0 is off
+    explode: float = 10.0  # stop above this multiple of the terms' limits; 0 is off
 
 
 class CollapseWarning(UserWarning):
-    "Training is on its way into a collapse."
+    "The embeddings are about to collapse."
 
 
 _CURES = {
-    "spread": "start the entailment rows later (Schedule(delay='plateau', ramp=300)), "
+    "spread": "start the entailment terms later (Schedule(delay='plateau', ramp=300)), "
     "or calibrate the features before training",
     "plateau": "normal at the start; if it lasts, use a longer warm-up, "
-    "features without a common component, or a delay of the entailment rows",
+    "features without a common component, or a delay of the entailment terms",
     "gradient": "go back to an earlier checkpoint: entailment acted before contrast had left "
     "chance, or the learning rate is too high",
 }
 
 # %% ../../nbs/training/504_guard.ipynb #8ac2b14e
 class CollapseGuard:
-    "Watches the inputs of a model in training and warns early."
+    "Monitors embeddings and gradients of the inputs during training and warns early."
 
     def __init__(
         self,
         config: GuardConfig = GuardConfig(),
-        rows: Sequence = (),  # rows of the objective, for their values at chance
+        rows: Sequence = (),  # loss terms of the objective, for their values at chance
         accelerator: Accelerator | None = None,  # whose processes are measured together
     ):
         self.config = config
@@ -123,29 +123,29 @@ class CollapseGuard:
 
     @property
     def processes(self) -> int:
-        "How many processes bring keys."
+        "Number of processes that share their keys."
         return 1 if self.accelerator is None else self.accelerator.num_processes
 
     def state_dict(self) -> Mapping[str, object]:
-        "What a checkpoint must hold."
+        "State for a checkpoint."
         start = {name: list(values) for name, values in self.start.items()}
         return dict(counts=dict(self.counts), largest=dict(self.largest), start=start)
 
     def load_state_dict(self, state: Mapping[str, Any]):
-        "Take up where `state_dict` left off."
+        "Restore a `state_dict`."
         self.counts = dict(state["counts"])
         self.largest = dict(state["largest"])
         self.start = {name: list(values) for name, values in state["start"].items()}
 
     def inspects(self, step: int) -> bool:
-        "Whether to inspect this step."
+        "True if this step is inspected."
         return bool(self.config.every) and step % self.config.every == 0
 
     def measure(
         self,
         embeddings: Mapping[str, Tensor],  # entries by name, as the model's `embed` returned them
         grads: Mapping[str, Tensor | None],  # input → gradient of the loss by its embeddings
-        values: Mapping[str, Tensor | float],  # row name → value for the whole batch
+        values: Mapping[str, Tensor | float],  # name of a term → value for the whole batch
         kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
     ) -> dict[str, float]:
         "Columns spread/INPUT, grad/INPUT and chance, of the whole batch."
@@ -170,7 +170,7 @@ class CollapseGuard:
         return found
 
     def signs(self, seen: Mapping[str, float]) -> dict[str, str]:
-        "The signs that hold now, each with what to say."
+        "Signs that hold now, each with a message."
         flat, dead, found = [], [], {}
         for column, value in seen.items():
             what, _, name = column.partition("/")
@@ -181,11 +181,11 @@ class CollapseGuard:
                 if value < self.config.gradient * self.largest[column]:
                     dead.append(name)
         if flat:
-            found["spread"] = f"embeddings of {', '.join(flat)} run together"
+            found["spread"] = f"embeddings of {', '.join(flat)} collapse"
         if abs(seen.get("chance", 0) - 1) < self.config.near:
-            found["plateau"] = "contrast is no better than guessing"
+            found["plateau"] = "contrast is at chance"
         if dead:
-            found["gradient"] = f"the gradient of {', '.join(dead)} has died"
+            found["gradient"] = f"the gradient of {', '.join(dead)} has vanished"
         return found
 
     def observe(
@@ -193,10 +193,10 @@ class CollapseGuard:
         step: int,  # updates done
         embeddings: Mapping[str, Tensor],  # entries by name, as the model's `embed` returned them
         grads: Mapping[str, Tensor | None],  # input → gradient of the loss by its embeddings
-        values: Mapping[str, Tensor | float],  # row name → value for the whole batch
+        values: Mapping[str, Tensor | float],  # name of a term → value for the whole batch
         kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
     ) -> dict[str, float | str]:  # columns spread/INPUT, grad/INPUT, chance, guard
-        "Measure the inputs with one point a sample, warn if needed, and return columns."
+        "Measure the inputs with one point per sample, warn if needed, and return columns."
         seen = self.measure(embeddings, grads, values, kinds)
         signs = self.signs(seen)
         for sign in _CURES:
@@ -207,7 +207,7 @@ class CollapseGuard:
         return seen | {"guard": "+".join(signs)}
 
     def warn(self, sign: str, step: int, what: str, seen: Mapping[str, float]):
-        "Say what was seen and what to do; of several processes only the first speaks."
+        "Warn with the measured values and a remedy; on several processes only the first warns."
         if self.accelerator is not None and not self.accelerator.is_main_process:
             return
         numbers = ", ".join(f"{k} {v:.3g}" for k, v in seen.items())
@@ -219,13 +219,13 @@ class CollapseGuard:
 
 # %% ../../nbs/training/504_guard.ipynb #95eb59f8
 def term_gradients(
-    rows: Sequence[LossTerm],  # rows of an objective
+    rows: Sequence[LossTerm],  # loss terms of an objective
     embeddings: Mapping[str, Tensor],  # entries by name, as the model's `embed` returned them
-    geometry: Geometry,  # what the rows measure with
-    context: Callable[[], Context],  # makes a context of the objective, a new one for each row
+    geometry: Geometry,  # of the embeddings
+    context: Callable[[], Context],  # makes a context of the objective, a new one for each term
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
-) -> dict[str, Tensor]:  # row name → norm of its gradient
-    "Norm of the gradient of each row with respect to all embeddings."
+) -> dict[str, Tensor]:  # name of a term → norm of its gradient
+    "Norm of the gradient of each loss term with respect to all embeddings."
     found = {}
     for row in rows:
         leaves = {
@@ -248,7 +248,7 @@ class TrainingDiverged(RuntimeError):
     def __init__(
         self,
         step: int,  # update that would have followed
-        row: str,  # row of the objective that is to blame, or 'loss'
+        row: str,  # loss term that is not finite or too large, or 'loss'
         reason: str,  # what was seen
         path: Path | None = None,  # where the batch was saved
     ):
@@ -262,7 +262,7 @@ class TrainingDiverged(RuntimeError):
         super().__init__(f"step {step}: {reason} in loss term {row!r}. {rest}")
 
 
-FIRST = 10  # steps whose values say how large a loss and its terms are
+FIRST = 10  # steps whose values set the usual size of the loss and its terms
 
 
 def _usual(values):
@@ -271,7 +271,7 @@ def _usual(values):
 
 
 def _unit(term, embeddings, processes, kinds):
-    "A value that is no explosion wherever a term starts: at chance, or 1 per sample."
+    "Value that every term may reach: that at chance, or 1 per sample."
     inputs = embedded_inputs(embeddings, kinds)
     samples = max((len(embeddings[name]) for name in inputs), default=1) * processes
     value = float(samples if getattr(term, "reduction", "mean") == "sum" else 1)
@@ -283,10 +283,10 @@ def note_start(
     guard: CollapseGuard,
     values: Mapping[str, float],  # the loss, and the values of terms without weight and schedule
 ):
-    "Remember the values of the first steps."
+    "Record the values of the first steps."
     for name, value in values.items():
         first = guard.start.setdefault(name, [])
-        if len(first) < FIRST and value and math.isfinite(value):  # 0: every term rests
+        if len(first) < FIRST and value and math.isfinite(value):  # 0: no term has started
             first.append(value)
 
 
@@ -298,8 +298,9 @@ def largest_loss(
 ) -> float:
     """The loss above which a run has exploded; infinite in its first steps, or if that is off.
 
-    `explode` times the loss of the first steps, or what the terms with the weights of this step
-    may be: each as large as at first, at chance, or 1 per sample.
+    `explode` times the loss of the first steps, or times the sum of the terms' limits with the
+    weights of this step, if that is larger. The limit of a term is the largest of its first
+    values, its value at chance, and 1 per sample.
     """
     first = guard.start.get("loss", [])
     if not (guard.config.every and guard.config.explode) or len(first) < FIRST:
@@ -315,11 +316,11 @@ def largest_loss(
 
 
 def exploded(
-    guard: CollapseGuard,  # says how many times too large it is
+    guard: CollapseGuard,  # with the threshold `explode`
     loss: float,  # this step's loss
     largest: float = math.inf,  # of the guard's `largest_loss`
-) -> str:  # '' or what is wrong
-    "Say what is wrong with a loss: not finite, or many times what it may be."
+) -> str:  # '' for a valid loss
+    "Reason for which a loss is invalid: not finite, or too large; '' for a valid one."
     if not math.isfinite(loss):
         return f"loss is {loss}"
     if loss > largest:
@@ -328,7 +329,7 @@ def exploded(
 
 # %% ../../nbs/training/504_guard.ipynb #022f6386
 def _is_plain(value):
-    "Whether a checkpoint can hold an entry of a batch."
+    "True if a checkpoint can store an entry of a batch."
     if type(value) in (list, tuple):
         return all(type(item) in (str, int, float) for item in value)
     return isinstance(value, (Tensor, str, int, float))
@@ -355,9 +356,9 @@ def diagnose(
     objective,  # with `terms` and `inputs`
     batch: Mapping[str, Tensor] | Sequence[Mapping[str, Tensor]],  # or micro-batches of an update
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
-    step: int = 0,  # updates done, for rows that depend on it
-) -> pd.DataFrame:  # a line for each input and row: kind, name, value, gradient, finite
-    "Evaluate a step again, on this process alone, and say what is not finite."
+    step: int = 0,  # updates done, for terms that depend on it
+) -> pd.DataFrame:  # a line for each input and term: kind, name, value, gradient, finite
+    "Evaluate a step again, on this process alone, and list values that are not finite."
     module = Step(model, objective, kinds)
     kinds = module.kinds  # those of the model's outputs too
     device = next(model.parameters()).device
@@ -385,8 +386,8 @@ def diagnose(
 # %% ../../nbs/training/504_guard.ipynb #3af9bb43
 def find_nonfinite_loss(
     table: pd.DataFrame,  # what `diagnose` returned
-) -> str:  # a row's name, or 'loss' if every row is finite
-    "The first row with a value or gradient that is not finite."
+) -> str:  # name of a term, or 'loss' if every term is finite
+    "The first loss term with a value or gradient that is not finite."
     for line in table.to_dict("records"):
         if line["kind"] == "row" and not line["finite"]:
             return line["name"]

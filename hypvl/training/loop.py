@@ -173,7 +173,7 @@ class TrainingSetup:
         return self.run.step
 
     def train_mode(self):
-        "Everything in training mode but what is frozen."
+        "Set all parts but frozen ones to training mode."
         self.module.train()
         for module in self.frozen_modules:
             module.eval()
@@ -182,24 +182,24 @@ class TrainingSetup:
 def share_loss(
     loss: Tensor,  # of this process
     grad_norm: Tensor,
-    stop: bool,  # this process was asked to stop
+    stop: bool,  # this process has a stop request
     accelerator: Accelerator,
 ) -> tuple[float, float, bool]:
-    "Mean loss and gradient norm over processes, and whether any process was asked to stop."
+    "Mean loss and gradient norm over processes, and True if any process has a stop request."
     values = torch.stack([loss.float(), grad_norm.float().to(loss.device)])
     if accelerator.num_processes == 1:
         return *values.tolist(), stop
     values = torch.cat([values, values.new_full((1,), float(stop))])
     means = torch.as_tensor(accelerator.reduce(values, "mean"))
-    mean_loss, mean_norm, asked = means.tolist()
-    return mean_loss, mean_norm, asked > 0
+    mean_loss, mean_norm, stops = means.tolist()
+    return mean_loss, mean_norm, stops > 0
 
 # %% ../../nbs/training/505_loop.ipynb #27ff30ba
 class Trainer(TrainingSetup):
     """Trains a model in place: `Trainer(model, objective, loader, config, out).fit()`.
 
     The model has `embed(batch, inputs, kinds)` and `geometry`. The objective has `inputs`,
-    `terms`, and is called with (embeddings, geometry, step, context, update). The loader gives
+    `terms`, and is called with (embeddings, geometry, step, context, update). The loader yields
     mappings from names to entries, whose kinds follow from `kinds`, `loader.kinds`, or their names.
     """
 

@@ -25,7 +25,7 @@ from .update import Result, sample_inputs
 def read_metrics(
     out: str | Path,  # the run's folder
 ) -> pd.DataFrame:
-    "The metrics of a run, every number as it was written; a last row that is cut is left out."
+    "Metrics of a run as a DataFrame with exact numbers; a truncated last row is left out."
     path = Path(out) / "metrics.csv"
     if not path.is_file():
         raise FileNotFoundError(f"out: no metrics.csv in {out}")
@@ -48,7 +48,7 @@ def _rows(path):
 
 
 def _board(folder, step):
-    "A TensorBoard writer that forgets what came after `step`."
+    "A TensorBoard writer that drops events after `step`."
     from torch.utils.tensorboard import SummaryWriter
 
     return SummaryWriter(str(folder), purge_step=step + 1 if step else None)
@@ -60,7 +60,7 @@ class Metrics:
     def __init__(
         self,
         out: str | Path,  # the run's folder
-        step: int = 0,  # rows past this step are dropped: they will come again
+        step: int = 0,  # rows past this step are dropped: the resumed run writes them again
         tensorboard: bool = True,  # write events to OUT/tensorboard
     ):
         self.path, self.columns = Path(out) / "metrics.csv", []

@@ -43,7 +43,7 @@ def _dimensions(p):
 
 
 def _is_matrix(module, name, p):
-    "Whether it is a weight of several inputs and outputs; tables of rows and gains are not."
+    "True for a weight with several inputs and outputs; False for lookup tables and gains."
     if not name.endswith("weight") or isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
         return False
     if isinstance(module, _NORMS):
@@ -52,7 +52,7 @@ def _is_matrix(module, name, p):
 
 
 def _decays(module, name, p, variant):
-    "Whether parameter `name` of `module` decays."
+    "True if parameter `name` of `module` decays."
     if variant == "official":
         return p.ndim > 0 and not (name.startswith(_SCALARS) and p.numel() == 1)
     if name.startswith(_SCALARS) or "bias" in name or isinstance(module, _NORMS):
@@ -72,10 +72,10 @@ def _names_of(parts, kind):
 
 # %% ../../nbs/training/502_optim.ipynb #158c99db
 def named_parts(
-    model: nn.Module,  # its names stand as they are
+    model: nn.Module,  # its names get no prefix
     objective: object = None,  # if it is a module, its parameters are called objective.NAME
 ) -> dict[str, nn.Module]:
-    "Prefix of names → module, of what is trained together."
+    "Modules that are trained together, by the prefix of their parameter names."
     if not isinstance(model, nn.Module):
         got = type(model).__name__
         raise TypeError(f"model: a module of torch, not its parameters, got a {got}")
@@ -131,7 +131,7 @@ class Group:
                 raise ValueError(f"pattern: {self.pattern!r} is no expression ({e})") from e
 
     def matches(self, name: str) -> bool:
-        "Whether the pattern selects a parameter of this name."
+        "True if the pattern selects a parameter of this name."
         if self.pattern.startswith("re:"):
             return re.search(self.pattern[3:], name) is not None
         return fnmatchcase(name, self.pattern) or name.startswith(self.pattern + ".")
@@ -139,9 +139,9 @@ class Group:
 # %% ../../nbs/training/502_optim.ipynb #02fb8460
 def assign_groups(
     names: Iterable[str],  # of parameters
-    groups: Sequence[Group],  # the first that matches a name has it
+    groups: Sequence[Group],  # a name belongs to the first that matches
 ) -> dict[str, Group | None]:  # None: of no group
-    "The group of each parameter; a group that gets none is an error."
+    "The group of each parameter; ValueError for a group without parameters."
     names = list(names)
     found: dict[str, Group | None] = {}
     for name in names:
@@ -176,7 +176,7 @@ def freeze(
     groups: Sequence[Group],
     objective: object = None,  # its parameters may be frozen as well, if it is a module
 ) -> list[nn.Module]:  # modules with parameters, all of them frozen by a group
-    "Freeze what the groups say; the modules returned belong in evaluation mode while training."
+    "Freeze the frozen groups; return the modules to keep in evaluation mode while training."
     parts = named_parts(model, objective)
     parameters = _all_names(parts)
     frozen = set()
@@ -246,7 +246,7 @@ def _decaying_first(key):
 _NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # of the quintic a s + b s³ + c s⁵
 
 
-_LEAST_NORM = 1e-7  # a shorter momentum gives a shorter step: it has no direction to speak of
+_LEAST_NORM = 1e-7  # a shorter momentum gives a shorter step: its direction is noise
 
 
 def orthogonalized(
@@ -274,7 +274,7 @@ def orthogonalized(
 
 # %% ../../nbs/training/502_optim.ipynb #bf21e0a9
 class Muon(torch.optim.Optimizer):
-    """Matrices of layers along their orthogonalised momentum, all else by AdamW.
+    """Optimiser with orthogonalised momentum for matrices of layers and AdamW for the rest.
 
     The Nesterov momentum of a matrix [M, N] (of the filters of a convolution as [M, N·h·w]) is
     orthogonalised and multiplied by .2·√max(M, N), which makes it as long as a step of AdamW
@@ -310,7 +310,7 @@ class Muon(torch.optim.Optimizer):
         self,
         param_group: dict,  # one of `parameter_groups`
     ):
-        """Parameters that are trained as well.
+        """Add a group of parameters.
 
         ValueError where its matrices are not named, or for float16, in which squares of gradients
         and `eps` are 0: train float32 parameters under autocast.
@@ -364,9 +364,9 @@ optimizers: dict[str, Callable[..., torch.optim.Optimizer]] = {}  # name → bui
 
 
 def register_optimizer(
-    name: str,  # what `TrainConfig.optimizer` will say
+    name: str,  # value of `TrainConfig.optimizer`
 ) -> Callable:  # decorator of build(groups, lr, betas, eps, fused)
-    "Make an optimiser known by a name."
+    "Register an optimiser under a name."
 
     def register(build):
         optimizers[name] = build
@@ -435,9 +435,9 @@ schedules: dict[str, Callable[[float], float]] = {}  # name → shape s(u), 1 at
 
 
 def register_schedule(
-    name: str,  # what `TrainConfig.schedule` will say
+    name: str,  # value of `TrainConfig.schedule`
 ) -> Callable:  # decorator of a function of u in [0, 1], the part of the run after the warm-up
-    "Make the shape of a schedule known by a name."
+    "Register the shape of a schedule under a name."
 
     def register(shape):
         schedules[name] = shape
@@ -483,7 +483,7 @@ def lr_at(
     steps: int,  # updates of the whole run
     warmup: int = 0,  # updates of the linear rise from 0
     schedule: str = "cosine",  # a key of `schedules`
-    min_lr: float = 0.0,  # where the schedule ends: a learning rate, not a fraction of the peak
+    min_lr: float = 0.0,  # at the end of the schedule; a learning rate, not a fraction of the peak
 ) -> float:
     "Learning rate of the update that follows `step` updates."
     if schedule not in schedules:

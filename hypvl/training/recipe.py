@@ -28,19 +28,19 @@ class Recipe:
     objective: ObjectiveConfig
     data: DataSource
     train: TrainConfig
-    tower: str = "tiny"  # what the tables call the image tower
-    # what is measured after training, by name
+    tower: str = "tiny"  # name of the image tower in tables
+    # names of the measures after training
     probes: tuple[str, ...] = field(default=("suite",), metadata={"hash": "changed"})
-    # what is prepared for the probes; None: the data of the training
+    # data that the probes measure; None: the data of the training
     test: DataSource | None = field(default=None, metadata={"hash": "changed"})
     # data of single probes, by the names of the probes; the others see `test`
     tests: Mapping[str, DataSource] | None = field(
         default=None, hash=False, metadata={"hash": "changed"}
     )
-    # keep what a frozen image tower says of a training picture; the pictures must not change
+    # cache the tokens of a frozen image tower per picture; pictures must not be augmented
     keep_tokens: bool = field(default=False, metadata={"hash": "changed"})
-    # what is measured on validation data during the training, by name: its column `train.best`
-    # chooses the weights that the probes see; empty: the last ones
+    # name of the measure on validation data during training: its column `train.best` selects the
+    # weights that the probes measure; empty: the last ones
     monitor: str = field(default="", metadata={"hash": "changed"})
     label: str = field(default="", metadata={"hash": False})  # name of the model in tables
     # more columns of its results
@@ -93,7 +93,7 @@ def untrained(
     made: Recipe,
     overrides: Mapping[str, object],  # with which it was made
 ) -> Recipe:
-    "A recipe of weights as they were published, whatever the seed; set steps are an error."
+    "A recipe without training, independent of the seed; ValueError if steps are set."
     steps = made.train.steps
     if "train.steps" in overrides and steps:
         raise ValueError(
@@ -110,7 +110,7 @@ Overrides = dict[str, Any]  # dotted key of a recipe → value
 def without_steps(
     overrides: Mapping[str, object],  # dotted keys of every recipe of a section
 ) -> Overrides:
-    "Those that a recipe takes which is not trained."
+    "Overrides without `train.steps`, for a recipe that is not trained."
     return {key: value for key, value in overrides.items() if key != "train.steps"}
 
 # %% ../../nbs/training/514_recipe.ipynb #0708292c
@@ -118,7 +118,7 @@ def split_overrides(
     overrides: Mapping[str, object],  # dotted keys of a recipe
     part: str,  # 'data', 'train', …
 ) -> tuple[Overrides, Overrides]:
-    "Those of a part, without its name, and the others, where a recipe needs the part first."
+    "Overrides of one part, without its prefix, and all other overrides."
     of_part, others = {}, {}
     for key, value in overrides.items():
         name, _, rest = key.partition(".")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 # %% ../../nbs/training/510_run_state.ipynb #24412d3e
 def _counts(f, value):
-    "Whether a field of a config changes what it describes."
+    "True if a field of a config is part of its identity."
     rule = f.metadata.get("hash", True)
     return value != f.default if rule == "changed" else bool(rule)
 
@@ -50,7 +50,7 @@ def _counts(f, value):
 def describe(
     value: object,  # a config, a row of an objective, or plain data
 ) -> Any:
-    "What a value is, as plain data."
+    "Description of a value as plain data."
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         facts: dict[str, object] = {"class": type(value).__name__}
         for f in dataclasses.fields(value):
@@ -69,7 +69,7 @@ def describe(
 
 
 def _described(value: object) -> dict[str, object]:
-    "What an object says of itself, or its class."
+    "Result of an object's `identity()`, or its class."
     identity = getattr(value, "identity", None)
     if callable(identity):
         return describe(identity())
@@ -93,7 +93,7 @@ def _without_gradient(model: nn.Module, front: str = "") -> dict[str, bool]:
 
 
 def _trained_parts(model: nn.Module) -> dict[str, object]:
-    "What of a model is frozen, and its adapters, where there are any."
+    "Frozen parts and adapters of a model, if any."
     adapters = describe(getattr(model, "adapters", None) or {})
     frozen: dict[str, bool] = {name: True for name in getattr(model, "frozen", ())}
     for name in _without_gradient(model):
@@ -104,7 +104,7 @@ def _trained_parts(model: nn.Module) -> dict[str, object]:
 
 
 def model_identity(model: nn.Module) -> dict[str, object]:
-    "What a model says, its config, or its parameters' shapes; what is frozen, and its adapters."
+    "Identity of a model: `identity()`, config or shapes; frozen parts and adapters."
     model = plain_model(model)
     facts = _described(model) | _trained_parts(model)
     if callable(getattr(model, "identity", None)):
@@ -117,7 +117,7 @@ def model_identity(model: nn.Module) -> dict[str, object]:
 
 # %% ../../nbs/training/510_run_state.ipynb #7c04d066
 def objective_identity(objective: Objective) -> dict[str, object]:
-    "What an objective is: what it says, or its loss terms and schedules."
+    "Identity of an objective: `identity()`, or its loss terms and schedules."
     facts = _described(objective)
     if callable(getattr(objective, "identity", None)):
         return facts
@@ -190,19 +190,19 @@ def _hash_samples(data: Any) -> str:
 def data_content(
     data: Any,  # a data set with numbered samples, or a list of batches
 ) -> str | None:  # None: cannot be compared
-    "A hash of the first, the middle and the last sample; nothing is left changed."
+    "A hash of the first, the middle and the last sample; the data set is not changed."
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")) or not len(data):
         return None
     with preserve_generators():
         try:
             found = _hash_samples(data)
             return found if _hash_samples(data) == found else None
-        except Exception:  # whatever a data set may raise that is not indexed by numbers
+        except Exception:  # a data set that is not indexed by numbers may raise anything
             return None
 
 # %% ../../nbs/training/510_run_state.ipynb #e2acde2d
 def data_identity(loader: object) -> dict[str, object]:
-    "What the data are: what the loader says, or its config, data set, length and content."
+    "Identity of the data: `identity()`, or config, data set, length and content."
     facts = _described(loader)
     if callable(getattr(loader, "identity", None)):
         return facts
@@ -239,7 +239,7 @@ def differences(
 
 
 def _read_facts(path):
-    "The facts of a run, as its folder keeps them."
+    "The facts of a run in its folder."
     try:
         return parse_json(path.read_text())
     except ValueError as e:
@@ -247,7 +247,7 @@ def _read_facts(path):
 
 # %% ../../nbs/training/510_run_state.ipynb #955ce293
 class RunIdentity:
-    "What a run trains, as its folder keeps it: `config.json` and `run.json`."
+    "Identity of a run, in `config.json` and `run.json` of its folder."
 
     def __init__(
         self,
@@ -266,17 +266,17 @@ class RunIdentity:
         )
         self.facts = json.loads(json.dumps(facts))
         self.unknown = ""  # class of a loader whose data cannot be compared
-        says = callable(getattr(loader, "identity", None)) or "config" in facts["data"]
-        if not says and "content" not in facts["data"]:
+        has_identity = callable(getattr(loader, "identity", None)) or "config" in facts["data"]
+        if not has_identity and "content" not in facts["data"]:
             self.unknown = type(loader).__name__
 
     def save(self, out: Path):
         "Write both files into the folder of the run."
         write_atomic(out / "run.json", json.dumps(self.facts, indent=2, sort_keys=True) + "\n")
-        save_config(self.config, out / "config.json")  # of a run, as run.json says
+        save_config(self.config, out / "config.json")  # of the run in run.json
 
     def compare(self, out: Path) -> list[str]:
-        "What is different in the run that the folder holds; nothing where there is none."
+        "Differences to the run in a folder; empty if there is no run."
         found = []
         if (out / "config.json").is_file():
             old = describe(load_config(TrainConfig, out / "config.json"))
@@ -332,7 +332,7 @@ def position_of_rank(
 
 # %% ../../nbs/training/510_run_state.ipynb #af718d7c
 class RunState:
-    "All that the next update depends on: to a checkpoint and back."
+    "State that the next update depends on, saved to a checkpoint and restored."
 
     def __init__(
         self,
@@ -382,14 +382,14 @@ class RunState:
         folder: Path,  # of checkpoints
         keep: int,  # how many of the newest stay
     ):
-        "Write a checkpoint of this moment."
+        "Write a checkpoint of the current step."
         state = self.state()
         if self.accelerator.is_main_process:
             save_checkpoint(folder, self.step, self.weights(), state, keep)
         self.accelerator.wait_for_everyone()
 
     def save_best(self, folder: Path, of: tuple[str, str], value: float):
-        "Keep the weights of this moment as the best so far, by a column and its best direction."
+        "Save the current weights as the best so far, by a column and its best direction."
         self.best, self.best_of = value, of
         if self.accelerator.is_main_process:
             save_best(folder, self.step, self.weights(), dict(column=of[0], value=value))

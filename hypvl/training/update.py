@@ -30,7 +30,7 @@ def embedded_inputs(
     embeddings: Mapping[str, object],  # entries by name, as `embed` returned them
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
 ) -> list[str]:
-    "Names of the entries that an encoder made, which have gradients."
+    "Names of the embedded entries, which have gradients."
     return [name for name in embeddings if input_kind(name, kinds).embedded]
 
 
@@ -43,7 +43,7 @@ def sample_inputs(
     embeddings: Mapping[str, object],  # entries by name, as `embed` returned them
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
 ) -> list[str]:
-    "Names of the embedded entries with one point a sample: what guard and metrics look at."
+    "Names of the embedded entries with one point per sample, read by guard and metrics."
     names = embedded_inputs(embeddings, kinds)
     return [name for name in names if _one_per_sample(name, kinds)]
 
@@ -52,7 +52,7 @@ def count_samples(
     batch: Mapping[str, object],
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
 ) -> int:
-    "Samples of a batch: rows of its first entry with one row a sample."
+    "Samples of a batch: rows of its first entry with one row per sample."
     known, unknown = [], []
     for name, value in batch.items():
         try:
@@ -63,7 +63,7 @@ def count_samples(
     for value in known + unknown:
         if isinstance(value, (Tensor, list, tuple)):
             return len(value)
-    raise ValueError(f"batch: no entry has one row a sample, got {', '.join(batch) or 'none'}")
+    raise ValueError(f"batch: no entry has one row per sample, got {', '.join(batch) or 'none'}")
 
 # %% ../../nbs/training/500_update.ipynb #329c21c7
 def _full(x):
@@ -79,7 +79,7 @@ def _product(embeddings, gradient, kind):
 
 
 def _first_inputs(step_module, layers, batch):
-    "What each layer reads first while a batch is embedded: layer → rows."
+    "First input of each layer while a batch is embedded: layer → rows."
     found = {}
 
     def note(layer, arguments):
@@ -93,7 +93,7 @@ def _first_inputs(step_module, layers, batch):
 
 
 def _start_layers(step_module, layers, batches):
-    "Start layers from what they read of all micro-batches together."
+    "Initialise layers from their inputs of all micro-batches together."
     for layer in layers:
         layer.eval()  # in which none starts from a micro-batch
     seen = [_first_inputs(step_module, layers, batch) for batch in batches]
@@ -109,33 +109,36 @@ class Step(nn.Module):
 
     The model has `embed(batch, inputs, kinds)` and `geometry`, the objective has `inputs` and is
     called with (embeddings, geometry, step, context, update). On several processes `gather`
-    brings the embeddings of the others, with gradient.
+    collects the embeddings of the others, with gradient.
 
-    A model whose samples meet before the objective also has `embed_rows(batch, inputs, kinds)`
-    and `join_rows(rows, inputs)`, which together do what `embed` does, and `joint`, the modules
-    of the second. One that measures something on its first batch has `begin_update(batches,
-    inputs, kinds)`, which gets the micro-batches of an update before it. A layer that does so
-    has `started` and `start_from(inputs)`, which gets what it reads first in each of them.
+    A model that mixes samples before the objective also has `embed_rows(batch, inputs, kinds)`
+    and `join_rows(rows, inputs)`, whose composition is `embed`, and `joint`, the modules of
+    `join_rows`. A model that is initialised from data has `begin_update(batches, inputs, kinds)`,
+    called with the micro-batches before an update. A layer that is initialised from data has
+    `started` and `start_from(inputs)`, called with its first inputs in these micro-batches.
     """
 
     def __init__(
         self,
         model: nn.Module,
         objective: Objective,
-        kinds: Mapping[str, str] | None = None,  # name → kind; None: what the names mean
+        kinds: Mapping[str, str] | None = None,  # name → kind; None: by the names
         gather: Callable | None = None,  # local rows → (rows of all processes, own offset)
         processes: int = 1,
     ):
         super().__init__()
         self.model: Any = model
         self.objective = objective
-        self.kinds = {**getattr(model, "kinds", {}), **(kinds or {})}  # the loader's win
+        self.kinds = {
+            **getattr(model, "kinds", {}),
+            **(kinds or {}),
+        }  # the loader's take precedence
         self.gather = gather
         self.processes = processes
         self.watched: dict[str, Tensor] = {}
 
     def context(self, step: int) -> Context:
-        "What loss terms know besides embeddings: step, kinds, and how to reach other processes."
+        "Context of loss terms: step, kinds of inputs, and gathering over processes."
         return Context(step, self.kinds, self.gather, self.processes)
 
     def embed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -143,7 +146,7 @@ class Step(nn.Module):
         return self.model.embed(batch, self.objective.inputs, self.kinds)
 
     def begin_update(self, batches: Sequence[Mapping[str, Tensor]]):
-        "Let the model, and layers that start from data, look at all micro-batches of an update."
+        "Pass all micro-batches to the model and to layers that initialise from data."
         if hasattr(self.model, "begin_update"):
             self.model.begin_update(batches, self.objective.inputs, self.kinds)
         layers = [m for m in self.model.modules() if hasattr(m, "start_from")]
@@ -152,7 +155,7 @@ class Step(nn.Module):
             _start_layers(self, layers, batches)
 
     def embed_rows(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        "Points of the inputs as far as each sample is on its own."
+        "Points of the inputs, as far as samples are processed independently."
         if not hasattr(self.model, "embed_rows"):
             return self.embed(batch)
         return self.model.embed_rows(batch, self.objective.inputs, self.kinds)
@@ -167,7 +170,7 @@ class Step(nn.Module):
         self,
         embeddings: Mapping[str, Tensor],
         step: int,
-        update: bool = True,  # False: leave the state of the objective alone
+        update: bool = True,  # False: do not update the state of the objective
     ) -> tuple[Tensor, dict[str, Tensor | float]]:
         "The objective on embeddings, in full precision."
         tensors = [v for v in embeddings.values() if isinstance(v, Tensor)]
@@ -205,12 +208,12 @@ class Step(nn.Module):
 # %% ../../nbs/training/500_update.ipynb #f6622971
 @dataclass
 class Result:
-    "What an update leaves behind besides gradients."
+    "Result of an update besides gradients."
 
     loss: Float[Tensor, ""]  # detached
     logs: dict[str, Tensor | float]  # the objective's log
     embeddings: dict[str, Tensor]  # detached embeddings of the whole local batch
-    grads: dict[str, Tensor]  # gradient of the loss with respect to the embeddings, if asked for
+    grads: dict[str, Tensor]  # gradient of the loss with respect to the embeddings, if requested
 
 
 def generator_state(device: torch.device) -> list[Tensor]:
@@ -231,7 +234,7 @@ def join_embeddings(
     parts: Sequence[Mapping[str, Tensor]],  # entries of several micro-batches, by name
     kinds: Mapping[str, str] | None = None,  # name → kind, as the loader declares them
 ) -> dict[str, Tensor]:
-    "The entries of all micro-batches; words are padded to the longest caption, as their kind says."
+    "The entries of all micro-batches; words are padded to the longest caption."
     return {
         name: join_parts([part[name] for part in parts], input_kind(name, kinds))
         for name in parts[0]
@@ -242,8 +245,10 @@ def to_device(
     batch: Mapping[str, Tensor],  # inputs and other entries
     device: torch.device | str,
 ) -> dict[str, Tensor]:
-    "A batch with its tensors on a device; all else as it is."
-    ahead = torch.device(device).type != "cpu"  # what is read at once must not be on its way
+    "A batch with its tensors on a device; other entries unchanged."
+    ahead = (
+        torch.device(device).type != "cpu"
+    )  # a CPU reads the copy at once, so it must be complete
     moved = {}
     for name, value in batch.items():
         if isinstance(value, Tensor):
@@ -253,7 +258,7 @@ def to_device(
 
 
 def _differentiate(loss, accelerator):
-    "Through the loss scale of mixed precision where there is one."
+    "Differentiate the loss, with the loss scale of mixed precision if there is one."
     if accelerator.scaler is not None:
         loss = accelerator.scaler.scale(loss)
     loss.backward()  # `accelerator.backward` would cost half a millisecond more
@@ -309,7 +314,7 @@ def _head_parameters(step_module):
 
 
 def _head_backward(step_module, parts, step):
-    "What runs once, on all rows: result, gradients of the rows, of the embeddings, of parameters."
+    "Evaluate the objective on all rows: result, gradients of rows, embeddings and parameters."
     kinds = step_module.kinds
     rows = join_embeddings(parts, kinds)
     for name in embedded_inputs(rows, kinds):
@@ -338,8 +343,8 @@ def _head_backward(step_module, parts, step):
 def _cut(cached, parts, kinds):
     """The cached gradients of each micro-batch.
 
-    What all of them share stands once before the objective, as the first embeds it, which therefore
-    carries its gradient. The last, where processes meet, carries zeros.
+    Shared entries enter the objective once, as the first micro-batch embeds them; it gets their
+    gradient. The last one, at which processes average their gradients, gets zeros.
     """
     starts, found = dict.fromkeys(cached, 0), []
     for i, part in enumerate(parts):
@@ -379,22 +384,22 @@ def _cached_backward(module, batches, step, accelerator):
     return result
 
 # %% ../../nbs/training/500_update.ipynb #837f61e3
-def _is_elsewhere(asked, current):
-    "Whether a process that works on one type of device asks for another."
-    if asked in (None, "auto"):
+def _is_elsewhere(requested, current):
+    "True if the requested type of device is not the current one."
+    if requested in (None, "auto"):
         return current == "cpu" and torch.cuda.is_available()
-    return asked != current
+    return requested != current
 
 # %% ../../nbs/training/500_update.ipynb #a4fd6fce
 def make_accelerator(
     precision: str = "no",  # 'no', 'bf16' or 'fp16'
-    device: str | None = None,  # 'cpu' to stay there; None: the best there is
+    device: str | None = None,  # 'cpu' forces the CPU; None: a GPU if available
     timeout: float = 600,  # seconds that a process waits for the others; first call on a device
 ) -> Accelerator:
-    """Devices and processes as the environment has them.
+    """An accelerator for the devices and processes of the environment.
 
-    A process works on one device at a time: a call that asks for another takes the accelerators
-    that were made before along. Several processes stay where they were started.
+    A process works on one device at a time: a call with another device moves earlier accelerators
+    there, too. Several processes keep their devices.
     """
     if not timeout > 0:
         raise ValueError(f"timeout: seconds above 0, got {timeout}")
@@ -421,7 +426,7 @@ def make_accelerator(
     if precision == "fp16" and accelerator.device.type == "cpu":  # of the preset paper, too
         warnings.warn(
             "precision: 'fp16' needs a GPU, on device 'cpu' the training is in float32; "
-            "there is 'bf16' on both",
+            "'bf16' works on both",
             stacklevel=2,
         )
     return accelerator

@@ -166,7 +166,7 @@ def test_ten_signals_at_random_moments_leave_the_uninterrupted_run(server, tmp_p
 def test_a_run_that_is_asked_to_stop_says_where_it_stands(server, tmp_path, whole):
     out = job(tmp_path / "job", dict(step=12, signal="SIGTERM"))
     assert ended(start(server, out)) == 128 + signal.SIGTERM
-    assert words(out)[0].startswith("Interrupted: step 13 of 20: asked to stop. The checkpoint")
+    assert words(out)[0].startswith("Interrupted: step 13 of 20: stop requested. The checkpoint")
     assert latest_checkpoint(out / "run/checkpoints").name == "step_0000013"
     assert not finished(out)
     run_job(out)
@@ -182,7 +182,7 @@ def test_ctrl_c_in_a_terminal_loses_no_step(tmp_path, whole):
     command = [sys.executable, "-c", program]
     stopped = subprocess.run(command, env=ENV, capture_output=True, text=True)
     assert stopped.returncode == -signal.SIGINT, stopped.stderr
-    assert "step 13 of 20: asked to stop. The checkpoint of this" in stopped.stderr
+    assert "step 13 of 20: stop requested. The checkpoint of this" in stopped.stderr
     assert stopped.stderr.splitlines()[-1] == "KeyboardInterrupt"
     assert latest_checkpoint(out / "run/checkpoints").name == "step_0000013"
     run_job(out)
