@@ -107,8 +107,6 @@ class PictureSet(Protocol):
     @property
     def content_hash(self) -> object: ...
 
-    def __len__(self) -> int: ...
-
 
 Images = Sequence[str | Path] | PictureSet
 
@@ -121,9 +119,13 @@ class Pictures(Dataset):
         images: Images,  # image files, or an image set
         transform: Callable | None = None,  # PIL image → tensor; None: the picture itself
     ):
-        self.source = images if isinstance(images, PictureSet) else None
-        self.files = [] if isinstance(images, PictureSet) else [Path(path) for path in images]
-        names = images.keys if isinstance(images, PictureSet) else self.files
+        self.source: PictureSet | None = None
+        self.files: list[Path] = []
+        if isinstance(images, PictureSet):
+            self.source, names = images, images.keys
+        else:
+            self.files = [Path(path) for path in images]
+            names = self.files
         self.names = [str(name) for name in names]
         self.transform = transform
 
