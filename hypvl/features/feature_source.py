@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from torch import Tensor
 
 from ..config import config_hash
@@ -65,15 +66,19 @@ class FeatureDataset(EpochDataset):
         share = np.random.default_rng([self.seed, epoch, 1]).random(len(self), dtype=np.float32)
         return np.minimum((share * self.counts).astype(np.int64), self.counts - 1)
 
-    def collate(self, samples: Sequence[Visit]) -> dict[str, Tensor]:
-        "Features [B, W] of a batch, float32."
+    def chosen_rows(self, samples: Sequence[Visit]) -> Int[np.ndarray, "B C"]:
+        "Rows of the store of a batch, one column per entry."
         epochs, images = np.array(samples).T
         places = self.starts[images]
         for epoch in np.unique(epochs) if self.train else ():
             now = epochs == epoch
             places[now] += self._draws(int(epoch))[images[now]]
+        return self.rows[places]
+
+    def collate(self, samples: Sequence[Visit]) -> dict[str, Tensor]:
+        "Features [B, W] of a batch, float32."
         batch = {}
-        for name, rows in zip(self.names, self.rows[places].T):
+        for name, rows in zip(self.names, self.chosen_rows(samples).T):
             found = self.store.array(_SIDES[name])[rows]
             batch[name] = torch.from_numpy(found.astype(np.float32))
         return batch
