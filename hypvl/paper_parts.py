@@ -43,6 +43,7 @@ PAPER_PARTS = {  # base of a config, or use → name → module
         "czsl": f"{_H2EM}.composition_source",
         "parsed_world": "hypvl.papers.syntax.parsed_captions",
         "parsed_grit": "hypvl.papers.syntax.parsed_captions",
+        "word_features": "hypvl.papers.syntax.photographs",
         "pairs": "hypvl.data.own_data",  # of no paper: your own pictures and captions
         "features": "hypvl.features.feature_source",  # of no paper either: a feature store
     },
