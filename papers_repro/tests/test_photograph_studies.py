@@ -10,11 +10,14 @@ from PIL import Image
 from hypvl.cli import main
 from hypvl.comparison.curvature_outcomes import ChainFeatures
 from hypvl.data.photographs import Photograph
+from hypvl.data.records import Parse
 from hypvl.features import FeatureStore, extract, load_encoder
 from hypvl.models.registry import load_model
 from hypvl.papers import feature_recipes
 from hypvl.papers.phyclip.photograph_factors import FAMILIES
 from hypvl.papers.phyclip.recipes import PHOTOGRAPH_RATES, photograph_recipe, section_recipes
+from hypvl.papers.syntax.parsers import load_parser
+from hypvl.papers.syntax.word_features import write_words
 
 COUNT = 128  # photographs: sixteen in each fold
 KINDS = ("people", "animals", "vehicles")
@@ -92,6 +95,8 @@ def test_preset_photographs_asks_for_a_store(capsys):
     assert main(["train", "phyclip:clip", "--preset", "photographs"]) == 2
     assert "data_root: preset 'photographs' trains on a feature store" in capsys.readouterr().err
     assert main(["train", "syntax:meru", "--preset", "photographs"]) == 2
+    assert "data_root: preset 'photographs' trains on a feature store" in capsys.readouterr().err
+    assert main(["train", "ideas:meru", "--preset", "photographs"]) == 2
     assert "preset='photographs' is none of smoke, mini, gpu, paper" in capsys.readouterr().err
 
 
@@ -139,6 +144,41 @@ def test_agr_on_photographs(store, tmp_path):
     by_model = own.groupby("model")["value"].mean()
     gap = 100 * (by_model["AGR"] - by_model["MERU"])
     assert claims.at["t2i-meru", "effect"] == pytest.approx(gap)
+
+
+def parsed(text):
+    "A parse in which the words of each half depend on its last word, and halves on 'and'."
+    words = text.split()
+    middle, last = words.index("and"), len(words) - 1
+    ends = [middle - 1] * (middle - 1) + [middle] * 2 + [last] * (last - middle - 1) + [middle]
+    starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1].tolist()
+    return Parse(
+        text, words, starts, ends, ["ROOT" if n == middle else "det" for n in range(last + 1)]
+    )
+
+
+def test_syntax_on_photographs(store, tmp_path):
+    said = store.items.loc[store.items["kind"].eq("caption"), "text"].unique()
+    encoder = load_encoder(store.encoders["text"].name)
+    write_words(store, encoder, load_parser("gold", map(parsed, said)), progress=False)
+    settings = {"seeds": "0,1", "more_seeds": "0", "sections": "main,tuning"}
+    results, claims = reproduce("syntax.ipynb", store, tmp_path, **settings)
+    claims = claims.set_index("id")
+    measured = claims.drop(["classification", "order"])
+    assert measured["effect"].notna().all() and {*measured["note"].dropna()} == {"2 of 8 seeds"}
+    own = results[results["section"].eq("main") & results["metric"].isin(["t2i_R@5", "i2t_R@5"])]
+    by_model = own[own["score"].eq("paper")].groupby("model")["value"].mean()
+    gap = 100 * (by_model["MERU + syntax"] - by_model["MERU"])
+    assert claims.at["retrieval", "effect"] == pytest.approx(gap)
+    rows = results[results["section"].eq("main") & results["dataset"].eq("parse_recovery")]
+    by_model = rows.groupby("model")["value"].mean()
+    others = "MERU + syntax, shuffled parses", "MERU + syntax, right-branching trees"
+    assert {*others, "MERU", "MERU + syntax", "permuted", "oracle"} == {*by_model.index}
+    assert by_model["oracle"] == 1
+    tried = results[results["section"].eq("tuning")]
+    assert {*tried["dataset"]} == {"validation"} and tried["rate"].nunique() == 5
+    for name in ("figure2_loss", "recovery", "claims"):
+        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000, name
 
 
 def test_command_makes_a_model_of_photographs(store, tmp_path, capsys):

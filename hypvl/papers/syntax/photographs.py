@@ -7,7 +7,7 @@ __all__ = ['TREES', 'KINDS', 'WIDTH', 'PHOTOGRAPH_SECTIONS', 'PHOTOGRAPH_RATES',
            'tree_heads', 'word_batch', 'WordDataset', 'WordSource', 'photograph_recipe', 'photograph_recipes',
            'caption_points', 'photograph_parses']
 
-# %% ../../../nbs/papers/syntax/852_photographs.ipynb #d5b51401
+# %% ../../../nbs/papers/syntax/852_photographs.ipynb #709cc5c9
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -38,7 +38,7 @@ from .word_features import STATES, Scale, WordFeatures, caption_scale
 from .word_trees import DEPS, shuffle_tree
 from ...training.recipe import Recipe, at_budget
 
-# %% ../../../nbs/papers/syntax/852_photographs.ipynb #5c083c85
+# %% ../../../nbs/papers/syntax/852_photographs.ipynb #0284bf83
 TREES = ("parser", "shuffled", "right-branching")
 
 
@@ -60,7 +60,7 @@ def tree_heads(
         heads[own], _ = shuffle_tree(words.head[own], words.dep[own], str(row), seed)
     return heads
 
-# %% ../../../nbs/papers/syntax/852_photographs.ipynb #1d47234e
+# %% ../../../nbs/papers/syntax/852_photographs.ipynb #4a18e29f
 _STATES = Kind("text_features", "[1, M, W]", "text", ragged=True, one_per_sample=False)
 KINDS = {f"words@{state}": _STATES for state in STATES}
 KINDS |= {"head": Kind("labels", "[1, M]", None, False, ragged=True, fill=-1, one_per_sample=False)}
@@ -107,7 +107,7 @@ class WordDataset(FeatureDataset):
     def identity(self) -> dict[str, object]:
         return super().identity() | {"words": self.words.hash, "trees": self.trees}
 
-# %% ../../../nbs/papers/syntax/852_photographs.ipynb #4812a70c
+# %% ../../../nbs/papers/syntax/852_photographs.ipynb #34d267ae
 @dataclass(frozen=True)
 class WordSource(FeatureSource, kind="word_features"):
     "Features of a store with the words of its captions, which `write_words` has made."
@@ -132,7 +132,7 @@ class WordSource(FeatureSource, kind="word_features"):
         "The features and words of a split; see `DataSource.dataset`."
         return WordDataset(FeatureStore(data.train), self.word_features(), split, seed, self.trees)
 
-# %% ../../../nbs/papers/syntax/852_photographs.ipynb #1e61a850
+# %% ../../../nbs/papers/syntax/852_photographs.ipynb #08dfc228
 WIDTH = 256  # of the points
 PHOTOGRAPH_SECTIONS = ("tuning", "longer")  # beside those of the other presets
 PHOTOGRAPH_RATES: dict[str, float] = dict.fromkeys(
@@ -174,7 +174,7 @@ def photograph_recipe(
     )
     return at_budget(override(made, overrides), budget)
 
-# %% ../../../nbs/papers/syntax/852_photographs.ipynb #694914be
+# %% ../../../nbs/papers/syntax/852_photographs.ipynb #42424fab
 _BOTH = ({"weight": 0.0}, {})  # MERU and MERU + syntax
 
 
@@ -209,7 +209,7 @@ PHOTOGRAPH_CHANGES = tuple(
     Change("main", f"{_SYNTAX}, {note}", _DATA, _SYNTAX) for note in _NOTES.values() if note
 )
 
-# %% ../../../nbs/papers/syntax/852_photographs.ipynb #291cc049
+# %% ../../../nbs/papers/syntax/852_photographs.ipynb #2cb1b6a6
 def caption_points(
     model: Any,  # head whose geometry has cones
     words: WordFeatures,
