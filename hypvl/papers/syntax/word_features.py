@@ -6,7 +6,7 @@
 __all__ = ['STATES', 'FOLDER', 'SHARD', 'Scale', 'piece_states', 'batch_words', 'caption_words', 'WordFeatures', 'distinct_rows',
            'write_words', 'caption_scale', 'main']
 
-# %% ../../../nbs/papers/syntax/851_word_features.ipynb #2a34399e
+# %% ../../../nbs/papers/syntax/851_word_features.ipynb #9c6f69ff
 import argparse
 import json
 import shutil
@@ -38,7 +38,7 @@ from .word_pieces import clean_text, word_tree
 if TYPE_CHECKING:
     import spacy.language
 
-# %% ../../../nbs/papers/syntax/851_word_features.ipynb #733c60f1
+# %% ../../../nbs/papers/syntax/851_word_features.ipynb #e8bd5854
 STATES = ("init", "final")  # before the first layer and after the last
 
 
@@ -62,7 +62,7 @@ def piece_states(
     states = dict(zip(STATES, (found.hidden_states[0], found.last_hidden_state)))
     return torch.where(end > first, first, -1).numpy(), states
 
-# %% ../../../nbs/papers/syntax/851_word_features.ipynb #652c1f34
+# %% ../../../nbs/papers/syntax/851_word_features.ipynb #a3678669
 def batch_words(
     encoder: Encoder,
     parses: Sequence[Parse],  # of cleaned captions
@@ -99,7 +99,7 @@ def caption_words(
         found |= zip(places, batch_words(encoder, [parses[place] for place in places]))
     return [found[place] for place in range(len(parses))]
 
-# %% ../../../nbs/papers/syntax/851_word_features.ipynb #2697b87f
+# %% ../../../nbs/papers/syntax/851_word_features.ipynb #a0e7fa36
 FOLDER = "words"  # in the folder of the store
 
 
@@ -154,7 +154,7 @@ class WordFeatures:
 _TREES = ("starts", "head", "dep", "init_row")
 _MODULE = "hypvl.papers.syntax.word_features"
 
-# %% ../../../nbs/papers/syntax/851_word_features.ipynb #8b6381cf
+# %% ../../../nbs/papers/syntax/851_word_features.ipynb #c7e3125b
 SHARD = 1024  # captions that are written together
 
 
@@ -211,7 +211,7 @@ def _join(
         every = zip(_TREES, (starts, head, dep, np.concatenate(init_row)))
         np.savez(file, **dict(every))
 
-# %% ../../../nbs/papers/syntax/851_word_features.ipynb #c5bc5f87
+# %% ../../../nbs/papers/syntax/851_word_features.ipynb #3e9f44fc
 def _check_same(note: Path, wanted: Mapping[str, str]) -> None:
     "Raise where a folder holds words of another store, encoder or parser."
     found = read_json(note)
@@ -278,7 +278,7 @@ def _write_parts(
             bar.update(len(some))
     return files
 
-# %% ../../../nbs/papers/syntax/851_word_features.ipynb #71353155
+# %% ../../../nbs/papers/syntax/851_word_features.ipynb #2befc99f
 Scale = tuple[Float[np.ndarray, "W"], Float[np.ndarray, "W"]]  # factor and shift
 
 
@@ -296,7 +296,7 @@ def caption_scale(
     factor = to_deviation / deviation
     return factor.astype(np.float32), (to_mean - factor * mean).astype(np.float32)
 
-# %% ../../../nbs/papers/syntax/851_word_features.ipynb #916a2f0a
+# %% ../../../nbs/papers/syntax/851_word_features.ipynb #c47405f7
 def main(arguments: Sequence[str] | None = None) -> None:
     "Make the words of a store's captions."
     parser = argparse.ArgumentParser(prog=f"python -m {_MODULE}", description=main.__doc__)
@@ -318,7 +318,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         f"{len(words.head):,} words, {len(words.states['init']):,} of them distinct: {words.folder}"
     )
 
-# %% ../../../nbs/papers/syntax/851_word_features.ipynb #b3395169
+# %% ../../../nbs/papers/syntax/851_word_features.ipynb #a0a48fd8
 #| eval: false
 if __name__ == "__main__":
     main()
