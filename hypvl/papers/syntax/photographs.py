@@ -99,7 +99,7 @@ class WordDataset(FeatureDataset):
         self.words, self.trees, self.captions = words, trees, captions
         self.heads = tree_heads(words, trees, seed)
         self.scales = {state: caption_scale(words, store, state) for state in STATES}
-        self.kinds = self.kinds | KINDS
+        self.kinds = {**self.kinds, **KINDS}
 
     def collate(self, samples: Sequence[Visit]) -> dict[str, Tensor]:
         captions = self.chosen_rows(samples)[: self.captions, 1]

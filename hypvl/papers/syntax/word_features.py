@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     import spacy.language
 
 # %% ../../../nbs/papers/syntax/851_word_features.ipynb #e8bd5854
-STATES = ("init", "final")  # before the first layer and after the last
+STATES: tuple[str, ...] = ("init", "final")  # before the first layer and after the last
 
 
 def piece_states(
