@@ -8,7 +8,7 @@ __all__ = ['LEAST_BOXES', 'VALIDATION', 'PHOTOGRAPH_RATES', 'PHOTOGRAPH_SECTIONS
            'embed_photographs', 'photograph_instances', 'validation_instances', 'FeatureIdentity', 'photograph_recipe',
            'study_recipes']
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #28d37558
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #000050fc
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -58,7 +58,7 @@ from .tables import PHOTOGRAPHS
 from ...training.config import TrainConfig
 from ...training.recipe import Recipe, at_budget
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #b9cfc23a
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #b708802e
 _COLLECTIVES = {"group", "crowd", "bunch", "couple", "team", "line", "row", "pile", "stack"}
 _COLLECTIVES |= {"number", "lot", "pack", "herd", "flock", "set"}
 _QUANTITIES = {"pair", "piece", "kind", "type", "sort", "bit", "body", "patch"}
@@ -68,7 +68,7 @@ _IRREGULAR |= {"feet": "foot", "teeth": "tooth", "leaves": "leaf", "geese": "goo
 _IRREGULAR |= {"scarves": "scarf", "wolves": "wolf", "knives": "knife", "mice": "mouse"}
 _PLURAL_ONLY = {"glasses", "sunglasses", "goggles", "jeans", "shorts", "pants", "trousers"}
 _PLURAL_ONLY |= {"clothes", "stairs", "headphones", "tights", "overalls", "scissors", "canvas"}
-_ES = ("ches", "shes", "sses", "xes", "zes")
+_ES = ("ches", "shes", "sses", "xes")
 
 
 def singular(
@@ -106,7 +106,7 @@ def phrase_head(
             break
     return (singular(words[-1]) if words else ""), is_group
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #13ed246e
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #0c545313
 LEAST_BOXES = 20  # that a head needs to be a class
 _NO_NOUNS = "one two three four five six some all other another each something someone full open"
 _NO_NOUNS += " black white blue red brown green yellow pink purple gray grey orange tan beige"
@@ -141,7 +141,7 @@ class PhotographBoxes:
         "Pairs of a scene or box and the boxes inside it."
         return Pairs.joined([scene_pairs(self.boxes), containment_pairs(self.boxes, rule)])
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #0b6bfd68
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #05b84c7f
 def photograph_boxes(
     store: FeatureStore,
     split: str,
@@ -172,7 +172,7 @@ def photograph_boxes(
     wholes = items[items["kind"].eq("image")].set_index("image")["row"]
     return PhotographBoxes(boxes, wholes.loc[images].to_numpy(), labelled["row"].to_numpy())
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #fdd670f0
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #37b3f6cf
 class FeaturePairs(BoxPairDataset):
     "Features of pairs, `parent` and `child` [B, W], and the integers about their positives."
 
@@ -222,7 +222,7 @@ class FeaturePairs(BoxPairDataset):
         more = {"content": self.store.hash, "shuffled": self.shuffled}
         return super().identity() | more
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #6fdfcec7
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #470d9905
 @dataclass(frozen=True)
 class BoxFeatureSource(FeatureSource, kind="box_features"):
     "Pairs of a scene or box and the boxes inside it, as features of a store with boxes."
@@ -247,7 +247,7 @@ class BoxFeatureSource(FeatureSource, kind="box_features"):
             mean, deviation = FeatureStore(data.train).statistics["image"]
             model.readers["image"].standardise(mean, deviation)
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #82393fee
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #e4cbcb04
 def photograph_set(
     store: FeatureStore,
     split: str,  # whose scenes and boxes are searched
@@ -275,7 +275,7 @@ def embed_photographs(
     measured = np.arange(scenes)[:: max(1, scenes // 200)][:200]
     return Embedded(found, points[:scenes], points[scenes:], measured)
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #f674a37e
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #a617d067
 def _embedded(
     model: HyperbolicHead, data: DataPaths, recipe: Recipe, split: str, name: str
 ) -> Embedded:
@@ -318,7 +318,7 @@ VALIDATION = (  # mean of these: the criterion by which learning rates are chose
     "parent_to_child_recall@45%",
 )
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #ee508a3a
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #c3799f10
 @dataclass(frozen=True)
 class FeatureIdentity(HeadConfig, kind="feature_identity"):
     "A head that gives the features as they are."
@@ -348,7 +348,7 @@ def _label(family: str, source: BoxFeatureSource, budget: float) -> str:
         parts += [] if budget else ["untrained head"]
     return ", ".join(parts)
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #9811e5fa
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #e5f223dc
 def _head(family: str, store: FeatureStore) -> HeadConfig:
     "The head of a family on the features of a store."
     info = store.encoders["image"]
@@ -386,14 +386,15 @@ def photograph_recipe(
     )
     rate = rate or PHOTOGRAPH_RATES.get((family, cross_image), RATES[0])
     train = photograph_training(TrainConfig(betas=(0.9, 0.999), weight_decay=0.01), rate, seed)
-    made = Recipe(family, "photographs", _head(family, store), pair_objective(), source, train)
+    group = "standardised" if frozen and standardised else "shuffled" if shuffled else family
+    made = Recipe(group, "photographs", _head(family, store), pair_objective(), source, train)
     columns = {"cross_image": cross_image, "dist_func": "cosine" if frozen else "angle"}
     columns |= {"rate": rate, "training_seed": seed, "backbone": "features"}
     made = replace(made, tower="features", probes=(probe,), columns=columns)
     made = replace(made, label=_label(family, source, budget))
     return at_budget(override(made, overrides), budget)
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #26de2f18
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #379777f7
 PHOTOGRAPH_SECTIONS = ("controls", "tuning", "longer")  # beside `main`
 _MODELS = [
     {"family": family, "cross_image": cross} for cross in (True, False) for family in ("euc", "hyp")

@@ -54,7 +54,8 @@ def _same_class(direction: str) -> list[Column]:
     "Accuracy of the k best."
     columns = []
     for dataset in (OPEN_IMAGES, PHOTOGRAPHS, LVIS, NOVEL):
-        heading = DIRECTIONS[direction] + (", novel classes" if dataset == NOVEL else "")
+        suffix = {NOVEL: ", novel classes", PHOTOGRAPHS: ", photographs"}.get(dataset, "")
+        heading = DIRECTIONS[direction] + suffix
         for k in TOPS:
             key = ("instances", dataset, f"{direction}_same_class@{k}")
             columns.append(Column(*key, direction, heading, f"top {k}"))
@@ -218,14 +219,14 @@ def _columns(datasets: tuple[str, ...], *tasks: str) -> tuple[Column, ...]:
 
 
 _WHO = {
-    1: ("main", "hcl", "unions", "moco", "scratch"),
-    2: ("main", "hcl", "unions", "moco", "scratch"),
+    1: ("main", "hcl", "unions", "moco", "scratch", "controls"),
+    2: ("main", "hcl", "unions", "moco", "scratch", "controls"),
     3: ("main",),
     4: ("main",),
     5: ("main",),
     6: ("main", "cross"),
     7: ("main", "cross"),
-    "order": ("main", "hcl", "unions", "cross", "scratch", "moco", "others"),
+    "order": ("main", "hcl", "unions", "cross", "scratch", "moco", "others", "controls"),
 }
 
 
@@ -241,7 +242,10 @@ _OTHER_SCORES: dict[int | str, dict[str, str]] = {
 }
 
 # %% ../../../nbs/papers/visual_hierarchies/876_tables.ipynb #8e2224b0
-_TEST = "Open Images: test split of the synthetic dataset in its format, or the real one."
+_TEST = (
+    "Open Images: test split of the synthetic dataset in its format, or the real one. Preset "
+    "photographs: boxes of Flickr30k Entities, features of an encoder trained on ImageNet's labels."
+)
 
 
 _SAME = "Share of the best 5 to 100 results that have a class of the query, %; mean over seeds."
@@ -291,7 +295,7 @@ def _layout(
         expected=number != "order",
         rows=Rows(frame, _WHO[number], where),
         caption=_CAPTIONS[number],
-        baselines_of=("CLIP", "CLIP-hyp", "MoCo", "MoCo-hyp"),
+        baselines_of=("CLIP", "CLIP-hyp", "MoCo", "MoCo-hyp", "frozen", "hyperbolic"),
         scores=SCORES | _OTHER_SCORES.get(number, {}),
     )
 
@@ -299,9 +303,12 @@ def _layout(
 _BOTH = tuple(DIRECTIONS)
 
 
+_MAIN = (OPEN_IMAGES, PHOTOGRAPHS)  # a study has one of them
+
+
 LAYOUTS = {
-    1: _layout(1, "Same-class retrieval", _columns((OPEN_IMAGES,), *_BOTH)),
-    2: _layout(2, "Hierarchical retrieval", _columns((OPEN_IMAGES,), *_LONG)),
+    1: _layout(1, "Same-class retrieval", _columns(_MAIN, *_BOTH)),
+    2: _layout(2, "Hierarchical retrieval", _columns(_MAIN, *_LONG)),
     3: _layout(
         3,
         "Another data set (LVIS), all classes and new ones",
@@ -309,7 +316,7 @@ LAYOUTS = {
     ),
     4: _layout(4, "Sets of one class an image, vote of five", task_columns("single_class")),
     5: _layout(5, "Sizes of these sets", task_columns("set_sizes"), "sizes"),
-    6: _layout(6, "Same-class, with and without other images", _columns((OPEN_IMAGES,), *_BOTH)),
-    7: _layout(7, "Hierarchical, with and without other images", _columns((OPEN_IMAGES,), *_LONG)),
-    "order": _layout("order", "Recovery of the order", _columns((OPEN_IMAGES, LVIS), "order")),
+    6: _layout(6, "Same-class, with and without other images", _columns(_MAIN, *_BOTH)),
+    7: _layout(7, "Hierarchical, with and without other images", _columns(_MAIN, *_LONG)),
+    "order": _layout("order", "Recovery of the order", _columns((*_MAIN, LVIS), "order")),
 }
