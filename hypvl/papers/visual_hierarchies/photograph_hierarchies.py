@@ -8,7 +8,7 @@ __all__ = ['LEAST_BOXES', 'VALIDATION', 'PHOTOGRAPH_RATES', 'PHOTOGRAPH_SECTIONS
            'embed_photographs', 'photograph_instances', 'validation_instances', 'FeatureIdentity', 'photograph_recipe',
            'study_recipes']
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #000050fc
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #ceb54577
 import re
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -58,7 +58,7 @@ from .tables import PHOTOGRAPHS
 from ...training.config import TrainConfig
 from ...training.recipe import Recipe, at_budget
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #b708802e
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #0fb362ef
 _COLLECTIVES = {"group", "crowd", "bunch", "couple", "team", "line", "row", "pile", "stack"}
 _COLLECTIVES |= {"number", "lot", "pack", "herd", "flock", "set"}
 _QUANTITIES = {"pair", "piece", "kind", "type", "sort", "bit", "body", "patch"}
@@ -106,7 +106,7 @@ def phrase_head(
             break
     return (singular(words[-1]) if words else ""), is_group
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #0c545313
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #a80f0228
 LEAST_BOXES = 20  # that a head needs to be a class
 _NO_NOUNS = "one two three four five six some all other another each something someone full open"
 _NO_NOUNS += " black white blue red brown green yellow pink purple gray grey orange tan beige"
@@ -141,7 +141,7 @@ class PhotographBoxes:
         "Pairs of a scene or box and the boxes inside it."
         return Pairs.joined([scene_pairs(self.boxes), containment_pairs(self.boxes, rule)])
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #05b84c7f
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #5480d350
 def photograph_boxes(
     store: FeatureStore,
     split: str,
@@ -172,7 +172,7 @@ def photograph_boxes(
     wholes = items[items["kind"].eq("image")].set_index("image")["row"]
     return PhotographBoxes(boxes, wholes.loc[images].to_numpy(), labelled["row"].to_numpy())
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #37b3f6cf
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #9ef20ec6
 class FeaturePairs(BoxPairDataset):
     "Features of pairs, `parent` and `child` [B, W], and the integers about their positives."
 
@@ -222,7 +222,7 @@ class FeaturePairs(BoxPairDataset):
         more = {"content": self.store.hash, "shuffled": self.shuffled}
         return super().identity() | more
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #470d9905
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #dbf675f5
 @dataclass(frozen=True)
 class BoxFeatureSource(FeatureSource, kind="box_features"):
     "Pairs of a scene or box and the boxes inside it, as features of a store with boxes."
@@ -247,7 +247,7 @@ class BoxFeatureSource(FeatureSource, kind="box_features"):
             mean, deviation = FeatureStore(data.train).statistics["image"]
             model.readers["image"].standardise(mean, deviation)
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #e4cbcb04
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #a40e69db
 def photograph_set(
     store: FeatureStore,
     split: str,  # whose scenes and boxes are searched
@@ -275,7 +275,7 @@ def embed_photographs(
     measured = np.arange(scenes)[:: max(1, scenes // 200)][:200]
     return Embedded(found, points[:scenes], points[scenes:], measured)
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #a617d067
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #22f1e919
 def _embedded(
     model: HyperbolicHead, data: DataPaths, recipe: Recipe, split: str, name: str
 ) -> Embedded:
@@ -318,7 +318,7 @@ VALIDATION = (  # mean of these: the criterion by which learning rates are chose
     "parent_to_child_recall@45%",
 )
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #c3799f10
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #8b03d5b7
 @dataclass(frozen=True)
 class FeatureIdentity(HeadConfig, kind="feature_identity"):
     "A head that gives the features as they are."
@@ -348,7 +348,7 @@ def _label(family: str, source: BoxFeatureSource, budget: float) -> str:
         parts += [] if budget else ["untrained head"]
     return ", ".join(parts)
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #e5f223dc
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #f927d086
 def _head(family: str, store: FeatureStore) -> HeadConfig:
     "The head of a family on the features of a store."
     info = store.encoders["image"]
@@ -394,7 +394,7 @@ def photograph_recipe(
     made = replace(made, label=_label(family, source, budget))
     return at_budget(override(made, overrides), budget)
 
-# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #379777f7
+# %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #fbcabefa
 PHOTOGRAPH_SECTIONS = ("controls", "tuning", "longer")  # beside `main`
 _MODELS = [
     {"family": family, "cross_image": cross} for cross in (True, False) for family in ("euc", "hyp")
