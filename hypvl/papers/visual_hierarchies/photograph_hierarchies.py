@@ -281,7 +281,8 @@ def _embedded(
 ) -> Embedded:
     "Points of a split; a sphere's root is the mean direction of the training photographs."
     source: Any = recipe.data
-    store, geometry = FeatureStore(data.suite), model.cpu().geometry
+    geometry: Any = model.cpu().geometry
+    store = FeatureStore(data.suite)
     if hasattr(geometry, "root"):
         known = photograph_boxes(store, "train").scene_rows
         geometry.set_root(embed_rows(model, store, "image", known))
