@@ -36,11 +36,15 @@ PAPER_PARTS = {  # base of a config, or use → name → module
         "routed": f"{_AGR}.routing_losses",
         "composition": f"{_H2EM}.composition_losses",
     },
-    "ModelDescription": {"compositional": f"{_H2EM}.compositional_model"},
+    "ModelDescription": {
+        "compositional": f"{_H2EM}.compositional_model",
+        "prompted": f"{_H2EM}.aligned_towers",
+    },
     "DataSource": {
         "redcaps": f"{_AGR}.redcaps_source",
         "boxes": f"{_VISUAL}.box_source",
         "czsl": f"{_H2EM}.composition_source",
+        "czsl_tokens": f"{_H2EM}.fashion_draws",
         "parsed_world": "hypvl.papers.syntax.parsed_captions",
         "parsed_grit": "hypvl.papers.syntax.parsed_captions",
         "word_features": "hypvl.papers.syntax.photographs",

@@ -9,7 +9,6 @@ __all__ = ['UNSEEN', 'SHARES', 'LEAST', 'COLOUR_GROUPS', 'COLUMNS', 'GRID', 'uns
 
 # %% ../../../nbs/papers/h2em/918_fashion_draws.ipynb #7e9ea111
 import json
-import math
 import os
 import re
 from collections import Counter

@@ -1,0 +1,135 @@
+"""Preset `photographs` of H²EM on a small set of pictures with encoders of random weights."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from new_process import in_new_process, run_notebook
+from PIL import Image
+
+from hypvl.data.photographs import Photograph
+from hypvl.features import extract, load_encoder
+from hypvl.models.registry import load_model
+from hypvl.papers.h2em import photographs
+from hypvl.papers.h2em.fashion_draws import prepare_fashion
+from hypvl.papers.h2em.photographs import photograph_recipe
+from hypvl.papers.runs import run
+from hypvl.papers.study import find_paper
+
+COLOURS = {"red": "red", "blue": "blue", "navy-blue": "navy", "green": "green"}
+ARTICLES = ("shirt", "flip-flops", "belt", "shoe")
+EACH = 20  # pictures of a pair
+
+
+def tiny_text_encoder(folder):
+    "A text model of random weights that knows all names."
+    from transformers import BertConfig, BertModel, BertTokenizer
+
+    folder.mkdir()
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] a photo of red blue navy green shirt flip flops belt"
+    words = [*words.split(), "shoe", "neutral", "warm", "cool", "tops", "others"]
+    (folder / "vocab.txt").write_text("\n".join(words))
+    BertTokenizer(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
+    sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
+    BertModel(BertConfig(vocab_size=len(words), **sizes)).save_pretrained(folder)
+    return load_encoder(f"transformers:{folder}")
+
+
+def picture(colour, place, number):
+    "A square of a colour whose place says the article, on a noisy ground."
+    noise = np.random.default_rng(number).integers(0, 90, (32, 32, 3), dtype=np.uint8)
+    made = Image.fromarray(noise)
+    left, top = 16 * (place % 2), 16 * (place // 2)
+    made.paste(COLOURS[colour], (left, top, left + 16, top + 16))
+    return made
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    "The folder of the preset."
+    import timm
+
+    folder = tmp_path_factory.mktemp("fashion")
+    torch.manual_seed(0)
+    network = timm.create_model("test_efficientnet", pretrained=False)
+    torch.save(network.state_dict(), folder / "weights.pth")
+    image = load_encoder(f"timm:test_efficientnet/{folder}/weights.pth")
+    text = tiny_text_encoder(folder / "bert")
+    raw, lines, captioned = folder / "raw", ["image,attr,obj,subcategory"], []
+    (raw / "images").mkdir(parents=True)
+    for colour in COLOURS:
+        for place, article in enumerate(ARTICLES):
+            for number in range(EACH):
+                name, made = f"{colour}_{article}_{number}.png", picture(colour, place, number)
+                made.save(raw / "images" / name)
+                lines.append(f"{name},{colour},{article},{'Tops' if place == 0 else 'Others'}")
+                split = {0: "test", 1: "val"}.get(number, "train")
+                if number < 4:
+                    captioned.append(Photograph(name, made, split, (f"a {colour} {article}",)))
+    (raw / "metadata.csv").write_text("\n".join(lines))
+    store = extract(captioned, image, text, folder / "store", 16, 0, progress=False, device="cpu")
+    how = {"width": 128, "progress": False, "steps": 4, "batch_size": 8}
+    return prepare_fashion(store.folder, raw, folder / "prepared", **how)
+
+
+SHORT = {"steps": 3, "batch_size": 8, "checkpoint_every": 0, "validate_every": 0, "log_every": 1}
+
+
+def shortened(notebook, out, parameters):
+    "The notebook with three steps per run."
+    photographs._TRAINING |= SHORT
+    return run_notebook(notebook, out, parameters)
+
+
+def test_h2em_on_photographs(prepared, tmp_path):
+    settings = {"preset": "photographs", "data_root": str(prepared), "out": str(tmp_path)}
+    settings |= {"seeds": "0,1", "more_seeds": "0", "sections": "main,tuning,longer"}
+    job = shortened, "h2em.ipynb", tmp_path, settings
+    found, said = in_new_process(*job, log=tmp_path / "log.txt")
+    assert not found, said[-6000:]
+    results = pd.read_csv(tmp_path / "results.csv")
+    claims = pd.read_csv(tmp_path / "tables" / "claims.csv").set_index("id")
+    wanted = {"best-closed", "best-open", "best-closed-hm", "best-open-hm"}
+    assert {*claims.index} == wanted | {"H1", "H2", "H3-hm", "losses"}
+    assert claims["effect"].notna().all() and {*claims["note"]} == {"2 of 8 seeds"}
+    own = results[results["section"].eq("main") & results["score"].eq("paper")]
+    own = own[own["suite"].eq("closed") & own["dataset"].eq("fashion")]
+    by_model = own.pivot_table(index="model", columns="metric", values="value")
+    raw = ["nearest class mean", "state × object classifiers"]
+    assert {"majority", "chance", "oracle", "CLIP", "CSP", "Troika", "H2EM", *raw} < {
+        *by_model.index
+    }
+    assert by_model.at["oracle", "auc"] == 1 and by_model.at["nearest class mean", "unseen"] == 0
+    gap = own[own["metric"].eq("harmonic_mean")].groupby("model")["value"].mean()
+    losses = 100 * (gap["H2EM"] - gap["hyperbolic"])
+    assert claims.at["losses", "effect"] == pytest.approx(losses)
+    assert own.groupby("seed")["data"].nunique().tolist() == [1, 1] and own["data"].nunique() == 2
+    tried = results[results["section"].eq("tuning")]
+    assert {*tried["dataset"]} == {"validation"} and tried["rate"].nunique() == 3
+    table = (tmp_path / "tables" / "table1.md").read_text()
+    assert all(name in table for name in (*raw, "majority class", "upper bound"))
+
+
+def test_each_seed_has_its_own_pairs_and_models_share_them(prepared):
+    settings = {"preset": "photographs", "data_root": str(prepared), "sections": "factorial"}
+    study = find_paper("h2em").plan(seeds="0,1", **settings)
+    models, roots = {}, {}
+    for section, recipes in study.recipes.items():
+        for recipe, seed in zip(recipes, study.asked_seeds[section]):
+            models.setdefault(seed, set()).add(recipe.model.vocabulary.pairs)
+            roots.setdefault(seed, set()).add(recipe.data.root)
+    assert [len(found) for found in (*models.values(), *roots.values())] == [1] * 4
+    assert models[0] != models[1]
+
+
+def test_a_trained_model_is_loaded_and_scores_tokens(prepared, tmp_path):
+    made = photograph_recipe(
+        **{f"train.{name}": value for name, value in SHORT.items()}
+        | {"data.folder": str(prepared)},
+        probes=("validation compositions",),
+    )
+    folder = run(made, tmp_path, device="cpu", progress=False).folder
+    model = load_model(folder / "model")
+    tokens = torch.from_numpy(np.load(prepared / "tokens.npy")[:5]).float()
+    scores = model.scores({"image": tokens}, [("red", "shirt"), ("navy_blue", "shoe")])
+    assert scores.shape == (5, 2) and scores.isfinite().all()
