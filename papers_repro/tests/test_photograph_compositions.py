@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from new_process import in_new_process, run_notebook
 from PIL import Image
 
 from hypvl.data.photographs import Photograph
@@ -12,6 +11,7 @@ from hypvl.features import extract, load_encoder
 from hypvl.models.registry import load_model
 from hypvl.papers.h2em import photographs
 from hypvl.papers.h2em.fashion_draws import prepare_fashion
+from hypvl.papers.h2em.paper import convergence_runs, tuning_runs
 from hypvl.papers.h2em.photographs import photograph_recipe
 from hypvl.papers.runs import run
 from hypvl.papers.study import find_paper
@@ -75,39 +75,32 @@ def prepared(tmp_path_factory):
 SHORT = {"steps": 3, "batch_size": 8, "checkpoint_every": 0, "validate_every": 0, "log_every": 1}
 
 
-def shortened(notebook, out, parameters):
-    "The notebook with three steps per run."
-    photographs._TRAINING |= SHORT
-    return run_notebook(notebook, out, parameters)
-
-
-def test_h2em_on_photographs(prepared, tmp_path):
+def test_a_study_ends_with_tables_and_claims(prepared, tmp_path, monkeypatch):
+    monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
+    monkeypatch.setattr(photographs, "RATES", (1e-3,))
+    for name, value in SHORT.items():
+        monkeypatch.setitem(photographs._TRAINING, name, value)
     settings = {"preset": "photographs", "data_root": str(prepared), "out": str(tmp_path)}
-    settings |= {"seeds": "0,1", "more_seeds": "0", "sections": "main,tuning,longer"}
-    job = shortened, "h2em.ipynb", tmp_path, settings
-    found, said = in_new_process(*job, log=tmp_path / "log.txt")
-    assert not found, said[-6000:]
-    results = pd.read_csv(tmp_path / "results.csv")
-    claims = pd.read_csv(tmp_path / "tables" / "claims.csv").set_index("id")
+    paper = find_paper("h2em")
+    study = paper.plan(seeds="0", sections="main,tuning,longer", **settings)
+    study.run()
+    results, claims = pd.read_csv(tmp_path / "results.csv"), study.judged().set_index("id")
     wanted = {"best-closed", "best-open", "best-closed-hm", "best-open-hm"}
     assert {*claims.index} == wanted | {"H1", "H2", "H3-hm", "losses"}
-    assert claims["effect"].notna().all() and {*claims["note"]} == {"2 of 8 seeds"}
+    assert claims["effect"].notna().all() and {*claims["note"]} == {"1 of 8 seeds"}
     own = results[results["section"].eq("main") & results["score"].eq("paper")]
     own = own[own["suite"].eq("closed") & own["dataset"].eq("fashion")]
     by_model = own.pivot_table(index="model", columns="metric", values="value")
-    raw = ["nearest class mean", "state × object classifiers"]
-    assert {"majority", "chance", "oracle", "CLIP", "CSP", "Troika", "H2EM", *raw} < {
-        *by_model.index
-    }
-    assert by_model.at["oracle", "auc"] == 1 and by_model.at["nearest class mean", "unseen"] == 0
-    gap = own[own["metric"].eq("harmonic_mean")].groupby("model")["value"].mean()
-    losses = 100 * (gap["H2EM"] - gap["hyperbolic"])
+    bars = {"majority", "chance", "class_mean", "classifiers", "oracle"}
+    assert {*by_model.index} == bars | {recipe.name for recipe in study.recipes["main"]}
+    assert by_model.at["oracle", "auc"] == 1 and by_model.at["class_mean", "unseen"] == 0
+    losses = 100 * (by_model["harmonic_mean"]["H2EM"] - by_model["harmonic_mean"]["hyperbolic"])
     assert claims.at["losses", "effect"] == pytest.approx(losses)
-    assert own.groupby("seed")["data"].nunique().tolist() == [1, 1] and own["data"].nunique() == 2
-    tried = results[results["section"].eq("tuning")]
-    assert {*tried["dataset"]} == {"validation"} and tried["rate"].nunique() == 3
-    table = (tmp_path / "tables" / "table1.md").read_text()
-    assert all(name in table for name in (*raw, "majority class", "upper bound"))
+    table = study.table(1).markdown()
+    assert "nearest class mean" in table and "state × object classifiers" in table
+    tuned, longer = tuning_runs(study), convergence_runs(study)
+    assert [*tuned.index] == [*longer.index] == ["CSP", "Troika", "H2EM"]
+    assert {*results[results["section"].eq("tuning")]["dataset"]} == {"validation"}
 
 
 def test_each_seed_has_its_own_pairs_and_models_share_them(prepared):

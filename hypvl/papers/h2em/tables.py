@@ -19,6 +19,7 @@ from ...evaluation.bias_sweep import auc_upper_bound
 from .recipes import SWEEPS
 from .splits import DATASETS
 from hypvl.papers.reference import (
+    OF_IMAGES,
     ORACLE,
     Column,
     Layout,
@@ -183,7 +184,7 @@ _OURS = (
 _ORDER = [*MODELS[:-1], *(name for name in _OURS if name not in MODELS[:-1])]
 
 
-CLASS_MEAN, CLASSIFIERS = "nearest class mean", "state × object classifiers"
+CLASS_MEAN, CLASSIFIERS = OF_IMAGES
 
 
 _BARS = ("majority", "chance", CLASS_MEAN, CLASSIFIERS, ORACLE)
