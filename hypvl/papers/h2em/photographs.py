@@ -141,7 +141,7 @@ PHOTOGRAPH_RATES: dict[str, float] = dict.fromkeys(
 )  # chosen in section `tuning`
 _TRAINING: dict[str, Any] = {
     "steps": 400,
-    "batch_size": 64,
+    "batch_size": 32,
     "precision": "bf16",
     "log_every": 10,
     "checkpoint_every": 100,
