@@ -144,8 +144,8 @@ _TRAINING: dict[str, Any] = {
     "batch_size": 32,
     "precision": "bf16",
     "log_every": 10,
-    "checkpoint_every": 100,
-    "validate_every": 100,
+    "checkpoint_every": 200,
+    "validate_every": 200,
     "keep": 1,
 }
 
