@@ -46,7 +46,8 @@ class PromptTower(nn.Module):
             raise ValueError(
                 f"encoder {encoder.name!r}: prompts need the token table of transformers:NAME"
             )
-        self.reader, self.pooled = encoder.tokenize, encoder.text
+        self.reader = encoder.tokenize
+        self.pooled: Any = encoder.text
         marks = self.reader.tokenizer
         self.separator, self.padding, self.end = marks.sep_token_id, marks.pad_token_id, len(marks)
         self.width = encoder.width["text"]
@@ -59,8 +60,8 @@ class PromptTower(nn.Module):
 
     def rows(self, ids: Int[Tensor, "*B"]) -> Float[Tensor, "*B W"]:
         "Rows of the token table."
-        table: Any = self.pooled.model
-        return table.get_input_embeddings()(ids.where(ids != self.end, self.separator))
+        table = self.pooled.model.get_input_embeddings()
+        return table(ids.where(ids != self.end, self.separator))
 
     def read(
         self, embedded: Float[Tensor, "B L W"], mask: Bool[Tensor, "B L"]

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -86,7 +87,7 @@ def draw_phases(
 ) -> pd.Series:  # 'train', 'val' or 'test' of each row
     "Draw the phase of each picture."
     rng = np.random.default_rng(seed)
-    rows = records.groupby(["attr", "obj"]).indices
+    rows: dict[Any, Any] = records.groupby(["attr", "obj"]).indices
     unseen = unseen_pairs(sorted(rows), rng)
     phases = np.empty(len(records), dtype=object)
     for pair, own in sorted(rows.items()):
@@ -168,7 +169,7 @@ def place_tokens(
     grid: int = GRID,
 ) -> Float[Tensor, "B N+1 W"]:
     "The feature of each picture, then those of the cells of a grid, row by row."
-    network = encoder.image
+    network: Any = encoder.image
     if not hasattr(network, "forward_features"):
         raise ValueError(f"encoder {encoder.name!r}: a network of timm is needed")
     places = network.forward_features(pixels.contiguous(memory_format=torch.channels_last))
@@ -262,7 +263,7 @@ class TokenSource(CzslSource, kind="czsl_tokens"):
         self, data: DataPaths, tokenizer=None, size: int = 0, seed: int = 0, split: str = "train"
     ) -> CompositionDataset:
         "Tokens `image` [B, N+1, D] and labels; see `CompositionDataset`."
-        found = CompositionDataset(self.compositions(data), 1, None, seed, split)
+        found: Any = CompositionDataset(self.compositions(data), 1, None, seed, split)
         found.views = TokenViews(self.prepared, found.views.images)
         found.kinds = found.kinds | {"image": "image_tokens"}
         return found

@@ -176,8 +176,9 @@ def photograph_recipe(
         given["model.attention.layers"] = 1
     how: Any = {"space": space, "entailment": entailment, "hardness": hardness, "seed": seed}
     base: Any = composition_recipe(family, "mini", **how, **given)
-    parts = {one.name: getattr(base.model, one.name) for one in fields(base.model)}
-    model = PromptedConfig(**parts | {"backbone": f"aligned:{aligned}"})
+    parts: dict[str, Any] = {one.name: getattr(base.model, one.name) for one in fields(base.model)}
+    parts["backbone"] = f"aligned:{aligned}"
+    model = PromptedConfig(**parts)
     tokens = _tokens_hash(folder / "tokens.npy", file_stamp(folder / "tokens.npy"))
     data = TokenSource(str(root), FASHION, tokens=tokens)
     train, columns = base.train, {**base.columns, "training_seed": seed}
