@@ -273,10 +273,11 @@ PRIMARY = {  # contrast → cell, rival
 _FIRST = {name for pair in PRIMARY.values() for name in pair}
 _ALL = {cell.name: cell for group in CELLS.values() for cell in group}
 _primary = tuple(cell for cell in _ALL.values() if cell.name in _FIRST)
-GROUPS = {  # of cells: those of the primary contrasts, these without and with cones, and all
+GROUPS = {  # of cells: of the primary contrasts, without and with cones, over the radius, all
     "primary": _primary,
     "plain": tuple(cell for cell in _primary if not cell.cones),
     "coned": tuple(cell for cell in _primary if cell.cones),
+    "radii": tuple(cell for cell in CELLS["contrast"] if cell.radius),
     **CELLS,
 }
 

@@ -22,6 +22,7 @@ from jaxtyping import Int
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from .grit.shards import Faults, TooManyFaults
+from ..inputs import Kind
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +116,7 @@ class SampleFault(Exception):
 class EpochDataset(Dataset):
     "Base of datasets with one sample per (epoch, index)."
 
-    kinds: Mapping[str, str] = {}  # entry of a batch → its kind, as in `hypvl.inputs`
+    kinds: Mapping[str, str | Kind] = {}  # entry of a batch → its kind, as in `hypvl.inputs`
     train: bool = True  # endless, in another order in each epoch; False: one pass
     shuffle: bool | None = None  # None: in training only
     seed: int = 0  # of the order and of all random draws

@@ -107,6 +107,8 @@ class PictureSet(Protocol):
     @property
     def content_hash(self) -> object: ...
 
+    def __len__(self) -> int: ...
+
 
 Images = Sequence[str | Path] | PictureSet
 

@@ -122,8 +122,9 @@ def family_of(
     "The family of a model in tables: as given, as published, or its geometry."
     if given is not None:
         return given
-    if getattr(model, "official", None):
-        return model.official.family
+    official = getattr(model, "official", None)
+    if official:
+        return official.family
     return "hyperbolic" if hasattr(model.geometry, "curvature") else "flat"
 
 # %% ../../nbs/papers/811_report.ipynb #fb3cb76c

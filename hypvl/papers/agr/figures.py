@@ -375,7 +375,7 @@ def constants_figure(
             axis.text(0.04, 0.96, ends, va="top", fontsize=7.5, transform=axis.transAxes)
             axis.set(title=model, xlabel="constant M")
             axis.set_xticks([0, 0.5, 1], ["0", "0.5", "1"])
-        low, high = float(gains.min(axis=None)), float(gains.max(axis=None))
+        low, high = gains.to_numpy().min(), gains.to_numpy().max()
         room = max(high - low, 1.0)
         axes[0, 0].set_ylim(low - 0.05 * room, high + 0.3 * room)  # the words above the lines
         axes[0, 0].set_ylabel("gain of R@5 over M = 0, points")

@@ -173,7 +173,7 @@ def _outermost(data: pd.DataFrame, sectors: int = 8) -> pd.DataFrame:
     "The outermost point of each sector of the disk, among those of the most specific level."
     specific = data[data["level"].eq(data["level"].unique()[-1])]
     sector = (np.arctan2(specific["y"], specific["x"]) / (2 * np.pi) * sectors).round() % sectors
-    radius = np.hypot(specific["x"], specific["y"])
+    radius = (specific["x"] ** 2 + specific["y"] ** 2) ** 0.5
     return specific.loc[radius.groupby(sector).idxmax()].drop_duplicates("target")
 
 
@@ -196,11 +196,11 @@ def _draw_disk(data: pd.DataFrame) -> Figure:
             part = data[data["level"].eq(level)]
             axis.plot(part["x"], part["y"], "o", ms=size, mew=0, color=colour, label=level)
         axis.plot(0, 0, "+", color="black", ms=9)
-        for row in _outermost(data).itertuples():
-            side, shift = ("bottom", 3) if row.y > 0 else ("top", -3)
+        for row in _outermost(data).to_dict("records"):
+            side, shift = ("bottom", 3) if row["y"] > 0 else ("top", -3)
             name = {"ha": "center", "va": side, "fontsize": 7, "path_effects": [_HALO]}
             where = {"textcoords": "offset points", "zorder": 4}
-            axis.annotate(row.target, (row.x, row.y), (0, shift), **name, **where)
+            axis.annotate(row["target"], (row["x"], row["y"]), (0, shift), **name, **where)
         axis.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xticks=[], yticks=[])
         axis.grid(visible=False)
         title = f"{100 * data['explained'].iloc[0]:.0f} % of squared distances kept"
