@@ -5,12 +5,13 @@
 # %% auto #0
 __all__ = ['RATES', 'TUNING_SEEDS', 'DATASET', 'STEPS', 'RECALL', 'on_features', 'split_retrieval', 'retrieval_frames',
            'given_store', 'photograph_training', 'on_photographs', 'encodes_texts', 'validation_retrieval_frames',
-           'recall_by_rate', 'recall_by_steps']
+           'recall_by_rate', 'recall_by_steps', 'tuning_table', 'convergence_table']
 
 # %% ../../nbs/papers/814_feature_recipes.ipynb #a3c417fa
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -24,10 +25,13 @@ from ..features.feature_store import FeatureStore, open_features
 from ..features.store_folds import PARTS
 from ..models.head import LOADABLE, FrozenEncoder, HeadConfig, HyperbolicHead
 from .claims import t_interval
-from .reference import BASELINES
+from .reference import BASELINES, Rows
 from .runs import PROBES
 from ..training.config import TrainConfig
 from ..training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from hypvl.papers.study import Study
 
 # %% ../../nbs/papers/814_feature_recipes.ipynb #66405784
 _OF_FEATURES = ("image", "text", "box_image", "box_text")
@@ -234,3 +238,21 @@ def recall_by_steps(
         row = {"model": model} | own.mean().to_dict() | {"change": change.mean()}
         rows.append(row | {"low": low, "high": high, "seeds": len(change)})
     return pd.DataFrame(rows).set_index("model").round(1)
+
+
+def tuning_table(
+    study: "Study",
+    metrics: Sequence[str] = RECALL,  # whose mean counts
+    sections: Sequence[str] = ("tuning",),  # whose runs are compared
+) -> pd.DataFrame:  # of `recall_by_rate`
+    "Validation scores of each learning rate that a study has tried, in %."
+    return recall_by_rate(study.needed(Rows("results", tuple(sections))), metrics)
+
+
+def convergence_table(
+    study: "Study",
+    metrics: Sequence[str] = RECALL,  # whose mean counts
+) -> pd.DataFrame:  # of `recall_by_steps`
+    "Validation scores of a study after twice the steps, in %."
+    tuning, longer = (study.needed(Rows("results", (name,))) for name in ("tuning", "longer"))
+    return recall_by_steps(tuning, longer, metrics)

@@ -9,9 +9,9 @@ from PIL import Image
 from hypvl.data.photographs import Photograph
 from hypvl.features import extract, load_encoder
 from hypvl.models.registry import load_model
+from hypvl.papers.feature_recipes import convergence_table, tuning_table
 from hypvl.papers.h2em import photographs
 from hypvl.papers.h2em.fashion_draws import prepare_fashion
-from hypvl.papers.h2em.paper import convergence_runs, tuning_runs
 from hypvl.papers.h2em.photographs import photograph_recipe
 from hypvl.papers.runs import run
 from hypvl.papers.study import find_paper
@@ -98,7 +98,8 @@ def test_a_study_ends_with_tables_and_claims(prepared, tmp_path, monkeypatch):
     assert claims.at["losses", "effect"] == pytest.approx(losses)
     table = study.table(1).markdown()
     assert "nearest class mean" in table and "state × object classifiers" in table
-    tuned, longer = tuning_runs(study), convergence_runs(study)
+    tuned = tuning_table(study, ("auc",))
+    longer = convergence_table(study, ("auc",))
     assert [*tuned.index] == [*longer.index] == ["CSP", "Troika", "H2EM"]
     tried = results[results["section"].eq("tuning") & results["suite"].eq("closed")]
     assert {*tried["dataset"]} == {"validation"}

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BUDGET_METRICS', 'DIFFICULTY', 'FIGURES', 'paper', 'alignment_by_model', 'aspects_by_seed', 'scores_compared',
-           'sibling_scores', 'recipe_trials', 'tuning_runs', 'convergence_runs']
+           'sibling_scores', 'recipe_trials']
 
 # %% ../../../nbs/papers/phyclip/830_paper.ipynb #d9bde37e
 from collections.abc import Mapping
@@ -17,7 +17,6 @@ from ...data.taxonomy import Taxonomy
 from ...evaluation.traversal import traversal_measures
 from ..claims import SEEDS
 from ..clip_line import WITH_BOXES
-from ..feature_recipes import recall_by_rate, recall_by_steps
 from ..figures import Drawing, budget_figure, budget_scores, training_figure
 from ..parameters import Seeds
 from hypvl.papers.phyclip.figures import (
@@ -206,17 +205,6 @@ def recipe_trials(
     return shown.set_index("setting")[columns].round(
         {"contrast": 2, "recall@5": 1, "CPU seconds": 0}
     )
-
-# %% ../../../nbs/papers/phyclip/830_paper.ipynb #e74db55d
-def tuning_runs(study: Study) -> pd.DataFrame:
-    "Validation recall of each learning rate, preset `photographs`."
-    return recall_by_rate(study.needed(Rows("results", ("tuning",))))
-
-
-def convergence_runs(study: Study) -> pd.DataFrame:
-    "Validation recall after twice the steps, preset `photographs`."
-    tuning, longer = (study.needed(Rows("results", (name,))) for name in ("tuning", "longer"))
-    return recall_by_steps(tuning, longer)
 
 # %% ../../../nbs/papers/phyclip/830_paper.ipynb #adc5c936
 _FIRST = "PHyCLIP on {data}, first seed."
