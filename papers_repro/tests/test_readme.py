@@ -202,6 +202,17 @@ def test_the_tools_are_named_by_their_own_commands():
     assert not [line for line in known if line not in COMING_FROM_TEXT]
 
 
+def test_sizes_and_recalls_of_shipped_models_are_those_of_their_files():
+    rows = [line.split("|") for line in README.read_text().splitlines() if '_world"' in line]
+    rows = [[cell.strip() for cell in row] for row in rows if len(row) > 6]
+    assert len(rows) == 2
+    for row in rows:
+        name = re.search(r'"(\w+)"', row[1]).group(1)
+        facts = json.loads((ROOT / "hypvl" / "resources" / f"{name}.json").read_text())
+        recall, megabytes = facts["validation"]["t2i_R@5"], facts["bytes"] / 1e6
+        assert row[4:6] == [f"{recall:.1f} %", f"{megabytes:.1f} MB"]
+
+
 @pytest.mark.parametrize("block", READ, ids=first_line)
 def test_is_read_by_what_would_read_it(block, root):
     if block.language == "python":
