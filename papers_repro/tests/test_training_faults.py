@@ -213,7 +213,7 @@ def test_when_a_process_dies_or_hangs_the_other_stops_in_time(server, tmp_path, 
     assert said.startswith(
         f"ProcessLost: step 7, process {1 - rank} of 2: another process has died"
     )
-    assert "has not answered for peer_timeout=4 s" in said and "start again to go on" in said
+    assert "has not responded for peer_timeout=4 s" in said and "start again to go on" in said
     assert latest_checkpoint(out / "run/checkpoints").name == "step_0000005"
     assert [ended(process) for process in pair(server, out)] == [0, 0], words(out)
 
