@@ -87,7 +87,7 @@ def with_earlier(
     before = pd.read_csv(Path(earlier) / file)
     if twice := [cell for cell in before["cell"].unique() if cell in {*table["cell"]}]:
         raise ValueError(f"earlier: {twice[0]!r} was run in both parts of the study")
-    return pd.concat([before, table], ignore_index=True)
+    return pd.concat([part for part in (before, table) if len(part)], ignore_index=True)
 
 # %% ../../nbs/papers/819_curvature.ipynb #97eea6a9
 _COLOURS = {"supported": "#0072B2", "refuted": "#D55E00", "no difference": "#009E73"}
