@@ -5,9 +5,10 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from tiny_encoders import tiny_encoders
 
 from hypvl.data.photographs import Photograph
-from hypvl.features import extract, load_encoder
+from hypvl.features import extract
 from hypvl.models.registry import load_model
 from hypvl.papers.feature_recipes import convergence_table, tuning_table
 from hypvl.papers.h2em import photographs
@@ -20,19 +21,7 @@ COLOURS = {"red": "red", "blue": "blue", "navy-blue": "navy", "green": "green"}
 ARTICLES = ("shirt", "flip-flops", "belt", "shoe")
 EACH = 20  # pictures of a pair
 
-
-def tiny_text_encoder(folder):
-    "A text model of random weights that knows all names."
-    from transformers import BertConfig, BertModel, BertTokenizer
-
-    folder.mkdir()
-    words = "[PAD] [UNK] [CLS] [SEP] [MASK] a photo of red blue navy green shirt flip flops belt"
-    words = [*words.split(), "shoe", "neutral", "warm", "cool", "tops", "others"]
-    (folder / "vocab.txt").write_text("\n".join(words))
-    BertTokenizer(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
-    sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
-    BertModel(BertConfig(vocab_size=len(words), **sizes)).save_pretrained(folder)
-    return load_encoder(f"transformers:{folder}")
+NAMES = "a photo of red blue navy green shirt flip flops belt shoe neutral warm cool tops others"
 
 
 def picture(colour, place, number):
@@ -47,14 +36,8 @@ def picture(colour, place, number):
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     "The folder of the preset."
-    import timm
-
     folder = tmp_path_factory.mktemp("fashion")
-    torch.manual_seed(0)
-    network = timm.create_model("test_efficientnet", pretrained=False)
-    torch.save(network.state_dict(), folder / "weights.pth")
-    image = load_encoder(f"timm:test_efficientnet/{folder}/weights.pth")
-    text = tiny_text_encoder(folder / "bert")
+    image, text = tiny_encoders(folder, NAMES.split())
     raw, lines, captioned = folder / "raw", ["image,attr,obj,subcategory"], []
     (raw / "images").mkdir(parents=True)
     for colour in COLOURS:

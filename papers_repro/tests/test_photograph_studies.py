@@ -6,6 +6,7 @@ import pytest
 import torch
 from new_process import in_new_process, run_notebook
 from PIL import Image
+from tiny_encoders import tiny_encoders
 
 from hypvl.cli import main
 from hypvl.comparison.curvature_outcomes import ChainFeatures
@@ -23,19 +24,7 @@ COUNT = 128  # photographs: sixteen in each fold
 KINDS = ("people", "animals", "vehicles")
 SHORT = {"steps": 4, "batch_size": 16}
 
-
-def tiny_text_encoder(folder):
-    "A text model of random weights that knows the words of the captions."
-    from transformers import BertConfig, BertModel, BertTokenizer
-
-    folder.mkdir()
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "photo", "of", "and", "red"]
-    words += [FAMILIES[kind] for kind in KINDS]
-    (folder / "vocab.txt").write_text("\n".join(words))
-    BertTokenizer(vocab=str(folder / "vocab.txt")).save_pretrained(folder)
-    sizes = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
-    BertModel(BertConfig(vocab_size=len(words), **sizes)).save_pretrained(folder)
-    return load_encoder(f"transformers:{folder}")
+WORDS = ("a", "photo", "of", "and", "red", *(FAMILIES[kind] for kind in KINDS))
 
 
 def photograph(number, split):
@@ -51,14 +40,8 @@ def photograph(number, split):
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    import timm
-
     folder = tmp_path_factory.mktemp("photographs")
-    torch.manual_seed(0)
-    network = timm.create_model("test_efficientnet", pretrained=False)
-    torch.save(network.state_dict(), folder / "weights.pth")
-    image = load_encoder(f"timm:test_efficientnet/{folder}/weights.pth")
-    text = tiny_text_encoder(folder / "bert")
+    image, text = tiny_encoders(folder, WORDS)
     splits = ["test"] * 16 + ["val"] * 16 + ["train"] * 96
     found = [photograph(number, split) for number, split in enumerate(splits)]
     store = extract(found, image, text, folder / "store", 32, 0, progress=False, device="cpu")
