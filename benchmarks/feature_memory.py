@@ -84,8 +84,8 @@ def measure_memory(args):
         print(f"store written in {seconds:.0f} s, peak anonymous memory {memory.peak:.0f} MiB")
         command = [sys.executable, __file__, "--store", str(folder / "store")]
         command += ["--steps", str(args.steps), "--batch", str(args.batch)]
-        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        found = json.loads(said.splitlines()[-1])
+        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found = json.loads(output.splitlines()[-1])
     print(f"{args.pairs:,} pairs x {args.width}, {args.steps} updates of {args.batch}:")
     print(
         f"peak anonymous memory {found['peak_mib']:.0f} MiB (after imports "

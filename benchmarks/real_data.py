@@ -87,8 +87,8 @@ def our_shards(folder: Path, tokenizer) -> int:
 def bare_zero_shot(model, transform, tokenizer, folder: Path) -> float:
     "open_clip's own loop: `build_zero_shot_classifier`, then batches of a class folder."
     data = ImageFolder(str(folder / "classes"), transform=transform)
-    said = [lambda name, t=t: t.replace("{}", name) for t in TEMPLATES]
-    weights = open_clip.build_zero_shot_classifier(model, tokenizer, data.classes, said)
+    templates = [lambda name, t=t: t.replace("{}", name) for t in TEMPLATES]
+    weights = open_clip.build_zero_shot_classifier(model, tokenizer, data.classes, templates)
     right = 0
     for images, targets in DataLoader(data, 64):
         points = model.encode_image(images, normalize=True)

@@ -991,8 +991,8 @@ def _print_results(files: dict[str, Path], name: str, protocol) -> tuple[list[st
     for row in parts.itertuples():
         whole = f" of {row.expected_n:,.0f}" if pd.notna(row.expected_n) else ""
         more = pd.notna(row.expected_n) and row.n > row.expected_n
-        said = "more than was published" if more else "a part only"
-        say(f"  {said}: {row.dataset}, {row.n:,} items{whole}")
+        amount = "more than was published" if more else "a part only"
+        say(f"  {amount}: {row.dataset}, {row.n:,} items{whole}")
     if protocol.limit is None:
         missing += list(parts["dataset"])
     faults = []

@@ -60,14 +60,14 @@ def check_values(
     for name, tensor in tensors.items():
         name = plain_name(name)
         if name in floats and not tensor.is_floating_point():
-            said = f"tensor {name!r} must hold floating-point numbers, got {tensor.dtype}"
-            raise ValueError(f"{source}: {said}")
+            fault = f"tensor {name!r} must hold floating-point numbers, got {tensor.dtype}"
+            raise ValueError(f"{source}: {fault}")
         if not tensor.is_floating_point():
             continue
         wrong = ~tensor.isfinite() if name in parameters else tensor.isnan()
         if wrong.any():
-            said = f"tensor {name!r} has {int(wrong.sum())} values that are no finite numbers"
-            raise ValueError(f"{source}: {said}")
+            fault = f"tensor {name!r} has {int(wrong.sum())} values that are no finite numbers"
+            raise ValueError(f"{source}: {fault}")
         if name.endswith("pixel_std") and not (tensor > 0).all():
             raise ValueError(
                 f"{source}: tensor {name!r} must be above 0, got {tensor.min().item()}"

@@ -146,8 +146,8 @@ def run_cells(
     left = [run for run in runs if not run.file(store, folder).is_file()]
     jobs = [delayed(do_run)(run, str(store.folder), str(folder), facts) for run in left]
     parallel = Parallel(processes or os.cpu_count() or 1, return_as="generator_unordered")
-    said = tqdm(parallel(jobs), total=len(left), desc="runs", disable=not progress)
-    errors = [error for error in said if error]
+    outcomes = tqdm(parallel(jobs), total=len(left), desc="runs", disable=not progress)
+    errors = [error for error in outcomes if error]
     if errors:
         raise RuntimeError(
             f"{len(errors)} of {len(runs)} runs failed; their errors are the files *.error in "

@@ -178,8 +178,8 @@ class Comparison:
         return (
             f"R@5, mean of both directions, % of {self.images[0]:,} validation images; "
             f"95 % intervals over {over}\n\n{shown.to_string(index=False)}\n\n{outcome}\n{raw}"
-            f"Held out ({self.images[1]:,} test images), {self.best}: {_said(self.held_out)}\n"
-            f"Control, trained on shuffled pairs: {_said(self.shuffled)}; chance {self.chance:.1f}"
+            f"Held out ({self.images[1]:,} test images), {self.best}: {_shown(self.held_out)}\n"
+            f"Control, trained on shuffled pairs: {_shown(self.shuffled)}; chance {self.chance:.1f}"
         )
 
     def figure(self) -> Figure:
@@ -218,7 +218,7 @@ class Comparison:
         return folder
 
 
-def _said(interval):
+def _shown(interval):
     return f"{interval.value:.1f} ({interval.low:.1f} to {interval.high:.1f})"
 
 # %% ../../nbs/comparison/682_selection.ipynb #9b599224
@@ -289,7 +289,7 @@ def compare(
     batch_size: int | None = None,  # None: 256, or a quarter of the training images
     dim: int = 64,  # of flat and hyperbolic spaces
     rates: Sequence[float] = RATES,  # learning rates that each candidate tries
-    say: Callable[[str], None] = print,  # told a line per candidate
+    say: Callable[[str], None] = print,  # called with a line per candidate
 ) -> Comparison:
     """Compare five geometries and three losses on the pairs of a feature store.
 

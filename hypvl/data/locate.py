@@ -192,11 +192,11 @@ def _look(title: str, name: str, look: Callable[[str, Path], Amount], root: Path
     try:
         found = look(name, root)
     except MissingData as error:
-        said = str(error).partition(": ")[2].replace(repr(error.looked_in), error.looked_in)
-        return FoundSet(title, "missing", 0, 0, "", with_data_root(said, root))
+        reason = str(error).partition(": ")[2].replace(repr(error.looked_in), error.looked_in)
+        return FoundSet(title, "missing", 0, 0, "", with_data_root(reason, root))
     except Exception as error:  # whatever a reader trips over is wrong with the data
-        said = with_data_root(f"{type(error).__name__}: {error}", root)
-        return FoundSet(title, "unusable", 0, 0, "", said)
+        reason = with_data_root(f"{type(error).__name__}: {error}", root)
+        return FoundSet(title, "unusable", 0, 0, "", reason)
     state, note = "complete", found.note
     if not found.complete or found.there < found.published:
         state = "incomplete"

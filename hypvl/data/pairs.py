@@ -61,10 +61,10 @@ class PairFiles:
             return list(self.pairs)
         (kind, count), *_ = Counter(kind for kind, *_ in self.faults).most_common()
         where, detail = next((w, d) for k, w, d in self.faults if k == kind)
-        said = f"source: {count} x {kind} beside {len(self.pairs)} pairs"
+        message = f"source: {count} x {kind} beside {len(self.pairs)} pairs"
         lost = kind in ("no caption", "missing picture")
         error = FileNotFoundError if lost else ValueError
-        raise error(f"{said}, the first is {where}: {detail}")
+        raise error(f"{message}, the first is {where}: {detail}")
 
 
 def _find_in_table(path: Path, columns: Sequence[str]) -> PairFiles:
@@ -127,8 +127,8 @@ def _find_in_folder(folder: Path, columns: Sequence[str]) -> PairFiles:
         return _find_in_table(tables[0], columns)
     found = _find_beside(folder, files)
     if not pictures:
-        said = f", left out: {counted_by_kind(found.others)}" if found.others else ""
-        raise FileNotFoundError(f"source: no picture below the folder {folder.name!r}{said}")
+        others = f", left out: {counted_by_kind(found.others)}" if found.others else ""
+        raise FileNotFoundError(f"source: no picture below the folder {folder.name!r}{others}")
     if found.others:
         _log.warning("%s: left out: %s", folder.name, counted_by_kind(found.others))
     return found

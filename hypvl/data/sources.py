@@ -174,10 +174,10 @@ def _write_split(
 def _grammar_words() -> set[str]:
     "Function words of the grammar."
     names = ("anchor", "boat", "cup")  # for both articles
-    said = tuple(Mention(name, name) for name in names)
-    captions = [compose(said, template) for template in ("bare", "photo", "there")]
-    captions += [compose(said, "relation", relation) for relation in OPPOSITES]
-    captions += [compose(said, "action", verb) for verb in VERBS]
+    mentions = tuple(Mention(name, name) for name in names)
+    captions = [compose(mentions, template) for template in ("bare", "photo", "there")]
+    captions += [compose(mentions, "relation", relation) for relation in OPPOSITES]
+    captions += [compose(mentions, "action", verb) for verb in VERBS]
     found = set()
     for caption in captions:
         found.update(linearise(caption)[0].words)

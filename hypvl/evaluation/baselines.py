@@ -109,7 +109,7 @@ def constant_ranks(
     preference: Sequence[float]
     | Float[np.ndarray, "C"],  # higher is predicted first, for every image
     offered: Offered = None,  # classes offered to the images of each class
-) -> Int[np.ndarray, "N"]:  # 0 where the class said first is right
+) -> Int[np.ndarray, "N"]:  # 0 where the first class is right
     "Rank of the right class when the same ranking of classes is given to every image."
     order = np.argsort(-np.asarray(preference, dtype=float), kind="stable")
     rank_of_class = np.empty(len(order), dtype=int)
@@ -182,8 +182,8 @@ def hierarchy_baselines(
         mean = (table * offered[present]).sum(1) / offered[present].sum(1)
         values["chance", metric] = mean[row_of_item]
     for model, preference in class_preferences(targets, names, bag).items():
-        said = np.where(offered, preference, -np.inf).argmax(1)[targets]
-        for metric, numbers in metrics(said, targets).items():
+        answers = np.where(offered, preference, -np.inf).argmax(1)[targets]
+        for metric, numbers in metrics(answers, targets).items():
             values[model, metric] = numbers
     return values_by_item(values)
 

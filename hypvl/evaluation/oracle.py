@@ -42,10 +42,10 @@ class Truth:
         )
 
 
-def _reading(said: TruthEntry) -> str:
+def _reading(c: TruthEntry) -> str:
     "Key of a text's content."
-    parts = [[m["node"], sorted(m["adjectives"])] for m in said["mentions"]]
-    return json.dumps([parts, said["relation"]])
+    parts = [[m["node"], sorted(m["adjectives"])] for m in c["mentions"]]
+    return json.dumps([parts, c["relation"]])
 
 
 def read_truth(
@@ -59,8 +59,8 @@ def read_truth(
         for file in sorted(root.glob(f"{place}/truth.json")):
             for name, entry in parse_json(file.read_text(encoding="utf-8")).items():
                 things[file.parent / name] = entry["things"]
-                for said in entry["captions"]:
-                    readings.setdefault(said["text"], {})[_reading(said)] = said
+                for c in entry["captions"]:
+                    readings.setdefault(c["text"], {})[_reading(c)] = c
     readings = {text: tuple(found.values()) for text, found in readings.items()}
     return Truth(things, readings) if things else None
 
@@ -108,21 +108,21 @@ def consistency(
     true_of = _words_of(scenes, count)
     related = _related(scenes, count) if any(c["relation"] for c in captions) else {}
     known: dict[str, np.ndarray] = {}
-    for said in captions:
-        if _reading(said) in known:
+    for c in captions:
+        if _reading(c) in known:
             continue
         fits = []
-        for mention in said["mentions"]:
+        for mention in c["mentions"]:
             words = (mention["node"], *mention["adjectives"])
             fits.append(np.all([true_of[word] for word in words], axis=0))
         holds = np.zeros(len(scenes), bool)
         for places in permutations(range(count), len(fits)):
             here = np.all([fit[:, place] for fit, place in zip(fits, places)], axis=0)
-            if said["relation"]:
-                here &= related[said["relation"]][:, *places[:2]]
+            if c["relation"]:
+                here &= related[c["relation"]][:, *places[:2]]
             holds |= here
-        known[_reading(said)] = holds
-    return np.stack([known[_reading(said)] for said in captions], 1)
+        known[_reading(c)] = holds
+    return np.stack([known[_reading(c)] for c in captions], 1)
 
 # %% ../../nbs/evaluation/606_oracle.ipynb #3d7590b6
 def oracle_pairs(
@@ -194,9 +194,9 @@ def oracle_hierarchy(
     if not choices.any(1).all():
         row = int((~choices.any(1)).argmax())
         raise ValueError(f"right: no class is true of image {row}")
-    item, said = np.nonzero(choices)
+    item, chosen = np.nonzero(choices)
     values = {}
-    for metric, numbers in metrics(said, targets[item]).items():
+    for metric, numbers in metrics(chosen, targets[item]).items():
         total = np.bincount(item, np.asarray(numbers, float), minlength=len(targets))
         values["oracle", metric] = total / choices.sum(1)
     return values_by_item(values)
@@ -207,7 +207,7 @@ def texts_hold(
 ) -> Bool[np.ndarray, "N T"]:
     "Which texts are true of which images, in any of their readings."
     scenes = [truth.things[Path(path)] for path in paths]
-    readings = [said for text in texts for said in truth.readings[text]]
+    readings = [reading for text in texts for reading in truth.readings[text]]
     owner = np.repeat(np.arange(len(texts)), [len(truth.readings[text]) for text in texts])
     first = np.flatnonzero(np.diff(owner, prepend=-1))
     return np.logical_or.reduceat(consistency(scenes, readings), first, axis=1)

@@ -135,10 +135,10 @@ def _cosines(model: DualEncoder, world: StateWorld, split: str, each: int, pairs
     step = world.images(split) // len(world.pairs(split)) // each
     scenes = [world.scene(split, index) for index in range(0, world.images(split), step)]
     pixels = _pixels([world.render(scene).image for scene in scenes])
-    said = [f"a photo of {state} {shape}" for state, shape in pairs]
+    prompts = [f"a photo of {state} {shape}" for state, shape in pairs]
     with inference(model):
         images = model.encode_image(pixels, normalize=True)
-        texts = model.encode_text(model.tokenizer(said), normalize=True)
+        texts = model.encode_text(model.tokenizer(prompts), normalize=True)
     return _SCALE * images @ texts.T, [pairs_of(scene)[0] for scene in scenes]
 
 
@@ -171,14 +171,14 @@ def states_scores(
     seen = torch.tensor([pair in world.split.train for pair in shown])
     states, shapes = [*STATE_GROUP], [*SHAPE_GROUP]
     pairs = [*world.split.train, *world.split.val_unseen]
-    said = [state_caption(state, "disc", "state", "photo").text for state in states]
-    right = _choose(model, pixels, said) == torch.tensor([states.index(s) for s, _ in shown])
+    prompts = [state_caption(state, "disc", "state", "photo").text for state in states]
+    right = _choose(model, pixels, prompts) == torch.tensor([states.index(s) for s, _ in shown])
     found = {"state": _share(right)}
-    said = [state_caption("red", shape, "shape", "photo").text for shape in shapes]
-    right = _choose(model, pixels, said) == torch.tensor([shapes.index(o) for _, o in shown])
+    prompts = [state_caption("red", shape, "shape", "photo").text for shape in shapes]
+    right = _choose(model, pixels, prompts) == torch.tensor([shapes.index(o) for _, o in shown])
     found["shape"] = _share(right)
-    said = [state_caption(*pair, "pair", "photo").text for pair in pairs]
-    right = _choose(model, pixels, said) == torch.tensor([pairs.index(pair) for pair in shown])
+    prompts = [state_caption(*pair, "pair", "photo").text for pair in pairs]
+    right = _choose(model, pixels, prompts) == torch.tensor([pairs.index(pair) for pair in shown])
     found |= {"seen pairs": _share(right[seen]), "unseen pairs": _share(right[~seen])}
     return found | composition_scores(model, source)
 

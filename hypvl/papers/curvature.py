@@ -118,8 +118,8 @@ def curvature_figure(
             colour = _COLOURS.get(row["outcome"], ".45")
             left.plot([row["low"], row["high"]], [place, place], color=colour, lw=2)
             left.plot(row["effect"], place, "o", color=colour, ms=6)
-            said = {"color": colour, "fontsize": 7, "ha": "center"}
-            left.text(row["effect"], place - 0.18, row["outcome"], **said)
+            font = {"color": colour, "fontsize": 7, "ha": "center"}
+            left.text(row["effect"], place - 0.18, row["outcome"], **font)
         left.set_yticks(
             range(len(judged)), [name.replace(" − ", "\n− ") for name in judged["contrast"]]
         )

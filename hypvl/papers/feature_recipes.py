@@ -88,10 +88,10 @@ def split_retrieval(
     items = retrieval_items(
         model, points["image"], points["text"], owners, dataset=dataset, scores=scores
     )
-    said = store.items[store.items["kind"].eq("caption")]
-    training = said["text"][said["split"].eq("train") & said["text"].ne("")]
+    captions = store.items[store.items["kind"].eq("caption")]
+    training = captions["text"][captions["split"].eq("train") & captions["text"].ne("")]
     bag = BagOfWords(training) if len(training) else None
-    by_row = dict(zip(said["row"], said["text"]))
+    by_row = dict(zip(captions["row"], captions["text"]))
     baselines = retrieval_baselines(owners, len(images), [by_row[row] for row in texts], bag)
     perfect = baselines[baselines["model"].eq("chance")].assign(model="oracle", value=1.0)
     beside = pd.concat([baselines, perfect]).assign(suite="retrieval", dataset=dataset)

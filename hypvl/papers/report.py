@@ -288,7 +288,7 @@ def _remove_others(out: Path, frames: Mapping, tables: Mapping):
             (out / "tables" / f"{name}{ending}").unlink(missing_ok=True)
 
 # %% ../../nbs/papers/811_report.ipynb #c37eef0c
-def _told_again(out: Path, facts: Mapping) -> list[str]:
+def _replaced_results(out: Path, facts: Mapping) -> list[str]:
     "A line that says whose results are replaced, where an evaluation of something else wrote them."
     before, results = _evaluation_of(out), out / "results.csv"
     if before is None or not results.is_file():
@@ -386,17 +386,17 @@ def evaluate_checkpoint(
 
     def keep_so_far(so_far):
         "Write results and tables after each task with a number."
-        nonlocal told
+        nonlocal replaced
         if so_far["results"]["value"].iloc[-1:].notna().all():
-            if told:  # replaced files are removed before the first new row
+            if replaced:  # such files are removed before the first new row
                 _remove_others(out, {}, {})
                 save_provenance(asked | {"commit": commit, "finished": False}, out)
-                told = []
+                replaced = []
             _write_results(stamped(so_far["results"]), {}, out, suite, reference)
 
-    first, told = reading.get("share", Share()).rank == 0, []
+    first, replaced = reading.get("share", Share()).rank == 0, []
     with folder_lock(out) if first else nullcontext():  # a second evaluation of `out` waits
-        told = again = _told_again(out, asked) if first else []
+        replaced = again = _replaced_results(out, asked) if first else []
         for line in again:
             say(line)
         frames = evaluate_suite(
@@ -424,7 +424,7 @@ def evaluate_checkpoint(
             return {}
         results = stamped(results)
         origin = {"commit": commit, "data": results["data"].iloc[0]}
-        for line in [] if again else _told_again(out, {"data": origin["data"]}):
+        for line in [] if again else _replaced_results(out, {"data": origin["data"]}):
             say(line)
         classes = frames.pop("classes", None)
         files = _write_results(results, frames, out, suite, reference)

@@ -63,8 +63,8 @@ def rerank_distances(
     """
     query, candidates = np.asarray(query, np.float64), np.asarray(candidates, np.float64)
     if metric not in ("l1", "l2") or factors < 1 or not (np.asarray(curvature) > 0).all():
-        said = f"metric={metric!r}, factors={factors}, curvature={curvature}"
-        raise ValueError(f"metric 'l1' or 'l2', factors ≥ 1, curvature > 0 needed, got {said}")
+        got = f"metric={metric!r}, factors={factors}, curvature={curvature}"
+        raise ValueError(f"metric 'l1' or 'l2', factors ≥ 1, curvature > 0 needed, got {got}")
     if not (np.isfinite(query).all() and np.isfinite(candidates).all()):
         raise ValueError("query, candidates: finite numbers needed")
     if query.ndim != 1 or candidates.shape[1:] != query.shape or len(query) % factors:

@@ -200,8 +200,8 @@ def paint_results(searcher: Searcher, view: View, query: Query) -> str:
     if view.columns:
         return columns(searcher.gallery, lists, view)
     found = lists["hits"]
-    said = escaped(counted(found, view))
-    return f"<p>{said}</p>{cards(searcher.gallery, found.hits, view.score)}"
+    summary = escaped(counted(found, view))
+    return f"<p>{summary}</p>{cards(searcher.gallery, found.hits, view.score)}"
 
 
 def _models_of(view):
@@ -411,8 +411,8 @@ element.addEventListener('pointercancel', () => { if (from) restore(); });
 """
 
 
-ADDRESS = """(told) => {
-  const [depth, address] = [parseInt(told), told.slice(told.indexOf(' ') + 1)];
+ADDRESS = """(sent) => {
+  const [depth, address] = [parseInt(sent), sent.slice(sent.indexOf(' ') + 1)];
   const theme = new URLSearchParams(location.search).get('__theme');
   const parts = [theme ? '__theme=' + theme : '', address].filter(Boolean).join('&');
   const how = depth > (history.state?.depth ?? 0) ? 'pushState' : 'replaceState';
@@ -536,7 +536,7 @@ class _Painter:
         self.controls: dict[str, Any] = {}
         self.text = 10  # position of the two texts in the result of `painted`
 
-    def painted(self, session: Session, progress: Progress, said: str = "") -> list[object]:
+    def painted(self, session: Session, progress: Progress, message: str = "") -> list[object]:
         "All that the page shows of a session; of the one before where this one cannot be."
         began = time.perf_counter()
         try:
@@ -546,8 +546,8 @@ class _Painter:
             before = session.back() if session.past else replace(session, view=View(), upload=None)
             return self.painted(before, progress, str(error))
         took = time.perf_counter() - began
-        wrong = f'<span class="wrong">{escaped(said)}</span>'
-        status = f'<div role="status">{wrong if said else f"{1000 * took:.0f} ms"}</div>'
+        wrong = f'<span class="wrong">{escaped(message)}</span>'
+        status = f'<div role="status">{wrong if message else f"{1000 * took:.0f} ms"}</div>'
         view = session.view
         values = _shown_values(self.explorer, session, self.controls)
         back = gr.update(interactive=bool(session.past))
@@ -576,13 +576,13 @@ class _Painter:
 # %% ../../nbs/search/713_explorer_page.ipynb #45ba5ad3
 def _read_view(explorer: Explorer, address: str) -> tuple[View, str]:
     "The view from the valid settings of a URL, and its errors."
-    view, said = without_mistakes(address)
+    view, message = without_mistakes(address)
     for name in ("model", "beside"):
         value = getattr(view, name)
         if value and value not in explorer.names:
             view = replace(view, **{name: ""})
-            said = "; ".join(filter(None, [said, f"{name}: there is no {value!r} here"]))
-    return view, said
+            message = "; ".join(filter(None, [message, f"{name}: there is no {value!r} here"]))
+    return view, message
 
 # %% ../../nbs/search/713_explorer_page.ipynb #a22314e3
 class _ViewEvents:
@@ -593,8 +593,8 @@ class _ViewEvents:
         self.painted = painter.painted
 
     def load(self, session, request: gr.Request, progress=gr.Progress()):
-        view, said = _read_view(self.explorer, str(request.query_params))
-        return self.painted(replace(session, view=view), _reported(progress), said)
+        view, message = _read_view(self.explorer, str(request.query_params))
+        return self.painted(replace(session, view=view), _reported(progress), message)
 
     def set(self, name, session, value, progress=gr.Progress()):
         "A control was moved."
@@ -604,30 +604,30 @@ class _ViewEvents:
         if name in ("low", "high"):
             value = value or 0
             changes[name] = float("inf") if name == "high" and not value else value
-        said = ""
+        message = ""
         try:
             view = replace(session.view, **changes)
             if name == "threshold":
                 view = replace(view, threshold=float(f"{value:.6g}"))
             if view.also and not all(self.explorer.searcher(n).composes for n in _models_of(view)):
-                said = f"“{view.also}” is left out: not every model here can join two texts"
+                message = f"“{view.also}” is left out: not every model here can join two texts"
                 view = replace(view, also="")
         except ValueError as error:
             return self.painted(session, _reported(progress), str(error))
         stays = name in ("threshold", "k") or (name == "show" and value != "pictures")
         moved = replace(session, view=view) if stays else session.go(view, session.upload)
-        painted = self.painted(moved, _reported(progress), said)
+        painted = self.painted(moved, _reported(progress), message)
         if name in ("threshold", "k"):  # a slider that is being moved must not jump
             painted[-len(self.painter.controls) :] = [gr.skip()] * len(self.painter.controls)
         return painted
 
     def visit(self, session, event: gr.EventData, progress=gr.Progress()):
         "The browser went back or forward."
-        told = event._data or {}
-        back = len(session.past) - int(told.get("depth", 0))
+        sent = event._data or {}
+        back = len(session.past) - int(sent.get("depth", 0))
         if back <= 0:
-            view, said = _read_view(self.explorer, str(told.get("address", "")))
-            return self.painted(session.go(view), _reported(progress), said)
+            view, message = _read_view(self.explorer, str(sent.get("address", "")))
+            return self.painted(session.go(view), _reported(progress), message)
         for _ in range(back):  # uploads come back, too
             session = session.back()
         return self.painted(session, _reported(progress))
@@ -654,8 +654,8 @@ class _QueryEvents:
             view = replace(session.view, **changes, show=_asking(session.view))
             query_point(self.explorer.searcher(view.model), view, session.upload)
         except ValueError as error:
-            said = f"{error}{_readable(self.explorer.searcher(session.view.model))}"
-            painted = self.painted(session, _reported(progress), said)
+            message = f"{error}{_readable(self.explorer.searcher(session.view.model))}"
+            painted = self.painted(session, _reported(progress), message)
             first = self.painter.text
             painted[first : first + 2] = [gr.skip()] * 2  # keep the typed text for correction
             return painted
@@ -672,11 +672,11 @@ class _QueryEvents:
 
     def choose(self, session, event: gr.EventData, progress=gr.Progress()):
         "A result, a picture or a factor was clicked."
-        told = event._data or {}
-        if "factor" in told:
-            view = replace(session.view, factor=int(told["factor"]), show="map")
+        sent = event._data or {}
+        if "factor" in sent:
+            view = replace(session.view, factor=int(sent["factor"]), show="map")
             return self.painted(session.go(view, session.upload), _reported(progress))
-        changes = dict(item=str(told.get("key", "")), text="", also="", box=())
+        changes = dict(item=str(sent.get("key", "")), text="", also="", box=())
         view = replace(session.view, **changes, show=_asking(session.view))
         return self.painted(session.go(view), _reported(progress))
 
@@ -708,16 +708,16 @@ class _BoxEvents:
         if not text.strip():
             return self.whole(session, progress)
         view = session.view
-        said = "box: choose a picture or send one first"
+        message = "box: choose a picture or send one first"
         if session.upload is not None or (view.item and not view.text):
             try:
                 box = tuple(float(side) / 100 for side in text.split(","))
                 view = replace(view, box=box, show=_asking(view))
                 return self.painted(session.go(view, session.upload), _reported(progress))
             except ValueError:
-                said = "box: left, top, right, bottom in percent, left below right and so down"
-                said += f", got {text!r}"
-        painted = self.painted(session, _reported(progress), said)
+                message = "box: left, top, right, bottom in percent, left below right and so down"
+                message += f", got {text!r}"
+        painted = self.painted(session, _reported(progress), message)
         painted[self.painter.text - 2] = gr.skip()  # keep the typed text for correction
         return painted
 
@@ -752,10 +752,10 @@ class _GalleryEvents:
                 self._changed = source.changed(gallery.store)
                 took = time.monotonic() - began
                 self._again = began + max(_WATCH - 5, 100 * took)  # at most 1 % of the time
-        said, count = "Look for new pictures", self._changed
+        message, count = "Look for new pictures", self._changed
         if count:
-            said = f"Look at {count:,} new or changed files"
-        return gr.update(value=said, variant="primary" if count else "secondary")
+            message = f"Look at {count:,} new or changed files"
+        return gr.update(value=message, variant="primary" if count else "secondary")
 
     def renew(self, session, progress=gr.Progress()):
         "Look for new pictures."
@@ -765,8 +765,8 @@ class _GalleryEvents:
         self._again = 0.0
         lost = session.view.item and session.view.item not in gallery.rows
         session = Session() if lost else session
-        said = "" if len(gallery.items) != len(old.items) else "no new pictures"
-        return [*self.painted(session, _reported(progress), said), _headline(gallery)]
+        message = "" if len(gallery.items) != len(old.items) else "no new pictures"
+        return [*self.painted(session, _reported(progress), message), _headline(gallery)]
 
 # %% ../../nbs/search/713_explorer_page.ipynb #29d426ef
 def _asking(view):
@@ -978,8 +978,8 @@ class OwnPagesOnly:
             if site is None:
                 own = origin is None or urlsplit(origin).netloc == headers.get("host")
             if not own:
-                said = "another site may not send anything; open the page itself"
-                await PlainTextResponse(said, 403)(scope, receive, send)
+                message = "another site may not send anything; open the page itself"
+                await PlainTextResponse(message, 403)(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 

@@ -370,8 +370,8 @@ def measured(
 
 def _named(view: View, searcher: Searcher) -> set[str]:
     "Labels that occur as words in the texts of a view."
-    said = _words(f"{view.text} {view.also}")
-    return {label for label in searcher.gallery.labels if _words(label) in said}
+    words = _words(f"{view.text} {view.also}")
+    return {label for label in searcher.gallery.labels if _words(label) in words}
 
 
 def _words(text: str) -> str:

@@ -61,5 +61,5 @@ def reproduce(notebook, out, data):
     out.mkdir(parents=True, exist_ok=True)
     (out / "data").symlink_to(data)
     parameters = {"preset": "smoke", "out": str(out)}
-    code, said = in_new_process(run_notebook, notebook, out, parameters, log=out / "log.txt")
+    code, output = in_new_process(run_notebook, notebook, out, parameters, log=out / "log.txt")
     assert code == 0, f"exit code {code} (-9: after ten minutes): {said[-4000:]}"

@@ -123,13 +123,13 @@ def test_geometries_as_data():
     assert config_hash(ProductConfig(form="triton")) != config_hash(ProductConfig())
     message = "form='triton' needs mode='stable', got mode='lit"
     refused(message, ProductConfig(form="triton", mode="literal").make)
-    for config, sizes, said in (
+    for config, sizes, message in (
         (ProductConfig, {"k": 0}, "k: 1 or more, got 0"),
         (ProductConfig, {"d": -1}, "d: 1 or more, got -1"),
         (SphereConfig, {"dim": 0}, "dim: 1 or more, got 0"),
         (EuclideanConfig, {"dim": 0}, "dim: 1 or more, got 0"),
     ):
-        refused(said, config, **sizes)
+        refused(message, config, **sizes)
     message = "unknown kind 'spher' of GeometryConfig. Did you mean 'sphere'"
     refused(message, from_dict, GeometryConfig, {"kind": "spher"})
     message = "unknown key 'k' of SphereConfig"

@@ -54,5 +54,5 @@ def test_several_seeds_give_an_interval_over_seeds(compared, capsys):
     arguments = ["--steps", "6", "--dim", "8", "--seeds", "2", "--out", str(compared / "seeds")]
     assert main(["compare", str(compared), *arguments]) == 0
     printed = capsys.readouterr()
-    said = printed.out + printed.err
-    assert "2 seeds" in said and said.index("About ") < said.index("1/9 ")
+    output = printed.out + printed.err
+    assert "2 seeds" in output and output.index("About ") < output.index("1/9 ")

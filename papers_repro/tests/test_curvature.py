@@ -21,9 +21,9 @@ def reproduce(out, code=0, **parameters):
     "What the notebook prints when it ends with an exit code."
     settings = {"out": str(out), "processes": 1} | parameters
     job = run_notebook, "curvature.ipynb", out, settings
-    found, said = in_new_process(*job, log=out / "log.txt")
-    assert (found or 0) == code, said[-4000:]
-    return said
+    found, output = in_new_process(*job, log=out / "log.txt")
+    assert (found or 0) == code, output[-4000:]
+    return output
 
 
 def test_study_renders_contrasts_and_figure(tmp_path):
@@ -50,5 +50,5 @@ def test_study_renders_contrasts_and_figure(tmp_path):
 def test_study_asks_for_features_and_known_groups(tmp_path):
     assert "features: the folder of a feature store" in reproduce(tmp_path, code=1)
     made_store(tmp_path / "store")
-    said = reproduce(tmp_path, code=1, features=str(tmp_path / "store"), groups="flat")
-    assert "groups='flat': unknown, primary, plain, coned, radii, contrast, cones" in said
+    output = reproduce(tmp_path, code=1, features=str(tmp_path / "store"), groups="flat")
+    assert "groups='flat': unknown, primary, plain, coned, radii, contrast, cones" in output

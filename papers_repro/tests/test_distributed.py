@@ -122,7 +122,7 @@ def model(**settings):
 
 
 def samples(tokenizer, first, last, words=None):
-    "Part of the batch; a caption has as many words as the longest of the part, or as is said."
+    "Part of the batch; captions are as long as the longest of the part, or as `words`."
     generator = torch.Generator().manual_seed(0)
     images = torch.rand(2, BATCH, 3, 24, 24, generator=generator, dtype=torch.float64)
     captions = CAPTIONS[first:last]  # none is its box's: one point has no direction to itself
@@ -282,10 +282,10 @@ def validated(accelerator):
         mine = [whole.batch(i) for i in range(2)]
     gather = gather_processes if accelerator.num_processes > 1 else None
     step = Step(Linear2(), objective(), {}, gather, accelerator.num_processes)
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         columns = Validation(mine, step, accelerator).measure(0)
-    return columns, [str(warning.message) for warning in said]
+    return columns, [str(warning.message) for warning in caught]
 
 
 def runs(accelerator, folder):
@@ -436,13 +436,13 @@ def test_training_equals_one_process(ranks, folder, tmp_path):
 
 
 def test_validation_leaves_out_what_one_process_alone_has(ranks):
-    (columns, said), (other, unsaid) = (rank["validated"] for rank in ranks)
+    (columns, warned), (other, silent) = (rank["validated"] for rank in ranks)
     expected, nothing = validated(make_accelerator(device="cpu"))
     assert columns == other and columns.keys() == expected.keys() and len(columns) > 2
     for name, value in expected.items():
         assert math.isclose(columns[name], value, rel_tol=1e-5), name
-    assert not nothing and not unsaid and len(said) == 1
-    assert "parts of unequal size" in said[0] and "[4, 0]" in said[0]
+    assert not nothing and not silent and len(warned) == 1
+    assert "parts of unequal size" in warned[0] and "[4, 0]" in warned[0]
 
 
 def test_a_resumed_run_is_the_same_bit_for_bit(ranks, folder):

@@ -95,10 +95,10 @@ def test_seeds_share_training_data_and_no_test_item(paper, section, out):
 def test_the_first_draw_is_what_it_was():
     "Texts of scenes as committed rows have measured them; pixels depend on the JPEG encoder."
     world = World()
-    said = {
+    captions = {
         split: caption(world, world.scene(split, 7)).text for split in ("val", "seen", "unseen")
     }
-    assert said == {
+    assert captions == {
         "val": "a small snare drum is above a boot",
         "seen": "a fruit",
         "unseen": "a photo of a broken thing and a broken red crib bed",
@@ -107,4 +107,6 @@ def test_the_first_draw_is_what_it_was():
     assert checklist_pair(world, "attribute_color", 3).false.text == "a yellow lemon"
     assert World().with_draw(0).scene("unseen", 7) == world.scene("unseen", 7)
     fresh = world.with_draw(1)
-    assert [caption(fresh, fresh.scene(split, 7)).text for split in said] != [*said.values()]
+    assert [caption(fresh, fresh.scene(split, 7)).text for split in captions] != [
+        *captions.values()
+    ]

@@ -199,9 +199,9 @@ def test_what_classes_are_called_is_said(classes, capsys):
     names = classes / "names.txt"
     names.write_text("cat\ta cat\nNA\tsalt\n2024\ta year\n")
     assert main(of_folders(classes, classes / "called", "--names", str(names))) == 0
-    said = capsys.readouterr().out
-    assert "classes: 2024 → a year, NA → salt, cat → a cat, … 3 in all" in said
-    assert "prompts: a photo of a {} | a picture of a {} | one {}" in said
+    output = capsys.readouterr().out
+    assert "classes: 2024 → a year, NA → salt, cat → a cat, … 3 in all" in output
+    assert "prompts: a photo of a {} | a picture of a {} | one {}" in output
     facts = json.loads((classes / "called/provenance.json").read_text())
     assert facts["names"] == {"2024": "a year", "NA": "salt", "cat": "a cat"}
     names.write_text("2024 a year\nNA salt\ncat a cat\n")
@@ -219,7 +219,7 @@ def test_what_is_asked_for_wrongly_replaces_nothing(classes, capsys):
     assert main(of_folders(classes, out, "--names", str(names))) == 0
     before = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
     assert out / "items.parquet" in before and out / "predictions.parquet" in before
-    for text, words, said in (
+    for text, words, message in (
         ("catt\ta cat\nNA\tsalt\n2024\ta year\n", (), "'cat'; 'catt' is no class folder"),
         (None, (), "names: no file"),
         ("cat\tcat\nNA\tsalt\n2024\ta year\n", ("--sections", "foo"), "unknown name 'foo'"),
@@ -227,8 +227,8 @@ def test_what_is_asked_for_wrongly_replaces_nothing(classes, capsys):
         names.write_text(text) if text else names.unlink()
         capsys.readouterr()
         assert main(of_folders(classes, out, "--names", str(names), *words)) == 2
-        told = capsys.readouterr()
-        assert said in told.err and told.out == "", told
+        printed = capsys.readouterr()
+        assert message in printed.err and printed.out == "", printed
         after = {path: path.stat().st_mtime_ns for path in out.rglob("*") if path.is_file()}
         assert after == before
 
@@ -249,9 +249,9 @@ def test_pictures_that_nobody_reads_are_missing(classes, capsys):
     assert "replaces" not in capsys.readouterr().out
     (folder / "classes/cat/2.png").unlink()
     assert main(of_folders(folder, folder / "out")) == 0
-    said = capsys.readouterr().out
-    assert "replaces the results of evaluate0, suite folder, sections all, from 20" in said
-    assert "tables " not in said  # the suite has none
+    output = capsys.readouterr().out
+    assert "replaces the results of evaluate0, suite folder, sections all, from 20" in output
+    assert "tables " not in output  # the suite has none
     assert main([*of_folders(folder, classes / "above"), "--data_root", str(folder)]) == 1
     assert (
         "deeper, as 'classes/2024/0.png'; is 'data_root/classes' meant" in capsys.readouterr().err
@@ -278,7 +278,7 @@ def test_what_cannot_begin_ends_at_once_with_2(classes, capsys):
     "And leaves nothing behind."
     (classes / "file.txt").write_text("mine")
     before = sorted(classes.rglob("*"))
-    for words, said in (
+    for words, message in (
         (of_folders(classes, classes / "file.txt"), "is a file, a folder is needed"),
         (of_folders(classes, classes / "classes/out"), "where it would count as a class"),
         (of_folders(classes, classes / "x", "--batch_size", "0"), "batch_size: at least 1, got 0"),
@@ -288,7 +288,7 @@ def test_what_cannot_begin_ends_at_once_with_2(classes, capsys):
             code = main(words)
         except SystemExit as ended:  # argparse's own way
             code = ended.code
-        assert (code, said in capsys.readouterr().err) == (2, True), words
+        assert (code, message in capsys.readouterr().err) == (2, True), words
     assert sorted(classes.rglob("*")) == before
 
 
@@ -358,11 +358,11 @@ def test_a_plugin_brings_a_geometry(folder):
     assert in_new_process(save_torus, folder, log=log) == (0, "")
     call = command(folder, "of_torus")[2:]
     call[call.index("--checkpoint") + 1] = f"{folder}/torus"
-    code, said = in_new_process(main, call, log=log)
-    assert code == 2 and "'torus'" in said, said
-    code, said = in_new_process(main, [*call, "--plugin", str(plugin)], log=log)
-    assert code == 3, said[-3000:]
-    assert "torus, score 'paper'" in said
+    code, output = in_new_process(main, call, log=log)
+    assert code == 2 and "'torus'" in output, output
+    code, output = in_new_process(main, [*call, "--plugin", str(plugin)], log=log)
+    assert code == 3, output[-3000:]
+    assert "torus, score 'paper'" in output
     rows = results(folder, "of_torus")
     assert rows[rows["model"] == "torus"]["value"].notna().all()
 

@@ -186,6 +186,6 @@ def test_a_recipe_trains_in_processes_that_the_user_starts(name, root, tmp_path)
     assert done.returncode == 0, done.stderr[-4000:]
     lines = [line for line in done.stdout.splitlines() if line[:1].isalpha()]
     assert len(set(lines)) == len(lines), lines
-    said = [line.partition(" ")[0] for line in lines]
-    said = [word for word in said if word != "tests"]  # where the world has an evaluation set
-    assert said == ["recipe", "data", "training", "done", "model"]  # the first process alone
+    output = [line.partition(" ")[0] for line in lines]
+    output = [word for word in output if word != "tests"]  # where the world has an evaluation set
+    assert output == ["recipe", "data", "training", "done", "model"]  # the first process alone

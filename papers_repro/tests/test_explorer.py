@@ -354,8 +354,8 @@ def test_type_sort_and_follow_to_the_root(world, tab):
     words.fill("a zygote")
     words.press("Enter")
     tab.wait_for_selector("#status .wrong")
-    said = tab.inner_text("#status")
-    assert "zy" in said and "It reads, for example: " in said
+    output = tab.inner_text("#status")
+    assert "zy" in output and "It reads, for example: " in output
     assert words.input_value() == "a zygote"  # what was typed can be mended
 
 
@@ -376,10 +376,10 @@ def test_two_models_factors_and_exports(world, tab):
             tab.get_by_role("button", name=f"Save {kind}").click()
         saved[kind] = Path(download.value.path()).read_bytes()
     assert len(saved["CSV"].decode().splitlines()) == 5
-    told = json.loads(saved["JSON"])
-    assert from_address(told["address"]).direction == "wholes"
-    assert [found["model"] for found in told["lists"]] == ["phyclip"]
-    assert [hit["key"] for hit in told["lists"][0]["hits"]] == keys(tab)
+    output = json.loads(saved["JSON"])
+    assert from_address(output["address"]).direction == "wholes"
+    assert [found["model"] for found in output["lists"]] == ["phyclip"]
+    assert [hit["key"] for hit in output["lists"][0]["hits"]] == keys(tab)
 
 
 def shows(page, wanted):

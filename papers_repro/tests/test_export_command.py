@@ -55,12 +55,12 @@ def test_programs_give_the_points_of_the_model(saved, form, tmp_path, capsys):
             pytest.importorskip(library)
     model, folder = saved
     assert main(["export", str(folder), f"--{form}", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     read, suffix = {"torch": (of_torch, "pt2"), "onnx": (of_onnx, "onnx")}[form]
     programs = {}
     for name in ("image_encoder", "text_encoder"):
         path = tmp_path / f"{name}.{suffix}"
-        assert f"written: {path}" in said
+        assert f"written: {path}" in output
         programs[name] = read(path)
     for count in (1, 3):
         for name, (batch, points) in batches(model, count).items():
@@ -92,6 +92,6 @@ def test_wrong_calls_say_what_to_do(saved, tmp_path, monkeypatch, capsys):
         "hypvl.models.export.find_spec", lambda name: None if name in absent else find_spec(name)
     )
     assert main([*front, "--onnx", out]) == 2
-    said = capsys.readouterr().err
-    assert "needs onnx and onnxscript" in said and "form='torch' needs nothing more" in said
+    output = capsys.readouterr().err
+    assert "needs onnx and onnxscript" in output and "form='torch' needs nothing more" in output
     assert not (tmp_path / "out").exists()

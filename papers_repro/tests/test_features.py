@@ -101,8 +101,8 @@ def test_command_trains_on_a_store(store, tmp_path, capsys):
     arguments = ["train", "phyclip:meru", "--preset", "smoke", "--data", str(store.folder)]
     arguments += [*given, "--out", str(tmp_path), "--quiet"]
     assert main([*arguments, "--device", "cpu"]) == 0
-    said = capsys.readouterr().out
-    assert "MERU, preset smoke, seed 0: 20 steps" in said
+    output = capsys.readouterr().out
+    assert "MERU, preset smoke, seed 0: 20 steps" in output
     assert len([*tmp_path.glob("runs/*/frames/validation*")]) == 1
 
 
@@ -122,9 +122,9 @@ def test_command_extracts(tmp_path, capsys):
     arguments = ["features", "extract", "--data", str(pictures(tmp_path / "data")), *names]
     arguments += ["--out", str(tmp_path / "F"), "--device", "cpu", "--quiet"]
     assert main(arguments) == 0
-    said = capsys.readouterr().out
-    assert "6 images, 0 boxes, 12 captions, 0 phrases" in said
-    assert "left out: 1 x broken picture, the first is 6.png" in said
+    output = capsys.readouterr().out
+    assert "6 images, 0 boxes, 12 captions, 0 phrases" in output
+    assert "left out: 1 x broken picture, the first is 6.png" in output
     store = FeatureStore(tmp_path / "F")
     assert store.encoders["image"].name == "shipped:clip_world"
     before = (tmp_path / "F" / "store.json").read_bytes()
@@ -133,14 +133,14 @@ def test_command_extracts(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "change, said",
+    "change, message",
     [
         ({"--image": "tim:resnet50"}, "Did you mean 'timm'?"),
         ({"--image": "timm:resnet50/none.pth"}, "no file 'none.pth'"),
         ({"--data": "nowhere"}, "data: no file or folder 'nowhere'"),
     ],
 )
-def test_command_says_what_is_wrong(tmp_path, capsys, change, said):
+def test_command_says_what_is_wrong(tmp_path, capsys, change, message):
     given = {"--data": str(pictures(tmp_path / "data")), "--image": "shipped:clip_world"}
     given |= {
         "--text": "shipped:clip_world",
@@ -149,4 +149,4 @@ def test_command_says_what_is_wrong(tmp_path, capsys, change, said):
     } | change
     arguments = [part for pair in given.items() for part in pair]
     assert main(["features", "extract", *arguments]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

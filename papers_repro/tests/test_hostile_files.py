@@ -177,8 +177,8 @@ def test_code_in_a_pickle_is_not_run(tmp_path, reader, wrapped, zipped):
         READERS[reader](path)
     assert not owned.exists(), reader
     words = str(e.value)
-    said = ("mkdir", "tensor", "may hold code", "Weights only", "weights_only")
-    assert any(one in words for one in said), words
+    known = ("mkdir", "tensor", "may hold code", "Weights only", "weights_only")
+    assert any(one in words for one in known), words
 
 
 @pytest.mark.parametrize("reader", READERS)

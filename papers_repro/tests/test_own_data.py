@@ -47,8 +47,11 @@ def test_a_folder_is_trained_on_and_evaluated(folder, tmp_path, capsys, caplog):
     command += ("--set", "train.steps=4", "--device", "cpu", "--quiet")
     with caplog.at_level(logging.WARNING):
         assert run(*command) == 0
-    said = capsys.readouterr().out
-    assert "38 pictures with 38 captions, 3 left out" in said and "retrieval/photos t2i_R@1" in said
+    output = capsys.readouterr().out
+    assert (
+        "38 pictures with 38 captions, 3 left out" in output
+        and "retrieval/photos t2i_R@1" in output
+    )
     for kind in ("broken picture", "no caption", "unread kind"):
         assert f"left out: 1 x {kind}, the first is" in caplog.text
     caplog.clear()
@@ -92,12 +95,12 @@ def test_too_many_broken_pictures_stop_before_the_first_step(folder, tmp_path, c
 
 def test_what_is_asked_for_wrongly_says_so_at_once(folder, tmp_path, capsys):
     train = ("train", "phyclip:meru", "--preset", "smoke", "--out", tmp_path / "runs")
-    for more, said in (
+    for more, message in (
         (("--data", folder / "no"), "data: no file or folder"),
         (("--data", folder, "--data_root", folder), "give either data or data_root"),
     ):
         assert run(*train, *more) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     assert run("train", "h2em:csp", "--preset", "smoke", "--data", folder) == 2
     assert "recipes of pairs are phyclip:clip" in capsys.readouterr().err
 

@@ -29,9 +29,9 @@ def photograph(number):
     picture = Image.new("L", (8, 8))
     for kind, (x1, y1, x2, y2) in zip(kinds, corners):
         picture.paste(COLOURS[kind], (int(8 * x1), int(8 * y1), int(8 * x2), int(8 * y2)))
-    said = [f"a small {kind}" for kind in kinds]
+    phrases = [f"a small {kind}" for kind in kinds]
     text = f"{said[0]} with {said[1]} and {said[2]} {number}"
-    return Photograph(f"{number:03d}.jpg", picture, "train", [text], corners, said, (0,) * 3)
+    return Photograph(f"{number:03d}.jpg", picture, "train", [text], corners, phrases, (0,) * 3)
 
 
 def shares(picture):
@@ -63,8 +63,8 @@ def test_small_store_to_tables_and_claims(store, tmp_path):
     settings = {"preset": "photographs", "data_root": str(store.folder), "out": str(tmp_path)}
     settings |= {"seeds": "0", "sections": "main,controls"}
     job = shortened, "visual_hierarchies.ipynb", tmp_path, settings
-    code, said = in_new_process(*job, log=tmp_path / "log.txt")
-    assert not code, said[-6000:]
+    code, output = in_new_process(*job, log=tmp_path / "log.txt")
+    assert not code, output[-6000:]
     results = pd.read_csv(tmp_path / "results.csv", low_memory=False)
     own = results[results["score"].eq("paper") & results["dataset"].eq("Flickr30kEntities")]
     assert own.groupby("section")["model"].nunique()["main"] > 5
@@ -90,7 +90,7 @@ def test_small_store_to_tables_and_claims(store, tmp_path):
 def test_heads_of_the_phrases_of_entities():
     pack = Path(os.environ["HYPVL_DATA"])
     found = photographs(f"flickr8k_entities:{pack / 'flickr'}")
-    said = [phrase for each in found for phrase in each.phrases]
-    heads = pd.Series([phrase_head(phrase)[0] for phrase in said]).value_counts()
+    phrases = [phrase for each in found for phrase in each.phrases]
+    heads = pd.Series([phrase_head(phrase)[0] for phrase in phrases]).value_counts()
     assert {"dog", "person", "man"} == {*heads.index[:3]}
-    assert heads.iloc[:400].sum() > 0.8 * len(said)
+    assert heads.iloc[:400].sum() > 0.8 * len(phrases)

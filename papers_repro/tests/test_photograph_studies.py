@@ -31,11 +31,11 @@ def photograph(number, split):
     "A picture whose colour says which two of three families it shows, each in a box of its own."
     kinds = KINDS[number % 3], KINDS[(number + number // 3) % 3]
     colour = tuple(255 * (kind in kinds) for kind in KINDS)
-    said = [f"a {FAMILIES[kind]}" for kind in kinds]
-    captions = [" and ".join(said), f"a photo of {' and a red '.join(said)}"]
+    phrases = [f"a {FAMILIES[kind]}" for kind in kinds]
+    captions = [" and ".join(phrases), f"a photo of {' and a red '.join(phrases)}"]
     boxes = [(0, 0, 0.5, 1), (0.5, 0, 1, 1)]
     picture = Image.new("RGB", (16, 16), colour)
-    return Photograph(f"{number:03d}.jpg", picture, split, captions, boxes, said, (0, 1), kinds)
+    return Photograph(f"{number:03d}.jpg", picture, split, captions, boxes, phrases, (0, 1), kinds)
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +95,8 @@ def shortened(notebook, out, parameters):
 def reproduce(notebook, store, out, **parameters):
     settings = {"preset": "photographs", "data_root": str(store.folder), "out": str(out)}
     job = shortened, notebook, out, settings | parameters
-    found, said = in_new_process(*job, log=out / "log.txt")
-    assert not found, said[-6000:]
+    found, output = in_new_process(*job, log=out / "log.txt")
+    assert not found, output[-6000:]
     return pd.read_csv(out / "results.csv"), pd.read_csv(out / "tables" / "claims.csv")
 
 
@@ -141,9 +141,9 @@ def parsed(text):
 
 
 def test_syntax_on_photographs(store, tmp_path):
-    said = store.items.loc[store.items["kind"].eq("caption"), "text"].unique()
+    texts = store.items.loc[store.items["kind"].eq("caption"), "text"].unique()
     encoder = load_encoder(store.encoders["text"].name)
-    write_words(store, encoder, load_parser("gold", map(parsed, said)), progress=False)
+    write_words(store, encoder, load_parser("gold", map(parsed, texts)), progress=False)
     settings = {"seeds": "0,1", "more_seeds": "0", "sections": "main,tuning"}
     results, claims = reproduce("syntax.ipynb", store, tmp_path, **settings)
     claims = claims.set_index("id")
@@ -168,8 +168,8 @@ def test_command_makes_a_model_of_photographs(store, tmp_path, capsys):
     command = ["train", "phyclip:phyclip", "--preset", "photographs", "--data", str(store.folder)]
     command += ["--set", "train.steps=4", "--set", "train.batch_size=16"]
     assert main([*command, "--out", str(tmp_path), "--device", "cpu", "--quiet"]) == 0
-    said = capsys.readouterr().out
-    assert "t2i_R@5" in said
+    output = capsys.readouterr().out
+    assert "t2i_R@5" in output
     (folder,) = tmp_path.glob("runs/*/model")
     model = load_model(folder)
     pictures = [photograph(number, "test").image for number in (0, 1, 2, 4)]

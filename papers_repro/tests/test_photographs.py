@@ -44,8 +44,8 @@ def draw(path: Path) -> Path:
 
 def marked(parts) -> str:
     "A caption in the layout of Sentences/."
-    said = [part if isinstance(part, str) else "[/EN#{}/{} {}]".format(*part) for part in parts]
-    return " ".join(said)
+    words = [part if isinstance(part, str) else "[/EN#{}/{} {}]".format(*part) for part in parts]
+    return " ".join(words)
 
 
 def xml_of(width, height, objects) -> str:

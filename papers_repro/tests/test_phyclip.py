@@ -52,12 +52,12 @@ def test_log_is_short_and_names_each_model(smoke, root):
     makefile = (root / "Makefile").read_text()
     assert "--no-progress-bar --log-level WARNING --stdout-file - --stderr-file -" in makefile
     lines = (smoke / "log.txt").read_text().splitlines()  # a bar is many lines here, by its \\r
-    said = [line.strip() for line in lines if "%|" not in line]
+    output = [line.strip() for line in lines if "%|" not in line]
     for name in ("CLIP + boxes", "MERU + boxes", "HyCoCLIP", "PHyCLIP"):
-        ended = [line for line in said if line.startswith(f"{name}, seed 0: 12 steps")]
-        assert len(ended) == 1, said
-    assert len(said) < 60, said
-    assert not any("<table" in line or "Executing Cell" in line for line in said)
+        ended = [line for line in output if line.startswith(f"{name}, seed 0: 12 steps")]
+        assert len(ended) == 1, output
+    assert len(output) < 60, output
+    assert not any("<table" in line or "Executing Cell" in line for line in output)
 
 
 def test_second_run_trains_nothing(smoke):

@@ -115,9 +115,9 @@ def test_download(server, way, capsys):
     row = row_at(f"{server.address}/{way}/meru.pth")
     place = fetch_published(row)
     assert place == published_place(row) and place.read_bytes() == server.content
-    said = capsys.readouterr().out
-    assert "licence CC BY-NC; Desai et al. (2023)" in said and row.address in said
-    assert "checked against the SHA-256 of the first download; none is published" in said
+    output = capsys.readouterr().out
+    assert "licence CC BY-NC; Desai et al. (2023)" in output and row.address in output
+    assert "checked against the SHA-256 of the first download; none is published" in output
     seen = len(server.requests)
     assert fetch_published(row) == place and len(server.requests) == seen  # no network again
     assert "licence" not in capsys.readouterr().out

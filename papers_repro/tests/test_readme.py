@@ -123,8 +123,8 @@ def test_runs_as_printed(block, shell):
     if block.language == "python":
         done = shell(sys.executable, "-c", block.code)
         assert done.returncode == 0, done.stderr[-3000:]
-        for said in re.findall(r"# prints (.+)", block.code):
-            assert said in done.stdout
+        for message in re.findall(r"# prints (.+)", block.code):
+            assert message in done.stdout
         return
     before = "" if "activate" in block.code else "source .venv/bin/activate\n"
     done = shell("bash", "-e", "-o", "pipefail", "-c", before + block.code)

@@ -289,9 +289,9 @@ assert main(["list", "models", "--contains", "clip_states"]) == 0
 def test_geometry_and_losses_need_torch_and_little_more(root):
     done = subprocess.run([sys.executable, "-c", CORE], capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
-    said = done.stdout.splitlines()
-    assert len(said) == 4 + len(paper_packages()) + 1, said
-    assert all("which is not installed: pip install 'hypvl[" in line for line in said[:4]), said
+    output = done.stdout.splitlines()
+    assert len(output) == 4 + len(paper_packages()) + 1, output
+    assert all("which is not installed: pip install 'hypvl[" in line for line in output[:4]), output
     assert "hypvl list: error: hypvl.papers needs pandas, which is not installed" in done.stderr
 
 
@@ -381,9 +381,9 @@ def test_readme_names_what_exists(root):
 def test_lab_may_be_started_by_root(root):
     "As in a container; nobody else is given the option."
     command = ["make", "--dry-run", "--old-file=.venv/.installed", "lab"]
-    said = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
-    assert ("--allow-root" in said) == (os.getuid() == 0)
-    assert "jupyter lab" in said and "--ip" not in said
+    output = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+    assert ("--allow-root" in output) == (os.getuid() == 0)
+    assert "jupyter lab" in output and "--ip" not in output
 
 
 PACKED = ("hypvl", "papers_repro/reference", "papers_repro/claims", "papers_repro/audit")

@@ -65,8 +65,8 @@ def test_api_is_in_reading_order_and_its_first_page_has_the_public_names(root):
 def test_links_lead_to_pages(tmp_path, page, link, leads_to):
     known = {"README.md", "nbs/geometry/100_a.md", "results/README.md", "results/mini/index.md"}
     (tmp_path / "Makefile").touch()
-    said = pages.with_links_to_pages(f"[x]({link})", page, known, "https://host", tmp_path)
-    assert said == f"[x]({leads_to.replace('%2C', ',')})"
+    output = pages.with_links_to_pages(f"[x]({link})", page, known, "https://host", tmp_path)
+    assert output == f"[x]({leads_to.replace('%2C', ',')})"
 
 
 def test_the_configuration_of_the_site_can_be_read(root):
@@ -119,8 +119,8 @@ def test_an_executed_notebook_has_the_links_of_its_original(tmp_path):
     known = {"papers_repro/a.md", "papers_repro/results/world/a/a.md", "nbs/b.md"}
     page = "papers_repro/results/world/a/a.md"
     for link in ("../nbs/b.ipynb", "../../../../nbs/b.ipynb"):
-        said = pages.with_links_to_pages(f"[x]({link})", page, known, "", tmp_path)
-        assert said == "[x](../../../../nbs/b.md)"
+        output = pages.with_links_to_pages(f"[x]({link})", page, known, "", tmp_path)
+        assert output == "[x](../../../../nbs/b.md)"
 
 
 def test_a_notebook_is_shown_without_what_nbdev_hides(tmp_path):
@@ -143,8 +143,8 @@ def test_a_notebook_is_shown_without_what_nbdev_hides(tmp_path):
 
 
 def test_displayed_formulas_become_paragraphs():
-    said = pages.displays_apart("It is,\n$$x = \\$1,\ny$$\nwhere `$$a$$` stands.\n\n$$z$$")
-    assert said == "It is,\n\n$$x = \\$1,\ny$$\n\nwhere `$$a$$` stands.\n\n$$z$$\n\n"
+    output = pages.displays_apart("It is,\n$$x = \\$1,\ny$$\nwhere `$$a$$` stands.\n\n$$z$$")
+    assert output == "It is,\n\n$$x = \\$1,\ny$$\n\nwhere `$$a$$` stands.\n\n$$z$$\n\n"
     assert pages.displays_apart("$a$ and $b$") == "$a$ and $b$"
 
 
@@ -176,8 +176,8 @@ def test_stars_of_shapes_are_no_emphasis():
     pytest.importorskip("griffe", reason="comes with the extra site")
     from comments import shapes_kept
 
-    said = shapes_kept("`x` [*B, N] and `y[*B]`, *other* **Bold** words")
-    assert said == r"`x` [\*B, N] and `y[*B]`, *other* **Bold** words"
+    output = shapes_kept("`x` [*B, N] and `y[*B]`, *other* **Bold** words")
+    assert output == r"`x` [\*B, N] and `y[*B]`, *other* **Bold** words"
 
 
 def test_dead_links_are_found_in_outputs_too():
@@ -215,8 +215,8 @@ def test_wide_pictures_and_long_cells_are_marked():
     assert marked == page.replace("<img alt", '<img class="wide" alt')
 
     sentence = "one claim, as it is written in the paper"
-    told = pages.plain_html(f'<td>short</td><td class="data">{sentence}</td><td>{sentence}</td>')
-    assert told == (
+    output = pages.plain_html(f'<td>short</td><td class="data">{sentence}</td><td>{sentence}</td>')
+    assert output == (
         f'<td>short</td><td class="long data">{sentence}</td><td class="long">{sentence}</td>'
     )
 

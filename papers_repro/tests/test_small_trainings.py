@@ -100,12 +100,14 @@ def test_values_of_a_checkpoint_are_looked_at(tmp_path):
     broken = weights["projections.image.weight"].clone()
     broken[0, 0] = torch.nan
     save_file(weights | {"projections.image.weight": broken}, path)
-    said = "model.safetensors': tensor 'projections.image.weight' has 1 values that are no finite"
-    with pytest.raises(ValueError, match=said):
+    message = (
+        "model.safetensors': tensor 'projections.image.weight' has 1 values that are no finite"
+    )
+    with pytest.raises(ValueError, match=message):
         HyperbolicHead.from_pretrained(tmp_path)
     save_file(weights | {"geometry.logit_scale": torch.tensor(3)}, path)
-    said = "'geometry.logit_scale' must hold floating-point numbers, got torch.int64"
-    with pytest.raises(ValueError, match=said):
+    message = "'geometry.logit_scale' must hold floating-point numbers, got torch.int64"
+    with pytest.raises(ValueError, match=message):
         HyperbolicHead.from_pretrained(tmp_path)
 
 

@@ -209,11 +209,11 @@ def test_when_a_process_dies_or_hangs_the_other_stops_in_time(server, tmp_path, 
         for process in processes:
             process.kill()
             process.join()
-    said = words(out)[0]
-    assert said.startswith(
+    output = words(out)[0]
+    assert output.startswith(
         f"ProcessLost: step 7, process {1 - rank} of 2: another process has died"
     )
-    assert "has not responded for peer_timeout=4 s" in said and "start again to go on" in said
+    assert "has not responded for peer_timeout=4 s" in output and "start again to go on" in output
     assert latest_checkpoint(out / "run/checkpoints").name == "step_0000005"
     assert [ended(process) for process in pair(server, out)] == [0, 0], words(out)
 
@@ -277,9 +277,9 @@ assert [p.name for p in checkpoints(folder)] == ['step_0000003']
 
 
 def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path):
-    said = on_a_small_disk(tmp_path, FULL)
-    assert "checkpoint of step 2: no room for 0.4 MB" in said
-    assert "The checkpoint of step 1 is intact" in said
+    output = on_a_small_disk(tmp_path, FULL)
+    assert "checkpoint of step 2: no room for 0.4 MB" in output
+    assert "The checkpoint of step 1 is intact" in output
 
 
 TROUBLED = """
@@ -325,12 +325,12 @@ for trouble in (full(0), full(12_288), read_only):
 
 def test_a_disk_that_fails_in_a_run_costs_no_step(tmp_path):
     output = on_a_small_disk(tmp_path, TROUBLED.replace("SETTINGS", repr(SETTINGS)))
-    said = output.splitlines()
-    assert said[1::2] == 3 * ["same weights"], output
-    assert "No space left on device" in said[0]  # not even for a row of the metrics
+    output = output.splitlines()
+    assert output[1::2] == 3 * ["same weights"], output
+    assert "No space left on device" in output[0]  # not even for a row of the metrics
     intact = "The checkpoint of step 5 is intact"
-    assert re.search(f"checkpoint of step 10: no room for .* {intact}; free some space", said[2])
-    assert f"checkpoint of step 10: cannot write: Read-only file system. {intact};" in said[4]
+    assert re.search(f"checkpoint of step 10: no room for .* {intact}; free some space", output[2])
+    assert f"checkpoint of step 10: cannot write: Read-only file system. {intact};" in output[4]
 
 
 # --- checkpoints that are cut
@@ -556,8 +556,8 @@ def test_of_runs_on_one_folder_one_trains_and_the_others_are_refused(server, tmp
     processes = [start(server, shared) for _ in range(4)]
     statuses = [ended(process) for process in processes]
     assert 0 in statuses and set(statuses) <= {0, 1}
-    for said in words(shared):
-        assert "out: another run trains in" in said, said
+    for message in words(shared):
+        assert "out: another run trains in" in message, message
     assert len(words(shared)) == statuses.count(1)
     assert_same_run(alone, shared)
     print(f"{statuses.count(0)} ended well, {statuses.count(1)} were refused")
@@ -615,7 +615,7 @@ def saving(out, room=100, error=Saved.error):
 
 
 @pytest.mark.parametrize(
-    "error, seen, said",
+    "error, seen, message",
     [
         (Saved.error, CheckpointError, "model of step 20: cannot write: .*No space .* is intact"),
         (SafetensorError("I/O error"), CheckpointError, "model of step 20: cannot write: I/O"),
@@ -623,9 +623,9 @@ def saving(out, room=100, error=Saved.error):
     ],
 )
 def test_a_model_that_was_not_saved_is_saved_when_the_run_is_started_again(
-    tmp_path, error, seen, said
+    tmp_path, error, seen, message
 ):
-    with pytest.raises(seen, match=said):
+    with pytest.raises(seen, match=message):
         saving(tmp_path, room=3, error=error).fit()  # the fourth is the last
     assert latest_checkpoint(tmp_path / "checkpoints").name == "step_0000020"
     earlier = torch.load(tmp_path / "model" / "weights.pt", weights_only=True)  # whole, and older

@@ -152,12 +152,12 @@ def test_numbers_are_those_of_the_published_rules(model, pictures, tmp_path):
     for metric, value in expected.items():
         assert values["wds_things", metric] == pytest.approx(value, abs=1e-9), metric
 
-    shown, told = read(folders[2], "txt")
-    told = [text.splitlines() for text in told]
-    assert told == texts
-    owner = torch.tensor([i for i, of_image in enumerate(told) for _ in of_image])
-    captions = text_features(model, [text for of_image in told for text in of_image])
-    scores = captions @ image_features(model, shown).T
+    shown, captions = read(folders[2], "txt")
+    captions = [text.splitlines() for text in captions]
+    assert captions == texts
+    owner = torch.tensor([i for i, of_image in enumerate(captions) for _ in of_image])
+    queries = text_features(model, [text for of_image in captions for text in of_image])
+    scores = queries @ image_features(model, shown).T
     for metric, value in retrieval_rules(scores, owner).items():
         assert values["wds_told", metric] == pytest.approx(value, abs=1e-9), metric
 
@@ -197,8 +197,8 @@ def test_a_list_that_misses_a_line_is_named(model, pictures, tmp_path, capsys):
     )
     (place / CLASS_NAMES).write_text("\n".join(NAMES[:6]))
     evaluate(model[1], tmp_path / "out", place, code=1)
-    said = capsys.readouterr().err
-    assert "'s0000006', cls: label 6, but classnames.txt has 6 lines: line 7 is missing" in said
+    output = capsys.readouterr().err
+    assert "'s0000006', cls: label 6, but classnames.txt has 6 lines: line 7 is missing" in output
 
 
 def put_small_model(monkeypatch):
@@ -223,8 +223,8 @@ def test_lists_of_models_and_sets(model, pictures, tmp_path, monkeypatch, capsys
     command = [*front, "--checkpoint", models, "--data", tmp_path / "sets.txt", "--out", out]
     for _ in range(2):
         assert main([str(word) for word in command]) == 0
-    said = capsys.readouterr().out
-    assert "meru_vit_b redcaps, score 'paper'" in said and said.count("found finished") == 4
+    output = capsys.readouterr().out
+    assert "meru_vit_b redcaps, score 'paper'" in output and output.count("found finished") == 4
     rows = pd.read_csv(out / "results.csv").query("metric == 'accuracy'")
     assert not rows.duplicated(["dataset", "model"]).any()
     of_models = rows["model"].isin(["clip", "meru_vit_b redcaps"])
@@ -245,9 +245,11 @@ def test_lists_of_models_and_sets(model, pictures, tmp_path, monkeypatch, capsys
     monkeypatch.setattr("hypvl.papers.report.from_open_clip", offline)
     models.write_text(f"ViT-B-32,openai\n{model[1]}\n")
     assert main([str(word) for word in command]) == 1
-    said = capsys.readouterr().out
-    assert "ViT-B-32 openai: left out, the model cannot be loaded. checkpoint: open_clip:" in said
-    assert f"replaces {out / 'results.csv'}; " in said and "rows of meru_vit_b redcaps are" in said
+    output = capsys.readouterr().out
+    assert "ViT-B-32 openai: left out, the model cannot be loaded. checkpoint: open_clip:" in output
+    assert (
+        f"replaces {out / 'results.csv'}; " in output and "rows of meru_vit_b redcaps are" in output
+    )
     assert {*pd.read_csv(out / "results.csv")["model"]} == {"chance", "clip", "majority"}
     models.write_text("ViT-B-32,openai\nViT-B-16,openai\n")
     assert main([str(word) for word in command]) == 1
@@ -286,10 +288,10 @@ def test_probes_of_models_listed_as_clip_benchmark_lists_them(
     front += ["--device", "cpu", "--data", sets]
 
     assert main([str(word) for word in [*front, "--probe"]]) == 3  # a set lacks its split train
-    said = capsys.readouterr().out
-    assert "wds_told: left out, a retrieval dataset has no labels" in said
-    assert "wds_untrained: missing. wds_untrained: not found in" in said
-    assert "train/nshards.txt" in said and str(out / "probes.csv") in said
+    output = capsys.readouterr().out
+    assert "wds_told: left out, a retrieval dataset has no labels" in output
+    assert "wds_untrained: missing. wds_untrained: not found in" in output
+    assert "train/nshards.txt" in output and str(out / "probes.csv") in output
     rows = pd.read_csv(out / "probes.csv")
     found = rows.groupby(["model", "dataset"])["metric"].agg(list).to_dict()
     assert found == {
@@ -315,8 +317,8 @@ def test_probes_of_models_listed_as_clip_benchmark_lists_them(
     few = pd.read_csv(out / "probes.csv").query("model == 'clip' and features == 'after'")
     expected = [(k, seed) for k in (1, 2) for seed in range(7, 12)]
     assert list(zip(few["shots"], few["seed"])) == expected and few["c"].notna().all()
-    said = capsys.readouterr().out
-    assert f"replaces {out / 'probes.csv'}; 12 rows of meru_vit_b redcaps, clip are not" in said
+    output = capsys.readouterr().out
+    assert f"replaces {out / 'probes.csv'}; 12 rows of meru_vit_b redcaps, clip are not" in output
     kept = (out / "probes.csv").read_bytes()
     assert main([str(word) for word in [*front, "--probe", "99"]]) == 1
     assert "shots: 99 pictures per class of wds_things are needed" in capsys.readouterr().out
@@ -328,13 +330,13 @@ def test_probes_of_models_listed_as_clip_benchmark_lists_them(
     front[-1] = sets / "wds_tags"
     front += [sets / "wds_things", "--seed", "7", "--probe", "all,2,99"]
     assert main([str(word) for word in front]) == 1
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for line in (
         "wds_tags: left out. probe: pictures of wds_tags have several labels, 'all' is needed",
         "wds_things: left out. shots: 99 pictures per class of wds_things are needed for training",
         "ViT-B-32 openai: left out, the model cannot be loaded. checkpoint: open_clip:ViT-B-32/",
     ):
-        assert line in said, said
+        assert line in output, output
     rows = pd.read_csv(out / "probes.csv").query("features == 'after' and seed == 7")
     found = rows[["model", "dataset", "shots", "metric"]].values.tolist()
     assert found == [
@@ -386,7 +388,7 @@ def test_the_command_says_what_it_needs(model, pictures, tmp_path, capsys):
     (plain / "cat").mkdir(parents=True)
     pictures[9].rename(plain / "cat" / pictures[9].name)
     front = ["evaluate", "--checkpoint", str(model[1]), "--out", str(tmp_path / "out"), "--data"]
-    for data, said in (
+    for data, message in (
         ([one, two], "data: sets in one folder are needed, got"),
         ([one, plain], "data: several only where all are webdataset benchmarks"),
         ([one, "--sections", "zero_shot"], "sections: --data names the sets"),
@@ -395,7 +397,7 @@ def test_the_command_says_what_it_needs(model, pictures, tmp_path, capsys):
         ([one, "wds/cifar100"], "data: folders and addresses need separate calls, got both"),
     ):
         assert main([*front, *map(str, data)]) == 2
-        assert said in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_exported_folders_are_read_by_others(pictures, tmp_path, capsys):
@@ -422,8 +424,8 @@ def test_exported_folders_are_read_by_others(pictures, tmp_path, capsys):
     (tmp_path / "out/wds_half/test/0.tar").unlink()
     (tmp_path / "out/wds_broken/test/0.tar").write_bytes(b"no tar" * 200)
     assert main(["data", "check", "--data_root", str(tmp_path / "out")]) == 1
-    said = [line for line in capsys.readouterr().out.splitlines() if " wds_" in line]
-    assert [line.split()[:2] for line in said] == [
+    output = [line for line in capsys.readouterr().out.splitlines() if " wds_" in line]
+    assert [line.split()[:2] for line in output] == [
         ["unusable", "wds_broken"],
         ["incomplete", "wds_half"],
         ["complete", "wds_photos"],
@@ -475,8 +477,8 @@ def test_an_address_is_downloaded_and_evaluated(model, pictures, tmp_path, capsy
         capsys.readouterr()
         front += [str(tmp_path / "cut")]
         assert main([*front, "--data", f"{base}/wds_cut"]) == 2
-        said = capsys.readouterr().err
-        assert "wds_cut/test/0.tar cannot be downloaded: cut short after 10 bytes" in said
+        output = capsys.readouterr().err
+        assert "wds_cut/test/0.tar cannot be downloaded: cut short after 10 bytes" in output
         assert not list((tmp_path / "cut").rglob("*.tar"))
     finally:
         server.shutdown()
@@ -509,8 +511,8 @@ def test_real_photographs(model, tmp_path):
                 path = tmp_path / name
                 path.write_bytes(tar.extractfile(info).read())
                 chosen.append(path)
-    told = [texts[path.name] for path in chosen]
-    flickr = write_wds(sets / "wds_flickr8k", chosen, told, "retrieval")
+    captions = [texts[path.name] for path in chosen]
+    flickr = write_wds(sets / "wds_flickr8k", chosen, captions, "retrieval")
     values, _ = evaluate(saved, tmp_path / "out", cifar, flickr)
 
     shown, target = read(cifar, "cls")

@@ -159,16 +159,16 @@ def read_image_folder(
         raise FileNotFoundError(f"folder: {str(folder)!r} does not exist")
     found = ClassFolders(folder)
     if not found.samples:
-        said = f", left out: {counted_by_kind(found.others)}" if found.others else ""
-        raise ValueError(f"folder: no image below {str(folder)!r}{said}")
+        others = f", left out: {counted_by_kind(found.others)}" if found.others else ""
+        raise ValueError(f"folder: no image below {str(folder)!r}{others}")
     _check_level(Path(folder), found)
     paths, labels = zip(*found.samples)
     pictures, classes = tuple(Path(p) for p in paths), tuple(found.classes)
     data = FolderData(pictures, labels, classes, found.unread)
     if data.empty:
         facts = (len(data.empty), len(data.classes), data.empty[0])
-        said = "%s of %s class folders have no image and stay possible answers, the first is %s"
-        _log.warning(said, *facts)
+        message = "%s of %s class folders have no image and stay possible answers, the first is %s"
+        _log.warning(message, *facts)
     return data
 
 
@@ -272,11 +272,11 @@ def _captions(
     paths, captions, owners, blank = [], [], [], []
     for name, _, texts in entries:
         if name in found:
-            said = [text for text in texts if text.strip()]
-            blank += [name] * (len(texts) - len(said))
-            owners += [len(paths)] * len(said)
+            filled = [text for text in texts if text.strip()]
+            blank += [name] * (len(texts) - len(filled))
+            owners += [len(paths)] * len(filled)
             paths.append(found[name])
-            captions += said
+            captions += filled
     if blank:
         _log.warning("%s: %s captions are blank, the first is of %s", where, len(blank), blank[0])
     return CaptionData(tuple(paths), tuple(captions), tuple(owners), missing)

@@ -181,10 +181,10 @@ def _tars(folder: Path, split: str) -> list[Path]:
 
 def _tar_count(folder: Path, split: str) -> int:
     "The number in nshards.txt."
-    said = " ".join(read_lines(folder / split / "nshards.txt")).strip()
-    if not re.fullmatch("[0-9]{1,6}", said) or int(said) < 1:
-        raise ValueError(f"{folder.name}/{split}/nshards.txt: a number from 1, got {said[:40]!r}")
-    return int(said)
+    count = " ".join(read_lines(folder / split / "nshards.txt")).strip()
+    if not re.fullmatch("[0-9]{1,6}", count) or int(count) < 1:
+        raise ValueError(f"{folder.name}/{split}/nshards.txt: a number from 1, got {count[:40]!r}")
+    return int(count)
 
 
 def _samples(tar: Path, member: str) -> Iterator[tuple[int, int, RawSample]]:
@@ -255,8 +255,8 @@ def _fetch(address: str, file: Path, most: int, optional: bool = False) -> None:
         absent = isinstance(error, HTTPError) and error.code == 404
         if optional and absent:
             return
-        said = f"data: {address} cannot be downloaded: {error}"
-        raise MissingData(said, address, _OBTAIN) if absent else OSError(said) from error
+        message = f"data: {address} cannot be downloaded: {error}"
+        raise MissingData(message, address, _OBTAIN) if absent else OSError(message) from error
 
 
 def fetch_wds(
@@ -376,8 +376,8 @@ def _lists(
     for name, lines in lists.items():
         given = tuple(line.strip() for line in lines)
         if (folder / name).is_file() and (found := _read_list(folder / name)) != given:
-            said = f"has {list(found)[:3]} ({len(found)}), got {list(given)[:3]} ({len(given)})"
-            raise ValueError(f"{name}: {str(folder)!r} {said}; {other}")
+            differs = f"has {list(found)[:3]} ({len(found)}), got {list(given)[:3]} ({len(given)})"
+            raise ValueError(f"{name}: {str(folder)!r} {differs}; {other}")
     texts = {folder / name: "\n".join(lines) + "\n" for name, lines in lists.items()}
     return texts | {folder / "dataset_type.txt": f"{kind}\n"}
 

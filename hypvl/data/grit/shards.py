@@ -155,17 +155,17 @@ class _SampleSize:
     "Adds up the members of each sample, which are adjacent."
 
     def __init__(self):
-        self.key, self.bytes, self.told = None, 0, False
+        self.key, self.bytes, self.warned = None, 0, False
 
     def add(self, info: tarfile.TarInfo) -> MemberFault | None:
         "The fault of the member by which its sample becomes too large; it is reported once."
         key = base_plus_ext(info.name)[0]
         if key != self.key:
-            self.key, self.bytes, self.told = key, 0, False
+            self.key, self.bytes, self.warned = key, 0, False
         self.bytes += 512 + info.size
-        if not self.too_large or self.told:
+        if not self.too_large or self.warned:
             return None
-        self.told = True
+        self.warned = True
         words = f"sample {key!r} has more than {MAX_SAMPLE:,} bytes"
         return MemberFault(words, "too large", key)
 

@@ -74,20 +74,20 @@ def caption(
     acts = who in order and whom in order and rng.random() < caption_sampler.action
     if acts:
         order = [who, whom, *(place for place in order if place not in (who, whom))]
-    said = []
+    mentions = []
     for place in order:
         thing = scene.things[place]
         facts = world.paths[thing.leaf], thing.attributes, world.words
-        said.append(mention(*facts, rng, caption_sampler, world.taxonomy.root))
+        mentions.append(mention(*facts, rng, caption_sampler, world.taxonomy.root))
     if acts:
-        return Caption(tuple(said), tuple(order), "action", verb)
+        return Caption(tuple(mentions), tuple(order), "action", verb)
     relation = None
     if len(order) > 1:
         relation = true_relation(scene.things[order[0]], scene.things[order[1]])
     if relation and rng.random() < caption_sampler.relation:
-        return Caption(tuple(said), tuple(order), "relation", relation)
+        return Caption(tuple(mentions), tuple(order), "relation", relation)
     template = ("bare", "photo", "there")[int(rng.integers(3))]
-    return Caption(tuple(said), tuple(order), template)
+    return Caption(tuple(mentions), tuple(order), template)
 
 # %% ../../../nbs/data/world/216_captions.ipynb #eb3a9e3c
 def thing_truths(
@@ -122,37 +122,37 @@ def thing_truths(
     return truths
 
 
-def caption_truth(said: Caption) -> dict[str, Any]:
+def caption_truth(c: Caption) -> dict[str, Any]:
     "Content of a caption."
-    parse, spans = said.read()
+    parse, spans = c.read()
     mentions = []
-    for number, (m, place) in enumerate(zip(said.mentions, said.objects)):
+    for number, (m, place) in enumerate(zip(c.mentions, c.objects)):
         start, end = spans[number]
         where = {"start": start, "end": end, "thing": place}
         said_of = {"node": m.node, "level": m.level, "adjectives": list(m.adjectives)}
         mentions.append(said_of | where)
-    return {"text": parse.text, "mentions": mentions, "relation": said.relation}
+    return {"text": parse.text, "mentions": mentions, "relation": c.relation}
 
 # %% ../../../nbs/data/world/216_captions.ipynb #1cf741f2
 def sample(world: World, split: str, index: int, **fixed) -> Sample:
     "Sample `index` of a split: picture, caption, boxes, parse, truth; `fixed` goes to `scene`."
     scene = world.scene(split, index, **fixed)
-    rendered, told = world.render(scene), caption(world, scene)
-    parse, spans = told.read()
+    rendered, c = world.render(scene), caption(world, scene)
+    parse, spans = c.read()
     box_of = {seen.thing: seen.xyxy for seen in rendered.boxes if not seen.name and not seen.group}
     boxes = []
-    for number, (place, said) in enumerate(zip(told.objects, told.mentions)):
+    for number, (place, m) in enumerate(zip(c.objects, c.mentions)):
         start, end = spans[number]
         if place in box_of:
-            boxes.append(Box(box_of[place], parse.text[start:end], start, end, said.node))
+            boxes.append(Box(box_of[place], parse.text[start:end], start, end, m.node))
     return Sample(
         key=f"{split}{index:07d}",
         image=rendered.image,
         text=parse.text,
         boxes=tuple(boxes),
         parse=parse,
-        truth={"things": thing_truths(world, scene, rendered)} | caption_truth(told),
-        meta={"scene": scene, "caption": told},
+        truth={"things": thing_truths(world, scene, rendered)} | caption_truth(c),
+        meta={"scene": scene, "caption": c},
     )
 
 # %% ../../../nbs/data/world/216_captions.ipynb #abe3d899
@@ -166,11 +166,11 @@ class _Point:
     xy: tuple[float, float]
 
 
-def is_true_of(said: TruthEntry, thing: TruthEntry) -> bool:
+def is_true_of(m: TruthEntry, thing: TruthEntry) -> bool:
     "Whether a mention fits an object, both as in the truth on disk."
-    if said["node"] != thing["node"] and said["node"] not in thing["above"]:
+    if m["node"] != thing["node"] and m["node"] not in thing["above"]:
         return False
-    return set(said["adjectives"]) <= set(thing["attributes"].values())
+    return set(m["adjectives"]) <= set(thing["attributes"].values())
 
 
 def relations_between(things: Sequence[TruthEntry], a: int, b: int) -> set[str]:
@@ -184,10 +184,10 @@ def relations_between(things: Sequence[TruthEntry], a: int, b: int) -> set[str]:
 
 def consistent(
     things: Sequence[TruthEntry],  # of `thing_truths`
-    said: TruthEntry,  # of `caption_truth`
+    c: TruthEntry,  # of `caption_truth`
 ) -> bool:
     "Whether a caption is true of a scene, both as in the truth on disk."
-    mentions, relation = said["mentions"], said["relation"]
+    mentions, relation = c["mentions"], c["relation"]
     for places in permutations(range(len(things)), len(mentions)):
         if not all(is_true_of(m, things[i]) for m, i in zip(mentions, places)):
             continue

@@ -236,11 +236,11 @@ def mention(
     node = str(rng.choice([*odds], p=[*odds.values()]))
     names = words[node]
     name = names[0] if rng.random() >= caption_sampler.synonym else names[-1]
-    said = []
+    adjectives = []
     number = int(rng.integers(1 << 62))  # an attribute's draw does not depend on the others
     for kind in ATTRIBUTES:
         if kind in attributes and named_uniform(number, kind) < caption_sampler.attributes.get(
             kind, 0.5
         ):
-            said.append(attributes[kind])
-    return Mention(node, name, tuple(said), level_of(node, path))
+            adjectives.append(attributes[kind])
+    return Mention(node, name, tuple(adjectives), level_of(node, path))

@@ -57,7 +57,7 @@ def _absent_leaf(world: World, scene: Scene, rng: np.random.Generator) -> str | 
 
 
 def _renamed(world: World, m: Mention, leaf: str, rng: np.random.Generator) -> Mention | None:
-    "`m` as it would be said of another leaf: a name of the same level and rank."
+    "`m` for another leaf: a name of the same level and rank."
     path = world.paths[leaf]
     nodes = {"leaf": path[:1], "inner": path[1:-1], "family": path[-1:]}.get(m.level)
     if not nodes:
@@ -135,9 +135,9 @@ def _replace_word(world, scene, c: Caption, i: int, kind: str, rng) -> Edited:
     "Another attribute for the object of mention `i`, and another adjective."
     word = scene.things[c.objects[i]].attributes[kind]
     new = str(rng.choice([other for other in attribute_words(world)[kind] if other != word]))
-    said = tuple(new if other == word else other for other in c.mentions[i].adjectives)
+    adjectives = tuple(new if other == word else other for other in c.mentions[i].adjectives)
     twin = _given(world, scene, c.objects[i], {kind: new}, rng)
-    return c, _with_mention(c, i, adjectives=said), twin
+    return c, _with_mention(c, i, adjectives=adjectives), twin
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #c5e611df
 def replace_attribute(world: World, scene: Scene, c: Caption, rng: np.random.Generator) -> Edited:
@@ -207,10 +207,10 @@ def swap_attribute(world: World, scene: Scene, c: Caption, rng: np.random.Genera
         return None
     i, j = pairs[int(rng.integers(len(pairs)))]
     one, other = scene.things[c.objects[i]], scene.things[c.objects[j]]
-    said = {*c.mentions[i].adjectives, *c.mentions[j].adjectives}
+    adjectives = {*c.mentions[i].adjectives, *c.mentions[j].adjectives}
     kinds = []
     for kind in ATTRIBUTES:
-        if {one.attributes.get(kind), other.attributes.get(kind)} & said:
+        if {one.attributes.get(kind), other.attributes.get(kind)} & adjectives:
             kinds.append(kind)
     to_one = {kind: other.attributes.get(kind) for kind in kinds}
     to_other = {kind: one.attributes.get(kind) for kind in kinds}
@@ -251,7 +251,7 @@ def add_object_equal(world: World, scene: Scene, c: Caption, rng: np.random.Gene
 # %% ../../../nbs/data/world/217_negatives.ipynb #43586c9e
 def _with_adjective(c: Caption, i: int, kind: str, word: str, thing: Thing) -> Caption:
     "Mention `i` with one adjective more, in its place among the others."
-    kind_of = {said: name for name, said in thing.attributes.items()} | {word: kind}
+    kind_of = {value: name for name, value in thing.attributes.items()} | {word: kind}
     order = list(ATTRIBUTES)
     words = sorted((*c.mentions[i].adjectives, word), key=lambda w: order.index(kind_of[w]))
     return _with_mention(c, i, adjectives=tuple(words))
@@ -339,12 +339,12 @@ def _nodes_of_names(world: World) -> dict[str, list[str]]:
     return nodes
 
 
-def _may_be_true(world: World, things: list[dict], said: Caption) -> bool:
+def _may_be_true(world: World, things: list[dict], c: Caption) -> bool:
     "Whether a caption is true of things in any of its readings."
     nodes = _nodes_of_names(world)
-    for reading in product(*(nodes[m.name] for m in said.mentions)):
-        mentions = [replace(m, node=node) for m, node in zip(said.mentions, reading)]
-        if consistent(things, caption_truth(replace(said, mentions=tuple(mentions)))):
+    for reading in product(*(nodes[m.name] for m in c.mentions)):
+        mentions = [replace(m, node=node) for m, node in zip(c.mentions, reading)]
+        if consistent(things, caption_truth(replace(c, mentions=tuple(mentions)))):
             return True
     return False
 
@@ -420,8 +420,8 @@ def _phrase(
         caption_sampler = replace(caption_sampler, attributes=dict.fromkeys(kinds, 1.0))
     known = {kind: thing.attributes[kind] for kind in kinds if kind in thing.attributes}
     path, root = world.paths[thing.leaf], world.taxonomy.root
-    told = mention(path, known, world.words, rng, caption_sampler, root)
-    return Caption((told,), (place,), "bare")
+    m = mention(path, known, world.words, rng, caption_sampler, root)
+    return Caption((m,), (place,), "bare")
 
 
 def _object_pair(world: World, bucket: str, scene: Scene, rng) -> Edited:
@@ -484,8 +484,8 @@ def _relation_pair(world: World, bucket: str, scene: Scene, rng) -> Edited:
             relation = true_relation(*scene.things[:2])
     if relation is None:
         return None
-    said = [_phrase(world, scene, place, rng, ()).mentions[0] for place in (one, other)]
-    true = Caption(tuple(said), (one, other), template, relation)
+    mentions = [_phrase(world, scene, place, rng, ()).mentions[0] for place in (one, other)]
+    true = Caption(tuple(mentions), (one, other), template, relation)
     return replace_relation(world, scene, true, rng)
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #73bc5664

@@ -269,18 +269,18 @@ class _Looks:
 
     def attributes(self, row: int, family: str) -> dict[str, str]:
         "The attributes of a thing: those given, others with their odds."
-        said = {}
+        attributes = {}
         for name, table in self.tables.items():
             attribute = ATTRIBUTES[name]
             odds = self.world.config.odds.get(name, attribute.odds)
             has, which = table[row]
-            if has < odds and attribute.possible(family, said):
-                said[name] = attribute.words[int(which * len(attribute.words))]
+            if has < odds and attribute.possible(family, attributes):
+                attributes[name] = attribute.words[int(which * len(attribute.words))]
         if row == 0:
-            said = {**said, **self.given}
-            if said.get("size") == "medium":
-                del said["size"]
-        return said
+            attributes = {**attributes, **self.given}
+            if attributes.get("size") == "medium":
+                del attributes["size"]
+        return attributes
 
     def thing(self, row: int, leaf: str, xy: tuple[float, float], size: str | None = None) -> Thing:
         "An object with its attributes; `size` overrides the drawn size."
@@ -449,10 +449,10 @@ def _grouped(world: "World", scene: Scene, looks: _Looks, place: int, turn: floa
         xy = (x + 0.6 * diameter * np.cos(angle), y + 0.6 * diameter * np.sin(angle))
         row = _CLUMP + member - 1
         thing = old if member == 0 else looks.thing(row, old.leaf, old.xy, "small")
-        said = {**thing.attributes, "size": "small"}
-        said = {name: said[name] for name in ATTRIBUTES if name in said}
+        attributes = {**thing.attributes, "size": "small"}
+        attributes = {name: attributes[name] for name in ATTRIBUTES if name in attributes}
         xy = (float(xy[0]), float(xy[1]))
-        thing = replace(thing, attributes=said, xy=xy, diameter=diameter, group=0)
+        thing = replace(thing, attributes=attributes, xy=xy, diameter=diameter, group=0)
         if member == 0:
             things[place] = thing
         else:

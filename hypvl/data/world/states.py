@@ -475,8 +475,8 @@ def _phrase(state: str, shape: str, form: str, dep: str) -> Word:
     "The tree of a sentence's noun phrase."
     if form == "state":
         return Word("something", dep, [], [Word(state, "amod")], 0)
-    said = Mention(shape, shape, (state,) if form == "pair" else ())
-    return noun_phrase(said, dep)
+    named = Mention(shape, shape, (state,) if form == "pair" else ())
+    return noun_phrase(named, dep)
 
 
 def state_caption(state: str, shape: str, form: str = "pair", template: str = "bare") -> Parse:
@@ -527,7 +527,7 @@ def state_sample(
         "group": None,
         "action": None,
     }
-    said = {
+    described = {
         "node": node or "thing",
         "level": "leaf" if node else "root",
         "adjectives": [] if form == "shape" else [state],
@@ -541,7 +541,7 @@ def state_sample(
         text=parse.text,
         boxes=(box,),
         parse=parse,
-        truth={"things": [thing], "text": parse.text, "mentions": [said], "relation": None},
+        truth={"things": [thing], "text": parse.text, "mentions": [described], "relation": None},
     )
 
 # %% ../../../nbs/data/world/225_states.ipynb #0e8a2dbc

@@ -173,10 +173,10 @@ class _Pictures:
         rendered = self.world.render(scene)
         _save(self.folder / name, jpeg(rendered.image))
         things = thing_truths(self.world, scene, rendered)
-        said = [caption_truth(c) for c in captions]
-        if said and not consistent(things, said[0]):
-            raise AssertionError(f"{name}: {said[0]['text']!r} is not true of its picture")
-        self.truths[name] = {"things": things, "captions": said}
+        described = [caption_truth(c) for c in captions]
+        if described and not consistent(things, described[0]):
+            raise AssertionError(f"{name}: {described[0]['text']!r} is not true of its picture")
+        self.truths[name] = {"things": things, "captions": described}
 
     def close(self) -> None:
         "Write the truth."
@@ -241,11 +241,11 @@ def write_captions(world: World, root: Path, config: SuiteConfig) -> None:
         images, sentid, pictures = [], 0, _Pictures(world, root / "images" / split)
         for i in range(config.retrieval):
             scene, name = world.scene(split, i), f"{split}_{i:05d}.jpg"
-            said = tuple(caption(world, scene, number) for number in range(config.captions))
-            pictures.add(name, scene, said)
+            captions = tuple(caption(world, scene, number) for number in range(config.captions))
+            pictures.add(name, scene, captions)
             rows = []
-            for told in said:
-                words = {"raw": told.text, "tokens": list(told.read()[0].words)}
+            for made in captions:
+                words = {"raw": made.text, "tokens": list(made.read()[0].words)}
                 rows.append(words | {"imgid": i, "sentid": sentid})
                 sentid += 1
             image = {"filename": name, "filepath": split, "split": "test", "imgid": i}

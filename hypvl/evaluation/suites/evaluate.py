@@ -295,18 +295,18 @@ def evaluate_suite(
         start, head = time.monotonic(), f"{number}/{len(tasks)} {task.name}"
         try:
             frames, found = _done(task, run, finished, commit, say)
-            said = "found finished" if found else f"{time.monotonic() - start:.0f} s"
+            status = "found finished" if found else f"{time.monotonic() - start:.0f} s"
         except MissingData as error:
             frames = {"results": _gaps(task, error, run)}
-            said = "missing, see the reason in the results"
+            status = "missing, see the reason in the results"
         except (ValueError, OSError, LookupError, MemoryError) as error:
             if on_fault == "raise" or share.world > 1:  # the others would wait for this process
                 raise
             run.take()  # rows that the task added before it failed
             frames = {"results": _gaps(task, error, run)}
-            said = f"failed: {error}"
+            status = f"failed: {error}"
         parts.append(frames)
-        say(f"{head}: {said}")
+        say(f"{head}: {status}")
         if after is not None and share.rank == 0:
             after(_joined(parts))
         if "lacking" in frames:

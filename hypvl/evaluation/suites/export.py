@@ -65,7 +65,7 @@ def export_wds(
 ) -> list[Path]:  # folders that were written
     """Write the classification and retrieval datasets of a suite as webdatasets.
 
-    A dataset that is not there is left out and said. FileExistsError where one was exported before,
+    A missing dataset is skipped with a message. FileExistsError where one was exported before,
     FileNotFoundError where none is there.
     """
     root, written = Path(root), []

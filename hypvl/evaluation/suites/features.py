@@ -70,8 +70,8 @@ def image_transform(
 
 def _describe(transform) -> str:
     "Six digits of the hash of a transform's description, without memory addresses."
-    said = re.sub(r" at 0x[0-9a-f]+", "", repr(transform))
-    return hashlib.sha256(said.encode()).hexdigest()[:6]
+    described = re.sub(r" at 0x[0-9a-f]+", "", repr(transform))
+    return hashlib.sha256(described.encode()).hexdigest()[:6]
 
 # %% ../../../nbs/evaluation/suites/632_features.ipynb #f2a0e89a
 _log = logging.getLogger(__name__)
@@ -113,8 +113,8 @@ class _Chunks:
                 with safe_open(path, "pt") as file:
                     self._note(path.stem, json.loads(file.metadata()["ids"]), path)
             except Exception as error:
-                said = "%s among the stored points is damaged and made again: %s"
-                _log.warning(said, path.name, error)
+                message = "%s among the stored points is damaged and made again: %s"
+                _log.warning(message, path.name, error)
                 path.unlink(missing_ok=True)  # another process may have done so
 
     def _read(self, name: str) -> Tensor:

@@ -110,8 +110,8 @@ def unsuited_shots(
     name, opened = data.name, data.splits
     train = np.asarray(opened["train"].labels)
     if train.ndim == 2:
-        said = f"probe: pictures of {name} have several labels, 'all' is needed, got"
-        return {k: f"{said} {k} per class" for k in shots if k}
+        fault = f"probe: pictures of {name} have several labels, 'all' is needed, got"
+        return {k: f"{fault} {k} per class" for k in shots if k}
     if "val" in opened:
         val, where = np.asarray(opened["val"].labels), "val"
     else:

@@ -222,8 +222,8 @@ def _add_hierarchy(
     "Hierarchical metrics of the model, the baselines and the oracle."
 
     def of_indices(predicted, target):
-        said, true = [nodes[i] for i in predicted], [nodes[i] for i in target]
-        return _tree_metrics(parents, said, true)
+        answers, true = [nodes[i] for i in predicted], [nodes[i] for i in target]
+        return _tree_metrics(parents, answers, true)
 
     for score, part in predictions.groupby("score", sort=False):
         values = _tree_metrics(parents, part["predicted"], part["target"])

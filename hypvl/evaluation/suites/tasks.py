@@ -192,8 +192,8 @@ def _shared_names(classes: Sequence[str]) -> list[str]:
     twice = [words for words, count in times.items() if count > 1]
     if not twice:
         return []
-    said = ", ".join(map(repr, twice))
-    return [f"one name for two classes: {said}; images of the second class count as errors"]
+    names = ", ".join(map(repr, twice))
+    return [f"one name for two classes: {names}; images of the second class count as errors"]
 
 
 def _benchmark_task(name: str) -> Task:

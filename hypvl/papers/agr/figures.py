@@ -51,8 +51,8 @@ def _shade(axis: Axes, steps: int) -> None:
 def _phase_key(steps: int) -> str:
     "Text for the phases of a short run, which are too narrow for labels."
     *ends, (last, _) = _phase_ends(steps).items()
-    said = ", ".join(f"{phase} to {end:.3g}" for phase, end in ends)
-    return f"background: {said}, then {last}"
+    phases = ", ".join(f"{phase} to {end:.3g}" for phase, end in ends)
+    return f"background: {phases}, then {last}"
 
 
 _REWARD = "reward of entropy, as a share"
@@ -393,8 +393,8 @@ def leaning_figure(
         for line, (case, own) in zip(axes, parts):
             first = own.iloc[0]
             words = textwrap.fill(first["caption"], 20)
-            said = f"most {case}:\n\n{words}\n\ngate {first['gate']:.2f}"
-            line[0].text(0, 0.5, said, va="center", fontsize=8, transform=line[0].transAxes)
+            words = f"most {case}:\n\n{words}\n\ngate {first['gate']:.2f}"
+            line[0].text(0, 0.5, words, va="center", fontsize=8, transform=line[0].transAxes)
             line[0].axis("off")
             for axis, row in zip(line[1:], own.to_dict("records")):
                 axis.imshow(picture(row["image"]))

@@ -234,9 +234,9 @@ def synthetic_captions(
     for path in sorted((suite / "captions").glob("*.json")) if known else ():
         truth = suite / "images" / path.stem / "truth.json"
         for scene in read_json(truth).values() if truth.exists() else ():
-            for told in scene["captions"]:
-                facts = caption_facts(told, depth)
-                rows[told["text"]] = {name: facts[fact] for fact, name in FACTS.items()}
+            for caption in scene["captions"]:
+                facts = caption_facts(caption, depth)
+                rows[caption["text"]] = {name: facts[fact] for fact, name in FACTS.items()}
     frame = pd.DataFrame.from_dict(rows, orient="index", columns=[*FACTS.values()])
     return frame.rename_axis("text")
 
@@ -429,9 +429,9 @@ def photograph_gates(
 ) -> pd.DataFrame:  # text, level, words, attribute, gate
     "The gates of test captions, and of the chains of HierarCaps by tier."
     items = store.items
-    said = items[items["kind"].eq("caption") & items["split"].eq("test")]
-    features = torch.from_numpy(store.array("text")[said["row"]])
-    parts = [pd.DataFrame({"text": said["text"], "level": "caption"})]
+    captions = items[items["kind"].eq("caption") & items["split"].eq("test")]
+    features = torch.from_numpy(store.array("text")[captions["row"]])
+    parts = [pd.DataFrame({"text": captions["text"], "level": "caption"})]
     parts[0]["gate"] = _gates_of(model, features)
     if chains is not None:
         own = parts_of(["\n".join(chain) for chain in chains.chains]) == part % PARTS

@@ -67,8 +67,8 @@ def _digest(content: bytes) -> int:
 def _checked_row(post: Post, content: bytes, file: str, offset: int) -> PostPicture:
     "The row of a post; raises PostFault."
     for name, text in post._asdict().items():
-        if said := bad_text(text):
-            raise PostFault(f"broken {name}", said)
+        if fault := bad_text(text):
+            raise PostFault(f"broken {name}", fault)
     if not post.caption.strip():
         raise PostFault("empty caption")
     decoded_picture(content)

@@ -188,8 +188,8 @@ class RoutedContrast(LossTerm, kind="routed_contrast"):
     def _weights(self, pairs, geometry):
         "The router's weights, checked."
         if pairs.weight is None:
-            said = f"this geometry weighs no pairs ({geometry.describe()})"
-            raise ValueError(f"{self.name}: {said}; set entropy=0 and balance=0")
+            reason = f"this geometry weighs no pairs ({geometry.describe()})"
+            raise ValueError(f"{self.name}: {reason}; set entropy=0 and balance=0")
         form = geometry.config.gate_form
         if self.entropy and form != "logit_over_T":
             raise ValueError(f"{self.name}: weights above 1 have no entropy, gate_form={form!r}")

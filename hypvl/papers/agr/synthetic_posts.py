@@ -90,18 +90,18 @@ def annotation(
 ) -> tuple[dict[str, Any], Scene, Caption]:
     "One entry of an annotation file, its scene and its caption."
     scene = world.scene("train", index)
-    told = caption(world, scene)
+    made = caption(world, scene)
     rng = generator(world.config.seed, "post", index)
     name, key = community_of(world, scene, rng), image_id(index)
     place = index % _DRAW * len(YEARS) / total
     year = YEARS[int(place)]
     side = world.config.image_size
-    text = told.text.lower()
+    text = made.text.lower()
     entry = {
         "image_id": key,
         "author": None if rng.random() < 0.1 else f"user{int(rng.integers(1000)):03d}",
         "url": f"https://i.redd.it/{key}.jpg",
-        "raw_caption": f"[OC] {told.text.capitalize()} ({side}x{side})",
+        "raw_caption": f"[OC] {made.text.capitalize()} ({side}x{side})",
         "caption": text,
         "subreddit": name,
         "score": int(rng.geometric(0.02)) + 1,
@@ -109,7 +109,7 @@ def annotation(
         "permalink": f"/r/{name}/comments/{key}/{'_'.join(text.split()[:6])}/",
         "crosspost_parents": [image_id(index // 2)] if rng.random() < 0.03 else None,
     }
-    return entry, scene, told
+    return entry, scene, made
 
 # %% ../../../nbs/papers/agr/931_synthetic_posts.ipynb #d541aa6c
 def caption_facts(

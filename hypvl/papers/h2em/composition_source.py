@@ -236,12 +236,12 @@ def _compositions(name: str, root: Path) -> Amount:
     except FileNotFoundError as error:
         raise lacks(DATASETS[name], [folder], f"{obtain} ({error})") from None
     counts = compare_counts(split, data.counts())
-    said = []
+    parts = []
     for what, row in counts[counts["found"] != counts["published"]].iterrows():
-        said.append(f"{what} {row['found']:,} of {row['published']:,}")
-    said += [f"{kind}: {number:,}" for kind, number in data.skipped.items()]
+        parts.append(f"{what} {row['found']:,} of {row['published']:,}")
+    parts += [f"{kind}: {number:,}" for kind, number in data.skipped.items()]
     published = sum(PUBLISHED[name][f"{phase}_images"] for phase in ("train", "val", "test"))
-    return Amount(len(data.rows), published, f"{folder.name}/images", ", ".join(said))
+    return Amount(len(data.rows), published, f"{folder.name}/images", ", ".join(parts))
 
 
 def data_checks() -> Iterator[DataCheck]:

@@ -80,8 +80,10 @@ def plain_candidates(
     names = model.config.vocabulary
     points = []
     for texts in ([" ".join(pair) for pair in pairs], names.states, names.objects):
-        said = [template.format(clean_name(text)) for text in texts]
-        parts = [backbone.tokenizer(said[at : at + CHUNK]) for at in range(0, len(said), CHUNK)]
+        prompts = [template.format(clean_name(text)) for text in texts]
+        parts = [
+            backbone.tokenizer(prompts[at : at + CHUNK]) for at in range(0, len(prompts), CHUNK)
+        ]
         features = torch.cat([backbone.encode_text(part) for part in parts])
         points.append(model.geometry.cpu().lift(features).to(place))
     model.geometry.to(place)
@@ -328,9 +330,9 @@ def point_rows(
         for what in chosen:
             part = points[what][::step][:images]
             columns = {f"x{n}": column for n, column in enumerate(part.T.numpy())}
-            said = [" ".join(pair) for pair in targets][::step][:images]
+            names = [" ".join(pair) for pair in targets][::step][:images]
             about = {"side": "visual" if side else "text", "what": what, "level": LEVELS[what]}
-            rows.append(pd.DataFrame({**about, "target": said, "curvature": curvature, **columns}))
+            rows.append(pd.DataFrame({**about, "target": names, "curvature": curvature, **columns}))
     return pd.concat(rows, ignore_index=True)
 
 # %% ../../../nbs/papers/h2em/912_compositions.ipynb #039da4e4
@@ -483,11 +485,11 @@ def _costs(model: nn.Module, recipe: Recipe, out: Path, images: int, seconds: fl
 def _steps_between(rows: pd.DataFrame, taxonomy: PrimitiveTaxonomy) -> list[float]:
     "Steps of the taxonomy from each answer to the truth."
     known: dict[tuple[str, str], int] = {}
-    for said in zip(rows["target"], rows["answer"]):
-        if said not in known:
-            one, other = (tuple(text.split(" ")) for text in said)
-            known[said] = taxonomy.distance(one, other)  # pyright: ignore[reportArgumentType]
-    return [known[said] for said in zip(rows["target"], rows["answer"])]
+    for pair in zip(rows["target"], rows["answer"]):
+        if pair not in known:
+            one, other = (tuple(text.split(" ")) for text in pair)
+            known[pair] = taxonomy.distance(one, other)  # pyright: ignore[reportArgumentType]
+    return [known[pair] for pair in zip(rows["target"], rows["answer"])]
 
 
 @dataclass(frozen=True)

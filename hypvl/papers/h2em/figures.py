@@ -84,11 +84,11 @@ def prediction_figure(
             for axis, row in zip(line, rows[rows["kind"].eq(kind)].to_dict("records")):
                 axis.imshow(image(row["image"]))
                 axis.set_title(f"{kind}: {row['target']}", fontsize=8)
-                said = (
+                lines = (
                     (names[0], row["answer"], row["right"]),
                     (names[1], row["answer_rival"], row["right_rival"]),
                 )
-                for place, (name, answer, right) in enumerate(said):
+                for place, (name, answer, right) in enumerate(lines):
                     where = {"transform": axis.transAxes, "ha": "center", "va": "top"}
                     colour = RIGHT if right else WRONG
                     height = -0.03 - 0.1 * place

@@ -51,13 +51,13 @@ def _check_parents(what: str, parents: object, names: Iterable[str]) -> dict[str
         "repeated": sorted(name for name, count in listed.items() if count > 1),
         "unknown": sorted(set(listed) - set(names)),
     }
-    said = []
+    messages = []
     for fault, found in faults.items():
         if found:
             hint = suggest(found[0], names) if fault == "unknown" else ""
-            said.append(f"{fault} {', '.join(found[:10])}{'.' + hint if hint else ''}")
-    if said:
-        raise ValueError(f"{what}: {'; '.join(said)}")
+            messages.append(f"{fault} {', '.join(found[:10])}{'.' + hint if hint else ''}")
+    if messages:
+        raise ValueError(f"{what}: {'; '.join(messages)}")
     return {str(parent): tuple(map(str, children)) for parent, children in parents.items()}
 
 # %% ../../../nbs/papers/h2em/902_primitives.ipynb #0515cde0

@@ -63,13 +63,13 @@ class Scenes:
         return np.array([len(nodes) for nodes in self.nodes])
 
 
-def _phrase_boxes(things, said) -> tuple[tuple, ...]:
+def _phrase_boxes(things, caption) -> tuple[tuple, ...]:
     "(x1, y1, x2, y2, phrase) of the visible objects that a caption mentions."
     boxes = []
-    for m in said["mentions"]:
+    for m in caption["mentions"]:
         box = things[m["thing"]]["box"]
         if box is not None:
-            boxes.append((*box, said["text"][m["start"] : m["end"]]))
+            boxes.append((*box, caption["text"][m["start"] : m["end"]]))
     return tuple(boxes)
 
 # %% ../../../nbs/papers/phyclip/823_factor_report.ipynb #281b3749
@@ -83,14 +83,14 @@ def read_scenes(
         missing = [key for key in ("things", "captions") if not row.get(key)]
         if missing:
             raise ValueError(f"{path.name}, {name!r} has no {missing[0]!r}, got {sorted(row)}")
-    told = [row["captions"][0] for row in rows.values()]
+    captions = [row["captions"][0] for row in rows.values()]
     held = [row["things"] for row in rows.values()]
     return Scenes(
         paths=tuple(path.parent / name for name in rows),
-        texts=tuple(said["text"] for said in told),
+        texts=tuple(caption["text"] for caption in captions),
         nodes=tuple(tuple(thing["node"] for thing in things) for things in held),
         families=tuple(tuple(thing["family"] for thing in things) for things in held),
-        boxes=tuple(_phrase_boxes(*both) for both in zip(held, told)),
+        boxes=tuple(_phrase_boxes(*both) for both in zip(held, captions)),
         attributes=tuple(
             tuple(thing["attributes"] for thing in things)
             for things in held

@@ -21,7 +21,7 @@ from ..recipes import BUDGETS, known_name
 from ...training.recipe import Recipe, at_budget
 
 # %% ../../../nbs/papers/phyclip/824_recipes.ipynb #5596395a
-_SAID = {  # meaning of a field
+_MEANINGS = {  # meaning of a field
     "objective.box_contrast": "contrast of boxes",
     "objective.reduction": "reduction over the batch",
     "objective.ent_scale": "entailment: factor of the sum of four terms",
@@ -45,7 +45,7 @@ def differences(
         sides[variant] = flat_fields(to_dict(made)) | choices
     fields = [key for key, value in sides["paper"].items() if sides["official"][key] != value]
     rows = [
-        (_SAID[key], str(sides["paper"][key]), str(sides["official"][key]), key)
+        (_MEANINGS[key], str(sides["paper"][key]), str(sides["official"][key]), key)
         for key in fields
         if key != "objective.variant"
     ]

@@ -185,10 +185,10 @@ def parse_frames(
     limit: int = 300,  # captions
 ) -> dict[str, pd.DataFrame]:
     "A probe: recovery of gold parses, and the edges inside the cones."
-    told = tested_parses(data, recipe.test or recipe.data, limit)
-    if not told:
+    tested = tested_parses(data, recipe.test or recipe.data, limit)
+    if not tested:
         return {}
-    captions, parses = (list(part) for part in zip(*told))
+    captions, parses = (list(part) for part in zip(*tested))
     words = edge_term(recipe.objective.make().terms).specific
     frames = parse_report(model, captions, parses, words)
     score = data.train.parent / "parser" / "score.json"

@@ -246,10 +246,10 @@ def write_words(
             if not (parts / "plan.json").is_file():
                 write_atomic(parts / "plan.json", json.dumps(wanted))
             _check_same(parts / "plan.json", wanted)
-            said = store.items[store.items["kind"].eq("caption")].drop_duplicates("row")
-            said = said.sort_values("row")
-            files = _write_parts(parts, said["text"], encoder, parser, batch_size, progress)
-            _join(folder, files, said["row"].to_numpy(), len(store.array("text")))
+            captions = store.items[store.items["kind"].eq("caption")].drop_duplicates("row")
+            captions = captions.sort_values("row")
+            files = _write_parts(parts, captions["text"], encoder, parser, batch_size, progress)
+            _join(folder, files, captions["row"].to_numpy(), len(store.array("text")))
             arrays = ("init.npy", "final.npy", "trees.npz")
             facts = {name: file_hash(folder / name) for name in arrays}
             write_atomic(done, json.dumps(wanted | facts, indent=1))

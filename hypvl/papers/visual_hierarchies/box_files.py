@@ -180,11 +180,11 @@ def lvis_json(world: World, scenes: list[tuple[str, list[dict]]]) -> dict:
     for _, entries in scenes:
         images_of.update({entry["name"] for entry in entries})
         boxes_of.update(entry["name"] for entry in entries)
-    said = {names[0]: names for names in world.words.values()}
+    synonyms = {names[0]: names for names in world.words.values()}
     category, categories = {}, []
     for number, name in enumerate(sorted(boxes_of), 1):
         category[name] = number
-        words = [word.replace(" ", "_") for word in said.get(name, (name,))]
+        words = [word.replace(" ", "_") for word in synonyms.get(name, (name,))]
         seen = images_of[name]
         categories.append(
             {

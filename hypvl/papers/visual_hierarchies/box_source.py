@@ -69,8 +69,8 @@ def annotation_files(
         if path is not None:
             found[name] = path
         elif name in needed:
-            said = f"no {' or '.join(names)} in {folder}/ of {root.name!r}"
-            raise FileNotFoundError(f"root: {said}")
+            absent = f"no {' or '.join(names)} in {folder}/ of {root.name!r}"
+            raise FileNotFoundError(f"root: {absent}")
     return found
 
 
@@ -246,8 +246,8 @@ def _boxes(split: str, root: Path) -> Amount:
         boxes = read_boxes(files, split)
     except FileNotFoundError as error:
         place = root / ("lvis" if split == "lvis" else "open_images")
-        said = str(error).removeprefix("root: ")
-        raise lacks(split, [place], f"{obtain} ({said})") from None
+        reason = str(error).removeprefix("root: ")
+        raise lacks(split, [place], f"{obtain} ({reason})") from None
     faults, where = boxes.faults, files[split].parent.relative_to(root).as_posix()
     note = ", ".join(f"{number:,} {kind}" for kind, number in faults.items())
     if split == "lvis":

@@ -553,7 +553,7 @@ def frequency_figure(
         figure, axes = panels(1, width=9.6, height=2.7)
         axis, places = axes[0, 0], range(len(names))
         share = {role: 100 * shown[role] / totals[role] for role in roles}
-        label = {role: f"{said}: {totals[role]:,}" for role, said in roles.items()}
+        label = {role: f"{meaning}: {totals[role]:,}" for role, meaning in roles.items()}
         bars, dots = roles
         axis.bar(places, share[bars], 0.8, color="#0072B2", label=label[bars])
         axis.plot(places, share[dots], "o", color="#E69F00", ms=4, mec=".2", label=label[dots])

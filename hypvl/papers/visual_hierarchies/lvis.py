@@ -114,5 +114,5 @@ def novel_classes(
     known: Iterable[str],  # names of classes, such as those of Open Images
 ) -> tuple[int, ...]:
     "Places of the classes whose name is not known; capitals do not matter."
-    said = {name.casefold().replace("_", " ") for name in known}
-    return tuple(i for i, name in enumerate(boxes.names) if name.casefold() not in said)
+    names = {name.casefold().replace("_", " ") for name in known}
+    return tuple(i for i, name in enumerate(boxes.names) if name.casefold() not in names)

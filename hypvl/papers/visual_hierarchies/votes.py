@@ -57,14 +57,14 @@ def vote(
         raise ValueError("candidates: one at least needed, got none")
     cosine, rows = likeness("cosine"), max(1, memory // (24 * len(candidates)))
     candidates = candidates.double()
-    said = np.empty(len(queries), dtype=int)
+    answers = np.empty(len(queries), dtype=int)
     for start in range(0, len(queries), rows):
         part = slice(start, start + rows)
         # rounded from float64: copies of an image tie, however the product was summed
         scores = cosine(queries[part].double(), candidates).float()
         voters = labels[top_indices(scores, k).cpu().numpy()]
-        said[part] = _commonest(voters)
-    return said
+        answers[part] = _commonest(voters)
+    return answers
 
 
 def _commonest(voters: Int[np.ndarray, "q k"]) -> Int[np.ndarray, "q"]:
