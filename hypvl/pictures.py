@@ -20,7 +20,7 @@ import numpy as np
 from .extras import extra_named
 
 with extra_named("hypvl.pictures"):
-    from PIL import Image, ImageOps
+    from PIL import ExifTags, Image, ImageOps
 
 # %% ../nbs/005_pictures.ipynb #8edb47106e1a46a883d545849b8ab81b
 @dataclass(frozen=True)
@@ -64,10 +64,12 @@ def upright_rgb(image: Image.Image) -> Image.Image:
         )
     if 0 in image.size:
         raise Refused(f"image: no pixels, got {image.width} x {image.height}")
+    image.load()
     try:
-        image = ImageOps.exif_transpose(image)
+        if image.getexif().get(ExifTags.Base.Orientation, 1) != 1:
+            image = ImageOps.exif_transpose(image)
     except Exception:  # a damaged mark turns nothing
-        image.load()
+        pass
     if image.mode.startswith("I"):
         image = _eight_bits(image)
     elif image.mode == "F":

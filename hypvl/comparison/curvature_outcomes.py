@@ -22,7 +22,13 @@ from ..data.photographs import Photograph
 from ..evaluation.flattening import flatten_retrieval
 from ..evaluation.hierarcaps import hierarcaps_items, lengthen
 from ..features.encoders import Encoder
-from ..features.extraction import PictureCrops, encode_pictures, encode_texts
+from hypvl.features.extraction import (
+    PictureCrops,
+    encode_pictures,
+    encode_texts,
+    join_crops,
+    split_crops,
+)
 from ..features.feature_store import FeatureStore
 from ..models.head import HyperbolicHead
 
@@ -76,7 +82,7 @@ def chain_features(
 ) -> ChainFeatures:
     "Features of photographs whose captions are chains. Raises ValueError for a broken picture."
     device, pictures = torch.device("cpu"), PictureCrops(photographs, image.preprocess)
-    samples = (pictures[place] for place in range(len(pictures)))
+    samples = split_crops(join_crops([pictures[place]]) for place in range(len(pictures)))
     images, broken = encode_pictures(image, samples, batch_size, device)
     if broken:
         place = min(broken)

@@ -112,7 +112,10 @@ def join_crops(
     "Pictures of several photographs in one tensor: a reading process sends it in one copy."
     crops = [crop for sample in samples if not isinstance(sample, str) for crop in sample]
     counts = [sample if isinstance(sample, str) else len(sample) for sample in samples]
-    return default_collate(crops) if crops else torch.empty(0), counts
+    if not crops:
+        return torch.empty(0), counts
+    # channels last, as decoders leave pictures and convolutions read them
+    return default_collate([crop.permute(1, 2, 0) for crop in crops]).permute(0, 3, 1, 2), counts
 
 
 def split_crops(
@@ -125,7 +128,7 @@ def split_crops(
 
 # %% ../../nbs/features/351_extraction.ipynb #78eb64ed
 def _batches(
-    samples: Iterable[Tensor | list[Tensor] | str], size: int, broken: dict[int, str]
+    samples: Iterable[Tensor | str], size: int, broken: dict[int, str]
 ) -> Iterator[Tensor]:
     "Pictures of several photographs in batches of `size`; reasons of broken ones are collected."
     waiting: list[Tensor] = []
@@ -133,12 +136,12 @@ def _batches(
         if isinstance(sample, str):
             broken[place] = sample
             continue
-        waiting += sample
+        waiting += sample.split(1)
         while len(waiting) >= size:
-            yield torch.stack(waiting[:size])
+            yield torch.cat(waiting[:size])
             del waiting[:size]
     if waiting:
-        yield torch.stack(waiting)
+        yield torch.cat(waiting)
 
 
 def _on(device: torch.device, tokens: Tokens) -> Tokens:
@@ -151,7 +154,7 @@ def _on(device: torch.device, tokens: Tokens) -> Tokens:
 @torch.inference_mode()
 def encode_pictures(
     encoder: Encoder,
-    samples: Iterable[Tensor | list[Tensor] | str],  # pictures of a photograph, or why none
+    samples: Iterable[Tensor | str],  # pictures [n, 3, H, W] of a photograph, or why none
     batch_size: int,
     device: torch.device,
 ) -> tuple[np.ndarray, dict[int, str]]:  # features [N, W]; index of a sample → why it is broken
