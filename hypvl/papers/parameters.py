@@ -54,8 +54,7 @@ class Seeds:
 
     default: tuple[int, ...] = (0,)
     by_preset: Mapping[str, tuple[int, ...]] | None = None  # presets with other seeds
-    beyond_first: str = "same"  # of the other sections: 'same', or 'first' for one seed
-    one_seed: tuple[str, ...] = ()  # of them, those that run the first seed alone: long ones
+    one_seed: tuple[str, ...] = ()  # sections that run the first seed alone: long ones
 
     def of(
         self,
@@ -78,8 +77,7 @@ def complete(
     first = parameters.seeds or seeds.of(parameters.preset)
     if not first:
         raise ValueError("seeds: at least one is needed, got none")
-    others = first if seeds.beyond_first == "same" else first[:1]
-    more = parameters.more_seeds or others
+    more = parameters.more_seeds or first
     alone = parameters.one_seed or (() if parameters.more_seeds else seeds.one_seed)
     for name in alone:
         known_name("one_seed", name, sections[1:])
