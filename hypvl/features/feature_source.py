@@ -75,13 +75,17 @@ class FeatureDataset(EpochDataset):
             places[now] += self._draws(int(epoch))[images[now]]
         return self.rows[places]
 
-    def collate(self, samples: Sequence[Visit]) -> dict[str, Tensor]:
-        "Features [B, W] of a batch, float32."
+    def read_rows(self, rows: Int[np.ndarray, "B C"]) -> dict[str, Tensor]:
+        "Features [B, W] of rows of the store, float32."
         batch = {}
-        for name, rows in zip(self.names, self.chosen_rows(samples).T):
-            found = self.store.array(_SIDES[name])[rows]
+        for name, own in zip(self.names, rows.T):
+            found = self.store.array(_SIDES[name])[own]
             batch[name] = torch.from_numpy(found.astype(np.float32))
         return batch
+
+    def collate(self, samples: Sequence[Visit]) -> dict[str, Tensor]:
+        "Features [B, W] of a batch, float32."
+        return self.read_rows(self.chosen_rows(samples))
 
     def identity(self) -> dict[str, object]:
         return dict(samples=len(self), content=self.store.hash, boxes=self.boxes)

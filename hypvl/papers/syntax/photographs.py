@@ -102,9 +102,9 @@ class WordDataset(FeatureDataset):
         self.kinds = {**self.kinds, **KINDS}
 
     def collate(self, samples: Sequence[Visit]) -> dict[str, Tensor]:
-        captions = self.chosen_rows(samples)[: self.captions, 1]
-        more = word_batch(self.words, captions, self.heads, self.scales)
-        return super().collate(samples) | more
+        rows = self.chosen_rows(samples)
+        captions = rows[: self.captions, 1]
+        return self.read_rows(rows) | word_batch(self.words, captions, self.heads, self.scales)
 
     def identity(self) -> dict[str, object]:
         own = {"words": self.words.hash, "trees": self.trees, "captions": self.captions}
