@@ -27,7 +27,6 @@ from hypvl.features.extraction import (
     encode_pictures,
     encode_texts,
     join_crops,
-    split_crops,
 )
 from ..features.feature_store import FeatureStore
 from ..models.head import HyperbolicHead
@@ -82,8 +81,8 @@ def chain_features(
 ) -> ChainFeatures:
     "Features of photographs whose captions are chains. Raises ValueError for a broken picture."
     device, pictures = torch.device("cpu"), PictureCrops(photographs, image.preprocess)
-    samples = split_crops(join_crops([pictures[place]]) for place in range(len(pictures)))
-    images, broken = encode_pictures(image, samples, batch_size, device)
+    groups = (join_crops([pictures[place]]) for place in range(len(pictures)))
+    images, broken = encode_pictures(image, groups, batch_size, device)
     if broken:
         place = min(broken)
         raise ValueError(f"photographs: {photographs[place].id!r}: {broken[place]}")
