@@ -55,7 +55,7 @@ def train_small(folder):
 
 
 def write_shards(folder, texts, size):
-    "Prepared shards with two boxes a caption."
+    "Prepared shards with two boxes per caption."
     picture, rng = os.urandom(15_000), random.Random(0)
 
     def sample(i, text):

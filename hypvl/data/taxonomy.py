@@ -274,7 +274,7 @@ def draw_taxonomy(
     ax=None,  # matplotlib axes; None makes them
     highlight: Iterable[str] = (),  # nodes drawn in the accent colour
 ):
-    "Draw the tree with its root on the left and one leaf a line; returns the axes."
+    "Draw the tree with its root on the left and one leaf per line; returns the axes."
     import matplotlib.pyplot as plt
 
     if ax is None:

@@ -112,14 +112,14 @@ def _group_of_columns(
         feasible = np.asarray(feasibility)
         if feasible.shape != seen.shape:
             raise ValueError(
-                f"feasibility: {seen.shape} needed, a number a pair, got {feasible.shape}"
+                f"feasibility: {seen.shape} needed, one number per pair, got {feasible.shape}"
             )
         if feasible.dtype == bool:
             if threshold is not None or thresholds is not None:
                 raise ValueError("threshold: feasibility is flags already")
             group[~feasible] = _EXCLUDED
         elif (threshold is None) == (thresholds is None):
-            raise ValueError("threshold: one needed, since feasibility is a number a pair")
+            raise ValueError("threshold: one needed, since feasibility is one number per pair")
         else:
             bounds = np.atleast_1d(np.asarray(threshold if thresholds is None else thresholds))
             bounds, feasible = bounds.astype(float), feasible.astype(float)

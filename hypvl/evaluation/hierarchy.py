@@ -59,7 +59,7 @@ def _depths(
     predicted, target = list(predicted), list(target)
     if len(predicted) != len(target) or not target:
         raise ValueError(
-            f"predicted and target: one node a pair needed, got {len(predicted)} and {len(target)}"
+            f"predicted and target: one node per pair needed, got {len(predicted)} and {len(target)}"
         )
     row, table = _paths(parents, predicted + target)
     path_predicted = table[[row[node] for node in predicted]]

@@ -57,7 +57,7 @@ def _mask_of_rows(rows: list, n: int) -> Bool[np.ndarray, "Q N"]:
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #ed7b7e06
 def relevant_matrix(
-    relevant: Relevant,  # mask, index sets, or one index a query
+    relevant: Relevant,  # mask, index sets, or one index per query
     n: int,  # number of items
 ) -> Bool[Tensor, "Q N"]:
     "Return which items are relevant to which query."
@@ -80,14 +80,14 @@ def relevant_matrix(
 # %% ../../nbs/evaluation/602_retrieval.ipynb #b5d14737
 def first_hit_rank(
     scores: Scores,  # higher is better
-    relevant: Relevant,  # mask, index sets, or one index a query
+    relevant: Relevant,  # mask, index sets, or one index per query
 ) -> Int[Tensor, "Q"]:  # 0 where a relevant item comes first
     "Rank of the best relevant item of each query; ties by index."
     scores = read_scores("scores", scores)
     mask = relevant_matrix(relevant, scores.shape[1]).to(scores.device)
     if len(mask) != len(scores):
         raise ValueError(
-            f"relevant: one entry a query needed, got {len(mask)} for {len(scores)} queries"
+            f"relevant: one entry per query needed, got {len(mask)} for {len(scores)} queries"
         )
     least = -torch.inf if scores.is_floating_point() else torch.iinfo(scores.dtype).min
     best = scores.masked_fill(~mask, least).amax(1, keepdim=True)
@@ -106,7 +106,7 @@ def first_hit_rank(
 # %% ../../nbs/evaluation/602_retrieval.ipynb #162ae6b5
 def recall_at_k(
     scores: Scores,  # higher is better
-    relevant: Relevant,  # mask, index sets, or one index a query
+    relevant: Relevant,  # mask, index sets, or one index per query
     ks: int | Sequence[int] = (1, 5, 10),  # lengths of the list
 ) -> dict[int, float]:  # K -> share of queries, 0 to 1
     "Share of queries with a relevant item among the K best."

@@ -124,7 +124,7 @@ def resampled_sum(
 
 
 def bootstrap_mean(
-    values: Float[ndarray, "n"],  # one number an item
+    values: Float[ndarray, "n"],  # one number per item
     rng: np.random.Generator,  # source of the draws
     clusters: Sequence[Hashable] | ndarray | None = None,  # unit of each item; None: itself
     level: float = 0.95,  # probability that the interval should cover, 0 to 1
@@ -164,7 +164,7 @@ def bootstrap_mean(
 class ScoredItems:
     "Results on a test set, and the units of each item."
 
-    values: Float[ndarray, "n S"]  # a column a seed
+    values: Float[ndarray, "n S"]  # one column per seed
     groups: ndarray  # [n] names, or [n, 2] where an item belongs to two
     weight: float = 1.0  # of this set's mean in the sum
     stratum: Hashable = 0  # sets of one stratum share their names
@@ -204,7 +204,7 @@ def item_draws(
 
 # %% ../../nbs/evaluation/600_statistics.ipynb #ca6f83e6
 def seed_interval(
-    values: Sequence[float] | Float[ndarray, "S"],  # one score a seed
+    values: Sequence[float] | Float[ndarray, "S"],  # one score per seed
     level: float = 0.95,  # probability that the interval should cover
 ) -> Interval:
     "Student's interval of the mean over seeds; infinite for a single seed."
@@ -391,7 +391,7 @@ def item_values(
         holes = int(np.isnan(numbers).sum())
         if numbers.ndim != 1 or holes:
             raise ValueError(
-                f"values: {metric!r} needs one number an item, "
+                f"values: {metric!r} needs one number per item, "
                 f"got shape {numbers.shape} with {holes} NaN"
             )
         item = np.arange(len(numbers))

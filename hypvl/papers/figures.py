@@ -317,7 +317,7 @@ def training_figure(
     colours: Mapping[str, str] | None = None,  # of models
     candidates: Mapping[str, int] | None = None,  # of each model: texts for an image to choose from
 ) -> Drawing:
-    "Loss rows, spread, schedule and curvature over the steps, one line a model."
+    "Loss rows, spread, schedule and curvature over the steps, one line per model."
     shown = _curve_panels(list(history.columns))
     if not shown:
         raise ValueError(

@@ -150,7 +150,7 @@ def _refuse_mixed_runs(heading: str, score: str, column: Column, rows: list[Mapp
     runs = ", ".join(dict.fromkeys(str(row["run"]) for row in twice))
     raise ValueError(
         f"ours: {len(twice)} rows for {heading}, {' '.join(column.key)}, score {score}, "
-        f"seed {twice[0]['seed']} (runs {runs}): pass one run a seed"
+        f"seed {twice[0]['seed']} (runs {runs}): pass one run per seed"
     )
 
 # %% ../../nbs/papers/807_tables.ipynb #e997feae
@@ -621,7 +621,7 @@ def _expected_models(layout: Layout, theirs: pd.DataFrame, without: pd.DataFrame
 
 def paper_table(
     layout: Layout,  # layout of the table
-    # our rows, one run a model and seed; None: nothing was run; no value: a gap with its `reason`
+    # our rows, one run per model and seed; None: nothing was run; no value: a gap with its `reason`
     ours: pd.DataFrame | None,
     reference: pd.DataFrame,  # the paper's numbers
     # reasons for missing rows or columns: by row, column, data set, task or 'all'

@@ -184,13 +184,13 @@ def freeze(
         if group is not None and group.frozen:
             parameters[name].requires_grad_(False)
             frozen.add(id(parameters[name]))
-    resting = []
+    modules = []
     for part in parts.values():
         for module in part.modules():
             own = [id(p) for p in module.parameters()]
             if own and frozen.issuperset(own):
-                resting.append(module)
-    return resting
+                modules.append(module)
+    return modules
 
 # %% ../../nbs/training/502_optim.ipynb #47a07af7
 def parameter_groups(

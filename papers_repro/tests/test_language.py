@@ -14,7 +14,16 @@ WORDS = (
     *("_blame", "culprit", "take_up", "read_off"),
     *("ring contrast", "wholes and parts", "looks at no picture", "a number that is one"),
     *("what knows nothing", "to be had", "is no no", "still learning", "right keys", "whoever"),
-    *("is told", "are told", "nobody asked", "takes up", "is at home", "a line a model"),
+    *(
+        "is told",
+        "are told",
+        "one run a",
+        "ideal observer",
+        "nobody asked",
+        "takes up",
+        "is at home",
+        "a line a model",
+    ),
 )
 TEXTS = {".py", ".md", ".csv", ".ipynb", ".yml", ".yaml", ".toml", ".ini", ".cff", ".j2", ".js"}
 TEXTS |= {".css", ".html", ".txt", ".json", ".cfg", ".sh", ""}

@@ -133,7 +133,7 @@ class ClassFolders:
 
 
 def class_folders(
-    folder: str | Path,  # holds one folder a class
+    folder: str | Path,  # holds one folder per class
 ) -> list[str]:
     "Folders of classes in order; .ipynb_checkpoints, @eaDir and the like are none."
     names = []
@@ -152,7 +152,7 @@ def class_folders(
 
 
 def read_image_folder(
-    folder: str | Path,  # holds one folder a class
+    folder: str | Path,  # holds one folder per class
 ) -> FolderData:
     "All images below the class folders, whose level is checked."
     if not Path(folder).is_dir():

@@ -297,7 +297,7 @@ class _Looks:
 # %% ../../../nbs/data/world/215_scenes.ipynb #8a38a542
 def _draw_count(world: "World", rng: np.random.Generator, split: str) -> int:
     "Number of things in a scene; enough to violate the predicates of the split."
-    odds = np.array(world.config.objects[: len(world.families)], float)  # one thing a family
+    odds = np.array(world.config.objects[: len(world.families)], float)  # one thing per family
     least = max((world.held_out[name].things for name in SPLITS[split].violates), default=1)
     odds[: least - 1] = 0
     if not odds.sum():
@@ -674,7 +674,7 @@ class World:
             raise ValueError(f"count={count}: split {split!r} needs {least} things")
         if not 1 <= count <= most:
             raise ValueError(
-                f"count={count} must be between 1 and {most} (four places, one thing a family)"
+                f"count={count} must be between 1 and {most} (four places, one thing per family)"
             )
         if leaf is not None and leaf not in self.paths:
             raise ValueError(f"leaf={leaf!r} is not a leaf of this dataset")

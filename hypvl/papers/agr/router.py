@@ -343,7 +343,7 @@ class PairRouter(nn.Module):
         shape = (len(image_context), len(text_context))
         for name, x in (("correction", correction), ("baseline", baseline)):
             if x.shape != shape:
-                raise ValueError(f"{name}: one score a pair {shape}, got {tuple(x.shape)}")
+                raise ValueError(f"{name}: one score per pair {shape}, got {tuple(x.shape)}")
         for name, x in (("image_context", image_context), ("text_context", text_context)):
             if x.shape[-1] != self.context:
                 raise ValueError(f"{name}: width {self.context}, got {x.shape[-1]}")

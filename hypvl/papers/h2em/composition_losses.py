@@ -91,7 +91,7 @@ class HardContrast(LossTerm, kind="hard_contrast"):
         labels, hard = self._hard(embeddings)
         if len(queries) != len(labels):
             found = f"{len(queries)} {self.query!r} with {len(labels)} {self.labels!r}"
-            raise ValueError(f"{self.name}: one label a query needed, got {found}")
+            raise ValueError(f"{self.name}: one label per query needed, got {found}")
         logits = geometry.logits(queries, keys, context.side(self.query))
         if logits.shape != hard.shape:
             raise ValueError(

@@ -340,7 +340,7 @@ def edge_lengths(
     norms: pd.DataFrame,  # of one model and stage: item, what, value, and maybe dataset and seed
     side: str = "text",  # or 'visual'
 ) -> dict[str, tuple[pd.Series, pd.Series]]:  # edge → of its general and of its specific end
-    "Distances from the root at both ends of each edge, a value a picture."
+    "Distances from the root at both ends of each edge, one value per picture."
     keys = [name for name in ("dataset", "seed", "item") if name in norms]
     wide = norms.pivot_table(index=keys, columns="what", values="value", observed=True)
     own = {n: ends for n, ends in EDGES.items() if n.startswith("visual") == (side == "visual")}

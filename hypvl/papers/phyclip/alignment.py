@@ -62,7 +62,7 @@ def _information(one_hot, present, factors):
 class Alignment:
     """Alignment of factors with families.
 
-    `table` has one row a factor and concept: bits, null, excess, normalised, p, auc, assigned.
+    `table` has one row per factor and concept: bits, null, excess, normalised, p, auc, assigned.
     `low` and `high` are a 95 % interval of `value` by a delete-a-group jackknife over items.
     """
 

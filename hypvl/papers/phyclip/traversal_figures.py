@@ -112,7 +112,7 @@ def traversal_figure(
     pictures: Mapping[Hashable, np.ndarray],  # image → array [H, W, 3]
     most: int = 12,  # texts in a list, 2 or more
 ) -> Drawing:
-    "Retrieved texts from every image to the root, one column a model."
+    "Retrieved texts from every image to the root, one column per model."
     texts, titles = distinct_texts(steps), dict(zip(steps["image"], steps["target"]))
     families, images = list(dict.fromkeys(texts["family"])), list(dict.fromkeys(texts["image"]))
     names, lists = _names(texts), {}

@@ -142,7 +142,7 @@ def scene_labels(boxes: Boxes) -> list[np.ndarray]:
 # %% ../../../nbs/papers/visual_hierarchies/865_cross_image.ipynb #aabbbc6b
 def read_image_ids(
     boxes: Boxes,
-    path: str | Path,  # one identifier a line, with or without folder and suffix
+    path: str | Path,  # one identifier per line, with or without folder and suffix
 ) -> np.ndarray:  # int64, ascending
     "Places of the images that a file lists; those without boxes are left out."
     place = {Path(name).stem: i for i, name in enumerate(boxes.images.tolist())}

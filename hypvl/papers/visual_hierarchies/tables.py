@@ -88,7 +88,7 @@ def _long_lists(task: str) -> list[Column]:
 
 
 def _single_class(metric: str, task: str, **how) -> list[Column]:
-    "A column for each set of one class an image."
+    "A column for each set of one class per image."
     columns = []
     for dataset in (*OWN_SINGLE, *SINGLE_CLASS):
         columns.append(Column("single_class", dataset, metric, task, "", dataset, **how))
@@ -315,7 +315,7 @@ LAYOUTS = {
         "Another data set (LVIS), all classes and new ones",
         _columns((LVIS, NOVEL), *_BOTH, *_LONG),
     ),
-    4: _layout(4, "Sets of one class an image, vote of five", task_columns("single_class")),
+    4: _layout(4, "Sets of one class per image, vote of five", task_columns("single_class")),
     5: _layout(5, "Sizes of these sets", task_columns("set_sizes"), "sizes"),
     6: _layout(6, "Same-class, with and without other images", _columns(_MAIN, *_BOTH)),
     7: _layout(7, "Hierarchical, with and without other images", _columns(_MAIN, *_LONG)),
