@@ -461,7 +461,7 @@ def make_parser() -> argparse.ArgumentParser:
         _compare,
         _add_compare,
         help="which geometry and loss suit your embeddings",
-        description="Train five geometries and three losses on a feature store, with learning "
+        description="Train four geometries and three losses on a feature store, with learning "
         "rates tuned for each; one table, one figure, the best head as a checkpoint.",
     )
     about_data = "check a folder of datasets, or export them"

@@ -98,7 +98,9 @@ class MappedSpace(Geometry):
         norm = torch.linalg.vector_norm(features, dim=-1, keepdim=True)
         median = norm.detach().median() if self.training else getattr(self, f"median_{side}")
         if not median > 0:
-            raise RuntimeError(f"no median of {side} features; call calibrate(features) first")
+            raise RuntimeError(
+                f"no median of {side} features; call calibrate(image=features, text=features) first"
+            )
         ratio = mapped_radius(norm, median, getattr(self, f"spread_{side}"))
         shell = self.image_radius if side == "image" else 1.0
         return unit_rows(features) * (ratio * shell) * radius

@@ -38,7 +38,7 @@ RATES = (3e-4, 1e-3, 3e-3, 1e-2)  # of AdamW, for every candidate
 
 @dataclass(frozen=True)
 class TrainingSetting:
-    "What all candidates share."
+    "Training settings that all candidates share."
 
     store: FeatureStore
     steps: int  # updates of the longest training
@@ -134,7 +134,7 @@ def rank_candidates(
 # %% ../../nbs/comparison/682_selection.ipynb #d681aced
 @dataclass(frozen=True)
 class Comparison:
-    "What `compare` found."
+    "Result of `compare`."
 
     table: pd.DataFrame  # a row per candidate, the best first
     tuning: pd.DataFrame  # a row per training that chose a learning rate
@@ -291,7 +291,7 @@ def compare(
     rates: Sequence[float] = RATES,  # learning rates that each candidate tries
     say: Callable[[str], None] = print,  # called with a line per candidate
 ) -> Comparison:
-    """Compare five geometries and three losses on the pairs of a feature store.
+    """Compare four geometries and three losses on the pairs of a feature store.
 
     Validation chooses learning rates and ranks; the best is estimated again on the test split.
     Boxes and phrases are trained on where the store has them. Raises ValueError for a store

@@ -218,7 +218,7 @@ class ExtractionPlan:
 
     @property
     def shards(self) -> list[tuple[Photograph, ...]]:
-        "The photographs, some at a time."
+        "The photographs in groups of `SHARD`."
         items = self.photographs.items
         return [items[first : first + SHARD] for first in range(0, len(items), SHARD)]
 

@@ -121,7 +121,7 @@ class FeatureSource(DataSource, kind="features"):
 
     folder: str = ""  # feature store; empty: the features of `source`
     boxes: bool = False  # also boxes and phrases, of images that have them
-    # of eight: its pictures are the test, the next fold's the validation; None: the store's splits
+    # test fold, 0 to 7; the next fold validates; None: the splits of the store
     fold: int | None = field(default=None, metadata={"hash": "changed"})
     source: DataSource | None = None  # whose samples are encoded where there is no folder
     encoder: str = "shipped:clip_world"  # which reads them, as for `load_encoder`

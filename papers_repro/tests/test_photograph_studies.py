@@ -59,7 +59,7 @@ def test_each_seed_has_a_fold_and_tuning_its_own_seeds(store, tmp_path):
     assert {recipe.train.seed for recipe in main_recipes} == {3}
     assert [recipe.data.boxes for recipe in main_recipes] == [True] * 4
     tuning = [section_recipes("tuning", "photographs", seed, **of_store) for seed in range(8)]
-    assert [len(recipes) for recipes in tuning] == [20] * 3 + [0] * 5
+    assert [len(recipes) for recipes in tuning] == [24] * 3 + [0] * 5
     assert {recipe.train.seed for recipe in tuning[2]} == {10}
     counts = pd.Series([recipe.family for recipe in sum(tuning, [])]).value_counts()
     assert counts.nunique() == 1  # as many runs for each rival
