@@ -59,7 +59,8 @@ def _depths(
     predicted, target = list(predicted), list(target)
     if len(predicted) != len(target) or not target:
         raise ValueError(
-            f"predicted and target: one node per pair needed, got {len(predicted)} and {len(target)}"
+            "predicted and target: one node per pair needed, got "
+            f"{len(predicted)} and {len(target)}"
         )
     row, table = _paths(parents, predicted + target)
     path_predicted = table[[row[node] for node in predicted]]
