@@ -484,16 +484,15 @@ SATURATED = 0.85  # of the way from the baseline to the upper bound
 
 def _note(claim: pd.Series, found: Sequence[Comparison], outcome: str, row: dict) -> str:
     "The notes beside an outcome."
-    bound = claim["equivalence"]
-    if outcome == "supported" and -bound < row["low"] and row["high"] < bound:
-        return "smaller than the effect of interest"
-    if outcome != "inconclusive":
-        return ""
-    position = min(one.position for one in found)
+    bound, position = claim["equivalence"], min(one.position for one in found)
     if position <= 0:
         return "no model is above the text-only baseline"
     if position > SATURATED:
         return "the task is saturated"
+    if outcome == "supported" and -bound < row["low"] and row["high"] < bound:
+        return "smaller than the effect of interest"
+    if outcome != "inconclusive":
+        return ""
     size = max(detectable(one.effects.to_numpy()) for one in found)
     return f"detectable effect {size:.2f} {claim['unit']}"
 
@@ -502,6 +501,8 @@ def _of_models(results: pd.DataFrame) -> tuple[_ByPlace, _ByPlace, _ByPlace]:
     "Rows of models with the planned training: of all scores, of the paper's own; of baselines."
     if "budget" in results:
         results = results[results["budget"].fillna(1).isin([0, 1])]
+    if "section" in results:  # rates that were tried are no further seeds of a model
+        results = results[results["section"].ne("tuning")]
     is_bar = results["model"].isin(list(BASELINES))
     own = results["score"].eq("paper")
     return (
