@@ -74,6 +74,10 @@ class DataSource(ByKind):
 
     splits = ("train", "val")  # that there are
 
+    def is_editable(self) -> bool:
+        "Whether the data may change while the config stays the same."
+        return False
+
     def loader(
         self,
         data: DataPaths,

@@ -141,6 +141,10 @@ class FeatureSource(DataSource, kind="features"):
     def is_synthetic(self) -> bool:
         return self.source is not None and self.source.is_synthetic()
 
+    def is_editable(self) -> bool:
+        "True for a store: it may be written again in the same folder."
+        return bool(self.folder)
+
     def words(self) -> tuple[str, ...]:
         return self.source.words() if self.source else ()
 

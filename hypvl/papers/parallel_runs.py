@@ -22,7 +22,7 @@ from tqdm.std import tqdm
 
 from ..data.sources import DataSource
 from .provenance import device_type
-from .runs import MONITORS, PROBES, Run, check_data, run
+from .runs import MONITORS, PROBES, Run, check_data, check_same_data, run
 from ..training.interruption import StopRequest
 from ..training.launch import LaunchError, finished
 from ..training.metrics import read_metrics
@@ -262,6 +262,8 @@ def run_all(
         )
     made = {r.hash: Run(r, Path(out) / "runs" / r.hash) for r in recipes}
     missing = [r for r in made.values() if not finished(r.folder)]
+    for r in made.values():
+        check_same_data(r.recipe, out)
     for r in missing:
         check_data(r.recipe)
     at_once = _how_many(at_once, len(missing), how, device) if missing else 0

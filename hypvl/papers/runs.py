@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Monitor', 'MONITORS', 'Probe', 'PROBES', 'JOB', 'make_loader', 'starting_model', 'train', 'find_probe',
            'suite_frames', 'validation_embeddings', 'validation_frames', 'check_data', 'check_recipe', 'evaluate',
-           'train_and_evaluate', 'job', 'Run', 'write_card', 'prepare_data', 'run', 'joined', 'without_categories',
-           'gather']
+           'train_and_evaluate', 'job', 'Run', 'write_card', 'prepare_data', 'check_same_data', 'run', 'joined',
+           'without_categories', 'gather']
 
 # %% ../../nbs/papers/802_runs.ipynb #1721ed1e
 import importlib
@@ -375,6 +375,27 @@ def prepare_data(
     return tuple(paths for _, paths in made)
 
 
+def check_same_data(
+    recipe: Recipe,
+    out: str | Path,
+) -> None:
+    "Raise ValueError where a finished run below `out` was trained on another feature store."
+    folder = Path(out) / "runs" / recipe.hash
+    record = finished(folder)
+    if record is None or not any(source.is_editable() for source in recipe.sources):
+        return
+    try:
+        now = prepare_data(recipe, out, progress=False)
+    except FileNotFoundError:  # rows are shown without the store, too
+        return
+    before = [_paths(plain).content_hash for plain in record["config"]["data"]]
+    if before != [paths.content_hash for paths in now]:
+        raise ValueError(
+            f"out: the feature store of {recipe.name} has changed since {folder} was trained; "
+            "delete that folder, or choose another"
+        )
+
+
 JOB = "hypvl.papers.runs:job"  # called by a launcher in its processes
 
 # %% ../../nbs/papers/802_runs.ipynb #a1b2a09d
@@ -390,6 +411,7 @@ def run(
     "The run of a recipe below `out`, made if it does not exist."
     folder = Path(out) / "runs" / recipe.hash
     if finished(folder):
+        check_same_data(recipe, out)
         return Run(recipe, folder)
     data = prepare_data(recipe, out, progress, workers)
     config = {"recipe": to_dict(recipe), "data": [_plain(paths) for paths in data]}

@@ -1,5 +1,7 @@
 """Recipes of pairs and of boxes on a feature store, and the command that fills one."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -103,7 +105,22 @@ def test_command_trains_on_a_store(store, tmp_path, capsys):
     assert main([*arguments, "--device", "cpu"]) == 0
     output = capsys.readouterr().out
     assert "MERU, preset smoke, seed 0: 20 steps" in output
+    assert main([*arguments, "--device", "cpu"]) == 0  # the finished run
     assert len([*tmp_path.glob("runs/*/frames/validation*")]) == 1
+
+
+def test_a_store_that_has_changed_gives_no_earlier_run(tmp_path):
+    rng, folder = np.random.default_rng(0), tmp_path / "store"
+    settings = FEW_STEPS | {"train.steps": 2, "train.warmup": 0, "objective.boxes": False}
+    for again in (False, True):
+        shutil.rmtree(folder, ignore_errors=True)
+        FeatureStore.from_arrays(folder, *rng.normal(size=(2, 100, 16)))
+        recipe = on_features(find_recipe("phyclip:meru", "smoke", overrides=settings), folder)
+        if again:
+            with pytest.raises(ValueError, match="the feature store of MERU has changed since"):
+                run(recipe, tmp_path / "runs", device="cpu", progress=False)
+        else:
+            run(recipe, tmp_path / "runs", device="cpu", progress=False)
 
 
 def pictures(folder):
