@@ -320,7 +320,7 @@ def _add_extraction(parser: argparse.ArgumentParser):
         required=True,
         type=given,
         help="photographs with captions: a folder, .csv, .tsv, output of img2dataset, or "
-        "flickr8k:FOLDER, flickr30k_entities:FOLDER, hierarcaps:FOLDER, ...",
+        "flickr8k:FOLDER, flickr8k_entities:FOLDER (with boxes), hierarcaps:FOLDER, ...",
     )
     names = "open_clip:NAME/TAG or /FILE, transformers:NAME or FOLDER, package.module:function"
     group.add_argument(
