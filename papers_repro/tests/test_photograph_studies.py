@@ -32,7 +32,7 @@ def photograph(number, split):
     kinds = KINDS[number % 3], KINDS[(number + number // 3) % 3]
     colour = tuple(255 * (kind in kinds) for kind in KINDS)
     phrases = [f"a {FAMILIES[kind]}" for kind in kinds]
-    captions = [" and ".join(phrases), f"a photo of {' and a red '.join(phrases)}"]
+    captions = [f"a photo of {f' and a {word} '.join(phrases)}" for word in ("large", "red")]
     boxes = [(0, 0, 0.5, 1), (0.5, 0, 1, 1)]
     picture = Image.new("RGB", (16, 16), colour)
     return Photograph(f"{number:03d}.jpg", picture, split, captions, boxes, phrases, (0, 1), kinds)
@@ -115,7 +115,7 @@ def test_phyclip_on_photographs(store, tmp_path):
     assert by_model["oracle"] == 1
     assert own.groupby("seed")["data"].nunique().tolist() == [1, 1] and own["data"].nunique() == 2
     tried = results[results["section"].eq("tuning")]
-    assert {*tried["dataset"]} == {"validation"} and tried["rate"].nunique() == 5
+    assert {*tried["dataset"]} == {"validation"} and tried["rate"].nunique() == 6
 
 
 def test_agr_on_photographs(store, tmp_path):
@@ -159,7 +159,7 @@ def test_syntax_on_photographs(store, tmp_path):
     assert {*others, "MERU", "MERU + syntax", "permuted", "oracle"} == {*by_model.index}
     assert by_model["oracle"] == 1
     tried = results[results["section"].eq("tuning") & results["suite"].eq("retrieval")]
-    assert {*tried["dataset"]} == {"validation"} and tried["rate"].nunique() == 5
+    assert {*tried["dataset"]} == {"validation"} and tried["rate"].nunique() == 6
     for name in ("figure2_loss", "recovery", "claims"):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000, name
 

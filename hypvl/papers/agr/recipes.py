@@ -315,14 +315,23 @@ def photograph_recipe(
     probes: Sequence[str] = ("photograph_routing",),
     **overrides: object,  # dotted keys; `data.folder` is the feature store
 ) -> Recipe:
-    "A model as heads on the features of photographs, with its published recipe."
+    """A model as heads on the features of photographs, with its published recipe.
+
+    Here no encoder has a projection to adapt. So AGR trains both of its heads in full, and both
+    give their gradient to the common hidden layer, as in CLIP and MERU.
+    """
     of_training, rest = split_overrides(overrides, "train")
     folder = str(rest.pop("data.folder", ""))
     steps = max(2, round(budget * int(of_training.pop("steps", STEPS))))
-    base = agr_recipe(setting, "paper", seed, **{"train.steps": steps, **rest})
+    routed = setting not in ("clip", "meru")
+    heads = {_ADAPTER: "full_coupled"} if routed else {}
+    base = agr_recipe(setting, "paper", seed, **{"train.steps": steps, **heads, **rest})
     rate = rate or PHOTOGRAPH_RATES.get(setting, PHOTOGRAPH_RATES["agr"])
     made = on_photographs(base, folder, rate, seed)
-    train = override(replace(made.train, steps=steps), of_training)
+    train = replace(made.train, steps=steps)
+    if routed:  # the phases begin with the first step, so the learning rate is at its peak
+        train = replace(train, warmup=0, log_every=2)
+    train = override(train, of_training)
     columns = {**base.columns, "budget": float(budget), "rate": rate, "training_seed": seed}
     return replace(made, train=train, probes=tuple(probes), columns=columns)
 
