@@ -59,10 +59,10 @@ def test_each_seed_has_a_fold_and_tuning_its_own_seeds(store, tmp_path):
     assert {recipe.train.seed for recipe in main_recipes} == {3}
     assert [recipe.data.boxes for recipe in main_recipes] == [True] * 4
     tuning = [section_recipes("tuning", "photographs", seed, **of_store) for seed in range(8)]
-    assert [len(recipes) for recipes in tuning] == [24] * 3 + [0] * 5
+    assert [len(recipes) for recipes in tuning] == [25] * 3 + [0] * 5
     assert {recipe.train.seed for recipe in tuning[2]} == {10}
     counts = pd.Series([recipe.family for recipe in sum(tuning, [])]).value_counts()
-    assert counts.nunique() == 1  # as many runs for each rival
+    assert counts["clip"] == 21 and {*counts.drop("clip")} == {18}  # no baseline has fewer
     rates = {recipe.family: recipe.train.lr for recipe in main_recipes}
     assert rates == PHOTOGRAPH_RATES
     tests = []
@@ -115,7 +115,7 @@ def test_phyclip_on_photographs(store, tmp_path):
     assert by_model["oracle"] == 1
     assert own.groupby("seed")["data"].nunique().tolist() == [1, 1] and own["data"].nunique() == 2
     tried = results[results["section"].eq("tuning")]
-    assert {*tried["dataset"]} == {"validation"} and tried["rate"].nunique() == 6
+    assert {*tried["dataset"]} == {"validation"} and tried["rate"].nunique() == 7
 
 
 def test_agr_on_photographs(store, tmp_path):
@@ -159,7 +159,7 @@ def test_syntax_on_photographs(store, tmp_path):
     assert {*others, "MERU", "MERU + syntax", "permuted", "oracle"} == {*by_model.index}
     assert by_model["oracle"] == 1
     tried = results[results["section"].eq("tuning") & results["suite"].eq("retrieval")]
-    assert {*tried["dataset"]} == {"validation"} and tried["rate"].nunique() == 6
+    assert {*tried["dataset"]} == {"validation"} and tried["rate"].nunique() == 7
     for name in ("figure2_loss", "recovery", "claims"):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000, name
 
