@@ -106,7 +106,7 @@ def _ablation_columns() -> tuple[Column, ...]:
     )
 
 
-_TEST_SETS = "synthetic dataset above, the paper's numbers (GRIT, ViT-B/16) below"
+_TEST_SETS = "our rows above, the paper's (GRIT, ViT-B/16) below"
 
 
 _MODELS = {
