@@ -62,4 +62,4 @@ def reproduce(notebook, out, data):
     (out / "data").symlink_to(data)
     parameters = {"preset": "smoke", "out": str(out)}
     code, output = in_new_process(run_notebook, notebook, out, parameters, log=out / "log.txt")
-    assert code == 0, f"exit code {code} (-9: after ten minutes): {said[-4000:]}"
+    assert code == 0, f"exit code {code} (-9: after ten minutes): {output[-4000:]}"

@@ -30,7 +30,7 @@ def photograph(number):
     for kind, (x1, y1, x2, y2) in zip(kinds, corners):
         picture.paste(COLOURS[kind], (int(8 * x1), int(8 * y1), int(8 * x2), int(8 * y2)))
     phrases = [f"a small {kind}" for kind in kinds]
-    text = f"{said[0]} with {said[1]} and {said[2]} {number}"
+    text = f"{phrases[0]} with {phrases[1]} and {phrases[2]} {number}"
     return Photograph(f"{number:03d}.jpg", picture, "train", [text], corners, phrases, (0,) * 3)
 
 

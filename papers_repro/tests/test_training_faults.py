@@ -83,7 +83,7 @@ def ended(process, seconds=240):
 
 
 def words(out):
-    "What the processes of a folder said when they ended."
+    "Last output of the processes of a folder."
     return [path.read_text() for path in sorted(out.glob("error_*.txt"))]
 
 
