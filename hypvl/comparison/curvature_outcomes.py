@@ -22,12 +22,7 @@ from ..data.photographs import Photograph
 from ..evaluation.flattening import flatten_retrieval
 from ..evaluation.hierarcaps import hierarcaps_items, lengthen
 from ..features.encoders import Encoder
-from hypvl.features.extraction import (
-    PictureCrops,
-    encode_pictures,
-    encode_texts,
-    join_crops,
-)
+from ..features.extraction import PictureCrops, encode_pictures, encode_texts, join_crops
 from ..features.feature_store import FeatureStore
 from ..models.head import HyperbolicHead
 

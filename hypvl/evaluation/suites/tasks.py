@@ -422,9 +422,7 @@ def tasks_of(
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #26c429d3
 def class_names(
     classes: Sequence[str],  # folders, sorted
-    file: str
-    | Path
-    | None = None,  # `folder<TAB>name` per line, or one name per line in their order
+    file: str | Path | None = None,  # lines `folder<TAB>name`, or names in the folders' order
 ) -> list[str]:
     "Class names of a folder for prompts, from a file or from the folders."
     names = [class_name(name) for name in classes] if file is None else _read_names(classes, file)
