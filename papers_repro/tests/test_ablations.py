@@ -13,6 +13,7 @@ from test_every_paper import update
 
 from hypvl.models.registry import create_model
 from hypvl.papers import paper_packages
+from hypvl.papers.agr import recipes as agr
 from hypvl.papers.changes import compared_recipes, field_differences
 from hypvl.papers.runs import starting_model
 from hypvl.papers.study import find_paper
@@ -24,7 +25,11 @@ LENGTH = ("train.steps", "train.warmup", "objective.ramp", "objective.steps")
 LENGTH += ("model.geometry.curriculum.steps",)  # what no single step shows
 LONGER = {"agr": {"train.steps": 120}}  # whose phases take a twelfth of the steps
 STEPS = (0, 7, None)  # first, in all of AGR's phases but the last, last
-ON_PHOTOGRAPHS = (*syntax.PHOTOGRAPH_CHANGES, *hierarchies.PHOTOGRAPH_CHANGES)
+ON_PHOTOGRAPHS = (
+    *agr.PHOTOGRAPH_CHANGES,
+    *syntax.PHOTOGRAPH_CHANGES,
+    *hierarchies.PHOTOGRAPH_CHANGES,
+)
 SMALLEST = 1e-4  # difference of the loss, or of a gradient relative to the largest
 
 

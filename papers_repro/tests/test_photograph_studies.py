@@ -15,6 +15,8 @@ from hypvl.data.records import Parse
 from hypvl.features import FeatureStore, extract, load_encoder
 from hypvl.models.registry import load_model
 from hypvl.papers import feature_recipes
+from hypvl.papers.agr.recipes import section_recipes as agr_recipes
+from hypvl.papers.agr.recipes import trained_parameters
 from hypvl.papers.phyclip.photograph_factors import FAMILIES
 from hypvl.papers.phyclip.recipes import PHOTOGRAPH_RATES, photograph_recipe, section_recipes
 from hypvl.papers.syntax.parsers import load_parser
@@ -127,6 +129,9 @@ def test_agr_on_photographs(store, tmp_path):
     by_model = own.groupby("model")["value"].mean()
     gap = 100 * (by_model["AGR"] - by_model["MERU"])
     assert claims.at["t2i-meru", "effect"] == pytest.approx(gap)
+    made = agr_recipes("main", "photographs", **{"data.folder": str(store.folder)})
+    sizes = {recipe.name: trained_parameters(recipe) for recipe in made}
+    assert sizes["MERU"] < sizes["MERU, wide"] == pytest.approx(sizes["AGR"], rel=0.01)
 
 
 def parsed(text):

@@ -503,6 +503,7 @@ def search_depths(
 PARTS = {  # id of a claim on retrieval → part that the rival lacks or replaces
     "t2i-clip": "all of it: CLIP",
     "wide-sphere": "all of it: a sphere with as many parameters",
+    "wide-meru": "all of it: MERU with as many parameters",
     "gate-alone": "router of pairs",
     "shuffled": "the pair that the router sees",
     "one-gate": "gates of queries",
