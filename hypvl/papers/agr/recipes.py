@@ -301,10 +301,11 @@ _OF_SECTION = {
     "towers": ("towers", "towers full", "towers coupled"),
 }
 LONGER = 2.0  # the steps of section `budget`, as a share of the others'
+_CONTROL_SEEDS = 3  # of controls on photographs
 PHOTOGRAPH_RATES: dict[str, float] = dict.fromkeys(
     ("agr", "clip", "meru"), 3e-3
 )  # chosen in section `tuning`
-_ON_PHOTOGRAPHS = ("agr", "clip", "meru", "single", "query", "alone", "shuffled")
+_JUDGED = ("agr", "clip", "meru", "single", "query")  # models of primary claims on photographs
 
 
 def photograph_recipe(
@@ -318,7 +319,8 @@ def photograph_recipe(
     """A model as heads on the features of photographs, with its published recipe.
 
     Here no encoder has a projection to adapt. So AGR trains both of its heads in full, and both
-    give their gradient to the common hidden layer, as in CLIP and MERU.
+    give their gradient to the common hidden layer, as in CLIP and MERU. The router reads every
+    pair of a batch, so batches of all models are half as large as in the other papers.
     """
     of_training, rest = split_overrides(overrides, "train")
     folder = str(rest.pop("data.folder", ""))
@@ -328,7 +330,7 @@ def photograph_recipe(
     base = agr_recipe(setting, "paper", seed, **{"train.steps": steps, **heads, **rest})
     rate = rate or PHOTOGRAPH_RATES.get(setting, PHOTOGRAPH_RATES["agr"])
     made = on_photographs(base, folder, rate, seed)
-    train = replace(made.train, steps=steps)
+    train = replace(made.train, steps=steps, batch_size=made.train.batch_size // 2)
     if routed:  # the phases begin with the first step, so the learning rate is at its peak
         train = replace(train, warmup=0, log_every=2)
     train = override(train, of_training)
@@ -350,9 +352,9 @@ def widened(
 def _photograph_recipes(section: str, seed: int, overrides: Mapping[str, Any]) -> list[Recipe]:
     "The recipes of a section on photographs; tuning seeds are none of the others'."
     if section == "main":
-        made = [photograph_recipe(s, seed=seed, **overrides) for s in _ON_PHOTOGRAPHS]
-        agr, meru = made[0], made[2]
-        return [*made, widened(meru, agr)] if seed < len(TUNING_SEEDS) else made
+        controls = ("alone", "shuffled") if seed < _CONTROL_SEEDS else ()
+        made = [photograph_recipe(s, seed=seed, **overrides) for s in (*_JUDGED, *controls)]
+        return [*made, widened(made[2], made[0])] if controls else made
     if section not in ("longer", "tuning") or seed >= len(TUNING_SEEDS):
         return []
     tuned = partial(photograph_recipe, seed=TUNING_SEEDS[seed], probes=("validation retrieval",))
