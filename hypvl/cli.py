@@ -85,10 +85,10 @@ def _add_places(parser: argparse.ArgumentParser):
     group.add_argument(
         "--family",
         type=choice(*FAMILY_NAMES),
-        help="of a published file; default: by its layout",
+        help="model family of a published file; default: read from its layout",
     )
     group.add_argument(
-        "--name", help="of the model in the tables; default: name of its file or folder"
+        "--name", help="model name in the tables; default: name of its file or folder"
     )
     group.add_argument(
         "--data",
@@ -96,7 +96,7 @@ def _add_places(parser: argparse.ArgumentParser):
         nargs="+",
         help="webdataset benchmarks, wds_cifar100 wds_flickr30k ... (folders, or addresses, which "
         "are downloaded below --out; wds/cifar10 is CLIP_benchmark's address; or a .txt file with "
-        "one per line), or your own pictures: a folder, .csv, .tsv or tars "
+        "one per line), or your own images: a folder, .csv, .tsv or tars "
         "with captions gives retrieval, "
         "a folder with one folder per class zero-shot accuracy",
     )
@@ -126,7 +126,7 @@ def _add_places(parser: argparse.ArgumentParser):
 # %% ../nbs/001_cli.ipynb #7687fc02
 def _add_explorer(parser: argparse.ArgumentParser):
     "Options for the pictures to search and the address of the page."
-    group = parser.add_argument_group("what is looked at")
+    group = parser.add_argument_group("model and images")
     group.add_argument(
         "--run",
         dest="runs",
@@ -146,14 +146,18 @@ def _add_explorer(parser: argparse.ArgumentParser):
         type=place,
         help="COCO or LVIS JSON with boxes; default: instances*.json in the folder",
     )
-    group.add_argument("--scenes", default=2000, type=int, help="of the synthetic dataset")
+    group.add_argument(
+        "--scenes", default=2000, type=int, help="number of scenes of the synthetic dataset"
+    )
     group = parser.add_argument_group("where")
     group.add_argument(
         "--cache",
         type=place,
         help="folder for thumbnails and points; default: the user's folder of caches",
     )
-    group.add_argument("--host", default="127.0.0.1", help="default: this machine only")
+    group.add_argument(
+        "--host", default="127.0.0.1", help="address of the server; default: this machine only"
+    )
     group.add_argument("--port", default=7860, type=int)
 
 # %% ../nbs/001_cli.ipynb #d12d5dc5
@@ -175,12 +179,15 @@ def _add_protocol(parser: argparse.ArgumentParser):
     group.add_argument(
         "--names",
         type=place,
-        help="of suite folder: one FOLDER<TAB>NAME per line, or one name per line where the "
+        help="file of class names for suite folder: one FOLDER<TAB>NAME per line, or one name per "
+        "line where the "
         "folders have one order (10 comes before 2 by characters, so numbers need "
         "FOLDER<TAB>NAME); default: the names of the folders",
     )
     group.add_argument(
-        "--sections", type=words, help="only these, with commas: zero_shot, retrieval/COCO, ..."
+        "--sections",
+        type=words,
+        help="sections to evaluate, separated by commas: zero_shot, retrieval/COCO, ...",
     )
     group.add_argument(
         "--scores",
@@ -199,7 +206,7 @@ def _add_protocol(parser: argparse.ArgumentParser):
     group.add_argument(
         "--limit",
         type=count,
-        help="at most so many images, captioned images or pairs of a set, to try things out",
+        help="use at most this many images, captioned images or pairs of each set, for a quick try",
     )
     group.add_argument(
         "--flatten",
@@ -214,11 +221,14 @@ def _add_protocol(parser: argparse.ArgumentParser):
         const=(None,),
         metavar="SHOTS",
         help="only linear probes on the image features, before and after the projection, of "
-        "webdataset benchmarks with a split train; SHOTS: pictures per class, with commas, or "
+        "webdataset benchmarks with a split train; SHOTS: images per class, with commas, or "
         "all; default all; writes OUT/probes.csv",
     )
     group.add_argument(
-        "--seed", default=0, type=int, help="of bootstrap and draws; default %(default)s"
+        "--seed",
+        default=0,
+        type=int,
+        help="random seed of bootstrap and draws; default %(default)s",
     )
 
 # %% ../nbs/001_cli.ipynb #1222fc3d
@@ -229,13 +239,13 @@ def _add_checklist(parser: argparse.ArgumentParser):
         "--preprocess",
         default="clean",
         type=choice("clean", "official"),
-        help="official normalises pixels twice, as the published run",
+        help="preprocessing of images; official normalises pixels twice, as the published run",
     )
     group.add_argument(
         "--corpora",
         default="vg",
         type=choice("vg", "all"),
-        help="Visual Genome, or all sources averaged",
+        help="sources: Visual Genome, or the mean of all",
     )
     group.add_argument(
         "--max_pairs",
@@ -247,7 +257,7 @@ def _add_checklist(parser: argparse.ArgumentParser):
         "--negatives",
         default="all",
         type=choice("all", "phrases"),
-        help="phrases leaves out bare nouns",
+        help="negatives to use: all, or phrases, which leaves out bare nouns",
     )
 
 # %% ../nbs/001_cli.ipynb #abdb109b
@@ -274,7 +284,7 @@ def _add_machine(parser: argparse.ArgumentParser):
 
 def _add_compare(parser: argparse.ArgumentParser):
     "Options that say which features are compared on, and for how long."
-    group = parser.add_argument_group("features and trainings")
+    group = parser.add_argument_group("features and training")
     group.add_argument(
         "features",
         type=place,
@@ -284,7 +294,10 @@ def _add_compare(parser: argparse.ArgumentParser):
         "--out", type=place, help="folder for results and the best head; default: comparison in it"
     )
     group.add_argument(
-        "--seeds", default=1, type=int, help="of each candidate; prints the expected time first"
+        "--seeds",
+        default=1,
+        type=int,
+        help="random seeds per candidate; the command prints the expected time first",
     )
     group.add_argument(
         "--steps", type=int, help="updates of the longest training; default: by the size"
@@ -296,9 +309,11 @@ def _add_compare(parser: argparse.ArgumentParser):
 
 def _add_data_check(parser: argparse.ArgumentParser):
     "Options for the folder to check."
-    group = parser.add_argument_group("what is looked at")
+    group = parser.add_argument_group("datasets")
     group.add_argument("--data_root", required=True, type=place, help="folder of data sets")
-    group.add_argument("--sets", type=words, help="only these, with commas: COCO, ImageNet, ...")
+    group.add_argument(
+        "--sets", type=words, help="datasets to check, separated by commas: COCO, ImageNet, ..."
+    )
     group.add_argument(
         "--checksums",
         action="store_true",
@@ -307,7 +322,7 @@ def _add_data_check(parser: argparse.ArgumentParser):
     group.add_argument(
         "--pictures",
         action="store_true",
-        help="decode every picture of a zero-shot, caption or pair set that is a separate file, "
+        help="decode every image of a zero-shot, caption or pair set that is a separate file, "
         "and list all that cannot be read",
     )
 
@@ -329,7 +344,10 @@ def _add_extraction(parser: argparse.ArgumentParser):
     group.add_argument("--text", required=True, type=given, help=names)
     group.add_argument("--out", required=True, type=place, help="folder of the feature store")
     group.add_argument(
-        "--dtype", default="float16", type=choice("float16", "float32"), help="default float16"
+        "--dtype",
+        default="float16",
+        type=choice("float16", "float32"),
+        help="number format of the features; default float16",
     )
 
 
@@ -339,7 +357,7 @@ def _add_export(parser: argparse.ArgumentParser):
     parser.add_argument(
         "--family",
         type=choice(*FAMILY_NAMES),
-        help="of a published file; default: by its layout",
+        help="model family of a published file; default: read from its layout",
     )
     form = parser.add_mutually_exclusive_group(required=True)
     form.add_argument("--torch", type=place, metavar="FOLDER", help="programs of torch.export")
@@ -348,18 +366,22 @@ def _add_export(parser: argparse.ArgumentParser):
 # %% ../nbs/001_cli.ipynb #5447b6b9
 def _add_data_export(parser: argparse.ArgumentParser):
     "Options that say which datasets are written, and where."
-    group = parser.add_argument_group("what is written")
+    group = parser.add_argument_group("data and output")
     group.add_argument("--data_root", type=place, help="folder of data sets")
     group.add_argument(
         "--data",
         type=place,
-        help="your own pictures: with captions, or a folder with one folder per class",
+        help="your own images: with captions, or a folder with one folder per class",
     )
     group.add_argument("--suite", type=choice(*SUITE_NAMES), help="as for `hypvl evaluate`")
     group.add_argument(
-        "--sections", type=words, help="only these, with commas: zero_shot, retrieval/COCO, ..."
+        "--sections",
+        type=words,
+        help="sections to evaluate, separated by commas: zero_shot, retrieval/COCO, ...",
     )
-    group.add_argument("--names", type=place, help="of suite folder, as for `hypvl evaluate`")
+    group.add_argument(
+        "--names", type=place, help="file of class names for suite folder, as for `hypvl evaluate`"
+    )
     group.add_argument("--wds", required=True, type=place, help="folder of the webdatasets")
 
 
@@ -445,7 +467,7 @@ def make_parser() -> argparse.ArgumentParser:
         _explore,
         _add_explorer,
         help="search images with a model, in a browser",
-        description="Search pictures, objects and parts in a browser; nothing leaves this machine.",
+        description="Search images, objects and parts in a browser; nothing leaves this machine.",
     )
     _command(
         commands,

@@ -55,19 +55,19 @@ if TYPE_CHECKING:
 
 # %% ../nbs/007_recipe_commands.ipynb #35b2733c
 ACCELERATE = (  # option, type, help; of --launch accelerate
-    ("num_processes", int, "of all machines; default: one per GPU"),
-    ("num_machines", int, "that train together; the same command runs on each; default 1"),
-    ("machine_rank", int, "of this machine, from 0"),
+    ("num_processes", int, "processes on all machines; default: one per GPU"),
+    ("num_machines", int, "machines that train together, each with the same command; default 1"),
+    ("machine_rank", int, "rank of this machine, from 0"),
     ("main_process_ip", str, "address of the machine of rank 0"),
     ("main_process_port", int, "free port of that machine; default 29500"),
 )
 SLURM = (  # of --launch slurm, names as in submitit
-    ("nodes", int, "default 1"),
-    ("gpus_per_node", int, "default 1"),
-    ("cpus_per_task", int, "of each node; default 16"),
-    ("mem_gb", int, "of each node"),
-    ("timeout_min", int, "time limit; default 1440"),
-    ("slurm_partition", str, "partition"),
+    ("nodes", int, "number of nodes; default 1"),
+    ("gpus_per_node", int, "GPUs per node; default 1"),
+    ("cpus_per_task", int, "CPU cores per node; default 16"),
+    ("mem_gb", int, "memory per node, GB"),
+    ("timeout_min", int, "time limit, minutes; default 1440"),
+    ("slurm_partition", str, "name of the partition"),
 )
 
 
@@ -105,12 +105,12 @@ LISTED = ("papers", "presets", "suites", "models", "recipes")
 
 def add_train(parser: argparse.ArgumentParser) -> None:
     "Options of `hypvl train`."
-    group = parser.add_argument_group("what is trained")
+    group = parser.add_argument_group("recipe and data")
     group.add_argument("recipe", help="PAPER:RECIPE, see `hypvl list recipes`, or a JSON file")
     group.add_argument(
-        "--preset", type=choice(*STUDY_PRESETS), help="of a named recipe; default mini"
+        "--preset", type=choice(*STUDY_PRESETS), help="preset of a named recipe; default mini"
     )
-    group.add_argument("--seed", type=int, help="default: 0, or that of the file")
+    group.add_argument("--seed", type=int, help="random seed; default: 0, or that of the file")
     group.add_argument(
         "--set",
         dest="settings",
@@ -123,7 +123,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--data",
         type=place,
-        help="your own pictures and captions, for recipes of pairs: a folder with dog.jpg and "
+        help="your own images and captions, for recipes of pairs: a folder with dog.jpg and "
         "dog.txt, a .csv or .tsv with the columns image and caption, or tars; "
         "or a feature store, for heads in place of towers",
     )
@@ -133,7 +133,7 @@ def add_train(parser: argparse.ArgumentParser) -> None:
         help="folder of real data in the layout of a paper; default: the synthetic dataset; for "
         "preset photographs a feature store, of which --seed names the test fold",
     )
-    _add_run(parser.add_argument_group("where and how"))
+    _add_run(parser.add_argument_group("output and launch"))
     add_launch(parser)
 
 # %% ../nbs/007_recipe_commands.ipynb #66e05551
@@ -153,7 +153,7 @@ def _add_run(group) -> None:
         "--launch",
         default="inline",
         type=choice("inline", "accelerate", "slurm"),
-        help="in this process, in one process per GPU, or as a job of the cluster",
+        help="run in this process, in one process per GPU, or as a job of the cluster",
     )
     group.add_argument("--quiet", action="store_true", help="no progress bars")
 
@@ -165,9 +165,9 @@ def add_list(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--paper", help="recipes of this paper only")
     parser.add_argument(
-        "--preset", default="mini", type=choice(*STUDY_PRESETS), help="of the recipes"
+        "--preset", default="mini", type=choice(*STUDY_PRESETS), help="preset of the recipes"
     )
-    parser.add_argument("--contains", default="", help="only names with this part")
+    parser.add_argument("--contains", default="", help="list only names that contain this text")
 
 # %% ../nbs/007_recipe_commands.ipynb #bb8c0aae
 def add_plan(parser: argparse.ArgumentParser) -> None:
@@ -179,13 +179,21 @@ def add_plan(parser: argparse.ArgumentParser) -> None:
 
 def _add_planned(parser: argparse.ArgumentParser) -> None:
     "Options that say which recipes are planned."
-    group = parser.add_argument_group("what is planned")
-    group.add_argument("paper", help="see `hypvl list papers`")
-    group.add_argument("--preset", default="paper", type=choice(*PRESETS), help="default paper")
+    group = parser.add_argument_group("recipes")
+    group.add_argument("paper", help="name of a paper, see `hypvl list papers`")
     group.add_argument(
-        "--sections", type=words, default=(), help="with commas, or all; default: the first"
+        "--preset",
+        default="paper",
+        type=choice(*PRESETS),
+        help="preset of the recipes; default paper",
     )
-    group.add_argument("--contains", default="", help="only recipes with this part in their names")
+    group.add_argument(
+        "--sections",
+        type=words,
+        default=(),
+        help="sections, separated by commas, or all; default: the first",
+    )
+    group.add_argument("--contains", default="", help="only recipes whose names contain this text")
     group.add_argument(
         "--data_root",
         type=place,
@@ -195,9 +203,12 @@ def _add_planned(parser: argparse.ArgumentParser) -> None:
 
 def _add_devices(parser: argparse.ArgumentParser) -> None:
     "Options that describe the devices of a run."
-    group = parser.add_argument_group("what it runs on")
+    group = parser.add_argument_group("hardware")
     group.add_argument(
-        "--devices", default=(1, 8, 64), type=counts, help="of a run, with commas; default 1,8,64"
+        "--devices",
+        default=(1, 8, 64),
+        type=counts,
+        help="numbers of devices, separated by commas; default 1,8,64",
     )
     group.add_argument(
         "--scaling_efficiency",
@@ -215,7 +226,7 @@ def _add_devices(parser: argparse.ArgumentParser) -> None:
 # %% ../nbs/007_recipe_commands.ipynb #a025964a
 def _add_measuring(parser: argparse.ArgumentParser) -> None:
     "Options that give the speed of a device, or say how it is measured."
-    speed = parser.add_argument_group("how fast one device is; default: it is measured here")
+    speed = parser.add_argument_group("speed of one device; default: measured here")
     speed.add_argument(
         "--samples_per_second", type=positive, help="training speed, measured elsewhere"
     )
@@ -252,7 +263,7 @@ def add_info(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--family",
         type=choice(*FAMILY_NAMES),
-        help="of a published file; default: by its layout",
+        help="model family of a published file; default: read from its layout",
     )
 
 # %% ../nbs/007_recipe_commands.ipynb #d1335aa1
