@@ -310,7 +310,7 @@ def _add_compare(parser: argparse.ArgumentParser):
 def _add_data_check(parser: argparse.ArgumentParser):
     "Options for the folder to check."
     group = parser.add_argument_group("datasets")
-    group.add_argument("--data_root", required=True, type=place, help="folder of data sets")
+    group.add_argument("--data_root", required=True, type=place, help="folder of datasets")
     group.add_argument(
         "--sets", type=words, help="datasets to check, separated by commas: COCO, ImageNet, ..."
     )
@@ -367,7 +367,7 @@ def _add_export(parser: argparse.ArgumentParser):
 def _add_data_export(parser: argparse.ArgumentParser):
     "Options that say which datasets are written, and where."
     group = parser.add_argument_group("data and output")
-    group.add_argument("--data_root", type=place, help="folder of data sets")
+    group.add_argument("--data_root", type=place, help="folder of datasets")
     group.add_argument(
         "--data",
         type=place,
@@ -495,7 +495,7 @@ def make_parser() -> argparse.ArgumentParser:
         _data_check,
         _add_data_check,
         help="list the datasets found, whether each is complete, and how to get the rest",
-        description="List the published data sets in a folder. The exit code is 0 if all "
+        description="List the published datasets in a folder. The exit code is 0 if all "
         "are complete, 3 if something is missing, 1 if something cannot be used.",
     )
     _command(
@@ -503,9 +503,9 @@ def make_parser() -> argparse.ArgumentParser:
         "export",
         _data_export,
         _add_data_export,
-        help="write data sets as webdatasets, in the layout of CLIP_benchmark",
-        description="Write classification and retrieval data sets as webdatasets. The exit code is "
-        "0 if every requested data set is written, 3 if something is missing.",
+        help="write datasets as webdatasets, in the layout of CLIP_benchmark",
+        description="Write classification and retrieval datasets as webdatasets. The exit code is "
+        "0 if every requested dataset is written, 3 if something is missing.",
     )
     about_features = "features of frozen encoders"
     features = commands.add_parser(
@@ -614,7 +614,7 @@ def _processes(device: str):
     return str(state.device), share
 
 # %% ../nbs/001_cli.ipynb #8c21631e
-MAIN_NUMBERS = (  # suite, data set (None: the mean over all), metric, label
+MAIN_NUMBERS = (  # suite, dataset (None: the mean over all), metric, label
     ("zero_shot", None, "accuracy", "zero-shot accuracy"),
     ("retrieval", None, "t2i_R@5", "text to image R@5"),
     ("retrieval", None, "i2t_R@5", "image to text R@5"),
@@ -681,7 +681,7 @@ def score_lines(
     lines = []
     for row in rows[rows["model"] == model].to_dict("records"):
         lines.append(_cell_line(row, chance.get(tuple(row[name] for name in key))))
-    front = f"{'suite':12} {'data set':22} {'metric':20}"
+    front = f"{'suite':12} {'dataset':22} {'metric':20}"
     heading = f"{front} {'value':>6} {'95 %':>14} {'chance':>6} {'items':>7}"
     return [heading, *lines] if lines else []
 
@@ -950,7 +950,7 @@ FAILED, MISSING = 1, 3  # exit codes: some data could not be used; some data wer
 
 # %% ../nbs/001_cli.ipynb #7dfa3b37
 def _read_results(path: Path) -> "pd.DataFrame":
-    "Rows of `results.csv`; a data set or a model may be called NA."
+    "Rows of `results.csv`; a dataset or a model may be called NA."
     import pandas as pd
 
     kinds = {"dataset": str, "model": str}

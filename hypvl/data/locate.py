@@ -231,7 +231,7 @@ def check_root(
     data_root: str | Path,
     sets: Sequence[str] | None = None,  # titles, such as 'COCO'; None: all that are known
 ) -> pd.DataFrame:  # columns name, state, there, published, where, note
-    "The published data sets found in a folder."
+    "The published datasets found in a folder."
     rows = [vars(found) for found in found_sets(data_root, sets)]
     return pd.DataFrame(rows, columns=["name", "state", "there", "published", "where", "note"])
 

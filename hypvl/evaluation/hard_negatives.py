@@ -194,10 +194,10 @@ def average_weights(
 def with_overall(
     items: pd.DataFrame,  # item values of one suite
     datasets: Sequence[str] = SUGARCREPE,  # buckets that count
-    name: str = "overall",  # data set of the added rows
+    name: str = "overall",  # dataset of the added rows
     average: str = "micro",  # 'micro' or 'macro', see `average_weights`
 ) -> pd.DataFrame:  # `items` and the added rows
-    "Add the average over buckets as one more data set."
+    "Add the average over buckets as one more dataset."
     counts = items["metric"].isin(["accuracy", "accuracy_equal_words"])
     part = items[items["dataset"].isin(datasets) & counts]
     together = [items]

@@ -378,7 +378,7 @@ def item_values(
     values: Mapping[str, Sequence[float] | Float[np.ndarray, "N"]],  # metric → value of each item
     *,
     suite: str,  # zero_shot, retrieval, hierarchy, vl_checklist, sugarcrepe, …
-    dataset: str,  # data set or subset
+    dataset: str,  # dataset or subset
     score: str,  # score function
     model: str | None = None,  # name of a baseline
     items: Sequence[int] | ndarray | None = None,  # item numbers; None: 0, 1, …
@@ -414,7 +414,7 @@ def summarise(
     level: float = 0.95,  # coverage of the interval
     resamples: int = 1000,  # bootstrap draws
 ) -> pd.DataFrame:  # columns suite, dataset, metric, score, model, value, n, low, high
-    "Mean over items with an interval, for every suite, data set, metric, score and model."
+    "Mean over items with an interval, for every suite, dataset, metric, score and model."
     missing = [name for name in (*NAMES, "item", "cluster", "value") if name not in items]
     if missing:
         raise ValueError(f"items: columns {missing} are missing, got {list(items.columns)}")

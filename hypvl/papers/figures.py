@@ -356,7 +356,7 @@ def training_figure(
 # %% ../../nbs/papers/808_figures.ipynb #790a3b0e
 def budget_scores(
     results: pd.DataFrame,  # suite, dataset, metric, score, model, seed, value [, budget]
-    metrics: Mapping[tuple[str, str, str], str],  # suite, data set, metric → title
+    metrics: Mapping[tuple[str, str, str], str],  # suite, dataset, metric → title
 ) -> pd.DataFrame:  # model, seed, budget, metric (a title), value
     """The scores that are drawn over the budget.
 

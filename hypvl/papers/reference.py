@@ -26,7 +26,7 @@ class Column:
     "One column of a results table."
 
     suite: str  # zero_shot, retrieval, hierarchy, vl_checklist, sugarcrepe
-    dataset: str  # data set, or subset of the suite
+    dataset: str  # dataset, or subset of the suite
     metric: str  # accuracy, t2i_R@5, tie, …
     task: str  # name in claims
     group: str  # upper heading
@@ -230,9 +230,9 @@ class Layout:
 
 def pick_columns(
     task: str,  # one of `TASKS`
-    *wanted: tuple[str, str],  # data set and metric
+    *wanted: tuple[str, str],  # dataset and metric
 ) -> tuple[Column, ...]:
-    "Columns of a task by data set and metric, in the given order."
+    "Columns of a task by dataset and metric, in the given order."
     found = {(column.dataset, column.metric): column for column in task_columns(task)}
     missing = [pair for pair in wanted if pair not in found]
     if missing:
@@ -316,7 +316,7 @@ class Reference:
         return frame.drop_duplicates(ignore_index=True)  # a cell that is printed twice is one
 
     def _doubted(self, folder: Path) -> dict[tuple, str]:
-        "Table, printed model and data set of rows that cannot be right, and why."
+        "Table, printed model and dataset of rows that cannot be right, and why."
         if self.doubts is None:
             return {}
         found = {}

@@ -146,7 +146,7 @@ def _own_layout(layout: Layout) -> Layout:
 
 
 def _plain_layouts() -> list[Layout]:
-    "Classification, and retrieval with hierarchy, with all data sets of the registry."
+    "Classification, and retrieval with hierarchy, with all datasets of the registry."
     known = {column.dataset: column for column in task_columns("classification")}
     sets = []
     for name, benchmark in BENCHMARKS.items():
@@ -346,7 +346,7 @@ def evaluate_checkpoint(
 ) -> dict[str, Path]:  # results, gaps, items, tables
     """Evaluate a checkpoint and write everything below `out`.
 
-    `results.csv` and the tables are written after each task. A data set that cannot be used is a
+    `results.csv` and the tables are written after each task. A dataset that cannot be used is a
     gap whose reason begins with 'failed: '. Column `commit` says which code made a row, also where
     it was found. A folder `out` with files that no evaluation wrote is refused; where it holds the
     results of another evaluation, a line says that they are replaced.

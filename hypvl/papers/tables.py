@@ -280,7 +280,7 @@ def _digits(cell) -> int:
     return min(cell.digits, 1) if cell.percent else max(cell.digits - 1, 0)
 
 
-PART = "†"  # after a number measured on a part of its data set
+PART = "†"  # after a number measured on a part of its dataset
 SUSPECT = "‡"  # after a printed number of an inconsistent row
 
 
@@ -589,7 +589,7 @@ def _notes(frame: pd.DataFrame, rank_by: Sequence[str]) -> tuple[str, ...]:
         for cell in known.to_dict("records"):
             whole = f" of {cell['expected_n']:,.0f}" if pd.notna(cell["expected_n"]) else ""
             amounts.append(f"{cell['dataset']} {cell['n']:,.0f}{whole}")
-        notes.append(f"{PART}: measured on a part of the data set: {', '.join(amounts)}")
+        notes.append(f"{PART}: measured on a part of the dataset: {', '.join(amounts)}")
     absent = ours[ours["value"].isna()]
     for reason, rows in absent.groupby("note", sort=False)["row"].unique().items():
         notes.append(f"–: {reason} ({', '.join(rows)})")
@@ -624,7 +624,7 @@ def paper_table(
     # our rows, one run per model and seed; None: nothing was run; no value: a gap with its `reason`
     ours: pd.DataFrame | None,
     reference: pd.DataFrame,  # the paper's numbers
-    # reasons for missing rows or columns: by row, column, data set, task or 'all'
+    # reasons for missing rows or columns: by row, column, dataset, task or 'all'
     gaps: Mapping[str, str] | None = None,
 ) -> Table:
     "Our rows beside the paper's."

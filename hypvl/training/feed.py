@@ -40,7 +40,7 @@ def set_epoch(
     loader: object,  # gives batches
     epoch: int,  # number of the pass that follows
 ):
-    "Call `set_epoch` of a loader, its samplers and its data set, if they have it."
+    "Call `set_epoch` of a loader, its samplers and its dataset, if they have it."
     sampler = getattr(loader, "sampler", None)
     batches = getattr(loader, "batch_sampler", None)
     data = getattr(loader, "dataset", None)

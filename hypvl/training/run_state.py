@@ -166,7 +166,7 @@ T = TypeVar("T")
 
 
 def _unused(data: T) -> T:
-    "A shallow copy of a data set, at the first epoch, with generators of its own."
+    "A shallow copy of a dataset, at the first epoch, with generators of its own."
     twin = copy.copy(data)
     for name, value in list(getattr(data, "__dict__", {}).items()):
         generator = _fixed_generator(value)
@@ -188,21 +188,21 @@ def _hash_samples(data: Any) -> str:
 
 
 def data_content(
-    data: Any,  # a data set with numbered samples, or a list of batches
+    data: Any,  # a dataset with numbered samples, or a list of batches
 ) -> str | None:  # None: cannot be compared
-    "A hash of the first, the middle and the last sample; the data set is not changed."
+    "A hash of the first, the middle and the last sample; the dataset is not changed."
     if not (hasattr(data, "__getitem__") and hasattr(data, "__len__")) or not len(data):
         return None
     with preserve_generators():
         try:
             found = _hash_samples(data)
             return found if _hash_samples(data) == found else None
-        except Exception:  # a data set that is not indexed by numbers may raise anything
+        except Exception:  # a dataset that is not indexed by numbers may raise anything
             return None
 
 # %% ../../nbs/training/510_run_state.ipynb #e2acde2d
 def data_identity(loader: object) -> dict[str, object]:
-    "Identity of the data: `identity()`, or config, data set, length and content."
+    "Identity of the data: `identity()`, or config, dataset, length and content."
     facts = _described(loader)
     if callable(getattr(loader, "identity", None)):
         return facts

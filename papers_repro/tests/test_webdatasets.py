@@ -122,7 +122,7 @@ def pictures(tmp_path):
 
 
 def evaluate(folder, out, *data, code=0):
-    "Values of the model by data set and metric, and all rows."
+    "Values of the model by dataset and metric, and all rows."
     command = ["evaluate", "--checkpoint", folder, "--out", out, "--workers", 0, "--quiet"]
     command += ["--device", "cpu", "--scores", "paper", "--name", "it", "--data", *data]
     assert main([str(word) for word in command]) == code

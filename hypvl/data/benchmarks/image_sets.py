@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 # %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #a8f8f0f2
 class MissingData(FileNotFoundError):
-    "A data set is not where it was looked for."
+    "A dataset is not where it was looked for."
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ def lacks(
 class ImageSet:
     "Images with a class each, in a fixed order."
 
-    name: str  # of the data set
+    name: str  # of the dataset
     images: Dataset  # index -> PIL image in RGB
     labels: tuple[int, ...]  # index into `classes`
     classes: tuple[str, ...]  # readable names
@@ -75,7 +75,7 @@ def _content_hash(name: str, folder: Path, paths: Sequence[Path]) -> str:
 
 def with_data_root(
     message: str,
-    root: Path,  # folder of all data sets
+    root: Path,  # folder of all datasets
 ) -> str:
     "The message with `data_root` in place of that folder, without machine paths."
     return re.sub(rf"(?<![\w./-]){re.escape(str(root))}(?=[/'\",:;)\s]|$)", "data_root", message)
@@ -181,7 +181,7 @@ class PictureList(Dataset):
 
 
 def _first_upright(item: tuple) -> Image.Image:
-    "The picture of an item of a torchvision data set that keeps all in one file."
+    "The picture of an item of a torchvision dataset that keeps all in one file."
     return upright_rgb(item[0])
 
 
@@ -197,7 +197,7 @@ def _pcam_labels(data):
 
 
 def _read_torchvision(b: Benchmark, folder: Path) -> tuple[list[Path] | PictureList, list]:
-    "Items of torchvision's class: paths or the data set, and names of classes."
+    "Items of torchvision's class: paths or the dataset, and names of classes."
     import torchvision.datasets
 
     data = getattr(torchvision.datasets, b.reader)(folder.parent, **dict(b.options))
@@ -278,7 +278,7 @@ def _read_folders(b: Benchmark, folder: Path) -> _Items:
 # %% ../../../nbs/data/benchmarks/241_image_sets.ipynb #0f439e62
 def open_benchmark(
     benchmark: str | Benchmark,  # name in any spelling, or a record
-    data_root: str | Path,  # holds the folders of all data sets
+    data_root: str | Path,  # holds the folders of all datasets
 ) -> ImageSet:
     "The available images of the papers' evaluation."
     b = benchmark if isinstance(benchmark, Benchmark) else find_benchmark(benchmark)

@@ -273,7 +273,7 @@ _EXTRA = ("MNIST", "CLEVR", "PCAM", "SST2")  # in MERU's list, not in PHyCLIP's
 
 # %% ../../../nbs/data/benchmarks/240_registry.ipynb #ce4d5a6d
 BENCHMARK_LISTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {  # paper -> its data sets, in the order of its table
+    {  # paper -> its datasets, in the order of its table
         "phyclip": tuple(name for name in BENCHMARKS if name not in _EXTRA),
         "syntax": tuple(name for name in BENCHMARKS if name not in _EXTRA),
         "agr": (
@@ -307,10 +307,10 @@ def _plain(name):
 def find_benchmark(
     name: str,  # in any spelling
 ) -> Benchmark:
-    "The record of a data set."
+    "The record of a dataset."
     known = {_plain(b.name): b for b in BENCHMARKS.values()}
     if _plain(name) not in known:
-        raise UnknownKey(f"name: unknown data set {name!r}.{suggest(_plain(name), known)}")
+        raise UnknownKey(f"name: unknown dataset {name!r}.{suggest(_plain(name), known)}")
     return known[_plain(name)]
 
 # %% ../../../nbs/data/benchmarks/240_registry.ipynb #11f809b6

@@ -104,7 +104,7 @@ def write_data_root(
     (root / "vl_checklist/images/vg").rename(root / "visual_genome")
     (root / "vl_checklist/images").rmdir()
     write_sugarcrepe(world, root, config)
-    for truth in root.rglob("truth.json"):  # no real data set has one
+    for truth in root.rglob("truth.json"):  # no real dataset has one
         truth.unlink()
     for picture in (root / "sugarcrepe/images").iterdir():
         picture.rename(root / "coco/val2017" / picture.name)

@@ -251,7 +251,7 @@ def evaluate_suite(
     """All protocols of a suite on one model.
 
     `suite` is 'phyclip', 'syntax', 'agr', 'official', 'world' or 'folder'; without it the world's
-    is taken where `root` has its layout, else PHyCLIP's. A data set that is not there becomes rows
+    is taken where `root` has its layout, else PHyCLIP's. A dataset that is not there becomes rows
     without a value and with a `reason`; a broken image or list is an error that names it, or with
     on_fault='gap', on a single process, such rows whose reason begins with `FAILED`.
 

@@ -183,7 +183,7 @@ def add_classification(
     templates: Sequence[str],  # prompts with one slot each
     nodes: Sequence[str] | None = None,  # classes in `predictions` and in the tree; None: `names`
     parents: Mapping[str, str] | None = None,  # child → parent; None: no hierarchical metrics
-    tree: str = "",  # data set of the hierarchical rows
+    tree: str = "",  # dataset of the hierarchical rows
     metric: str = "per_class",  # meaning of `accuracy`: 'per_class' or 'top1'
     offered: Offered = None,  # classes offered to the images of each class
 ) -> None:
@@ -300,7 +300,7 @@ def _add_pairs(
     suite: str,
     buckets: Mapping[str, PairData],
     transform: str,
-    average: tuple | None,  # data sets, name and kind of an average; None: none
+    average: tuple | None,  # datasets, name and kind of an average; None: none
 ):
     "Pairs by bucket, the text-only baselines beside them, and an average over buckets."
     scores = run.protocol.scores
@@ -373,7 +373,7 @@ def part_of(
     limit: int | None,  # images, captioned images or pairs; None: all
     seed: int = 0,
 ) -> Any:  # of the same kind
-    "A drawn part of a data set."
+    "A drawn part of a dataset."
     count = len(data.paths) if hasattr(data, "paths") else len(data.keys)
     which = drawn(count, limit, seed)
     if isinstance(data, CaptionData):

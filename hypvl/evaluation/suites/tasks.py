@@ -77,17 +77,17 @@ def _nothing_to_say(run: EvaluationRun, data: object) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class Task:
-    "One data set under its protocol."
+    "One dataset under its protocol."
 
     section: str  # zero_shot, retrieval, vl_checklist, sugarcrepe or factors
     dataset: str  # its name in the results
     open: Callable[[EvaluationRun], Data]  # raises `MissingData` where the data are not there
     add: Callable[[EvaluationRun, Data], None]  # adds the rows of the opened data
-    cells: tuple[tuple[str, str, str], ...] = ()  # suite, data set and metric that it fills
+    cells: tuple[tuple[str, str, str], ...] = ()  # suite, dataset and metric that it fills
     beside: tuple[str, ...] = ()  # files below the data that `add` reads, such as a taxonomy
     source: str = ""  # split or file that is evaluated, in the publisher's words
     # opened data (None: missing) → items of the published protocol, by suite,
-    # data set and the beginning of a metric
+    # dataset and the beginning of a metric
     full_counts: Callable[[EvaluationRun, Data], Counts] = _unknown
     texts: tuple = ()  # prompts and names that decide the numbers, beside the data
     # lines about the opened data, logged before the computation
@@ -95,7 +95,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        "Section and data set, as the command takes them."
+        "Section and dataset, as the command takes them."
         return f"{self.section}/{self.dataset}"
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #4c72ea7c
@@ -150,7 +150,7 @@ def data_state(
 
 def expected_counts(
     results: pd.DataFrame,  # columns suite, dataset, metric
-    counts: Counts,  # by suite, data set and the beginning of a metric
+    counts: Counts,  # by suite, dataset and the beginning of a metric
 ) -> list[float]:  # NaN where nothing is known
     "Items that the published protocol has, row by row."
     found = []
@@ -172,7 +172,7 @@ _OTHER_ITEMS = (
 
 
 def _part(run: EvaluationRun, data: Data) -> Data:
-    "The part of a data set that the protocol uses."
+    "The part of a dataset that the protocol uses."
     return part_of(data, run.protocol.limit, run.protocol.seed)
 
 # %% ../../../nbs/evaluation/suites/634_tasks.ipynb #04c823fd
@@ -567,7 +567,7 @@ _WORLD = ("world.json", "zero_shot", _SCENES)  # any of them; captions/ is a com
 _NODES = ("taxonomy.is_a.txt", "names.tsv")  # files that describe the nodes
 
 
-_TREES = {"species": "species", "clutter": "clutter"}  # zero-shot set → hierarchical data set
+_TREES = {"species": "species", "clutter": "clutter"}  # zero-shot set → hierarchical dataset
 
 
 def same_family(

@@ -143,7 +143,7 @@ def _leaning(study: Study) -> Drawing | Markdown:
     return leaning_figure(cases, lambda name: read_picture(places[name]))
 
 
-BUDGET_METRICS = {  # plotted over the budget: suite, data set, metric → title
+BUDGET_METRICS = {  # plotted over the budget: suite, dataset, metric → title
     ("retrieval", "seen", "t2i_R@5"): "text → image R@5, seen",
     ("retrieval", "unseen", "t2i_R@5"): "text → image R@5, unseen",
     ("zero_shot", "species", "accuracy"): "species",

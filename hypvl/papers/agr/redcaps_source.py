@@ -143,5 +143,5 @@ def _redcaps(name: str, root: Path) -> Amount:
 
 
 def data_checks() -> Iterator[DataCheck]:
-    "Title, name and check of the data sets that AGR reads."
+    "Title, name and check of the datasets that AGR reads."
     yield "RedCaps", "", _redcaps

@@ -112,7 +112,7 @@ FEASIBILITY = ("feasibility.pt", "feasibility.npy", "feasibility.npz")  # one of
 class CzslSource(DataSource, kind="czsl"):
     "Pictures of states and objects: of the synthetic dataset, or of a published split."
 
-    root: str = ""  # folder of one data set; empty: the synthetic dataset
+    root: str = ""  # folder of one dataset; empty: the synthetic dataset
     name: str = ""  # 'mit-states', 'ut-zappos' or 'cgqa'; the folder's where empty
     world: StatesConfig = StatesConfig()
     missing: str = "fail"  # 'skip': go on without pictures that are not there
@@ -245,6 +245,6 @@ def _compositions(name: str, root: Path) -> Amount:
 
 
 def data_checks() -> Iterator[DataCheck]:
-    "Title, name and check of the data sets that H²EM reads."
+    "Title, name and check of the datasets that H²EM reads."
     for name, title in DATASETS.items():
         yield title, name, _compositions

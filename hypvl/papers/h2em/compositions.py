@@ -463,7 +463,7 @@ def published_parameters(
     family: str,  # of `FAMILIES`
     sizes: str = "ut-zappos",  # of `PUBLISHED`
 ) -> int:
-    "The same of a recipe of the paper at the sizes of a data set; no weights are made."
+    "The same of a recipe of the paper at the sizes of a dataset; no weights are made."
     recipe = composition_recipe(family, "paper", sizes=sizes)
     assert isinstance(recipe.model, CompositionalConfig)
     with torch.device("meta"):

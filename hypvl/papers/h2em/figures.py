@@ -297,7 +297,7 @@ FACTORS = ("curvature", "hierarchy", "negatives")
 
 
 def cells_of_factorial(
-    scores: pd.DataFrame,  # model, seed, metric, value of one data set and setting
+    scores: pd.DataFrame,  # model, seed, metric, value of one dataset and setting
 ) -> pd.DataFrame:  # model, seed, curvature, hierarchy, negatives, value
     "The eight cells, by their switches."
     rows = []

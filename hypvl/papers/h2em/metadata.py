@@ -144,7 +144,7 @@ class Compositions:
     "The pictures of a split: rows of image, state, object, phase."
 
     split: CompositionSplit
-    root: Path  # folder of the data set; pictures are below images/
+    root: Path  # folder of the dataset; pictures are below images/
     rows: pd.DataFrame  # image, state, object, phase, in the order of the file
     skipped: dict[str, int]  # reason -> records
 
@@ -185,7 +185,7 @@ def _rows_of(
 
 # %% ../../../nbs/papers/h2em/901_metadata.ipynb #7801b0d0
 def image_path(
-    root: str | Path,  # of the data set
+    root: str | Path,  # of the dataset
     image: str,  # as in the metadata
 ) -> Path:
     "The file of a picture; a folder whose name ends in a dot may be stored as `%2E`."
@@ -211,11 +211,11 @@ def _without_missing(rows: pd.DataFrame, root: Path, missing: str) -> tuple[pd.D
 
 # %% ../../../nbs/papers/h2em/901_metadata.ipynb #45d0633b
 def read_compositions(
-    root: str | Path,  # of one data set
+    root: str | Path,  # of one dataset
     split: CompositionSplit,
     missing: str = "fail",  # or 'skip': go on without lost pictures; or 'ignore': do not look
 ) -> Compositions:
-    "The pictures of a data set; Parquet or JSON is preferred to the pickle."
+    "The pictures of a dataset; Parquet or JSON is preferred to the pickle."
     root = Path(root)
     if missing not in ("fail", "skip", "ignore"):
         raise ValueError(f"missing={missing!r}: 'fail', 'skip' or 'ignore' needed")

@@ -49,12 +49,12 @@ from ...training.recipe import Recipe
 
 # %% ../../../nbs/papers/h2em/916_paper.ipynb #56cbbbcd
 def _first_dataset(study: Study) -> str:
-    "The data set of the first run."
+    "The dataset of the first run."
     return str(study.frame("results")["dataset"].iloc[0])
 
 
 def _of_first_seed(study: Study, name: str) -> pd.DataFrame:
-    "Rows of the first seed and data set, in the model's own fusion."
+    "Rows of the first seed and dataset, in the model's own fusion."
     found = study.of_first_seed(name)
     if "dataset" in found:
         found = found[found["dataset"].eq(_first_dataset(study))]

@@ -63,7 +63,7 @@ def _check_parents(what: str, parents: object, names: Iterable[str]) -> dict[str
 # %% ../../../nbs/papers/h2em/902_primitives.ipynb #0515cde0
 @dataclass(frozen=True)
 class PrimitiveTaxonomy:
-    "A parent for each state and each object of a data set."
+    "A parent for each state and each object of a dataset."
 
     dataset: str
     source: str  # one of SOURCES
@@ -132,7 +132,7 @@ def make_taxonomy(
 
 
 def read_taxonomy(
-    path: str | Path,  # JSON, or the name of a data set whose taxonomy is shipped
+    path: str | Path,  # JSON, or the name of a dataset whose taxonomy is shipped
     split: CompositionSplit,
 ) -> PrimitiveTaxonomy:
     "The taxonomy of a file, checked against a split."
@@ -161,7 +161,7 @@ def world_taxonomy(split: CompositionSplit) -> PrimitiveTaxonomy:
 
 # %% ../../../nbs/papers/h2em/902_primitives.ipynb #f597bae8
 def taxonomy_prompt(
-    names: Sequence[str],  # all states or all objects of a data set
+    names: Sequence[str],  # all states or all objects of a dataset
     kind: str = "objects",  # or 'states'
 ) -> str:
     "A question for a language model; `parse_taxonomy` reads the answer."

@@ -186,7 +186,7 @@ def sized_taxonomy(
 
 # %% ../../../nbs/papers/h2em/911_recipes.ipynb #d3b2a65e
 class _Field(NamedTuple):
-    "Settings of a data set."
+    "Settings of a dataset."
 
     lr: float
     epochs: int
@@ -307,7 +307,7 @@ def space_of(
 
 
 def _attention(kind: str, name: str, troika: bool) -> AttentionConfig | None:
-    "Cross-modal attention of a data set."
+    "Cross-modal attention of a dataset."
     known_name("attention", kind, ATTENTION)
     if kind == "none":
         return None
@@ -366,7 +366,7 @@ def composition_recipe(
     size, towers = _backbone(backbone, rest.pop("model.backbone", ""), preset)
     if preset == "paper" and not (sizes or source.root):
         raise ValueError(
-            f"data.root: preset 'paper' takes epochs, layers and names from a data set; without "
+            f"data.root: preset 'paper' takes epochs, layers and names from a dataset; without "
             f"one set sizes to one of {', '.join(PUBLISHED)}"
         )
     if sizes:
@@ -479,9 +479,9 @@ def _settings(section: str, preset: str) -> Sequence[Mapping[str, Any]]:
 
 
 def data_roots(
-    root: str,  # of one data set, or a folder of several; empty: the world
+    root: str,  # of one dataset, or a folder of several; empty: the world
 ) -> list[str]:
-    "The data sets that there are."
+    "The datasets that there are."
     if not root or (Path(root) / SPLIT_FOLDER).is_dir():
         return [root]
     found = [str(folder) for folder in split_folders(root).values()]
@@ -564,7 +564,7 @@ def published_recipes(
     seed: int = 0,
     **overrides: object,  # dotted keys of every recipe
 ) -> list[Recipe]:
-    "The recipes of a section at the sizes of each published data set, without its data."
+    "The recipes of a section at the sizes of each published dataset, without its data."
     known_name("section", section, SECTIONS)
     made = []
     for sizes, name in DATASETS.items():

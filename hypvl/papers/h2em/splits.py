@@ -30,13 +30,13 @@ PHASES = ("train", "val", "test")
 SETTINGS = ("closed", "open")
 SPLIT_FOLDER = "compositional-split-natural"
 DATASETS = {"mit-states": "MIT-States", "ut-zappos": "UT-Zappos", "cgqa": "C-GQA"}
-NICKNAMES = {"ut-zap50k": "ut-zappos", "c-gqa": "cgqa"}  # other names of a folder -> data set
+NICKNAMES = {"ut-zap50k": "ut-zappos", "c-gqa": "cgqa"}  # other names of a folder -> dataset
 
 
 def dataset_of(
     folder: str,  # its name, such as 'UT-Zappos'
 ) -> str:
-    "The data set of `DATASETS` that a folder is named after, in capitals or not; else its name."
+    "The dataset of `DATASETS` that a folder is named after, in capitals or not; else its name."
     name = NICKNAMES.get(folder.lower(), folder.lower())
     return name if name in DATASETS else folder
 
@@ -198,7 +198,7 @@ class CompositionSplit:
 
 # %% ../../../nbs/papers/h2em/900_splits.ipynb #81c5a497
 def read_split(
-    root: str | Path,  # of one data set
+    root: str | Path,  # of one dataset
     name: str = "",  # in messages; the folder's where empty
 ) -> CompositionSplit:
     "The split of a folder; ValueError for an incomplete or inconsistent one."
@@ -220,7 +220,7 @@ _MIT = (115, 245, 1262, 300, 300, 400, 400, 1562, 1662, 28_175, 30_338, 10_420, 
 _ZAPPOS = (16, 12, 83, 15, 15, 18, 18, 98, 101, 192, 22_998, 3_214, 2_914)
 # papers print 1,252 seen and 1,040 unseen pairs for validation; the lists have it reversed
 _CGQA = (413, 674, 5592, 1040, 1252, 888, 923, 6844, 6515, 278_362, 26_920, 7_280, 5_098)
-PUBLISHED = {  # data set -> counts of the published lists
+PUBLISHED = {  # dataset -> counts of the published lists
     "mit-states": dict(zip(_COUNTED, _MIT)),
     "ut-zappos": dict(zip(_COUNTED, _ZAPPOS)),
     "cgqa": dict(zip(_COUNTED, _CGQA)),
@@ -247,9 +247,9 @@ def compare_counts(
 
 # %% ../../../nbs/papers/h2em/900_splits.ipynb #ededc8b9
 def split_folders(
-    root: str | Path,  # of several data sets
+    root: str | Path,  # of several datasets
 ) -> dict[str, Path]:  # names of `DATASETS` that there are
-    "Folders of the splits below a folder of data sets."
+    "Folders of the splits below a folder of datasets."
     found = {}
     for folder in sorted(Path(root).glob(f"*/{SPLIT_FOLDER}")):
         name = dataset_of(folder.parent.name)

@@ -119,7 +119,7 @@ def _traversal_measures(study: Study) -> Drawing:
     return measures_figure(traversal_measures(_steps(study), taxonomy))
 
 
-BUDGET_METRICS = {  # plotted over the budget: suite, data set, metric → title
+BUDGET_METRICS = {  # plotted over the budget: suite, dataset, metric → title
     ("zero_shot", "species", "accuracy"): "species",
     ("zero_shot", "family", "accuracy"): "family",
     ("retrieval", "unseen", "t2i_R@5"): "text → image R@5, unseen",

@@ -264,7 +264,7 @@ def _boxes(split: str, root: Path) -> Amount:
 
 # %% ../../../nbs/papers/visual_hierarchies/868_box_source.ipynb #9112b152
 def data_checks() -> Iterator[DataCheck]:
-    "Title, name and check of the data sets that visual hierarchies read."
+    "Title, name and check of the datasets that visual hierarchies read."
     for split in _OPEN_IMAGES:
         yield f"Open Images {split}", split, _boxes
     yield "LVIS", "lvis", _boxes

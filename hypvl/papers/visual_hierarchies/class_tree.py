@@ -67,7 +67,7 @@ class ClassTree:
         return np.flatnonzero(self.reach[list(nodes)].any(0))
 
 # %% ../../../nbs/papers/visual_hierarchies/864_class_tree.ipynb #bf36d2f8
-BOUNDS = {  # data set → least frequency and proportion of an edge
+BOUNDS = {  # dataset → least frequency and proportion of an edge
     "open_images": (50, 0.10),
     "lvis": (5, 0.05),
     "world": (3, 0.05),

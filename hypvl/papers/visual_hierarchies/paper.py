@@ -121,7 +121,7 @@ def _training(study: Study) -> Drawing:
 _ONE_BUDGET = (*(section for section in SECTIONS if section != "budget"), "controls")
 
 
-BUDGET_METRICS = {  # plotted over the budget: suite, data set, metric → title
+BUDGET_METRICS = {  # plotted over the budget: suite, dataset, metric → title
     ("instances", OPEN_IMAGES, "child_to_parent_same_class@10"): "scenes of a box, top 10",
     ("instances", OPEN_IMAGES, "parent_to_child_same_class@10"): "boxes of a scene, top 10",
     ("order", OPEN_IMAGES, "containment_f1"): "edges of the order, F1",

@@ -214,7 +214,7 @@ def _place(row: Mapping) -> tuple:
 
 
 def _columns(datasets: tuple[str, ...], *tasks: str) -> tuple[Column, ...]:
-    "The columns of tasks, of some data sets."
+    "The columns of tasks, of some datasets."
     return tuple(column for column in task_columns(*tasks) if column.dataset in datasets)
 
 
@@ -312,7 +312,7 @@ LAYOUTS = {
     2: _layout(2, "Hierarchical retrieval", _columns(_MAIN, *_LONG)),
     3: _layout(
         3,
-        "Another data set (LVIS), all classes and new ones",
+        "Another dataset (LVIS), all classes and new ones",
         _columns((LVIS, NOVEL), *_BOTH, *_LONG),
     ),
     4: _layout(4, "Sets of one class per image, vote of five", task_columns("single_class")),

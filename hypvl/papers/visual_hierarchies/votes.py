@@ -181,7 +181,7 @@ def _tiny_imagenet(data_root: Path) -> tuple[ImageSet, ImageSet]:
 # %% ../../../nbs/papers/visual_hierarchies/872_votes.ipynb #3a21aa6d
 def open_single_class(
     name: str,  # one of `SINGLE_CLASS`
-    data_root: str | Path,  # holds the folders of all data sets
+    data_root: str | Path,  # holds the folders of all datasets
     seed: int = 0,  # of the sets without a split
 ) -> tuple[ImageSet, ImageSet]:  # candidates and queries
     "Both halves of a set, as far as its images are there."
