@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['Frames', 'ITEM_COLUMNS', 'DATA', 'Figure', 'Measure', 'Paper', 'measured_rows', 'under_each_seed', 'item_rows',
-           'has_rows', 'read_saved', 'select_rows', 'write_table', 'saved_runs', 'write_rows', 'data_overrides',
-           'StudyPlan', 'section_frames', 'run_rows', 'NoFrame', 'StudyRows', 'seeds_in_words', 'write_claims',
-           'study_provenance', 'render_figure', 'Study', 'find_paper']
+           'has_rows', 'read_saved', 'rows_of_removed_runs', 'select_rows', 'write_table', 'saved_runs', 'write_rows',
+           'data_overrides', 'StudyPlan', 'section_frames', 'with_saved_rows', 'run_rows', 'NoFrame', 'StudyRows',
+           'seeds_in_words', 'write_claims', 'study_provenance', 'render_figure', 'Study', 'find_paper']
 
 # %% ../../nbs/papers/800_study.ipynb #a22de13d
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
@@ -47,6 +47,7 @@ from hypvl.papers.reference import (
 from .runs import PROBES, Probe, Run, gather, joined, paper_packages, without_categories
 from .tables import Table, as_markdown, fold, paper_table, save, score_summary
 from ..pictures import read_picture
+from ..training.launch import finished
 from ..training.recipe import Recipe
 
 # %% ../../nbs/papers/800_study.ipynb #573229b6
@@ -199,6 +200,22 @@ def read_saved(
     return {str(name): {"results": rows.reset_index(drop=True)} for name, rows in sections}
 
 
+def rows_of_removed_runs(
+    out: Path,  # the study's folder
+    planned: Mapping[str, Sequence[tuple[Recipe, int]]],  # recipes and their seeds, by section
+) -> dict[str, pd.DataFrame]:  # by section
+    "Saved rows of planned runs whose folders are gone, such as those of a committed study."
+    if not has_rows(out):
+        return {}
+    saved = {section: frames["results"] for section, frames in read_saved(out).items()}
+    known = {(s, *key) for s, rows in saved.items() for key in zip(rows["run"], rows["seed"])}
+    pairs = [(section, *one) for section, several in planned.items() for one in several]
+    lacking = {r.hash for section, r, seed in pairs if (section, r.hash, seed) not in known}
+    gone = {r.hash for _, r, _ in pairs if not finished(out / "runs" / r.hash)} - lacking
+    found = {s: saved[s][saved[s]["run"].isin(gone)] for s in planned if s in saved}
+    return {section: rows for section, rows in found.items() if len(rows)}
+
+
 def select_rows(
     frames: Sequence[pd.DataFrame],
     where: Mapping[str, Sequence[object]],  # column → values that its rows may have
@@ -238,12 +255,17 @@ def write_rows(
     out: Path,  # the study's folder
     results: pd.DataFrame | None,
     items: pd.DataFrame | None,
+    kept: Collection[str] = (),  # runs whose items in the folder stay
 ):
     "Write results.csv and items.parquet, where there are rows."
     if results is not None:
         results.to_csv(out / "results.csv", index=False)
+    file = out / "items.parquet"
+    if kept and file.is_file():
+        saved = pd.read_parquet(file)
+        items = pd.concat([saved[saved["run"].isin(kept)], items], ignore_index=True)
     if items is not None:
-        items.to_parquet(out / "items.parquet", index=False)
+        items.to_parquet(file, index=False)
 
 # %% ../../nbs/papers/800_study.ipynb #9bdf312b
 def data_overrides(
@@ -335,20 +357,31 @@ class StudyPlan:
 def section_frames(
     measures: Mapping[str, Measure],
     runs: Mapping[str, Run],  # by hash
-    recipes: Sequence[Recipe],  # of one section
-    asked_seeds: Sequence[int],  # planned for each recipe
+    section: str,
+    planned: Sequence[tuple[Recipe, int]],  # recipes of the section, each with a seed
 ) -> dict[str, pd.DataFrame]:
     "Frames of the runs of a section with the rows of its measures, each run under its seeds."
     seeds: dict[str, list[int]] = {}
-    for recipe, seed in zip(recipes, asked_seeds):
+    for recipe, seed in planned:
         seeds.setdefault(recipe.hash, []).append(seed)
     found = gather([runs[name] for name in seeds])
     frames = {name: under_each_seed(frame, seeds) for name, frame in found.items()}
     if frames:
         more = measured_rows(measures, frames)
         every = [frames["results"], more] if "results" in frames else [more]
-        frames["results"] = pd.concat(every, ignore_index=True)
+        frames["results"] = pd.concat(every, ignore_index=True).assign(section=section)
     return frames
+
+
+def with_saved_rows(
+    frames: dict[str, pd.DataFrame],  # of the runs of a section
+    saved: pd.DataFrame | None,  # rows of its other runs, which have no other frames
+) -> dict[str, pd.DataFrame]:
+    "The frames, or all rows of the section alone where some are saved ones."
+    if saved is None:
+        return frames
+    own = [frames["results"]] if "results" in frames else []
+    return {"results": pd.concat([saved, *own], ignore_index=True)}
 
 
 def run_rows(
@@ -378,6 +411,7 @@ class StudyRows(StudyPlan):
         self.started = time.perf_counter()
         self.runs: dict[str, Run] = {}  # by hash
         self._frames: dict[str, dict[str, pd.DataFrame]] = {}  # by section, by name
+        self.from_rows: set[str] = set()  # sections with rows of runs whose folders are gone
 
     @property
     def saved(self) -> Path:
@@ -392,24 +426,35 @@ class StudyRows(StudyPlan):
         self,
         **launching,  # `num_processes`, `machines` or `cluster`, as in `launch`
     ) -> pd.DataFrame:
-        "Make the missing runs, write all rows and items; with launch='none' read saved rows."
+        """Make the missing runs, write all rows and items; with launch='none' read saved rows.
+
+        A run is missing if `out` has neither its folder nor its rows.
+        """
         p, self._judged = self.parameters, None
         if p.launch == "none":
             self._frames |= read_saved(self.saved)
             return saved_runs(self._frames)
-        every = [recipe for recipes in self.recipes.values() for recipe in recipes]
+        planned = {s: [*zip(found, self.asked_seeds[s])] for s, found in self.recipes.items()}
+        kept = rows_of_removed_runs(self.out, planned)
+        gone = {run for rows in kept.values() for run in rows["run"]}
+        planned = {
+            s: [one for one in found if one[0].hash not in gone] for s, found in planned.items()
+        }
+        recipes = {section: [recipe for recipe, _ in found] for section, found in planned.items()}
+        every = [recipe for found in recipes.values() for recipe in found]
         self.runs = run_all(every, self.out, p.launch, p.device, **launching)
-        for section, recipes in self.recipes.items():
-            asked = self.asked_seeds[section]
-            frames = section_frames(self.paper.measures, self.runs, recipes, asked)
-            if "results" in frames:
-                frames["results"] = frames["results"].assign(section=section)
-            self._frames[section] = frames
+        of_runs = {
+            section: section_frames(self.paper.measures, self.runs, section, found)
+            for section, found in planned.items()
+        }
+        self._frames = {s: with_saved_rows(own, kept.get(s)) for s, own in of_runs.items()}
+        self.from_rows = {*kept}
         results = self.rows(Rows("results", tuple(self.recipes)))
-        write_rows(self.out, results, item_rows(self._frames.values()))
-        made = run_rows(self.recipes, self.runs)
-        minutes = made["seconds"].sum() / 60
-        return fold(made, f"{len(made)} runs, {minutes:.0f} minutes of single runs in all")
+        write_rows(self.out, results, item_rows(of_runs.values()), gone)
+        made = run_rows(recipes, self.runs)
+        minutes = made["seconds"].sum() / 60 if len(made) else 0
+        more = f"; saved rows of {len(gone)} runs" if gone else ""
+        return fold(made, f"{len(made)} runs, {minutes:.0f} minutes of single runs in all{more}")
 
     def _has(self, name: str, section: str) -> bool:
         "Whether the runs of a section left a table; 'data': whether test images can be made."
@@ -519,7 +564,8 @@ def render_figure(
     caption = figure.caption.replace("{seeds}", count).replace("{data}", DATA[study.name])
     missing = [need for need in figure.needs if not study._has(need, first)]
     if missing:
-        picture = study.saved / f"figures/{figure.file}.png" if not study.runs else None
+        rendered = not study.runs or first in study.from_rows
+        picture = study.saved / f"figures/{figure.file}.png" if rendered else None
         if picture is not None and picture.is_file():
             return SavedPicture(picture.read_bytes(), caption)
         return Markdown(f"*Not drawn: this run has no table {', '.join(missing)}.*")
