@@ -204,16 +204,24 @@ def rows_of_removed_runs(
     out: Path,  # the study's folder
     planned: Mapping[str, Sequence[tuple[Recipe, int]]],  # recipes and their seeds, by section
 ) -> dict[str, pd.DataFrame]:  # by section
-    "Saved rows of planned runs whose folders are gone, such as those of a committed study."
+    """Saved rows of runs whose folders are gone, such as those of a committed study.
+
+    They are rows of planned runs, and of sections and seeds that are not planned.
+    """
     if not has_rows(out):
         return {}
     saved = {section: frames["results"] for section, frames in read_saved(out).items()}
     known = {(s, *key) for s, rows in saved.items() for key in zip(rows["run"], rows["seed"])}
     pairs = [(section, *one) for section, several in planned.items() for one in several]
     lacking = {r.hash for section, r, seed in pairs if (section, r.hash, seed) not in known}
-    gone = {r.hash for _, r, _ in pairs if not finished(out / "runs" / r.hash)} - lacking
-    found = {s: saved[s][saved[s]["run"].isin(gone)] for s in planned if s in saved}
-    return {section: rows for section, rows in found.items() if len(rows)}
+    hashes = {recipe.hash for _, recipe, _ in pairs}
+    kept = {}
+    for section, rows in saved.items():
+        seeds = {seed for _, seed in planned.get(section, ())}
+        gone = [run for run in rows["run"].unique() if not finished(out / "runs" / run)]
+        other = ~rows["seed"].isin(seeds) & ~rows["run"].isin(hashes)
+        kept[section] = rows[rows["run"].isin(gone) & (rows["run"].isin(hashes - lacking) | other)]
+    return {section: rows for section, rows in kept.items() if len(rows)}
 
 
 def select_rows(
@@ -441,15 +449,16 @@ class StudyRows(StudyPlan):
             s: [one for one in found if one[0].hash not in gone] for s, found in planned.items()
         }
         recipes = {section: [recipe for recipe, _ in found] for section, found in planned.items()}
-        every = [recipe for found in recipes.values() for recipe in found]
-        self.runs = run_all(every, self.out, p.launch, p.device, **launching)
+        several = [recipe for found in recipes.values() for recipe in found]
+        self.runs = run_all(several, self.out, p.launch, p.device, **launching)
         of_runs = {
             section: section_frames(self.paper.measures, self.runs, section, found)
             for section, found in planned.items()
         }
-        self._frames = {s: with_saved_rows(own, kept.get(s)) for s, own in of_runs.items()}
+        every = [*of_runs, *(section for section in kept if section not in of_runs)]
+        self._frames = {s: with_saved_rows(of_runs.get(s, {}), kept.get(s)) for s in every}
         self.from_rows = {*kept}
-        results = self.rows(Rows("results", tuple(self.recipes)))
+        results = self.rows(Rows("results", tuple(every)))
         write_rows(self.out, results, item_rows(of_runs.values()), gone)
         made = run_rows(recipes, self.runs)
         minutes = made["seconds"].sum() / 60 if len(made) else 0
