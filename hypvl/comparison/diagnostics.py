@@ -40,7 +40,11 @@ def hyperbolicity(
     rows = []
     for name, points in (("features", drawn), ("random directions, same norms", directions)):
         delta = relative_delta(points)
-        row = {"points": name, "delta_rel, at least": delta, "at most": min(1.0, 2 * delta)}
+        row = {
+            "points": name,
+            "delta_rel, at least": delta,
+            "at most, for the sample": min(1.0, 2 * delta),
+        }
         rows.append(row | {"sample": len(drawn), "bases": 1})
     return pd.DataFrame(rows)
 

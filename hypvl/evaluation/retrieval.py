@@ -200,15 +200,15 @@ def retrieval_items(
 ) -> pd.DataFrame:  # item values of metrics t2i_R@K and i2t_R@K
     "Whether each query of both directions finds its own image or caption, of points."
     items = {"t2i": range(len(text_points)), "i2t": np.unique(owners)}
+    clusters = {"t2i": owners, "i2t": items["i2t"]}
     frames = []
     for kind in scores:
         ranks = retrieval_ranks(model, image_points, text_points, owners, kind, chunk)
         for direction, rank in ranks.items():
             hits = {f"{direction}_R@{k}": rank < k for k in ks}
-            rows = item_values(
-                hits, suite="retrieval", dataset=dataset, score=kind, items=items[direction]
-            )
-            frames.append(rows)
+            place = {"suite": "retrieval", "dataset": dataset, "score": kind}
+            of_queries = {"items": items[direction], "clusters": clusters[direction]}
+            frames.append(item_values(hits, **place, **of_queries))
     return pd.concat(frames, ignore_index=True)
 
 

@@ -360,7 +360,7 @@ def presence_auc(
     norms: Float[ndarray, "N k"],  # norms per factor
     present: Bool[ndarray, "N F"],  # which families are in which item
 ) -> Float[ndarray, "k F"]:  # 0 … 1; NaN for a family that is everywhere or nowhere
-    "Chance that an item with the family has the larger norm."
+    "Return the ROC AUC of each factor's norm for each family of concepts."
     present = np.asarray(present, dtype=float)
     if len(present) != len(norms) or not np.isin(present, (0, 1)).all():
         raise ValueError(f"present: a mask of {len(norms)} items needed, got {present.shape}")

@@ -410,7 +410,7 @@ def load_encoder(
         except ModuleNotFoundError as error:
             raise MissingExtra(
                 f"encoder {name!r} needs {error.name}, which is not installed: "
-                f"pip install {error.name}",
+                "pip install 'hypvl[models]'",
                 name=error.name,
             ) from error
     if rest and functions:

@@ -178,9 +178,10 @@ def exterior_angle(
 ) -> Float[Tensor, "*B"]:  # radians, 0 to pi
     """Angle at `x` between the outward radial direction and the geodesic to `y`, in radians.
 
-    0 where y lies straight behind x, pi where it lies between x and the root (PHyCLIP, equation
-    14, by atan2); 0 at x = y and for an apex at the root, with gradient 0. `x` and `y` are space
-    components [*B, D], `c` > 0 is a number or a tensor that broadcasts against *B.
+    0 where y lies on the ray beyond x, pi where it lies towards the root, as the root itself does
+    (PHyCLIP, equation 14, by atan2); 0 at x = y and for an apex at the root, with gradient 0. `x`
+    and `y` are space components [*B, D], `c` > 0 is a number or a tensor that broadcasts against
+    *B.
     `mode='literal'` is the published acos with its guard `eps`. Raises ValueError where the last
     axes differ, `c` is not positive or `mode` is unknown.
     """
@@ -226,7 +227,7 @@ class _AngleTile(NamedTuple):
 
 # %% ../../nbs/geometry/102_cones.ipynb #35c92338
 def _angle_tile(x: _Apexes, y: _Apexes, tiny: float) -> _AngleTile:
-    "Terms of the exterior angle for apexes x in columns and points y in rows."
+    "Terms of the exterior angle: row i has apex i of x, column j has point j of y."
     t = torch.cdist(x.unit, y.unit, compute_mode="donot_use_mm_for_euclid_dist")
     sin = t * (4 - t.square()).clamp(min=0).sqrt() / 2
     sin = sin.where(~(sin <= 8 * torch.finfo(t.dtype).eps), 0.0)

@@ -139,13 +139,19 @@ def similarity_logits(
     keys: Float[Tensor, "K D"] | Float[Tensor, "Q T D"],
     similarity: Similarity = "score",
     side: str = "image",  # modality of the queries; used by 'score' only
-) -> Float[Tensor, "Q K"]:
-    "Similarity over temperature, the input of a softmax."
+) -> Float[Tensor, "Q K"] | Float[Tensor, "Q T"]:
+    """Return similarities over temperature, the input of a softmax.
+
+    Raises ValueError for angles to keys [Q, T, D] of each query.
+    """
     if similarity == "score":
         return geometry.logits(queries, keys, side)
     if similarity == "direction":
-        scaled = geometry.logit_scale.exp() * unit_rows(queries)
-        return scaled @ unit_rows(keys).mT
+        scaled, units = geometry.logit_scale.exp() * unit_rows(queries), unit_rows(keys)
+        of_query = units.ndim == 3
+        return torch.einsum("qd,qtd->qt", scaled, units) if of_query else scaled @ units.mT
+    if keys.ndim == 3:
+        raise ValueError(f"similarity={similarity!r} needs keys [K, D], got {[*keys.shape]}")
     angles = geometry.angles(queries, keys)
     if similarity == "angle_to_specific":
         angles = math.pi - angles

@@ -109,8 +109,9 @@ class ImageEncoder(HubModel):
             True lifts them to points [B, geometry.dim], float32 also inside autocast. Only
             points can be scored.
 
-        Raises ValueError for another shape or type, and for values outside [0, 1] or NaN;
-        warns where pictures have another size than the model's `image_size`.
+        Raises ValueError for another shape or type, for NaN, and for values far outside [0, 1]
+        (below -.25 or above 1.25); a GPU checks values in every hundredth call. Warns where images
+        have another size than the model's `image_size`.
         The interface is open_clip's; projection and lift are those of MERU, section 3.
         """
         features = self.image_projection(self.image_tower(self._pixels(images, "images")))

@@ -217,8 +217,8 @@ def check_recipe(
 
     Warns of loss terms that are always 0.
 
-    That is a part that cannot be made, more samples at a time than there are, and preset 'paper',
-    whose thousands of updates are of real data, on the synthetic dataset.
+    Invalid are a model or objective that cannot be built, a batch larger than the dataset, and
+    preset 'paper' without real data.
     """
     check_data(recipe)
     check_model_name(recipe.name, "label")
