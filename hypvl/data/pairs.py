@@ -327,7 +327,7 @@ class PairLoader(Loader):
         source: Any,
         tokenizer: Callable[[list[str]], Tensor],
         size: int,
-        batch_size: int = 64,  # samples a batch, of this process
+        batch_size: int = 64,  # samples per batch, of this process
         seed: int = 0,
         split: str = "train",
         crop_scale: tuple[float, float] = (0.5, 1.0),

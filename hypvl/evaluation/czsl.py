@@ -61,12 +61,12 @@ def _columns(name: str, given: Values, pairs: PairList) -> Int[np.ndarray, "N"]:
 
 
 def _flags(name: str, given: Values, count: int) -> Bool[np.ndarray, "P"]:
-    "A flag a pair."
+    "A flag per pair."
     return read_mask(name, given, (count,))
 
 # %% ../../nbs/evaluation/651_czsl.ipynb #4aad7aa6
 def _trained_on(given: Values, pairs: PairList) -> Bool[np.ndarray, "P"]:
-    "A flag a pair, from flags, columns or pairs."
+    "A flag per pair, from flags, columns or pairs."
     given, count = _in_order("seen_pairs", given), len(pairs)
     is_flat = not len(given) or np.ndim(given[0]) == 0
     flat = read_values("seen_pairs", given) if is_flat else np.empty(0)

@@ -79,7 +79,7 @@ def hierarchical_metrics(
 ) -> dict[str, Float[ndarray, "n"]]:
     """Hierarchical metrics of predictions in a tree.
 
-    One value a pair for tie, lca, jaccard, precision and recall. `lca='official'` is 1 where the
+    One value per pair for tie, lca, jaccard, precision and recall. `lca='official'` is 1 where the
     class is right, `lca='max'` is 0. `include_self` changes the ancestors that jaccard, precision
     and recall compare, not the distances tie and lca.
     """

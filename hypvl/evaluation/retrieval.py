@@ -154,36 +154,36 @@ def retrieval_ranks(
     A symmetric geometry computes its scores once, where they take at most 512 MB.
     """
     owner = torch.from_numpy(read_indices("owners", owners, len(image_points), len(text_points)))
-    asked = owner.unique()  # images without a caption are distractors, not queries
+    queried = owner.unique()  # images without a caption are distractors, not queries
     with inference(model) as device:
         images, texts = image_points.to(device), text_points.to(device)
-        owner, asked = owner.to(device), asked.to(device)
+        owner, queried = owner.to(device), queried.to(device)
         index = torch.arange(len(images), device=device)
 
-        def text_asks(queries, keys):
+        def score_of_texts(queries, keys):
             return model.geometry.score(queries, keys, "text", kind=kind)
 
-        def image_asks(queries, keys):
+        def score_of_images(queries, keys):
             return model.geometry.score(queries, keys, "image", kind=kind)
 
         def own_image(part):
             return owner[part, None] == index
 
         def own_captions(part):
-            return asked[part, None] == owner
+            return queried[part, None] == owner
 
         if model.geometry.symmetric and len(texts) * len(images) <= _MOST_KEPT:
             by_text = texts.new_empty(len(texts), len(images))
             for part in _parts(len(texts), chunk):
-                by_text[part] = text_asks(texts[part], images)
+                by_text[part] = score_of_texts(texts[part], images)
             rows = torch.arange(len(texts), device=device)
             return {
                 "t2i": chunked_ranks(lambda q, _: by_text[q], rows, rows, own_image, chunk),
-                "i2t": chunked_ranks(lambda q, _: by_text.T[q], asked, rows, own_captions, chunk),
+                "i2t": chunked_ranks(lambda q, _: by_text.T[q], queried, rows, own_captions, chunk),
             }
         return {
-            "t2i": chunked_ranks(text_asks, texts, images, own_image, chunk),
-            "i2t": chunked_ranks(image_asks, images[asked], texts, own_captions, chunk),
+            "t2i": chunked_ranks(score_of_texts, texts, images, own_image, chunk),
+            "i2t": chunked_ranks(score_of_images, images[queried], texts, own_captions, chunk),
         }
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #6a48a750

@@ -201,7 +201,7 @@ def traverse(
         names["target"] = targets
     for name, given in names.items():
         if len(given) != len(points):
-            raise ValueError(f"{name}s: expected {len(points)}, one an image, got {len(given)}")
+            raise ValueError(f"{name}s: expected {len(points)}, one per image, got {len(given)}")
     names = {"image": np.arange(len(points))} | names
     root = root_point(geometry) if root is None else root
     texts = np.array([*candidates.texts, ROOT], dtype=object)

@@ -271,7 +271,7 @@ def class_prototypes(
     templates: Sequence[str] = WORLD_TEMPLATES,  # prompts with one slot each
     batch_size: int = 256,  # prompts in one pass
 ) -> Float[Tensor, "C D"]:  # points, on the CPU
-    "One point a class, averaged over its prompts."
+    "One point per class, averaged over its prompts."
     prompts = [prompt for name in names for prompt in fill_templates(templates, name)]
     features = encode_texts(model, prompts, batch_size, normalize=False)
     features = features.unflatten(0, (len(names), len(templates)))

@@ -237,7 +237,7 @@ def smoothed_curves(
     columns: Sequence[str],  # their mean is the value
     smooth: float = 0.03,  # width of the running mean, as a fraction of a run
 ) -> pd.DataFrame:  # step, model, seed, value
-    "One curve a model and seed, each smoothed by itself."
+    "One curve per model and seed, each smoothed by itself."
     curves = []
     for (model, seed), rows in history.groupby(["model", "seed"], sort=False):
         values = rows[list(columns)].astype(float).mean(axis=1).dropna()

@@ -221,7 +221,7 @@ class Searcher:
             raise ValueError(f"run: {name} cannot be explored: {kind} encodes no pictures")
         made = gallery_embeddings(gallery, model, progress) if points is None else points
         if len(made) != len(gallery.items):
-            raise ValueError(f"points must be {len(gallery.items)}, one an item, got {len(made)}")
+            raise ValueError(f"points must be {len(gallery.items)}, one per item, got {len(made)}")
         self.points = torch.from_numpy(made)
         self.is_sphere = isinstance(self.geometry, Sphere)
         self.root = root_point(self.geometry, self.points if len(made) else None)

@@ -571,7 +571,7 @@ def gallery_embeddings(
     gallery: Gallery,
     model: "ImageTextModel",  # with `encode_image`, `preprocess` and `geometry`
     progress: Progress = silent,
-) -> Float[np.ndarray, "N D"]:  # float32, one a row of `gallery.items`
+) -> Float[np.ndarray, "N D"]:  # float32, one per row of `gallery.items`
     "Points of all items; those that the store lacks are made and kept, picture by picture."
     name, store, keys = model_hash(model), gallery.store, gallery.items["key"]
     known = dict(store.rows("select item, point from points where model = ?", name))

@@ -60,7 +60,7 @@ class StartedLinear(nn.Linear):
         self,
         x: Float[Tensor, "*B W"],  # inputs of this process, as many as of the others
     ):
-        "Scale the weights, where the inputs of all processes say by how much."
+        "Scale the weights so that the median output length of all processes equals `median`."
         outputs = super().forward(x).unflatten(-1, (self.factors, -1))
         lengths, _ = gather_processes(torch.linalg.vector_norm(outputs.float(), dim=-1))
         found = lengths.median()
@@ -122,7 +122,7 @@ class Clipped(Product):
         return exp0(clip_norm(self.split(features), limit), c=self.curvature).flatten(-2)
 
     def farthest(self) -> Float[Tensor, ""]:
-        "No two points are further apart."
+        "Return the largest distance that two points can have."
         reach = 2 * self.clip / self.curvature.sqrt()
         return reach.mean() if self.metric == "l1" else reach.square().mean().sqrt()
 

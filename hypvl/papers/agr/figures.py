@@ -111,7 +111,7 @@ def curriculum_figure(
 def _curve(
     history: pd.DataFrame, column: str, panel: str, series: str = "", **smoothing: float
 ) -> pd.DataFrame:
-    "One column, smoothed a run."
+    "One column, smoothed per run."
     if column not in history or history[column].isna().all():
         return pd.DataFrame(columns=["step", "value", "model", "seed", "panel", "series"])
     return smoothed_curves(history, [column], **smoothing).assign(

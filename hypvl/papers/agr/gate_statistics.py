@@ -250,7 +250,9 @@ def fit_rate(
     "Convergence rate of a loss."
     t, values = np.asarray(steps, float), np.asarray(losses, float)
     if len(t) != len(values) or len(t) < 4:
-        raise ValueError(f"losses: one a step and at least 4 needed, got {len(values)} of {len(t)}")
+        raise ValueError(
+            f"losses: one per step and at least 4 needed, got {len(values)} of {len(t)}"
+        )
     if not (np.isfinite(values).all() and (np.diff(t) > 0).all()):
         raise ValueError("losses: finite values at rising steps needed")
     t = (t - t[0]) / unit

@@ -163,13 +163,13 @@ _CAPTIONS = {
     "reward over the first 12,000 of 120,000 steps, with four phases and with a single schedule.",
     "4": "AGR on the synthetic dataset, {seeds}: loss of the routed score and of either head, "
     "router weight, curvature c and radius √c·r of the hyperbolic head, inverse temperature, and "
-    "the share of queries whose partner scores highest in the batch. c alone has no meaning: with "
-    "the scale of features and the temperature learned, only √c·r has. Thin lines are seeds; the "
-    "band is one standard deviation over pairs.",
+    "the share of queries whose partner scores highest in the batch. The largest distance is 2/√c, "
+    "and √c·r cannot exceed 1, the clip. Thin lines are seeds; the band is one standard deviation "
+    "over pairs.",
     "5": "Mean gate, router weight, share of the correction that reaches the score, curvature c "
-    "and radius √c·r of captions in the hyperbolic head: AGR, without the curriculum, and without "
-    "most of its parts. All start at curvature 1. Synthetic dataset, {seeds}. Thin lines are "
-    "seeds, thick ones their mean.",
+    "and radius √c·r of captions in the hyperbolic head, for three models that start at curvature "
+    "1: AGR, AGR without curriculum, and AGR without curriculum, gates, bound, LoRA and detached "
+    "scores. Synthetic dataset, {seeds}. Thin lines are seeds, thick ones their mean.",
     "study": "Losses of either head alone, router weight, gradient norms, gates and inverse "
     "temperature, with and without a separate contrastive loss for the Euclidean head and with "
     "the hyperbolic temperature fixed or learned. Synthetic dataset, {seeds}.",
@@ -470,7 +470,7 @@ def _step_times(history: pd.DataFrame) -> pd.DataFrame:
             passed = log.sort_values("step")[["step", "seconds"]].diff()
             runs.append(1000 * (passed["seconds"] / passed["step"]).median())
         took = pd.Series(runs, dtype=float).dropna()  # a log of one row times no step
-        row = {"model": model, "runs": len(took), "milliseconds a step": took.median()}
+        row = {"model": model, "runs": len(took), "milliseconds per step": took.median()}
         rows.append(row | {"fastest": took.min(), "slowest": took.max()})
     return pd.DataFrame(rows).round(2)
 

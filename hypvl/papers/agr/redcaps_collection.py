@@ -149,7 +149,9 @@ def shard_rows(path: Path, root: Path) -> Iterator[PostPicture | Fault]:
     for error in broken:
         yield Fault(getattr(error, "kind", "broken shard"), "", file, str(error))
     for _ in range(count, expected_samples(path) or 0):
-        yield Fault("lost post", "", file, "it was written, and is not there")
+        yield Fault(
+            "lost post", "", file, "listed in the counts of the shard, but missing from the tar"
+        )
 
 # %% ../../../nbs/papers/agr/928_redcaps_collection.ipynb #2a559730
 def _stamp(path: Path, root: Path, communities: list[str]) -> list[int]:
@@ -246,7 +248,7 @@ def _check(counts: Counter, kept: int, max_bad: float) -> None:
             f"max_bad={max_bad:.1%}): {listed}"
         )
     if not kept:
-        raise TooManyFaults(f"no usable post: {listed or 'there is none'}")
+        raise TooManyFaults(f"no usable post: {listed or 'the annotation files contain none'}")
 
 
 def _merge(files: list[Path], folder: Path, max_bad: float) -> dict[str, Any]:

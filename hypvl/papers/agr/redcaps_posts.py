@@ -63,7 +63,10 @@ def _post(entry: Any, where: str) -> Post:
             _entry(entry, key, kind, where)
     for key in ("image_id", "subreddit"):
         if not _PLAIN_NAME.fullmatch(entry[key]):
-            raise ValueError(f"{where}: {key!r} is no plain name, got {entry[key][:80]!r}")
+            raise ValueError(
+                f"{where}: {key!r} may contain only letters, digits, _ and -, "
+                f"got {entry[key][:80]!r}"
+            )
     return Post(*(entry[key] for key in Post._fields))
 
 # %% ../../../nbs/papers/agr/927_redcaps_posts.ipynb #2394ad6a

@@ -192,7 +192,7 @@ class RoutingConfig:
         check_least(self, t_gate=T_FLOOR, score_jitter=0, constant=0, lora_rank=1, lora_alpha=0)
         check_least(self, context=int(self.weighting != "query"), gate_hidden=0, chunk_pairs=1)
         if math.isnan(self.mix_logit):
-            raise ValueError(f"mix_logit: a number, got {self.mix_logit}")
+            raise ValueError(f"mix_logit: must be a number, got {self.mix_logit}")
 
     @property
     def lora_scale(self) -> float:

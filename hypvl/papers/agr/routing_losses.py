@@ -192,7 +192,10 @@ class RoutedContrast(LossTerm, kind="routed_contrast"):
             raise ValueError(f"{self.name}: {reason}; set entropy=0 and balance=0")
         form = geometry.config.gate_form
         if self.entropy and form != "logit_over_T":
-            raise ValueError(f"{self.name}: weights above 1 have no entropy, gate_form={form!r}")
+            raise ValueError(
+                f"{self.name}: weights above 1 have no entropy, gate_form={form!r}; set "
+                "objective.entropy=0 or gate_form='logit_over_T'"
+            )
         return pairs.weight
 
 # %% ../../../nbs/papers/agr/926_routing_losses.ipynb #44ea6432

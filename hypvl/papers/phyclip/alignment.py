@@ -20,7 +20,7 @@ from ...evaluation.statistics import presence_auc
 # %% ../../../nbs/papers/phyclip/821_alignment.ipynb #d501f4e0
 def quantile_bins(
     values: Float[np.ndarray, "N k"],  # any numbers
-    bins: int = 8,  # at most so many bins a column
+    bins: int = 8,  # at most this many bins per column
 ) -> Int[np.ndarray, "N k"]:  # bin of each value, 0 … bins − 1
     "Bins of equal counts, column by column; equal values get the same bin."
     values = np.asarray(values, dtype=float)
@@ -195,7 +195,7 @@ def factor_alignment(
 
 # %% ../../../nbs/papers/phyclip/821_alignment.ipynb #cf1ded0a
 def _alignment_table(columns: dict, families: Sequence[str], normalised) -> pd.DataFrame:
-    "One row a factor and concept, from arrays [k, F]."
+    "One row per factor and concept, from arrays [k, F]."
     factors = len(normalised)
     names = dict(factor=np.repeat(np.arange(factors), len(families)))
     names["concept"] = np.tile(families, factors)

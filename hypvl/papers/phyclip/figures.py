@@ -202,7 +202,7 @@ def _counted_aspects(answers: pd.DataFrame) -> str:
 
 
 def _draw_answers(axis: Axes, answers: pd.DataFrame) -> None:
-    "A group of bars a factor, one an aspect."
+    "A group of bars per factor, one bar per aspect."
     factors, aspects = sorted(answers["factor"].unique()), list(dict.fromkeys(answers["aspect"]))
     width = 0.8 / len(aspects)
     for n, aspect in enumerate(aspects):

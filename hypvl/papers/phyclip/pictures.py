@@ -172,7 +172,7 @@ def clearest_pair(
     prompts: pd.DataFrame,  # pair, a, b
     table: pd.DataFrame,  # factor, concept, normalised, assigned
 ) -> tuple[int, int, int]:  # the pair, and the factors of its A and B
-    "The pair of families whose less well known one is known best, judged on images."
+    "Return the pair of families whose smaller information, measured on images, is largest."
     assigned = table[table["assigned"]].set_index("concept")
     best = None
     for row in prompts.drop_duplicates("pair").to_dict("records"):
@@ -451,7 +451,7 @@ def retrieval_figure(
     found: pd.DataFrame | None = None,  # method, value, prevalence of all pairs
 ) -> Drawing:
     "Figure 7 of PHyCLIP: top images of conjunctive prompts and of the factor-wise max."
-    top = 10  # images a row
+    top = 10  # images per row
     hits = hits[hits["rank"] <= top].sort_values("rank")
     rows = _ordered_rows(hits)
     tall, below = 0.7 * len(rows), 1.1 * (found is not None)

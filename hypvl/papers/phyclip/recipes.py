@@ -27,7 +27,7 @@ _MEANINGS = {  # meaning of a field
     "objective.reduction": "reduction over the batch",
     "objective.ent_scale": "entailment: factor of the sum of four terms",
     "train.decay_variant": "which parameters have weight decay",
-    "model.geometry.scale": "scale of features: also one a factor",
+    "model.geometry.scale": "scale of features: also one per factor",
     "model.geometry.eps": "guard of the literal formulas",
 }
 
