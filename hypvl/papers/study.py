@@ -270,7 +270,7 @@ def write_rows(
         results.to_csv(out / "results.csv", index=False)
     file = out / "items.parquet"
     if kept and file.is_file():
-        saved = pd.read_parquet(file)
+        saved = pd.read_parquet(file).astype(dict.fromkeys(ITEM_COLUMNS[:-1], "str"))
         items = pd.concat([saved[saved["run"].isin(kept)], items], ignore_index=True)
     if items is not None:
         items.to_parquet(file, index=False)
