@@ -417,11 +417,11 @@ def _endings(study: Study) -> Iterator[dict]:
         yield row | {name: last[column].mean() for name, column in ends.items()}
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #85500011
-_FALLS = ("first", "fell", "above", "falls", "start", "lowest", "lowest at", "end", "starved")
+_FALLS = ("first", "falls", "start", "end")
 _GROUPS_OF_FALLS = {
     "": ("own contrast", "temperature", "curriculum", "runs"),
     **{head: tuple(f"{head} {name}" for name in _FALLS) for head in ("E", "H")},
-    "at the end": ("w", "c", "top-1", "top-1 of E", "top-1 of H"),
+    "at the end": ("w", "c", "top-1"),
 }
 
 
@@ -429,13 +429,12 @@ def first_to_fall(study: Study) -> pd.DataFrame:  # one row per model
     """Which head's own loss falls first, and where the runs end, mean over seeds.
 
     `E falls`, `H falls`: the step at which half of its fall is done, mean of the runs in which it
-    falls, whose number is `E fell`, `H fell`. `E first`, `H first`: runs in which it falls before
-    the other, or alone. `E above`: runs in which it falls and ends above its start. `E starved`:
-    the last step up to which E gets a gradient of exactly zero, NaN where it is not logged. `w`,
-    `c`, `top-1`: mean of the last rows of the log.
+    falls. `E first`, `H first`: runs in which it falls before the other, or alone. `w`, `c`,
+    `top-1`: mean of the last rows of the log.
     """
     found = _by_model(pd.DataFrame(_endings(study)))
-    return in_groups(found, "model", _GROUPS_OF_FALLS) if len(found) else found
+    shown = ["model", *(name for own in _GROUPS_OF_FALLS.values() for name in own)]
+    return in_groups(found[shown], "model", _GROUPS_OF_FALLS) if len(found) else found
 
 
 def _by_model(runs: pd.DataFrame) -> pd.DataFrame:
