@@ -158,7 +158,7 @@ _CAPTIONS = {
     "hyperbolic temperature is learned.",
     4: "Zero-shot accuracy in %, mean over seeds: four sets of the synthetic dataset, and the "
     "paper's fourteen datasets.",
-    5: "Parameters of the gates and mean gates on validation scenes of the synthetic dataset, mean "
+    5: "Parameters of the gates and mean gates on validation images and captions, mean "
     "over seeds, beside the paper's.",
     6: "Mean gate of class names by level and of test captions of the synthetic dataset, mean over "
     "seeds, beside the paper's six queries. `hyp. %` is 100 (1 − gate).",
