@@ -150,12 +150,8 @@ class EncoderInfo:
 
 MODALITIES = ("image", "text")
 VERSION = 1  # of the layout on disk
-SPLITS = (
-    "train",
-    "val",
-    "test",
-    "restval",
-)  # restval: Karpathy's fourth split of COCO; of Flickr, in no list
+# restval: Karpathy's fourth split of COCO; of Flickr8k, photographs in no list
+SPLITS = ("train", "val", "test", "restval")
 ITEM_KINDS = {"image": "image", "box": "image", "caption": "text", "phrase": "text"}  # → modality
 ITEM_COLUMNS = ("id", "kind", "row", "image", "text", "x1", "y1", "x2", "y2", "parent")
 ITEM_COLUMNS += ("caption", "type", "split")
