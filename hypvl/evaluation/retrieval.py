@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Scores', 'Relevant', 'relevant_matrix', 'first_hit_rank', 'recall_at_k', 'chunked_ranks', 'retrieval_ranks',
-           'retrieval_items', 'evaluate_retrieval']
+           'cluster_by_image', 'retrieval_items', 'evaluate_retrieval']
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #721f0fba
 from collections.abc import Callable, Sequence
@@ -187,6 +187,16 @@ def retrieval_ranks(
         }
 
 # %% ../../nbs/evaluation/602_retrieval.ipynb #6a48a750
+def cluster_by_image(
+    rows: pd.DataFrame,  # of metrics t2i_… and i2t_…, with the query as `item`
+    owners: Sequence[int] | Int[np.ndarray, "T"],  # index of each caption's image
+) -> pd.DataFrame:
+    "Return the rows with the image of each query as its `cluster`."
+    of_text = rows["metric"].str.startswith("t2i")
+    image = rows["item"].map(pd.Series(owners))
+    return rows.assign(cluster=image.where(of_text, rows["item"]).astype(int))
+
+
 def retrieval_items(
     model: "ImageTextModel",  # its `geometry` compares
     image_points: Float[Tensor, "N D"],
@@ -200,16 +210,16 @@ def retrieval_items(
 ) -> pd.DataFrame:  # item values of metrics t2i_R@K and i2t_R@K
     "Whether each query of both directions finds its own image or caption, of points."
     items = {"t2i": range(len(text_points)), "i2t": np.unique(owners)}
-    clusters = {"t2i": owners, "i2t": items["i2t"]}
     frames = []
     for kind in scores:
         ranks = retrieval_ranks(model, image_points, text_points, owners, kind, chunk)
         for direction, rank in ranks.items():
             hits = {f"{direction}_R@{k}": rank < k for k in ks}
-            place = {"suite": "retrieval", "dataset": dataset, "score": kind}
-            of_queries = {"items": items[direction], "clusters": clusters[direction]}
-            frames.append(item_values(hits, **place, **of_queries))
-    return pd.concat(frames, ignore_index=True)
+            rows = item_values(
+                hits, suite="retrieval", dataset=dataset, score=kind, items=items[direction]
+            )
+            frames.append(rows)
+    return cluster_by_image(pd.concat(frames, ignore_index=True), owners)
 
 
 def evaluate_retrieval(

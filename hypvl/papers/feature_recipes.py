@@ -18,7 +18,7 @@ import pandas as pd
 from ..comparison.head_training import embed_rows, store_layout
 from ..data.sources import DataPaths
 from ..evaluation.baselines import BagOfWords, retrieval_baselines
-from ..evaluation.retrieval import retrieval_items
+from ..evaluation.retrieval import cluster_by_image, retrieval_items
 from ..evaluation.statistics import summarise
 from ..features.feature_source import FeatureSource
 from ..features.feature_store import FeatureStore, open_features
@@ -94,14 +94,9 @@ def split_retrieval(
     by_row = dict(zip(captions["row"], captions["text"]))
     baselines = retrieval_baselines(owners, len(images), [by_row[row] for row in texts], bag)
     perfect = baselines[baselines["model"].eq("chance")].assign(model="oracle", value=1.0)
-    beside = pd.concat([baselines, perfect]).assign(suite="retrieval", dataset=dataset)
-    rows = pd.concat(
-        [items, *(beside.assign(score=score) for score in scores)],
-        ignore_index=True,
-    )
-    of_image = rows["metric"].str.startswith("i2t")
-    cluster = rows["item"].where(of_image, rows["item"].map(pd.Series(owners))).astype(int)
-    return rows.assign(cluster=cluster)
+    beside = cluster_by_image(pd.concat([baselines, perfect], ignore_index=True), owners)
+    beside = beside.assign(suite="retrieval", dataset=dataset)
+    return pd.concat([items, *(beside.assign(score=score) for score in scores)], ignore_index=True)
 
 
 def retrieval_frames(

@@ -38,7 +38,7 @@ from hypvl.evaluation.oracle import (
     texts_hold,
 )
 from ..probe import average_precision, tied_classes
-from ..retrieval import evaluate_retrieval
+from ..retrieval import cluster_by_image, evaluate_retrieval
 from ..statistics import item_values
 from .features import PointStore
 from hypvl.evaluation.zero_shot import (
@@ -283,12 +283,9 @@ def add_retrieval(
     if truth is not None and isinstance(images, Sequence) and truth.covers(images, captions):
         holds = texts_hold(truth, images, captions)
         baselines = pd.concat([baselines, oracle_retrieval(holds, owners)])
-    baselines = baselines.assign(suite="retrieval", dataset=dataset)
-    owner_of = pd.Series(owners)
+    baselines = cluster_by_image(baselines, owners).assign(suite="retrieval", dataset=dataset)
     for rows in (items, *(baselines.assign(score=score) for score in scores)):
-        asks_by_image = ~rows["metric"].str.startswith("t2i")
-        cluster = rows["item"].where(asks_by_image, rows["item"].map(owner_of)).astype(int)
-        run.add("items", rows.assign(cluster=cluster))
+        run.add("items", rows)
     if missing:
         lost = np.repeat([0, 1], [len(images), len(missing)])
         for score in scores:
