@@ -163,10 +163,6 @@ def check_terms(
             raise ValueError(f"terms: {name!r} is a column of the log, and cannot name a term")
         if name in groups:
             raise ValueError(f"terms: {name!r} is the name of a term and of a group")
-    columns = [column for term in terms for column in getattr(term, "columns", (term.name,))]
-    for column in columns:
-        if columns.count(column) > 1:
-            raise ValueError(f"terms: two terms write the column {column!r}; name one of them")
     for term in terms:
         if not isinstance(term.weight, Real):
             raise ValueError(f"terms: weight of {term.name!r} is a number, got {term.weight!r}")
