@@ -252,9 +252,14 @@ def _choose(
 ) -> list[Column]:
     """Of each task, the sets that have numbers or a reason for having none; else the world's.
 
-    A task without sets of the world has the same sets everywhere: all are shown.
+    Where a published set of a task was measured, the others need a number or a reason.
+    A task that was not measured and has no sets of the world shows all its sets.
     """
     have = set(frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None))
+    published = set()  # tasks of which a published set was measured
+    for column in columns:
+        if column.key in have and column.dataset not in WORLD_SETS:
+            published.add(column.task)
     used = set()  # task, and whether its sets of the world or those of the papers
     for column in columns:
         if column.key in have or column.dataset in gaps:
@@ -265,6 +270,9 @@ def _choose(
     for column in columns:
         of_world = column.dataset in WORLD_SETS
         if column.dataset in EQUAL_LENGTH and column.key not in have:
+            continue
+        without = column.key not in have and column.dataset not in gaps
+        if column.task in published and not of_world and without:
             continue
         shown = (column.task, of_world) in used
         unused = column.task not in used_tasks and of_world
