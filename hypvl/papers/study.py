@@ -45,7 +45,15 @@ from hypvl.papers.reference import (
     reference_folder,
 )
 from .runs import PROBES, Probe, Run, gather, joined, paper_packages, without_categories
-from .tables import Table, as_markdown, fold, paper_table, save, score_summary
+from hypvl.papers.tables import (
+    Table,
+    as_markdown,
+    fold,
+    paper_table,
+    save,
+    saved_table,
+    score_summary,
+)
 from ..pictures import read_picture
 from ..training.launch import finished
 from ..training.recipe import Recipe
@@ -430,6 +438,16 @@ class StudyRows(StudyPlan):
                 return folder
         raise FileNotFoundError(f"launch='none': no results.csv in {str(self.out)!r}")
 
+    def saved_file(
+        self,
+        name: str,  # such as 'figures/1.png'
+    ) -> Path | None:
+        "A file beside saved rows; None without it, and where every run has its own folder."
+        if self.runs and self.parameters.sections[0] not in self.from_rows:
+            return None
+        file = self.saved / name
+        return file if file.is_file() else None
+
     def run(
         self,
         **launching,  # `num_processes`, `machines` or `cluster`, as in `launch`
@@ -573,9 +591,8 @@ def render_figure(
     caption = figure.caption.replace("{seeds}", count).replace("{data}", DATA[study.name])
     missing = [need for need in figure.needs if not study._has(need, first)]
     if missing:
-        rendered = not study.runs or first in study.from_rows
-        picture = study.saved / f"figures/{figure.file}.png" if rendered else None
-        if picture is not None and picture.is_file():
+        picture = study.saved_file(f"figures/{figure.file}.png")
+        if picture is not None:
             return SavedPicture(picture.read_bytes(), caption)
         return Markdown(f"*Not drawn: this run has no table {', '.join(missing)}.*")
     drawing = figure.draw(study)
@@ -640,14 +657,18 @@ class Study(StudyRows):
         return table
 
     def table(self, number: int | str) -> Table:
-        "A table of the paper, ours beside theirs; saved below `out`."
+        "A table of the paper, ours beside theirs; saved below `out`. A saved one without rows."
         known = self.paper.tables
         if number not in known:
             raise ValueError(f"number: {self.paper.title} has tables {list(known)}, got {number!r}")
         p, layout = self.parameters, known[number]
         reason = f"not part of preset {p.preset}, sections {', '.join(p.sections)}"
         gaps = {"all": "" if p.preset == "paper" else reason}
-        table = paper_table(layout, self.rows(layout.rows), self.reference, gaps)
+        ours = self.rows(layout.rows)
+        file = self.saved_file(f"tables/table{number}.csv") if ours is None else None
+        if file is not None:
+            return saved_table(layout, file)
+        table = paper_table(layout, ours, self.reference, gaps)
         save(table, self.out / "tables", f"table{number}")
         return table
 

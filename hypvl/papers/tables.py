@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['OUR_BLOCK', 'PUBLISHED', 'FEWEST_SEEDS', 'SCORES', 'PART', 'SUSPECT', 'ROOM', 'over_seeds', 'seed_words', 'few_seeds',
            'shown_text', 'Block', 'split_block', 'FoldedFrame', 'fold', 'GroupedFrame', 'in_groups', 'Table',
-           'paper_table', 'task_scores', 'score_summary', 'as_markdown', 'save']
+           'paper_table', 'task_scores', 'score_summary', 'as_markdown', 'save', 'saved_table']
 
 # %% ../../nbs/papers/807_tables.ipynb #4c4ec111
 import html as _html
@@ -798,3 +798,12 @@ def save(
             part.write_bytes(content)
         written.append(out / f"{name}{ending}")
     return written
+
+
+def saved_table(
+    layout: Layout,
+    path: str | os.PathLike,  # `table<number>.csv`, as `save` writes it
+) -> Table:
+    "A table from its file, where the rows that it was made of are gone."
+    saved = pd.read_csv(path, dtype=dict.fromkeys(("seeds", *_ORIGIN), "str"))
+    return _finish(layout, saved, saved[:0])
