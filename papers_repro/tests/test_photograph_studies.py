@@ -164,7 +164,7 @@ def test_syntax_on_photographs(store, tmp_path):
     assert {*others, "MERU", "MERU + syntax", "permuted", "oracle"} == {*by_model.index}
     assert by_model["oracle"] == 1
     tried = results[results["section"].eq("tuning") & results["suite"].eq("retrieval")]
-    assert {*tried["dataset"]} == {"validation"} and tried["rate"].nunique() == 6
+    assert {*tried["dataset"]} == {"validation"} and tried["rate"].nunique() == 4
     for name in ("figure2_loss", "recovery", "claims"):
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000, name
 
