@@ -103,7 +103,7 @@ def chain_tree(
     kind: str,  # one of `CHAINS`
     rng: np.random.Generator,  # for 'random'
 ) -> list[int]:
-    "Heads of a tree that looks at nothing."
+    "Heads of a tree built without a model."
     if kind not in CHAINS:
         raise ValueError(f"kind must be one of {', '.join(CHAINS)}, got {kind!r}")
     if kind == "random":
@@ -180,7 +180,8 @@ def edge_table(
     """Cone membership and margin of every edge.
 
     Columns: item, word, label, side, margin, inside, control_margin, control_inside; the control
-    is another word of the caption in place of the head, missing where there is none.
+    is another word of the caption in place of the head, which has no edge with the dependant;
+    missing where there is none.
     """
     rng, rows = np.random.default_rng(seed), []
     for item, (points, heads, labels) in enumerate(captions):
@@ -188,7 +189,11 @@ def edge_table(
         for word, head in enumerate(heads):
             if head == word:
                 continue
-            others = [other for other in range(len(heads)) if other not in (word, head)]
+            others = [
+                other
+                for other, above in enumerate(heads)
+                if other not in (word, head) and above != word  # no edge in either direction
+            ]
             control = margins[word, rng.choice(others)] if others else np.nan
             side = "head to the right" if head > word else "head to the left"
             row: dict[str, object] = dict(item=item, word=word, label=labels[word], side=side)

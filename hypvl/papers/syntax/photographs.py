@@ -144,7 +144,7 @@ PHOTOGRAPH_RATES: dict[str, float] = dict.fromkeys(
     ("meru", "syntax"), 3e-3
 )  # chosen in section `tuning`
 RIGHT_BRANCHING = "right-branching trees"  # in names of models
-_TRIED = RATES[1:-1]
+_TRIED = RATES[2:]
 _CONTROL_SEEDS = 3  # of right-branching trees, which no primary claim needs
 _NOTES = {"parser": "", "shuffled": SHUFFLED, "right-branching": RIGHT_BRANCHING}
 
