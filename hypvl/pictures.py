@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['PICTURE_SUFFIXES', 'UNREAD_SUFFIXES', 'ARCHIVE_SUFFIXES', 'Bounds', 'Refused', 'upright_rgb', 'picture_bytes',
-           'read_picture', 'left_behind', 'counted_by_kind', 'files_below', 'pictures_below']
+           'read_picture', 'crop_box', 'left_behind', 'counted_by_kind', 'files_below', 'pictures_below']
 
 # %% ../nbs/005_pictures.ipynb #9a63283cbaf04dbcab1f6479b197f3a8
 import io
+import math
 import os
 import stat
 from collections import Counter
@@ -144,6 +145,19 @@ def read_picture(
         kind, why = "broken", f"{' '.join(str(error).split()) or type(error).__name__}"
     name = f"image {str(source)!r} cannot be read: " if isinstance(source, (str, Path)) else ""
     raise Refused(f"{name}{kind}: {why}", kind)
+
+# %% ../nbs/005_pictures.ipynb #cfb66603
+def crop_box(
+    picture: Image.Image,
+    box: Sequence[float],  # left, top, right, bottom as fractions of the sides
+) -> Image.Image:  # at least one pixel
+    "The part of a picture inside a box."
+    left, top, right, bottom = (min(max(float(side), 0.0), 1.0) for side in box)
+    wide, high = picture.size
+    x0, y0 = min(int(left * wide), wide - 1), min(int(top * high), high - 1)
+    x1 = max(x0 + 1, math.ceil(right * wide - 1e-6))  # 0.07 * 100 is above 7
+    y1 = max(y0 + 1, math.ceil(bottom * high - 1e-6))
+    return picture.crop((x0, y0, x1, y1))
 
 # %% ../nbs/005_pictures.ipynb #cb1e1581032b452c9409d6c6813c49d1
 PICTURE_SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif")

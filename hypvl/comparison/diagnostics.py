@@ -6,6 +6,9 @@
 __all__ = ['relative_delta', 'hyperbolicity', 'radius_table']
 
 # %% ../../nbs/comparison/683_diagnostics.ipynb #e0d2337a
+import copy
+
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -55,10 +58,11 @@ def radius_table(
     split: str = "val",
 ) -> pd.DataFrame:
     "Quantiles of the radii of images and captions, all factors together."
-    quantiles, rows = torch.tensor([0.05, 0.25, 0.5, 0.75, 0.95]), {}
+    quantiles, rows = (0.05, 0.25, 0.5, 0.75, 0.95), {}
+    geometry = copy.deepcopy(head.geometry).cpu()
     pairs = store.pairs(split).numpy()
     for column, side in enumerate(("image", "text")):
         points = embed_rows(head, store, side, pairs[:, column])
-        found = head.geometry.cpu().radii(points).detach().flatten().quantile(quantiles)
+        found = np.quantile(geometry.radii(points).detach().numpy(), quantiles)
         rows[side] = dict(zip(("5 %", "25 %", "median", "75 %", "95 %"), found.tolist()))
     return pd.DataFrame(rows).T

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from .candidates import Candidate
+from ..evaluation.baselines import hit_probability
 from ..evaluation.retrieval import retrieval_ranks
 from ..evaluation.zero_shot import inference
 from ..features.feature_store import FeatureStore
@@ -166,11 +167,8 @@ def chance_recall(
 ) -> float:  # in %
     "What `recall_per_image` gives on average where all orders are equally likely."
     images, owners, texts = store_layout(store, split)
-    captions, total = np.bincount(owners), len(texts)
-    missed = np.ones(len(images))
-    for place in range(min(k, total)):
-        missed *= (total - captions - place).clip(0) / (total - place)
-    return float(50 * (min(k / len(images), 1.0) + (1 - missed).mean()))
+    hit = hit_probability(len(texts), np.bincount(owners), min(k, len(texts)))
+    return float(50 * (min(k / len(images), 1.0) + hit.mean()))
 
 
 class _RawCosine(nn.Module):

@@ -49,7 +49,7 @@ class TrainingSetting:
     def train(
         self, candidate: Candidate, rate: float, steps: int | None = None, **settings
     ) -> HyperbolicHead:
-        "A trained head; None: of all steps."
+        "A trained head; `steps=None` trains for `self.steps`."
         steps = steps or self.steps
         how = {"batch_size": self.batch_size, "device": self.device, **settings}
         return train_head(self.store, candidate, rate, steps, **how)
@@ -227,12 +227,16 @@ def _shown(interval):
 StoreSource = FeatureStore | str | Path | tuple[ArrayOrFiles, ArrayOrFiles]
 
 
-def _checked_store(source: StoreSource, folder: Path | None) -> FeatureStore:
+def _checked_store(
+    source: StoreSource,
+    folder: Path | None,  # of the results
+    spare: Path,  # for arrays where there is none
+) -> FeatureStore:
     "The store of a source, with pairs in all splits."
     if isinstance(source, (tuple, list)):
         if len(source) != 2:
             raise ValueError(f"store: a pair (image, text) of arrays needed, got {len(source)}")
-        place = folder / "features" if folder else Path(tempfile.mkdtemp())
+        place = (folder or spare) / "features"
         store = FeatureStore.from_arrays(place, *source)
     elif isinstance(source, FeatureStore):
         store = source
@@ -313,7 +317,8 @@ def compare(
     folder = Path(out).expanduser() if out is not None else None
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
-    found = _checked_store(store, folder)
+    spare = tempfile.TemporaryDirectory()
+    found = _checked_store(store, folder, Path(spare.name))
     images = {s: len(np.unique(found.pairs(s)[:, 0])) for s in ("train", "val", "test")}
     if not 1 <= seeds <= images["val"]:
         raise ValueError(f"seeds must be 1 to {images['val']} (validation images), got {seeds}")
@@ -332,6 +337,8 @@ def compare(
         start, name = time.perf_counter(), candidate.name
         chosen[name], heads[name], tried = halve_rates(setting, candidate)
         rows += tried
+        if folder:  # an error later loses no finished training
+            pd.DataFrame(rows).to_csv(folder / "tuning.csv", index=False)
         values[name] = [setting.recall(heads[name])]
         for seed in range(1, seeds):
             values[name].append(setting.recall(setting.train(candidate, chosen[name], seed=seed)))
@@ -355,6 +362,7 @@ def compare(
     )
     if folder is not None:
         result.save(folder)
+    spare.cleanup()
     return result
 
 

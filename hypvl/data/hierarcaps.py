@@ -6,11 +6,11 @@
 __all__ = ['TIERS', 'CaptionChain', 'read_chain', 'read_hierarcaps', 'read_expanded_chains']
 
 # %% ../../nbs/data/228_hierarcaps.ipynb #a045a88d
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from .benchmarks.annotations import image_below
+from .flickr import find_below
 from .photographs import OnFault, Photograph, Photographs, usable
 from .records import read_table
 
@@ -46,14 +46,6 @@ _EXPANDED += tuple(f"data/{name}" for name in _EXPANDED)
 _IMAGES = ("test_imgs", "assets/test_imgs", "images")
 
 
-def _first(root: Path, places: Iterable[str]) -> Path:
-    "The first of some places below a folder that is there."
-    found = [root / place for place in places if (root / place).exists()]
-    if not found:
-        raise FileNotFoundError(f"root: {root.name!r} holds none of {', '.join(places)}")
-    return found[0]
-
-
 def _read_chains(path: Path, columns: tuple[str, ...], on_fault: OnFault) -> list[CaptionChain]:
     "Chains of a table whose last column is the address of the photograph; others are faults."
     found = []
@@ -75,7 +67,10 @@ def read_hierarcaps(
     A chain of another length, a blank caption and a missing picture are left out and counted.
     """
     root = Path(root)
-    table, images = _first(root, _TEST), _first(root, _IMAGES)
+    table, images = (
+        find_below(root, _TEST, "table"),
+        find_below(root, _IMAGES, "folder of pictures"),
+    )
     faults: list[tuple[str, str, str]] = []
     chains = _read_chains(table, ("captions",), lambda *fault: faults.append(fault))
     found = []
@@ -91,10 +86,10 @@ def read_expanded_chains(
 ) -> tuple[list[CaptionChain], list[tuple[str, str, str]]]:  # chains; faults of those left out
     "Return the expanded chains, by default those whose photographs are not in the test."
     root, faults = Path(root), []
-    expanded = _first(root, _EXPANDED)
+    expanded = find_below(root, _EXPANDED, "table of expanded chains")
     chains = _read_chains(expanded, ("positive", "negative"), lambda *f: faults.append(f))
     if with_test:
         return chains, faults
-    addresses = read_table(_first(root, _TEST), ("image_url",))
+    addresses = read_table(find_below(root, _TEST, "table"), ("image_url",))
     tested = {PurePosixPath(address).name for (address,) in addresses}
     return [chain for chain in chains if chain.image not in tested], faults

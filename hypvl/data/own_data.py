@@ -158,7 +158,8 @@ def _files_of(source: Path) -> list[Path]:
 def _stamped(source: Path, columns: Sequence[str]) -> list[Path]:
     "The files that prepared data depend on: those of a source, and pictures that its table names."
     files = _files_of(source)
-    tables = [path for path in files if path.suffix.lower() in _TABLES]
+    of_source = (source, source.parent if source.is_file() else source)
+    tables = [p for p in files if p.suffix.lower() in _TABLES and p.parent in of_source]
     if len(tables) != 1 or any(path.suffix.lower() == ".tar" for path in files):
         return files
     return sorted({*files, *(picture for picture, _ in find_pairs(source, columns).pairs)})
@@ -185,7 +186,7 @@ def held_out(
     names: Sequence[str],  # of pictures
     share: float,  # 0 to 1
 ) -> set[str]:
-    "Return the names that are held out: the same ones in every order, one at least, unless all."
+    "The held-out names, chosen by hash whatever their order: one or more, all only at share 1."
     count = min(max(1, round(share * len(names))), max(1, len(names) - (share < 1)))
     return {*sorted(names, key=lambda name: sha1(name.encode()).hexdigest())[:count]}
 

@@ -148,6 +148,8 @@ def find_pairs(
         return _find_in_folder(path, columns)
     if not path.is_file():
         raise FileNotFoundError(f"source: no file or folder {str(path)!r}")
+    if path.suffix.lower() not in (".csv", ".tsv"):
+        raise ValueError(f"source: a folder, .csv or .tsv is needed, got {path.name!r}")
     return _find_in_table(path, columns)
 
 # %% ../../nbs/data/205_pairs.ipynb #3ffb1ff0

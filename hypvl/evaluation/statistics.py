@@ -262,42 +262,6 @@ class Estimate:
         high = self.value + np.hypot(wider * self.above, seeds)
         return Interval(self.value, float(low), float(high))
 
-    @property
-    def errors(self) -> tuple[float, float]:
-        "Standard errors over items and over seeds."
-        seeds = 0.0
-        if len(self.per_seed) > 1:
-            seeds = float(np.std(self.per_seed, ddof=1)) / len(self.per_seed) ** 0.5
-        return self._spread * (self.below + self.above) / 2 / _Z, seeds
-
-    def _error(self, items: float) -> tuple[float, float]:
-        "Standard error of both, and its degrees of freedom."
-        seeds = self.errors[1]
-        variance = items**2 + seeds**2
-        groups = max(self.groups - 1, 1) if self.groups else np.inf
-        loss = items**4 / groups + seeds**4 / max(len(self.per_seed) - 1, 1)
-        return variance**0.5, variance**2 / loss if loss else np.inf
-
-    def p_value(
-        self,
-        threshold: float = 0.0,  # threshold of the test
-        sides: int = 2,  # 1: one-sided test
-    ) -> float:
-        "Chance of a number this far from the threshold if the threshold were the truth."
-        gap = self.value - threshold
-        error, freedom = self._error(self._spread * (self.below if gap > 0 else self.above) / _Z)
-        if error == 0:
-            return 1.0 if gap == 0 else 0.0
-        return float(min(1.0, sides * stats.t.sf(abs(gap) / error, freedom)))
-
-    def detectable(
-        self,
-        power: float = 0.8,  # chance to find it
-    ) -> float:
-        "Distance from the threshold that would be found with this many items and seeds."
-        error, freedom = self._error(self.errors[0])
-        return float((stats.t.ppf(0.975, freedom) + stats.t.ppf(power, freedom)) * error)
-
 
 def estimate(
     samples: Sequence[ScoredItems],

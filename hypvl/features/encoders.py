@@ -269,9 +269,9 @@ def _read_timm(network: nn.Module, path: Path) -> None:
     for key in ("state_dict", "model"):
         state = state.get(key, state)
     own = network.state_dict()
+    state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
     if "_conv_stem.weight" in state:
         state = dict(zip(own, state.values()))
-    state = {name.removeprefix("module."): tensor for name, tensor in state.items()}
     wrong = [n for n in own if n not in state or state[n].shape != own[n].shape]
     if wrong:
         raise ValueError(

@@ -110,9 +110,8 @@ def write_array(
                 )
             done += len(part)
         out.flush()
-    if done != rows:
-        Path(path).unlink()
-        raise ValueError(f"{Path(path).stem}: {rows} rows needed, got {done}")
+        if done != rows:
+            raise ValueError(f"{Path(path).stem}: {rows} rows needed, got {done}")
 
 
 def _chunks(array: np.ndarray, rows: np.ndarray | None = None) -> Iterable[np.ndarray]:

@@ -95,7 +95,6 @@ class ExteriorAngle(Lorentz):
     "One hyperbolic space scored by the exterior angle: ATMG. The score depends on the side."
 
     symmetric = False
-    closest = None
 
     @fp32_geometry
     def score(

@@ -115,7 +115,6 @@ class Geometry(nn.Module):
     has_cones = False  # True if `entail` can be non-zero
     symmetric = False  # True: the score of a pair does not depend on which point is the query
     factors = 1  # spaces that a point is made of
-    closest: float | None = None  # largest possible score; None: unknown
     logit_bias: nn.Parameter | None
     curvature: Tensor  # c of each factor; only spaces with curvature have it
     root: Tensor  # direction of the most general point, zero until set; spheres only
@@ -369,7 +368,6 @@ class Sphere(Geometry):
     """
 
     symmetric = True
-    closest = 1.0
 
     def __init__(
         self,
@@ -473,7 +471,6 @@ class Product(Geometry):
 
     has_cones = True
     symmetric = True
-    closest = 0.0
 
     def __init__(
         self,
@@ -727,7 +724,6 @@ class Euclidean(Geometry):
 
     has_cones = True
     symmetric = True
-    closest = 0.0
 
     def __init__(
         self,

@@ -33,11 +33,11 @@ from ..evaluation.horopca import HoroPCA, fit_horopca
 from ..evaluation.traversal import path_to_root, root_point
 from ..evaluation.zero_shot import encode_texts
 from ..geometry.spaces import Product, Sphere
+from ..pictures import crop_box
 from hypvl.search.gallery import (
     LEVELS,
     Gallery,
     Progress,
-    cut_out,
     embed_pictures,
     gallery_embeddings,
     silent,
@@ -518,7 +518,7 @@ def query_point(
         joined = geometry.max_compose(point, other)
         return Query(joined.detach(), None, f"“{view.text}” and “{view.also}”")
     if upload is not None:
-        shown = cut_out(upload, view.box) if view.box else upload
+        shown = crop_box(upload, view.box) if view.box else upload
         name = "a box of the upload" if view.box else "the upload"
         return Query(torch.from_numpy(embed_pictures(searcher.model, [shown])[0]), None, name)
     if not view.item:

@@ -5,13 +5,12 @@
 # %% auto #0
 __all__ = ['LEVELS', 'Progress', 'WHOLE', 'SHOWN', 'Region', 'contained', 'Picture', 'digest', 'item_key', 'Store',
            'read_annotations', 'Source', 'thumbnail', 'BoxFiles', 'read_inside', 'FolderPictures', 'WorldPictures',
-           'cut_out', 'embed_pictures', 'silent', 'Gallery', 'open_gallery', 'gallery_embeddings', 'default_cache']
+           'embed_pictures', 'silent', 'Gallery', 'open_gallery', 'gallery_embeddings', 'default_cache']
 
 # %% ../../nbs/search/710_gallery.ipynb #a8108115
 import hashlib
 import io
 import json
-import math
 import os
 import sqlite3
 import sys
@@ -38,6 +37,7 @@ from hypvl.pictures import (
     PICTURE_SUFFIXES,
     Bounds,
     Refused,
+    crop_box,
     left_behind,
     picture_bytes,
     read_picture,
@@ -459,19 +459,6 @@ class WorldPictures:
         return read_picture(content)
 
 # %% ../../nbs/search/710_gallery.ipynb #b61bd9f6
-def cut_out(
-    image: Image.Image,
-    box: Sequence[float],  # left, top, right, bottom as fractions
-) -> Image.Image:  # at least one pixel
-    "A region of a picture, rounded outwards to whole pixels."
-    left, top, right, bottom = (min(max(float(side), 0.0), 1.0) for side in box)
-    wide, high = image.size
-    x0, y0 = min(int(left * wide), wide - 1), min(int(top * high), high - 1)
-    x1 = max(x0 + 1, math.ceil(right * wide - 1e-6))
-    y1 = max(y0 + 1, math.ceil(bottom * high - 1e-6))
-    return image.crop((x0, y0, x1, y1))
-
-
 def embed_pictures(
     model: "ImageTextModel",  # with `encode_image` and `preprocess_squeeze`
     pictures: Iterable[Image.Image],
@@ -522,7 +509,7 @@ class Gallery:
     def load(self, row: int, box: Sequence[float] | None = None) -> Image.Image:
         "The crop of an item, or of another box of its picture."
         image = self.source.load(self.picture_of(row), self.store)
-        return cut_out(image, self.box(row) if box is None else box)
+        return crop_box(image, self.box(row) if box is None else box)
 
     def thumbs(self, rows: Iterable[int]) -> list[bytes]:
         "Thumbnails of the pictures of some items."
@@ -588,7 +575,7 @@ def gallery_embeddings(
             images = list(pool.map(lambda p: gallery.source.load(p, store), opened))
             crops, made = [], []
             for image, (_, missing) in zip(images, some):
-                crops += [cut_out(image, box) for _, box in missing]
+                crops += [crop_box(image, box) for _, box in missing]
                 made += [key for key, _ in missing]
             points = np.concatenate(
                 [embed_pictures(model, crops[i : i + 256]) for i in range(0, len(crops), 256)]

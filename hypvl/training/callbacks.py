@@ -38,9 +38,16 @@ from hypvl.training.guard import (
     largest_loss,
     note_start,
     save_replay,
+    scheduled_weight,
 )
 from .metrics import Metrics, fetch, measure, read_metrics
-from .update import Step, count_samples, generator_state, to_device
+from hypvl.training.update import (
+    Step,
+    count_samples,
+    generator_state,
+    set_generator_state,
+    to_device,
+)
 from ..weights import preserve_modes
 
 if TYPE_CHECKING:
@@ -277,6 +284,8 @@ def save_as_model(
             str(folder),
         ) from e
     finally:
+        if old.exists() and not folder.exists():
+            os.replace(old, folder)
         for left in (temp, old):
             shutil.rmtree(left, ignore_errors=True)
 
@@ -328,7 +337,7 @@ class DivergenceGuard:
     def before_update(self, trainer):
         guard, result, kinds = trainer.guard, trainer.result, trainer.step_module.kinds
         if len(guard.start.get("loss", [])) < FIRST:
-            values = {t.name: result.logs[t.name] for t in guard.all_rows if t.name in result.logs}
+            values = {t.name: result.logs[t.name] for t in guard.all_terms if t.name in result.logs}
             values = fetch(values, trainer.accelerator)
             note_start(guard, values | {"loss": trainer.loss})
         reason = exploded(
@@ -344,7 +353,7 @@ class DivergenceGuard:
 
     def stop(self, trainer, reason: str):
         "Save the batch for a replay, and raise."
-        torch.set_rng_state(self.generators[0])
+        set_generator_state(self.generators, trainer.accelerator.device)
         state, step = dict(generators=get_generators()), trainer.step
         term = diverged_term(trainer)
         folder, accelerator = trainer.out / "diverged", trainer.accelerator
@@ -364,7 +373,9 @@ def diverged_term(trainer) -> str:
     term = find_nonfinite_loss(table)
     if term == "loss" and math.isfinite(trainer.loss) and objective.terms:
         logs = trainer.result.logs
-        return max(objective.terms, key=lambda row: abs(row.weight * float(logs[row.name]))).name
+        return max(
+            objective.terms, key=lambda t: abs(scheduled_weight(t, logs) * float(logs[t.name]))
+        ).name
     return term
 
 # %% ../../nbs/training/520_callbacks.ipynb #cb4a87a7

@@ -225,18 +225,21 @@ def _pack(step, weights, state):
 def _place(final, files, step):
     "Write a checkpoint under its final name, whole or not at all."
     folder = final.parent
-    temp = folder / f".{final.name}.tmp"
+    temp, old = folder / f".{final.name}.tmp", folder / f".{final.name}.old"
     folder.mkdir(parents=True, exist_ok=True)
     try:
+        if old.exists() and not final.exists():  # a process was killed between the two moves
+            os.replace(old, final)
         for stale in (*folder.glob(".step_*"), *folder.glob(".best.*")):
             _remove(stale)
         _fill(temp, files)
     except OSError as e:
         raise _explain(e, folder, temp, step, sum(map(len, files.values()))) from e
     if final.exists():
-        _remove(final)
+        os.replace(final, old)
     os.replace(temp, final)
     _sync(folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 # %% ../../nbs/training/503_checkpoint.ipynb #bf93bcaa
 def save_checkpoint(

@@ -112,7 +112,8 @@ class TrainConfig:
     weight_decay: float = 0.2  # of the parameters that decay
     decay_variant: Literal["paper", "official"] = "paper"  # see `parameter_groups`
     warmup: int | None = None  # updates of the linear rise; None: a tenth of steps, at most 100
-    schedule: str = "cosine"  # 'cosine', 'cos2', 'linear', 'constant', or one of your own
+    # 'cosine', 'cos2', 'linear', 'constant', 'halved_once', 'halved_twice', or one of your own
+    schedule: str = "cosine"
     min_lr: float = _later(0.0)  # learning rate at the end of the schedule
     optimizer: str = _later("adamw")  # 'adamw', 'muon', 'adam', 'sgd', or your own
     groups: tuple[Group, ...] = _later(())  # parameters that are trained differently

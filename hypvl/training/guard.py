@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FIRST', 'spread', 'whole_norm', 'GuardConfig', 'CollapseWarning', 'CollapseGuard', 'term_gradients',
-           'TrainingDiverged', 'note_start', 'largest_loss', 'exploded', 'save_replay', 'diagnose',
+           'TrainingDiverged', 'note_start', 'scheduled_weight', 'largest_loss', 'exploded', 'save_replay', 'diagnose',
            'find_nonfinite_loss', 'replay']
 
 # %% ../../nbs/training/504_guard.ipynb #8fbf223c
@@ -110,13 +110,13 @@ class CollapseGuard:
     def __init__(
         self,
         config: GuardConfig = GuardConfig(),
-        rows: Sequence = (),  # loss terms of the objective, for their values at chance
+        terms: Sequence = (),  # loss terms of the objective, for their values at chance
         accelerator: Accelerator | None = None,  # whose processes are measured together
     ):
         self.config = config
         self.accelerator = accelerator
-        self.all_rows = tuple(rows)
-        self.rows = [row for row in rows if hasattr(row, "chance")]  # that can be at chance
+        self.all_terms = tuple(terms)
+        self.terms = [term for term in terms if hasattr(term, "chance")]  # that can be at chance
         self.counts = dict.fromkeys(_CURES, 0)  # inspections in a row with each sign
         self.largest: dict[str, float] = {}  # norm of an input's gradient
         self.start: dict[str, list[float]] = {}  # the first values of the loss and of each term
@@ -156,10 +156,10 @@ class CollapseGuard:
             if grad is not None:
                 seen[f"grad/{name}"] = whole_norm(grad, self.accelerator)
         ratios = []
-        for row in self.rows:
-            if row.name in values:
-                value = torch.as_tensor(values[row.name]).item()
-                chance = float(row.chance(embeddings, self.processes))
+        for term in self.terms:
+            if term.name in values:
+                value = torch.as_tensor(values[term.name]).item()
+                chance = float(term.chance(embeddings, self.processes))
                 if chance != 0 and math.isfinite(value / chance):
                     ratios.append(value / chance)
         found = {}
@@ -219,7 +219,7 @@ class CollapseGuard:
 
 # %% ../../nbs/training/504_guard.ipynb #95eb59f8
 def term_gradients(
-    rows: Sequence[LossTerm],  # loss terms of an objective
+    terms: Sequence[LossTerm],  # loss terms of an objective
     embeddings: Mapping[str, Tensor],  # entries by name, as the model's `embed` returned them
     geometry: Geometry,  # of the embeddings
     context: Callable[[], Context],  # makes a context of the objective, a new one for each term
@@ -227,18 +227,18 @@ def term_gradients(
 ) -> dict[str, Tensor]:  # name of a term → norm of its gradient
     "Norm of the gradient of each loss term with respect to all embeddings."
     found = {}
-    for row in rows:
+    for term in terms:
         leaves = {
             s: embeddings[s].detach().requires_grad_() for s in embedded_inputs(embeddings, kinds)
         }
         with torch.enable_grad():
-            value = row({**embeddings, **leaves}, geometry, context())
+            value = term({**embeddings, **leaves}, geometry, context())
         grads = ()
         if value.requires_grad:
             grads = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
         parts = [g.flatten() for g in grads if g is not None]
         whole = torch.cat(parts) if parts else value.new_zeros(1)
-        found[row.name] = whole_norm(whole)
+        found[term.name] = whole_norm(whole)
     return found
 
 # %% ../../nbs/training/504_guard.ipynb #25190da9
@@ -248,18 +248,18 @@ class TrainingDiverged(RuntimeError):
     def __init__(
         self,
         step: int,  # update that would have followed
-        row: str,  # loss term that is not finite or too large, or 'loss'
+        term: str,  # loss term that is not finite or too large, or 'loss'
         reason: str,  # what was seen
         path: Path | None = None,  # where the batch was saved
     ):
-        self.step, self.row, self.reason, self.path = step, row, reason, path
+        self.step, self.term, self.reason, self.path = step, term, reason, path
         rest = "Nothing was saved"
         if path:
             rest = (
                 f"Batch and weights are saved in {path}; "
                 "inspect them with hypvl.training.guard.replay"
             )
-        super().__init__(f"step {step}: {reason} in loss term {row!r}. {rest}")
+        super().__init__(f"step {step}: {reason} in loss term {term!r}. {rest}")
 
 
 FIRST = 10  # steps whose values set the usual size of the loss and its terms
@@ -271,7 +271,7 @@ def _usual(values):
 
 
 def _unit(term, embeddings, processes, kinds):
-    "Value that every term may reach: that at chance, or 1 per sample."
+    "Smallest limit of a term: its value at chance, or 1 per sample if that is larger."
     inputs = embedded_inputs(embeddings, kinds)
     samples = max((len(embeddings[name]) for name in inputs), default=1) * processes
     value = float(samples if getattr(term, "reduction", "mean") == "sum" else 1)
@@ -290,6 +290,15 @@ def note_start(
             first.append(value)
 
 
+def scheduled_weight(
+    term: object,  # of an objective
+    logs: Mapping[str, Tensor | float],  # of the objective: `weight/NAME` are factors of schedules
+) -> float:
+    "Weight of a loss term times the factor of its schedule."
+    of_group = logs.get(f"weight/{getattr(term, 'group', '')}", 1.0)
+    return getattr(term, "weight", 1.0) * float(logs.get(f"weight/{term.name}", of_group))
+
+
 def largest_loss(
     guard: CollapseGuard,
     embeddings: Mapping[str, Tensor],  # entries by name, as the model's `embed` returned them
@@ -306,12 +315,10 @@ def largest_loss(
     if not (guard.config.every and guard.config.explode) or len(first) < FIRST:
         return math.inf
     expected = 0.0
-    for term in guard.all_rows:
-        of_group = logs.get(f"weight/{getattr(term, 'group', '')}", 1.0)
-        factor = float(logs.get(f"weight/{term.name}", of_group))
-        weight = getattr(term, "weight", 1.0) * factor
+    for term in guard.all_terms:
         size = _unit(term, embeddings, guard.processes, kinds)
-        expected += abs(weight) * max(size, _usual(guard.start.get(term.name)))
+        size = max(size, _usual(guard.start.get(term.name)))
+        expected += abs(scheduled_weight(term, logs)) * size
     return guard.config.explode * max(expected, _usual(first))
 
 
@@ -324,7 +331,9 @@ def exploded(
     if not math.isfinite(loss):
         return f"loss is {loss}"
     if loss > largest:
-        return f"loss {loss:.4g} is over {guard.config.explode:g} times its start"
+        return (
+            f"loss {loss:.4g} is above its limit {largest:.4g} (explode={guard.config.explode:g})"
+        )
     return ""
 
 # %% ../../nbs/training/504_guard.ipynb #022f6386
@@ -375,12 +384,12 @@ def diagnose(
         return module.context(step)
 
     gradients = term_gradients(objective.terms, embeddings, module.model.geometry, context, kinds)
-    for row in objective.terms:
-        gradient = gradients[row.name].item()
+    for term in objective.terms:
+        gradient = gradients[term.name].item()
         with torch.no_grad():
-            value = row(embeddings, model.geometry, context()).item()
+            value = term(embeddings, model.geometry, context()).item()
         finite = math.isfinite(value) and math.isfinite(gradient)
-        lines.append(("row", row.name, value, gradient, finite))
+        lines.append(("term", term.name, value, gradient, finite))
     return pd.DataFrame(lines, columns=["kind", "name", "value", "gradient", "finite"])
 
 # %% ../../nbs/training/504_guard.ipynb #3af9bb43
@@ -389,7 +398,7 @@ def find_nonfinite_loss(
 ) -> str:  # name of a term, or 'loss' if every term is finite
     "The first loss term with a value or gradient that is not finite."
     for line in table.to_dict("records"):
-        if line["kind"] == "row" and not line["finite"]:
+        if line["kind"] == "term" and not line["finite"]:
             return line["name"]
     return "loss"
 

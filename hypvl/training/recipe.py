@@ -23,7 +23,7 @@ class Recipe:
     "One model, trained and evaluated."
 
     family: str  # groups models in tables and claims
-    preset: str  # smoke, mini, gpu or paper
+    preset: str  # smoke, mini, gpu, paper or photographs
     model: ModelDescription
     objective: ObjectiveConfig
     data: DataSource

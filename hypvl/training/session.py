@@ -24,6 +24,7 @@ from .checkpoint import latest_checkpoint, preserve_generators, step_of
 from .config import TrainConfig
 from .interruption import ProcessLost, StopRequest, lost_peer
 from .run_state import RunIdentity
+from ..weights import preserve_modes
 
 if TYPE_CHECKING:
     from hypvl.training.loop import Trainer
@@ -34,7 +35,7 @@ class RunInProgress(RuntimeError):
 
 
 def raise_everywhere(problem: str | None, error: type[Exception]):
-    "Raise an error that the main process has found on all processes."
+    "Raise on all processes an error that the main process found."
     problem = broadcast_object_list([problem])[0]
     if problem:
         raise error(problem)
@@ -179,15 +180,14 @@ def training_session(
         trainer.stop_request,
     ):
         start_run(trainer, resume, steps)
-        was_training = trainer.model.training
-        trainer.train_mode()
-        trainer.updater.optimizer.zero_grad()  # the model may come with gradients
-        try:
-            call_hooks(trainer, "before_fit")
-            trainer.clock = time.perf_counter()
-            yield
-        finally:
-            call_hooks(trainer, "close")
-        trainer.module.train(was_training)
+        with preserve_modes(trainer.module):
+            trainer.train_mode()
+            trainer.updater.optimizer.zero_grad()  # the model may come with gradients
+            try:
+                call_hooks(trainer, "before_fit")
+                trainer.clock = time.perf_counter()
+                yield
+            finally:
+                call_hooks(trainer, "close")
     if trainer.stopping or trainer.stop_request.number:
         trainer.stop_request.obey(shutdown_message(trainer))

@@ -151,8 +151,10 @@ def _read_list(b: Benchmark, folder: Path) -> _Items:
     if not found:
         raise FileNotFoundError(" or ".join((f"{b.part}.csv", *b.lists)))
     lines, names = [], []
-    for line in read_lines(found[0]):
+    for number, line in enumerate(read_lines(found[0]), 1):
         if line := line.strip().strip("/"):  # a/abbey/sun_a.jpg: the first folder is the letter
+            if line.count("/") < 2:
+                raise ValueError(f"{b.name}: {found[0].name}, line {number}: {line!r} has no class")
             lines.append(line)
             names.append(line.split("/", 1)[1].rsplit("/", 1)[0])
     _count(b, {*names}, f"in {found[0].name}")

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Edited', 'EDITS', 'LOCATIONS', 'CHECKS', 'plain_world', 'attribute_words', 'replace_object', 'replace_sibling',
            'replace_attribute', 'replace_relation', 'swap_object', 'swap_attribute', 'add_object', 'add_object_equal',
-           'add_attribute', 'add_attribute_equal', 'HardNegative', 'hard_negative', 'location', 'empty_checks',
-           'checklist_pair']
+           'add_attribute', 'add_attribute_equal', 'HardNegative', 'NoWords', 'hard_negative', 'location',
+           'empty_checks', 'checklist_pair']
 
 # %% ../../../nbs/data/world/217_negatives.ipynb #43acbd9f
 from collections.abc import Iterable
@@ -370,8 +370,12 @@ def _number(kind: str, index: int, attempt: int) -> int:
     return crc32(f"{kind} {index} {attempt}".encode())
 
 
+class NoWords(ValueError):
+    "A dataset has no words for a kind of edit."
+
+
 def hard_negative(world: World, kind: str, index: int) -> HardNegative:
-    "Pair `index` of a kind: a scene, a true and a false caption; 2 n and 2 n + 1 are twins."
+    "Pair `index` of a kind: scene, true and false caption; replacements 2 n, 2 n + 1 are twins."
     if kind not in EDITS:
         raise ValueError(f"kind={kind!r} is none of {', '.join(EDITS)}")
     world = plain_world(world)
@@ -388,7 +392,7 @@ def hard_negative(world: World, kind: str, index: int) -> HardNegative:
         found = _pair(world, scene, edited, index)
         if found is not None:
             return found
-    raise ValueError(
+    raise NoWords(
         f"kind={kind!r}: no caption could be edited in 1000 scenes; this dataset has no such words"
     )
 

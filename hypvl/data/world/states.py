@@ -552,5 +552,4 @@ def state_words() -> tuple[str, ...]:
         for form in _FORMS:
             for shape in ("disc", "arrow"):  # for both articles
                 found.update(state_caption("red", shape, form, template).words)
-        found.update(state_caption("edged", "ellipse", "pair", template).words)
-    return tuple(sorted(found - {"edged"}))
+    return tuple(sorted(found))

@@ -33,6 +33,7 @@ from hypvl.data.world.negatives import (
     CHECKS,
     EDITS,
     HardNegative,
+    NoWords,
     checklist_pair,
     empty_checks,
     hard_negative,
@@ -286,7 +287,7 @@ def _all_pairs(world: World, kind: str, count: int) -> list[HardNegative]:
     "Pairs of a kind of edit; none if the dataset has no words for it."
     try:
         return [hard_negative(world, kind, i) for i in range(count)]
-    except ValueError:
+    except NoWords:
         return []
 
 

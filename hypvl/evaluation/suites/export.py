@@ -16,7 +16,7 @@ from ...data.benchmarks.annotations import CaptionData, FolderData
 from ...data.benchmarks.image_sets import MissingData
 from ...data.benchmarks.registry import BENCHMARKS
 from ...data.benchmarks.webdatasets import write_wds
-from .evaluate import chosen_tasks
+from .evaluate import chosen_tasks, silent
 from .protocols import EvaluationRun, Protocol
 from .tasks import Data, class_names, node_names
 
@@ -51,17 +51,13 @@ def wds_name(dataset: str) -> str:
     return "wds_" + "".join(filter(str.isalnum, dataset.lower().removeprefix("wds_")))
 
 # %% ../../../nbs/evaluation/suites/636_export.ipynb #172ae1be
-def _silent(line: str):
-    "Say nothing."
-
-
 def export_wds(
     root: str | Path,  # the data
     out: str | Path,  # folder of the webdatasets
     suite: str | None = None,  # as for `tasks_of`
     sections: Sequence[str] | None = None,  # as for `chosen_tasks`; None: all
     names: str | Path | None = None,  # of the classes of suite 'folder', as for `tasks_of`
-    say: Callable[[str], None] = _silent,  # called with one line per dataset
+    say: Callable[[str], None] = silent,  # called with one line per dataset
 ) -> list[Path]:  # folders that were written
     """Write the classification and retrieval datasets of a suite as webdatasets.
 

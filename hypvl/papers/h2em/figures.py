@@ -279,7 +279,7 @@ def curve_figure(
     answers: pd.DataFrame,  # rows of `predictions_of` with model, seed, setting
     models: Sequence[str],
 ) -> Drawing:
-    "Seen over unseen accuracy, a panel a setting."
+    "Seen over unseen accuracy, one panel per setting."
     rows = []
     for setting in ("closed", "open"):
         for model in models:

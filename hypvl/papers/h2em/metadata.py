@@ -8,7 +8,6 @@ __all__ = ['METADATA', 'LOST', 'metadata_files', 'load_records', 'convert_metada
 
 # %% ../../../nbs/papers/h2em/901_metadata.ipynb #d3d4c589
 import io
-import json
 import logging
 import pickle
 import zipfile
@@ -18,7 +17,7 @@ from pathlib import Path, PurePosixPath
 
 import pandas as pd
 
-from ...config import atomic_path, write_atomic
+from ...config import atomic_path
 from ...data.records import read_json, read_table
 from .splits import PHASES, CompositionSplit
 
@@ -121,19 +120,14 @@ def load_records(
 # %% ../../../nbs/papers/h2em/901_metadata.ipynb #7d7d1bc8
 def convert_metadata(
     path: str | Path,  # a pickle: .t7, .pt or .pkl
-    to: str = "parquet",  # or 'json'
 ) -> Path:  # of the new file, beside the old one
     "Rewrite metadata so that they are read without a pickle; no class is ever looked up."
     path = Path(path)
-    if to not in ("parquet", "json"):
-        raise ValueError(f"to={to!r}: 'parquet' or 'json' needed")
     try:
         content = _plain_records(path)
     except Exception as error:  # a damaged pickle or archive raises any error
         raise ValueError(f"{path.name} is refused: {error or type(error).__name__}") from error
-    records, target = _checked_records(content, path.name), path.with_suffix(f".{to}")
-    if to == "json":
-        return write_atomic(target, json.dumps(records, indent=0))
+    records, target = _checked_records(content, path.name), path.with_suffix(".parquet")
     with atomic_path(target) as part:
         pd.DataFrame(records).to_parquet(part, index=False)
     return target

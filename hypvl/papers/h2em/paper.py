@@ -116,7 +116,7 @@ def _factorial(study: Study) -> Drawing:
 
 
 def _training(study: Study) -> Drawing:
-    return training_figure(study.frame("history"), smooth=0.2)  # 25 single batches per run
+    return training_figure(study.frame("history"), smooth=0.2)  # about 50 single batches per run
 
 
 def _budget(study: Study) -> Drawing:

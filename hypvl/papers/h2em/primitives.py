@@ -74,11 +74,6 @@ class PrimitiveTaxonomy:
         if self.source not in SOURCES:
             raise ValueError(f"source={self.source!r}: unknown.{suggest(self.source, SOURCES)}")
 
-    @property
-    def ours(self) -> bool:
-        "Whether this project made the taxonomy, which each table states."
-        return self.source == "cluster"
-
     def parent_names(self, kind: str) -> tuple[str, ...]:
         "The parents of 'states' or 'objects', sorted."
         return tuple(sorted(self._lists(kind)))

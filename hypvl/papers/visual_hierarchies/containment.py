@@ -188,15 +188,15 @@ def write_pairs(
     boxes: Boxes,
     folder: str | Path,  # the folder of the pairs is made below it
     rule: ContainmentRule = ContainmentRule(),
-    images_a_part: int = 100_000,
+    images_per_part: int = 100_000,
     progress: bool = True,  # show a bar
 ) -> Path:
     """Write all pairs of a table, or the missing ones; returns their folder.
 
     A part that was cut, or made under another rule or of other boxes, is made again.
     """
-    if images_a_part < 1:
-        raise ValueError(f"images_a_part must be at least 1, got {images_a_part}")
+    if images_per_part < 1:
+        raise ValueError(f"images_per_part must be at least 1, got {images_per_part}")
     out, parts = pairs_folder(boxes, rule, folder), []
     mark = _mark(boxes, rule)
     with folder_lock(out):
@@ -206,9 +206,9 @@ def write_pairs(
                     return out
             except ValueError:  # cut: made again
                 pass
-        starts = range(0, len(boxes.images), images_a_part)
+        starts = range(0, len(boxes.images), images_per_part)
         for first in tqdm(starts, desc="pairs", disable=not progress):
-            last = min(first + images_a_part, len(boxes.images))
+            last = min(first + images_per_part, len(boxes.images))
             path = out / f"part-{first:07d}-{last:07d}.parquet"
             parts.append(path.name)
             if not _is_of(path, mark):

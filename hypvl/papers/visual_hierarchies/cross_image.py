@@ -65,11 +65,6 @@ class CrossImage:
         "Pairs of an epoch, the same in every one."
         return int(np.minimum(self.others, self.each).sum())
 
-    @property
-    def without(self) -> int:
-        "Scenes with a class that no other image has, each class counted."
-        return int((self.others == 0).sum())
-
     def draw(self, epoch: int) -> Pairs:
         "The pairs scene → box of another image of one epoch."
         rng = np.random.default_rng([self.seed, epoch])

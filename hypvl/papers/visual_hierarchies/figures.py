@@ -56,7 +56,7 @@ class SceneTree:
         return found
 
     def label(self, node: int) -> str:
-        "The crop of a box."
+        "The class name of a node, 'scene' for the image."
         return "scene" if node == SCENE else self.boxes.names[self.boxes.label[node]]
 
     def frame(self) -> pd.DataFrame:

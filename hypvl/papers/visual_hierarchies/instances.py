@@ -120,9 +120,7 @@ _SETS = {  # name → folder of its boxes and of those that make its tree, bound
 _VALIDATION = ("validation", "train", "open_images", FRACTIONS, 10_000)
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #275092b4
-def _open_set(
-    data: DataPaths, source: BoxSource, name: str, about: tuple, most: int | None
-) -> InstanceSet:
+def _open_set(data: DataPaths, source: BoxSource, name: str, about: tuple) -> InstanceSet:
     "A set of `_SETS`, from the prepared data."
     folder, ground, bounds, fractions, queries = about
     boxes = load_boxes(data.suite / folder)
@@ -132,28 +130,26 @@ def _open_set(
     tree = class_tree(statistics, known, *least)
     pairs = read_pairs(boxes, data.suite / folder, source.rule)
     images = source.test_images(data.suite) if folder == "test" else None
-    chosen = candidates(boxes, queries=most or queries, images=images)
+    chosen = candidates(boxes, queries=queries, images=images)
     return InstanceSet(name, boxes, pairs, chosen, tree, statistics, fractions)
 
 
 def open_sets(
     data: DataPaths,
     source: BoxSource,  # that prepared them
-    most: int | None = None,  # queries of each direction; None: as in the paper
 ) -> Iterator[InstanceSet]:
     "The test sets that there are."
     for name, about in _SETS.items():
         if (data.suite / about[0] / "table.json").exists():
-            yield _open_set(data, source, name, about, most)
+            yield _open_set(data, source, name, about)
 
 
 def validation_set(
     data: DataPaths,
     source: BoxSource,  # that prepared them
-    most: int | None = None,  # queries of each direction; None: as in the paper
 ) -> InstanceSet:
     "Scenes and boxes of the validation split, by which recipes are chosen."
-    return _open_set(data, source, "validation", _VALIDATION, most)
+    return _open_set(data, source, "validation", _VALIDATION)
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #727f7704
 def embed_instances(
@@ -435,6 +431,9 @@ def _single_class_sets(root: str) -> Iterator[tuple[str, ImageSet, ImageSet]]:
             yield name, known, asked
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #a0919ec6
+_VOTE_BOXES = {"test": 1000, "train": 2000}  # large boxes of a split, at most
+
+
 def vote_items(
     model: ImageEncoder, data: DataPaths, source: BoxSource, size: int, workers: int = 0
 ) -> pd.DataFrame | None:
@@ -442,7 +441,7 @@ def vote_items(
     frames = []
     if not source.root:
         points, labels, pictures = [], [], []
-        for split, most in (("test", 1000), ("train", 2000)):
+        for split, most in _VOTE_BOXES.items():
             boxes = load_boxes(data.suite / split)
             rows = _large_boxes(boxes, most)
             points.append(embed_instances(model, boxes, boxes.image[rows], rows, size, workers))
@@ -463,8 +462,9 @@ def size_rows(data: DataPaths, source: BoxSource) -> pd.DataFrame:
     "Numbers of queries and candidates of the single-class sets; a row each."
     sizes = {}
     if not source.root:
-        splits = (("test", 1000), ("train", 2000))
-        counts = [len(_large_boxes(load_boxes(data.suite / s), most)) for s, most in splits]
+        counts = []
+        for split, most in _VOTE_BOXES.items():
+            counts.append(len(_large_boxes(load_boxes(data.suite / split), most)))
         sizes["objects"] = counts
     for name, known, asked in _single_class_sets(source.root) if source.root else ():
         sizes[name] = [len(asked), len(known)]

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float, Int
+from scipy.stats import rankdata
 from torch import Tensor
 
 from ...evaluation.statistics import item_values
@@ -85,18 +86,12 @@ def containment_depth(
     return depth
 
 
-def _ranks(values: Sequence[float] | Float[np.ndarray, "n"]) -> Float[np.ndarray, "n"]:
-    "Ranks from 1; equal values share the mean of theirs."
-    _, place, times = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(times) - (times - 1) / 2)[place]
-
-
 def rank_correlation(
     radii: Sequence[float] | Float[np.ndarray, "n"],
     depths: Sequence[int] | Int[np.ndarray, "n"],
 ) -> float:  # -1 … 1; NaN where all depths are equal
     "Spearman's correlation; 0 for radii that are all the same, which tell nothing apart."
-    of_depths, of_radii = _ranks(depths), _ranks(radii)
+    of_depths, of_radii = rankdata(depths), rankdata(radii)
     if np.ptp(of_depths) == 0:
         return float("nan")
     if np.ptp(of_radii) == 0:
@@ -165,7 +160,6 @@ def order_recovery(
     *,
     dataset: str,  # name of the set, for the rows
     score: str = "angle",  # of a whole and a part, one of `instances.scores.SCORES`
-    score_name: str = "paper",  # of the score, for the rows
     draws: int = 20,  # permutations for `chance`
     seed: int = 0,  # of permutations and coins
 ) -> pd.DataFrame:  # item values of containment_f1 and depth_correlation, and the same with _boxes
@@ -204,7 +198,7 @@ def order_recovery(
             {metric: [*kept.values()]},
             suite="order",
             dataset=dataset,
-            score=score_name,
+            score="paper",
             model=model,
             items=[*kept],
         )

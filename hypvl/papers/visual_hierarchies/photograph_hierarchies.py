@@ -66,8 +66,12 @@ _PREPOSITIONS = ("in", "on", "with", "from", "to")
 _IRREGULAR = {"people": "person", "men": "man", "women": "woman", "children": "child"}
 _IRREGULAR |= {"feet": "foot", "teeth": "tooth", "leaves": "leaf", "geese": "goose"}
 _IRREGULAR |= {"scarves": "scarf", "wolves": "wolf", "knives": "knife", "mice": "mouse"}
+_IRREGULAR |= {"wives": "wife", "shelves": "shelf", "buses": "bus", "canvases": "canvas"}
+_IRREGULAR |= {"potatoes": "potato", "tomatoes": "tomato", "movies": "movie", "ties": "tie"}
+_IRREGULAR |= {"cookies": "cookie", "pies": "pie"}
 _PLURAL_ONLY = {"glasses", "sunglasses", "goggles", "jeans", "shorts", "pants", "trousers"}
 _PLURAL_ONLY |= {"clothes", "stairs", "headphones", "tights", "overalls", "scissors", "canvas"}
+_PLURAL_ONLY |= {"eyeglasses", "binoculars"}
 _ES = ("ches", "shes", "sses", "xes")
 
 

@@ -18,16 +18,15 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Subset
 
 from ...config import UnknownKey, suggest
-from ...data.benchmarks.image_sets import ImageSet, lacks, open_benchmark
+from ...data.benchmarks.image_sets import ImageSet, PictureList, lacks, open_benchmark
 from ...data.benchmarks.registry import find_benchmark
 from ...data.records import read_lines
 from ...evaluation.statistics import item_values
 from ...indices import read_integers
 from .instance_search import MEMORY, likeness, top_mask
-from ...pictures import read_picture
 
 # %% ../../../nbs/papers/visual_hierarchies/872_votes.ipynb #7628c779
 def top_indices(
@@ -131,19 +130,6 @@ def _subset(images: ImageSet, kept: Int[np.ndarray, "_"]) -> ImageSet:
     )
 
 # %% ../../../nbs/papers/visual_hierarchies/872_votes.ipynb #fa3cf0d7
-class _Files(Dataset):
-    "Images of given paths."
-
-    def __init__(self, paths: Sequence[Path]):
-        self.paths = paths
-
-    def __len__(self):
-        return len(self.paths)
-
-    def __getitem__(self, index):
-        return read_picture(self.paths[index])
-
-
 _TINY = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 
 # %% ../../../nbs/papers/visual_hierarchies/872_votes.ipynb #2a2f1b4f
@@ -175,7 +161,7 @@ def _tiny_imagenet(data_root: Path) -> tuple[ImageSet, ImageSet]:
         keys = tuple(path.relative_to(folder).as_posix() for path in paths)
         content = hashlib.sha256("\n".join(keys).encode()).hexdigest()[:12]
         labels = tuple(label for _, label in rows)
-        sets.append(ImageSet("Tiny-ImageNet", _Files(paths), labels, classes, keys, content))
+        sets.append(ImageSet("Tiny-ImageNet", PictureList(paths), labels, classes, keys, content))
     return sets[0], sets[1]
 
 # %% ../../../nbs/papers/visual_hierarchies/872_votes.ipynb #3a21aa6d
@@ -210,8 +196,6 @@ def evaluate_votes(
     # distance of each candidate from the root; None: without nearest_to_root
     radii: Float[np.ndarray, "N"] | None = None,
     k: int = 5,  # voters
-    score_name: str = "paper",  # of the score, for the rows
-    memory: int = MEMORY,  # bytes for a block of queries
 ) -> pd.DataFrame:  # item values of metric vote_accuracy, with the baselines that ignore the query
     "Classification by neighbours, image by image."
     truth = read_integers("query_labels", query_labels, len(queries))
@@ -223,7 +207,7 @@ def evaluate_votes(
     classes = np.union1d(truth, known)
     commonest = np.bincount(known).argmax()
     values = {
-        None: vote(queries, candidates, known, k, memory) == truth,
+        None: vote(queries, candidates, known, k) == truth,
         "chance": np.full(len(truth), 1 / len(classes)),
         "majority": truth == commonest,
     }
@@ -236,7 +220,7 @@ def evaluate_votes(
             {"vote_accuracy": numbers},
             suite="single_class",
             dataset=dataset,
-            score=score_name,
+            score="paper",
             model=model,
             clusters=clusters,
         )
