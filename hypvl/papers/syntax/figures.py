@@ -98,14 +98,17 @@ def loss_figure(
     seeds = {"units": "seed", "estimator": None, "lw": 0.6, "alpha": 0.5, "legend": False}
     titles = list(dict.fromkeys(data["panel"]))
     with style():
-        figure, axes = panels(len(titles), width=2.7, height=2.4)
+        figure, axes = panels(len(titles), width=2.7, height=2.6)
         for axis, title in zip(axes[0], titles):
             part = data[data["panel"] == title]
             first = title == titles[0]
             sns.lineplot(part, ax=axis, **common, **seeds)
             sns.lineplot(part, ax=axis, errorbar=None, lw=1.6, legend=first, **common)
             axis.set(title=title, ylabel="", xlabel="step", ylim=(0, None))
-        axes[0, 0].legend(title="", frameon=False)
+        handles, labels = axes[0, 0].get_legend_handles_labels()
+        axes[0, 0].get_legend().remove()
+        where = {"loc": "outside lower center", "ncols": 4, "frameon": False}
+        figure.legend(handles, labels, **where)
     return Drawing(figure, data)
 
 # %% ../../../nbs/papers/syntax/849_figures.ipynb #105adc6f
