@@ -291,7 +291,7 @@ def note_start(
 
 
 def scheduled_weight(
-    term: object,  # of an objective
+    term: LossTerm,  # of an objective
     logs: Mapping[str, Tensor | float],  # of the objective: `weight/NAME` are factors of schedules
 ) -> float:
     "Weight of a loss term times the factor of its schedule."
