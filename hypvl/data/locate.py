@@ -230,10 +230,10 @@ def found_sets(
 def check_root(
     data_root: str | Path,
     sets: Sequence[str] | None = None,  # titles, such as 'COCO'; None: all that are known
-) -> pd.DataFrame:  # columns name, state, found, published, where, note
+) -> pd.DataFrame:  # columns name, state, there, published, where, note
     "The published datasets found in a folder."
     rows = [vars(found) for found in found_sets(data_root, sets)]
-    return pd.DataFrame(rows, columns=["name", "state", "found", "published", "where", "note"])
+    return pd.DataFrame(rows, columns=["name", "state", "there", "published", "where", "note"])
 
 
 def check_pictures(
