@@ -30,14 +30,14 @@ def relative_delta(
 
 
 def hyperbolicity(
-    features: Float[Tensor, "M W"],  # of any encoder
+    features: Float[Tensor, "M W"] | Float[np.ndarray, "M W"],  # such as `store.array("image")`
     sample: int = 2000,  # points that are drawn
     seed: int = 0,  # of the sample and of the directions
 ) -> pd.DataFrame:
     "Relative delta of features and of random directions with the same norms."
     generator = torch.Generator().manual_seed(seed)
     pick = torch.randperm(len(features), generator=generator)[:sample]
-    drawn = features[pick].float()
+    drawn = torch.as_tensor(features[pick.numpy()]).float()
     directions = torch.randn(drawn.shape, generator=generator)
     directions *= (drawn.norm(dim=1) / directions.norm(dim=1))[:, None]
     rows = []
