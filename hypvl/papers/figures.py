@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -111,13 +112,17 @@ class Drawing:
             self.figure.savefig(out, format=kind, dpi=dpi, metadata=undated)
         return out.getvalue()
 
+    @cached_property
+    def _small(self) -> bytes:
+        "For the notebook: fewer dots; a notebook asks more than once."
+        return _few_colours(Image.open(io.BytesIO(self.render("png", dpi=80))))
+
     def _ipython_display_(self):
         "The figure, and below it its caption."
-        _show(self._repr_png_(), self.caption)
+        _show(self._small, self.caption)
 
     def _repr_png_(self):
-        "For the notebook: fewer dots."
-        return _few_colours(Image.open(io.BytesIO(self.render("png", dpi=80))))
+        return self._small
 
     def files(self) -> dict[str, bytes]:
         "Contents by file ending."

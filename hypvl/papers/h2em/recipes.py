@@ -152,6 +152,7 @@ def vocabulary_of(
 _CATEGORIES = {"ut-zappos": (4, 3)}  # of states and of objects, in the taxonomy that is shipped
 
 
+@lru_cache(maxsize=None)
 def sized_split(
     name: str,  # of `PUBLISHED`
 ) -> CompositionSplit:
