@@ -291,7 +291,9 @@ def _add_compare(parser: argparse.ArgumentParser):
         help="feature store, folder of clip-retrieval, or folder with image.npy and text.npy",
     )
     group.add_argument(
-        "--out", type=place, help="folder for results and the best head; default: comparison in it"
+        "--out",
+        type=place,
+        help="folder for tables, figure and head; default: comparison, below the features",
     )
     group.add_argument(
         "--seeds",
