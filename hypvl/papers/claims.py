@@ -486,7 +486,7 @@ def _note(claim: pd.Series, found: Sequence[Comparison], outcome: str, row: dict
     "The notes beside an outcome."
     bound, position = claim["equivalence"], min(one.position for one in found)
     if position <= 0:
-        return "no model is above the text-only baseline"
+        return "no model is above the baseline"
     if position > SATURATED:
         return "the task is saturated"
     if outcome == "supported" and -bound < row["low"] and row["high"] < bound:

@@ -468,7 +468,7 @@ def budget_figure(
         axes[1, 0].set_yticklabels([f"lead over {rival}, points" for rival in rivals])
         handles = [Line2D([], [], color=c, lw=2, label=name) for name, c in colours.items()]
         if scores.groupby("budget")["seed"].agg(frozenset).nunique() > 1:
-            handles.append(Line2D([], [], color=".4", ls="--", label="between other seeds"))
+            handles.append(Line2D([], [], color=".4", ls="--", label="both ends have other seeds"))
         if any(line.get_linestyle() == ":" for axis in axes[0] for line in axis.lines):
             handles.append(Line2D([], [], color=".2", ls=":", label="chance"))
         across = 5 if max(map(len, models)) <= 12 else 3

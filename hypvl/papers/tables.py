@@ -462,13 +462,13 @@ class _ShownFrame(pd.DataFrame):
 
 
 class FoldedFrame(_ShownFrame):
-    "A table that a notebook shows as one line, which opens; no text in it is cut."
+    "A table whose texts a notebook does not cut; with a summary one line, which opens."
 
     def _repr_html_(self) -> str:
-        summary = _html.escape(self.attrs.get("summary", f"{len(self)} rows"))
+        summary = _html.escape(self.attrs.get("summary", ""))
         with pd.option_context("display.max_colwidth", None):
             table = pd.DataFrame(self).to_html()
-        return f"<details><summary>{summary}</summary>{table}</details>"
+        return f"<details><summary>{summary}</summary>{table}</details>" if summary else table
 
 
 def fold(
@@ -476,11 +476,9 @@ def fold(
     summary: str,  # the line
     longest: int = 8,  # rows that are shown as they are
 ) -> pd.DataFrame:
-    "The same table, folded where it is long."
-    if len(frame) <= longest:
-        return frame
+    "The same table with whole texts, folded where it is long."
     folded = FoldedFrame(frame)
-    folded.attrs["summary"] = summary
+    folded.attrs["summary"] = summary if len(frame) > longest else ""
     return folded
 
 # %% ../../nbs/papers/807_tables.ipynb #a7d30c52
@@ -584,9 +582,9 @@ def _notes(frame: pd.DataFrame, rank_by: Sequence[str]) -> tuple[str, ...]:
         "baselines and the upper bound are not ranked"
     ]
     if frame["suite"].isin(["vl_checklist", "sugarcrepe"]).any():
-        notes.append("of two captions with one score half a point: ties count half in every row")
+        notes.append("if both captions have the same score, the pair counts one half, in every row")
     if frame["row"].eq(BASELINES["oracle"]).any():
-        notes.append("upper bound: sees all and guesses among what is equally true")
+        notes.append("upper bound: knows the truth and guesses among equally true answers")
     covers = [c for c in ours["interval"].dropna().unique() if c not in ("", "none")]
     if covers:
         notes.append(f"±: half of the 95 % interval over {' or '.join(covers)}")

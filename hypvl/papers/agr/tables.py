@@ -151,8 +151,8 @@ def _layout(number: int, title: str, *tasks: str, **more) -> Layout:
 
 _CAPTIONS = {
     2: "Recall at 5 and 10 in %, mean over seeds. Synthetic dataset: `seen` has new scenes of "
-    "concept pairs from training, `unseen` has pairs of genera that never met there. Paper: "
-    "MS-COCO and Flickr30K.",
+    "concept pairs from training, `unseen` has pairs of genera that never met there. Flickr8k: "
+    "test photographs of each seed's fold. Paper: MS-COCO and Flickr30K.",
     3: "Recall at 5 and 10 in % of one checkpoint of AGR on the columns of Table 2, mean over "
     "seeds. The rows differ in the score alone. Section `study` adds a checkpoint whose "
     "hyperbolic temperature is learned.",

@@ -155,7 +155,7 @@ def alignment_figure(
     concepts, factors = _diagonal_order(table)
     wide = table.pivot(index="concept", columns="factor", values=["normalised", "p"])
     percent = 100 * wide["normalised"].loc[concepts, factors]
-    stars = wide["p"].loc[concepts, factors].lt(0.01)
+    stars, printed = wide["p"].loc[concepts, factors].lt(0.01), len(factors) <= 16
     texts = percent.map("{:.1f}".format).replace("-0.0", "0.0")
     texts = texts + np.where(stars, "*", "")
     with style():
@@ -168,7 +168,7 @@ def alignment_figure(
             vmin=0,
             vmax=max(float(percent.to_numpy().max()), 1e-9),
             linewidths=0.5,
-            annot=texts if len(factors) <= 16 else None,
+            annot=texts if printed else None,
             fmt="",
             annot_kws={"size": 7},
             cbar_kws={"label": "% of the family's entropy"},
@@ -176,8 +176,9 @@ def alignment_figure(
         for i in range(int(table["assigned"].sum())):
             frame = Rectangle((i, i), 1, 1, fill=False, ec="#D55E00", lw=1.6, clip_on=False)
             axes[0, 0].add_patch(frame)
-        count = f"{stars.to_numpy().sum()} of {stars.size}"
-        axes[0, 0].set_title(f"* p < .01 by permutation: {count}; framed: best assignment")
+        test = "* p < .01 by permutation" if printed else "p < .01 by permutation"
+        count = f"{stars.to_numpy().sum()} of {stars.size} fields"
+        axes[0, 0].set_title(f"{test}: {count}; framed: best assignment")
         axes[0, 0].set(xlabel="factor", ylabel="")
         axes[0, 0].tick_params(axis="y", rotation=0)
     return Drawing(figure, table.reset_index(drop=True))

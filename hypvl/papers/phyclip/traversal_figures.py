@@ -205,8 +205,8 @@ def measures_figure(
         chance = {"color": ".2", "marker": "|", "ls": "", "ms": 11, "mew": 1.6}
         handles = [
             Line2D([], [], label="mean over images, 95 % interval", **look),
-            Line2D([], [], label="interval includes random names", mfc="white", **look),
-            Line2D([], [], label="random names", **chance),
+            Line2D([], [], label="interval includes shuffled names", mfc="white", **look),
+            Line2D([], [], label="shuffled names", **chance),
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     return Drawing(figure, measures.reset_index(drop=True))
