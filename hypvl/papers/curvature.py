@@ -133,7 +133,7 @@ def _draw_spaces(axis: Axes, curve: pd.DataFrame) -> None:
     axis.set_xscale("log", base=2)
     axis.set_xticks(dimensions, [f"{dimension}" for dimension in dimensions])
     axis.set(xlabel="dimension D", ylabel="space − cosine sphere, points")
-    axis.legend(fontsize=7)
+    axis.legend(fontsize=7, ncols=3, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1))
 
 
 def curvature_figure(
