@@ -108,31 +108,35 @@ def with_earlier(
 _COLOURS = {"supported": "#0072B2", "refuted": "#D55E00", "no difference": "#009E73"}
 
 
-def _draw_curve(axis: Axes, curve: pd.DataFrame) -> None:
-    "Effects with intervals over the radius, and the equivalence bound."
+def _draw_effects(axis: Axes, places: pd.Series, rows: pd.DataFrame, **look) -> None:
+    "Effects with intervals at places on a logarithmic axis."
+    spread = np.abs(rows[["low", "high"]].to_numpy().T - rows["effect"].to_numpy())
+    axis.errorbar(places, rows["effect"], yerr=spread, fmt="o-", **look)
+
+
+def _draw_bound(axis: Axes, places: Iterable[float], **labels: str) -> None:
+    "The equivalence bound, and the places that a logarithmic axis names."
     axis.axhspan(-EQUIVALENCE, EQUIVALENCE, color=".92", lw=0)
     axis.axhline(0, color=".3", lw=1)
-    spread = np.abs(curve[["low", "high"]].to_numpy().T - curve["effect"].to_numpy())
-    axis.errorbar(curve["radius"], curve["effect"], yerr=spread, fmt="o-", color="#0072B2")
     axis.set_xscale("log", base=2)
-    axis.set_xticks(curve["radius"], [f"{radius:g}" for radius in curve["radius"]])
-    axis.set(xlabel="median radius ρ (flat → curved)", ylabel="hyperbolic − flat, points")
+    axis.set_xticks([*places], [f"{place:g}" for place in places])
+    axis.set(**labels)
+
+
+def _draw_curve(axis: Axes, curve: pd.DataFrame) -> None:
+    "Effects with intervals over the radius."
+    labels = {"xlabel": "median radius ρ (flat → curved)", "ylabel": "hyperbolic − flat, points"}
+    _draw_bound(axis, curve["radius"], **labels)
+    _draw_effects(axis, curve["radius"], curve, color="#0072B2")
 
 
 def _draw_spaces(axis: Axes, curve: pd.DataFrame) -> None:
     "Effects with intervals of each space over the dimension."
-    axis.axhspan(-EQUIVALENCE, EQUIVALENCE, color=".92", lw=0)
-    axis.axhline(0, color=".3", lw=1)
+    labels = {"xlabel": "dimension D", "ylabel": "space − cosine sphere, points"}
+    _draw_bound(axis, curve["dimension"].unique(), **labels)
     for place, (space, own) in enumerate(curve.groupby("space", sort=False)):
-        spread = np.abs(own[["low", "high"]].to_numpy().T - own["effect"].to_numpy())
         beside = own["dimension"] * 1.06 ** (place - 1)  # so that bars do not hide each other
-        axis.errorbar(
-            beside, own["effect"], yerr=spread, fmt="o-", color=COLOURS[place], label=space
-        )
-    dimensions = curve["dimension"].unique()
-    axis.set_xscale("log", base=2)
-    axis.set_xticks(dimensions, [f"{dimension}" for dimension in dimensions])
-    axis.set(xlabel="dimension D", ylabel="space − cosine sphere, points")
+        _draw_effects(axis, beside, own, color=COLOURS[place], label=space)
     axis.legend(fontsize=7, ncols=3, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1))
 
 
