@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hypvl.arguments import (
     FAMILY_NAMES,
@@ -81,7 +81,7 @@ def add_launch(parser: argparse.ArgumentParser) -> None:
 
 def read_launching(
     args: argparse.Namespace,  # of `hypvl train`
-) -> dict[str, Any]:
+) -> dict[str, object]:
     "Arguments of `launch` besides function, config and folder."
     from hypvl.training.launch import Cluster, Machines
 
@@ -499,7 +499,7 @@ def train_command(
     return _train(recipe, out, args, launching)
 
 # %% ../nbs/007_recipe_commands.ipynb #5e0e669f
-def _train(recipe: "Recipe", out: Path, args: argparse.Namespace, launching: dict[str, Any]) -> int:
+def _train(recipe: "Recipe", out: Path, args: argparse.Namespace, launching: dict) -> int:
     "Prepare data, train and evaluate; a line for each stage."
     from hypvl.papers.runs import Run, run, write_card
     from hypvl.training.launch import LaunchError, finished

@@ -8,7 +8,6 @@ __all__ = ['as_image', 'show_with_slider']
 # %% ../nbs/009_sliders.ipynb #72ccbf6c
 import io
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from .extras import extra_named
 
@@ -32,10 +31,10 @@ def as_image(
 
 
 def show_with_slider(
-    draw: Callable[[Any], Figure],  # a picture of a value
+    draw: Callable[..., Figure],  # a picture of a value
     name: str,  # of the moved parameter, with its unit, beside the slider
     values: Sequence,  # that the slider takes, in order
-    start: Any,  # the value of the still picture, one of `values`
+    start: object,  # the value of the still picture, one of `values`
 ) -> SelectionSlider:
     """Show `draw(start)`, and below it, where a kernel can answer, a slider that draws anew.
 
@@ -53,7 +52,7 @@ def show_with_slider(
     shown = DisplayHandle()
     shown.display(as_image(draw(start)))
 
-    def draw_anew(change: dict[str, Any]):
+    def draw_anew(change: dict):
         shown.update(as_image(draw(change["new"])))
 
     slider.observe(draw_anew, "value")

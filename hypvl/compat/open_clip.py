@@ -12,7 +12,7 @@ import copy
 import inspect
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ with extra_named("hypvl.compat.open_clip", "models"):
     from huggingface_hub.errors import EntryNotFoundError
 
     import hypvl.models.registry as _registry
+    from hypvl.models.dual_encoder import DualEncoder
     from hypvl.models.interop import LazyTokenizer, OpenClipConfig, from_open_clip, open_clip_config
     from hypvl.models.official import load_official
     from hypvl.models.published import published_checkpoints, published_names
@@ -44,7 +45,7 @@ class OpenClipModel(nn.Module):
 
     def __init__(
         self,
-        model: Any,  # a `DualEncoder`; taken, not copied
+        model: DualEncoder,  # taken, not copied
         output_dict: bool = False,  # whether `forward` returns a dictionary
     ):
         super().__init__()
@@ -84,7 +85,7 @@ class OpenClipModel(nn.Module):
             return features
         return features.to(next(self.model.image_tower.parameters()).dtype)
 
-    def forward(self, image: Tensor | None = None, text: Tensor | None = None) -> Any:
+    def forward(self, image: Tensor | None = None, text: Tensor | None = None) -> tuple | dict:
         """Normalised image features, text features, the scale of the logits, their bias if any.
 
         Features are None for an input that is None. A tuple, or with `output_dict` a dictionary.
@@ -107,7 +108,7 @@ def _is_own(name: str) -> bool:
     return name in own
 
 
-def _of_place(name: str, place: str) -> Any:
+def _of_place(name: str, place: str):
     "The model of a repository or a folder, of open_clip or of this library."
     try:
         if name.startswith("hf-hub:"):
@@ -123,7 +124,7 @@ def _has_weights(name: str, pretrained: str | bool | None) -> bool:
     return bool(pretrained) or name in SHIPPED or name.startswith(("hf-hub:", "local-dir:"))
 
 
-def _build(name: str, pretrained: str | bool | None) -> Any:
+def _build(name: str, pretrained: str | bool | None):
     scheme, _, place = name.partition(":")
     if scheme in ("hf-hub", "local-dir"):
         return _of_place(name, place)
@@ -140,7 +141,7 @@ _TYPES |= {"fp16": torch.float16, "pure_fp16": torch.float16}
 _TYPES |= {"bf16": torch.bfloat16, "pure_bf16": torch.bfloat16}
 
 
-def _to_type(model: Any, device: str | torch.device, precision: str) -> Any:
+def _to_type(model: DualEncoder, device: str | torch.device, precision: str) -> DualEncoder:
     "A model whose towers have the type of a precision; its scale stays float32 unless 'pure_'."
     scalars = copy.deepcopy(model.geometry.state_dict())
     model = model.to(device, _TYPES[precision])
@@ -149,7 +150,7 @@ def _to_type(model: Any, device: str | torch.device, precision: str) -> Any:
     return model
 
 
-def _check_settings(settings: dict[str, Any]) -> None:
+def _check_settings(settings: Mapping[str, object]) -> None:
     "Raise TypeError for a setting that open_clip does not have, or that would change the model."
     known = inspect.signature(_open_clip.create_model_and_transforms).parameters
     for name, value in settings.items():
@@ -171,7 +172,7 @@ def create_model(
     precision: str = "fp32",
     device: str | torch.device = "cpu",
     output_dict: bool | None = False,
-    **settings: Any,
+    **settings,
 ) -> OpenClipModel:
     """A model of either library with open_clip's interface.
 
@@ -208,7 +209,7 @@ def create_model_and_transforms(
     pretrained: str | bool | None = None,
     precision: str = "fp32",
     device: str | torch.device = "cpu",
-    **settings: Any,
+    **settings,
 ) -> tuple[OpenClipModel, Any, Callable]:
     """A model, its transform for training and its transform for evaluation.
 
@@ -216,8 +217,10 @@ def create_model_and_transforms(
     """
     model = create_model(model_name, pretrained, precision, device, **settings)
     size = model.image_tower.config.image_size
-    unit: dict[str, Any] = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}  # the model normalises
-    return model, _open_clip.image_transform(size, is_train=True, **unit), model.preprocess
+    transform = _open_clip.image_transform(  # the model normalises
+        size, is_train=True, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)
+    )
+    return model, transform, model.preprocess
 
 
 def create_model_from_pretrained(
@@ -226,8 +229,8 @@ def create_model_from_pretrained(
     precision: str = "fp32",
     device: str | torch.device = "cpu",
     return_transform: bool = True,
-    **settings: Any,
-) -> Any:
+    **settings,
+) -> OpenClipModel | tuple[OpenClipModel, Callable]:
     """A model with pretrained weights and its transform, or the model alone.
 
     model_name, pretrained, precision, device, settings: of `create_model`.
@@ -245,7 +248,7 @@ def create_model_from_pretrained(
 
 def get_tokenizer(
     model_name: str,  # as of `create_model`
-    **settings: Any,  # of open_clip, with their defaults there
+    **settings: object,  # of open_clip, with their defaults there
 ) -> Callable[..., Tensor]:
     "The tokenizer of a model: one text or several, and a `context_length` → ids [B, L]."
     if any(value is not None for value in settings.values()):
@@ -260,7 +263,7 @@ def get_tokenizer(
     return Tokenizer(config.text.context_length)
 
 # %% ../../nbs/compat/360_open_clip.ipynb #14dd5bf6
-def list_pretrained(as_str: bool = False) -> list[Any]:
+def list_pretrained(as_str: bool = False) -> list:
     "Pairs (name, tag) of all available weights, or 'name:tag'."
     own = [(row.name, row.tag) for row in published_checkpoints() if row.address]
     pairs = [*own, *_open_clip.list_pretrained()]
@@ -295,9 +298,9 @@ def list_pretrained_models_by_tag(
 
 
 def build_zero_shot_classifier(
-    model: Any,  # of `create_model`
-    *arguments: Any,  # tokenizer, names and templates, as in open_clip
-    **settings: Any,  # of open_clip
+    model: OpenClipModel,
+    *arguments,  # tokenizer, names and templates, as in open_clip
+    **settings,  # of open_clip
 ) -> Tensor:
     "open_clip's classifier [D, classes]; warns where features @ classifier is no score."
     if not isinstance(getattr(model, "geometry", None), Sphere | None):
@@ -309,6 +312,6 @@ def build_zero_shot_classifier(
     return _open_clip.build_zero_shot_classifier(model, *arguments, **settings)
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str):
     "Everything else of open_clip."
     return getattr(_open_clip, name)

@@ -313,7 +313,7 @@ class _Tokenizer:
         return dict(self.tokenizer(list(texts), return_tensors="pt", **cut))
 
 # %% ../../nbs/features/350_encoders.ipynb #0f278564
-def _sentence_settings(source: str) -> dict[str, Any]:
+def _sentence_settings(source: str) -> dict:
     "Pooling, length 1 and longest text of a model of sentence-transformers; {} for others."
     from transformers.utils.hub import cached_file
 

@@ -218,7 +218,7 @@ class ExtractionPlan:
         return self.parts / f"{shard:06d}.npz"
 
 # %% ../../nbs/features/351_extraction.ipynb #825e97f4
-def _check_same(plan: ExtractionPlan, found: Mapping[str, Any], what: str) -> None:
+def _check_same(plan: ExtractionPlan, found: Mapping[str, dict], what: str) -> None:
     "Raise where a folder holds features of other encoders or other photographs."
     for side, info in plan.encoders.items():
         other = found.get("encoders", {}).get(side, {})
@@ -400,7 +400,7 @@ class _Items:
         return pa.table(self.columns)
 
 # %% ../../nbs/features/351_extraction.ipynb #fee79654
-def _report(plan: ExtractionPlan, broken: list[dict[int, str]]) -> dict[str, Any]:
+def _report(plan: ExtractionPlan, broken: list[dict[int, str]]) -> dict:
     "Number of extracted photographs, and per kind of omission a count and the first case."
     faults = [*plan.photographs.faults]
     for shard, places in zip(plan.shards, broken):

@@ -252,7 +252,7 @@ class FeatureStore:
         return f"FeatureStore({str(self.folder)!r}: {', '.join(sizes)})"
 
 # %% ../../nbs/features/352_feature_store.ipynb #94202600
-def _read_facts(folder: Path) -> dict[str, Any]:
+def _read_facts(folder: Path) -> dict:
     "The content of `store.json`; StoreError names a missing part."
     path = folder / "store.json"
     if not path.is_file():

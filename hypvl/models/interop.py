@@ -287,7 +287,7 @@ def _preprocess(cfg):
     return transforms.Compose(steps)
 
 # %% ../../nbs/models/306_interop.ipynb #4d53a0a9
-def _assemble(module: Any, cfg, geometry, config=None):
+def _assemble(module, cfg, geometry, config=None):
     "A DualEncoder of the towers of an open_clip model; `cfg` is its preprocess_cfg."
     size = getattr(module.visual, "image_size", cfg["size"])
     sides = {size} if isinstance(size, int) else {*size}

@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load, save
@@ -34,7 +33,7 @@ def _weights_file(name: str, folder: str | Path | None) -> Path:
 def shipped_facts(
     name: str,  # of `SHIPPED`
     folder: str | Path | None = None,  # with the files; None: the package's own
-) -> dict[str, Any]:
+) -> dict:
     "Facts of a shipped model: its description, recipe, commit, seed, steps, scores, data."
     path = _weights_file(name, folder).with_suffix(".json")
     if not path.is_file():
