@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from ..comparison.curvature import CELLS, RADII, Cell
+from ..comparison.curvature import CELLS, Cell
 from ..comparison.curvature_runs import PRIMARY, effects
 from .claims import SEEDS, Tested, claim_test, detectable, outcomes, t_interval
 from .figures import COLOURS, Drawing, panels, style
@@ -50,13 +50,15 @@ def contrasts(
 
 def radius_curve(
     table: pd.DataFrame,  # of `curvature_runs.results`
-) -> pd.DataFrame:  # columns radius, effect, low, high, seeds
-    "Hyperbolic at each radius minus Euclidean mapped, in points."
+) -> pd.DataFrame:  # columns training, radius, effect, low, high, seeds
+    "Hyperbolic at each radius minus Euclidean, both mapped, without and with cones, in points."
     run, rows = {*table["cell"]}, []
-    for radius in RADII:
-        cell = f"hyperbolic, ρ = {radius:g}"
-        if {cell, "Euclidean, mapped"} <= run:
-            rows.append({"radius": radius} | _difference(table, cell, "Euclidean, mapped"))
+    for cell in (*CELLS["contrast"], *CELLS["cones"]):
+        rival = replace(cell, space="euclidean", radius=1.0).name
+        if cell.space == "hyperbolic" and cell.radius and {cell.name, rival} <= run:
+            training = "with cones" if cell.cones else "contrast alone"
+            place = {"training": training, "radius": cell.radius}
+            rows.append(place | _difference(table, cell.name, rival))
     return pd.DataFrame(rows)
 
 
@@ -108,36 +110,31 @@ def with_earlier(
 _COLOURS = {"supported": "#0072B2", "refuted": "#D55E00", "no difference": "#009E73"}
 
 
-def _draw_effects(axis: Axes, places: pd.Series, rows: pd.DataFrame, **look) -> None:
-    "Effects with intervals at places on a logarithmic axis."
-    spread = np.abs(rows[["low", "high"]].to_numpy().T - rows["effect"].to_numpy())
-    axis.errorbar(places, rows["effect"], yerr=spread, fmt="o-", **look)
-
-
-def _draw_bound(axis: Axes, places: Iterable[float], **labels: str) -> None:
-    "The equivalence bound, and the places that a logarithmic axis names."
+def _draw_lines(axis: Axes, curve: pd.DataFrame, group: str, over: str, **labels: str) -> None:
+    "Effects with intervals, a line per group, over a logarithmic axis; grey is the bound."
     axis.axhspan(-EQUIVALENCE, EQUIVALENCE, color=".92", lw=0)
     axis.axhline(0, color=".3", lw=1)
+    lines = curve.groupby(group, sort=False)
+    for number, (name, own) in enumerate(lines):
+        beside = own[over] * 1.06 ** (number - (len(lines) - 1) / 2)  # bars beside each other
+        spread = np.abs(own[["low", "high"]].to_numpy().T - own["effect"].to_numpy())
+        look = {"color": COLOURS[number], "label": name}
+        axis.errorbar(beside, own["effect"], yerr=spread, fmt="o-", **look)
+    places = curve[over].unique()
     axis.set_xscale("log", base=2)
-    axis.set_xticks([*places], [f"{place:g}" for place in places])
+    axis.set_xticks(places, [f"{place:g}" for place in places])
     axis.set(**labels)
+    axis.legend(fontsize=7, ncols=3, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1))
 
 
 def _draw_curve(axis: Axes, curve: pd.DataFrame) -> None:
-    "Effects with intervals over the radius."
     labels = {"xlabel": "median radius ρ (flat → curved)", "ylabel": "hyperbolic − flat, points"}
-    _draw_bound(axis, curve["radius"], **labels)
-    _draw_effects(axis, curve["radius"], curve, color="#0072B2")
+    _draw_lines(axis, curve, "training", "radius", **labels)
 
 
 def _draw_spaces(axis: Axes, curve: pd.DataFrame) -> None:
-    "Effects with intervals of each space over the dimension."
     labels = {"xlabel": "dimension D", "ylabel": "space − cosine sphere, points"}
-    _draw_bound(axis, curve["dimension"].unique(), **labels)
-    for place, (space, own) in enumerate(curve.groupby("space", sort=False)):
-        beside = own["dimension"] * 1.06 ** (place - 1)  # so that bars do not hide each other
-        _draw_effects(axis, beside, own, color=COLOURS[place], label=space)
-    axis.legend(fontsize=7, ncols=3, frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1))
+    _draw_lines(axis, curve, "space", "dimension", **labels)
 
 
 def curvature_figure(
