@@ -41,6 +41,11 @@ class Cell:
             parts.append(f"D = {self.dimension}")
         return ", ".join(parts)
 
+    @property
+    def tuned_as(self) -> "Cell":
+        "The cell whose learning rate and weight it takes: of another aperture, the one of 30°."
+        return replace(self, aperture=Cell.aperture)
+
 
 RADII = (1 / 8, 1.0, 4.0)
 _HYPERBOLIC = (*(Cell("hyperbolic", radius) for radius in RADII), Cell("hyperbolic"))

@@ -178,9 +178,9 @@ _NEXT = {"rate": 10**0.5, "weight": 4.0}  # factor from one value to the next
 
 
 def tuning_runs(cells: Sequence[Cell], **settings: int) -> list[CellRun]:
-    "All cells at all rates, with cones at all weights."
+    "All cells at all rates, with cones at all weights; one run for cells that are tuned as one."
     made = []
-    for cell in cells:
+    for cell in dict.fromkeys(cell.tuned_as for cell in cells):
         for rate in RATES:
             for weight in WEIGHTS if cell.cones else (0.0,):
                 for seed in TUNING_SEEDS:
@@ -258,7 +258,7 @@ def study_runs(
     "The runs of the study."
     made = []
     for cell in cells:
-        rate, weight = (float(chosen[name][cell.name]) for name in ("rate", "weight"))
+        rate, weight = (float(chosen[name][cell.tuned_as.name]) for name in ("rate", "weight"))
         made += [CellRun(cell, seed, rate, weight, **settings) for seed in seeds]
     return made
 
