@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -25,10 +25,6 @@ from .image_text import ImageTextModel, lift_or_mark, type_and_shape
 from .towers import ModelDescription
 from ..paper_parts import PAPER_PARTS
 from ..weights import same_fingerprint
-
-if TYPE_CHECKING:
-    from hypvl.features.encoders import Encoder
-    from hypvl.features.feature_store import EncoderInfo
 
 # %% ../../nbs/models/310_head.ipynb #c5b63ec1
 @dataclass(frozen=True)
@@ -101,7 +97,7 @@ class HeadInput(nn.Module):
         self.side, self.width, self.trained_on = side, width, trained_on
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("deviation", torch.ones(width))
-        self._attached: "list[Encoder]" = []  # the encoder, in a list: it is no part of the weights
+        self._attached: list[Any] = []  # the encoder, in a list: it is no part of the weights
         self._norm_checked = False
 
     @torch.no_grad()
@@ -164,7 +160,7 @@ class HeadInput(nn.Module):
                 stacklevel=2,
             )
 
-    def attach(self, encoder: "Encoder"):
+    def attach(self, encoder: Any):
         "Read through this encoder; ValueError for another width, or for other weights."
         width = encoder.width.get(self.side)
         if width != self.width:
@@ -185,7 +181,7 @@ class HeadInput(nn.Module):
         self.trained_on = known
         self._attached = [encoder]
 
-    def encoder(self) -> "Encoder":
+    def encoder(self) -> Any:
         "The encoder that is attached, or the one that the config names, loaded at first use."
         if not self._attached:
             known = self.trained_on
@@ -254,7 +250,7 @@ class HyperbolicHead(ImageTextModel):
         hidden: int = 0,
         dropout: float = 0.0,
         statistics: Mapping[str, tuple[Tensor, Tensor]] | None = None,
-        encoders: "Mapping[str, Encoder | EncoderInfo] | None" = None,
+        encoders: Mapping[str, Any] | None = None,
     ):
         super().__init__()
         widths = _widths(width)
@@ -283,7 +279,7 @@ class HyperbolicHead(ImageTextModel):
             raise ValueError(f"the head has {list(self.readers)}, got {side!r}")
         return cast(HeadInput, self.readers[side])
 
-    def attach(self, **encoders: "Encoder") -> "HyperbolicHead":
+    def attach(self, **encoders: Any) -> "HyperbolicHead":
         """Attach frozen encoders, so that the head reads pixels and tokens; returns the head.
 
         encoders: image=encoder, text=encoder, of `hypvl.features.load_encoder`.
