@@ -107,6 +107,7 @@ def changes_table(
     for change, made, reference in compared_recipes(changes, recipes):
         place = {"section": change.section, "model": made.name, "compared with": reference.name}
         for key, (there, here) in field_differences(made, reference).items():
-            rows.append(place | {"field": key, "there": str(there), "here": str(here)})
-    columns = ["section", "model", "compared with", "field", "there", "here"]
+            values = {"reference value": str(there), "own value": str(here)}
+            rows.append(place | {"field": key} | values)
+    columns = ["section", "model", "compared with", "field", "reference value", "own value"]
     return pd.DataFrame(rows, columns=columns)

@@ -147,17 +147,19 @@ class _ByPlace:
         texts = rows.select_dtypes("str").columns
         self.rows = rows.astype(dict.fromkeys(texts, object))  # rows are picked faster from objects
         self.places = rows.groupby(_PLACE, observed=True).indices
-        self._bounds: dict[Column, tuple[float, float]] = {}
+        self._bounds: dict[tuple, tuple[float, float]] = {}
 
     def at(self, columns: Sequence[Column]) -> pd.DataFrame:
         "Rows of these columns, in the order of all rows."
         return self.rows.iloc[sorted(i for one in columns for i in self.places.get(one.key, ()))]
 
-    def bounds(self, column: Column) -> tuple[float, float]:
-        "Best text-only baseline and upper bound of a column."
-        if column not in self._bounds:
-            self._bounds[column] = column_bounds(self.at([column]), column)
-        return self._bounds[column]
+    def bounds(self, column: Column, runs: frozenset[str]) -> tuple[float, float]:
+        "Best text-only baseline and upper bound of a column, of these runs if they have their own."
+        if (column, runs) not in self._bounds:
+            rows = self.at([column])
+            own = rows[rows["run"].isin(runs)]
+            self._bounds[column, runs] = column_bounds(own if len(own) else rows, column)
+        return self._bounds[column, runs]
 
 
 def _selected(rows: _ByPlace, query: str, columns: Sequence[Column]) -> pd.DataFrame:
@@ -220,11 +222,11 @@ def _side(rows: _ByPlace, query: str, columns: Sequence[Column]) -> dict[str, pd
 
 # %% ../../nbs/papers/809_claims.ipynb #c1a1001b
 def _reference_values(
-    bars: _ByPlace, runs: pd.DataFrame, which: str, columns: Sequence[Column]
+    bars: _ByPlace, runs: frozenset[str], which: str, columns: Sequence[Column]
 ) -> pd.DataFrame:
     "Seeds × columns of the best text-only baseline, or of permuted labels, beside these runs."
     own = bars.at(columns)
-    own = own[own["run"].isin(runs["run"])]
+    own = own[own["run"].isin(runs)]
     if which == "permuted":
         own = own[own["model"].eq("permuted")]
         values = own.groupby(["seed", *_PLACE], observed=True)["value"].mean().unstack(_PLACE)
@@ -261,8 +263,8 @@ def _compare(
         groups.append((sign, _columns_of(task.lstrip("- "), rows.places)))
     columns = list({column.key: column for _, group in groups for column in group}.values())
     ours = _side(rows, model, columns)
+    runs = frozenset(_selected(rows, model, columns)["run"])
     if rival in ("baseline", "permuted"):
-        runs = _selected(rows, model, columns)
         theirs = ours | {"value": _reference_values(bars, runs, rival, columns)}
     else:
         theirs = _side(rows, rival, columns)
@@ -285,7 +287,7 @@ def _compare(
     for sign, group in groups:
         gains[sign] += [gap[column.key] for column in group]
     effects: Any = sum(sign * sum(found) / len(found) for sign, found in gains.items() if found)
-    bounds = np.array([bars.bounds(column) for column in columns])
+    bounds = np.array([bars.bounds(column, runs) for column in columns])
     means = np.array([one["value"].mean() for one in (ours, theirs)])
     with np.errstate(invalid="ignore", divide="ignore"):
         positions = ((means - bounds[:, 0]) / (bounds[:, 1] - bounds[:, 0])).mean(axis=1)

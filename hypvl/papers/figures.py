@@ -494,7 +494,12 @@ def _effect_text(row: pd.Series) -> str:
     return text.replace("-", "−")
 
 
-def _claim_row(axis: Axes, y: int, row: pd.Series) -> None:
+def _reach(rows: pd.DataFrame) -> float:
+    "How far from 0 an axis shows the paper's effects: three times as far as ours."
+    return 3 * float(rows[["effect", "low", "high", "equivalence"]].abs().max(axis=None))
+
+
+def _claim_row(axis: Axes, y: int, row: pd.Series, reach: float) -> None:
     "Equivalence band, interval, effect and the paper's effect of one claim, numbers beside it."
     colour = OUTCOME_COLOURS[row["outcome"]]
     bound = row["equivalence"]
@@ -503,8 +508,14 @@ def _claim_row(axis: Axes, y: int, row: pd.Series) -> None:
     if pd.notna(row["low"]):
         axis.plot([row["low"], row["high"]], [y, y], color=colour, lw=2, ls=line)
     axis.plot(row["effect"], y, "o", color=colour, ms=5.5)
-    if pd.notna(row["paper_effect"]):
-        axis.plot(row["paper_effect"], y, "D", color=".3", ms=5, mfc="none")
+    paper = row["paper_effect"]
+    if pd.notna(paper) and abs(paper) <= reach:
+        axis.plot(paper, y, "D", color=".3", ms=5, mfc="none")
+    elif pd.notna(paper):
+        end = float(np.copysign(reach, paper))
+        axis.plot(end, y, ">" if end > 0 else "<", color=".3", ms=5, mfc="none")
+        where = {"xytext": (0, 5), "textcoords": "offset points", "ha": "center", "fontsize": 8}
+        axis.annotate(f"{paper:+.0f}".replace("-", "−"), (end, y), color=".3", **where)
     beside = {"transform": axis.get_yaxis_transform(), "va": "center", "fontsize": 8}
     axis.text(1.01, y, _effect_text(row), color=colour, **beside)
 
@@ -523,7 +534,7 @@ def claims_figure(
         axes = figure.subplots(len(heights), 1, squeeze=False, gridspec_kw=ratios)[:, 0]
         for axis, rows in zip(axes, blocks):
             for y, (_, row) in enumerate(rows.iterrows()):
-                _claim_row(axis, y, row)
+                _claim_row(axis, y, row, _reach(rows))
             axis.axvline(0, color=".25", lw=1)
             names = [textwrap.fill(claim, 62) for claim in rows["claim"]]
             axis.set(yticks=range(len(rows)), ylim=(len(rows) - 0.5, -0.5))

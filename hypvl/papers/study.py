@@ -610,7 +610,8 @@ def _claims(study: "Study") -> Drawing:
 _CLAIMS_CAPTION = (
     "Primary claims: effect with its 95 % interval over seeds (dashed: range over fewer than "
     "eight seeds, or an interval by an older rule). The band is the equivalence bound, the "
-    "diamond the paper's own effect."
+    "diamond the paper's own effect; an arrow names one beyond the axis. The sign is tested "
+    "first, so an effect inside the band may be supported or refuted."
 )
 
 # %% ../../nbs/papers/800_study.ipynb #d3117879

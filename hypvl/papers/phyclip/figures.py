@@ -79,7 +79,7 @@ def norm_quantiles(
 
 
 def _factor_panel(axis: Axes, quantiles: pd.DataFrame) -> None:
-    "Median, middle half and middle nine tenths of each series in each factor."
+    "Median, interquartile range and 5th to 95th percentile of each series in each factor."
     factors = sorted(quantiles["factor"].unique())
     offsets = np.linspace(-0.27, 0.27, len(SERIES))
     for offset, (series, (_, colour)) in zip(offsets, SERIES.items()):
@@ -116,7 +116,9 @@ def norm_figure(
     drawn = []
     with style():
         figure, axes = _norm_axes()
-        axes[0].set_title("(a) PHyCLIP, each factor: median, middle half, middle nine tenths")
+        axes[0].set_title(
+            "(a) PHyCLIP, each factor: median, interquartile range, 5th to 95th percentile"
+        )
         if len(single):
             quantiles = norm_quantiles(single)
             _factor_panel(axes[0], quantiles)
@@ -212,8 +214,8 @@ def _draw_answers(axis: Axes, answers: pd.DataFrame) -> None:
         places = places + (n - (len(aspects) - 1) / 2) * width
         bars = 100 * rows["information"]
         axis.bar(places, bars, width * 0.92, color=ASPECT_COLOURS.get(aspect, "#CC79A7"))
-        ends = 100 * rows["null_high"]
-        axis.hlines(ends, places - width / 2, places + width / 2, color=".1", lw=1.2)
+        clear = rows["p"].lt(0.01)
+        axis.plot(places[clear], bars[clear].clip(0), "o", color=".1", ms=3)
         if len(factors) > 16:
             continue
         for place, height, word in zip(places, bars, rows["question"]):
@@ -236,16 +238,15 @@ def aspects_figure(
         figure, axes = panels(1, width=10.4, height=2.9)
         axis = axes[0, 0]
         _draw_answers(axis, answers)
-        axis.set(xlabel="factor", ylabel="% of the question's entropy")
+        axis.set(xlabel="factor", ylabel="% of the property's entropy,\nabove chance")
         axis.set_title(f"factors by their strongest aspect (p < .01): {_counted_aspects(answers)}")
         low, high = axis.dataLim.intervaly
         axis.set_ylim(min(1.2 * low, -0.03 * high), 1.35 * high)  # room for the words
         handles: list[Patch | Line2D] = []
         for name in aspects:
             handles.append(Patch(color=ASPECT_COLOURS.get(name, "#CC79A7"), label=name))
-        handles.append(
-            Line2D([], [], color=".1", lw=1.2, label="95 of 100 permutations below (p = .05)")
-        )
+        clear = {"color": ".1", "marker": "o", "ms": 3, "ls": "", "label": "p < .01 by permutation"}
+        handles.append(Line2D([], [], **clear))
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return Drawing(figure, answers.reset_index(drop=True))
 

@@ -268,8 +268,8 @@ FIGURES |= {
         ("norms",),
         caption=(
             "Distance to the origin of images, texts and their boxes, {data}, first "
-            "seed. (a) Each factor: median, middle half and middle nine tenths. (b, c) Histograms "
-            "with density estimates."
+            "seed. (a) Each factor: median, interquartile range, 5th to 95th percentile. (b, c) "
+            "Histograms with density estimates."
         ),
     ),
     "4a": Figure(
@@ -338,8 +338,9 @@ FIGURES |= {
         "answers",
         ("answers",),
         caption=(
-            "Information of each factor's norm about families, colours and the number of things: "
-            f"the best question of each aspect, above permuted labels. {_FIRST}"
+            "Information of each factor's norm about families, the number of objects and, on the "
+            "synthetic dataset, colours: the most informative property of each kind, minus its "
+            f"mean over permutations. {_FIRST}"
         ),
     ),
 }
