@@ -219,7 +219,7 @@ def _draw_answers(axis: Axes, answers: pd.DataFrame) -> None:
         if len(factors) > 16:
             continue
         for place, height, word in zip(places, bars, rows["question"]):
-            where = {"xytext": (0, 3), "textcoords": "offset points", "ha": "center"}
+            where = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center"}
             if word.isdigit():
                 word += " thing" if word == "1" else " things"
             axis.annotate(word, (place, max(height, 0)), fontsize=7, rotation=90, **where)
