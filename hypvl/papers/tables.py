@@ -253,7 +253,8 @@ def _choose(
     """Of each task, the sets that have numbers or a reason for having none; else the world's.
 
     Where a published set of a task was measured, the others need a number or a reason.
-    A task that was not measured and has no sets of the world shows all its sets.
+    A task that was not measured and has no sets of the world shows all its sets; one that has
+    some is left out where only published sets of other tasks were measured.
     """
     have = set(frame[["suite", "dataset", "metric"]].itertuples(index=False, name=None))
     published = set()  # tasks of which a published set was measured
@@ -265,6 +266,7 @@ def _choose(
         if column.key in have or column.dataset in gaps:
             used.add((column.task, column.dataset in WORLD_SETS))
     used_tasks = {task for task, _ in used}
+    only_published = bool(used) and not any(of_world for _, of_world in used)
     of_worlds = {column.task for column in columns if column.dataset in WORLD_SETS}
     chosen = []
     for column in columns:
@@ -275,7 +277,7 @@ def _choose(
         if column.task in published and not of_world and without:
             continue
         shown = (column.task, of_world) in used
-        unused = column.task not in used_tasks and of_world
+        unused = column.task not in used_tasks and of_world and not only_published
         if shown or unused or column.task not in of_worlds:
             chosen.append(column)
     return chosen
@@ -804,4 +806,5 @@ def saved_table(
 ) -> Table:
     "A table from its file, where the rows that it was made of are gone."
     saved = pd.read_csv(path, dtype=dict.fromkeys(("seeds", *_ORIGIN), "str"))
+    saved = saved.fillna({"group": "", "suspect": ""})
     return _finish(layout, saved, saved[:0])

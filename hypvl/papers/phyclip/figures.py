@@ -245,8 +245,9 @@ def aspects_figure(
         handles: list[Patch | Line2D] = []
         for name in aspects:
             handles.append(Patch(color=ASPECT_COLOURS.get(name, "#CC79A7"), label=name))
-        clear = {"color": ".1", "marker": "o", "ms": 3, "ls": "", "label": "p < .01 by permutation"}
-        handles.append(Line2D([], [], **clear))
+        if answers["p"].lt(0.01).any():
+            label = "p < .01 by permutation"
+            handles.append(Line2D([], [], color=".1", marker="o", ms=3, ls="", label=label))
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
     return Drawing(figure, answers.reset_index(drop=True))
 
