@@ -293,9 +293,10 @@ def shares(study: Study) -> pd.DataFrame:
     "Four readings of 'hyperbolic share' and where the weight ends, mean over seeds."
     rows = _of(study, "facts")
     wide = rows.pivot_table(index="model", columns="metric", values="value", sort=False)
-    names = [f"share {name}" for name in ("gate", "weight", "effective", "contribution")]
-    names += ["weight of matches", "weight deviation", "saturated", "curvature"]
-    return wide[[name for name in names if name in wide]].round(3)
+    names = {"share gate": "1 − gate", "share weight": "1 − w", "share effective": "1 − M"}
+    names |= {"share contribution": "|S_H| in the score"}
+    names |= {n: n for n in ("weight of matches", "weight deviation", "saturated", "curvature")}
+    return wide[[name for name in names if name in wide]].rename(columns=names).round(3)
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #8d6728b8
 def gates_at_a_quarter(study: Study) -> pd.DataFrame:  # one row per model
@@ -504,17 +505,17 @@ def search_depths(
     return pd.DataFrame(rows).round(3)
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #85500017
-PARTS = {  # id of a claim on retrieval → part that the rival lacks or replaces
-    "t2i-clip": "all of it: CLIP",
-    "wide-sphere": "all of it: a sphere with as many parameters",
-    "wide-meru": "all of it: MERU with as many parameters",
-    "gate-alone": "router of pairs",
-    "shuffled": "the pair that the router sees",
-    "one-gate": "gates of queries",
-    "no-gating": "gates and bound",
-    "single": "four phases",
-    "no-throttle": "throttling",
-    "no-lora": "LoRA decoupling",
+PARTS = {  # id of a claim on retrieval → the model that lacks or replaces a part
+    "t2i-clip": "CLIP",
+    "wide-sphere": "a sphere with as many parameters",
+    "wide-meru": "MERU with as many parameters",
+    "gate-alone": "AGR without router of pairs",
+    "shuffled": "AGR, shuffled pairs",
+    "one-gate": "AGR, one gate for all queries",
+    "no-gating": "AGR without gates and bound",
+    "single": "AGR, single schedule",
+    "no-throttle": "AGR without throttling",
+    "no-lora": "AGR without LoRA decoupling",
 }
 
 
@@ -524,7 +525,7 @@ def leads_over_ablations(study: Study) -> pd.DataFrame:  # one row per part; in 
     names = ["effect", "low", "high", "interval", "seeds", "note"]
     known = {name: part for name, part in PARTS.items() if name in judged.index}
     found = judged.loc[list(known), names].rename(columns={"effect": "lead"})
-    found.insert(0, "left out", list(known.values()))
+    found.insert(0, "compared with", list(known.values()))
     return found.round(2).reset_index(drop=True)
 
 
