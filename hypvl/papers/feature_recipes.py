@@ -206,10 +206,11 @@ def recall_by_rate(
     means = found.groupby(["model", "rate"], sort=False).mean().unstack("rate").sort_index(axis=1)
     best = means.idxmax(axis=1)
     ends = means.columns.min(), means.columns.max()
-    edge = ["edge of the grid" if rate in ends else "" for rate in best]
+    notes = {"note": ["edge of the grid" if rate in ends else "" for rate in best]}
     shown = means.rename(columns="{:g}".format).round(1)
     runs = found.groupby("model", sort=False).size()
-    return shown.assign(runs=runs, best=best, note=edge).rename_axis(None, axis=1)
+    notes = notes if any(notes["note"]) else {}
+    return shown.assign(runs=runs, best=best, **notes).rename_axis(None, axis=1)
 
 
 def recall_by_steps(

@@ -27,7 +27,7 @@ CurriculumKind = Literal["four_phase", "single", "none", "no_throttle"]
 
 @dataclass(frozen=True)
 class Curriculum:
-    """What acts at a step.
+    """Schedules of the router (α) and of the Euclidean score (β) over training.
 
     kind: 'four_phase'; 'single', one ramp for both over the first two phases (Theorem 5.3);
     'none', all from the start; 'no_throttle', the four phases with the correction always visible.

@@ -146,9 +146,9 @@ class PairMatrices(NamedTuple):
 class RoutingConfig:
     """Settings of the routing (AGR, Algorithm 1).
 
-    weighting: 'pair', the router's weight of each pair; 'shuffled', the same with scores of other
-    pairs (a control); 'query', no router, the gate alone. gated: whether a query has a gate.
-    gate_hidden: width of its hidden layer; 0: none. calibrated: whether a query scales both scores
+    weighting: 'pair', the router's weight of each pair; 'shuffled', the same with the scores of
+    scrambled texts (a control); 'query', no router, the gate alone. gated: whether a query has a
+    gate. gate_hidden: width of its hidden layer; 0: none. calibrated: whether a query scales both scores
     (Algorithm 1), or not (Eq. 17, 18). gate_form: where the router's temperature divides, Eq. 14 or
     Algorithm 1 line 27. t_gate, t_gate_learned: that temperature, at least .5, and whether it is
     learned. router_detach_scores: whether the router's gradient stops at the scores it reads.

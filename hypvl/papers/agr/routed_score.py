@@ -137,7 +137,7 @@ def largest_score(
     largest_weight: float = 1.0,  # of the router
     form: ScoreForm = ScoreForm(),
 ) -> Float[Tensor, "Q"]:
-    "The most that the score of a query can be, in evaluation; infinite where nothing bounds it."
+    "Upper bound of the routed score of each query, in evaluation; infinite where there is none."
     if not largest_weight >= 0:
         raise ValueError(f"largest_weight must be 0 or more, got {largest_weight}")
     correction, baseline = correction.double(), baseline.double()
