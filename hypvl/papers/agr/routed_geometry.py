@@ -147,17 +147,17 @@ class RoutingConfig:
     """Settings of the routing (AGR, Algorithm 1).
 
     weighting: 'pair', the router's weight of each pair; 'shuffled', the same with the scores of
-    scrambled texts (a control); 'query', no router, the gate alone. gated: whether a query has a
-    gate. gate_hidden: width of its hidden layer; 0: none. calibrated: whether a query scales both scores
-    (Algorithm 1), or not (Eq. 17, 18). gate_form: where the router's temperature divides, Eq. 14 or
-    Algorithm 1 line 27. t_gate, t_gate_learned: that temperature, at least .5, and whether it is
-    learned. router_detach_scores: whether the router's gradient stops at the scores it reads.
-    score_jitter: deviation of noise on them in training. context: width of what a point tells the
-    router about itself. dropout, hidden_layernorm, implementation, chunk_pairs: of the router, see
-    `PairRouter`. adapter: trained part of the correction's head, see `AdaptedHead`. lora_rank,
-    lora_alpha: r and a of its addition; alpha 0: as large as the rank. mix_logit: of the variant
-    'static', the baseline's weight is its sigmoid. constant: M of the variant 'constant', the gate
-    of the variant 'held'.
+    scrambled texts (a control); 'query', no router, the gate alone. gated: whether a query has
+    a gate. gate_hidden: width of its hidden layer; 0: none. calibrated: whether a query scales
+    both scores (Algorithm 1), or not (Eq. 17, 18). gate_form: where the router's temperature
+    divides, Eq. 14 or Algorithm 1 line 27. t_gate, t_gate_learned: that temperature, at least
+    .5, and whether it is learned. router_detach_scores: whether the router's gradient stops at
+    the scores it reads. score_jitter: deviation of noise on them in training. context: width of
+    what a point tells the router about itself. dropout, hidden_layernorm, implementation,
+    chunk_pairs: of the router, see `PairRouter`. adapter: trained part of the correction's
+    head, see `AdaptedHead`. lora_rank, lora_alpha: r and a of its addition; alpha 0: as large
+    as the rank. mix_logit: of the variant 'static', the baseline's weight is its sigmoid.
+    constant: M of the variant 'constant', the gate of the variant 'held'.
     """
 
     weighting: Literal["pair", "shuffled", "query"] = "pair"
