@@ -743,7 +743,13 @@ def _flatten(args, checkpoint: str, name: str, out: Path, device: str, alone: bo
     reading = {"batch_size": args.batch_size, "workers": args.workers, "progress": not args.quiet}
     reading["folder"] = out / "points"
     how = (args.data_root, args.suite, args.sections, args.limit)
-    found = flatten_suite(model, *how, **reading)
+    try:
+        found = flatten_suite(model, *how, seed=args.seed, **reading)
+    except ValueError as error:  # such as a space without radii
+        if alone:
+            raise
+        say(f"{name}: left out. {error}")
+        return FAILED
     for dataset, (recalls, facts) in found.items():
         print(f"{dataset}: recall, %\n{recalls.round(1)}\n\n{facts.round(3)}\n")
     out.mkdir(parents=True, exist_ok=True)

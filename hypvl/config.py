@@ -157,7 +157,7 @@ def _read_items(kind, reader):
 
     origin, kinds = typing.get_origin(kind) or kind, typing.get_args(kind)
     fixed = origin is tuple and kinds and kinds[-1] is not Ellipsis
-    item = typing.Union[kinds] if fixed else [*kinds, Any][0]
+    item = [*kinds, Any][0]
     read_list = list_structure_factory(list[item], reader)
 
     def read(value, _):
@@ -167,9 +167,11 @@ def _read_items(kind, reader):
             items = [item for item in items if item]
         if not isinstance(items, (list, tuple)):
             items = [items]
-        if fixed and len(items) != len(kinds):
+        if not fixed:
+            return origin(read_list(items, list[item]))
+        if len(items) != len(kinds):
             raise _unreadable(value, f"{len(kinds)} values")
-        return origin(read_list(items, list[item]))
+        return origin(map(reader.structure, items, kinds))
 
     return read
 
@@ -535,6 +537,16 @@ def _shared_fields(cfg: Dataclass, cls: type[ByKind]) -> dict[str, object]:
     return shared
 
 
+def _inside(old: Mapping, changes: Mapping, prefix: str, known: list[str]) -> dict:
+    "Changes of a mapping; those of a config in it keep its other fields."
+    return {
+        key: _override(old[key], value, f"{prefix}{key}.", known)
+        if isinstance(value, Mapping) and _is_config(old.get(key))
+        else value
+        for key, value in changes.items()
+    }
+
+
 def _override(cfg: Dataclass, changes: Mapping, prefix: str, known: list[str]):
     "Apply nested `changes` to `cfg`."
     fields = {f.name: getattr(cfg, f.name) for f in dataclasses.fields(cfg) if f.init}
@@ -546,7 +558,7 @@ def _override(cfg: Dataclass, changes: Mapping, prefix: str, known: list[str]):
         if _is_config(old) or isinstance(old, Mapping):
             value = _from_json(value)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
-            value = {**old, **value}
+            value = {**old, **_inside(old, value, f"{prefix}{name}.", known)}
         elif isinstance(value, Mapping) and _is_config(old):
             value = _override(old, value, f"{prefix}{name}.", known)
         fields[name] = value
@@ -571,9 +583,11 @@ def describe_fields(
         yield prefix + "kind", cfg.kind, f"one of {', '.join(cfg.members)}"
     for f in dataclasses.fields(cfg):
         value = getattr(cfg, f.name)
+        if not f.init:
+            continue
         if _is_config(value):
             yield from describe_fields(value, f"{prefix}{f.name}.")
-        elif f.init:
+        else:
             words = (
                 typing.get_args(kinds[f.name])
                 if typing.get_origin(kinds[f.name]) is Literal

@@ -6,6 +6,7 @@
 __all__ = ['kept_head', 'flattened', 'ChainFeatures', 'chain_features', 'chain_measures', 'outcomes']
 
 # %% ../../nbs/comparison/688_curvature_outcomes.ipynb #bd0d2386
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +30,14 @@ from ..models.head import HyperbolicHead
 # %% ../../nbs/comparison/688_curvature_outcomes.ipynb #b1e0742a
 def kept_head(run: CellRun, store: FeatureStore, folder: str | Path) -> HyperbolicHead:
     "The head of a finished run. Raises FileNotFoundError where there is none."
-    return HyperbolicHead.from_pretrained(run.head(store, Path(folder)))
+    place = run.head(store, Path(folder))
+    if not place.is_dir():
+        file = run.file(store, Path(folder))
+        raise FileNotFoundError(
+            f"{run.cell.name}, seed {run.seed}: no head {str(place)!r}; without {file.name} beside "
+            "it the run is made again"
+        )
+    return HyperbolicHead.from_pretrained(place)
 
 
 def flattened(
@@ -62,10 +70,14 @@ class ChainFeatures:
     @classmethod
     def load(cls, file: str | Path) -> "ChainFeatures":
         "Read what `save` wrote."
-        with np.load(file, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files if name != "chains"}
-            chains = tuple(map(tuple, found["chains"].tolist()))
-        return cls(**arrays, chains=chains)
+        try:
+            with np.load(file, allow_pickle=False) as found:
+                arrays = {name: found[name] for name in found.files if name != "chains"}
+                chains = tuple(map(tuple, found["chains"].tolist()))
+            return cls(**arrays, chains=chains)
+        except (ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+            message = f"{file}: no features of caption chains, which `save` writes"
+            raise ValueError(message) from error
 
 
 def chain_features(

@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 
 from .curvature import CELLS, Cell, cell_candidate
 from .head_training import embed_rows, recall_per_image, train_head
-from ..config import config_hash, write_atomic
+from ..config import check_least, config_hash, write_atomic
 from ..evaluation.zero_shot import inference
 from ..features.feature_store import FeatureStore
 from ..features.store_folds import fold_store
@@ -37,8 +37,10 @@ def calibrate(head: HyperbolicHead, store: FeatureStore) -> None:
     geometry: Any = head.geometry
     pairs = store.pairs("train").numpy()
     for column, side in enumerate(("image", "text")):
-        rows = np.unique(pairs[:, column])
-        geometry.calibrate(**{side: embed_rows(head, store, side, rows, normalize=False)})
+        features = embed_rows(head, store, side, np.unique(pairs[:, column]), normalize=False)
+        if not features.isfinite().all():
+            raise ValueError(f"{side} features of the head are not finite: training diverged")
+        geometry.calibrate(**{side: features})
 
 
 def manipulation(head: HyperbolicHead, store: FeatureStore, split: str) -> dict[str, float]:
@@ -74,6 +76,11 @@ class CellRun:
     batch_size: int = 256
     folds: int = 8
 
+    def __post_init__(self):
+        check_least(self, seed=0, weight=0, steps=1, batch_size=1, folds=3)
+        if not self.rate > 0:
+            raise ValueError(f"rate must be above 0, got {self.rate}")
+
     def file(self, store: FeatureStore, folder: Path) -> Path:
         "Where the result of the run is kept."
         return folder / "runs" / f"{config_hash([self, store.hash])}.json"
@@ -85,7 +92,8 @@ class CellRun:
     def fold(self, store: FeatureStore, folder: Path) -> FeatureStore:
         "The photographs that this run trains on, chooses by and is tested on."
         number = self.seed % self.folds
-        return fold_store(store, folder / "folds" / f"{number}-{store.hash}", number, self.folds)
+        place = folder / "folds" / f"{number}-of-{self.folds}-{store.hash}"
+        return fold_store(store, place, number, self.folds)
 
 
 def measure_run(run: CellRun, store: FeatureStore, folder: Path) -> dict[str, object]:
@@ -125,7 +133,7 @@ def do_run(
     file.parent.mkdir(parents=True, exist_ok=True)
     failed = file.with_suffix(".error")
     try:
-        write_atomic(file, json.dumps(measure_run(run, found, place) | dict(facts)))
+        write_atomic(file, json.dumps(dict(facts) | measure_run(run, found, place)))
         failed.unlink(missing_ok=True)
         return ""
     except Exception as error:
@@ -143,6 +151,7 @@ def run_cells(
 ) -> pd.DataFrame:  # of `results`
     "Make the runs that have no result yet, several at a time; a failed one is named at the end."
     folder = Path(folder)
+    json.dumps(dict(facts))  # an error now, not after training
     left = [run for run in runs if not run.file(store, folder).is_file()]
     jobs = [delayed(do_run)(run, str(store.folder), str(folder), facts) for run in left]
     parallel = Parallel(processes or os.cpu_count() or 1, return_as="generator_unordered")
@@ -156,6 +165,14 @@ def run_cells(
     return results(runs, store, folder)
 
 
+def _read_result(file: Path) -> dict:
+    try:
+        found = json.loads(file.read_text())
+        return found | {"R@5": float(found["R@5"])}
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{file}: no result of a run; delete it to make the run again") from error
+
+
 def results(
     runs: Sequence[CellRun],
     store: FeatureStore,
@@ -166,7 +183,7 @@ def results(
     for run in runs:
         file = run.file(store, Path(folder))
         if file.is_file():
-            rows.append(json.loads(file.read_text()))
+            rows.append(_read_result(file))
     return pd.DataFrame(rows).drop(columns="items", errors="ignore")
 
 # %% ../../nbs/comparison/687_curvature_runs.ipynb #f75d9923
@@ -222,6 +239,8 @@ def planned_tuning(
 ) -> tuple[list[CellRun], pd.DataFrame | None]:  # runs; `tuned`, None while runs are missing
     "The tuning runs that the results so far ask for: the grid, and steps beyond its edge."
     runs = tuning_runs(cells, **settings)
+    if not runs:
+        return runs, pd.DataFrame(columns=["rate", "weight", "R@5", "edge"]).rename_axis("cell")
     for extension in range(EXTENSIONS + 1):
         table = results(runs, store, folder)
         if len(table) < len(runs):
@@ -292,10 +311,12 @@ def study_progress(
 ) -> pd.DataFrame:  # a row per cell and one for all
     "Runs that are done, have failed and are left, by cell, and the hours that these take."
     found, rows, seconds = FeatureStore(store), {}, []
-    for cell in dict.fromkeys(cell for group in groups for cell in GROUPS[group]):
+    cells = dict.fromkeys(cell for group in groups for cell in GROUPS[group])
+    for cell in cells:
         runs, best = planned_tuning([cell], found, folder, **settings)
         study = [] if best is None else study_runs([cell], best, seeds, **settings)
-        files = [run.file(found, Path(folder)) for run in (*runs, *study)]
+        shared = cell.tuned_as != cell and cell.tuned_as in cells  # counted with that cell
+        files = [run.file(found, Path(folder)) for run in (*([] if shared else runs), *study)]
         done = [file for file in files if file.is_file()]
         seconds += [json.loads(file.read_text())["seconds"] for file in done]
         failed = sum(file.with_suffix(".error").is_file() for file in files)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from ..config import check_least
+from ..config import check_least, suggest
 from ..geometry.cones import angle_outside_cone, exterior_angle, half_aperture
 from ..geometry.lorentz import dist, dist0, exp0, pairwise_dist
 from hypvl.geometry.spaces import (
@@ -59,6 +59,7 @@ class MappedSpace(Geometry):
     """
 
     symmetric = True
+    mode, eps = "stable", 0.0  # of the Lorentz maps of its points
 
     def __init__(
         self,
@@ -74,6 +75,8 @@ class MappedSpace(Geometry):
         self.sphere = space.endswith("sphere")
         self.has_cones = not self.sphere
         super().__init__(dimension + self.sphere, temperature)
+        if self.curved:
+            self.register_buffer("curvature", torch.ones(1), persistent=False)
         for side in ("image", "text"):
             self.register_buffer(f"median_{side}", torch.zeros(()))
             if radius is not None:
@@ -195,6 +198,10 @@ class MappedConfig(GeometryConfig, kind="mapped"):
 
     def __post_init__(self):
         check_least(self, dimension=1)
+        if self.space not in SPACES:
+            raise ValueError(f"space: unknown {self.space!r}.{suggest(self.space, SPACES)}")
+        if not self.image_radius > 0:
+            raise ValueError(f"image_radius must be above 0, got {self.image_radius}")
         if self.space.endswith("sphere") and self.radius is not None:
             raise ValueError(f"radius: a sphere has radius 1, got {self.radius}; None is free")
         if self.radius is not None and not self.radius > 0:

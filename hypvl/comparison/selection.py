@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 
 from .candidates import Candidate, candidates
 from hypvl.comparison.head_training import (
+    boxed_images,
     chance_recall,
     raw_recall,
     recall_per_image,
@@ -307,8 +308,9 @@ def compare(
     """Compare four geometries and three losses on the pairs of a feature store.
 
     Validation chooses learning rates and ranks; the best is estimated again on the test split.
-    Boxes and phrases are trained on where the store has them. Raises ValueError for a store
-    without pairs in one of its splits, for fewer images than seeds, and for no seed, step or rate.
+    Boxes and phrases are trained on where all training images have some. Raises ValueError for a
+    store without pairs in one of its splits, for fewer images than seeds, and for no seed, step or
+    rate.
     """
     if steps is not None and steps < 1:
         raise ValueError(f"steps: 1 or more, got {steps}")
@@ -326,8 +328,11 @@ def compare(
     batch_size = batch_size or min(256, max(8, images["train"] // 4))
     steps = steps or default_steps(images["train"], batch_size)
     setting = TrainingSetting(found, steps, batch_size, tuple(rates), device)
-    compared = candidates(dim, boxes=len(found.boxes("train")) > 0)
+    boxed = boxed_images(found)
+    compared = candidates(dim, boxes=boxed == images["train"])
     say(f"{found!r}; {images['train']:,} training images")
+    if 0 < boxed < images["train"]:
+        say(f"boxes are left out: {boxed:,} of {images['train']:,} training images have any")
     say(
         f"{_duration(seconds_of(setting, compared, seeds))} for {len(compared)} candidates, "
         f"{len(rates)} learning rates and {seeds} seed{'s' * (seeds > 1)}"

@@ -162,6 +162,16 @@ class HeadInput(nn.Module):
 
     def attach(self, encoder: Any):
         "Read through this encoder; ValueError for another width, or for other weights."
+        self.check(encoder)
+        probe = _probe(encoder, self.side)
+        self.trained_on = self.trained_on or FrozenEncoder(encoder.name, encoder.hash, probe)
+        self._attached = [encoder]
+
+    def check(self, encoder: Any):
+        "Raise unless this is an encoder with the width and weights of the training features."
+        if not hasattr(encoder, "width"):
+            got = type(encoder).__name__
+            raise TypeError(f"{self.side}: an encoder of load_encoder is needed, got {got}")
         width = encoder.width.get(self.side)
         if width != self.width:
             message = f"{self.side} features of width {self.width} needed, got {width}"
@@ -178,8 +188,6 @@ class HeadInput(nn.Module):
                 f"attach: the head was trained on {self.side} features of {known.name}; "
                 f"{encoder.name} gives others (another activation, pooling or preprocessing)"
             )
-        self.trained_on = known
-        self._attached = [encoder]
 
     def encoder(self) -> Any:
         "The encoder that is attached, or the one that the config names, loaded at first use."
@@ -287,6 +295,8 @@ class HyperbolicHead(ImageTextModel):
         Raises ValueError for another modality, another width, or other weights than those whose
         features the head was trained on.
         """
+        for side, encoder in encoders.items():  # all or none
+            self._reader(side).check(encoder)
         for side, encoder in encoders.items():
             self._reader(side).attach(encoder)
         known = {side: r.trained_on for side, r in self.readers.items() if r.trained_on}

@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from ..comparison.curvature import CELLS, Cell
-from ..comparison.curvature_runs import PRIMARY, effects
+from ..comparison.curvature_runs import PRIMARY, CellRun, effects
 from .claims import SEEDS, Tested, claim_test, detectable, outcomes, t_interval
 from .figures import COLOURS, Drawing, panels, style
 
@@ -37,15 +37,25 @@ def contrasts(
     "The primary contrasts with outcome, adjusted p-value and detectable effect."
     run = {*table["cell"]}
     pairs = {name: pair for name, pair in PRIMARY.items() if {*pair} <= run}
+    for pair in pairs.values() if "features" in table else ():
+        if table.loc[table["cell"].isin(pair), "features"].nunique() > 1:
+            raise ValueError(f"cells: {pair[0]!r} and {pair[1]!r} were run on different features")
     rows = pd.DataFrame([_difference(table, *pair) for pair in pairs.values()])
     rows.insert(0, "contrast", [f"{cell} − {rival}" for cell, rival in pairs.values()])
-    if not len(rows) or rows["seeds"].min() < SEEDS:
-        return rows.assign(outcome=f"not run: fewer than {SEEDS} seeds")
-    by_pair = [effects(table, *pair).to_numpy() for pair in pairs.values()]
-    tests = [claim_test([one], EQUIVALENCE) for one in by_pair]
-    tests += [Tested(p=1.0, p_within=1.0, positive=False)] * (len(PRIMARY) - len(pairs))
+    by_pair = [effects(table, *pair) for pair in pairs.values()]
+    folds = [{seed % CellRun.folds for seed in one.index} for one in by_pair]
+    whole = np.array([len(own) >= SEEDS for own in folds])
+    untested = Tested(p=1.0, p_within=1.0, positive=False)
+    tests = [
+        claim_test([one.to_numpy()], EQUIVALENCE) if enough else untested
+        for one, enough in zip(by_pair, whole)
+    ]
+    tests += [untested] * (len(PRIMARY) - len(pairs))
     outcome, p = (found[: len(pairs)] for found in outcomes(tests))
-    return rows.assign(outcome=outcome, p=p, detectable=[detectable(one) for one in by_pair])
+    sizes = [detectable(one.to_numpy()) for one in by_pair]
+    rows = rows.assign(outcome=outcome, p=p, detectable=sizes)
+    rows["outcome"] = rows["outcome"].where(whole, f"not run: fewer than {SEEDS} seeds")
+    return rows.assign(p=rows["p"].where(whole), detectable=rows["detectable"].where(whole))
 
 
 def radius_curve(
@@ -87,10 +97,20 @@ def radius_table(
 def missing_cells(
     cells: Iterable[Cell],
     earlier: str | Path,  # folder of the earlier part; empty: there is none
+    file: str = "results.csv",  # in that folder, with a column `cell`
 ) -> list[Cell]:
     "The cells that an earlier part of the study has no rows of."
-    before = {*pd.read_csv(Path(earlier) / "results.csv")["cell"]} if earlier else set()
-    return [cell for cell in cells if cell.name not in before]
+    return [cell for cell in cells if cell.name not in {*_earlier_rows(earlier, file)["cell"]}]
+
+
+def _earlier_rows(earlier, file) -> pd.DataFrame:
+    "Rows of an earlier part."
+    if not earlier:
+        return pd.DataFrame({"cell": []})
+    path = Path(earlier) / file
+    if not path.is_file():
+        raise FileNotFoundError(f"earlier: {str(earlier)!r} has no {file}, which a study writes")
+    return pd.read_csv(path)
 
 
 def with_earlier(
@@ -99,9 +119,7 @@ def with_earlier(
     file: str,  # in that folder, of the same kind of rows
 ) -> pd.DataFrame:
     "Rows of an earlier part of the study and then those of this one; a cell belongs to one part."
-    if not earlier:
-        return table
-    before = pd.read_csv(Path(earlier) / file)
+    before = _earlier_rows(earlier, file)
     if twice := [cell for cell in before["cell"].unique() if cell in {*table["cell"]}]:
         raise ValueError(f"earlier: {twice[0]!r} was run in both parts of the study")
     return pd.concat([part for part in (before, table) if len(part)], ignore_index=True)
