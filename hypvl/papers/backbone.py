@@ -95,17 +95,19 @@ def _choose(model: DualEncoder, images: Tensor, texts: Sequence[str]) -> Tensor:
     return model.classify(images, texts, template="{}").argmax(1).cpu()
 
 
+_SCENES = 400  # for retrieval
+_PER_LEAF = 5  # pictures of each species
+
+
 def world_scores(
     model: DualEncoder,
-    scenes: int = 400,  # for retrieval
-    per_leaf: int = 5,  # pictures of each species
     source: WorldSource = WorldSource(),  # of its training
 ) -> dict[str, float]:
     "Retrieval and classification on new synthetic pictures, in per cent."
     world = World(source.world)
     leaves = sorted(world.paths)
     images, truth = [], []
-    for index in range(per_leaf * len(leaves)):
+    for index in range(_PER_LEAF * len(leaves)):
         leaf = leaves[index % len(leaves)]
         scene = world.scene("val", 100_000 + index, count=1, leaf=leaf)
         images.append(world.render(scene).image)
@@ -118,7 +120,7 @@ def world_scores(
         found[level] = _share(_choose(model, pixels, texts) == wanted)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        raw = write_grit(world, "val", scenes, place / "raw", progress=False)
+        raw = write_grit(world, "val", _SCENES, place / "raw", progress=False)
         size = model.config.vision.image_size
         wanted = PrepareConfig(size=size, min_area=source.min_area, subsampling=0)
         prepare(raw, place / "val", wanted, progress=False)
@@ -157,14 +159,16 @@ def composition_scores(
     return {"pair area": round(100 * area, 2), "pair loss": round(float(loss), 3)}
 
 # %% ../../nbs/papers/810_backbone.ipynb #6644aba7
+_IMAGES = 600  # pictures of the validation split, of all its pairs alike
+
+
 def states_scores(
     model: DualEncoder,
-    images: int = 600,  # pictures of the validation split, of all its pairs alike
     source: StatesSource = StatesSource(),  # of its training
 ) -> dict[str, float]:
     "States, shapes and pairs on fresh pictures of the validation pairs, in per cent."
     world = StateWorld(source.world)
-    every = range(0, world.images("val"), max(1, world.images("val") // images))
+    every = range(0, world.images("val"), max(1, world.images("val") // _IMAGES))
     scenes = [world.scene("val", index) for index in every]
     shown = [pairs_of(scene)[0] for scene in scenes]
     pixels = _pixels([world.render(scene).image for scene in scenes])

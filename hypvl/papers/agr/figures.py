@@ -58,7 +58,7 @@ def _phase_key(steps: int) -> str:
 _REWARD = "reward of entropy, as a share"
 
 
-_KINDS = {"four_phase": "four phases", "single": "single schedule"}
+_KINDS: dict[CurriculumKind, str] = {"four_phase": "four phases", "single": "single schedule"}
 
 
 _LOOKS = {  # α and β may be one line
@@ -68,17 +68,15 @@ _LOOKS = {  # α and β may be one line
 }
 
 # %% ../../../nbs/papers/agr/938_figures.ipynb #fd6b7618
-def curriculum_figure(
-    steps: int = PUBLISHED_STEPS,  # of the run
-    kinds: Sequence[CurriculumKind] = ("four_phase", "single"),
-) -> Drawing:
-    "α, β and the reward of entropy over the steps (Figure 3)."
+def curriculum_figure() -> Drawing:
+    "α, β and the reward of entropy over the published steps (Figure 3)."
     rows = []
-    end = int(1.2 * _phase_ends(steps)["soft launch"])
+    ends = _phase_ends(PUBLISHED_STEPS)
+    end = int(1.2 * ends["soft launch"])
     points = sorted({round(end * n / 400) for n in range(401)})
-    for kind in kinds:
-        curriculum = Curriculum(kind, steps)
-        annealing = RoutedObjective(steps).annealing
+    annealing = RoutedObjective().annealing
+    for kind in _KINDS:
+        curriculum = Curriculum(kind)
         for step in points:
             values = {"α": curriculum.alpha(step), "β": curriculum.beta(step)}
             values[_REWARD] = annealing.factor(step)
@@ -87,12 +85,12 @@ def curriculum_figure(
     data = pd.DataFrame(rows)
     colours = palette(["α", "β", _REWARD], {"α": "#0072B2", "β": "#D55E00", _REWARD: "#767676"})
     with style():
-        figure, axes = panels(len(kinds), width=3.6, height=2.3, sharey=True)
-        for axis, kind in zip(axes[0], kinds):
+        figure, axes = panels(len(_KINDS), width=3.6, height=2.3, sharey=True)
+        for axis, kind in zip(axes[0], _KINDS):
             if kind == "four_phase":
-                _shade(axis, steps)
+                _shade(axis, PUBLISHED_STEPS)
                 start = 0.0
-                for phase, stop in _phase_ends(steps).items():
+                for phase, stop in ends.items():
                     stop = min(end, stop)
                     look = {"ha": "center", "fontsize": 6.5, "color": ".3"}
                     axis.text((start + stop) / 2, 1.07, phase, **look)

@@ -276,14 +276,13 @@ def fit_rate(
 def convergence_rates(
     history: pd.DataFrame,  # `step` and the columns
     columns: Mapping[str, str],  # name of a head → column of its loss
-    unit: float = 1000,  # steps that are one unit of time
 ) -> pd.DataFrame:  # one row per head: rate, floor, drop, r2, within, resolved, and the ratio
-    "Rates of several losses of one log, over that of the last where both are resolved."
+    "Rates per thousand steps of a log's losses, over that of the last where both are resolved."
     _needs(history, "step", *columns.values())
     rows = []
     for name, column in columns.items():
         own = history[["step", column]].dropna()
-        fit = fit_rate(own["step"], own[column], unit)
+        fit = fit_rate(own["step"], own[column])
         rows.append({"head": name, **fit._asdict(), "resolved": fit.resolved})
     found = pd.DataFrame(rows)
     both = found["resolved"] & found["resolved"].iloc[-1]
@@ -293,7 +292,6 @@ def convergence_rates(
 def saturated_share(
     delta: Sequence[float] | Float[ndarray, "n"],  # bounded residuals of pairs
     limit: float = 5.0,  # Δmax
-    at: float = 0.95,  # share of the limit from which a residual counts
 ) -> float:
-    "Share of pairs whose residual is at its bound."
-    return float((np.abs(np.asarray(delta, dtype=float)) > at * limit).mean())
+    "Share of pairs whose residual is at its bound, above 95 % of it."
+    return float((np.abs(np.asarray(delta, dtype=float)) > 0.95 * limit).mean())

@@ -111,12 +111,12 @@ def _constants(study: Study) -> Drawing:
 _NOT_KEPT = "*not drawn: weights are not kept*"
 
 
-def _trained(study: Study, model: str) -> tuple[Any, DataPaths, Recipe] | None:
-    "A model of the first section and seed with its test data; None without its weights."
+def _trained(study: Study) -> tuple[Any, DataPaths, Recipe] | None:
+    "AGR of the first section and seed with its test data; None without its weights."
     recipes = study.recipes[study.parameters.sections[0]]
-    recipe = next((one for one in recipes if one.name == model), None)
+    recipe = next((one for one in recipes if one.name == "AGR"), None)
     if recipe is None or recipe.hash not in study.runs:
-        raise NoFrame(f"model: no run of {model!r} in this study")
+        raise NoFrame("model: no run of 'AGR' in this study")
     weights = study.runs[recipe.hash].folder / "model"
     if not weights.exists():
         return None
@@ -127,7 +127,7 @@ def _trained(study: Study, model: str) -> tuple[Any, DataPaths, Recipe] | None:
 
 def _leaning(study: Study) -> Drawing | Markdown:
     "From one caption of every test scene."
-    found = _trained(study, "AGR")
+    found = _trained(study)
     if found is None:
         return Markdown(_NOT_KEPT)
     trained, data, _ = found
@@ -206,16 +206,16 @@ FIGURES = {
 }
 
 # %% ../../../nbs/papers/agr/939_paper.ipynb #291e81bf
-def queries(study: Study, model: str = "AGR", listed: int = 3) -> pd.DataFrame:
-    "The texts with the lowest and the highest gates, of the first seed."
-    rows = _of(study, "gates", model)
+def queries(study: Study) -> pd.DataFrame:
+    "The texts with the lowest and the highest gates of AGR, of the first seed."
+    rows = _of(study, "gates", "AGR")
     own = rows[rows["seed"].eq(study.parameters.seeds[0])].rename(columns={"text": "query"})
-    return extreme_gates(own.drop_duplicates("query"), listed).round(3)
+    return extreme_gates(own.drop_duplicates("query")).round(3)
 
 
-def correlations(study: Study, model: str = "AGR") -> pd.DataFrame:
-    "Correlation of a caption's gate with its labels, for the first seed."
-    rows = _of(study, "gates", model)
+def correlations(study: Study) -> pd.DataFrame:
+    "Correlation of a caption's gate in AGR with its labels, for the first seed."
+    rows = _of(study, "gates", "AGR")
     own = rows[rows["seed"].eq(study.parameters.seeds[0]) & rows["level"].eq("caption")]
     known = own.drop_duplicates("text")
     columns = ("words", "depth", "abstract", "attribute")  # of photographs depth is not known
@@ -262,9 +262,9 @@ GROUPS = {  # column of the gates → its values as the table calls them, abstra
 }
 
 
-def gates_of_captions(study: Study, model: str = "AGR") -> pd.DataFrame:  # one row per group
-    "Mean gate of captions by the level of their names and by kind; all seeds."
-    rows, parts = _of(study, "gates", model), []
+def gates_of_captions(study: Study) -> pd.DataFrame:  # one row per group
+    "Mean gate of captions in AGR by the level of their names and by kind; all seeds."
+    rows, parts = _of(study, "gates", "AGR"), []
     captions = rows[rows["level"].eq("caption")].drop_duplicates(["seed", "text"])
     if not {*GROUPS} <= {*captions}:
         raise NoFrame("the captions of these data do not say which levels they name")
@@ -478,13 +478,9 @@ def _step_times(history: pd.DataFrame) -> pd.DataFrame:
 SEARCHED = 500  # points of either modality that are searched
 
 
-def search_depths(
-    study: Study,
-    model: str = "AGR",
-    best: Sequence[int] = (1, 10),  # number of searched points
-) -> pd.DataFrame | Markdown:  # one row per query modality and number
+def search_depths(study: Study) -> pd.DataFrame | Markdown:  # one row per query modality and number
     "Depth in both heads' lists at which the best of validation scenes are proved; first seed."
-    found = _trained(study, model)
+    found = _trained(study)
     if found is None:
         return Markdown(_NOT_KEPT)
     trained, data, recipe = found
@@ -495,7 +491,7 @@ def search_depths(
     for query, key in ways:
         index = build_index(trained.geometry, points[key], side=query)
         gate = trained.geometry.parts(points[query]).query_weights.gate.mean().item()
-        for k in best:
+        for k in (1, 10):  # number of searched points
             hits = index.search(points[query], k, certify=True)
             same = hits.ids == brute_force(index, points[query], k).ids
             row = {"query": query, "best": k, "among": len(points[key]), "mean gate": gate}

@@ -38,11 +38,10 @@ def router_entropy(
 def router_balance(
     weight: Float[Tensor, "I T"],  # the router's, of the local images
     context: Context,  # of the step
-    target: float = 0.5,  # mean weight that costs nothing
 ) -> Float[Tensor, ""]:
-    "Squared distance of the mean weight of all processes from `target` (AGR, Eq. 25)."
+    "Squared distance of the mean weight of all processes from a half (AGR, Eq. 25)."
     mean = weight.mean()
-    off = context.total(mean) / context.processes - target
+    off = context.total(mean) / context.processes - 0.5
     by_this_process = 2 * off * (mean - mean.detach())  # 0, with the gradient of its share
     return off.square() + by_this_process
 
