@@ -6,8 +6,6 @@
 __all__ = ['LINES', 'parse_figure', 'loss_figure', 'attachment_rates', 'inside_rates', 'recovery_figure', 'weight_figure']
 
 # %% ../../../nbs/papers/syntax/849_figures.ipynb #9885d19c
-from collections.abc import Sequence
-
 import numpy as np
 import pandas as pd
 import seaborn as sns
@@ -43,10 +41,9 @@ def _draw_edge(axis: Axes, dependant: int, head: int, label: str) -> None:
 # %% ../../../nbs/papers/syntax/849_figures.ipynb #a43b47f6
 def parse_figure(
     parse: Parse,  # of one caption
-    drop: Sequence[str] = ("punct",),  # labels of words that are left out
 ) -> Drawing:
-    "Figure 1 of the syntax paper: both terms of the loss on a parsed caption."
-    kept = [word for word, dep in enumerate(parse.deps) if dep not in drop]
+    "Figure 1 of the syntax paper: both terms of the loss on a parsed caption without punctuation."
+    kept = [word for word, dep in enumerate(parse.deps) if dep != "punct"]
     place = {word: n for n, word in enumerate(kept)}
     edges, farthest = [], 1
     with style():
@@ -166,7 +163,6 @@ def _bars(axis: Axes, rates: pd.DataFrame, by: str, colours: dict, models: list)
 def _draw_recovery(
     attachment: pd.DataFrame,  # of `attachment_rates`
     inside: pd.DataFrame,  # of `inside_rates`
-    intervals: str = "95 % interval over seeds",
 ) -> Drawing:
     "The figure of its rates."
     models = list(dict.fromkeys(attachment["model"]))
@@ -188,7 +184,7 @@ def _draw_recovery(
             for handle, label in zip(*axis.get_legend_handles_labels()):
                 handles[label] = handle
         left.set_yticks(range(len(models)), [model.replace(", ", ",\n") for model in models])
-        interval = Line2D([], [], color=".15", lw=1.1, label=intervals)
+        interval = Line2D([], [], color=".15", lw=1.1, label="95 % interval over seeds")
         handles[interval.get_label()] = interval
         where = {"loc": "outside lower center", "ncols": 5, "frameon": False}
         figure.legend(handles.values(), handles.keys(), **where)

@@ -120,16 +120,16 @@ def scores_by_dataset(
     return in_groups(wide.rename_axis(columns=None).reset_index(), "model", groups)
 
 
-def edges_by_label(
-    study: Study,
-    least: int = 30,  # edges of a label
-) -> pd.DataFrame:
+_LEAST = 30  # edges of a label that is shown
+
+
+def edges_by_label(study: Study) -> pd.DataFrame:
     "Share of edges and of other pairs of words inside the cone in %, by dependency label."
     edges = study.frame("edges").astype({"inside": float, "control_inside": float})
     groups = edges.groupby(["model", "label"])
     shares = groups[["inside", "control_inside"]].mean().mul(100).round(1)
     shares["edges"] = groups.size()
-    return shares[shares["edges"] >= least]
+    return shares[shares["edges"] >= _LEAST]
 
 
 def visible_edges(study: Study) -> pd.DataFrame:

@@ -142,7 +142,6 @@ def recovery(
     geometry: Product,  # or another with `cones`
     captions: Iterable[PointsAndHeads],  # points and gold heads of each caption's words
     seed: int = 0,  # of random trees
-    dataset: str = "captions",  # for the rows
 ) -> pd.DataFrame:  # item values of metric 'uas', with the kind of tree in column `tree`
     "Unlabelled attachment of cone trees and of baseline trees."
     rng = np.random.default_rng(seed)
@@ -164,7 +163,7 @@ def recovery(
         raise ValueError("captions: none has two words")
     frames = []
     for name, values in attached.items():
-        rows = item_values({"uas": values}, suite="syntax", dataset=dataset, score="paper")
+        rows = item_values({"uas": values}, suite="syntax", dataset="captions", score="paper")
         frames.append(rows.assign(tree=name))
     return pd.concat(frames, ignore_index=True)
 

@@ -182,10 +182,9 @@ def parse_frames(
     recipe: Recipe,
     out: Path,
     progress: bool = False,
-    limit: int = 300,  # captions
 ) -> dict[str, pd.DataFrame]:
     "A probe: recovery of gold parses, and the edges inside the cones."
-    tested = tested_parses(data, recipe.test or recipe.data, limit)
+    tested = tested_parses(data, recipe.test or recipe.data, limit=300)
     if not tested:
         return {}
     captions, parses = (list(part) for part in zip(*tested))
