@@ -8,7 +8,7 @@ __all__ = ['ONE_IMAGE', 'SceneTree', 'scene_tree', 'richest_scene', 'geodesic', 
            'best_roots', 'class_tree_figure', 'frequency_figure', 'order_means', 'order_figure']
 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #95f0b0b2
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import networkx as nx
@@ -77,24 +77,28 @@ def scene_tree(boxes: Boxes, pairs: Pairs, image: int) -> SceneTree:
     return SceneTree(boxes, image, nx.transitive_reduction(graph))
 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #77b7bf91
+_MOST_BOXES = 9  # that a picture can show
+
+
 def richest_scene(
     boxes: Boxes,
     pairs: Pairs,
-    most: int = 9,  # boxes that a picture can show
     images: Iterable[int] | None = None,  # to choose from; None: the first 300
 ) -> SceneTree:
     "The picture of few boxes whose order is deepest, then the one with most boxes."
     best, found = (-1, -1), None
     for image in range(min(300, len(boxes.images))) if images is None else images:
         count = boxes.starts[image + 1] - boxes.starts[image]
-        if not 2 <= count <= most or min(_sides(boxes, image)) < 0.05:
+        if not 2 <= count <= _MOST_BOXES or min(_sides(boxes, image)) < 0.05:
             continue
         tree = scene_tree(boxes, pairs, image)
         size = max(tree.depth.values()), int(count)
         if size > best:
             best, found = size, tree
     if found is None:
-        raise ValueError(f"boxes: no picture has 2 to {most} boxes that are large enough to show")
+        raise ValueError(
+            f"boxes: no picture has 2 to {_MOST_BOXES} boxes that are large enough to show"
+        )
     return found
 
 
@@ -150,14 +154,16 @@ def _directions(graph: nx.DiGraph) -> dict[int, float]:
     return {node: turn + _TWIST * deep[node] for node, turn in angle.items()}
 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #be6e4fb4
+_STEP = 0.95  # hyperbolic distance of two levels
+
+
 def concept_figure(
     tree: SceneTree,
     views: Views,  # of its boxes
-    step: float = 0.95,  # distance of two levels
 ) -> Drawing:
     "A scene, its objects and their parts in a Poincaré disk."
     depth, angle, rows = tree.depth, _directions(tree.graph), []
-    points = {node: _at(angle[node], step * depth[node]) for node in tree.graph}
+    points = {node: _at(angle[node], _STEP * depth[node]) for node in tree.graph}
     with style():
         figure = Figure(figsize=(5.4, 5.4), layout="constrained")
         axis = figure.subplots()
@@ -227,14 +233,16 @@ def _in_reading_order(tree: SceneTree) -> list[int]:
     return list(nx.dfs_preorder_nodes(tree.graph, SCENE))
 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #eadd3651
+_FOREIGN = 8  # boxes of other images that are shown, at most
+
+
 def pair_figure(
     tree: SceneTree,
     cross: Pairs,  # scene → box of another image, of one epoch
     views: Views,
-    most: int = 8,  # foreign boxes that are shown
 ) -> Drawing:
     "The pairs of a picture: scene and boxes, box and box, scene and foreign boxes."
-    foreign = cross.take(cross.image == tree.image).child[:most]
+    foreign = cross.take(cross.image == tree.image).child[:_FOREIGN]
     rows = tree.frame().assign(kind="within the image")
     for row in foreign.tolist():
         label = tree.boxes.names[tree.boxes.label[row]]
@@ -301,12 +309,10 @@ def _draw_triangle(axis: Axes, x, y, line) -> dict[str, float]:
     return dict(zip(("beta1", "alpha2"), angles))
 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #529bf121
-def angle_figure(
-    x: Sequence[float] = (1.1, -0.3),  # the whole, in the hyperbolic plane
-    y: Sequence[float] = (0.9, 2.6),  # a part
-) -> Drawing:
+def angle_figure() -> Drawing:
     "The triangle of origin, whole and part, in the disk and in the plane."
-    a, b = (torch.tensor(point, dtype=torch.float64) for point in (x, y))
+    whole, part = (1.1, -0.3), (0.9, 2.6)  # in the hyperbolic plane
+    a, b = (torch.tensor(point, dtype=torch.float64) for point in (whole, part))
     plane = [lorentz.to_poincare(point, c=1.0).numpy() for point in (a, b)]
 
     def straight(p, q):
@@ -330,9 +336,11 @@ def angle_figure(
 _RIGHT = {True: ("#1a7f37", "-", "in the hierarchy"), False: ("#b3261e", ":", "not in it")}
 
 
+_RESULTS = 10  # of a query that are shown, at most
+
+
 def general_to_specific(
     hits: pd.DataFrame,  # query, model, rank, norm, …: the best boxes of each query
-    top: int = 10,  # that are shown
 ) -> pd.DataFrame:  # some of the rows, with their place
     "The results of a query by their distance from the root, some evenly from first to last."
     parts = []
@@ -340,9 +348,10 @@ def general_to_specific(
         has_radius = part["norm"].max() - part["norm"].min() > 1e-4 * part["norm"].max()
         if has_radius:
             part = part.sort_values(["norm", "rank"])
-            part = part.iloc[np.linspace(0, len(part) - 1, min(top, len(part))).round().astype(int)]
+            some = np.linspace(0, len(part) - 1, min(_RESULTS, len(part)))
+            part = part.iloc[some.round().astype(int)]
         else:
-            part = part.sort_values("rank").head(top)
+            part = part.sort_values("rank").head(_RESULTS)
         parts.append(part.assign(place=range(len(part)), by="norm" if has_radius else "rank"))
     return pd.concat(parts, ignore_index=True)
 
@@ -373,23 +382,22 @@ def retrieval_figure(
     # query, model, rank, norm, file, x1, y1, x2, y2, label, hierarchical
     hits: pd.DataFrame,
     picture: Callable[[str], np.ndarray],  # of a file, [H, W, 3]
-    top: int = 10,  # results that are shown
 ) -> Drawing:
     "A query and, for each model, its results from general to specific."
     if not len(hits):
         raise ValueError("hits: no results to draw")
-    shown = general_to_specific(hits, top)
+    shown = general_to_specific(hits)
     models, queries = (list(dict.fromkeys(hits[name])) for name in ("model", "query"))
     lists = list(shown.groupby(["query", "model"], sort=False))
     lists.sort(key=lambda one: (queries.index(one[0][0]), models.index(one[0][1])))
     with style():
         figure = Figure(figsize=(9.6, 0.98 * len(lists) + 0.4), layout="constrained")
-        grid = figure.add_gridspec(len(lists), top + 2)
+        grid = figure.add_gridspec(len(lists), _RESULTS + 2)
         for line, ((query, model), part) in enumerate(lists):
             head = figure.add_subplot(grid[line, :2], xticks=[], yticks=[])
             head.imshow(picture(str(query)))
             head.set_ylabel(str(model).replace(", ", ",\n"), fontsize=8)
-            for place, hit in zip(range(top), part.itertuples()):
+            for place, hit in zip(range(_RESULTS), part.itertuples()):
                 axis = figure.add_subplot(grid[line, place + 2], xticks=[], yticks=[])
                 _draw_result(axis, crop_of(picture(str(hit.file)), hit), hit)
         marks = []
@@ -404,7 +412,6 @@ ONE_IMAGE = ", one image"  # suffix of models trained without boxes of other ima
 
 def precision_recall_figure(
     curves: pd.DataFrame,  # model, seed, threshold, precision, recall
-    named: int = 2,  # thresholds to write beside each curve
 ) -> Drawing:
     "Precision over recall, one line per model, mean over seeds at each threshold."
     if not len(curves):
@@ -424,17 +431,17 @@ def precision_recall_figure(
             line = rows[["recall", "precision"]] * 100
             axis.plot(line["recall"], line["precision"], dash, color=colour, lw=1.7, label=model)
             if dash == "-":
-                _name_thresholds(axis, rows, colour, named)
+                _name_thresholds(axis, rows, colour)
         axis.set(xlabel="recall, %", ylabel="precision, %", xlim=(0, 104))
         key = {"title": "numbers: thresholds", "title_fontsize": 8, "alignment": "left"}
         axis.legend(frameon=False, loc="upper right", **key)
     return Drawing(figure, mean.reset_index(drop=True))
 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #e89f921a
-def _name_thresholds(axis: Axes, rows: pd.DataFrame, colour: str, count: int) -> None:
-    "Dots with their threshold, evenly along the recall."
+def _name_thresholds(axis: Axes, rows: pd.DataFrame, colour: str) -> None:
+    "Two dots with their thresholds."
     shift = 0.07 * (len(axis.get_legend_handles_labels()[1]) - 1)  # so that they are apart
-    wanted = np.linspace(0.08, 0.33, count) + shift
+    wanted = np.array([0.08, 0.33]) + shift  # recall
     rows = rows[rows["recall"].lt(0.75)]  # beyond, all curves meet at the share of positives
     if not len(rows):
         return
@@ -491,8 +498,8 @@ def tree_of_edges(
     return ClassTree(graph, names)
 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #b61a87cf
-def best_roots(tree: ClassTree, count: int = 3) -> list[int]:
-    "Classes that nothing contains, those with the deepest and largest trees first."
+def best_roots(tree: ClassTree) -> list[int]:
+    "Up to three classes that nothing contains, those with the deepest and largest trees first."
     graph, roots = tree.graph, []
     height: dict[int, int] = {}
     for node in reversed(list(nx.topological_sort(graph))):
@@ -500,16 +507,15 @@ def best_roots(tree: ClassTree, count: int = 3) -> list[int]:
     for node in graph:
         if height[node] and not graph.in_degree(node):
             roots.append((-height[node], -len(nx.descendants(graph, node)), node))
-    return [node for *_, node in sorted(roots)[:count]]
+    return [node for *_, node in sorted(roots)[:3]]
 
 
 def class_tree_figure(
     tree: ClassTree,  # without cycles
-    roots: Sequence[int] | None = None,  # None: `best_roots`
     levels: int = 4,  # classes on a way down
 ) -> Drawing:
-    "Some classes with the classes below them, drawn sideways."
-    roots, rows = best_roots(tree) if roots is None else list(roots), []
+    "Up to three classes with the classes below them, drawn sideways."
+    roots, rows = best_roots(tree), []
     if not roots:
         raise ValueError("tree: no class contains another")
     branches = [_branch(tree, root, 0, levels) for root in roots]
@@ -539,13 +545,12 @@ def class_tree_figure(
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #945084fe
 def frequency_figure(
     classes: pd.DataFrame,  # role, label, count
-    most: int = 50,  # classes
 ) -> Drawing:
-    "Shares of the most frequent classes: bars for candidate boxes, dots for queries."
+    "Shares of the fifty most frequent classes: bars for candidate boxes, dots for queries."
     roles = {"candidate boxes": "candidates", "query boxes": "queries"}
     counts = classes.pivot_table(index="label", columns="role", values="count", aggfunc="sum")
     counts = counts.reindex(columns=[*roles]).fillna(0).astype(int)
-    names = counts.sort_values("candidate boxes", ascending=False, kind="stable").index[:most]
+    names = counts.sort_values("candidate boxes", ascending=False, kind="stable").index[:50]
     names = [name for name in names if counts["candidate boxes"][name]]
     shown = counts.loc[names]
     totals = counts.sum().clip(lower=1)

@@ -295,17 +295,15 @@ def evaluate_search(
     direction: str,  # 'parent_to_child' or 'child_to_parent'
     dataset: str,  # name of the set, for the rows
     score_name: str = "paper",  # of the score, for the rows
-    model: str | None = None,  # name of a baseline
     tops: Sequence[int] = TOPS,  # k of the same-class accuracy
     fractions: Sequence[float] = FRACTIONS,  # K of the hierarchical measures; (): none
-    memory: int = MEMORY,  # bytes for a block
 ) -> pd.DataFrame:  # item values of metrics such as parent_to_child_recall@45%
     "Same-class and hierarchical retrieval in one direction, query by query."
     measures: list[Measure] = [SameClass(search, tops)]
     if search.hierarchy is not None and len(fractions):
         measures.append(Hierarchical(search, fractions))
-    values = measure(score, search, measures, memory)
-    return _rows(values, search, direction, dataset, score_name, model)
+    values = measure(score, search, measures)
+    return _rows(values, search, direction, dataset, score_name, None)
 
 # %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #3b80b728
 @dataclass(frozen=True)
@@ -371,18 +369,20 @@ class _Knowing:
         return np.mean(found, axis=0)
 
 # %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #a57f1703
+_BLOCK = 256  # queries at a time
+
+
 def label_frequency(
     search: Search,
     hierarchical: bool = False,  # truth by the hierarchy
-    block: int = 256,  # queries at a time
 ) -> Float[np.ndarray, "N"]:  # 0 … 1
     "For how many of the queries a candidate is right: the best order that is the same for all."
     queries = len(search.queries)
     if search.candidates.ndim == 1 and not search.exclude_self:
         return search.wanted(hierarchical=hierarchical).mean(0)[search.candidates]
     total = np.zeros(len(search.candidates))
-    for start in range(0, queries, block):
-        total += search.right(slice(start, start + block), hierarchical).sum(0).numpy()
+    for start in range(0, queries, _BLOCK):
+        total += search.right(slice(start, start + _BLOCK), hierarchical).sum(0).numpy()
     return total / queries
 
 # %% ../../../nbs/papers/visual_hierarchies/871_instance_search.ipynb #e03020d6
@@ -392,7 +392,6 @@ def search_baselines(
     direction: str,  # 'parent_to_child' or 'child_to_parent'
     dataset: str,  # name of the set, for the rows
     radii: Sequence[float] | Float[np.ndarray, "N"] | None = None,  # of candidates; None: no row
-    score_name: str = "paper",  # of the score, for the rows
     tops: Sequence[int] = TOPS,  # as of `evaluate_search`
     fractions: Sequence[float] = FRACTIONS,
     draws: int = 20,  # random lists for the transport of `chance`
@@ -400,7 +399,7 @@ def search_baselines(
     memory: int = MEMORY,  # bytes for a block
 ) -> pd.DataFrame:  # item values of models chance, label_frequency, nearest_to_root and oracle
     "Rows of the baselines that see no picture, and of the upper bound."
-    names = direction, dataset, score_name
+    names = direction, dataset, "paper"
     queries, frames = len(search.queries), []
     if search.hierarchy is None:
         fractions = ()
@@ -464,14 +463,13 @@ def precision_recall(
     score: Callable[[slice], Float[Tensor, "q N"]],  # of a block of queries
     search: Search,
     thresholds: Sequence[float] | Float[np.ndarray, "T"] = ANGLE_THRESHOLDS,
-    memory: int = MEMORY,  # bytes for a block
 ) -> pd.DataFrame:  # columns threshold, precision, recall, queries, retrieving
     "Mean precision and recall at each threshold; `retrieving` queries retrieve something."
     edges = np.asarray(thresholds, dtype=float)
     rising = edges.ndim == 1 and len(edges) > 0 and (np.diff(edges) > 0).all()
     if not rising or not np.isfinite(edges).all():
         raise ValueError(f"thresholds: ascending numbers needed, got {edges.tolist()}")
-    values = measure(score, search, [Thresholds(search, edges)], memory)
+    values = measure(score, search, [Thresholds(search, edges)])
     precision, recall = values["precision"], values["recall"]
     asked, retrieving = ~np.isnan(recall[:, 0]), ~np.isnan(precision)
     total = np.nansum(precision, axis=0)

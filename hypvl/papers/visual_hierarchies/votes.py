@@ -40,11 +40,14 @@ def top_indices(
     return index.gather(1, best)
 
 
+_VOTERS = 5  # candidates nearest to a query
+
+
 def vote(
     queries: Float[Tensor, "Q D"],
     candidates: Float[Tensor, "N D"],
     labels: Sequence[int] | Int[np.ndarray, "N"],  # of the candidates
-    k: int = 5,  # voters
+    k: int = _VOTERS,
     memory: int = MEMORY,  # bytes for a block of queries
 ) -> Int[np.ndarray, "Q"]:
     "The class that most of the k nearest candidates by cosine have."
@@ -195,7 +198,6 @@ def evaluate_votes(
     clusters: Sequence[int] | Int[np.ndarray, "Q"] | None = None,
     # distance of each candidate from the root; None: without nearest_to_root
     radii: Float[np.ndarray, "N"] | None = None,
-    k: int = 5,  # voters
 ) -> pd.DataFrame:  # item values of metric vote_accuracy, with the baselines that ignore the query
     "Classification by neighbours, image by image."
     truth = read_integers("query_labels", query_labels, len(queries))
@@ -207,12 +209,12 @@ def evaluate_votes(
     classes = np.union1d(truth, known)
     commonest = np.bincount(known).argmax()
     values = {
-        None: vote(queries, candidates, known, k) == truth,
+        None: vote(queries, candidates, known) == truth,
         "chance": np.full(len(truth), 1 / len(classes)),
         "majority": truth == commonest,
     }
     if radii is not None and np.ptp(radii):
-        near = np.argsort(radii, kind="stable")[:k]
+        near = np.argsort(radii, kind="stable")[:_VOTERS]
         values["nearest_to_root"] = truth == _commonest(known[near][None])
     frames = []
     for model, numbers in values.items():
