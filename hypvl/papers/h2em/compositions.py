@@ -70,14 +70,13 @@ def own_candidates(
 def plain_candidates(
     model: CompositionalEncoder,  # whose towers are those of its backbone
     pairs: Sequence[Pair],
-    template: str = "a photo of {}",
 ) -> EncodedTexts:
     "Pairs and primitives as plain texts, which the backbone reads as it was trained to."
     backbone, place = find_backbone(model.config.backbone), model.pixel_mean.device
     names = model.config.vocabulary
     points = []
     for texts in ([" ".join(pair) for pair in pairs], names.states, names.objects):
-        prompts = [template.format(clean_name(text)) for text in texts]
+        prompts = [f"a photo of {clean_name(text)}" for text in texts]
         parts = [
             backbone.tokenizer(prompts[at : at + CHUNK]) for at in range(0, len(prompts), CHUNK)
         ]
@@ -458,10 +457,9 @@ def trained_parameters(
 @lru_cache
 def published_parameters(
     family: str,  # of `FAMILIES`
-    sizes: str = "ut-zappos",  # of `PUBLISHED`
 ) -> int:
-    "The same of a recipe of the paper at the sizes of a dataset; no weights are made."
-    recipe = composition_recipe(family, "paper", sizes=sizes)
+    "The same of a recipe of the paper at the sizes of UT-Zappos; no weights are made."
+    recipe = composition_recipe(family, "paper", sizes="ut-zappos")
     assert isinstance(recipe.model, CompositionalConfig)
     with torch.device("meta"):
         towers = find_backbone(recipe.model.untrained().backbone)

@@ -166,7 +166,6 @@ GRID = 3  # cells along each side
 def place_tokens(
     encoder: Encoder,  # timm:NAME of `load_encoder`, with a map of features
     pixels: Float[Tensor, "B 3 H W"],  # of `encoder.preprocess`
-    grid: int = GRID,
 ) -> Float[Tensor, "B N+1 W"]:
     "The feature of each picture, then those of the cells of a grid, row by row."
     network: Any = encoder.image
@@ -177,7 +176,7 @@ def place_tokens(
         raise ValueError(
             f"encoder {encoder.name!r}: a map [B, W, H, W] is needed, got {list(places.shape)}"
         )
-    cells = F.adaptive_avg_pool2d(places, grid).flatten(2).mT
+    cells = F.adaptive_avg_pool2d(places, GRID).flatten(2).mT
     return torch.cat([network.forward_head(places)[:, None], cells], 1).float()
 
 # %% ../../../nbs/papers/h2em/918_fashion_draws.ipynb #f900c2fb

@@ -73,10 +73,9 @@ CUSTOMARY = {  # replacements for names of UT-Zappos
 def read_word_vectors(
     path: str | Path,  # such as glove.6B.300d.txt
     names: Sequence[str],  # states or objects
-    replacements: Mapping[str, str] = CUSTOMARY,  # name -> words
 ) -> Float[np.ndarray, "n w"]:
     "A vector for each name: the mean over its words."
-    parts = [replacements.get(name, clean_name(name)).split() for name in names]
+    parts = [CUSTOMARY.get(name, clean_name(name)).split() for name in names]
     wanted = {word for words in parts for word in words}
     found = {}
     with open(path, encoding="utf-8") as file:

@@ -35,20 +35,19 @@ from .tables import METRICS
 
 # %% ../../../nbs/papers/h2em/915_figures.ipynb #f0460106
 RIGHT, WRONG = "#1a7f37", "#b3261e"
+_MODEL, _RIVAL = "H2EM", "Troika"
 
 
 def first_predictions(
     answers: pd.DataFrame,  # of one seed and setting: model, item, image, target, answer, right
-    model: str = "H2EM",
-    rival: str = "Troika",
     count: int = 4,  # of each kind
     skip: int = 0,  # of each kind, shown elsewhere
 ) -> pd.DataFrame:  # kind, image, target, answer and right of both, and counts
-    """The first pictures that the model alone gets right, and that it gets wrong, one per pair.
+    """The first pictures, one per pair: H²EM right and Troika wrong, then H²EM wrong.
 
     `alone` and `rival_alone` count the pictures, of `pictures`, that one alone gets right.
     """
-    sides = [answers[answers["model"].eq(name)].set_index("image") for name in (model, rival)]
+    sides = [answers[answers["model"].eq(name)].set_index("image") for name in (_MODEL, _RIVAL)]
     both = sides[0][["target", "answer", "right"]].join(
         sides[1][["answer", "right"]], rsuffix="_rival"
     )
@@ -65,7 +64,6 @@ def first_predictions(
 def prediction_figure(
     rows: pd.DataFrame,  # of `first_predictions`
     image: Callable[[str], np.ndarray],  # name → picture [H, W, 3]
-    names: tuple[str, str] = ("H2EM", "Troika"),
 ) -> Drawing:
     "Pictures with the truth and both answers below."
     kinds = [kind for kind in ("success", "failure") if rows["kind"].eq(kind).any()]
@@ -78,15 +76,15 @@ def prediction_figure(
             no_data(axes[0, 0], "no such picture")
         else:
             first = rows.iloc[0]
-            counts = f"{names[0]} {first['alone']}, {names[1]} {first['rival_alone']}"
+            counts = f"{_MODEL} {first['alone']}, {_RIVAL} {first['rival_alone']}"
             figure.suptitle(f"right alone: {counts} of {first['pictures']} pictures", fontsize=9)
         for line, kind in zip(axes, kinds):
             for axis, row in zip(line, rows[rows["kind"].eq(kind)].to_dict("records")):
                 axis.imshow(image(row["image"]))
                 axis.set_title(f"{kind}: {row['target']}", fontsize=8)
                 lines = (
-                    (names[0], row["answer"], row["right"]),
-                    (names[1], row["answer_rival"], row["right_rival"]),
+                    (_MODEL, row["answer"], row["right"]),
+                    (_RIVAL, row["answer_rival"], row["right_rival"]),
                 )
                 for place, (name, answer, right) in enumerate(lines):
                     where = {"transform": axis.transAxes, "ha": "center", "va": "top"}
@@ -169,10 +167,10 @@ def _links(data: pd.DataFrame) -> list[np.ndarray]:
     return pairs
 
 
-def _outermost(data: pd.DataFrame, sectors: int = 8) -> pd.DataFrame:
-    "The outermost point of each sector of the disk, among those of the most specific level."
+def _outermost(data: pd.DataFrame) -> pd.DataFrame:
+    "The outermost point of each eighth of the disk, among those of the most specific level."
     specific = data[data["level"].eq(data["level"].unique()[-1])]
-    sector = (np.arctan2(specific["y"], specific["x"]) / (2 * np.pi) * sectors).round() % sectors
+    sector = (np.arctan2(specific["y"], specific["x"]) / (2 * np.pi) * 8).round() % 8
     radius = (specific["x"] ** 2 + specific["y"] ** 2) ** 0.5
     return specific.loc[radius.groupby(sector).idxmax()].drop_duplicates("target")
 
@@ -216,7 +214,6 @@ def _draw_disk(data: pd.DataFrame) -> Figure:
 def disk_figure(
     points: pd.DataFrame,  # level, curvature, x0, x1, … of one run and side
     steps: int = 500,  # of Adam, for each of three starts
-    most: int = 100,  # points in the fit
 ) -> Drawing:
     "Points in the Poincaré disk, by level, with the edges between them."
     axes_of = [name for name in points.columns if name[0] == "x" and name[1:].isdigit()]
@@ -224,7 +221,7 @@ def disk_figure(
     x = torch.tensor(points[names].to_numpy(np.float64))
     generator = torch.Generator().manual_seed(0)
     c = float(points["curvature"].iloc[0])
-    found = fit_horopca(x, c=c, generator=generator, centre=False, steps=steps, most=most)
+    found = fit_horopca(x, c=c, generator=generator, centre=False, steps=steps, most=100)
     place = found(x).numpy()
     data = points[["side", "what", "level", "target"]].assign(x=place[:, 0], y=place[:, 1])
     radii = {"radius": np.hypot(*place.T), "radius_in_space": _disk_radius(x, c)}
@@ -313,10 +310,10 @@ def cells_of_factorial(
 def factorial_figure(
     cells: pd.DataFrame,  # of `cells_of_factorial`
     effects: pd.DataFrame,  # rows of `Study.judged`: id, effect, low, high, interval
-    metric: str = "auc",  # of METRICS
 ) -> Drawing:
     "Cells, and the main effect of each factor."
     colours = {True: "#0072B2", False: "#767676"}
+    metric = METRICS["auc"]
     with style():
         figure, axes = panels(2, 1, width=4.2, height=2.7)
         left, right = axes[0]
@@ -329,9 +326,7 @@ def factorial_figure(
             look = {"marker": "_", "ms": 22, "mew": 2, "ls": "", "color": colours[bool(curved)]}
             left.plot(mean.index, 100 * mean, label="curved" if curved else "flat", **look)
         left.set_xticks(range(4), ["neither", "L_DA", "L_TE", "both"])
-        left.set(
-            ylabel=f"{METRICS[metric]}, %", title="cells, a dot per seed and a line for their mean"
-        )
+        left.set(ylabel=f"{metric}, %", title="cells, a dot per seed and a line for their mean")
         left.legend(frameon=False, markerscale=0.5)
         left.grid(axis="x", visible=False)
         known = effects.set_index("id").reindex(FACTORS)
@@ -340,7 +335,7 @@ def factorial_figure(
             right.plot(row.effect, y, "o", color=".2", ms=5)
         right.axvline(0, color=".25", lw=1)
         right.set_yticks(range(len(FACTORS)), FACTORS)
-        right.set(ylim=(2.5, -0.5), xlabel=f"effect on {METRICS[metric]}, points")
+        right.set(ylim=(2.5, -0.5), xlabel=f"effect on {metric}, points")
         intervals = [name for name in effects["interval"].dropna().unique() if name]
         right.set_title(", ".join(["main effects", *intervals]))
     columns = ["id", "effect", "low", "high", "interval"]
