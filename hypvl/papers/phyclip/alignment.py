@@ -148,14 +148,12 @@ def factor_alignment(
     present: Bool[np.ndarray, "N F"],  # which families are in which item
     families: Sequence[str],  # names of the families
     rng: np.random.Generator,  # draws the permutations
-    bins: int = 8,  # bins of the norm
     permutations: int = 200,  # of the null hypothesis
     within: Int[np.ndarray, "N"] | None = None,  # shuffle only among items with the same value
-    groups: int = 20,  # groups of the jackknife
 ) -> Alignment:
     "Information between factors and families, with the best assignment and a permutation null."
     norms = np.asarray(norms, dtype=float)
-    codes = quantile_bins(norms, bins)
+    codes = quantile_bins(norms)
     n, factors = codes.shape
     present = _checked_presence(present, families, n)
     one_hot, held = _one_hot(codes), present.astype(np.float32)
@@ -169,7 +167,7 @@ def factor_alignment(
     normalised = (bits - null) / entropy
     value = _assigned_mean(normalised)
     by_chance = np.array([_assigned_mean((draw - null) / entropy) for draw in draws])
-    group = rng.permutation(n) % groups
+    group = rng.permutation(n) % 20  # twenty groups for the jackknife
     half, auc_half = _jackknife_half_widths(norms, one_hot, present, null, group)
     auc = _assigned_auc(norms, present, normalised)
     by_chance_auc = []
@@ -217,11 +215,10 @@ def aspect_information(
     aspects: Mapping[str, pd.DataFrame],  # aspect → questions as columns, items as rows, bool
     rng: np.random.Generator,  # draws the permutations
     within: Mapping[str, np.ndarray] | None = None,  # aspect → shuffle among equal values only
-    bins: int = 8,  # bins of the norm
     permutations: int = 200,  # of the null hypothesis
 ) -> pd.DataFrame:  # factor, aspect, question, information (share of entropy), null_high, p
     "For each factor and aspect the property of largest information above chance."
-    codes = quantile_bins(norms, bins)
+    codes = quantile_bins(norms)
     n, factors = codes.shape
     one_hot, frames = _one_hot(codes), []
     for aspect, questions in aspects.items():

@@ -18,6 +18,7 @@ from torch import nn
 from ...evaluation.zero_shot import encode_texts, grammatical, inference, score_matrix
 from ...indices import read_mask, read_scores
 from ...models.image_text import ImageTextModel
+from .factor_norms import JOINT_PROMPT, PROMPT
 
 # %% ../../../nbs/papers/phyclip/822_conjunction.ipynb #a82130c5
 def conjunction_pairs(
@@ -47,11 +48,11 @@ def top_k(
     return order[:, ::-1][:, :k]
 
 # %% ../../../nbs/papers/phyclip/822_conjunction.ipynb #2892c311
-def _conjunction_queries(model, names: Sequence[tuple[str, str]], single: str, both: str) -> dict:
+def _conjunction_queries(model, names: Sequence[tuple[str, str]]) -> dict:
     "Query points for two concepts, one row per pair; 'max' only where there are factors."
-    joint = [grammatical(both.format(a, b)) for a, b in names]
+    joint = [grammatical(JOINT_PROMPT.format(a, b)) for a, b in names]
     concepts = list(dict.fromkeys(name for pair in names for name in pair))
-    alone = encode_texts(model, [grammatical(single.format(name)) for name in concepts])
+    alone = encode_texts(model, [grammatical(PROMPT.format(name)) for name in concepts])
     first = alone[[concepts.index(a) for a, _ in names]]
     second = alone[[concepts.index(b) for _, b in names]]
     queries = {"conjunctive": encode_texts(model, joint), "first": first, "second": second}
@@ -69,8 +70,6 @@ def conjunction_retrieval(
     concepts: Sequence[str],  # names of the concepts
     pairs: Sequence[tuple[int, int]] | None = None,  # pairs of columns; None: `conjunction_pairs`
     k: int = 10,  # length of the lists
-    single: str = "a photo of a {}",  # prompt of one concept
-    both: str = "a photo of a {} and a {}",  # prompt of two
     scores: Sequence[str] = ("paper", "official"),  # score functions
 ) -> pd.DataFrame:  # columns score, pair, a, b, method, value, prevalence, top
     "Precision at k of four queries for two concepts."
@@ -82,7 +81,7 @@ def conjunction_retrieval(
     if not pairs:
         raise ValueError("pairs: no two concepts occur together often enough")
     names = [(concepts[i], concepts[j]) for i, j in pairs]
-    queries = _conjunction_queries(model, names, single, both)
+    queries = _conjunction_queries(model, names)
     rows = []
     for kind in scores:
         for method, points in queries.items():
@@ -101,13 +100,12 @@ def conjunction_hits(
     found: pd.DataFrame,  # of `conjunction_retrieval`
     present: Bool[np.ndarray, "N C"],  # which concepts are in which image
     concepts: Sequence[str],  # names of the concepts
-    methods: Sequence[str] = ("conjunctive", "max"),  # which lists
 ) -> pd.DataFrame:  # columns score, query, method, rank, image, holds
-    "The retrieved images, best first, and the number of concepts in each."
+    "The images of both composed queries, best first, and the number of concepts in each."
     column = {name: i for i, name in enumerate(concepts)}
     present = np.asarray(present, dtype=int)
     rows = []
-    for row in found[found["method"].isin(methods)].to_dict("records"):
+    for row in found[found["method"].isin(["conjunctive", "max"])].to_dict("records"):
         held = present[:, column[row["a"]]] + present[:, column[row["b"]]]
         names = dict(score=row["score"], query=row["pair"], method=row["method"])
         for rank, image in enumerate(row["top"], 1):

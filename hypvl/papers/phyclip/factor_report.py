@@ -36,6 +36,7 @@ from hypvl.papers.phyclip.conjunction import (
     conjunction_retrieval,
 )
 from hypvl.papers.phyclip.factor_norms import (
+    PROMPT,
     dispersion,
     factor_norms,
     largest_share,
@@ -187,10 +188,10 @@ def _lacking_rows(geometry: Geometry, no_norms: str | None) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["part", "reason"])
 
 # %% ../../../nbs/papers/phyclip/823_factor_report.ipynb #e7513246
-def _conjunctions(model, images, scenes: Scenes, present, words, pairs, **how) -> dict:
+def _conjunctions(model, images, scenes: Scenes, present, words, pairs, scores) -> dict:
     "Frames `conjunctions` and `hits`."
     k = min(10, len(images))
-    found = conjunction_retrieval(model, images, present, words, pairs, k, **how)
+    found = conjunction_retrieval(model, images, present, words, pairs, k, scores)
     hits = conjunction_hits(found, present, words)
     files = np.array([path.as_posix() for path in scenes.paths])
     hits = hits.assign(image=files[hits["image"]])
@@ -224,7 +225,7 @@ def _activating(best: pd.DataFrame, norms, scenes: Scenes, name: Callable, rng) 
     return pd.DataFrame(rows)
 
 # %% ../../../nbs/papers/phyclip/823_factor_report.ipynb #018410ba
-def _disks(model, taxonomy: Taxonomy, name: Callable, best: pd.DataFrame, single: str, seed: int):
+def _disks(model, taxonomy: Taxonomy, name: Callable, best: pd.DataFrame, seed: int):
     "Frames `terms` and `edges` of two families; none where they hold fewer than three terms."
     two = best[best["concept"].isin(taxonomy.parents)].head(2)
     families, factors = [*two["concept"]], [*two["factor"]]
@@ -236,7 +237,7 @@ def _disks(model, taxonomy: Taxonomy, name: Callable, best: pd.DataFrame, single
     names = {node: name(node) for node in taxonomy.nodes}
     named = Taxonomy(taxonomy.parents, taxonomy.root, names)
     generator = torch.Generator().manual_seed(seed)
-    terms, edges = taxonomy_disks(model, named, factors, generator, families, single, starts=2)
+    terms, edges = taxonomy_disks(model, named, factors, generator, families, PROMPT, starts=2)
     return {"terms": terms, "edges": edges}
 
 # %% ../../../nbs/papers/phyclip/823_factor_report.ipynb #c4203000
@@ -262,14 +263,14 @@ def _alignment_rows(aligned: Mapping[str, Alignment], norms: Mapping) -> pd.Data
     return pd.DataFrame(rows)
 
 
-def _names_in_factors(model, taxonomy: Taxonomy, name: Callable, best: pd.DataFrame, single: str):
+def _names_in_factors(model, taxonomy: Taxonomy, name: Callable, best: pd.DataFrame):
     "Frame `names`: norms of the names below each family in all assigned factors."
     assigned = best[best["concept"].isin(taxonomy.parents)]
     factor_of = dict(zip(assigned["concept"], assigned["factor"]))
     nodes = [n for f in factor_of for n in taxonomy.descendants(f, include_self=True)]
     if len(factor_of) < 2 or len(nodes) == len(factor_of):
         return {}
-    prompts = [single.format(name(node)) for node in nodes]
+    prompts = [PROMPT.format(name(node)) for node in nodes]
     norms = dict(zip(nodes, factor_norms(encode_texts(model, prompts), model.geometry)))
     rows = []
     for family in factor_of:
@@ -294,8 +295,6 @@ def factor_report(
     scores: Sequence[str] = ("paper", "official"),  # score functions
     seed: int = 0,  # of permutations and draws
     permutations: int = 200,  # of the null hypothesis
-    single: str = "a photo of a {}",  # prompt of one concept
-    both: str = "a photo of a {} and a {}",  # prompt of two
 ) -> dict[str, pd.DataFrame]:
     """All frames about factors for one model, by name.
 
@@ -312,8 +311,7 @@ def factor_report(
     images, pairs = image_points(scenes.paths), conjunction_pairs(present)
     frames = {}
     if pairs:
-        how = dict(single=single, both=both, scores=scores)
-        frames |= _conjunctions(model, images, scenes, present, words, pairs, **how)
+        frames |= _conjunctions(model, images, scenes, present, words, pairs, scores)
     no_norms = _why_no_norms(images, geometry)
     lacking = _lacking_rows(geometry, no_norms)
     if len(lacking):
@@ -327,13 +325,13 @@ def factor_report(
     named = [(words[i], words[j]) for i, j in asked]
     if geometry.factors > 1 and hasattr(geometry, "curvature"):
         frames["score_shares"] = largest_share(images, series["text"], geometry)
-    frames["prompts"] = prompt_norms(model, named, single, both)
+    frames["prompts"] = prompt_norms(model, named)
     norms = factor_norms(images, geometry)
     kinds = {"factors": norms, "oracle": _perfect(present, norms.shape[1])}
     if geometry.factors == 1 and images.shape[-1] % BLOCK == 0 and images.shape[-1] > BLOCK:
         kinds["blocks"] = factor_norms(images, geometry, width=BLOCK)
         frames["blocks"] = norms_table({"image": images}, geometry, width=BLOCK)
-        frames["block_prompts"] = prompt_norms(model, named, single, both, width=BLOCK)
+        frames["block_prompts"] = prompt_norms(model, named, width=BLOCK)
     aligned = {}
     for kind, of_kind in kinds.items():
         aligned[kind] = factor_alignment(
@@ -348,7 +346,7 @@ def factor_report(
     best = found.table[found.table["assigned"]].sort_values("normalised", ascending=False)
     frames["activating"] = _activating(best, norms, scenes, name, rng)
     if taxonomy is not None and geometry.factors > 1:
-        frames |= _names_in_factors(model, taxonomy, name, best, single)
+        frames |= _names_in_factors(model, taxonomy, name, best)
     if taxonomy is not None and _why_no_disks(geometry) is None:
-        frames |= _disks(model, taxonomy, name, best, single, seed)
+        frames |= _disks(model, taxonomy, name, best, seed)
     return frames

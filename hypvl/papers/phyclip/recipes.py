@@ -34,12 +34,11 @@ _MEANINGS = {  # meaning of a field
 
 def differences(
     family: str = "phyclip",
-    preset: str = "paper",
 ) -> pd.DataFrame:  # columns what, paper, published code, field
     "Settings of `variant`, field by field."
     sides = {}
     for variant in ("paper", "official"):
-        made = recipe(family, preset, variant=variant)
+        made = recipe(family, "paper", variant=variant)
         objective = made.objective
         assert isinstance(objective, FamilyObjective)
         choices = {f"objective.{key}": objective.choice(key) for key in VARIANTS[variant]}
