@@ -435,7 +435,10 @@ def default_out(
     return Path("runs") / f"{recipe.partition(':')[0]}-{preset}"
 
 # %% ../nbs/007_recipe_commands.ipynb #060d646c
-def _other_scores(results: "pd.DataFrame", most: int = 12) -> list[str]:
+_MOST_SCORES = 12  # that are printed
+
+
+def _other_scores(results: "pd.DataFrame") -> list[str]:
     "Scores that no table has a column for, as they were measured."
     from hypvl.papers.reference import BASELINES
 
@@ -444,11 +447,11 @@ def _other_scores(results: "pd.DataFrame", most: int = 12) -> list[str]:
         rows = rows[rows["score"].eq("paper")]
     lines = ["no scores in %: no table has a column for the measured metrics"]
     several = rows["model"].nunique() > 1
-    for row in rows[:most].itertuples():
+    for row in rows[:_MOST_SCORES].itertuples():
         line = f"{row.suite}/{row.dataset} {row.metric}  {row.value:.4g}"
         lines.append(f"{line}  {row.model}" if several else line)
-    if len(rows) > most:
-        lines.append(f"and {len(rows) - most} more in frames/results.*")
+    if len(rows) > _MOST_SCORES:
+        lines.append(f"and {len(rows) - _MOST_SCORES} more in frames/results.*")
     return lines
 
 

@@ -22,11 +22,10 @@ from ..models.head import HyperbolicHead
 # %% ../../nbs/comparison/683_diagnostics.ipynb #c2cc193d
 def relative_delta(
     points: Float[Tensor, "N W"],
-    base: int = 0,  # the point that the others are seen from
 ) -> float:  # 0 for a tree; the number over all bases is at most twice as large
-    "Twice Gromov's delta from one base point over the largest Euclidean distance."
+    "Twice Gromov's delta from the first point over the largest Euclidean distance."
     distances = torch.cdist(points, points)
-    return 2 * gromov_delta(distances, [base]) / distances.max().item()
+    return 2 * gromov_delta(distances, [0]) / distances.max().item()
 
 
 def hyperbolicity(

@@ -112,15 +112,13 @@ def _fixed_features(encoder: Encoder, side: str) -> Float[Tensor, "W"]:
     return encoder.encode_text(encoder.tokenize(["a"]))[0]
 
 # %% ../../nbs/features/350_encoders.ipynb #159c03d1
-def hub_answers(
-    timeout: float = 5,  # seconds
-) -> bool:
-    "True if the hub of models can be reached."
+def hub_answers() -> bool:
+    "True if the hub of models can be reached within five seconds."
     from huggingface_hub import constants
 
     request = urllib.request.Request(constants.ENDPOINT, method="HEAD")
     try:
-        urllib.request.urlopen(request, timeout=timeout).close()
+        urllib.request.urlopen(request, timeout=5).close()
     except urllib.error.HTTPError:  # the hub has responded
         return True
     except OSError:
