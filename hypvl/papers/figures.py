@@ -496,7 +496,8 @@ def _effect_text(row: pd.Series) -> str:
 
 def _reach(rows: pd.DataFrame) -> float:
     "How far from 0 an axis shows the paper's effects: three times as far as ours."
-    return 3 * float(rows[["effect", "low", "high", "equivalence"]].abs().max(axis=None))
+    ours = rows[["effect", "low", "high", "equivalence"]].to_numpy(float)
+    return 3 * float(np.nanmax(np.abs(ours)))
 
 
 def _claim_row(axis: Axes, y: int, row: pd.Series, reach: float) -> None:
