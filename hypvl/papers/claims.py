@@ -157,7 +157,7 @@ class _ByPlace:
         "Best text-only baseline and upper bound of a column, of these runs if they have their own."
         if (column, runs) not in self._bounds:
             rows = self.at([column])
-            own = rows[rows["run"].isin(runs)]
+            own = rows[rows["run"].isin(runs)] if runs else rows
             self._bounds[column, runs] = column_bounds(own if len(own) else rows, column)
         return self._bounds[column, runs]
 
@@ -263,7 +263,7 @@ def _compare(
         groups.append((sign, _columns_of(task.lstrip("- "), rows.places)))
     columns = list({column.key: column for _, group in groups for column in group}.values())
     ours = _side(rows, model, columns)
-    runs = frozenset(_selected(rows, model, columns)["run"])
+    runs = frozenset(_selected(rows, model, columns).get("run", ()))
     if rival in ("baseline", "permuted"):
         theirs = ours | {"value": _reference_values(bars, runs, rival, columns)}
     else:
