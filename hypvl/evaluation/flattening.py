@@ -100,9 +100,8 @@ def flat_forms(
     generator = torch.Generator().manual_seed(seed)
     logs = [log_vectors(geometry, points) for points in (images, texts)]
     for log, points in zip(logs, (images, texts)):
-        if not torch.allclose(
-            log.norm(dim=-1), geometry.factor_norms(points), rtol=1e-3, atol=1e-3
-        ):
+        lengths, radii = log.norm(dim=-1).double(), geometry.factor_norms(points).double()
+        if not torch.allclose(lengths, radii, rtol=1e-3, atol=1e-3):
             raise ValueError(f"flattening needs a log map, and {geometry.describe()} has none")
     factors, d = logs[0].shape[1:]
     flat = FlatFactors(factors, d, getattr(geometry, "metric", "l1"))

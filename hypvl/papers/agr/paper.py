@@ -116,7 +116,7 @@ def _trained(study: Study) -> tuple[Any, DataPaths, Recipe] | None:
     recipes = study.recipes[study.parameters.sections[0]]
     recipe = next((one for one in recipes if one.name == "AGR"), None)
     if recipe is None or recipe.hash not in study.runs:
-        raise NoFrame("model: no run of 'AGR' in this study")
+        raise NoFrame("no run of AGR in this study")
     weights = study.runs[recipe.hash].folder / "model"
     if not weights.exists():
         return None
