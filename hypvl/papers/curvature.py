@@ -100,7 +100,8 @@ def missing_cells(
     file: str = "results.csv",  # in that folder, with a column `cell`
 ) -> list[Cell]:
     "The cells that an earlier part of the study has no rows of."
-    return [cell for cell in cells if cell.name not in {*_earlier_rows(earlier, file)["cell"]}]
+    before = {*_earlier_rows(earlier, file)["cell"]}
+    return [cell for cell in cells if cell.name not in before]
 
 
 def _earlier_rows(earlier, file) -> pd.DataFrame:
