@@ -162,13 +162,11 @@ class HeadInput(nn.Module):
 
     def attach(self, encoder: Any):
         "Read through this encoder; ValueError for another width, or for other weights."
-        self.check(encoder)
-        probe = _probe(encoder, self.side)
-        self.trained_on = self.trained_on or FrozenEncoder(encoder.name, encoder.hash, probe)
+        self.trained_on = self.check(encoder)
         self._attached = [encoder]
 
-    def check(self, encoder: Any):
-        "Raise unless this is an encoder with the width and weights of the training features."
+    def check(self, encoder: Any) -> FrozenEncoder:
+        "Its description; raises unless it has the width and weights of the training features."
         if not hasattr(encoder, "width"):
             got = type(encoder).__name__
             raise TypeError(f"{self.side}: an encoder of load_encoder is needed, got {got}")
@@ -188,6 +186,7 @@ class HeadInput(nn.Module):
                 f"attach: the head was trained on {self.side} features of {known.name}; "
                 f"{encoder.name} gives others (another activation, pooling or preprocessing)"
             )
+        return known
 
     def encoder(self) -> Any:
         "The encoder that is attached, or the one that the config names, loaded at first use."
