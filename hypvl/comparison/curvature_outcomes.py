@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
-from .curvature_runs import CellRun
+from .curvature_runs import CellRun, results
 from .head_training import embed_rows, store_layout
 from ..config import atomic_path
 from ..data.photographs import Photograph
@@ -129,9 +129,10 @@ def outcomes(
     store: FeatureStore,
     folder: str | Path,  # of the results
     chains: ChainFeatures | None = None,  # None: no HierarCaps
-) -> pd.DataFrame:  # cell, seed, outcome, value
+) -> pd.DataFrame:  # cell, seed, outcome, value, and commit and features of the head
     "Flattening of the cells with radii, and HierarCaps' measures, of all kept heads."
-    rows = []
+    origins = results(runs, store, folder).set_index(["cell", "seed"])
+    origins, rows = origins.reindex(columns=["commit", "features"]), []
     for run in runs:
         head, found = kept_head(run, store, folder), {}
         if "norm" not in head.geometry.lacks():
@@ -142,7 +143,6 @@ def outcomes(
             for root, means in items.groupby("root").mean().iterrows():
                 found |= {f"{measure}, {root}": value for measure, value in means.items()}
         for outcome, value in found.items():
-            rows.append(
-                {"cell": run.cell.name, "seed": run.seed, "outcome": outcome, "value": value}
-            )
-    return pd.DataFrame(rows, columns=["cell", "seed", "outcome", "value"])
+            rows.append((run.cell.name, run.seed, outcome, value))
+    table = pd.DataFrame(rows, columns=["cell", "seed", "outcome", "value"])
+    return table.join(origins, on=["cell", "seed"])

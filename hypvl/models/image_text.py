@@ -8,7 +8,7 @@ __all__ = ['Item', 'lift_or_mark', 'check_lifted', 'type_and_shape', 'encode_ite
 # %% ../../nbs/models/317_image_text.ipynb #adccac66
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -123,9 +123,8 @@ def encode_items(
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
-    several: Any = items
     one = isinstance(items, (str, Path, Image.Image)) or getattr(items, "ndim", 0) == 3
-    listed: list[Item] = [several] if one else [*several]
+    listed: list[Item] = [cast(Item, items)] if one else [*cast(Sequence[Item], items)]
     if not listed:
         raise ValueError("items: expected at least one text or picture, got none")
     sides = ["text" if isinstance(item, str) else "image" for item in listed]

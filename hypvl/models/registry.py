@@ -219,7 +219,7 @@ def create_model(
     seed: int | None = None,
     device: str | torch.device | None = None,
     **overrides: object,
-) -> Any:
+) -> nn.Module:
     """A model by its name or description, with random weights unless `pretrained` selects others.
 
     name_or_config: a name of `list_models()`, 'open_clip:NAME', or a description such as

@@ -8,7 +8,6 @@ __all__ = ['POOLS', 'pool_words', 'midpoint', 'word_states', 'word_projection', 
 # %% ../../nbs/models/308_words.ipynb #422f110c
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from ..config import suggest
 from ..geometry import lorentz
-from ..geometry.spaces import Geometry
+from ..geometry.spaces import Geometry, Product
 from ..inputs import WORDS
 
 # %% ../../nbs/models/308_words.ipynb #f6f50377
@@ -62,13 +61,13 @@ def pool_words(
 
 # %% ../../nbs/models/308_words.ipynb #495ea92f
 def midpoint(
-    geometry: Any,  # a product of hyperbolic spaces: with `curvature` and `split`
+    geometry: Geometry,  # a product of hyperbolic spaces
     points: Float[Tensor, "B L D"],  # one point per piece
     piece_word: Int[Tensor, "B L"],  # index of the word of each piece, −1 for none
     words: int,  # N
 ) -> Float[Tensor, "B N D"]:  # the origin where a word has no piece
     "Lorentz centroid of each word's pieces, factor by factor; float64 inside."
-    if not hasattr(geometry, "curvature"):
+    if not isinstance(geometry, Product):
         raise ValueError(
             f"pool='midpoint' needs a hyperbolic geometry, got {type(geometry).__name__}"
         )

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...config import write_atomic
 from ...data.grit.shard_dataset import ShardDataset
-from ...data.grit.shards import find_shards
+from ...data.grit.shards import RawSample, find_shards
 from ...data.jobs import folder_lock
 from ...data.records import Parse
 from ...data.sources import DataPaths, GritSource, WorldSource
@@ -118,7 +118,7 @@ class TreeShards(ShardDataset):
         self.parses, self.drop, self.shuffled = parses, drop, shuffled
         self.trees = TreeInputs(drop, seed if shuffled else None)
 
-    def members(self, raw: dict[str, Any], index: int, where: str) -> dict[str, Any]:
+    def members(self, raw: RawSample, index: int, where: str) -> dict[str, Any]:
         if "tree" not in raw:
             shard = self.shards[self.of_shard[index]]
             try:

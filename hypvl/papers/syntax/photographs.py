@@ -26,7 +26,9 @@ from ...data.sources import DataPaths
 from ...evaluation.zero_shot import inference
 from ...features.feature_source import FeatureDataset, FeatureSource
 from ...features.feature_store import FeatureStore, open_features
+from ...geometry.spaces import Product
 from ...inputs import Kind
+from ...models.head import HyperbolicHead
 from ..changes import Change
 from ..clip_line import recipe
 from ..feature_recipes import RATES, TUNING_SEEDS, on_photographs
@@ -163,7 +165,8 @@ def photograph_recipe(
     folder = str(overrides.pop("data.folder", ""))
     rate = rate or PHOTOGRAPH_RATES["syntax" if weight else "meru"]
     made = on_photographs(base, folder, rate, seed)
-    source: Any = made.data
+    source = made.data
+    assert isinstance(source, FeatureSource)
     known = {one.name: getattr(source, one.name) for one in fields(source)}
     objective: Any = made.objective
     terms, scheduled = tuple(syntax_terms(SyntaxConfig(weight))), ("entailment", "syntax")
@@ -241,15 +244,21 @@ def caption_points(
 
 
 def photograph_parses(
-    model: Any, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
+    model: HyperbolicHead,
+    data: DataPaths,
+    recipe: Recipe,
+    out: Path,
+    progress: bool = False,
 ) -> dict[str, pd.DataFrame]:
     "A probe: recovery of the parser's trees of test captions, and the edges inside the cones."
-    source: Any = recipe.data
+    source = recipe.data
+    assert isinstance(source, WordSource)
     store, seed = FeatureStore(data.suite), recipe.train.seed
     pairs = store.pairs("test").numpy()
     _, first = np.unique(pairs[:, 0], return_index=True)
     captions = caption_points(model, source.word_features(), store, pairs[first, 1])
     geometry = copy.deepcopy(model.geometry).cpu()
+    assert isinstance(geometry, Product)
     unlabelled = [(points, heads) for points, heads, _ in captions]
     return {
         "recovery": recovery(geometry, unlabelled, seed),
