@@ -340,10 +340,10 @@ class FeatureIdentity(HeadConfig, kind="feature_identity"):
 
 
 PHOTOGRAPH_RATES: dict[tuple[str, bool], float] = {  # chosen in section `tuning`
-    ("euc", True): 3e-3,
-    ("hyp", True): 3e-3,
-    ("euc", False): 3e-3,
-    ("hyp", False): 3e-3,
+    ("euc", True): 3e-2,
+    ("hyp", True): 3e-2,
+    ("euc", False): 1e-2,
+    ("hyp", False): 3e-2,
 }
 _NAMES = {"frozen": "frozen", "euc": "Euclidean", "hyp": "hyperbolic"}
 
