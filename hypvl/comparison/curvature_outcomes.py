@@ -34,8 +34,8 @@ def kept_head(run: CellRun, store: FeatureStore, folder: str | Path) -> Hyperbol
     if not place.is_dir():
         file = run.file(store, Path(folder))
         raise FileNotFoundError(
-            f"{run.cell.name}, seed {run.seed}: no head {str(place)!r}; without {file.name} beside "
-            "it the run is made again"
+            f"{run.cell.name}, seed {run.seed}: the trained head {str(place)!r} is missing; delete "
+            f"{file.name} beside it and run the study again to train it"
         )
     return HyperbolicHead.from_pretrained(place)
 

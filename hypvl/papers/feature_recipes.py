@@ -112,7 +112,7 @@ def retrieval_frames(
 PROBES["retrieval"] = retrieval_frames
 
 # %% ../../nbs/papers/814_feature_recipes.ipynb #b97ba0a3
-RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # learning rates that every model tries
+RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # grid of the studies; some try a part of it
 TUNING_SEEDS = (8, 9, 10)  # none of the study's own; seed 8 has the fold of seed 0
 DATASET = "Flickr8k"  # of the studies of all papers, in tables and claims
 STEPS = 1_500
@@ -191,7 +191,7 @@ RECALL = ("t2i_R@5", "i2t_R@5")
 
 
 def _validation_recall(results: pd.DataFrame, metrics: Sequence[str], *by: str) -> pd.Series:
-    "Mean of some metrics on validation, %, per model, seed and more columns."
+    "Mean validation score, of some metrics, in %, per model, seed and more columns."
     own = results["dataset"].eq("validation") & results["metric"].isin(metrics)
     rows = results[own & ~results["model"].isin(list(BASELINES))]
     return 100 * rows.groupby(["model", *by, "seed"], sort=False)["value"].mean()
@@ -201,7 +201,7 @@ def recall_by_rate(
     results: pd.DataFrame,  # of the tuning runs, with the column rate
     metrics: Sequence[str] = RECALL,  # whose mean counts
 ) -> pd.DataFrame:  # per model: mean R@5 of each rate, number of runs, the best rate
-    "Mean validation recall of each learning rate over seeds, in %; mean of both directions."
+    "Mean validation score of each learning rate over seeds, in %."
     found = _validation_recall(results, metrics, "rate")
     means = found.groupby(["model", "rate"], sort=False).mean().unstack("rate").sort_index(axis=1)
     best = means.idxmax(axis=1)
@@ -218,7 +218,7 @@ def recall_by_steps(
     longer: pd.DataFrame,  # of the runs of twice the steps, with the same seeds and rates
     metrics: Sequence[str] = RECALL,  # whose mean counts
 ) -> pd.DataFrame:  # per model: R@5 of both, difference with its 95 % interval
-    "Change of validation recall after twice the steps, in points; mean of both directions."
+    "Change of the mean validation score after twice the steps, in points."
     both = pd.concat(
         {
             "steps": _validation_recall(results, metrics, "rate"),

@@ -496,7 +496,7 @@ def _measure(
     source = recipe.test or recipe.data
     if not isinstance(source, BoxSource):
         kind = source.kind
-        raise TypeError(f"probes: instances need data of kind 'boxes', recipe.test is {kind!r}")
+        raise TypeError(f"probe 'instances': boxes are needed, got data of kind {kind!r}")
     size, workers, seed = recipe.image_size, recipe.train.workers, recipe.train.seed
     geometry = model.geometry
     place = next(iter(model.parameters())).device
