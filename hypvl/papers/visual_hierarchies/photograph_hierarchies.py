@@ -33,7 +33,6 @@ from ...models.head import FrozenEncoder, HeadConfig, HyperbolicHead
 from ..changes import Change
 from hypvl.papers.feature_recipes import (
     RATES,
-    STEPS,
     TUNING_SEEDS,
     given_store,
     photograph_training,
@@ -397,7 +396,7 @@ def photograph_recipe(
     )
     rate = rate or PHOTOGRAPH_RATES.get((family, cross_image), RATES[2])
     train = photograph_training(TrainConfig(betas=(0.9, 0.999), weight_decay=0.01), rate, seed)
-    train = replace(train, steps=STEPS // 2)
+    train = replace(train, steps=train.steps // 2)
     group = "standardised" if frozen and standardised else "shuffled" if shuffled else family
     made = Recipe(group, "photographs", _head(family, store), pair_objective(), source, train)
     columns = {"cross_image": cross_image, "dist_func": "cosine" if frozen else "angle"}
