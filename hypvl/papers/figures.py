@@ -205,6 +205,9 @@ def at_last_step(
     return rows[rows["step"].eq(rows.groupby(["model", "seed"])["step"].transform("max"))]
 
 # %% ../../nbs/papers/808_figures.ipynb #9f4aa7e4
+_SIDES = {"image": "images", "text": "texts", "parent": "parents", "child": "children"}
+
+
 def _curve_panels(columns: Sequence[str]) -> dict[str, list[str]]:
     "Title → columns, in the order in which a run is read."
     contrasts = [column for column in columns if column.startswith("contrast/")]
@@ -216,8 +219,8 @@ def _curve_panels(columns: Sequence[str]) -> dict[str, list[str]]:
     panels_of |= {_row_title(column): [column] for column in cones}
     curvatures = [column for column in columns if column == "curvature"]
     panels_of["curvature (mean over factors)"] = curvatures
-    panels_of["radius √c·r of images"] = ["radius/image"]
-    panels_of["radius √c·r of texts"] = ["radius/text"]
+    for side, title in _SIDES.items():
+        panels_of[f"radius √c·r of {title}"] = [f"radius/{side}"]
     panels_of["samples per second"] = ["samples_per_s"]
     found = {title: [n for n in names if n in columns] for title, names in panels_of.items()}
     return {title: names for title, names in found.items() if names}

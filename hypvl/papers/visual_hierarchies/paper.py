@@ -163,8 +163,8 @@ _CAPTIONS = {
     "order": "F1 of containment edges, and Spearman's correlation of depth with distance from the "
     "root, with 95 % intervals over images and seeds ({seeds} in section `main`). Synthetic "
     "dataset in the formats of Open Images and LVIS, or the real ones.",
-    "training": "Loss, its two terms, curvature and speed over the training steps; thick: mean "
-    "over {seeds}, thin: each seed.",
+    "training": "Loss, its two terms, curvature, radii and speed over the training steps; thick: "
+    "mean over {seeds}, thin: each seed.",
     "budget": "Scores after a quarter, half, one and two times the planned steps; dots are seeds "
     "({seeds} at one, fewer elsewhere). Below: CLIP-hyp's lead over CLIP-euc in points, in "
     "brackets where its 95 % interval over seeds includes 0 or where there is one seed. "
