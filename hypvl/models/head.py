@@ -117,9 +117,8 @@ class HeadInput(nn.Module):
         self.side, self.width, self.trained_on = side, width, trained_on
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("deviation", torch.ones(width))
-        self._attached: list[
-            ImageOrTextEncoder
-        ] = []  # the encoder, in a list: it is no part of the weights
+        # the encoder, in a list: it is no part of the weights
+        self._attached: list[ImageOrTextEncoder] = []
         self._norm_checked = False
 
     @torch.no_grad()

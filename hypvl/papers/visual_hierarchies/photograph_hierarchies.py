@@ -31,12 +31,7 @@ from ...features.store_folds import PARTS
 from ...geometry.spaces import SphereConfig
 from ...models.head import FrozenEncoder, HeadConfig, HyperbolicHead
 from ..changes import Change
-from hypvl.papers.feature_recipes import (
-    RATES,
-    TUNING_SEEDS,
-    given_store,
-    photograph_training,
-)
+from ..feature_recipes import RATES, TUNING_SEEDS, given_store, photograph_training
 from ..recipes import known_name
 from ..runs import PROBES
 from .box_pairs import BoxPairDataset, PairConfig
