@@ -244,7 +244,7 @@ class AttentionLayer(nn.Module):
             seen = self.norm(texts)
         hidden = _ACTIVATIONS[self.config.activation](self.up(seen, c))
         change = self.down(self.dropout(hidden), c)
-        return self.space.add(texts.expand_as(change), change, c)
+        return self.space.add(texts, change, c)
 
 # %% ../../../nbs/papers/h2em/908_attention.ipynb #92076871
 Summaries = list[tuple[Tensor, Tensor]]  # of each layer
@@ -282,7 +282,7 @@ class CrossModalAttention(nn.Module):
         for layer, summary in zip(self.layers, summaries):
             refined = layer(refined, summary, c)
         step = self.blend * self.space.log0(refined, c)
-        return self.space.add(texts.expand_as(refined), self.space.exp0(step, c), c)
+        return self.space.add(texts, self.space.exp0(step, c), c)
 
     def forward(
         self,

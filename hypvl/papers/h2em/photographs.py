@@ -126,7 +126,7 @@ def validation_frames(
     model: CompositionalEncoder, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "A probe: AUC and harmonic mean on validation pairs, closed world."
-    found = validation_area(model, data, recipe, recipe.monitor.removeprefix("auc_"))
+    found = validation_area(model, data, recipe, str(recipe.columns["fusion"]))
     place = {"suite": "closed", "dataset": "validation", "score": "paper"}
     rows = [place | {"metric": n.removeprefix("val/"), "value": v} for n, v in found.items()]
     return {"results": pd.DataFrame(rows)}
@@ -135,17 +135,18 @@ def validation_frames(
 PROBES["validation compositions"] = validation_frames
 
 # %% ../../../nbs/papers/h2em/919_photographs.ipynb #00a5f1ef
-RATES = (3e-4, 1e-3, 3e-3)  # learning rates that every family tries
+RATES = (1e-3, 3e-3, 1e-2)  # learning rates that every family tries
 PHOTOGRAPH_RATES: dict[str, float] = dict.fromkeys(
     ("csp", "troika", "h2em"), 1e-3
 )  # chosen in section `tuning`
 _TRAINING: dict[str, Any] = {
-    "steps": 400,
-    "batch_size": 32,
-    "precision": "bf16",
+    "steps": 150,
+    "batch_size": 64,
     "log_every": 10,
-    "checkpoint_every": 200,
-    "validate_every": 200,
+    "checkpoint_every": 150,
+    "validate_every": 0,
+    "best": "",
+    "best_is": "least",
     "keep": 1,
 }
 
@@ -194,6 +195,7 @@ def photograph_recipe(
         tower="features",
         probes=tuple(probes) or base.probes,
         keep_tokens=False,
+        monitor="",
         columns=columns,
     )
     return at_budget(override(made, overrides), 0 if family == "clip" else budget)
