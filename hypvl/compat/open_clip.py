@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ..config import suggest
 from ..extras import extra_named
@@ -246,11 +247,23 @@ def create_model_from_pretrained(
     return (model, model.preprocess) if return_transform else model
 
 
+class _PaddedTokenizer(Tokenizer):
+    "CLIP's byte-level BPE with `context_length` ids per text, as open_clip's has."
+
+    def __reduce__(self):
+        return _PaddedTokenizer, (self.context_length,)
+
+    def __call__(self, texts, context_length=None):
+        length = context_length or self.context_length
+        ids = super().__call__(texts, length)
+        return F.pad(ids, (0, length - ids.shape[1]))
+
+
 def get_tokenizer(
     model_name: str,  # as of `create_model`
     **settings: object,  # of open_clip, with their defaults there
 ) -> Callable[..., Tensor]:
-    "The tokenizer of a model: one text or several, and a `context_length` → ids [B, L]."
+    "The tokenizer of a model: one text or several → ids [B, context_length]."
     if any(value is not None for value in settings.values()):
         raise TypeError(f"settings: only open_clip's default None is taken here, got {settings}")
     scheme, _, place = model_name.partition(":")
@@ -260,7 +273,7 @@ def get_tokenizer(
     config = (_registry.model_config if own else open_clip_config)(model_name.replace("/", "-"))
     if isinstance(config, OpenClipConfig):
         return LazyTokenizer(config.name, config.model_cfg["text_cfg"])
-    return Tokenizer(config.text.context_length)
+    return _PaddedTokenizer(config.text.context_length)
 
 # %% ../../nbs/compat/360_open_clip.ipynb #14dd5bf6
 def list_pretrained(as_str: bool = False) -> list:
