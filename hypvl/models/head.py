@@ -181,10 +181,13 @@ class HeadInput(nn.Module):
                 stacklevel=2,
             )
 
-    def attach(self, encoder: ImageOrTextEncoder):
-        "Read through this encoder; ValueError for another width, or for other weights."
-        self.trained_on = self.check(encoder)
-        self._attached = [encoder]
+    def attach(
+        self,
+        encoder: ImageOrTextEncoder,
+        known: FrozenEncoder,  # of `check`
+    ):
+        "Read through this encoder."
+        self.trained_on, self._attached = known, [encoder]
 
     def check(self, encoder: ImageOrTextEncoder) -> FrozenEncoder:
         "Its description; raises unless it has the width and weights of the training features."
@@ -227,7 +230,7 @@ class HeadInput(nn.Module):
                     f"{error}. The head names its {self.side} encoder as it was given, a relative "
                     f"path begins in that folder; head.attach({self.side}=encoder) adds another"
                 ) from error
-            self.attach(encoder)
+            self.attach(encoder, self.check(encoder))
         return self._attached[0].to(self.mean.device)
 
 # %% ../../nbs/models/310_head.ipynb #64d78d83
@@ -315,10 +318,9 @@ class HyperbolicHead(ImageTextModel):
         Raises ValueError for another modality, another width, or other weights than those whose
         features the head was trained on.
         """
-        for side, encoder in encoders.items():  # all or none
-            self._reader(side).check(encoder)
-        for side, encoder in encoders.items():
-            self._reader(side).attach(encoder)
+        checked = {side: self._reader(side).check(one) for side, one in encoders.items()}
+        for side, known in checked.items():
+            self._reader(side).attach(encoders[side], known)
         known = {side: r.trained_on for side, r in self.readers.items() if r.trained_on}
         self.config = replace(self.config, encoders=known)
         return self

@@ -24,9 +24,9 @@ from .figures import COLOURS, Drawing, panels, style
 EQUIVALENCE = 1.0  # points of R@5
 
 
-def _difference(table: pd.DataFrame, cell: str, rival: str) -> dict[str, float]:
-    "Effect of a pair of cells with its interval."
-    found = effects(table, cell, rival).to_numpy()
+def _difference(by_seed: pd.Series) -> dict[str, float]:
+    "Effect of a pair of cells with its interval, of `effects`."
+    found = by_seed.to_numpy()
     low, high = t_interval(found)
     return {"effect": found.mean(), "low": low, "high": high, "seeds": len(found)}
 
@@ -40,9 +40,9 @@ def contrasts(
     for pair in pairs.values() if "features" in table else ():
         if table.loc[table["cell"].isin(pair), "features"].nunique() > 1:
             raise ValueError(f"cells: {pair[0]!r} and {pair[1]!r} were run on different features")
-    rows = pd.DataFrame([_difference(table, *pair) for pair in pairs.values()])
-    rows.insert(0, "contrast", [f"{cell} − {rival}" for cell, rival in pairs.values()])
     by_pair = [effects(table, *pair) for pair in pairs.values()]
+    rows = pd.DataFrame([_difference(own) for own in by_pair])
+    rows.insert(0, "contrast", [f"{cell} − {rival}" for cell, rival in pairs.values()])
     folds = [{seed % CellRun.folds for seed in one.index} for one in by_pair]
     whole = np.array([len(own) >= SEEDS for own in folds])
     untested = Tested(p=1.0, p_within=1.0, positive=False)
@@ -68,7 +68,7 @@ def radius_curve(
         if cell.space == "hyperbolic" and cell.radius and {cell.name, rival} <= run:
             training = "with cones" if cell.cones else "contrast alone"
             place = {"training": training, "radius": cell.radius}
-            rows.append(place | _difference(table, cell.name, rival))
+            rows.append(place | _difference(effects(table, cell.name, rival)))
     return pd.DataFrame(rows)
 
 
@@ -81,7 +81,7 @@ def dimension_curve(
         rival = replace(cell, space="cosine_sphere").name
         if cell.radius is None and cell.name != rival and {cell.name, rival} <= run:
             place = {"space": replace(cell, dimension=64).name, "dimension": cell.dimension}
-            rows.append(place | _difference(table, cell.name, rival))
+            rows.append(place | _difference(effects(table, cell.name, rival)))
     return pd.DataFrame(rows)
 
 

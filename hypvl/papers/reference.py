@@ -354,6 +354,7 @@ BASELINES = {
     "permuted": "permuted labels",
     "class_mean": "nearest class mean",
     "classifiers": "state × object classifiers",
+    "aligned_classifiers": "the same, aligned features",
     "oracle": "upper bound",
 }
 
@@ -377,7 +378,7 @@ ORACLE = "oracle"  # rows of an oracle: the upper bound
 OF_A_MODEL = ("nearest_to_root",)  # baselines that are another one for each model
 
 
-OF_IMAGES = ("class_mean", "classifiers")  # baselines that see the image
+OF_IMAGES = ("class_mean", "classifiers", "aligned_classifiers")  # baselines that see the image
 
 
 NEEDED = ("family", "seed", "suite", "dataset", "metric", "value")

@@ -74,7 +74,7 @@ def test_a_study_ends_with_tables_and_claims(prepared, tmp_path, monkeypatch):
     own = results[results["section"].eq("main") & results["score"].eq("paper")]
     own = own[own["suite"].eq("closed") & own["dataset"].eq("fashion")]
     by_model = own.pivot_table(index="model", columns="metric", values="value")
-    bars = {"majority", "chance", "class_mean", "classifiers", "oracle"}
+    bars = {"majority", "chance", "class_mean", "classifiers", "aligned_classifiers", "oracle"}
     assert {*by_model.index} == bars | {recipe.name for recipe in study.recipes["main"]}
     assert by_model.at["oracle", "auc"] == 1 and by_model.at["class_mean", "unseen"] == 0
     losses = 100 * (by_model["harmonic_mean"]["H2EM"] - by_model["harmonic_mean"]["hyperbolic"])
