@@ -354,7 +354,7 @@ BASELINES = {
     "permuted": "permuted labels",
     "class_mean": "nearest class mean",
     "classifiers": "state × object classifiers",
-    "aligned_classifiers": "the same, aligned features",
+    "aligned_classifiers": "classifiers on aligned features",
     "oracle": "upper bound",
 }
 

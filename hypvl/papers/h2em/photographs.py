@@ -33,6 +33,7 @@ from .splits import Pair
 from .tables import ALIGNED, CLASS_MEAN, CLASSIFIERS, FASHION
 from ..recipes import known_name
 from ..runs import PROBES
+from ...training.config import TrainConfig
 from ...training.recipe import Recipe, at_budget
 
 # %% ../../../nbs/papers/h2em/919_photographs.ipynb #c93a039f
@@ -157,7 +158,7 @@ _TRAINING: dict[str, Any] = {
     "log_every": 10,
     "checkpoint_every": 150,
     "validate_every": 0,
-    "best": "",
+    "best": TrainConfig.best,
     "best_is": "least",
     "keep": 1,
 }
