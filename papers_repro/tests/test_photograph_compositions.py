@@ -61,6 +61,8 @@ SHORT = {"steps": 3, "batch_size": 8, "checkpoint_every": 0, "validate_every": 0
 def test_a_study_ends_with_tables_and_claims(prepared, tmp_path, monkeypatch):
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
     monkeypatch.setattr(photographs, "RATES", (1e-3,))
+    rates = dict.fromkeys(photographs.PHOTOGRAPH_RATES, 1e-3)
+    monkeypatch.setattr(photographs, "PHOTOGRAPH_RATES", rates)
     for name, value in SHORT.items():
         monkeypatch.setitem(photographs._TRAINING, name, value)
     settings = {"preset": "photographs", "data_root": str(prepared), "out": str(tmp_path)}
