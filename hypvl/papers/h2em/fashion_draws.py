@@ -181,7 +181,8 @@ def place_tokens(
     places = network.forward_features(pixels.contiguous(memory_format=torch.channels_last))
     if places.dim() != 4:
         raise ValueError(
-            f"encoder {encoder.name!r}: a map [B, W, H, W] is needed, got {list(places.shape)}"
+            f"encoder {encoder.name!r}: a feature map [B, C, H, W] is needed, "
+            f"got {list(places.shape)}"
         )
     cells = F.adaptive_avg_pool2d(places, GRID).flatten(2).mT
     return torch.cat([network.forward_head(places)[:, None], cells], 1).float()

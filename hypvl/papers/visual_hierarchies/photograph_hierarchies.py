@@ -273,7 +273,7 @@ def embed_photographs(
     found: InstanceSet,
     rows: PhotographBoxes,
 ) -> Embedded:
-    "Points of all scenes and boxes of a set; the order of 200 photographs is measured."
+    "Embeddings of all scenes and boxes of a set; order is measured on 200 photographs at most."
     every = np.concatenate([rows.scene_rows, rows.box_rows])
     points, scenes = embed_rows(model, store, "image", every), len(rows.scene_rows)
     measured = np.arange(scenes)[:: max(1, scenes // 200)][:200]
