@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['plain_name', 'plain_model', 'file_tensors', 'check_values', 'own_names', 'load_tensors', 'preserve_modes',
-           'check_uncompressed', 'load_plain', 'fingerprint', 'same_fingerprint']
+           'check_uncompressed', 'load_plain', 'fingerprint', 'same_probe']
 
 # %% ../nbs/012_weights.ipynb #ac54504e
 import os
@@ -142,7 +142,7 @@ def fingerprint(
     return tuple(float(f"{value:.6g}") for value in projected.tolist())
 
 
-def same_fingerprint(a: Sequence[float], b: Sequence[float]) -> bool:
+def same_probe(a: Sequence[float], b: Sequence[float]) -> bool:
     "Return whether two fingerprints differ by less than 0.1 %; an empty one fits all."
     if not a or not b:
         return True

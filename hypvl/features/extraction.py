@@ -45,7 +45,7 @@ from hypvl.features.feature_store import (
     write_store,
 )
 from ..pictures import Refused, crop_box, read_picture, upright_rgb
-from ..weights import same_fingerprint
+from ..weights import same_probe
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -222,7 +222,7 @@ def _check_same(plan: ExtractionPlan, found: Mapping[str, dict], what: str) -> N
     "Raise where a folder holds features of other encoders or other photographs."
     for side, info in plan.encoders.items():
         other = found.get("encoders", {}).get(side, {})
-        if other and not same_fingerprint(other.get("probe", ()), info.probe):
+        if other and not same_probe(other.get("probe", ()), info.probe):
             raise ValueError(
                 f"out: {what} in {str(plan.folder)!r} has {side} features of {other['name']!r}, "
                 f"and {info.name!r} gives others; choose another folder, or delete it"

@@ -34,8 +34,8 @@ from hypvl.geometry.precision import (
 _all_ = ["Curvature", "fp32_geometry"]  # exported from here too
 
 # %% ../../nbs/geometry/100_lorentz.ipynb #32fd76e1
-def _lift(x: Tensor, c: Tensor) -> Tensor:
-    "Points [*B, N, D] of the type of `c` with their time appended; `c` has shape [*B]."
+def _append_time(x: Tensor, c: Tensor) -> Tensor:
+    "Points [*B, N, D+1]: space components, then time; in the dtype of `c` [*B]."
     x0 = (1 / c[..., None, None] + _norm(x, keepdim=True).square()).sqrt()
     return torch.cat([x.to(x0.dtype).expand(*x0.shape[:-1], -1), x0], -1)
 
@@ -94,8 +94,8 @@ def pairwise_inner(
     _check(x, y)
     if _is_literal(mode):
         return literal.pairwise_inner(x, y, c=c)
-    x_lift = _lift(x, _curvature(c, x))
-    y_lift = _lift(y, _curvature(c, x))
+    x_lift = _append_time(x, _curvature(c, x))
+    y_lift = _append_time(y, _curvature(c, x))
     y_lift = torch.cat([y_lift[..., :-1], -y_lift[..., -1:]], -1)
     return (x_lift @ y_lift.mT).to(torch.promote_types(x.dtype, y.dtype))
 
@@ -350,7 +350,7 @@ class _PairwiseDist(Function):
     @staticmethod
     def backward(ctx, grad):
         x, y, c, d = ctx.saved_tensors
-        x_lift, y_lift = _lift(x, c), _lift(y, c)
+        x_lift, y_lift = _append_time(x, c), _append_time(y, c)
         root = c[..., None, None].sqrt().to(d.dtype)
         for_x, for_y = [], torch.zeros_like(y_lift[..., :0, :])
         for rows in _tiles(x, y, c):

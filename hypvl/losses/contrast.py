@@ -227,7 +227,7 @@ class SigmoidContrast(PairContrast, kind="sigmoid_contrast"):
         geometry,  # with `logits` and `logit_bias`
         context: Context,  # of the step
     ) -> Float[Tensor, ""]:
-        "Sum over the keys of each query, not weighted."
+        "Mean or sum over queries of the loss summed over keys, without weight: a scalar."
         queries, _ = read_pairs(embeddings, self.first, self.second, self.name)
         keys, offset = context.gathered(embeddings, self.second, self.name)
         bias = getattr(geometry, "logit_bias", None)

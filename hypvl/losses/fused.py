@@ -21,5 +21,8 @@ def product_info_nce(
     metric: str = "l1",  # 'l1' or 'l2'
     reduce: str = "mean",  # 'mean' or 'sum' over factors
 ) -> Float[Tensor, ""]:
-    "Mean cross-entropy of row i of -scale * distance against column i (PHyCLIP, Eq. 3)."
+    """Mean cross-entropy of finding key i for query i, a scalar (PHyCLIP, Eq. 3).
+
+    The logits [N, M] are -scale times the product distance. Errors as in `product_dist`.
+    """
     return product_cross_entropy(x, y, c=c, scale=scale, metric=metric, reduce=reduce).mean()

@@ -24,7 +24,7 @@ from .dual_encoder import make_projection
 from .image_text import ImageTextModel, lift_or_mark, type_and_shape
 from .towers import ModelDescription
 from ..paper_parts import PAPER_PARTS
-from ..weights import same_fingerprint
+from ..weights import same_probe
 
 # %% ../../nbs/models/310_head.ipynb #c5b63ec1
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class FrozenEncoder:
 
 @dataclass(frozen=True)
 class HeadConfig(ModelDescription, kind="head"):
-    "A head on existing features as data."
+    "Config of a `HyperbolicHead`."
 
     width: Mapping[str, int]  # modality → width of its features
     geometry: GeometryConfig = field(default_factory=ProductConfig)  # of the embeddings
@@ -144,7 +144,7 @@ class HeadInput(nn.Module):
         self.deviation[self.deviation == 0] = 1.0
 
     def forward(self, inputs: Tensor | Mapping[str, Tensor]) -> Float[Tensor, "*B W"]:
-        "Standardised features of features, pixels [B, 3, H, W] or tokens."
+        "Standardised features [*B, W] of raw features, pixels [B, 3, H, W] or tokens."
         features = self._read(inputs)
         if self.training and not self._norm_checked:
             self._check_norm(features)
@@ -190,7 +190,10 @@ class HeadInput(nn.Module):
         self.trained_on, self._attached = known, [encoder]
 
     def check(self, encoder: ImageOrTextEncoder) -> FrozenEncoder:
-        "Its description; raises unless it has the width and weights of the training features."
+        """The encoder's description.
+
+        TypeError for another class; ValueError for another width, hash or probe than in training.
+        """
         if not hasattr(encoder, "width"):
             got = type(encoder).__name__
             raise TypeError(f"{self.side}: an encoder of load_encoder is needed, got {got}")
@@ -205,7 +208,7 @@ class HeadInput(nn.Module):
                 f"attach: the head was trained on {self.side} features of {known.name} "
                 f"(hash {known.hash}), got {encoder.name} (hash {encoder.hash})"
             )
-        if not same_fingerprint(known.probe, probe):
+        if not same_probe(known.probe, probe):
             raise ValueError(
                 f"attach: the head was trained on {self.side} features of {known.name}; "
                 f"{encoder.name} gives others (another activation, pooling or preprocessing)"
@@ -268,7 +271,7 @@ class HyperbolicHead(ImageTextModel):
     encoders: modality → `name` and `hash` of the encoder of the features; None: unknown.
 
     Raises ValueError for a width below 1, another modality, or dropout without a hidden layer;
-    TypeError for what is no description.
+    TypeError where geometry is no GeometryConfig or a width no integer.
 
     `encode_image` and `encode_text` embed features; with encoders, also pixels and tokens.
     `save_pretrained` and `from_pretrained` work as for every model.
@@ -386,12 +389,14 @@ class HyperbolicHead(ImageTextModel):
         inputs: Sequence[str] = ("image", "text"),
         kinds: Mapping[str, str] | None = None,
     ) -> dict[str, Tensor]:
-        """Points of entries of a batch.
+        """Name → points [B, D] on the geometry, of entries of a batch; labels are unchanged.
 
         batch: name → features [B, width], labels, or anything else.
         inputs: names of the wanted entries.
         kinds: name → kind. Entries named image, text, box_image and box_text are features here;
             others are declared, as 'image_features', 'text_features' or 'labels'.
+
+        KeyError for a name that the batch lacks, LookupError for a kind that is not features.
         """
         points = {}
         for name in inputs:

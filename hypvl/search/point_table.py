@@ -238,7 +238,10 @@ def filter_rows(
     norms: tuple[float, float] | None = None,  # only points between these distances from the root
     exclude: Values | int | None = None,  # ids to leave out
 ) -> np.ndarray | None:
-    "Rows that the filters leave, ascending; None where nothing is filtered or removed."
+    """Indices of rows that pass all filters, ascending; None where every row passes.
+
+    Limits of norms are inclusive. ValueError for an invalid filter; TypeError for unknown norms.
+    """
     keep = table["alive"]
     if labels is not None:
         if "labels" not in table:
