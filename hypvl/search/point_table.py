@@ -155,7 +155,7 @@ def has_label(
     flags = known.dtype.kind != "b" and has_flags(wanted)
     kinds = {"U": "U", "b": "b"}.get(known.dtype.kind, "iu")
     if len(values) and (flags or values.dtype.kind not in kinds):
-        raise ValueError(f"labels: they are {known.dtype}, got {wanted!r}")
+        raise ValueError(f"labels: the index has {known.dtype}, got {wanted!r}")
     if len(values) and np.promote_types(values.dtype, known.dtype).kind == "f":
         values = values[(values >= 0) & (values <= np.iinfo(known.dtype).max)].astype(known.dtype)
     return np.isin(known, values)
@@ -207,7 +207,7 @@ class PointTable:
         known, text = self["labels"].dtype, labels.dtype.kind == "U"
         as_float = not text and np.promote_types(known, labels.dtype).kind == "f"
         if text != (known.kind == "U") or as_float:
-            raise ValueError(f"labels: they are {known} in this index, got {labels.dtype}")
+            raise ValueError(f"labels: the index has {known}, got {labels.dtype}")
 
 # %% ../../nbs/search/700_point_table.ipynb #1a6f2fbc
 def find_rows(table: PointTable, ids: Values | int) -> np.ndarray:
