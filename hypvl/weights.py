@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['plain_name', 'plain_model', 'file_tensors', 'check_values', 'own_names', 'load_tensors', 'preserve_modes',
-           'check_uncompressed', 'load_plain', 'fingerprint', 'same_probe']
+           'check_uncompressed', 'load_plain', 'probe_of', 'same_probe']
 
 # %% ../nbs/012_weights.ipynb #ac54504e
 import os
@@ -131,7 +131,7 @@ def load_plain(
     return torch.load(Path(path), map_location="cpu", weights_only=True)
 
 # %% ../nbs/012_weights.ipynb #0d1a15ac
-def fingerprint(
+def probe_of(
     features: Tensor,  # [W], of a fixed input
 ) -> tuple[float, ...]:
     "Return sixteen random projections of features, which identify what a network computes."
@@ -143,7 +143,7 @@ def fingerprint(
 
 
 def same_probe(a: Sequence[float], b: Sequence[float]) -> bool:
-    "Return whether two fingerprints differ by less than 0.1 %; an empty one fits all."
+    "Return whether two probes differ by less than 0.1 %; an empty one fits all."
     if not a or not b:
         return True
     first, second = torch.tensor(a), torch.tensor(b)

@@ -250,9 +250,6 @@ def create_model_from_pretrained(
 class _PaddedTokenizer(Tokenizer):
     "CLIP's byte-level BPE with `context_length` ids per text, as open_clip's has."
 
-    def __reduce__(self):
-        return _PaddedTokenizer, (self.context_length,)
-
     def __call__(self, texts, context_length=None):
         length = context_length or self.context_length
         ids = super().__call__(texts, length)

@@ -31,7 +31,7 @@ from ..models.frozen import frozen_towers, load_source, source_description
 from ..models.image_text import ImageTextModel
 from ..models.registry import create_model
 from ..pictures import upright_rgb
-from ..weights import check_values, fingerprint, load_plain
+from ..weights import check_values, load_plain, probe_of
 
 # %% ../../nbs/features/350_encoders.ipynb #fb1bd646
 Tokens = Tensor | Mapping[str, Tensor]  # of texts, as the encoder reads them
@@ -68,7 +68,7 @@ class Encoder(nn.Module):
         self.hash = weights_hash(tensors)[:16]
         answers = {side: _fixed_features(self, side) for side in self.modalities}
         self.width = {side: len(features) for side, features in answers.items()}
-        self.probe = {side: fingerprint(features) for side, features in answers.items()}
+        self.probe = {side: probe_of(features) for side, features in answers.items()}
 
     @torch.no_grad()
     def encode_image(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B W"]:

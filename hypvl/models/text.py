@@ -73,7 +73,7 @@ class Tokenizer:
         self.eot = self.bpe.eot_token_id
 
     def __reduce__(self):
-        return Tokenizer, (self.context_length,)  # pickled for workers without its tables
+        return type(self), (self.context_length,)  # pickled for workers without its tables
 
     def encode(self, text: str) -> list[int]:
         "Ids of one text with its start and end marks, cut to the context length."

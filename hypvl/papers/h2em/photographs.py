@@ -79,20 +79,13 @@ def _measures(
     return sweep(found.best()).measures
 
 
-def _phase_features(
-    source: TokenSource, data: DataPaths, aligned: bool
+def _standardised(
+    every: Float[np.ndarray, "N W"], rows: dict[str, list[int]]
 ) -> dict[str, Float[np.ndarray, "N W"]]:
-    "Raw or aligned features of the pictures of each phase, standardised by those of training."
-    known, name = source.compositions(data), "tokens" if aligned else "features"
-    every = np.load(source.prepared / f"{name}.npy", allow_pickle=False).astype(np.float32)
-    every = every[:, 0] if aligned else every
-    found = {}
-    for phase in source.splits:
-        images = known.phase(phase)["image"].tolist()
-        found[phase] = every[TokenViews(source.prepared, images).rows]
-    mean, deviation = found["train"].mean(0), found["train"].std(0)
+    "Features of the pictures of each phase, standardised by those of training."
+    mean, deviation = every[rows["train"]].mean(0), every[rows["train"]].std(0)
     deviation[deviation == 0] = 1
-    return {phase: (rows - mean) / deviation for phase, rows in found.items()}
+    return {phase: (every[own] - mean) / deviation for phase, own in rows.items()}
 
 
 def baseline_frames(
@@ -101,7 +94,14 @@ def baseline_frames(
     "A probe: measures of three baselines of images, which do not depend on the model."
     source: Any = Phases(recipe, data).source
     known = source.compositions(data)
-    raw, aligned = (_phase_features(source, data, which) for which in (False, True))
+    views = {
+        phase: TokenViews(source.prepared, known.phase(phase)["image"].tolist())
+        for phase in source.splits
+    }
+    rows_of = {phase: own.rows for phase, own in views.items()}
+    features = np.load(source.prepared / "features.npy", allow_pickle=False)
+    raw = _standardised(features.astype(np.float32), rows_of)
+    aligned = _standardised(views["train"].tokens[:, 0].astype(np.float32), rows_of)
     split, targets = known.split, {phase: known.pairs(phase) for phase in source.splits}
     parts, count = split.indices(targets["train"]), len(split.objects)
     labels, pairs = parts[:, 0] * count + parts[:, 1], len(split.states) * count
