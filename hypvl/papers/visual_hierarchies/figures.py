@@ -310,7 +310,7 @@ def _draw_triangle(axis: Axes, x, y, line) -> dict[str, float]:
 
 # %% ../../../nbs/papers/visual_hierarchies/878_figures.ipynb #529bf121
 def angle_figure() -> Drawing:
-    "The triangle of origin, whole and part, in the disk and in the plane."
+    "The triangle of origin, scene and object, in the disk and in the plane."
     whole, part = (1.1, -0.3), (0.9, 2.6)  # in the hyperbolic plane
     a, b = (torch.tensor(point, dtype=torch.float64) for point in (whole, part))
     plane = [lorentz.to_poincare(point, c=1.0).numpy() for point in (a, b)]
