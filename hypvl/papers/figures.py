@@ -217,10 +217,10 @@ def _curve_panels(columns: Sequence[str]) -> dict[str, list[str]]:
     panels_of |= {"spread of images": ["spread/image"], "spread of texts": ["spread/text"]}
     panels_of["schedule: weight of entailment"] = ["weight/entailment"]
     panels_of |= {_row_title(column): [column] for column in cones}
-    curvatures = [column for column in columns if column == "curvature"]
-    panels_of["curvature (mean over factors)"] = curvatures
-    for side, title in _SIDES.items():
-        panels_of[f"radius √c·r of {title}"] = [f"radius/{side}"]
+    radii = {f"radius √c·r of {title}": [f"radius/{side}"] for side, title in _SIDES.items()}
+    if any(names[0] in columns for names in radii.values()):  # alone a curvature says nothing
+        panels_of["curvature (mean over factors)"] = ["curvature"]
+    panels_of |= radii
     panels_of["samples per second"] = ["samples_per_s"]
     found = {title: [n for n in names if n in columns] for title, names in panels_of.items()}
     return {title: names for title, names in found.items() if names}
@@ -325,7 +325,7 @@ def training_figure(
     colours: Mapping[str, str] | None = None,  # of models
     candidates: Mapping[str, int] | None = None,  # of each model: texts for an image to choose from
 ) -> Drawing:
-    "Loss rows, spread, schedule and curvature over the steps, one line per model."
+    "Loss rows, spread, schedule, curvature and radii over the steps, one line per model."
     shown = _curve_panels(list(history.columns))
     if not shown:
         raise ValueError(
