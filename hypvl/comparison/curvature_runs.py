@@ -294,8 +294,8 @@ _ALL = {cell.name: cell for group in CELLS.values() for cell in group}
 _primary = tuple(cell for cell in _ALL.values() if cell.name in _FIRST)
 GROUPS = {  # of cells: of the primary contrasts, without and with cones, over the radius, all
     "primary": _primary,
-    "plain": tuple(cell for cell in _primary if not cell.cones),
-    "coned": tuple(cell for cell in _primary if cell.cones),
+    "primary_contrast": tuple(cell for cell in _primary if not cell.cones),
+    "primary_cones": tuple(cell for cell in _primary if cell.cones),
     "radii": tuple(cell for cell in CELLS["contrast"] if cell.radius),
     **CELLS,
 }

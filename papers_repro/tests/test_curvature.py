@@ -29,12 +29,12 @@ def reproduce(out, code=0, **parameters):
 def test_study_renders_contrasts_and_figure(tmp_path):
     made_store(tmp_path / "store")
     how = {"features": str(tmp_path / "store"), "seeds": "0,1", "steps": 3}
-    (tmp_path / "plain").mkdir()
-    reproduce(tmp_path / "plain", groups="plain", **how)
-    reproduce(tmp_path, groups="contrast", earlier=str(tmp_path / "plain"), **how)
+    (tmp_path / "first").mkdir()
+    reproduce(tmp_path / "first", groups="primary_contrast", **how)
+    reproduce(tmp_path, groups="contrast", earlier=str(tmp_path / "first"), **how)
     results = pd.read_csv(tmp_path / "results.csv")
     assert len(results) == 10 * 2 and results["commit"].nunique() == 1
-    before = pd.read_csv(tmp_path / "plain" / "results.csv")
+    before = pd.read_csv(tmp_path / "first" / "results.csv")
     assert results["R@5"].tolist()[:12] == before["R@5"].tolist()
     judged = pd.read_csv(tmp_path / "tables" / "contrasts.csv")
     assert set(judged["outcome"]) == {"not run: fewer than 8 seeds"}
@@ -51,4 +51,4 @@ def test_study_asks_for_features_and_known_groups(tmp_path):
     assert "features: the folder of a feature store" in reproduce(tmp_path, code=1)
     made_store(tmp_path / "store")
     output = reproduce(tmp_path, code=1, features=str(tmp_path / "store"), groups="flat")
-    assert "groups='flat': unknown, primary, plain, coned, radii, contrast, cones" in output
+    assert "groups='flat': unknown, primary, primary_contrast, primary_cones, radii" in output

@@ -31,7 +31,7 @@ from ...inputs import Kind
 from ...models.head import HyperbolicHead
 from ..changes import Change
 from ..clip_line import recipe
-from ..feature_recipes import RATES, TUNING_SEEDS, on_photographs
+from ..feature_recipes import LARGER_RATES, TUNING_SEEDS, on_photographs
 from ..recipes import known_name
 from .parse_recovery import LabelledCaption, edge_table, recovery
 from .recipes import SECTIONS, SHUFFLED, WEIGHT, section_settings
@@ -144,7 +144,6 @@ WIDTH = 256  # of the points
 PHOTOGRAPH_SECTIONS = ("tuning", "longer")  # beside those of the other presets
 # chosen in section `tuning`, seeds 8 and 9, of the rates that follow
 PHOTOGRAPH_RATES: dict[str, float] = {"meru": 1e-2, "syntax": 1e-2}
-_TRIED = RATES[2:]
 RIGHT_BRANCHING = "right-branching trees"  # in names of models
 _CONTROL_SEEDS = 3  # of right-branching trees, which no primary claim needs
 _NOTES = {"parser": "", "shuffled": SHUFFLED, "right-branching": RIGHT_BRANCHING}
@@ -197,7 +196,7 @@ def _settings(section: str, seed: int) -> list[dict[str, Any]]:
         return []
     of_tuning = {"seed": TUNING_SEEDS[seed], "probes": ("validation retrieval",)}
     if section == "tuning":
-        return [{**one, "rate": rate, **of_tuning} for one in _BOTH for rate in _TRIED]
+        return [{**one, "rate": rate, **of_tuning} for one in _BOTH for rate in LARGER_RATES]
     if section == "longer":
         return [{**one, "budget": 2.0, **of_tuning} for one in _BOTH]
     return [one | of_tuning for one in section_settings(section)] if section == "weights" else []

@@ -31,7 +31,12 @@ from ...features.store_folds import PARTS
 from ...geometry.spaces import SphereConfig
 from ...models.head import FrozenEncoder, HeadConfig, HyperbolicHead
 from ..changes import Change
-from ..feature_recipes import RATES, TUNING_SEEDS, given_store, photograph_training
+from hypvl.papers.feature_recipes import (
+    LARGER_RATES,
+    TUNING_SEEDS,
+    given_store,
+    photograph_training,
+)
 from ..recipes import known_name
 from ..runs import PROBES
 from .box_pairs import BoxPairDataset, PairConfig
@@ -389,7 +394,7 @@ def photograph_recipe(
         standardised=standardised,
         name=PHOTOGRAPHS,
     )
-    rate = rate or PHOTOGRAPH_RATES.get((family, cross_image), RATES[2])
+    rate = rate or PHOTOGRAPH_RATES.get((family, cross_image), LARGER_RATES[0])
     train = photograph_training(TrainConfig(betas=(0.9, 0.999), weight_decay=0.01), rate, seed)
     train = replace(train, steps=train.steps // 2)
     group = "standardised" if frozen and standardised else "shuffled" if shuffled else family
@@ -420,7 +425,7 @@ def _settings(section: str, seed: int) -> list[dict[str, Any]]:
     how = {"seed": TUNING_SEEDS[seed], "probe": "validation_instances"}
     if section == "longer":
         return [one | how | {"budget": 2.0} for one in _MODELS]
-    return [one | how | {"rate": rate} for one in _MODELS for rate in RATES[2:]]
+    return [one | how | {"rate": rate} for one in _MODELS for rate in LARGER_RATES]
 
 
 def study_recipes(
