@@ -7,6 +7,7 @@ __all__ = ['RATES', 'EQUIVALENCE', 'StoreSource', 'TrainingSetting', 'halve_rate
            'Comparison', 'seconds_of', 'default_steps', 'compare']
 
 # %% ../../nbs/comparison/682_selection.ipynb #4d733241
+import json
 import os
 import tempfile
 import time
@@ -20,6 +21,7 @@ import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
+from .. import __version__
 from .candidates import Candidate, candidates
 from hypvl.comparison.head_training import (
     boxed_images,
@@ -28,10 +30,11 @@ from hypvl.comparison.head_training import (
     recall_per_image,
     train_head,
 )
-from ..config import write_atomic
+from ..config import config_hash, write_atomic
 from ..evaluation.statistics import Interval, bootstrap_mean, seed_interval
 from ..features.feature_store import ArrayOrFiles, FeatureStore, open_features
 from ..models.head import HyperbolicHead
+from ..models.registry import load_model
 
 # %% ../../nbs/comparison/682_selection.ipynb #a2add9d8
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)  # of AdamW, for every candidate
@@ -294,11 +297,53 @@ def default_steps(
     "Twenty passes over the images, at least 60 and at most 400 updates."
     return min(400, max(60, 20 * -(-images // batch_size)))
 
+# %% ../../nbs/comparison/682_selection.ipynb #e16e928e
+@dataclass(frozen=True)
+class _Tuned:
+    "A candidate with its best learning rate."
+
+    rate: float
+    head: HyperbolicHead  # of the first seed
+    tried: list[dict[str, object]]  # rows of the tuning runs
+    values: list[Float[np.ndarray, "N"]]  # per seed, R@5 of each validation image, %
+
+
+def _train_candidate(setting: TrainingSetting, candidate: Candidate, seeds: int) -> _Tuned:
+    "Tune a candidate, then train it with the other seeds."
+    rate, head, tried = halve_rates(setting, candidate)
+    others = (setting.train(candidate, rate, seed=seed) for seed in range(1, seeds))
+    return _Tuned(rate, head, tried, [setting.recall(one) for one in (head, *others)])
+
+
+def _resumed(
+    setting: TrainingSetting,
+    candidate: Candidate,
+    seeds: int,
+    folder: Path | None,  # of finished candidates; None: nothing is kept
+) -> tuple[_Tuned, bool]:  # and whether it was found
+    "A candidate that an earlier call has finished, or one that is trained and kept now."
+    if folder is None:
+        return _train_candidate(setting, candidate, seeds), False
+    what = [candidate, setting.store.hash, setting.steps, setting.batch_size, setting.device]
+    place = folder / config_hash([__version__, *what, list(setting.rates), seeds])
+    kept = place / "result.json"
+    if kept.is_file():
+        facts = json.loads(kept.read_text(encoding="utf-8"))
+        values = [np.array(own) for own in facts.pop("values")]
+        head = load_model(place / "head").to(setting.device)
+        return _Tuned(head=head, values=values, **facts), True
+    found = _train_candidate(setting, candidate, seeds)
+    place.mkdir(parents=True, exist_ok=True)
+    found.head.save_pretrained(place / "head")
+    facts = {"rate": found.rate, "tried": found.tried}
+    write_atomic(kept, json.dumps(facts | {"values": [own.tolist() for own in found.values]}))
+    return found, False
+
 # %% ../../nbs/comparison/682_selection.ipynb #f628ece4
 def compare(
     store: StoreSource,  # or folder of one or of .npy files, or (image, text) arrays [N, W]
     seeds: int = 1,  # trainings of each candidate with its best learning rate
-    out: str | Path | None = None,  # folder for report, tables, figure and head; None: none
+    out: str | Path | None = None,  # folder for report, tables, figure and heads; None: none
     steps: int | None = None,  # updates of the longest training; None: see `default_steps`
     batch_size: int | None = None,  # None: 256, or a quarter of the training images
     dim: int = 64,  # of flat and hyperbolic spaces
@@ -308,7 +353,8 @@ def compare(
     """Compare four geometries and three losses on the pairs of a feature store.
 
     Validation chooses learning rates and ranks; the best is estimated again on the test split.
-    Boxes and phrases are trained on where all training images have some. Raises ValueError for a
+    Boxes and phrases are trained on where all training images have some. With `out`, the same call
+    after an interruption finds the candidates that were finished. Raises ValueError for a
     store without pairs in one of its splits, for fewer images than seeds, and for no seed, step or
     rate.
     """
@@ -337,28 +383,24 @@ def compare(
         f"{_duration(seconds_of(setting, compared, seeds))} for {len(compared)} candidates, "
         f"{len(rates)} learning rates and {seeds} seed{'s' * (seeds > 1)}"
     )
-    values, rows, heads, chosen = {}, [], {}, {}
+    finished = folder / "candidates" if folder else None
+    tuned: dict[str, _Tuned] = {}
     for number, candidate in enumerate(compared, 1):
         start, name = time.perf_counter(), candidate.name
-        chosen[name], heads[name], tried = halve_rates(setting, candidate)
-        rows += tried
-        if folder:  # an error later loses no finished training
-            pd.DataFrame(rows).to_csv(folder / "tuning.csv", index=False)
-        values[name] = [setting.recall(heads[name])]
-        for seed in range(1, seeds):
-            values[name].append(setting.recall(setting.train(candidate, chosen[name], seed=seed)))
-        mean = np.mean([part.mean() for part in deal(values[name])])
-        took = time.perf_counter() - start
-        say(f"{number}/{len(compared)} {name}: R@5 {mean:.1f} at {chosen[name]:g} ({took:.0f} s)")
-    table = rank_candidates({name: deal(own) for name, own in values.items()})
-    table.insert(1, "rate", [chosen[name] for name in table["candidate"]])
+        tuned[name], resumed = _resumed(setting, candidate, seeds, finished)
+        mean = np.mean([part.mean() for part in deal(tuned[name].values)])
+        how = "found finished" if resumed else f"{time.perf_counter() - start:.0f} s"
+        say(f"{number}/{len(compared)} {name}: R@5 {mean:.1f} at {tuned[name].rate:g} ({how})")
+    table = rank_candidates({name: deal(own.values) for name, own in tuned.items()})
+    table.insert(1, "rate", [tuned[name].rate for name in table["candidate"]])
     best = next(c for c in compared if c.name == table["candidate"][0])
-    control = setting.train(best, chosen[best.name], shuffled=True)
+    head = tuned[best.name].head
+    control = setting.train(best, tuned[best.name].rate, shuffled=True)
     result = Comparison(
         table,
-        pd.DataFrame(rows),
-        heads[best.name].cpu(),
-        mean_interval([setting.recall(heads[best.name], "test")]),
+        pd.DataFrame([row for own in tuned.values() for row in own.tried]),
+        head.cpu(),
+        mean_interval([setting.recall(head, "test")]),
         mean_interval([setting.recall(control)]),
         chance_recall(found, "val"),
         raw_recall(found, "val"),
