@@ -3,7 +3,7 @@
 import json
 
 import pandas as pd
-from conftest import papermill, plan
+from conftest import plan
 
 from hypvl.papers.claims import COLUMNS, JUDGED
 
@@ -65,10 +65,3 @@ def test_second_run_trains_nothing(smoke):
     assert len(stamps) == 4
     plan("phyclip", preset="smoke", out=str(smoke)).run()
     assert stamps == {p: p.stat().st_mtime_ns for p in smoke.glob("runs/*/finished.json")}
-
-
-def test_a_wrong_parameter_stops_papermill(tmp_path):
-    "`test_papers` asks for more of them, in this process."
-    done = papermill("phyclip.ipynb", tmp_path, preset="smoke", sedes="1")
-    assert done.returncode != 0 and "unknown parameter 'sedes'" in done.stderr + done.stdout
-    assert not list(tmp_path.glob("runs/*/metrics.csv"))
