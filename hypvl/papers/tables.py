@@ -320,7 +320,10 @@ class Block:
 
 
 def _blocks(frame: pd.DataFrame, scores: Mapping[str, str]) -> Iterator[Block]:
-    "The blocks of a long frame, in its order; `scores` has the labels of scores."
+    """The blocks of a long frame, in its order; `scores` has the labels of scores.
+
+    Where some of our models have numbers, the others are left to the footer.
+    """
     groups = frame.groupby(["source", "score", few_seeds(frame)], sort=False)
     for (source, score, few), cells in groups:
         fullest = cells["row"].eq(cells["row"].value_counts().index[0])  # has the columns in order
@@ -334,6 +337,9 @@ def _blocks(frame: pd.DataFrame, scores: Mapping[str, str]) -> Iterator[Block]:
         for cell in cells.itertuples():
             text.loc[cell.row, (cell.group, cell.label)] = shown_text(cell)
             rank.loc[cell.row, (cell.group, cell.label)] = cell.rank
+        if source == OUR_BLOCK and (cells["value"].notna() & ~cells["baseline"]).any():
+            measured = (text != "–").any(axis=1)
+            text, rank = text[measured], rank[measured]
         theirs = f"{source}: the paper's own numbers, on its own data"
         caption = theirs if source != OUR_BLOCK else f"{source}, {scores.get(str(score), score)}"
         caption += f"; fewer than {FEWEST_SEEDS} seeds, ranked apart" if few else ""
@@ -600,7 +606,7 @@ def _notes(frame: pd.DataFrame, rank_by: Sequence[str]) -> tuple[str, ...]:
         notes.append(f"{PART}: measured on a part of the dataset: {', '.join(amounts)}")
     absent = ours[ours["value"].isna()]
     for reason, rows in absent.groupby("note", sort=False)["row"].unique().items():
-        notes.append(f"–: {reason} ({', '.join(rows)})")
+        notes.append(f"–, or no row: {reason} ({', '.join(rows)})")
     doubted = frame[frame["suspect"].ne("") & frame["value"].notna()]
     for reason, rows in doubted.groupby("suspect", sort=False)["row"].unique().items():
         notes.append(f"{SUSPECT}: a likely misprint, not ranked: {reason} ({', '.join(rows)})")
