@@ -1,8 +1,5 @@
 """Preset `photographs` of visual hierarchies, from a small store to tables and claims."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,11 +8,10 @@ from new_process import in_new_process, run_notebook
 from PIL import Image
 from torch import nn
 
-from hypvl.data.photographs import Photograph, photographs
+from hypvl.data.photographs import Photograph
 from hypvl.features import Encoder, extract
 from hypvl.papers import feature_recipes
 from hypvl.papers.claims import read_claims
-from hypvl.papers.visual_hierarchies.photograph_hierarchies import phrase_head
 
 COUNT = 160  # photographs: twenty in each fold
 COLOURS = {"person": 40, "hat": 80, "child": 120, "ball": 160, "dog": 200, "bird": 240}
@@ -84,13 +80,3 @@ def test_small_store_to_tables_and_claims(store, tmp_path):
     ours = shown[shown["source"].eq("this run") & shown["value"].notna()]
     assert {"frozen", "Euclidean", "hyperbolic, one image", "chance"} <= {*ours["row"]}
     assert (tmp_path / "figures" / "figure5_curves.png").is_file()
-
-
-@pytest.mark.data
-def test_heads_of_the_phrases_of_entities():
-    pack = Path(os.environ["HYPVL_DATA"])
-    found = photographs(f"flickr8k_entities:{pack / 'flickr'}")
-    phrases = [phrase for each in found for phrase in each.phrases]
-    heads = pd.Series([phrase_head(phrase)[0] for phrase in phrases]).value_counts()
-    assert {"dog", "person", "man"} == {*heads.index[:3]}
-    assert heads.iloc[:400].sum() > 0.8 * len(phrases)

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -26,6 +27,7 @@ from hypvl.evaluation.hierarcaps import length_oracles, word_counts
 from hypvl.features.store_folds import parts_of
 from hypvl.papers.h2em.metadata import read_compositions
 from hypvl.papers.h2em.splits import read_split
+from hypvl.papers.visual_hierarchies.photograph_hierarchies import phrase_head
 
 few = settings(max_examples=40, deadline=None)
 letters = st.characters(exclude_categories=("C", "Z"), exclude_characters="[]/#\"'")
@@ -266,6 +268,15 @@ def test_entities_of_the_pack(pack):
     of_thirty = read_flickr30k_entities(pack / "flickr")
     assert [each.boxes for each in of_thirty] == [each.boxes for each in found]
     assert {each.split for each in of_thirty} == {"train", "val", "test"}
+
+
+@pytest.mark.data
+def test_heads_of_the_phrases_of_entities(pack):
+    found = photographs(f"flickr8k_entities:{pack / 'flickr'}")
+    phrases = [phrase for each in found for phrase in each.phrases]
+    heads = pd.Series([phrase_head(phrase)[0] for phrase in phrases]).value_counts()
+    assert {"dog", "person", "man"} == {*heads.index[:3]}
+    assert heads.iloc[:400].sum() > 0.8 * len(phrases)
 
 
 @pytest.mark.data
