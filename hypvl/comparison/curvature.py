@@ -19,7 +19,7 @@ from ..losses.terms import LossTerm
 # %% ../../nbs/comparison/686_curvature.ipynb #fd475328
 @dataclass(frozen=True)
 class Cell:
-    "What sets a model of the curvature study apart."
+    "Configuration of a model of the curvature study: space, radius, dimension and cones."
 
     space: SpaceName
     radius: float | None = None  # ρ; None: free
@@ -29,7 +29,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        "The cell in tables and contrasts."
+        "The name of the cell in tables."
         parts = [self.space.replace("_", " ").replace("euclidean", "Euclidean")]
         if self.radius and self.space == "hyperbolic":
             parts.append(f"ρ = {self.radius:g}")
@@ -43,7 +43,7 @@ class Cell:
 
     @property
     def tuned_as(self) -> "Cell":
-        "The cell whose learning rate and weight it takes: of another aperture, the one of 30°."
+        "The cell whose tuned learning rate and weight it uses: the same one at 30°."
         return replace(self, aperture=Cell.aperture)
 
 

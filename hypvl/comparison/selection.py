@@ -378,7 +378,7 @@ def compare(
     compared = candidates(dim, boxes=boxed == images["train"])
     say(f"{found!r}; {images['train']:,} training images")
     if 0 < boxed < images["train"]:
-        say(f"boxes are left out: {boxed:,} of {images['train']:,} training images have any")
+        say(f"boxes: not used, only {boxed:,} of {images['train']:,} training images have any")
     say(
         f"{_duration(seconds_of(setting, compared, seeds))} for {len(compared)} candidates, "
         f"{len(rates)} learning rates and {seeds} seed{'s' * (seeds > 1)}"
@@ -389,7 +389,7 @@ def compare(
         start, name = time.perf_counter(), candidate.name
         tuned[name], resumed = _resumed(setting, candidate, seeds, finished)
         mean = np.mean([part.mean() for part in deal(tuned[name].values)])
-        how = "found finished" if resumed else f"{time.perf_counter() - start:.0f} s"
+        how = "from an earlier call" if resumed else f"{time.perf_counter() - start:.0f} s"
         say(f"{number}/{len(compared)} {name}: R@5 {mean:.1f} at {tuned[name].rate:g} ({how})")
     table = rank_candidates({name: deal(own.values) for name, own in tuned.items()})
     table.insert(1, "rate", [tuned[name].rate for name in table["candidate"]])

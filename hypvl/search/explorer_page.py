@@ -537,7 +537,7 @@ class _Painter:
         self.text = 10  # position of the two texts in the result of `painted`
 
     def painted(self, session: Session, progress: Progress, message: str = "") -> list[object]:
-        "All that the page shows of a session; of the one before where this one cannot be."
+        "Outputs of a session; where its view is invalid, those before, with the error."
         began = time.perf_counter()
         try:
             session.view = self.named(session.view)
@@ -567,7 +567,7 @@ class _Painter:
         return [*fixed, sent, box, shown_as, view.text, also, *values]
 
     def named(self, view: View) -> View:
-        "The view with its model's name: where others come first its address means the same."
+        "The view with its model's name: its address does not depend on the order of models."
         first = self.explorer.names[0]
         if len(self.explorer.names) == 1:
             return replace(view, model="") if view.model == first else view
@@ -715,7 +715,9 @@ class _BoxEvents:
                 view = replace(view, box=box, show=_asking(view))
                 return self.painted(session.go(view, session.upload), _reported(progress))
             except ValueError:
-                message = "box: left, top, right, bottom in percent, left below right and so down"
+                message = (
+                    "box: left, top, right, bottom in percent, with left < right and top < bottom"
+                )
                 message += f", got {text!r}"
         painted = self.painted(session, _reported(progress), message)
         painted[self.painter.text - 2] = gr.skip()  # keep the typed text for correction
@@ -831,7 +833,7 @@ def _query_column(at):
         at.whole = gr.Button("Whole picture", size="sm", min_width=110)
         at.others = gr.Button("Other pictures", size="sm", min_width=110)
     at.text = gr.Textbox(label="text", placeholder="a photo of a dog", elem_id="text")
-    at.also = gr.Textbox(label="and (in each factor the larger one)", visible=False)
+    at.also = gr.Textbox(label="second text (each factor takes the larger norm)", visible=False)
     at.say = gr.Button("Search with this text", size="sm")
 
 
@@ -1063,9 +1065,9 @@ def check_port(host: str, port: int):
 
 def explore(
     runs: tuple[str, ...] = (),  # see `run_models`
-    images: str | Path | None = None,  # folder of photographs; None: the world
+    images: str | Path | None = None,  # folder of photographs; None: the synthetic dataset
     annotations: str | Path | None = None,  # COCO or LVIS JSON; None: `instances*.json` there
-    scenes: int = 2000,  # of the world
+    scenes: int = 2000,  # of the synthetic dataset
     cache: str | Path | None = None,  # folder of the store; None: the user's caches
     host: str = "127.0.0.1",  # address to listen on
     port: int = 7860,

@@ -122,7 +122,9 @@ class View:
                 or self.box[0] >= self.box[2]
                 or self.box[1] >= self.box[3]
             ):
-                raise ValueError(f"box must be 0 ≤ left < right ≤ 1 and so down, got {self.box}")
+                raise ValueError(
+                    f"box must have 0 ≤ left < right ≤ 1 and 0 ≤ top < bottom ≤ 1, got {self.box}"
+                )
         if not (_is_number(self.low) and _is_number(self.high) and self.low <= self.high):
             raise ValueError(f"low must be at most high, got {self.low!r} and {self.high!r}")
         limit = self.threshold

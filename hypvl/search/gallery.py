@@ -165,7 +165,7 @@ class Store:
             return dict(found.fetchall())
 
     def rows(self, question: str, *values: object) -> list[tuple]:
-        "Answers to a question in SQL."
+        "Rows of a query in SQL."
         with self.open() as base:
             return base.execute(question, values).fetchall()
 
@@ -435,7 +435,7 @@ class WorldPictures:
         for done, rows in self._rendered(missing):
             store.put("pictures", rows)
             known |= {key: regions for key, _, regions in rows}
-            progress(done, len(missing), "painting scenes")
+            progress(done, len(missing), "rendering scenes")
         pictures = []
         for i, key in enumerate(keys):
             regions = []

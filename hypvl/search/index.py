@@ -295,7 +295,7 @@ class Index:
 
     def describe(self) -> str:
         "The size of the index and its search method."
-        kind = "approximate" if self.store.method == "hnsw" else "certified query by query"
+        kind = "approximate" if self.store.method == "hnsw" else "certified per query"
         what = f"{len(self):,} points of a {self.store.scorer.geometry.describe()}"
         return f"{what}; {self.store.searcher.describe()}, {'exact' if self.exact else kind}"
 

@@ -116,7 +116,9 @@ def new_ids(ids: Values | None, count: int, start: int) -> np.ndarray:
     "Ids of new points: those given, or `count` integers from `start`."
     if ids is None:
         if start + count > LARGEST_ID:
-            raise ValueError(f"ids: {count} more than {start - 1} are needed, give them")
+            raise ValueError(
+                f"ids: none are left after {start - 1} for {count} more points; give ids"
+            )
         return np.arange(start, start + count, dtype=np.int64)
     ids = check_ids(ids)
     if ids.shape != (count,):

@@ -208,7 +208,7 @@ class Trainer(TrainingSetup):
         resume: str | bool = "auto",  # True: only from a checkpoint; False: delete and start again
         steps: int | None = None,  # of the whole run, also of its schedule; None: `config.steps`
     ) -> pd.DataFrame:
-        "Train to the last step; return the metrics, a row per `config.log_every` updates."
+        "Train to the last step; return the metrics, one row per logged update."
         with training_session(self, resume, steps):
             while self.step < self.config.steps and not self.stopping:
                 seed_generators(self.config.seed, self.step, self.rank)

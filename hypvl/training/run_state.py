@@ -48,7 +48,7 @@ def _counts(f, value):
 
 
 def describe(
-    value: object,  # a config, a row of an objective, or plain data
+    value: object,  # a config, a loss term, or plain data
 ) -> Any:
     "Description of a value as plain data."
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -303,7 +303,7 @@ class RunIdentity:
         shown = "; ".join(found[:6])
         if len(found) > 6:
             shown += f"; and {len(found) - 6} more"
-        ways = "Take another folder, or resume=False to start again"
+        ways = "Take another folder, or resume=False to delete this run and start again"
         if longer and len(found) == 1:
             ways += f", or fit(steps={self.config.steps}) to go on with the same run"
         raise ValueError(

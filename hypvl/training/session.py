@@ -61,8 +61,8 @@ def check_nothing_foreign(out: Path):
     found = [name for name in names if (out / name).exists()]
     if found and not (out / "run.json").is_file():
         raise ValueError(
-            f"out: {out} holds {', '.join(found)}, and no run that wrote them; take "
-            "another folder, or delete them with resume=False"
+            f"out: {out} holds {', '.join(found)} but no run.json; take another folder, or "
+            "delete them with resume=False"
         )
     others = {path.name for path in (out / "checkpoints").glob("[!.]*")} - {"best", "latest"}
     if others:

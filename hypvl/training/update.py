@@ -143,7 +143,7 @@ class Step(nn.Module):
         return Context(step, self.kinds, self.gather, self.processes)
 
     def embed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        "Points of the inputs that the objective reads."
+        "Embeddings of the inputs that the objective reads."
         return self.model.embed(batch, self.objective.inputs, self.kinds)
 
     def begin_update(self, batches: Sequence[Mapping[str, Tensor]]):
@@ -371,7 +371,7 @@ def _cached_backward(module, batches, step, accelerator):
         plain.begin_update(batches)
     states, parts = _rows_without_graph(plain, batches, accelerator)
     result, cached, own = _head_backward(plain, parts, step)
-    if not cached and not own:  # every row rests; processes would wait for a gradient
+    if not cached and not own:  # nothing has a gradient; processes would wait for one
         return result
     after = generator_state(accelerator.device)
     cut = _cut(cached, parts, plain.kinds)

@@ -418,7 +418,7 @@ def test_two_texts_ask_a_product_together(world, tab):
     tab.goto(f"{world.url}/?model=phyclip&text=a+dog")
     one = query_point(searcher, View(text="a dog")).point
     shows(tab, find(searcher, View(), one).hits["key"].tolist())
-    second = tab.get_by_label("and (in each factor the larger one)")
+    second = tab.get_by_label("second text (each factor takes the larger norm)")
     second.fill("a red car")
     second.press("Enter")
     view_of(tab, text="a dog", also="a red car")

@@ -692,6 +692,6 @@ def test_a_start_deletes_nothing_that_no_run_wrote(tmp_path):
     for name in ("model", "tensorboard"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.txt").write_text("years of work")
-        with pytest.raises(ValueError, match=f"{name}, and no run that wrote them"):
+        with pytest.raises(ValueError, match=f"{name} but no run.json"):
             trainer(dict(train=SETTINGS), tmp_path, make_accelerator(device="cpu")).fit()
         assert (tmp_path / name / "mine.txt").read_text() == "years of work"
