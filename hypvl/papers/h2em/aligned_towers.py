@@ -158,6 +158,10 @@ class PromptedEncoder(CompositionalEncoder):
     def _pixels(self, images):
         return images
 
+    def begin_update(self, batches, inputs=("image", "pair_texts"), kinds=None):
+        "Refused: the pairs of a step are drawn for one batch."
+        raise ValueError("train.accumulate: 1 needed, since each step draws its own pairs")
+
     def sample(
         self,
         labels: Int[Tensor, "B"],  # places among the training pairs

@@ -72,7 +72,6 @@ class TimeLinear(nn.Linear):
         space: Space,
         bias: bool = True,
     ):
-        self.width = before
         super().__init__(space.factors + before, after, bias)
         self.space = space
         if space.factors:

@@ -124,7 +124,8 @@ class CompositionDataset(EpochDataset):
         if self.transform:
             draw = blake2b(f"{self.seed}/{epoch}/{row}".encode(), digest_size=7).digest()
             with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(int.from_bytes(draw, "little"))
+                seed = int.from_bytes(draw, "little")
+                torch.default_generator.manual_seed(seed)  # nothing is queued for GPUs
                 pixels = self.transform(pixels)
         return pixels, self.labels[row]
 

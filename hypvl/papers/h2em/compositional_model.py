@@ -25,12 +25,12 @@ from ...config import suggest
 from ...geometry.lorentz import exp0
 from ...geometry.spaces import Geometry, GeometryConfig, ProductConfig, SphereConfig
 from ...inputs import KIND_OF_NAME, Kind, input_kind
-from ...models.adapters import tower_sources
+from ...models.adapters import source_model
 from ...models.dual_encoder import DualEncoder, normalise_pixels
 from ...models.frozen import source_description
 from ...models.hub import HubModel
 from ...models.registry import load_model
-from ...models.shipped import SHIPPED, load_shipped
+from ...models.shipped import SHIPPED
 from ...models.towers import ModelDescription, Tower
 from .attention import AttentionConfig, CrossModalAttention, Summaries
 from .splits import Pair, clean_name
@@ -143,7 +143,7 @@ class CompositionalConfig(ModelDescription, kind="compositional"):
     context_vectors: int = 3  # in front of the words
     context_init: str = "a photo of"  # its tokens; '' draws them
     learn_context: bool = True  # False: only the words are learned, as in CSP
-    token_window: int = 8  # longest prompt, marks included
+    token_window: int = 8  # only checked: context, a state, an object and two marks must fit
     name_style: Literal["clean", "troika"] = "clean"  # . and _ become spaces; or . alone
     word_dropout: float = 0.0  # on the table of soft words
     scale_init: float | None = None
@@ -187,12 +187,8 @@ def find_backbone(
     source: str,  # 'clip_states', 'open_clip:NAME', 'open_clip:NAME:FILE', or a folder
 ) -> Any:
     "The dual encoder whose towers a compositional model takes."
-    if source in SHIPPED:
-        return load_shipped(source)
-    kind, _, name = source.partition(":")
-    if name and kind in tower_sources:
-        return tower_sources[kind](name)
-    return load_model(source)
+    found = source_model(f"shipped:{source}" if source in SHIPPED else source)
+    return load_model(source) if found is None else found
 
 # %% ../../../nbs/papers/h2em/909_compositional_model.ipynb #12d5efd2
 PATHS = ("pair", "state", "object", "state_parent", "object_parent")
@@ -393,7 +389,7 @@ class CompositionalEncoder(HubModel):
         layers, dropout = config.disentangler_layers, config.disentangler_dropout
         self.views_of = nn.ModuleDict()
         for part in ("state", "object"):
-            self.views_of[part] = disentangler(width, layers, dropout if layers else 0.0)
+            self.views_of[part] = disentangler(width, layers, dropout)
         self.image_adapters = None
         if config.adapter_dim:
             settings = config.adapter_dim, config.adapter_scale, config.adapter_dropout

@@ -96,9 +96,8 @@ def phase_logits(
     with inference(model) as device:
         for batch in batches:
             images = {"image": batch["image"].to(device)}
-            views, total = model.see(images, {"image": "image"}), len(candidates.parts)
-            pieces = [slice(at, min(at + CHUNK, total)) for at in range(0, total, CHUNK)]
-            z = torch.cat([model.pair_logits(views, candidates, rows) for rows in pieces], 1)
+            views = model.see(images, {"image": "image"})
+            z = model.pair_logits(views, candidates)
             rows = slice(first, first + len(z))
             yield rows, z, model.primitive_log_probs(views, candidates)
             first = rows.stop
@@ -392,7 +391,7 @@ def level_auroc(
 
 # %% ../../../nbs/papers/h2em/912_compositions.ipynb #f5e07b13
 def _prediction_rows(
-    sweep_state: StreamingSweep, setting: Setting, targets: Sequence[Pair], bias: float | None
+    sweep_state: StreamingSweep, setting: Setting, targets: Sequence[Pair], bias: float
 ) -> pd.DataFrame:
     "One row per picture: inputs of a bootstrap, and the prediction at a bias."
     best, pairs = sweep_state.best(), setting.pairs
@@ -406,10 +405,9 @@ def _prediction_rows(
         "unseen_right": best.unseen_pair == best.target,
         "setting": setting.name,
     }
-    if bias is not None:
-        answers = best.answers(bias)
-        rows["answer"] = [" ".join(pairs[n]) for n in answers]
-        rows["right"] = answers == best.target
+    answers = best.answers(bias)
+    rows["answer"] = [" ".join(pairs[n]) for n in answers]
+    rows["right"] = answers == best.target
     return pd.DataFrame(rows)
 
 
@@ -558,6 +556,8 @@ def composition_frames(
     begin = time.perf_counter()
     for _ in phase_logits(model, phases.batches("test"), say(model, closed.pairs)):
         pass
+    if model.pixel_mean.is_cuda:
+        torch.cuda.synchronize()
     seconds = time.perf_counter() - begin
     sweeps = sweep_settings(model, phases.batches("test"), candidates, settings, targets)
     taxonomy = taxonomy_of(phases.source, backbone)

@@ -138,9 +138,9 @@ def read_feasibility(
         ) from None
     if isinstance(content, Mapping):
         names = [*content]
-        if key not in names and len(names) != 1:
+        if key not in names and (key or len(names) != 1):
             raise ValueError(f"key={key!r}: {path.name} has {', '.join(map(str, names))}")
-        content = content[key if key in names else names[0]]
+        content = content[key or names[0]]
     if isinstance(content, torch.Tensor):
         content = content.detach()
         content = (content.float() if content.dtype == torch.bfloat16 else content).numpy()

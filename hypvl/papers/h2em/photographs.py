@@ -150,6 +150,7 @@ PROBES["validation compositions"] = validation_frames
 RATES = (1e-3, 3e-3, 1e-2)  # learning rates that every family tries
 # chosen in section `tuning`, seed 8
 PHOTOGRAPH_RATES: dict[str, float] = {"csp": 3e-3, "troika": 3e-3, "h2em": 3e-3}
+_FAMILIES = ("clip", *PHOTOGRAPH_RATES)
 _SCALE = 0.01  # of features at the start; chosen among 1e-2, 3e-3 and mean length 1, seed 8
 _TRAINING: dict[str, Any] = {
     "steps": 150,
@@ -181,6 +182,7 @@ def photograph_recipe(
     **overrides: Any,  # dotted keys; `data.folder` is the folder of `prepare_fashion`
 ) -> Recipe:
     "The recipe of a model on product photographs."
+    known_name("family", family, _FAMILIES)
     folder = Path(str(overrides.pop("data.folder", ""))).absolute()
     root, aligned = write_draw(folder, seed), folder / "aligned"
     given: dict[str, Any] = {"data.root": str(root), "data.name": FASHION}
@@ -216,7 +218,6 @@ def photograph_recipe(
 
 # %% ../../../nbs/papers/h2em/919_photographs.ipynb #b172cf5e
 SECTIONS = (*of_world.SECTIONS, "tuning", "longer")
-_FAMILIES = ("clip", *PHOTOGRAPH_RATES)
 _LOSSES: tuple[dict[str, Any], ...] = (
     {"entailment": 0.0, "hardness": 1.0},
     {"hardness": 1.0},

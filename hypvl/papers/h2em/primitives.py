@@ -250,7 +250,7 @@ def cluster_taxonomy(
     state_features: Float[np.ndarray, "S w"],  # of `split.states`
     object_features: Float[np.ndarray, "O w"],  # of `split.objects`
 ) -> PrimitiveTaxonomy:
-    "Both trees by clustering; `ours` is set."
+    "Both trees by clustering; the source is 'cluster'."
     states = cluster_primitives(split.states, state_features)
     objects = cluster_primitives(split.objects, object_features)
     return make_taxonomy(split, states, objects, "cluster")

@@ -35,7 +35,7 @@ from hypvl.papers.h2em.compositional_model import (
     composition_space,
     find_backbone,
 )
-from .metadata import METADATA, read_compositions
+from .metadata import metadata_files, read_compositions
 from hypvl.papers.h2em.primitives import (
     PrimitiveTaxonomy,
     cluster_taxonomy,
@@ -90,7 +90,7 @@ def training_images(
 ) -> int:
     "Pictures of an epoch: counted in the metadata of a folder; else published, or drawn."
     if source.root:
-        files = sorted(Path(source.root).glob(f"{METADATA}.*"))
+        files = metadata_files(Path(source.root))
         return _counted(source.root, split, tuple(file_stamp(path) for path in files))
     if split.name in PUBLISHED:
         return PUBLISHED[split.name]["train_images"]
@@ -173,8 +173,9 @@ def sized_split(
 def sized_taxonomy(
     split: CompositionSplit,
 ) -> PrimitiveTaxonomy:
-    """Groups of names in their order: as many as in the shipped taxonomy, or as many and as large
-    as there are in each, a square root."""
+    """Groups of names in their order: as many as the shipped taxonomy has.
+
+    Without one, √n groups of √n names."""
     groups = []
     known = _CATEGORIES.get(split.name, (None, None))
     for names, count in zip((split.states, split.objects), known):
@@ -363,7 +364,10 @@ def composition_recipe(
     known_name("preset", preset, PRESETS)
     data, rest = split_overrides(overrides, "data")
     source = _source(preset, 0 if data.get("root") else seed)
-    source = override(source, {k: v for k, v in data.items() if k != "kind"})
+    kind = data.pop("kind", CzslSource.kind)
+    if kind != CzslSource.kind:
+        raise ValueError(f"data.kind: {CzslSource.kind!r} needed, got {kind!r}")
+    source = override(source, data)
     size, towers = _backbone(backbone, rest.pop("model.backbone", ""), preset)
     if preset == "paper" and not (sizes or source.root):
         raise ValueError(

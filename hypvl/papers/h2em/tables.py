@@ -197,7 +197,8 @@ _DATA = (
 
 _CAPTIONS = {
     1: "Candidates are the training pairs and those of the test.",
-    2: "Candidates are all feasible pairs; thresholds are chosen on validation pictures.",
+    2: "Candidates are all feasible pairs; thresholds are chosen on validation pictures. The "
+    "class mean and the classifiers have all pairs as candidates.",
     3: "Euclidean models, then the hyperbolic model with neither loss, one loss and both.",
     4: "H2EM with one weight changed at a time.",
     "S1": "H2EM with linear, without and with quadratic cross-modal attention, in both worlds.",

@@ -80,10 +80,7 @@ COLUMNS = (
 )
 
 
-CLICKS = tuple(f"{axis}Click{n}{axis}" for axis in "XY" for n in range(1, 5))
-
-
-CLICKS = tuple(name.replace("YClick", "XClick") for name in CLICKS)  # the file calls both X
+CLICKS = tuple(f"XClick{n}{axis}" for axis in "XY" for n in range(1, 5))  # both axes with X
 
 
 _FIRST = {"train": 0, "validation": 1_000_000, "test": 2_000_000}  # numbers of their scenes

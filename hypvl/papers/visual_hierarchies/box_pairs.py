@@ -155,7 +155,8 @@ class PairConfig:
     drop_group_children: bool = True  # no pair of two boxes has a group as child
     cross_image: int = 1  # boxes of other images that a scene entails
     cross_per: Literal["class", "box"] = "class"  # for each distinct class, or for each box
-    negatives: Literal["label", "sampled", "geometry"] = "label"  # masked positives
+    # how a parent's further positives, which are no negatives, are found
+    negatives: Literal["label", "sampled", "geometry"] = "label"
     augmentation: Augmentation = Augmentation()
     keep_decoded: int = 0  # pictures that stay in the memory of each reading process
     # 'scene': no pairs of two boxes; 'union': the parent is a union of boxes, see below

@@ -146,6 +146,11 @@ class BoxSource(DataSource, kind="boxes"):
                 first = replace(self.world, draw=0)
                 raw = write_box_world(folder / "raw", first, workers, progress)
             files = annotation_files(raw)
+            if not {"test", "lvis"} & {*files}:
+                raise FileNotFoundError(
+                    f"root: neither test boxes in open_images/ nor lvis/ in {raw.name!r}, so "
+                    "nothing to evaluate on"
+                )
             report = self._prepare_splits({split: files for split in files}, folder, progress)
             if draw:
                 suite, name = folder / f"draw-{draw}", f"{folder.name}-{draw}"

@@ -117,6 +117,8 @@ def candidates(
     if images is not None:
         keep &= np.isin(boxes.image, np.fromiter(images, np.int64))
     rows = np.flatnonzero(keep)
+    if not len(rows):
+        raise ValueError(f"boxes: none of {len(boxes)} has an area in {area}")
     scenes = np.unique(boxes.image[rows]).astype(np.int64)
     if queries is None:
         return Candidates(scenes, rows, scenes, rows)

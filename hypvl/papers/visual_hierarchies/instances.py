@@ -282,6 +282,8 @@ def retrieval_items(
         if novel is None or not len(novel):
             continue
         some, keep = _novel(search, novel)
+        if not len(keep):
+            continue
         names["dataset"] = f"{found.name}, novel"
         like = likeness(scores_of(geometry, by)["paper"], geometry, direction)
         frames.append(evaluate_search(scores_between(like, queries[keep], answers), some, **names))
@@ -392,9 +394,9 @@ def set_frames(found: InstanceSet) -> dict[str, pd.DataFrame]:
     edges = []
     for general, specific, facts in found.tree.graph.edges(data=True):
         edges.append({"general": boxes.names[general], "specific": boxes.names[specific], **facts})
-    key = "lvis" if found.name == "LVIS" else "open_images"
-    own = found.labels(chosen.images)
-    facts = [(what, number, PAPER_COUNTS[key][what]) for what, number in chosen.counts().items()]
+    key = {"LVIS": "lvis", "HierOpenImages": "open_images"}.get(found.name, "")
+    own, printed = found.labels(chosen.images), PAPER_COUNTS.get(key, {})
+    facts = [(what, n, printed.get(what, np.nan)) for what, n in chosen.counts().items()]
     sizes = np.mean([len(one) for one in own]), np.mean([len(found.tree.below(one)) for one in own])
     paper = (5.29, 61.5) if key == "open_images" else (np.nan, np.nan)
     facts += [*zip(("classes of a scene", "classes of its hierarchy"), sizes, paper)]
@@ -407,10 +409,10 @@ def set_frames(found: InstanceSet) -> dict[str, pd.DataFrame]:
     return {name: frame.assign(dataset=found.name) for name, frame in made.items()}
 
 # %% ../../../nbs/papers/visual_hierarchies/875_instances.ipynb #d60d4f96
-def _large_boxes(boxes: Boxes, most: int, seed: int = 0) -> np.ndarray:
+def _large_boxes(boxes: Boxes, most: int) -> np.ndarray:
     "Rows of boxes of at least a twentieth of their picture, drawn."
     rows = np.flatnonzero((boxes.area >= 0.05) & ~boxes.group)
-    drawn = np.random.default_rng(seed).choice(rows, min(most, len(rows)), replace=False)
+    drawn = np.random.default_rng(0).choice(rows, min(most, len(rows)), replace=False)
     return np.sort(drawn)
 
 

@@ -159,7 +159,7 @@ def order_recovery(
     geometry: Geometry,
     *,
     dataset: str,  # name of the set, for the rows
-    score: str = "angle",  # of a whole and a part, one of `instances.scores.SCORES`
+    score: str = "angle",  # of a whole and a part, one of `instance_search.SCORES`
     draws: int = 20,  # permutations for `chance`
     seed: int = 0,  # of permutations and coins
 ) -> pd.DataFrame:  # item values of containment_f1 and depth_correlation, and the same with _boxes

@@ -9,7 +9,6 @@ __all__ = ['BUDGET_METRICS', 'FIGURES', 'paper', 'by_score', 'recipe_trials', 's
 from collections.abc import Mapping
 from functools import lru_cache
 
-import numpy as np
 import pandas as pd
 from IPython.display import Markdown
 
@@ -22,7 +21,6 @@ from .box_pairs import Views
 from .box_source import BoxSource
 from .box_table import Boxes, load_boxes
 from .containment import Pairs, read_pairs
-from .cross_image import CrossImage
 from hypvl.papers.visual_hierarchies.figures import (
     angle_figure,
     best_roots,
@@ -67,9 +65,8 @@ def _concept(study: Study) -> Drawing:
 
 def _pairs(study: Study) -> Drawing:
     boxes, pairs = _training_boxes(study)
-    large = boxes.area >= _source(study).pairs.min_area
-    drawn = CrossImage(boxes.take(large)).draw(0)
-    cross = Pairs(drawn.image, drawn.parent, np.flatnonzero(large)[drawn.child])
+    dataset = _source(study).dataset(study.data, size=224)
+    cross = dataset.epoch_pairs(0).take(slice(len(dataset.pairs), None))
     return pair_figure(richest_scene(boxes, pairs), cross, Views(boxes, 224))
 
 
@@ -154,7 +151,8 @@ _CAPTIONS = {
     "4": _FROM_ROOT,
     "9": _FROM_ROOT,
     "5": "Precision over recall of boxes against the hierarchy of the query scene, mean over "
-    "queries and {seeds}; numbers are thresholds of the angle (rad) or cosine. Dotted: trained "
+    "queries and {seeds}; numbers are thresholds of π minus the exterior angle (rad), or of the "
+    "cosine. Dotted: trained "
     f"without pairs of other images, over the seeds of section `cross`. {_TEST_SET}.",
     "6": "Classes that contain others in the training split (synthetic dataset, or real boxes): "
     "three roots with the longest paths. The most frequent contained classes are named.",

@@ -178,6 +178,8 @@ def photograph_boxes(
         names,
         faults={"boxes without a class": len(found) - len(labelled)},
     )
+    if len(boxes) != len(labelled):
+        raise ValueError(f"store: {len(labelled) - len(boxes)} boxes of {store!r} are empty")
     wholes = items[items["kind"].eq("image")].set_index("image")["row"]
     return PhotographBoxes(boxes, wholes.loc[images].to_numpy(), labelled["row"].to_numpy())
 

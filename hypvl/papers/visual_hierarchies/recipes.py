@@ -305,7 +305,7 @@ def section_recipes(
         "scratch": [one | {"pretrained": False} for one in both],
         "moco": [one | {"backbone": "moco"} for one in ({"family": "frozen"}, *both)],
     }
-    if section == "moco" and preset != "paper" and "moco" not in _SHIPPED:
+    if section == "moco" and preset != "paper":
         return []
     found = []
     for one in settings[section]:
