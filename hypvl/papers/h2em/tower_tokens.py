@@ -53,6 +53,9 @@ def _(tower: ConvTower, images):
 @image_tokens.register
 def _(tower: OpenClipVision, images):
     visual: Any = tower.visual
+    pooled = getattr(visual, "pool_type", ""), getattr(visual, "attn_pool", None)
+    if pooled != ("tok", None):
+        raise TypeError(f"tower: {type(visual).__name__} is no ViT that pools by its class token")
     x = visual.ln_post(visual.transformer(visual._embeds(images)))
     return x if visual.proj is None else x @ visual.proj
 
@@ -73,7 +76,11 @@ def _(tower: TextTower, tokens):
 
 @token_embeddings.register
 def _(tower: OpenClipText, tokens):
-    return tower.text.token_embedding(tokens)
+    text = tower.text
+    pool = getattr(text, "text_pool_type", getattr(text, "pool_type", ""))
+    if pool != "argmax" or text.attn_mask is None:
+        raise TypeError("tower: a causal text transformer that pools at its largest id is needed")
+    return text.token_embedding(tokens)
 
 
 @singledispatch
