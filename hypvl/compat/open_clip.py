@@ -211,7 +211,7 @@ def create_model_and_transforms(
     precision: str = "fp32",
     device: str | torch.device = "cpu",
     **settings,
-) -> tuple[OpenClipModel, Any, Callable]:
+) -> tuple[OpenClipModel, object, Callable]:
     """A model, its transform for training and its transform for evaluation.
 
     model_name, pretrained, precision, device, settings: of `create_model`.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from webdataset.tariterators import base_plus_ext
 
 from ...config import atomic_path, suggest
-from ...data.grit.shards import Faults, find_shards, is_remote, read_shard
+from ...data.grit.shards import Faults, RawSample, find_shards, is_remote, read_shard
 from ...data.jobs import folder_lock, run_jobs
 from ...data.records import Parse, parse_json
 from .word_pieces import clean_text
@@ -109,9 +109,9 @@ def parser_identity(
     "Name, version and weights of a parser."
     from spacy.about import __version__
 
-    models: list[Any] = [getattr(pipe, "model", None) for _, pipe in nlp.pipeline]
+    models = [getattr(pipe, "model", None) for _, pipe in nlp.pipeline]
     weights = hashlib.sha1(
-        b"".join(m.to_bytes() for m in models if hasattr(m, "to_bytes"))
+        b"".join(m.to_bytes() for m in models if m is not None and hasattr(m, "to_bytes"))
     ).hexdigest()[:12]
     name = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']}"
     return f"{name}, spaCy {__version__}, weights {weights}"
@@ -360,7 +360,7 @@ class StoredParses:
 
 # %% ../../../nbs/papers/syntax/842_parsers.ipynb #af8eca5b
 def sample_parse(
-    raw: Mapping[str, Any],  # a sample as `read_shard` gives it
+    raw: RawSample,  # as `read_shard` gives it
     stored: Mapping[str, Parse] | StoredParses | None = None,  # None: gold, of the sample itself
 ) -> Parse:
     "The parse of the caption of one sample, stored or gold; raises `ParseFault`."

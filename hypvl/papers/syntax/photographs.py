@@ -28,6 +28,7 @@ from ...features.feature_source import FeatureDataset, FeatureSource
 from ...features.feature_store import FeatureStore, open_features
 from ...geometry.spaces import Product
 from ...inputs import Kind
+from ...losses.objective import FamilyObjective
 from ...models.head import HyperbolicHead
 from ..changes import Change
 from ..clip_line import recipe
@@ -167,7 +168,8 @@ def photograph_recipe(
     source = made.data
     assert isinstance(source, FeatureSource)
     known = {one.name: getattr(source, one.name) for one in fields(source)}
-    objective: Any = made.objective
+    objective = made.objective
+    assert isinstance(objective, FamilyObjective)
     terms, scheduled = tuple(syntax_terms(SyntaxConfig(weight))), ("entailment", "syntax")
     note = note or _NOTES[trees]
     label = "MERU" + (" + syntax" if weight else "") + (f", {note}" if note else "")

@@ -8,7 +8,8 @@ __all__ = ['edge_index', 'Syntax', 'SyntaxConfig', 'syntax_terms', 'edge_term']
 # %% ../../../nbs/papers/syntax/844_syntax_loss.ipynb #729a857e
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -155,8 +156,8 @@ class SyntaxConfig:
     cont: str = "final"  # state for words in context
     pool: str = "mean"  # over the pieces of a word: 'mean', 'first', 'last' or 'midpoint'
     eta: float = 1.0  # factor on the half-aperture
-    reduce: str = "mean"  # 'mean', 'per_text' or 'sum'
-    detach: str | None = None  # 'general' stops the gradient into the apexes
+    reduce: Literal["mean", "per_text", "sum"] = "mean"  # over pairs of all processes
+    detach: Literal["general"] | None = None  # 'general' stops the gradient into the apexes
     edges: float = 1.0  # weight of the edge term within the two
     words: float = 1.0  # weight of the word term
     word_to_text: float = field(
@@ -177,16 +178,14 @@ def syntax_terms(
 ) -> list[Syntax]:  # of edges and of words, in this order
     "The loss terms that a config describes."
     init, cont = config.word_input(config.init), config.word_input(config.cont)
-    shared: dict[str, Any] = dict(eta=config.eta, reduce=config.reduce, detach=config.detach)
-    labels = tuple(config.label_weights)
-    edge = Syntax("edge", cont, cont, weight=config.weight * config.edges, **shared)
+    term = partial(Syntax, eta=config.eta, reduce=config.reduce, detach=config.detach)
+    edge = term("edge", cont, cont, weight=config.weight * config.edges)
     terms = [
-        replace(edge, label_weights=labels),
-        Syntax("word", init, cont, weight=config.weight * config.words, **shared),
+        replace(edge, label_weights=tuple(config.label_weights)),
+        term("word", init, cont, weight=config.weight * config.words),
     ]
     if config.word_to_text:
-        weight = config.weight * config.word_to_text
-        terms.append(Syntax("text", init, "text", weight=weight, **shared))
+        terms.append(term("text", init, "text", weight=config.weight * config.word_to_text))
     return terms
 
 # %% ../../../nbs/papers/syntax/844_syntax_loss.ipynb #366012a2

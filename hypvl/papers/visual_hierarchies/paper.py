@@ -9,6 +9,7 @@ __all__ = ['BUDGET_METRICS', 'FIGURES', 'paper', 'by_score', 'recipe_trials', 's
 from collections.abc import Mapping
 from functools import lru_cache
 
+import numpy as np
 import pandas as pd
 from IPython.display import Markdown
 
@@ -66,7 +67,8 @@ def _concept(study: Study) -> Drawing:
 def _pairs(study: Study) -> Drawing:
     boxes, pairs = _training_boxes(study)
     dataset = _source(study).dataset(study.data, size=224)
-    cross = dataset.epoch_pairs(0).take(slice(len(dataset.pairs), None))
+    drawn = dataset.epoch_pairs(0)
+    cross = drawn.take(np.arange(len(dataset.pairs), len(drawn)))
     return pair_figure(richest_scene(boxes, pairs), cross, Views(boxes, 224))
 
 
