@@ -556,7 +556,7 @@ def composition_frames(
     begin = time.perf_counter()
     for _ in phase_logits(model, phases.batches("test"), say(model, closed.pairs)):
         pass
-    if model.pixel_mean.is_cuda:
+    if torch.cuda.is_available():
         torch.cuda.synchronize()
     seconds = time.perf_counter() - begin
     sweeps = sweep_settings(model, phases.batches("test"), candidates, settings, targets)
