@@ -195,7 +195,7 @@ def measures_figure(
             axis.set(
                 title=_MEASURES[metric],
                 xlabel="mean share, %" if share else "mean number",
-                xlim=(-4, 104) if share else (0, 1.06 * rows["high"].max()),
+                xlim=(-4, 104) if share else (0, max(1.0, 1.06 * rows["high"].max())),
                 ylim=(len(families) - 0.5, -0.5),
                 yticks=range(len(families)),
             )
