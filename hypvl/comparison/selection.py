@@ -31,6 +31,7 @@ from hypvl.comparison.head_training import (
     train_head,
 )
 from ..config import config_hash, write_atomic
+from ..data.jobs import write_once
 from ..evaluation.statistics import Interval, bootstrap_mean, seed_interval
 from ..features.feature_store import ArrayOrFiles, FeatureStore, open_features
 from ..models.head import HyperbolicHead
@@ -325,19 +326,21 @@ def _resumed(
     if folder is None:
         return _train_candidate(setting, candidate, seeds), False
     what = [candidate, setting.store.hash, setting.steps, setting.batch_size, setting.device]
-    place = folder / config_hash([__version__, *what, list(setting.rates), seeds])
+    made_of = [__version__, *what, list(setting.rates), seeds]
+    place = folder / config_hash(made_of)
     kept = place / "result.json"
-    if kept.is_file():
-        facts = json.loads(kept.read_text(encoding="utf-8"))
-        values = [np.array(own) for own in facts.pop("values")]
-        head = load_model(place / "head").to(setting.device)
-        return _Tuned(head=head, values=values, **facts), True
-    found = _train_candidate(setting, candidate, seeds)
-    place.mkdir(parents=True, exist_ok=True)
-    found.head.save_pretrained(place / "head")
-    facts = {"rate": found.rate, "tried": found.tried}
-    write_atomic(kept, json.dumps(facts | {"values": [own.tolist() for own in found.values]}))
-    return found, False
+    with write_once(place, made_of) as missing:
+        if missing:
+            found = _train_candidate(setting, candidate, seeds)
+            found.head.save_pretrained(place / "head")
+            facts = {"rate": found.rate, "tried": found.tried}
+            facts["values"] = [own.tolist() for own in found.values]
+            write_atomic(kept, json.dumps(facts))
+            return found, False
+    facts = json.loads(kept.read_text(encoding="utf-8"))
+    values = [np.array(own) for own in facts.pop("values")]
+    head = load_model(place / "head").to(setting.device)
+    return _Tuned(head=head, values=values, **facts), True
 
 # %% ../../nbs/comparison/682_selection.ipynb #f628ece4
 def compare(

@@ -51,4 +51,5 @@ def test_study_asks_for_features_and_known_groups(tmp_path):
     assert "features: the folder of a feature store" in reproduce(tmp_path, code=1)
     made_store(tmp_path / "store")
     output = reproduce(tmp_path, code=1, features=str(tmp_path / "store"), groups="flat")
-    assert "groups='flat': unknown, primary, primary_contrast, primary_cones, radii" in output
+    known = "primary, primary_contrast, primary_cones, radii, contrast, cones"
+    assert f"groups='flat': unknown, {known}" in output

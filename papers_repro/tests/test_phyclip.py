@@ -4,6 +4,7 @@ import json
 
 import pandas as pd
 from conftest import plan
+from new_process import in_new_process, run_notebook
 
 from hypvl.papers.claims import COLUMNS, JUDGED
 
@@ -65,3 +66,12 @@ def test_second_run_trains_nothing(smoke):
     assert len(stamps) == 4
     plan("phyclip", preset="smoke", out=str(smoke)).run()
     assert stamps == {p: p.stat().st_mtime_ns for p in smoke.glob("runs/*/finished.json")}
+
+
+def test_a_wrong_parameter_stops_the_notebook(tmp_path):
+    "`test_papers` asks for more of them, in this process."
+    parameters = {"preset": "smoke", "out": str(tmp_path), "sedes": "1"}
+    log = tmp_path / "log.txt"
+    code, output = in_new_process(run_notebook, "phyclip.ipynb", tmp_path, parameters, log=log)
+    assert code != 0 and "unknown parameter 'sedes'" in output
+    assert not list(tmp_path.glob("runs/*/metrics.csv"))

@@ -19,6 +19,7 @@ from torchvision.transforms import v2
 
 from ...config import suggest, to_dict
 from ...data.batches import EpochDataset, Visit
+from ...data.world.draws import named_number
 from .metadata import Compositions, image_path
 from .splits import PHASES
 from ...pictures import read_picture
@@ -122,9 +123,8 @@ class CompositionDataset(EpochDataset):
         epoch, row = visit
         pixels = self.views[row]
         if self.transform:
-            draw = blake2b(f"{self.seed}/{epoch}/{row}".encode(), digest_size=7).digest()
             with torch.random.fork_rng(devices=[]):
-                seed = int.from_bytes(draw, "little")
+                seed = named_number(self.seed, epoch, row)
                 torch.default_generator.manual_seed(seed)  # nothing is queued for GPUs
                 pixels = self.transform(pixels)
         return pixels, self.labels[row]

@@ -10,7 +10,6 @@ __all__ = ['NEGATIVES', 'PARENTS', 'UNION', 'MOST_UNITED', 'pixel_box', 'Views',
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +22,7 @@ from torchvision.transforms import v2
 
 from ...config import suggest, to_dict
 from ...data.batches import EpochDataset, Visit
+from ...data.world.draws import named_number
 from .box_table import SCENE, Boxes
 from .containment import SLACK, Pairs, lies_within
 from .cross_image import CrossImage, training_pairs
@@ -240,11 +240,6 @@ class EntailedSets:
             chosen[-1] = others[beyond.argmax()]
         return np.array([row, *chosen])
 
-# %% ../../../nbs/papers/visual_hierarchies/866_box_pairs.ipynb #ce1e04ff
-def _number(draw: str) -> int:
-    "The seed of the random numbers that belong to a draw."
-    return int.from_bytes(blake2b(draw.encode(), digest_size=7).digest(), "little")
-
 # %% ../../../nbs/papers/visual_hierarchies/866_box_pairs.ipynb #b5763172
 class _PairViews:
     "Samples of pairs: two views, and the integers about them."
@@ -258,14 +253,16 @@ class _PairViews:
         "One view, augmented by the random numbers that belong to the draw."
         if self.transform:
             with torch.random.fork_rng(devices=[]):
-                torch.default_generator.manual_seed(_number(draw))  # nothing is queued for GPUs
+                torch.default_generator.manual_seed(
+                    named_number(draw)
+                )  # nothing is queued for GPUs
                 crop = self.transform(crop)
         return self.views.square(crop)
 
     def parent(self, image: int, parent: int, child: int, draw: str) -> tuple[Tensor, list, int]:
         "Pixels of a parent, its entailed rows and classes, and its number."
         if self.unions:
-            rows = self.sets.united(child, np.random.default_rng(_number(f"{draw}/union")))
+            rows = self.sets.united(child, np.random.default_rng(named_number(f"{draw}/union")))
             corners = self.boxes.xyxy[rows]
             outer = np.concatenate([corners[:, :2].min(0), corners[:, 2:].max(0)])
             return self.views.cut(image, outer), self.sets.within(image, outer), UNION
