@@ -189,6 +189,12 @@ class Geometry(nn.Module):
         "Exterior angle at every general point of every specific one, radians."
         raise self._lacking("angles(general, specific): there is no outward direction")
 
+    def cones(
+        self, general: Float[Tensor, "*B D"], specific: Float[Tensor, "*B D"]
+    ) -> tuple[Float[Tensor, "*B k"], Float[Tensor, "*B k"]]:
+        "Exterior angle of each pair and half-aperture of the general point, by factor, radians."
+        raise self._lacking("cones(general, specific): it has no entailment cones")
+
     def search_vectors(
         self, points: Float[Tensor, "N D"], side: str, kind: str = "paper"
     ) -> Tensor | None:

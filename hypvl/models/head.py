@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ..config import check_type
 from ..geometry.spaces import Geometry, GeometryConfig, ProductConfig, Side
-from ..inputs import input_kind
+from ..inputs import Kind, input_kind
 from .dual_encoder import make_projection
 from .image_text import ImageTextModel, lift_or_mark, type_and_shape
 from .towers import ModelDescription
@@ -387,7 +387,7 @@ class HyperbolicHead(ImageTextModel):
         self,
         batch: Mapping[str, Tensor],
         inputs: Sequence[str] = ("image", "text"),
-        kinds: Mapping[str, str] | None = None,
+        kinds: Mapping[str, str | Kind] | None = None,
     ) -> dict[str, Tensor]:
         """Name → points [B, D] on the geometry, of entries of a batch; labels are unchanged.
 

@@ -25,7 +25,7 @@ from ..changes import Change
 from ..feature_recipes import TUNING_SEEDS
 from . import recipes as of_world
 from .aligned_towers import PromptedConfig
-from .compositional_model import CompositionalEncoder
+from .compositional_model import CompositionalConfig, CompositionalEncoder
 from .compositions import SETTINGS, Phases, Setting, validation_area
 from .fashion_draws import TokenSource, TokenViews, write_draw
 from .recipes import composition_recipe
@@ -92,7 +92,8 @@ def baseline_frames(
     model: CompositionalEncoder, data: DataPaths, recipe: Recipe, out: Path, progress: bool = False
 ) -> dict[str, pd.DataFrame]:
     "A probe: measures of three baselines of images, which do not depend on the model."
-    source: Any = Phases(recipe, data).source
+    source = Phases(recipe, data).source
+    assert isinstance(source, TokenSource)
     known = source.compositions(data)
     views = {
         phase: TokenViews(source.prepared, known.phase(phase)["image"].tolist())
@@ -191,11 +192,16 @@ def photograph_recipe(
         given["model.attention.layers"] = 1
     if family == "h2em":
         given["model.scale_init"] = _SCALE
-    how: Any = {"space": space, "entailment": entailment, "hardness": hardness, "seed": seed}
-    base: Any = composition_recipe(family, "mini", **how, **given)
-    parts: dict[str, Any] = {one.name: getattr(base.model, one.name) for one in fields(base.model)}
-    parts["backbone"] = f"aligned:{aligned}"
-    model = PromptedConfig(**parts)
+    base = composition_recipe(
+        family,
+        space=space,
+        entailment=entailment,
+        hardness=hardness,
+        seed=seed,
+        **given,
+    )
+    parts = {one.name: getattr(base.model, one.name) for one in fields(CompositionalConfig)}
+    model = PromptedConfig(**{**parts, "backbone": f"aligned:{aligned}"})
     tokens = _tokens_hash(folder / "tokens.npy", file_stamp(folder / "tokens.npy"))
     data = TokenSource(str(root), FASHION, tokens=tokens)
     train, columns = base.train, {**base.columns, "training_seed": seed}

@@ -9,7 +9,6 @@ __all__ = ['CHAINS', 'PointsAndHeads', 'LabelledCaption', 'cone_margins', 'decod
 # %% ../../../nbs/papers/syntax/845_parse_recovery.ipynb #38a38b81
 import copy
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,13 +19,13 @@ from torch import Tensor
 from ...data.records import Parse
 from ...evaluation.statistics import item_values
 from ...evaluation.zero_shot import inference
-from ...geometry.spaces import Product
+from ...geometry.spaces import Geometry
 from ...models.image_text import ImageTextModel
 from .word_pieces import DEPS, align, collate_aligned
 
 # %% ../../../nbs/papers/syntax/845_parse_recovery.ipynb #7e5d0f36
 def cone_margins(
-    geometry: Product,  # or another with `cones`
+    geometry: Geometry,  # with cones
     points: Float[Tensor, "N D"],  # one per word
 ) -> Float[Tensor, "N N"]:  # radians; row: dependant (apex), column: candidate head
     "Angle by which each word is outside the cone of each other; negative inside."
@@ -125,7 +124,7 @@ def shuffled_tree(
 
 
 def cone_tree(
-    geometry: Product,  # or another with `cones`
+    geometry: Geometry,  # with cones
     points: Float[Tensor, "N D"],  # one per word
     inverted: bool = False,  # read cones the wrong way round, as a control
 ) -> list[int]:
@@ -139,7 +138,7 @@ PointsAndHeads = tuple[Float[Tensor, "N D"], Sequence[int]]  # points and gold h
 
 
 def recovery(
-    geometry: Product,  # or another with `cones`
+    geometry: Geometry,  # with cones
     captions: Iterable[PointsAndHeads],  # points and gold heads of each caption's words
     seed: int = 0,  # of random trees
 ) -> pd.DataFrame:  # item values of metric 'uas', with the kind of tree in column `tree`
@@ -172,7 +171,7 @@ LabelledCaption = tuple[Float[Tensor, "N D"], Sequence[int], Sequence[str]]  # â
 
 
 def edge_table(
-    geometry: Product,  # or another with `cones`
+    geometry: Geometry,  # with cones
     captions: Iterable[LabelledCaption],  # points, heads and dependency labels of the words
     seed: int = 0,  # of the control pairs
 ) -> pd.DataFrame:
@@ -245,7 +244,7 @@ def parse_report(
     if not model.geometry.has_cones:
         return {}
     captions = word_embeddings(model, texts, parses, input_name)
-    geometry: Any = copy.deepcopy(model.geometry).cpu()
+    geometry = copy.deepcopy(model.geometry).cpu()
     unlabelled = [(points, heads) for points, heads, _ in captions]
     return {
         "recovery": recovery(geometry, unlabelled, seed),

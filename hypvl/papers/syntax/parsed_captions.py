@@ -66,11 +66,11 @@ def train_parser(
     "A saved spaCy pipeline that was trained on gold parses."
     import spacy
     from spacy.training import Example
+    from thinc.api import fix_random_seed
 
     if not parses:
         raise ValueError("parses: at least one is needed, got none")
-    util: Any = spacy.util
-    util.fix_random_seed(seed)
+    fix_random_seed(seed)
     nlp = spacy.blank("en")
     nlp.add_pipe("parser", config={"model": _MODEL, "min_action_freq": 1})
     examples = [Example(nlp.make_doc(p.text), p.to_doc(nlp.vocab)) for p in parses]
@@ -133,7 +133,7 @@ class TreeShards(ShardDataset):
         columns = ([sample[name] for sample in samples] for name in ("text", "tree", "key"))
         return batch | self.trees(batch["text"], *columns)
 
-    def identity(self) -> dict[str, Any]:
+    def identity(self) -> dict[str, object]:
         own = dict(parses=self.parses, drop=self.drop, shuffled=self.shuffled)
         return super().identity() | own
 

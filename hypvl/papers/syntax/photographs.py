@@ -222,7 +222,7 @@ PHOTOGRAPH_CHANGES = tuple(
 
 # %% ../../../nbs/papers/syntax/852_photographs.ipynb #6b39f802
 def caption_points(
-    model: Any,  # head whose geometry has cones
+    model: HyperbolicHead,  # its geometry has cones
     words: WordFeatures,
     store: FeatureStore,  # of the fold
     rows: Int[np.ndarray, "B"],  # of captions in the store's texts

@@ -26,10 +26,9 @@ from .box_pairs import BoxPairDataset, PairConfig
 from .box_table import Boxes, load_boxes, save_boxes
 from hypvl.papers.visual_hierarchies.containment import (
     ContainmentRule,
-    Pairs,
+    all_pairs,
     containment_pairs,
     read_pairs,
-    scene_pairs,
     write_pairs,
 )
 from .cross_image import read_image_ids
@@ -211,9 +210,7 @@ class BoxSource(DataSource, kind="boxes"):
 def _counted(source: BoxSource, _stamp: str) -> int:
     files = annotation_files(source.root, ("classes", "train"))
     boxes = read_boxes(files, "train")
-    every = (0, len(boxes.images))
-    pairs = [scene_pairs(boxes, every), containment_pairs(boxes, source.rule, every)]
-    pairs = Pairs.joined(pairs)
+    pairs = all_pairs(boxes, source.rule)
     return len(BoxPairDataset(boxes, pairs, 224, source.pairs, 0, True, source.rule.containment))
 
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SLACK', 'KINDS_OF_PAIRS', 'ContainmentRule', 'Pairs', 'share_inside', 'lies_within', 'entails', 'containment_pairs',
-           'scene_pairs', 'pairs_folder', 'write_pairs', 'read_pairs']
+           'scene_pairs', 'all_pairs', 'pairs_folder', 'write_pairs', 'read_pairs']
 
 # %% ../../../nbs/papers/visual_hierarchies/863_containment.ipynb #77963305
 import json
@@ -159,6 +159,15 @@ def scene_pairs(
     child = np.arange(boxes.starts[first], boxes.starts[last])
     return Pairs(boxes.image[child], np.full(len(child), SCENE, np.int64), child)
 
+
+def all_pairs(
+    boxes: Boxes,
+    rule: ContainmentRule = ContainmentRule(),
+    images: tuple[int, int] | None = None,  # as in `containment_pairs`
+) -> Pairs:
+    "Pairs of a scene and a box, then those of two boxes."
+    return Pairs.joined([scene_pairs(boxes, images), containment_pairs(boxes, rule, images)])
+
 # %% ../../../nbs/papers/visual_hierarchies/863_containment.ipynb #20a34244
 KINDS_OF_PAIRS = ("scene", "box")  # kind of the general side
 
@@ -220,7 +229,7 @@ def write_pairs(
 # %% ../../../nbs/papers/visual_hierarchies/863_containment.ipynb #c506fabe
 def _write_part(boxes: Boxes, rule: ContainmentRule, images: tuple[int, int], path: Path) -> None:
     "The pairs of a range of images."
-    both = Pairs.joined([scene_pairs(boxes, images), containment_pairs(boxes, rule, images)])
+    both = all_pairs(boxes, rule, images)
     order = np.argsort(both.image, kind="stable")
     both = both.take(order)
     inner = np.where(both.from_scene, SCENE, boxes.number[both.parent])

@@ -42,12 +42,7 @@ from ..runs import PROBES
 from .box_pairs import BoxPairDataset, PairConfig
 from .box_table import SCENE, Boxes, make_boxes
 from .class_tree import BOUNDS, class_statistics, class_tree
-from hypvl.papers.visual_hierarchies.containment import (
-    ContainmentRule,
-    Pairs,
-    containment_pairs,
-    scene_pairs,
-)
+from .containment import ContainmentRule, Pairs, all_pairs
 from .cross_image import candidates
 from .instance_search import FRACTIONS
 from hypvl.papers.visual_hierarchies.instances import (
@@ -148,7 +143,7 @@ class PhotographBoxes:
 
     def pairs(self, rule: ContainmentRule) -> Pairs:
         "Pairs of a scene or box and the boxes inside it."
-        return Pairs.joined([scene_pairs(self.boxes), containment_pairs(self.boxes, rule)])
+        return all_pairs(self.boxes, rule)
 
 # %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #5480d350
 def photograph_boxes(
