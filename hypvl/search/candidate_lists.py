@@ -147,8 +147,7 @@ class MemberSearch(ScoreAll):
             depth = min(2 * depth, most)
             if most == count and 4 * depth > count:  # one more list would cost as much as all
                 depth = count
-        for i in doubtful:
-            every = super().find(points, queries[i][None], k, rows)[0]
+        for i, every in zip(doubtful, super().find(points, queries[doubtful], k, rows)):
             found[i] = every._replace(depth=count)
         return found
 

@@ -107,21 +107,24 @@ class Scorer:
     @torch.no_grad()
     def by_block(
         self,
-        measure: Callable[[Tensor], Tensor],  # points [n, D] → n numbers
+        measure: Callable[[Tensor], Tensor],  # points [n, D] → numbers, n or Q × n
         points: np.ndarray,  # [N, D]
         rows: np.ndarray | None = None,  # None: all
-    ) -> np.ndarray:  # float64
-        "A measure of points, block by block."
-        found = [np.empty(0)]
-        for some, _ in blocks(points, rows, max(1, 2**23 // self.geometry.dim)):
-            found.append(measure(self.tensor(some)).flatten().double().numpy())
-        return np.concatenate(found)
+        shape: tuple[int, ...] = (),  # (Q,) where there are several a point
+    ) -> np.ndarray:  # [N] or [Q, N] float64
+        "A measure of points, in blocks that fit into the processor's cache."
+        found = [np.empty((*shape, 0))]
+        for some, _ in blocks(points, rows, max(1, 2**18 // self.geometry.dim)):
+            numbers = measure(self.tensor(some)).double().numpy()
+            found.append(numbers.reshape(*shape, len(some)))
+        return np.concatenate(found, -1)
 
-    def scores(self, query: np.ndarray, points: np.ndarray, rows=None) -> np.ndarray:
-        "Scores of a query [D] with some rows of the points."
-        asked = self.tensor(query)[None]
-        score = self.geometry.score
-        return self.by_block(lambda some: score(asked, some, self.side), points, rows)
+    def scores(self, queries: np.ndarray, points: np.ndarray, rows=None) -> np.ndarray:
+        "Scores [n] of a query [D], or [Q, n] of several [Q, D], with some rows of the points."
+        asked = self.tensor(queries)
+        both, score = torch.atleast_2d(asked), self.geometry.score
+        by_query = tuple(asked.shape[:-1])
+        return self.by_block(lambda some: score(both, some, self.side), points, rows, by_query)
 
     @torch.no_grad()
     def query_vectors(self, queries: np.ndarray) -> np.ndarray | None:
@@ -242,7 +245,7 @@ class ScoreAll:
     ) -> list[Scored]:  # for each query
         "Points among which are the k best, and their scores."
         every = np.arange(len(points)) if rows is None else rows
-        return [Scored(every, self.scorer.scores(query, points, rows)) for query in queries]
+        return [Scored(every, scores) for scores in self.scorer.scores(queries, points, rows)]
 
     def reaching(self, points, query, threshold: float, rows) -> Scored:
         "Points among which are all whose score reaches a threshold, and their scores."
