@@ -254,9 +254,7 @@ def _draw_sweeps(axis, curves: pd.DataFrame, colours: Mapping[str, str]) -> None
             100 * best["hm_unseen"], 100 * best["hm_seen"], "o", ms=3.5, mew=0, color=colours[model]
         )
     axis.set(xlim=(0, None), ylim=(0, None))  # the area below a curve is the result
-    axis.text(
-        0.02, 0.03, "dots: best harmonic mean of each seed", fontsize=7.5, transform=axis.transAxes
-    )
+    axis.plot([], [], "o", ms=3.5, mew=0, color=".3", label="best harmonic\nmean of each seed")
     beside = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.02), "frameon": False}
     axis.legend(title="AUC, %", title_fontsize=8, alignment="left", **beside)
 
