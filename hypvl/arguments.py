@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['device', 'SHIPPED_NAMES', 'FAMILY_NAMES', 'MODEL_NAMES', 'SUITE_NAMES', 'PRESETS', 'STUDY_PRESETS', 'Parser',
            'choice', 'words', 'given', 'place', 'count', 'counts', 'positive', 'add_common', 'say', 'wait',
-           'load_plugin', 'has_gpu', 'published_names', 'paper_packages', 'check_checkpoint', 'check_device',
-           'model_name', 'checkpoint_name', 'benchmark_address', 'listed', 'check_folder', 'check_out', 'check_file',
-           'check_data']
+           'load_plugin', 'plugin_arguments', 'has_gpu', 'published_names', 'paper_packages', 'check_checkpoint',
+           'check_device', 'model_name', 'checkpoint_name', 'benchmark_address', 'listed', 'check_folder', 'check_out',
+           'check_file', 'check_data']
 
 # %% ../nbs/006_arguments.ipynb #6dca51cf
 import argparse
@@ -19,7 +19,7 @@ import importlib.util
 import os
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import contextmanager
 from importlib.machinery import PathFinder
 from importlib.resources import files
@@ -209,6 +209,13 @@ def load_plugin(
         raise ValueError(f"plugin: {name!r} cannot be imported: {kind}: {error}") from error
 
 # %% ../nbs/006_arguments.ipynb #80dfb44d
+def plugin_arguments(
+    plugins: Iterable[str],  # of `--plugin`
+) -> str:
+    "The options that load plugins, to put behind a command."
+    return "".join(f" --plugin {plugin}" for plugin in plugins)
+
+
 def has_gpu() -> bool:
     "Whether a driver finds a GPU; without torch, which takes seconds to import."
     if Path("/dev/kfd").exists():

@@ -878,8 +878,6 @@ def _evaluate(args: argparse.Namespace) -> int:
     if args.data is not None:
         args.data = [_place_or_address(one) for d in args.data for one in listed("data", str(d))]
     check_places(args)
-    for plugin in args.plugin:
-        load_plugin(plugin)
     device, share = _processes(args.device)
     models = _models_of(args)
     if args.data is not None:
@@ -1118,8 +1116,6 @@ def _compare(args: argparse.Namespace) -> int:
     check_out("out", out)
     if args.steps is not None and args.steps < 1:
         raise ValueError(f"steps: 1 or more, got {args.steps}")
-    for plugin in args.plugin:
-        load_plugin(plugin)
     from hypvl.comparison.selection import compare
 
     settings = {"steps": args.steps, "dim": args.dim, "say": say}
@@ -1135,8 +1131,6 @@ def _extract(args: argparse.Namespace) -> int:
     check_device(args.device)
     check_out("out", args.out)
     _check_least(args, batch_size=1, workers=0)
-    for plugin in args.plugin:
-        load_plugin(plugin)
     wait("hypvl features extract: loads the encoders")
     from hypvl.data.photographs import photographs
     from hypvl.features import extract, load_encoder
@@ -1162,8 +1156,6 @@ def _explore(args: argparse.Namespace) -> int:
     check_file("annotations", args.annotations)
     if args.scenes < 1:
         raise ValueError(f"scenes: 1 or more, got {args.scenes}")
-    for plugin in args.plugin:
-        load_plugin(plugin)
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     os.environ["HF_HUB_OFFLINE"] = "1"
     from hypvl.search.explorer_page import explore
@@ -1183,8 +1175,6 @@ def _explore(args: argparse.Namespace) -> int:
 
 def _export(args: argparse.Namespace) -> int:
     "Run `hypvl export`."
-    for plugin in args.plugin:
-        load_plugin(plugin)
     from hypvl.models.export import export_model
     from hypvl.papers.report import load_checkpoint
 
@@ -1224,6 +1214,8 @@ def main(
     args = parser.parse_args(arguments)
     try:
         with extra_named(f"hypvl {args.command}", "explore" if args.command == "explore" else ""):
+            for plugin in args.plugin:
+                load_plugin(plugin)
             code = args.run(args)
             sys.stdout.flush()
             if int(os.environ.get("WORLD_SIZE", 1)) > 1:

@@ -335,13 +335,22 @@ def _is_family(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, ByKind) and not kind.kind
 
 
+def _base_name(family: type[ByKind]) -> str:
+    return next(c for c in family.__mro__ if ByKind in c.__bases__).__name__
+
+
+def _kinds(family: type[ByKind]) -> list[str]:
+    "Kinds that a config may name, also those whose module is not imported yet."
+    return [*dict.fromkeys([*family.members, *PAPER_PARTS.get(_base_name(family), ())])]
+
+
 def _member(family: type[ByKind], kind: str) -> type[ByKind]:
     "The class of a kind, or an error that suggests one."
-    base = next(c for c in family.__mro__ if ByKind in c.__bases__).__name__
+    base = _base_name(family)
     if kind not in family.members:
         import_part(base, kind)
     if kind not in family.members:
-        hint = suggest(kind, {**family.members, **PAPER_PARTS.get(base, {})})
+        hint = suggest(kind, _kinds(family))
         raise ValueError(f"unknown kind {kind!r} of {base}.{hint}")
     return family.members[kind]
 
@@ -580,7 +589,7 @@ def describe_fields(
     "Every field of a config and of the configs in it, as `override` names them."
     docs, kinds = field_docs(type(cfg)), typing.get_type_hints(type(cfg))
     if isinstance(cfg, ByKind):
-        yield prefix + "kind", cfg.kind, f"one of {', '.join(cfg.members)}"
+        yield prefix + "kind", cfg.kind, f"one of {', '.join(_kinds(type(cfg)))}"
     for f in dataclasses.fields(cfg):
         value = getattr(cfg, f.name)
         if not f.init:

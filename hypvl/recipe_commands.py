@@ -36,9 +36,9 @@ from hypvl.arguments import (
     counts,
     device,
     given,
-    load_plugin,
     paper_packages,
     place,
+    plugin_arguments,
     positive,
     published_names,
     say,
@@ -481,8 +481,6 @@ def train_command(
 ) -> int:  # exit code
     "Run `hypvl train`."
     check_training(args)
-    for plugin in args.plugin:
-        load_plugin(plugin)
     with full_setting_names(args.settings):
         recipe = _recipe(args) if args.data is None else _own_recipe(args)
         launching = read_launching(args)
@@ -494,7 +492,8 @@ def train_command(
         from hypvl.config import save_config
 
         args.write.parent.mkdir(parents=True, exist_ok=True)
-        say(f"recipe      {save_config(recipe, args.write)}; hypvl train {args.write} trains it")
+        saved, needed = save_config(recipe, args.write), plugin_arguments(args.plugin)
+        say(f"recipe      {saved}; hypvl train {args.write}{needed} trains it")
         return 0
     out = args.out or default_out(args.recipe, recipe.preset)
     if args.data is not None and not _is_store(args.data):
@@ -552,7 +551,7 @@ def _say_scores(recipe: "Recipe", folder: Path, plugins: list[str]) -> None:
     say(f"done        {run_summary(made)}")
     for line in score_lines(made.frames().get("results")):
         say(f"            {line}")
-    needed = "".join(f" --plugin {plugin}" for plugin in plugins)
+    needed = plugin_arguments(plugins)
     say(f"model       {folder / 'model'}; hypvl info {folder}{needed} describes it")
 
 # %% ../nbs/007_recipe_commands.ipynb #48bad3ba
@@ -579,8 +578,6 @@ def plan_command(
     "Run `hypvl plan`."
     check_plan(args)
     wait(f"hypvl plan: reads the recipes of {args.paper}; this takes some seconds")
-    for plugin in args.plugin:
-        load_plugin(plugin)
     from hypvl.papers.study import find_paper
     from hypvl.papers.training_plan import PlanSetting, plan_lines, plan_paper
 
@@ -651,8 +648,6 @@ def list_command(
         check_paper(args.paper)
         if args.what not in (None, "papers", "recipes"):
             raise ValueError(f"paper: {args.what} belong to no paper; leave out --paper")
-    for plugin in args.plugin:
-        load_plugin(plugin)
     papers = [args.paper] if args.paper else paper_packages()
     suites, models = list(SUITE_NAMES), [*MODEL_NAMES, *published_names()]
     if args.plugin:  # which may add to them; without one torch is not imported
@@ -685,8 +680,6 @@ def info_command(
     "Run `hypvl info`."
     check_checkpoint(args.checkpoint)
     wait(f"hypvl info: reads {args.checkpoint}; this takes some seconds")
-    for plugin in args.plugin:
-        load_plugin(plugin)
     from hypvl.papers.checkpoint_facts import checkpoint_facts
 
     for fact, value in checkpoint_facts(args.checkpoint, args.family).items():
@@ -700,8 +693,6 @@ def gates_command(
     "Run `hypvl gates`."
     check_checkpoint(args.checkpoint)
     wait(f"hypvl gates: reads {args.checkpoint}; this takes some seconds")
-    for plugin in args.plugin:
-        load_plugin(plugin)
     from hypvl.papers.agr.probe import query_gates
     from hypvl.papers.report import load_checkpoint
 

@@ -189,6 +189,8 @@ class Loader:
     same. A pass in order restarts at each `iter`.
     """
 
+    shared_position = True  # `state_dict` counts the samples of all processes
+
     def __init__(
         self,
         dataset: EpochDataset,

@@ -828,7 +828,7 @@ class Euclidean(Geometry):
         return torch.cat([points, -points.square().sum(-1, keepdim=True) / 2], -1)
 
     def bound_vectors(self, points: Float[Tensor, "N D"]) -> Float[Tensor, "N D"]:
-        "The points: their distance is the score."
+        "The points: the score is minus their distance."
         return points
 
     def angle_terms(

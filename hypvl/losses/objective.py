@@ -137,8 +137,8 @@ def check_embeddings(
             if not isinstance(x, Tensor) or x.dim() != 2 or not _is_embedded(name, kinds):
                 continue
             if getattr(x, "not_lifted", False):
-                row = x[:1].detach()
-                if not torch.equal(geometry.lift(row).to(row.dtype), row):
+                row, side = x[:1].detach(), input_kind(name, kinds).side or "image"
+                if not torch.equal(geometry.lift(row, side).to(row.dtype), row):
                     raise ValueError(
                         f"input {name!r} holds features, not embeddings: encode with "
                         "normalize=True, or lift them with geometry.lift"
@@ -348,7 +348,7 @@ class FamilyObjective(ObjectiveConfig, kind="family"):
     family: Literal["clip", "meru", "hycoclip", "phyclip"] = "phyclip"  # whose objective
     boxes: bool = True  # also read box_image and box_text; False: plain pairs
     variant: Literal["official", "paper"] = "official"  # published code or PHyCLIP's equations
-    gamma: float = 0.2  # weight of entailment
+    gamma: float = 0.2  # weight of each entailment term, times `ent_scale` where there are boxes
     box_contrast: Literal["full", "boxes"] | None = None  # keys of box queries: full, or boxes
     reduction: Literal["mean", "sum"] | None = None  # over the batch
     ent_scale: float | None = None  # on the four entailment terms with boxes

@@ -22,7 +22,15 @@ from tqdm.std import tqdm
 
 from ..data.sources import DataSource
 from .provenance import device_type
-from .runs import MONITORS, PROBES, Run, check_data, check_same_data, run
+from hypvl.papers.runs import (
+    MONITORS,
+    PROBES,
+    Run,
+    check_data,
+    check_launching,
+    check_same_data,
+    run,
+)
 from ..training.interruption import StopRequest
 from ..training.launch import LaunchError, finished
 from ..training.metrics import read_metrics
@@ -260,6 +268,7 @@ def run_all(
             "runs: each of several processes reads the script that starts them, and would start "
             'them again; write `if __name__ == "__main__":` above the call'
         )
+    check_launching(how, launching)
     made = {r.hash: Run(r, Path(out) / "runs" / r.hash) for r in recipes}
     missing = [r for r in made.values() if not finished(r.folder)]
     for r in made.values():

@@ -5,16 +5,17 @@
 # %% auto #0
 __all__ = ['Monitor', 'MONITORS', 'Probe', 'PROBES', 'JOB', 'make_loader', 'starting_model', 'train', 'find_probe',
            'suite_frames', 'validation_embeddings', 'validation_frames', 'check_data', 'check_recipe', 'evaluate',
-           'train_and_evaluate', 'job', 'Run', 'write_card', 'prepare_data', 'check_same_data', 'run', 'joined',
-           'without_categories', 'gather']
+           'train_and_evaluate', 'job', 'Run', 'write_card', 'prepare_data', 'check_same_data', 'check_launching',
+           'own_modules', 'run', 'joined', 'without_categories', 'gather']
 
 # %% ../../nbs/papers/802_runs.ipynb #1721ed1e
 import importlib
 import json
 import os
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from ..arguments import load_plugin
 from ..config import from_dict, suggest, to_dict
 from ..data.batches import Loader
 from ..data.sources import DataPaths, DataSource
@@ -302,6 +304,8 @@ def train_and_evaluate(
 # %% ../../nbs/papers/802_runs.ipynb #9a9abf92
 def job(config: dict, out: Path) -> dict:
     "A run as plain data, for processes that a launcher starts."
+    for name, file in config.get("modules", {}).items():
+        load_plugin(file if Path(file).stem == name else name)
     recipe, data = from_dict(Recipe, config["recipe"]), [_paths(one) for one in config["data"]]
     train_and_evaluate(recipe, data, out, config["device"], config["progress"])
     return {"hash": recipe.hash}
@@ -397,6 +401,50 @@ def check_same_data(
 
 
 JOB = "hypvl.papers.runs:job"  # called by a launcher in its processes
+_LAUNCHING = {"num_processes": "accelerate", "machines": "accelerate", "cluster": "slurm"}
+
+
+def check_launching(
+    how: str,  # 'inline', 'accelerate', 'slurm' or 'none'
+    launching: Mapping[str, object],  # arguments of `launch`
+) -> None:
+    "Raise TypeError for an unknown argument, ValueError for one of another way to start runs."
+    for name in launching:
+        if name not in _LAUNCHING:
+            raise TypeError(f"run: unknown argument {name!r}.{suggest(name, _LAUNCHING)}")
+        if _LAUNCHING[name] != how:
+            raise ValueError(f"{name}: needs launch={_LAUNCHING[name]!r}, got launch={how!r}")
+
+
+def _parts(value: object) -> Iterator[object]:
+    "A config and the configs in it."
+    if is_dataclass(value):
+        yield value
+        value = {one.name: getattr(value, one.name) for one in fields(value)}
+    if isinstance(value, Mapping):
+        value = [*value.values()]
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _parts(part)
+
+
+def own_modules(
+    recipe: Recipe,
+) -> dict[str, str]:  # module → its file
+    "Modules outside hypvl that define parts or probes of a recipe, for other processes to import."
+    used: list[Any] = [type(part) for part in _parts(recipe)]
+    used += [PROBES[name] for name in recipe.probes if name in PROBES]
+    found = {}
+    for one in used:
+        name = one.__module__
+        if name == "__main__":
+            raise ValueError(
+                f"recipe: {one.__name__} is defined in a notebook or script, which the processes "
+                "of a launcher cannot import; put it into a module"
+            )
+        if name.partition(".")[0] not in ("hypvl", *sys.stdlib_module_names):
+            found[name] = str(sys.modules[name].__file__)
+    return found
 
 # %% ../../nbs/papers/802_runs.ipynb #a1b2a09d
 def run(
@@ -409,6 +457,7 @@ def run(
     **launching,  # `num_processes`, `machines` or `cluster`, as in `launch`
 ) -> Run:  # not finished where a job of Slurm was submitted that another call waits for
     "The run of a recipe below `out`, made if it does not exist."
+    check_launching(how, launching)
     folder = Path(out) / "runs" / recipe.hash
     if finished(folder):
         check_same_data(recipe, out)
@@ -417,6 +466,7 @@ def run(
     config = {"recipe": to_dict(recipe), "data": [_plain(paths) for paths in data]}
     config |= {"device": device, "progress": progress}
     if how != "inline":
+        config["modules"] = own_modules(recipe)
         only_cpu = "cpu" if device == "cpu" else None
         launch(JOB, config, folder, how, device=only_cpu, identity=recipe.hash, **launching)
     elif begin_job(JOB, config, folder, identity=recipe.hash):

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Frames', 'ITEM_COLUMNS', 'DATA', 'Figure', 'Measure', 'Paper', 'measured_rows', 'under_each_seed', 'item_rows',
            'has_rows', 'read_saved', 'rows_of_removed_runs', 'select_rows', 'write_table', 'saved_runs', 'write_rows',
-           'data_overrides', 'StudyPlan', 'section_frames', 'with_saved_rows', 'run_rows', 'NoFrame', 'StudyRows',
-           'seeds_in_words', 'write_claims', 'study_provenance', 'render_figure', 'Study', 'find_paper']
+           'data_overrides', 'preset_of_rows', 'StudyPlan', 'section_frames', 'with_saved_rows', 'run_rows', 'NoFrame',
+           'StudyRows', 'seeds_in_words', 'write_claims', 'study_provenance', 'render_figure', 'Study', 'find_paper']
 
 # %% ../../nbs/papers/800_study.ipynb #a22de13d
 import json
@@ -44,7 +44,16 @@ from hypvl.papers.reference import (
     Rows,
     reference_folder,
 )
-from .runs import PROBES, Probe, Run, gather, joined, paper_packages, without_categories
+from hypvl.papers.runs import (
+    PROBES,
+    Probe,
+    Run,
+    check_launching,
+    gather,
+    joined,
+    paper_packages,
+    without_categories,
+)
 from hypvl.papers.tables import (
     Table,
     as_markdown,
@@ -306,6 +315,14 @@ def data_overrides(
     return settings | ({paper.backbone: backbone} if backbone else {})
 
 # %% ../../nbs/papers/800_study.ipynb #d39c399f
+def preset_of_rows(
+    folder: Path,  # of a study
+) -> str:
+    "The preset of the runs whose rows a folder holds."
+    results = pd.concat([one["results"] for one in read_saved(folder).values()])
+    return str(results[~results["model"].isin(list(BASELINES))]["preset"].mode()[0])
+
+
 class StudyPlan:
     "The recipes of a paper for given parameters."
 
@@ -314,6 +331,9 @@ class StudyPlan:
         paper: Paper,
         parameters: RunParameters,  # complete, see `read_parameters`
     ):
+        rendered = parameters.launch == "none"
+        if rendered and parameters.out and has_rows(Path(parameters.out)):
+            parameters = replace(parameters, preset=preset_of_rows(Path(parameters.out)))
         self.paper, self.parameters = paper, parameters
         self.reference_folder = reference_folder()
         in_checkout = self.reference_folder.parent.name == "papers_repro"
@@ -322,6 +342,8 @@ class StudyPlan:
         self.name = "photographs" if parameters.preset == "photographs" else "world"  # of the study
         self.recipes: dict[str, list[Recipe]] = {}
         self.asked_seeds: dict[str, list[int]] = {}  # of each recipe; a frozen model has seed 0
+        if rendered and self.name == "photographs" and not parameters.data_root:
+            return  # recipes need the feature store, rows do not
         known = parameters.preset, parameters.backbone
         given = data_overrides(paper, parameters.data_root, *known)
         for section in parameters.sections:
@@ -450,6 +472,7 @@ class StudyRows(StudyPlan):
 
     def run(
         self,
+        at_once: int | None = None,  # runs side by side; None: as in `run_all`
         **launching,  # `num_processes`, `machines` or `cluster`, as in `launch`
     ) -> pd.DataFrame:
         """Make the missing runs, write all rows and items; with launch='none' read saved rows.
@@ -458,6 +481,7 @@ class StudyRows(StudyPlan):
         """
         p, self._judged = self.parameters, None
         if p.launch == "none":
+            check_launching(p.launch, launching)
             self._frames |= read_saved(self.saved)
             return saved_runs(self._frames)
         planned = {s: [*zip(found, self.asked_seeds[s])] for s, found in self.recipes.items()}
@@ -468,7 +492,14 @@ class StudyRows(StudyPlan):
         }
         recipes = {section: [recipe for recipe, _ in found] for section, found in planned.items()}
         several = [recipe for found in recipes.values() for recipe in found]
-        self.runs = run_all(several, self.out, p.launch, p.device, **launching)
+        self.runs = run_all(
+            several,
+            self.out,
+            p.launch,
+            p.device,
+            at_once=at_once,
+            **launching,
+        )
         of_runs = {
             section: section_frames(self.paper.measures, self.runs, section, found)
             for section, found in planned.items()

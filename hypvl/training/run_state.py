@@ -315,18 +315,16 @@ def position_of_rank(
     feeds: Sequence[Mapping[str, object]],  # state of each process's feed, from a checkpoint
     rank: int,  # of this process
     processes: int,  # that train together now
+    shared: bool,  # whether the position counts the samples of all processes
 ) -> Mapping[str, object]:
-    "The feed's state for a process; of other numbers of processes only where all states agree."
+    "The feed's state for a process; of another number of processes only a shared one."
     if len(feeds) == processes:
         return feeds[rank]
-    hashes = set()
-    for feed in feeds:
-        _hash_content(digest := hashlib.sha256(), feed)
-        hashes.add(digest.hexdigest())
-    if feeds[0]["loader"] is None or len(hashes) > 1:
+    if not shared:
         raise ValueError(
             f"loader: the checkpoint is of {len(feeds)} processes, now there are {processes}, and "
-            f"the position of this loader depends on that number; resume on {len(feeds)} processes"
+            "the loader does not say that its position counts the samples of all of them "
+            f"(`shared_position = True`); resume on {len(feeds)} processes"
         )
     return feeds[0]
 
@@ -402,7 +400,10 @@ class RunState:
         checkpoint = load_checkpoint(path)
         state, accelerator = checkpoint.state, self.accelerator
         position = position_of_rank(
-            state["feeds"], accelerator.process_index, accelerator.num_processes
+            state["feeds"],
+            accelerator.process_index,
+            accelerator.num_processes,
+            getattr(self.feed.loader, "shared_position", False),
         )
         self.feed.load_state_dict(position)
         load_tensors(self.model, checkpoint.weights["model"], f"{path.name}, model")

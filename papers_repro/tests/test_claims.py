@@ -1,8 +1,11 @@
 """Claims are rows of a table, judged by tests that statsmodels repeats."""
 
+import shutil
+
 import numpy as np
 import pandas as pd
 import pytest
+from new_process import ROOT
 from statsmodels.stats.multitest import multipletests
 from statsmodels.stats.weightstats import DescrStatsW, ttost_paired
 
@@ -119,3 +122,17 @@ def test_an_effect_of_the_committed_rows_by_hand(tmp_path):
     assert judged["effect"] == pytest.approx(wanted.mean(), abs=1e-9)
     assert [judged["low"], judged["high"]] == pytest.approx([wanted.min(), wanted.max()])
     assert judged["note"] == f"{len(wanted)} of {SEEDS} seeds"
+
+
+@pytest.mark.parametrize("name", ("agr", "h2em", "phyclip", "syntax", "visual_hierarchies"))
+def test_committed_photograph_rows_need_no_feature_store(name, tmp_path):
+    "The preset is that of the rows; primary claims have the committed effects and outcomes."
+    folder = ROOT / "papers_repro" / "results" / "photographs" / name
+    shutil.copy(folder / "results.parquet", tmp_path)
+    study = committed(name, tmp_path)
+    assert study.name == "photographs" and not study.recipes
+    found = study.judged().set_index("id")
+    known = pd.read_csv(folder / "tables" / "claims.csv").set_index("id")
+    primary = known.index[known["kind"].eq("primary")]
+    assert len(primary) and (found.loc[primary, "outcome"] == known.loc[primary, "outcome"]).all()
+    np.testing.assert_allclose(found.loc[primary, "effect"], known.loc[primary, "effect"], 1e-9)

@@ -31,7 +31,7 @@ SIZES = {"small": (16, 19), "medium": (20, 24), "large": (25, 29)}
 class WorldConfig:
     "Settings of a synthetic dataset; its hash names the rendered files."
 
-    seed: int = 0
+    seed: int = 0  # of scenes and captions
     image_size: int = 48  # side of a scene in pixels
     objects: tuple[float, ...] = (0.3, 0.4, 0.3)  # odds of 1, 2, 3 things
     held_out_pairs: float = 0.15  # share of genus pairs (of different families) kept for `unseen`

@@ -140,7 +140,7 @@ class SuiteConfig:
 
     per_species: int = 10  # single-object images of each leaf
     per_genus: int = 15  # of each inner node next above the leaves
-    per_family: int = 30
+    per_family: int = 30  # images of each family
     clutter: int = 5  # images of each leaf among two other things
     retrieval: int = 500  # images of each of `seen` and `unseen`
     captions: int = 5  # captions an image

@@ -227,7 +227,7 @@ class Routed(Geometry):
         config: RoutingConfig = RoutingConfig(),
         form: ScoreForm = ScoreForm(),
         curriculum: Curriculum = Curriculum(),
-        variant: str = "router",  # see above
+        variant: str = "router",  # of `VARIANTS`: what sets the share, see `RoutedConfig`
     ):
         widths = {"context": config.context, "gate": 1, "calibration": 3 * config.calibrated}
         super().__init__(correction.dim + baseline.dim + sum(widths.values()), temperature=1.0)

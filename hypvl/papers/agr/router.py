@@ -297,8 +297,8 @@ class PairRouter(nn.Module):
     @fp32_geometry
     def forward(
         self,
-        correction: Float[Tensor, "I T"],  # first score of each pair, images by texts
-        baseline: Float[Tensor, "I T"],  # second score
+        correction: Float[Tensor, "I T"],  # logits times β, see `Routed.pairs`
+        baseline: Float[Tensor, "I T"],  # logits
         image_context: Float[Tensor, "I C"],
         text_context: Float[Tensor, "T C"],
     ) -> Float[Tensor, "I T"]:
