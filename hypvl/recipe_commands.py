@@ -415,13 +415,16 @@ def _looked_through(recipe: "Recipe", out: Path, args: argparse.Namespace) -> "R
 def field_lines(
     recipe: "Recipe",
 ) -> list[str]:
-    "The key, value and meaning of each field of a recipe, as `--set` takes them."
+    "Key, value and meaning of each field, as `--set` takes them, and the loss terms they make."
     from hypvl.config import describe_fields
 
     lines = []
     for key, value, doc in describe_fields(recipe):
         given = f"{key}={textwrap.shorten(str(value), 40, placeholder=' ...')}"
         lines.append(f"{given:40} {doc}".rstrip())
+    lines += ["", "loss terms of these fields"]
+    for name, term in recipe.objective.make().table().iterrows():
+        lines.append(f"{name:40} weight {term['weight']:g}, group {term['group']}")
     return lines
 
 
@@ -628,15 +631,16 @@ def _say_recipes(papers: list[str], preset: str, contains: str) -> tuple[int, bo
         try:
             with extra_named("hypvl list"):
                 found = [line for line in _recipe_lines(paper, preset) if contains in line]
-            count += len(found)
-            for line in found:
-                say(line)
         except MissingExtra:
             raise
         except Exception as error:  # whatever the code of an unfinished paper raises
             reason = " ".join(f"{type(error).__name__}: {error}".split())
             print(f"hypvl list: {paper} cannot be read: {reason}", file=sys.stderr)
             broken = True
+            continue
+        count += len(found)
+        for line in found:
+            say(line)
     return count, broken
 
 # %% ../nbs/007_recipe_commands.ipynb #ae9c5887
