@@ -44,7 +44,7 @@ def chance_of(
     reduction: str,  # 'mean' or 'sum'
     processes: int = 1,  # processes with as many keys each
 ) -> float:
-    "Cross-entropy when all scores are equal."
+    "Cross-entropy in nats when all scores are equal."
     n = len(read_input(embeddings, query)) * processes
     return math.log(n) * (n if reduction == "sum" else 1)
 
@@ -99,7 +99,7 @@ class Contrast(PairContrast, kind="contrast"):
         geometry,  # with a method `contrast`
         context: Context,  # of the step
     ) -> Float[Tensor, ""]:
-        "Mean of the two directions, not weighted."
+        "Mean cross-entropy of the two directions in nats, not weighted."
         queries, _ = read_pairs(embeddings, self.first, self.second, self.name)
         keys, offset = context.gathered(embeddings, self.second, self.name)
         side = context.side(self.first)
@@ -191,7 +191,7 @@ class ContrastOneWay(LossTerm, kind="contrast_one_way"):
         geometry,  # with `contrast_one_way` or `angles`
         context: Context,  # of the step
     ) -> Float[Tensor, ""]:
-        "Cross-entropy of the queries, not weighted."
+        "Cross-entropy of the queries in nats, not weighted."
         queries, _ = read_pairs(embeddings, self.query, self.key, self.name)
         keys, offset = context.gathered(embeddings, self.key, self.name)
         if self.similarity == "score":

@@ -97,7 +97,7 @@ class Context:
         expression: str,  # one input, or several joined by `+`
         term: str = "gathered",  # for the error message
     ) -> tuple[Tensor, int]:
-        "An input of all processes, with gradient, and the index of its first local row."
+        "An input [P·B, ...] of P processes, with gradient, and the index of its first local row."
         local, gather = read_input(embeddings, expression, term), self.gather
         if gather is None:
             return local, 0

@@ -143,7 +143,7 @@ class Step(nn.Module):
         return Context(step, self.kinds, self.gather, self.processes)
 
     def embed(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        "Embeddings of the inputs that the objective reads."
+        "Points [B, D] of the inputs that the objective reads; labels are unchanged."
         return self.model.embed(batch, self.objective.inputs, self.kinds)
 
     def begin_update(self, batches: Sequence[Mapping[str, Tensor]]):
@@ -156,7 +156,7 @@ class Step(nn.Module):
             _start_layers(self, layers, batches)
 
     def embed_rows(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        "Points of the inputs, as far as samples are processed independently."
+        "Points [B, D] of the inputs, as far as samples are processed independently."
         if not hasattr(self.model, "embed_rows"):
             return self.embed(batch)
         return self.model.embed_rows(batch, self.objective.inputs, self.kinds)

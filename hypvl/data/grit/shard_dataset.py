@@ -196,6 +196,8 @@ def _lost(shard: str, total: int) -> Iterable[tuple]:
 class ShardDataset(EpochDataset):
     """Images, captions, box crops and phrases of prepared GRIT shards.
 
+    A batch has `image` and `box_image` uint8 [B, 3, S, S], `text` and `box_text` token ids int64
+    [B, L], `box_index` int64 [B] and the keys of the samples.
     In training one box is drawn per epoch, and image and box are cropped; otherwise the first box
     and the whole images are taken.
     """

@@ -31,7 +31,7 @@ class ScoreForm:
     form: Literal["residual", "interpolation", "interpolation_pure"] = "residual"
     delta_source: Literal["route", "raw"] = "route"  # the correction times β, or as it is
     bounded: bool = True  # False: the difference itself in place of its tanh
-    delta_max: float = 5.0  # bound of the difference, > 0
+    delta_max: float = 5.0  # bound of the difference of logits, > 0
 
     def __post_init__(self):
         for name, value, known in (
