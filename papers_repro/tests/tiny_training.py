@@ -56,6 +56,8 @@ class Batches:
     Each process takes its part.
     """
 
+    shared_position = True  # `index` counts batches of all processes
+
     def __init__(self, whole, rank=0, processes=1, pieces=1):
         self.whole, self.rank, self.processes, self.pieces = whole, rank, processes, pieces
         self.index = 0
