@@ -3,8 +3,8 @@
 
     OMP_NUM_THREADS=1 python benchmarks/scans.py
 
-Each pair of rows is one job done twice, by the package and by a serial loop of numba, in turns; the
-least CPU time of `--repeats` on one thread is printed, and both results are compared.
+Each job is done by the package and by a serial loop of numba, one after the other. The least CPU
+time of `--repeats` on one thread is printed, and both results are compared.
 
 1. The k largest inner products of queries among float32 vectors (`largest_products`).
 2. Distances in a product of 64 factors: float64 as the index scores candidates, float32 by the
@@ -138,7 +138,7 @@ def compositions(args, rng):
         assert (ours._score == value).all() and (ours._pair == column).all()
 
         def package():
-            StreamingSweep.update(ours, chunk, slice(0, width))
+            ours.update(chunk, slice(0, width))
 
         def loop():
             value.fill(-np.inf)
