@@ -8,7 +8,6 @@ __all__ = ['FeatureDataset', 'store_source', 'FeatureSource']
 # %% ../../nbs/features/353_feature_source.ipynb #5a825da0
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +52,7 @@ class FeatureDataset(EpochDataset):
         self.names = ("image", "text", "box_image", "box_text")[: rows.shape[1]]
         self.kinds = {name: _SIDES[name] + "_features" for name in self.names}
         self.store, self.seed, self.train, self.boxes = store, seed, split == "train", boxes
-        self._draws = lru_cache(maxsize=2)(self._draw)
+        self._draws: dict[int, np.ndarray] = {}  # of the last two epochs
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -63,8 +62,13 @@ class FeatureDataset(EpochDataset):
 
     def _draw(self, epoch: int) -> np.ndarray:
         "Row of the caption or phrase that is drawn for each image in an epoch."
-        share = np.random.default_rng([self.seed, epoch, 1]).random(len(self), dtype=np.float32)
-        return np.minimum((share * self.counts).astype(np.int64), self.counts - 1)
+        if epoch not in self._draws:
+            rng = np.random.default_rng([self.seed, epoch, 1])
+            share = rng.random(len(self), dtype=np.float32)
+            drawn = np.minimum((share * self.counts).astype(np.int64), self.counts - 1)
+            last = list(self._draws)[-1:]
+            self._draws = {e: self._draws[e] for e in last} | {epoch: drawn}
+        return self._draws[epoch]
 
     def chosen_rows(self, samples: Sequence[Visit]) -> Int[np.ndarray, "B C"]:
         "Rows of the store of a batch, one column per entry."
@@ -72,7 +76,7 @@ class FeatureDataset(EpochDataset):
         places = self.starts[images]
         for epoch in np.unique(epochs) if self.train else ():
             now = epochs == epoch
-            places[now] += self._draws(int(epoch))[images[now]]
+            places[now] += self._draw(int(epoch))[images[now]]
         return self.rows[places]
 
     def read_rows(self, rows: Int[np.ndarray, "B C"]) -> dict[str, Tensor]:

@@ -167,7 +167,9 @@ def on_photographs(
     fold = None if published else seed % PARTS
     data = replace(made.data, fold=fold, name=DATASET)
     train = photograph_training(recipe.train, rate, seed)
-    return replace(made, preset="photographs", data=data, train=train, probes=("retrieval",))
+    tested = fold is not None or "retrieval" in made.probes
+    probes = ("retrieval",) if tested else ("validation",)  # a store may have no test split
+    return replace(made, preset="photographs", data=data, train=train, probes=probes)
 
 
 def encodes_texts(

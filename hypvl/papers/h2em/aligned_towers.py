@@ -141,6 +141,11 @@ class PromptedConfig(CompositionalConfig, kind="prompted"):
 
     negatives: int = 64  # drawn pairs beside those of the batch
 
+    def __post_init__(self):
+        super().__post_init__()
+        if self.negatives < 0:
+            raise ValueError(f"negatives: 0 or more, got {self.negatives}")
+
     def make(self) -> "PromptedEncoder":
         return PromptedEncoder(find_backbone(self.backbone), self)
 
@@ -183,6 +188,7 @@ class PromptedEncoder(CompositionalEncoder):
         "See `CompositionalEncoder.embed`; in training of a sample of the pairs, with its labels."
         if not self.training or "pair" not in batch:
             return super().embed(batch, inputs, kinds)
+        self._labels(batch)  # raises for one that is no training pair
         every, chosen = self.parts, self.sample(batch["pair"])
         places = torch.full_like(every[:, 0], -1)
         places[chosen] = torch.arange(len(chosen), device=places.device)

@@ -9,7 +9,6 @@ __all__ = ['STRENGTHS', 'RATES', 'PHOTOGRAPH_RATES', 'SECTIONS', 'CHANGES', 'cla
 # %% ../../../nbs/papers/h2em/919_photographs.ipynb #ce8c2a0b
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float, Int
 
-from ...config import file_hash, file_stamp, override
+from ...config import override
 from ...data.sources import DataPaths
 from ...evaluation.bias_sweep import sweep
 from ...evaluation.probe import logistic_regression
@@ -27,7 +26,7 @@ from . import recipes as of_world
 from .aligned_towers import PromptedConfig
 from .compositional_model import CompositionalConfig, CompositionalEncoder
 from .compositions import SETTINGS, Phases, Setting, validation_area
-from .fashion_draws import TokenSource, TokenViews, write_draw
+from .fashion_draws import TokenSource, TokenViews, known_hashes, write_draw
 from .recipes import composition_recipe
 from .splits import Pair
 from .tables import ALIGNED, CLASS_MEAN, CLASSIFIERS, FASHION
@@ -94,6 +93,7 @@ def baseline_frames(
     "A probe: measures of three baselines of images, which do not depend on the model."
     source = Phases(recipe, data).source
     assert isinstance(source, TokenSource)
+    known_hashes(source.prepared)  # raises where features belong to other rows
     known = source.compositions(data)
     views = {
         phase: TokenViews(source.prepared, known.phase(phase)["image"].tolist())
@@ -165,10 +165,7 @@ _TRAINING: dict[str, Any] = {
 }
 
 
-@lru_cache
-def _tokens_hash(path: Path, stamp: tuple) -> str:
-    "Hash of the file of tokens, read once for all recipes."
-    return file_hash(path)
+_DRAWN = ("data.root", "data.name", "data.taxonomy", "data.tokens")  # of folder and seed
 
 
 def photograph_recipe(
@@ -184,7 +181,14 @@ def photograph_recipe(
 ) -> Recipe:
     "The recipe of a model on product photographs."
     known_name("family", family, _FAMILIES)
-    folder = Path(str(overrides.pop("data.folder", ""))).absolute()
+    for name in _DRAWN:
+        if name in overrides:
+            raise ValueError(f"{name}: given by data.folder and seed at preset 'photographs'")
+    if family == "clip" and (rate is not None or budget != 1):
+        raise ValueError(f"rate={rate}, budget={budget}: 'clip' is not trained")
+    given_folder = str(overrides.pop("data.folder", ""))
+    tokens = known_hashes(given_folder)["tokens.npy"]
+    folder = Path(given_folder).absolute()
     root, aligned = write_draw(folder, seed), folder / "aligned"
     given: dict[str, Any] = {"data.root": str(root), "data.name": FASHION}
     given["model.backbone"] = str(aligned)
@@ -202,12 +206,10 @@ def photograph_recipe(
     )
     parts = {one.name: getattr(base.model, one.name) for one in fields(CompositionalConfig)}
     model = PromptedConfig(**{**parts, "backbone": f"aligned:{aligned}"})
-    tokens = _tokens_hash(folder / "tokens.npy", file_stamp(folder / "tokens.npy"))
-    data = TokenSource(str(root), FASHION, tokens=tokens)
-    train, columns = base.train, {**base.columns, "training_seed": seed}
+    data, train = TokenSource(str(root), FASHION, tokens=tokens), base.train
     if family != "clip":
-        rate = rate or PHOTOGRAPH_RATES[family]
-        train, columns = replace(train, **_TRAINING, lr=rate), columns | {"rate": rate}
+        rate = PHOTOGRAPH_RATES[family] if rate is None else rate
+        train = replace(train, **_TRAINING, lr=rate)
     made = replace(
         base,
         preset="photographs",
@@ -218,9 +220,14 @@ def photograph_recipe(
         probes=tuple(probes) or base.probes,
         keep_tokens=False,
         monitor="",
-        columns=columns,
     )
-    return at_budget(override(made, overrides), 0 if family == "clip" else budget)
+    made = at_budget(override(made, overrides), 0 if family == "clip" else budget)
+    train, columns = made.train, {**made.columns, "training_seed": made.train.seed}
+    if family != "clip":
+        columns["rate"] = train.lr
+    if made.model.attention is None:  # whose parameters a group names
+        train = replace(train, groups=())
+    return replace(made, train=train, columns=columns)
 
 # %% ../../../nbs/papers/h2em/919_photographs.ipynb #b172cf5e
 SECTIONS = (*of_world.SECTIONS, "tuning", "longer")
@@ -239,7 +246,7 @@ def _settings(section: str, seed: int) -> list[dict[str, Any]]:
         return [*every, *_LOSSES]
     if section == "factorial":
         return [{"space": "flat", **off} for off in (*_LOSSES, {})]
-    if section not in ("tuning", "longer") or seed >= len(TUNING_SEEDS):
+    if section not in ("tuning", "longer") or seed not in range(len(TUNING_SEEDS)):
         return []
     how = {"seed": TUNING_SEEDS[seed], "probes": ("validation compositions",)}
     if section == "longer":

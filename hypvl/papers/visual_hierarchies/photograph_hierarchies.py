@@ -53,7 +53,12 @@ from hypvl.papers.visual_hierarchies.instances import (
     retrieval_items,
     set_frames,
 )
-from .recipes import GEOMETRIES, pair_objective, section_recipes
+from hypvl.papers.visual_hierarchies.recipes import (
+    GEOMETRIES,
+    SECTIONS,
+    pair_objective,
+    section_recipes,
+)
 from .tables import PHOTOGRAPHS
 from ...training.config import TrainConfig
 from ...training.recipe import Recipe, at_budget
@@ -203,7 +208,8 @@ class FeaturePairs(BoxPairDataset):
         self.store, self.scene_rows, self.box_rows = store, found.scene_rows, found.box_rows
         if shuffled:
             self.box_rows = np.random.default_rng(0).permutation(self.box_rows)
-        self.shuffled, self._entailed = shuffled, lru_cache(maxsize=None)(self.sets.parent)
+        self.shuffled = shuffled
+        self._entailed: dict[tuple[int, int], list[int]] = {}  # sets that batches have asked for
 
     def __getitem__(self, visit: tuple[Any, ...]) -> Any:
         return visit
@@ -215,7 +221,10 @@ class FeaturePairs(BoxPairDataset):
         "A batch; sets are padded with −1."
         image, parent, child = np.array([self._pair(*visit) for visit in samples]).T
         whole = np.where(parent == SCENE, self.scene_rows[image], self.box_rows[parent])
-        sets = [self._entailed(*pair) for pair in zip(image.tolist(), parent.tolist())]
+        pairs = list(zip(image.tolist(), parent.tolist()))
+        for pair in set(pairs) - self._entailed.keys():
+            self._entailed[pair] = self.sets.parent(*pair)
+        sets = [self._entailed[pair] for pair in pairs]
         widest = max(map(len, sets))
         return {
             "parent": self._features(whole),
@@ -350,6 +359,7 @@ def _label(family: str, source: BoxFeatureSource, budget: float) -> str:
     if family == "frozen":
         parts += ["standardised"] if source.standardised else []
     else:
+        parts += [] if source.standardised else ["features as they are"]
         parts += [] if source.cross_image else ["one image"]
         parts += ["shuffled boxes"] if source.shuffled else []
         parts += [] if budget else ["untrained head"]
@@ -382,6 +392,11 @@ def photograph_recipe(
     store = given_store(str(overrides.pop("data.folder", "")))
     frozen = family == "frozen"
     if frozen:
+        if shuffled or rate is not None or budget not in (0, 1):
+            raise ValueError(
+                f"family='frozen' is not trained: shuffled={shuffled}, rate={rate}, "
+                f"budget={budget} would do nothing"
+            )
         cross_image, budget = False, 0.0
     source = BoxFeatureSource(
         str(store.folder.absolute()),
@@ -391,16 +406,21 @@ def photograph_recipe(
         standardised=standardised,
         name=PHOTOGRAPHS,
     )
-    rate = rate or PHOTOGRAPH_RATES.get((family, cross_image), LARGER_RATES[0])
+    if rate is None:
+        rate = PHOTOGRAPH_RATES.get((family, cross_image), LARGER_RATES[0])
     train = photograph_training(TrainConfig(betas=(0.9, 0.999), weight_decay=0.01), rate, seed)
     train = replace(train, steps=train.steps // 2)
-    group = "standardised" if frozen and standardised else "shuffled" if shuffled else family
-    made = Recipe(group, "photographs", _head(family, store), pair_objective(), source, train)
-    columns = {"cross_image": cross_image, "dist_func": "cosine" if frozen else "angle"}
-    columns |= {"rate": rate, "training_seed": seed, "backbone": "features"}
-    made = replace(made, tower="features", probes=(probe,), columns=columns)
-    made = replace(made, label=_label(family, source, budget))
-    return at_budget(override(made, overrides), budget)
+    made = Recipe(family, "photographs", _head(family, store), pair_objective(), source, train)
+    made = replace(made, tower="features", probes=(probe,))
+    made = at_budget(override(made, overrides), budget)
+    used: Any = made.data
+    group = "shuffled" if used.shuffled else family
+    if frozen and used.standardised:
+        group = "standardised"
+    columns = {"cross_image": bool(used.cross_image), "dist_func": "cosine" if frozen else "angle"}
+    columns |= {"rate": made.train.lr, "training_seed": made.train.seed, "backbone": "features"}
+    label = made.label or _label(family, used, budget)
+    return replace(made, family=group, label=label, columns={**columns, **made.columns})
 
 # %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #fbcabefa
 PHOTOGRAPH_SECTIONS = ("controls", "tuning", "longer")  # beside `main`
@@ -413,7 +433,7 @@ def _settings(section: str, seed: int) -> list[dict[str, Any]]:
     "Settings of the recipes of a section on photographs."
     if section == "main":
         return [{"family": "frozen", "standardised": False}, *_MODELS]
-    if section not in PHOTOGRAPH_SECTIONS or seed >= len(TUNING_SEEDS):
+    if section not in PHOTOGRAPH_SECTIONS or seed not in range(len(TUNING_SEEDS)):
         return []
     if section == "controls":
         both = [{"family": family} for family in ("euc", "hyp")]
@@ -432,6 +452,7 @@ def study_recipes(
     **overrides: Any,  # dotted keys of every recipe
 ) -> list[Recipe]:
     "The recipes of a section at any preset, for one seed."
+    known_name("section", section, (*SECTIONS, *PHOTOGRAPH_SECTIONS))
     if preset == "photographs":
         settings = _settings(section, seed)
         return [photograph_recipe(**{"seed": seed, **one, **overrides}) for one in settings]
