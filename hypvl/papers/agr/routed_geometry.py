@@ -147,7 +147,7 @@ class RoutingConfig:
     """Settings of the routing (AGR, Algorithm 1).
 
     weighting: 'pair', the router's weight of each pair; 'shuffled', the same with the scores of
-    scrambled texts (a control); 'query', no router, the gate alone. gated: whether a query has
+    stand-ins for texts (a control); 'query', no router, the gate alone. gated: whether a query has
     a gate. gate_hidden: width of its hidden layer; 0: none. calibrated: whether a query scales
     both scores (Algorithm 1), or not (Eq. 17, 18). gate_form: where the router's temperature
     divides, Eq. 14 or Algorithm 1 line 27. t_gate, t_gate_learned: that temperature, at least

@@ -191,7 +191,8 @@ _BARS = ("majority", "chance", *OF_IMAGES, ORACLE)
 
 
 _DATA = (
-    "Our rows are means over seeds (world: the synthetic dataset); the paper's are on its own data."
+    "Our rows are means over seeds (world: synthetic dataset, fashion: product photographs); the "
+    "paper's are on its own data."
 )
 
 
