@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
-from .curvature_runs import CellRun, results
+from .curvature_runs import CellRun, one_per_seed, results
 from .head_training import embed_rows, store_layout
 from ..config import atomic_path
 from ..data.photographs import Photograph
@@ -131,7 +131,7 @@ def outcomes(
     chains: ChainFeatures | None = None,  # None: no HierarCaps
 ) -> pd.DataFrame:  # cell, seed, outcome, value, and commit and features of the head
     "Flattening of the cells with radii, and HierarCaps' measures, of all kept heads."
-    origins = results(runs, store, folder).set_index(["cell", "seed"])
+    origins = one_per_seed(results(runs, store, folder))
     origins, rows = origins.reindex(columns=["commit", "features"]), []
     for run in runs:
         head, found = kept_head(run, store, folder), {}

@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['RATES', 'WEIGHTS', 'TUNING_SEEDS', 'EXTENSIONS', 'PRIMARY', 'GROUPS', 'calibrate', 'manipulation', 'CellRun',
-           'measure_run', 'do_run', 'run_cells', 'results', 'tuning_runs', 'tuned', 'planned_tuning', 'tune',
-           'study_runs', 'study_progress', 'effects']
+           'measure_run', 'do_run', 'run_cells', 'results', 'one_per_seed', 'tuning_runs', 'tuned', 'planned_tuning',
+           'tune', 'study_runs', 'study_progress', 'effects']
 
 # %% ../../nbs/comparison/687_curvature_runs.ipynb #9034c0c9
 import json
+import math
 import os
 import time
 import traceback
@@ -78,8 +79,10 @@ class CellRun:
 
     def __post_init__(self):
         check_least(self, seed=0, weight=0, steps=1, batch_size=1, folds=3)
-        if not self.rate > 0:
-            raise ValueError(f"rate must be above 0, got {self.rate}")
+        if not 0 < self.rate < math.inf:
+            raise ValueError(f"rate: above 0 and finite, got {self.rate}")
+        if self.split not in ("val", "test"):
+            raise ValueError(f"split: 'val' or 'test', got {self.split!r}")
 
     def file(self, store: FeatureStore, folder: Path) -> Path:
         "Where the result of the run is kept."
@@ -156,7 +159,9 @@ def run_cells(
     jobs = [delayed(do_run)(run, str(store.folder), str(folder), facts) for run in left]
     parallel = Parallel(processes or os.cpu_count() or 1, return_as="generator_unordered")
     outcomes = tqdm(parallel(jobs), total=len(left), desc="runs", disable=not progress)
+    threads = torch.get_num_threads()
     errors = [error for error in outcomes if error]
+    torch.set_num_threads(threads)  # runs of this process have one
     if errors:
         raise RuntimeError(
             f"{len(errors)} of {len(runs)} runs failed; their errors are the files *.error in "
@@ -185,6 +190,20 @@ def results(
         if file.is_file():
             rows.append(_read_result(file))
     return pd.DataFrame(rows).drop(columns="items", errors="ignore")
+
+
+def one_per_seed(
+    table: pd.DataFrame,  # of `results`
+) -> pd.DataFrame:  # by cell and seed
+    "The rows by cell and seed; ValueError where one has several, such as of two learning rates."
+    twice = table[table.duplicated(["cell", "seed"])]
+    if len(twice):
+        cell, seed = twice.iloc[0][["cell", "seed"]]
+        raise ValueError(
+            f"runs: several of cell {cell!r} and seed {seed}; choose one rate, weight, split and "
+            "number of steps"
+        )
+    return table.set_index(["cell", "seed"])
 
 # %% ../../nbs/comparison/687_curvature_runs.ipynb #f75d9923
 RATES = (1e-3, 3e-3, 1e-2)
@@ -334,7 +353,7 @@ def effects(
     rival: str,
 ) -> pd.Series:  # by seed, points of R@5
     "Differences of two cells, for the seeds that both have."
-    by_seed = table.pivot_table(index="seed", columns="cell", values="R@5")
+    by_seed = one_per_seed(table)["R@5"].unstack("cell")
     missing = [name for name in (cell, rival) if name not in by_seed]
     if missing:
         raise ValueError(f"cell: no run of {missing[0]!r}")

@@ -136,7 +136,7 @@ class FeatureSource(DataSource, kind="features"):
     def __post_init__(self):
         if bool(self.folder) == (self.source is not None):
             raise ValueError("folder: a feature store, or a source to encode, is needed")
-        if self.fold is not None and not 0 <= self.fold < PARTS:
+        if self.fold is not None and self.fold not in range(PARTS):
             raise ValueError(f"fold: 0 to {PARTS - 1} needed, got {self.fold}")
 
     def samples(self) -> DataSource:

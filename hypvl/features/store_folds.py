@@ -46,8 +46,10 @@ def fold_splits(
     folds: int = PARTS,
 ) -> list[str]:  # 'train', 'val' or 'test'
     "Return the split of each item: the fold is the test, the next fold the validation."
-    if not 0 <= fold < folds or folds < 3:
+    if fold not in range(folds) or folds < 3:
         raise ValueError(f"fold: 0 to {folds - 1} of 3 or more folds needed, got {fold} of {folds}")
+    if len(names) < folds:
+        raise ValueError(f"fold: {folds} folds need as many items, got {len(names)}")
     splits = {fold: "test", (fold + 1) % folds: "val"}
     return [splits.get(part, "train") for part in parts_of(names, folds).tolist()]
 
@@ -91,9 +93,11 @@ def fold_store(
             if known != source:
                 raise ValueError(f"folder: {str(folder)!r} holds {known}, expected {source}")
             for facts in store.facts["modalities"].values():
-                if not (folder / facts["file"]).exists():  # the store has moved
-                    (folder / facts["file"]).unlink(missing_ok=True)
-                    _link(store.folder / facts["file"], folder / facts["file"])
+                own, file = folder / facts["file"], store.folder / facts["file"]
+                elsewhere = own.is_symlink() and own.resolve() != file.resolve()
+                if elsewhere or not own.exists():  # the store has moved
+                    own.unlink(missing_ok=True)
+                    _link(file, own)
             return FeatureStore(folder)
         with tempfile.TemporaryDirectory(dir=folder.parent) as unfinished:
             place = Path(unfinished) / "fold"

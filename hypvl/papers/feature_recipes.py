@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RATES', 'LARGER_RATES', 'TUNING_SEEDS', 'DATASET', 'STEPS', 'RECALL', 'on_features', 'split_retrieval',
-           'retrieval_frames', 'given_store', 'photograph_training', 'on_photographs', 'encodes_texts',
+           'retrieval_frames', 'given_store', 'photograph_training', 'with_columns', 'on_photographs', 'encodes_texts',
            'validation_retrieval_frames', 'recall_by_rate', 'recall_by_steps', 'tuning_table', 'convergence_table']
 
 # %% ../../nbs/papers/814_feature_recipes.ipynb #a3c417fa
@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from ..comparison.head_training import embed_rows, store_layout
@@ -68,7 +69,7 @@ def on_features(
     model = HeadConfig(
         store.widths, recipe.model.geometry, hidden, dropout if hidden else 0.0, encoders
     )
-    data = FeatureSource(str(Path(folder).absolute()), boxes=bool(boxes))
+    data = FeatureSource(str(Path(folder).expanduser().absolute()), boxes=bool(boxes))
     made = replace(recipe, model=model, data=data, test=None, tests=None, tower="features")
     probes = ("validation", *(("retrieval",) if len(store.pairs("test")) else ()))
     return replace(made, probes=probes, monitor="")
@@ -138,7 +139,7 @@ def given_store(
 ) -> FeatureStore:
     "The store of a folder; ValueError where none is given."
     if folder:
-        return open_features(folder)
+        return open_features(Path(folder).expanduser())
     raise ValueError(
         "data_root: preset 'photographs' trains on a feature store, got none; "
         "`hypvl features extract` makes one"
@@ -152,6 +153,16 @@ def photograph_training(
 ) -> TrainConfig:
     "Training settings of a model at preset `photographs`."
     return replace(train, **_TRAINING, lr=rate, seed=seed)
+
+
+def with_columns(
+    made: Recipe,  # finished: with all overrides
+    **more: object,  # further columns
+) -> Recipe:
+    "The recipe with its learning rate, if it is trained, and its seed as columns of tables."
+    rate = made.train.lr if made.train.steps else None
+    columns = {"rate": rate, "training_seed": made.train.seed, **more}
+    return replace(made, columns={**made.columns, **columns})
 
 
 def on_photographs(
@@ -204,16 +215,22 @@ def recall_by_rate(
     results: pd.DataFrame,  # of the tuning runs, with the column rate
     metrics: Sequence[str] = RECALL,  # whose mean counts
 ) -> pd.DataFrame:  # per model: mean R@5 of each rate, number of runs, the best rate
-    "Mean validation score of each learning rate over seeds, in %."
+    "Mean validation score of each learning rate, in %, over the seeds that have tried all rates."
     found = _validation_recall(results, metrics, "rate")
-    means = found.groupby(["model", "rate"], sort=False).mean().unstack("rate").sort_index(axis=1)
-    best = means.idxmax(axis=1)
-    ends = means.columns.min(), means.columns.max()
-    notes = {"note": ["edge of the grid" if rate in ends else "" for rate in best]}
-    shown = means.rename(columns="{:g}".format).round(1)
-    runs = found.groupby("model", sort=False).size()
-    notes = notes if any(notes["note"]) else {}
-    return shown.assign(runs=runs, best=best, **notes).rename_axis(None, axis=1)
+    means, rows = {}, {}
+    for model, own in found.groupby("model", sort=False):
+        tried = own.droplevel("model").unstack("rate").sort_index(axis=1)
+        every = tried.dropna()  # the seeds that have tried all rates of the model
+        means[model] = every.mean()
+        best = means[model].idxmax() if len(every) else np.nan
+        at_edge = best in (tried.columns[0], tried.columns[-1])
+        note = "edge of the grid" if at_edge else ""
+        note = note if len(every) == len(tried) else f"{len(every)} of {len(tried)} seeds complete"
+        rows[model] = {"runs": int(tried.notna().sum().sum()), "best": best, "note": note}
+    shown = pd.DataFrame(means).T.sort_index(axis=1).rename(columns="{:g}".format).round(1)
+    notes = pd.DataFrame.from_dict(rows, orient="index")
+    notes = notes if notes["note"].any() else notes.drop(columns="note")
+    return shown.join(notes).rename_axis("model")
 
 
 def recall_by_steps(

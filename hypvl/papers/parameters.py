@@ -37,6 +37,9 @@ class RunParameters:
         known_name("preset", self.preset, STUDY_PRESETS)
         known_name("device", self.device, ("auto", "cpu", "cuda"))
         known_name("launch", self.launch, ("inline", "accelerate", "slurm", "none"))
+        for name in ("seeds", "more_seeds"):
+            if min(getattr(self, name), default=0) < 0:
+                raise ValueError(f"{name}: 0 or more, got {getattr(self, name)}")
 
     def seeds_of(
         self,

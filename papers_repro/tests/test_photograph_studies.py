@@ -15,11 +15,14 @@ from hypvl.data.records import Parse
 from hypvl.features import FeatureStore, extract, load_encoder
 from hypvl.models.registry import load_model
 from hypvl.papers import feature_recipes
+from hypvl.papers.agr.recipes import photograph_recipe as agr_photographs
 from hypvl.papers.agr.recipes import section_recipes as agr_recipes
 from hypvl.papers.agr.recipes import trained_parameters
 from hypvl.papers.phyclip.photograph_factors import FAMILIES
 from hypvl.papers.phyclip.recipes import PHOTOGRAPH_RATES, photograph_recipe, section_recipes
+from hypvl.papers.study import find_paper
 from hypvl.papers.syntax.parsers import load_parser
+from hypvl.papers.syntax.photographs import photograph_recipe as syntax_photographs
 from hypvl.papers.syntax.word_features import write_words
 
 COUNT = 128  # photographs: sixteen in each fold
@@ -74,6 +77,58 @@ def test_each_seed_has_a_fold_and_tuning_its_own_seeds(store, tmp_path):
         items = FeatureStore(paths.suite).items
         tests.append({*items.loc[items["split"].eq("test"), "image"]})
     assert sum(map(len, tests)) == len(set.union(*tests)) == COUNT
+
+
+@pytest.mark.parametrize(
+    ("make", "overrides", "columns"),
+    [
+        (
+            photograph_recipe,
+            {"data.fold": 2, "train.lr": 0.01, "train.seed": 5},
+            {"splits": "fold 2", "rate": 0.01, "training_seed": 5},
+        ),
+        (photograph_recipe, {"published": True}, {"splits": "published"}),
+        (agr_photographs, {"train.lr": 0.01, "data.fold": 2, "model.hidden": 16}, {"rate": 0.01}),
+        (syntax_photographs, {"train.seed": 5, "weight": 0.3}, {"mu": 0.3, "training_seed": 5}),
+    ],
+)
+def test_columns_are_those_of_the_finished_recipe(store, make, overrides, columns):
+    family = ("clip",) if make is photograph_recipe else ()
+    made = make(*family, **{"data.folder": str(store.folder)}, **overrides)
+    assert {name: made.columns[name] for name in columns} == columns
+    assert made.data.fold in (None, 0, overrides.get("data.fold"))
+
+
+@pytest.mark.parametrize(
+    ("make", "settings", "message"),
+    [
+        (photograph_recipe, {"rate": 0.0}, "lr: above 0, got 0.0"),
+        (photograph_recipe, {"objective.boxes": False}, "objective.boxes: set the argument boxes"),
+        (photograph_recipe, {"k": 8}, "k=8, metric='l1': only phyclip has factors, not clip"),
+        (agr_photographs, {"rate": 0.0}, "lr: above 0, got 0.0"),
+        (agr_photographs, {"setting": "towers"}, "setting='towers' trains a tower"),
+        (agr_photographs, {"budget": -1}, "budget: a positive share of the steps, got -1"),
+        (agr_photographs, {"train.steps": 2.7}, "steps: a whole number, got 2.7"),
+        (agr_photographs, {"data.held_out": 3}, "unknown key 'data.held_out'"),
+        (syntax_photographs, {"rate": 0.0}, "lr: above 0, got 0.0"),
+        (syntax_photographs, {"weight": -1.0}, "weight: 0 or more, got -1.0"),
+        (syntax_photographs, {"trees": "parsr"}, "trees='parsr' is none of .*parser"),
+        (syntax_photographs, {"data.trees": "shuffled"}, "data.trees: set the argument trees"),
+        (syntax_photographs, {"data.captions": 0}, "captions: 1 or more, got 0"),
+        (syntax_photographs, {"data.boxes": True}, "boxes: False needed"),
+    ],
+)
+def test_settings_that_would_do_nothing_or_misname_are_refused(store, make, settings, message):
+    family = ("clip",) if make is photograph_recipe else ()
+    with pytest.raises((ValueError, KeyError), match=message):
+        make(*family, **{"data.folder": str(store.folder)}, **settings)
+
+
+def test_no_negative_seed_is_planned(store):
+    with pytest.raises(ValueError, match="more_seeds: 0 or more"):
+        find_paper("phyclip").plan(
+            preset="photographs", data_root=str(store.folder), sections="tuning", more_seeds="-1"
+        )
 
 
 def test_preset_photographs_asks_for_a_store(capsys):

@@ -26,7 +26,13 @@ from .routed_geometry import RoutedConfig, RoutingConfig
 from .routing_losses import RoutedObjective
 from .synthetic_posts import RedcapsWorldConfig
 from ..changes import Change
-from ..feature_recipes import RATES, STEPS, TUNING_SEEDS, on_photographs
+from hypvl.papers.feature_recipes import (
+    RATES,
+    STEPS,
+    TUNING_SEEDS,
+    on_photographs,
+    with_columns,
+)
 from ..recipes import PRESETS, known_name, preset_scale
 from ...training.config import TrainConfig
 from ...training.recipe import Recipe, split_overrides
@@ -323,20 +329,31 @@ def photograph_recipe(
     give their gradient to the common hidden layer, as in CLIP and MERU. The router reads every
     pair of a batch, so batches of all models are half as large as in the other papers.
     """
+    if setting in _OF_SECTION["towers"]:
+        raise ValueError(f"setting={setting!r} trains a tower; preset 'photographs' freezes them")
     of_training, rest = split_overrides(overrides, "train")
     folder = str(rest.pop("data.folder", ""))
-    steps = max(2, round(budget * int(of_training.pop("steps", STEPS))))
+    if not budget > 0:
+        raise ValueError(f"budget: a positive share of the steps, got {budget}")
+    steps = round(budget * TrainConfig(steps=of_training.pop("steps", STEPS)).steps)
+    if steps < 2:
+        raise ValueError(f"train.steps: the phases need two or more, got {steps}")
     routed = setting not in ("clip", "meru")
-    heads = {_ADAPTER: "full_coupled"} if routed else {}
-    base = agr_recipe(setting, "paper", seed, **{"train.steps": steps, **heads, **rest})
-    rate = rate or PHOTOGRAPH_RATES.get(setting, PHOTOGRAPH_RATES["agr"])
+    of_base: dict[str, Any] = {_ADAPTER: "full_coupled"} if routed else {}
+    of_base["train.steps"] = steps  # phases and objective follow them
+    of_heads = {}
+    for key, value in rest.items():
+        of_model = key.startswith(("model.geometry.", "objective."))
+        (of_base if of_model else of_heads)[key] = value
+    base = agr_recipe(setting, "paper", seed, **of_base)
+    if rate is None:
+        rate = PHOTOGRAPH_RATES.get(setting, PHOTOGRAPH_RATES["agr"])
     made = on_photographs(base, folder, rate, seed)
     train = replace(made.train, steps=steps, batch_size=made.train.batch_size // 2)
     if routed:  # the phases begin with the first step, so the learning rate is at its peak
         train = replace(train, warmup=0, log_every=2)
-    train = override(train, of_training)
-    columns = {**base.columns, "budget": float(budget), "rate": rate, "training_seed": seed}
-    return replace(made, train=train, probes=tuple(probes), columns=columns)
+    made = replace(made, train=override(train, of_training), probes=tuple(probes))
+    return with_columns(override(made, of_heads), budget=float(budget))
 
 
 def widened(
@@ -356,7 +373,7 @@ def _photograph_recipes(section: str, seed: int, overrides: Mapping[str, Any]) -
         controls = ("alone", "shuffled") if seed < _CONTROL_SEEDS else ()
         made = [photograph_recipe(s, seed=seed, **overrides) for s in (*_JUDGED, *controls)]
         return [*made, widened(made[2], made[0])] if controls else made
-    if section not in ("longer", "tuning") or seed >= len(TUNING_SEEDS):
+    if section not in ("longer", "tuning") or seed not in range(len(TUNING_SEEDS)):
         return []
     tuned = partial(photograph_recipe, seed=TUNING_SEEDS[seed], probes=("validation retrieval",))
     if section == "longer":

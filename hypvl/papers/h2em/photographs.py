@@ -21,7 +21,7 @@ from ...data.sources import DataPaths
 from ...evaluation.bias_sweep import sweep
 from ...evaluation.probe import logistic_regression
 from ..changes import Change
-from ..feature_recipes import TUNING_SEEDS
+from ..feature_recipes import TUNING_SEEDS, with_columns
 from . import recipes as of_world
 from .aligned_towers import PromptedConfig
 from .compositional_model import CompositionalConfig, CompositionalEncoder
@@ -222,12 +222,9 @@ def photograph_recipe(
         monitor="",
     )
     made = at_budget(override(made, overrides), 0 if family == "clip" else budget)
-    train, columns = made.train, {**made.columns, "training_seed": made.train.seed}
-    if family != "clip":
-        columns["rate"] = train.lr
     if made.model.attention is None:  # whose parameters a group names
-        train = replace(train, groups=())
-    return replace(made, train=train, columns=columns)
+        made = replace(made, train=replace(made.train, groups=()))
+    return with_columns(made)
 
 # %% ../../../nbs/papers/h2em/919_photographs.ipynb #b172cf5e
 SECTIONS = (*of_world.SECTIONS, "tuning", "longer")

@@ -13,11 +13,17 @@ from dataclasses import replace
 import pandas as pd
 
 from ...config import override, to_dict
-from ...features.store_folds import PARTS
+from ...features.feature_source import FeatureSource
 from ...losses.objective import VARIANTS, FamilyObjective
 from ..changes import Change, flat_fields
 from ..clip_line import FAMILIES, recipe
-from ..feature_recipes import RATES, TUNING_SEEDS, encodes_texts, on_photographs
+from hypvl.papers.feature_recipes import (
+    RATES,
+    TUNING_SEEDS,
+    encodes_texts,
+    on_photographs,
+    with_columns,
+)
 from ..recipes import BUDGETS, known_name
 from ...training.recipe import Recipe, at_budget
 
@@ -97,11 +103,16 @@ def photograph_recipe(
     seed: int = 0,  # seed % 8 is the fold of the test
     budget: float = 1.0,  # multiple of the steps
     published: bool = False,  # True: the splits of the store, in place of a fold
-    probes: Sequence[str] = ("retrieval",),
+    probes: Sequence[str] = (),  # none given: retrieval
     **overrides: object,  # dotted keys; `data.folder` is the feature store
 ) -> Recipe:
     "The published recipe of a model as heads on the features of photographs."
-    if WIDTH % k:
+    for name in ("objective.family", "objective.boxes", "data.boxes"):
+        if name in overrides:
+            raise ValueError(f"{name}: set the argument {name.partition('.')[2]} instead")
+    if family != "phyclip" and (k, metric) != (32, "l1"):
+        raise ValueError(f"k={k}, metric={metric!r}: only phyclip has factors, not {family}")
+    if k < 1 or WIDTH % k:
         raise ValueError(f"k={k} does not divide the width {WIDTH}")
     base = recipe(family, "paper", boxes=boxes, metric=metric)
     shapes: dict[str, dict[str, int]] = {
@@ -110,12 +121,13 @@ def photograph_recipe(
     }
     base = override(base, shapes.get(family, {"model.geometry.d": WIDTH}))
     folder = str(overrides.pop("data.folder", ""))
-    rate = rate or PHOTOGRAPH_RATES[family]
+    rate = PHOTOGRAPH_RATES[family] if rate is None else rate
     made = on_photographs(base, folder, rate, seed, published)
-    splits = "published" if published else f"fold {seed % PARTS}"
-    columns = {**base.columns, "rate": rate, "splits": splits, "training_seed": seed}
-    made = replace(made, probes=tuple(probes), columns=columns)
-    return at_budget(override(made, overrides), budget)
+    made = replace(made, probes=tuple(probes) or made.probes)
+    made = at_budget(override(made, overrides), budget)
+    assert isinstance(made.data, FeatureSource)
+    fold = made.data.fold
+    return with_columns(made, splits="published" if fold is None else f"fold {fold}")
 
 
 def _photograph_settings(section: str, seed: int, factors: bool) -> list[dict]:
@@ -127,7 +139,7 @@ def _photograph_settings(section: str, seed: int, factors: bool) -> list[dict]:
         return [{"family": family, "boxes": False} for family in FAMILIES]
     if section == "published" and seed == 0:
         return [{"family": family, "published": True} for family in FAMILIES]
-    if seed >= len(TUNING_SEEDS):
+    if seed not in range(len(TUNING_SEEDS)):
         return []
     if section == "ablation":
         many = [{"family": "phyclip", "k": k} for k in (4, 8, 16, 64)]

@@ -47,6 +47,8 @@ def _gold_pipeline(parses):
             )
         return known[text].to_doc(nlp.vocab)
 
+    content = repr([known[text] for text in sorted(known)])
+    nlp.meta["name"] = f"gold_{hashlib.sha1(content.encode()).hexdigest()[:12]}"
     nlp.tokenizer = look_up
     return nlp
 
@@ -109,9 +111,9 @@ def parser_identity(
     "Name, version and weights of a parser."
     from spacy.about import __version__
 
-    models = [getattr(pipe, "model", None) for _, pipe in nlp.pipeline]
+    models = [getattr(pipe, "model", pipe) for _, pipe in nlp.pipeline]  # rules have no model
     weights = hashlib.sha1(
-        b"".join(m.to_bytes() for m in models if m is not None and hasattr(m, "to_bytes"))
+        b"".join(m.to_bytes() for m in models if hasattr(m, "to_bytes"))
     ).hexdigest()[:12]
     name = f"{nlp.meta['lang']}_{nlp.meta['name']} {nlp.meta['version']}"
     return f"{name}, spaCy {__version__}, weights {weights}"

@@ -32,7 +32,12 @@ from ...losses.objective import FamilyObjective
 from ...models.head import HyperbolicHead
 from ..changes import Change
 from ..clip_line import recipe
-from ..feature_recipes import LARGER_RATES, TUNING_SEEDS, on_photographs
+from hypvl.papers.feature_recipes import (
+    LARGER_RATES,
+    TUNING_SEEDS,
+    on_photographs,
+    with_columns,
+)
 from ..recipes import known_name
 from .parse_recovery import LabelledCaption, edge_table, recovery
 from .recipes import SECTIONS, SHUFFLED, WEIGHT, section_settings
@@ -121,6 +126,14 @@ class WordSource(FeatureSource, kind="word_features"):
     trees: str = "parser"  # or a control, see `TREES`
     captions: int = CAPTIONS  # of a batch whose words are read
 
+    def __post_init__(self):
+        super().__post_init__()
+        known_name("trees", self.trees, TREES)
+        if self.captions < 1:
+            raise ValueError(f"captions: 1 or more, got {self.captions}")
+        if self.boxes:
+            raise ValueError("boxes: False needed; words are those of captions")
+
     def word_features(self) -> WordFeatures:
         "The words beside the store."
         return WordFeatures(open_features(self.folder))
@@ -161,9 +174,13 @@ def photograph_recipe(
     **overrides: Any,  # dotted keys; `data.folder` is the feature store
 ) -> Recipe:
     "MERU as heads on the features of photographs, with or without the syntax loss."
+    known_name("trees", trees, TREES)
+    if "data.trees" in overrides:
+        raise ValueError("data.trees: set the argument trees instead, which also names the model")
     base = override(recipe("meru", "paper", boxes=False), {"model.geometry.d": WIDTH})
     folder = str(overrides.pop("data.folder", ""))
-    rate = rate or PHOTOGRAPH_RATES["syntax" if weight else "meru"]
+    if rate is None:
+        rate = PHOTOGRAPH_RATES["syntax" if weight else "meru"]
     made = on_photographs(base, folder, rate, seed)
     source = made.data
     assert isinstance(source, FeatureSource)
@@ -173,16 +190,14 @@ def photograph_recipe(
     terms, scheduled = tuple(syntax_terms(SyntaxConfig(weight))), ("entailment", "syntax")
     note = note or _NOTES[trees]
     label = "MERU" + (" + syntax" if weight else "") + (f", {note}" if note else "")
-    columns = {"mu": weight, "rate": rate, "training_seed": seed, **base.columns}
     made = replace(
         made,
         data=WordSource(**known, trees=trees),
         objective=replace(objective, more=terms, scheduled=scheduled),
         probes=tuple(probes),
         label=label,
-        columns=columns,
     )
-    return at_budget(override(made, overrides), budget)
+    return with_columns(at_budget(override(made, overrides), budget), mu=weight)
 
 # %% ../../../nbs/papers/syntax/852_photographs.ipynb #24aefe5e
 _BOTH = ({"weight": 0.0}, {})  # MERU and MERU + syntax
@@ -194,7 +209,7 @@ def _settings(section: str, seed: int) -> list[dict[str, Any]]:
     if section == "main":
         chains = [{"trees": "right-branching"}] if seed < _CONTROL_SEEDS else []
         return [*_BOTH, {"trees": "shuffled"}, *chains]
-    if seed >= len(TUNING_SEEDS):
+    if seed not in range(len(TUNING_SEEDS)):
         return []
     of_tuning = {"seed": TUNING_SEEDS[seed], "probes": ("validation retrieval",)}
     if section == "tuning":

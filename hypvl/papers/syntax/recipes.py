@@ -57,8 +57,6 @@ def syntax_recipe(
         raise ValueError(
             "family='clip': a sphere has no entailment cones, so it has no syntax terms"
         )
-    if weight < 0:
-        raise ValueError(f"weight: 0 or more, got {weight}")
     of_syntax = {key: value for key, value in overrides.items() if key.startswith("syntax.")}
     overrides = {key: value for key, value in overrides.items() if key not in of_syntax}
     of_syntax = {key.removeprefix("syntax."): value for key, value in of_syntax.items()}

@@ -165,6 +165,10 @@ class SyntaxConfig:
     )  # weight of a third term, in which a word without context entails its caption
     label_weights: tuple[float, ...] = ()  # of edges, by the number of their dependency label
 
+    def __post_init__(self):
+        if not self.weight >= 0:
+            raise ValueError(f"weight: 0 or more, got {self.weight}")
+
     def word_input(
         self,
         state: str,  # of the text tower

@@ -129,10 +129,18 @@ class WordFeatures:
                 f"words: {str(self.folder)!r} is of the store {self.facts['store']}, this one is "
                 f"{store.hash}; delete the folder and make it again"
             )
+        if file_hash(self.folder / "trees.npz") != self.facts["trees.npz"]:
+            raise ValueError(
+                f"words: trees.npz in {str(self.folder)!r} has changed since it was made; delete "
+                "the folder and make it again"
+            )
         self.hash = config_hash(self.facts)
         self.states = {name: read_array(self.folder / f"{name}.npy") for name in STATES}
         with np.load(self.folder / "trees.npz", allow_pickle=False) as trees:
             self.starts, self.head, self.dep, self.init_row = (trees[name] for name in _TREES)
+
+    def __reduce__(self):
+        return WordFeatures, (FeatureStore(self.folder.parent),)  # a copy opens the files again
 
     def places(
         self,
@@ -237,6 +245,11 @@ def write_words(
         raise ValueError(
             f"encoder: the store has texts of {known.name!r} (hash {known.hash}), "
             f"got {encoder.name!r} (hash {encoder.hash})"
+        )
+    if encoder.width["text"] != store.widths["text"]:
+        raise ValueError(
+            f"encoder: texts of width {store.widths['text']} needed, {encoder.name!r} has "
+            f"{encoder.width['text']}"
         )
     wanted = {"store": store.hash, "encoder": encoder.hash, "parser": parser_identity(parser)}
     folder = store.folder / FOLDER

@@ -36,6 +36,7 @@ from hypvl.papers.feature_recipes import (
     TUNING_SEEDS,
     given_store,
     photograph_training,
+    with_columns,
 )
 from ..recipes import known_name
 from ..runs import PROBES
@@ -417,10 +418,13 @@ def photograph_recipe(
     group = "shuffled" if used.shuffled else family
     if frozen and used.standardised:
         group = "standardised"
-    columns = {"cross_image": bool(used.cross_image), "dist_func": "cosine" if frozen else "angle"}
-    columns |= {"rate": made.train.lr, "training_seed": made.train.seed, "backbone": "features"}
-    label = made.label or _label(family, used, budget)
-    return replace(made, family=group, label=label, columns={**columns, **made.columns})
+    made = replace(made, family=group, label=made.label or _label(family, used, budget))
+    return with_columns(
+        made,
+        cross_image=bool(used.cross_image),
+        dist_func="cosine" if frozen else "angle",
+        backbone="features",
+    )
 
 # %% ../../../nbs/papers/visual_hierarchies/881_photograph_hierarchies.ipynb #fbcabefa
 PHOTOGRAPH_SECTIONS = ("controls", "tuning", "longer")  # beside `main`
