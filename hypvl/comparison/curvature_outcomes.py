@@ -7,9 +7,10 @@ __all__ = ['kept_head', 'flattened', 'ChainFeatures', 'chain_features', 'chain_m
 
 # %% ../../nbs/comparison/688_curvature_outcomes.ipynb #bd0d2386
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -52,6 +53,12 @@ def flattened(
     return dict(zip(means.index, means))
 
 # %% ../../nbs/comparison/688_curvature_outcomes.ipynb #e4636935
+def _encoder_hashes(encoders: Mapping[str, Any]) -> str:
+    "Hashes of the encoders of images and texts; empty where one is unknown."
+    found = [getattr(encoders.get(side), "hash", "") for side in ("image", "text")]
+    return ", ".join(found) if all(found) else ""
+
+
 @dataclass(frozen=True)
 class ChainFeatures:
     "Frozen features of photographs and of their captions from general to specific."
@@ -61,6 +68,16 @@ class ChainFeatures:
     lengthened: Float[np.ndarray, "N T F V"]  # of each caption with each filler
     empty: Float[np.ndarray, "V"]  # of the empty caption
     chains: tuple[tuple[str, ...], ...]
+    encoders: str = ""  # hashes of the encoders of images and texts; empty: unknown
+
+    def check(self, head: HyperbolicHead) -> None:
+        "ValueError where the head reads features of other encoders."
+        known = _encoder_hashes(head.config.encoders)
+        if self.encoders and known and known != self.encoders:
+            raise ValueError(
+                f"chains: features of the encoders {self.encoders}, the head reads those of "
+                f"{known}; make them again with the head's encoders"
+            )
 
     def save(self, file: str | Path) -> None:
         "Write one `.npz` file."
@@ -72,9 +89,10 @@ class ChainFeatures:
         "Read what `save` wrote."
         try:
             with np.load(file, allow_pickle=False) as found:
-                arrays = {name: found[name] for name in found.files if name != "chains"}
-                chains = tuple(map(tuple, found["chains"].tolist()))
-            return cls(**arrays, chains=chains)
+                arrays = {name: found[name] for name in found.files}
+            chains = tuple(map(tuple, arrays.pop("chains").tolist()))
+            encoders = str(arrays.pop("encoders", ""))
+            return cls(**arrays, chains=chains, encoders=encoders)
         except (ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
             message = f"{file}: no features of caption chains, which `save` writes"
             raise ValueError(message) from error
@@ -99,7 +117,8 @@ def chain_features(
     found = encode_texts(text, [*texts, *longer, ""], batch_size, device)
     captions = found[: len(texts)].reshape(*np.shape(chains), -1)
     lengthened = found[len(texts) : -1].reshape(*np.shape(chains), -1, found.shape[1])
-    return ChainFeatures(images, captions, lengthened, found[-1], chains)
+    encoders = _encoder_hashes({"image": image, "text": text})
+    return ChainFeatures(images, captions, lengthened, found[-1], chains, encoders)
 
 # %% ../../nbs/comparison/688_curvature_outcomes.ipynb #8db0c4ea
 def chain_measures(
@@ -107,6 +126,7 @@ def chain_measures(
     found: ChainFeatures,
 ) -> pd.DataFrame:  # of `hierarcaps_items`: photograph, root and the measures
     "HierarCaps' measures of a head for each photograph and root."
+    found.check(head)
     embed = {"image": head.encode_image, "text": head.encode_text}
 
     def points(side: str, features: np.ndarray) -> torch.Tensor:

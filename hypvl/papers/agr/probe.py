@@ -434,6 +434,7 @@ def photograph_gates(
     parts = [pd.DataFrame({"text": captions["text"], "level": "caption"})]
     parts[0]["gate"] = _gates_of(model, features)
     if chains is not None:
+        chains.check(model)
         own = parts_of(["\n".join(chain) for chain in chains.chains]) == part % PARTS
         for tier in range(chains.captions.shape[1]):
             texts = [chain[tier] for chain, mine in zip(chains.chains, own) if mine]

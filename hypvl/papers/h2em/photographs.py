@@ -222,7 +222,7 @@ def photograph_recipe(
         monitor="",
     )
     made = at_budget(override(made, overrides), 0 if family == "clip" else budget)
-    if made.model.attention is None:  # whose parameters a group names
+    if getattr(made.model, "attention", None) is None:  # whose parameters a group names
         made = replace(made, train=replace(made.train, groups=()))
     return with_columns(made)
 
