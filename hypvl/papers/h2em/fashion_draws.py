@@ -249,7 +249,7 @@ def prepare_fashion(
         raise ValueError(f"batch: 1 or more, got {batch}")
     records = read_records(photographs / "metadata.csv")
     fashion_taxonomy(records)  # raises before a training
-    made_of = [store.hash, file_hash(photographs / "metadata.csv"), width, GRID]
+    made_of = [store.hash, file_hash(photographs / "metadata.csv"), width, GRID, FILES]
     with write_once(out, [*made_of, training]) as missing:
         if not missing:
             return out
