@@ -1,6 +1,6 @@
 """Comments beside parameters and fields become their descriptions, errors in the body are listed.
 
-The house's signatures say in a trailing comment what a parameter is, as nbdev reads it. This
+The package's signatures say in a trailing comment what a parameter is, as nbdev reads it. This
 extension of griffe, on which mkdocstrings builds, reads them too, without running the module.
 """
 

@@ -139,7 +139,7 @@ def given_store(
 ) -> FeatureStore:
     "The store of a folder; ValueError where none is given."
     if folder:
-        return open_features(Path(folder).expanduser())
+        return open_features(folder)
     raise ValueError(
         "data_root: preset 'photographs' trains on a feature store, got none; "
         "`hypvl features extract` makes one"
@@ -226,7 +226,7 @@ def recall_by_rate(
         at_edge = best in (tried.columns[0], tried.columns[-1])
         note = "edge of the grid" if at_edge else ""
         note = note if len(every) == len(tried) else f"{len(every)} of {len(tried)} seeds complete"
-        rows[model] = {"runs": int(tried.notna().sum().sum()), "best": best, "note": note}
+        rows[model] = {"runs": len(own), "best": best, "note": note}
     shown = pd.DataFrame(means).T.sort_index(axis=1).rename(columns="{:g}".format).round(1)
     notes = pd.DataFrame.from_dict(rows, orient="index")
     notes = notes if notes["note"].any() else notes.drop(columns="note")

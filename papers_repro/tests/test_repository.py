@@ -1,4 +1,4 @@
-"""House rules that a reader relies on, measured on the tree."""
+"""Rules of the repository that a reader relies on, measured on the tree."""
 
 import ast
 import base64

@@ -273,12 +273,11 @@ def write_draw(
 ) -> Path:
     "The folder of a seed's split, in the layout of a published one, made where it is missing."
     TrainConfig(seed=seed)  # raises for what is no seed, before a folder is made
-    folder, key = Path(folder), known_hashes(folder)["metadata.csv"]
-    records, out = read_records(folder / "metadata.csv"), folder / "draws" / str(seed)
-    taxonomy = fashion_taxonomy(records)
-    with write_once(out, [key, UNSEEN, SHARES, LEAST, MOST, taxonomy]) as missing:
+    key, out = known_hashes(folder)["metadata.csv"], Path(folder) / "draws" / str(seed)
+    with write_once(out, [key, UNSEEN, SHARES, LEAST, MOST, COLOUR_GROUPS]) as missing:
         if not missing:
             return out
+        records = read_records(Path(folder) / "metadata.csv")
         rows = records.assign(set=draw_phases(records, seed))
         (out / SPLIT_FOLDER).mkdir(exist_ok=True)
         for phase in PHASES:
@@ -290,7 +289,7 @@ def write_draw(
         drawn = rows[rows["set"].ne("")]
         kept = drawn[["image", "attr", "obj", "set"]].to_dict("records")
         write_atomic(out / f"{METADATA}.json", json.dumps(kept, indent=0))
-        write_atomic(out / TAXONOMY, json.dumps(taxonomy, indent=1))
+        write_atomic(out / TAXONOMY, json.dumps(fashion_taxonomy(records), indent=1))
         _link(out / "images", Path("..") / ".." / "images")
     return out
 

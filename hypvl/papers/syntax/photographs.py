@@ -174,7 +174,6 @@ def photograph_recipe(
     **overrides: Any,  # dotted keys; `data.folder` is the feature store
 ) -> Recipe:
     "MERU as heads on the features of photographs, with or without the syntax loss."
-    known_name("trees", trees, TREES)
     if "data.trees" in overrides:
         raise ValueError("data.trees: set the argument trees instead, which also names the model")
     base = override(recipe("meru", "paper", boxes=False), {"model.geometry.d": WIDTH})
@@ -185,14 +184,14 @@ def photograph_recipe(
     source = made.data
     assert isinstance(source, FeatureSource)
     known = {one.name: getattr(source, one.name) for one in fields(source)}
-    objective = made.objective
+    data, objective = WordSource(**known, trees=trees), made.objective
     assert isinstance(objective, FamilyObjective)
     terms, scheduled = tuple(syntax_terms(SyntaxConfig(weight))), ("entailment", "syntax")
     note = note or _NOTES[trees]
     label = "MERU" + (" + syntax" if weight else "") + (f", {note}" if note else "")
     made = replace(
         made,
-        data=WordSource(**known, trees=trees),
+        data=data,
         objective=replace(objective, more=terms, scheduled=scheduled),
         probes=tuple(probes),
         label=label,
